@@ -1,0 +1,60 @@
+"""The scripts of the course, in the order in which they are meant to be run."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.paths import ROOT
+
+SCRIPTS: dict[str, list[str]] = {
+    "phase1_tokens_embeddings": [
+        "tokenization_lab.py",
+        "embedding_explorer.py",
+        "model_file_anatomy.py",
+        "gpu_memory_equation.py",
+    ],
+    "phase2_attention_kvcache": [
+        "attention.py",
+        "positions.py",
+        "transformer.py",
+        "sampling.py",
+        "kv_cache.py",
+        "roofline.py",
+        "tell_story.py",
+    ],
+}
+
+
+def first_line(script: Path) -> str:
+    """The first line of a script's docstring, read without running it."""
+    doc = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
+    return doc.split("\n", 1)[0].rstrip(".")
+
+
+def all_scripts() -> list[Path]:
+    return [ROOT / phase / name for phase, names in SCRIPTS.items() for name in names]
+
+
+def select(words: list[str]) -> list[Path]:
+    """Scripts by phase or name: "1", "phase2", "kv_cache", "phase1_tokens_embeddings/tokenization_lab.py".
+
+    No words: all. Raises LabError for a word that fits nothing.
+    """
+    if not words:
+        return all_scripts()
+    chosen: list[Path] = []
+    for word in words:
+        stem = Path(word).stem
+        in_phase = [s for s in all_scripts() if word.rstrip("/") in _phase_names(s.parent.name)]
+        fitting = in_phase or [s for s in all_scripts() if s.stem == stem]
+        if not fitting:
+            raise LabError(f"no phase or script is called {word!r}: `lab list` shows them all")
+        chosen += [s for s in fitting if s not in chosen]
+    return chosen
+
+
+def _phase_names(folder: str) -> set[str]:
+    short = folder.split("_", 1)[0]  # phase1
+    return {folder, short, short.removeprefix("phase")}

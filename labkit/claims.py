@@ -1,0 +1,87 @@
+"""The claims of the source articles that the course checks, and the ledger of verdicts.
+
+Each script puts its measurements beside the claims (see `labkit/lab.py`) and leaves a report in
+`outputs/reports/`. The ledger gathers them.
+
+Sources:
+  A  "How vLLM Actually Works: I Built It From Scratch So You Don't Have To"
+  B  "LLM & vLLM Inference, from the ground up", and its recap
+  C  an SRE's walk through the inference pipeline (Karthika Raghavan)
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from labkit.paths import outputs
+from labkit.predictions import Prediction
+
+
+@dataclass(frozen=True)
+class Claim:
+    id: str
+    source: str
+    says: str
+
+
+CLAIMS: dict[str, list[Claim]] = {
+    "phase1_tokens_embeddings": [
+        Claim("gpt2-vocab", "A", "GPT-2's vocabulary has 50,257 tokens"),
+        Claim("hello-ids", "A", '"Hello" is one token, 15496'),
+        Claim("unbelievable-ids", "A", '"unbelievable" is four tokens: un, bel, iev, able'),
+        Claim("prompt-ids", "A", '"Make me sound smart" is 12050, 502, 2128, 4451'),
+        Claim("density", "A", "characters per token: prose 5.1, technical text 3.9, Python 2.7"),
+        Claim("context-128k", "A", "128K tokens hold 512K characters of English, 345K of code"),
+        Claim("wte-shape", "A", "GPT-2's token table is [50257, 768]"),
+        Claim("wpe-shape", "A", "GPT-2's position table is [1024, 768]"),
+        Claim("king-queen", "A", "cosine king/queen 0.81, man/woman 0.64, dog/cat 0.55, king/banana 0.26"),
+        Claim("input-matrix", "A", "token vector + position vector is exactly the model's input"),
+        Claim("order-matters", "A", 'without positions "dog bites man" equals "man bites dog"'),
+        Claim("llama8b-fp16", "A", "Llama 8B: 14.9 GB in FP16, 7.5 GB in FP8"),
+        Claim("7b-by-precision", "C", "7B: 14 GB in FP16, 7 GB in INT8, 4 GB in Q4_K_M"),
+        Claim("embedding-256mb", "C", "a [32000, 4096] table at 16 bit is about 256 MB"),
+        Claim("file-layout", "C", "a GGUF file is a header, then tensors"),
+        Claim("llama32-3b-layers", "C", "Llama 3.2 3B has 32 layers"),
+        Claim("llama70b-shape", "A", "Llama 70B has 80 layers of 64 heads"),
+    ],
+    "phase2_attention_kvcache": [
+        Claim("dogs-weights", "A", '"dogs" looks at the three words with 38% / 38% / 24%'),
+        Claim("head-split", "A", "12 heads x 64 = 768; the MLP goes 768, 3072, 768"),
+        Claim("work-naive", "A", "100 tokens after a 2-token prompt, naive: about 5,000 computations"),
+        Claim("work-cached", "A", "the same with a KV cache: 102"),
+        Claim("kv-speedup", "A", "a KV cache makes GPT-2 3.1 times faster"),
+        Claim("ttft-isl", "A", "TTFT grows with the prompt"),
+        Claim("itl-flat", "A", "ITL stays flat"),
+        Claim("kv-15gb", "A", "100 users x 4,096 tokens on GPT-2 hold 15 GB of KV cache"),
+        Claim("kv-per-token-layer", "C", "tens of KB per token and layer for a 7B model"),
+        Claim("prefill-compute-bound", "A B C", "prefill is limited by arithmetic"),
+        Claim("decode-memory-bound", "A B C", "decode is limited by memory bandwidth"),
+        Claim("sampling", "B C", "greedy, temperature, top-k, top-p behave as described"),
+        Claim("rope-relative", "C", "rotary scores depend on the distance of two tokens only"),
+    ],
+}
+
+# The gravest verdict of several measurements of one claim stands for the claim.
+GRAVITY = ["reproduced", "needs a download", "needs a GPU", "corrected"]
+
+
+def measured_claims() -> dict[str, list[Prediction]]:
+    """All predictions of the reports in the outputs folder, by claim id."""
+    found: dict[str, list[Prediction]] = {}
+    for file in sorted((outputs() / "reports").glob("*/*.json")):
+        try:
+            predictions = json.loads(file.read_text(encoding="utf-8"))["predictions"]
+            for data in predictions:
+                p = Prediction.from_json(data)
+                found.setdefault(p.claim, []).append(p)
+        except (ValueError, KeyError, TypeError):
+            continue  # a report cut off half-way: its script has to run again, the others count
+    return found
+
+
+def verdict_of(predictions: list[Prediction]) -> str:
+    """One verdict for all measurements of a claim; "not run yet" if there are none."""
+    if not predictions:
+        return "not run yet"
+    return max((p.verdict for p in predictions), key=GRAVITY.index)

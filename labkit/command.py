@@ -1,0 +1,185 @@
+"""The `lab` command: list and run the scripts, see the claims, look at the machine."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from labkit.catalog import SCRIPTS, first_line, select
+from labkit.claims import CLAIMS, measured_claims, verdict_of
+from labkit.errors import LabError
+from labkit.lab import WIDTH
+from labkit.paths import ROOT
+from labkit.predictions import show_value
+
+COLOURS = {"reproduced": "green", "corrected": "magenta", "not run yet": "dim"}
+OUTCOMES = {0: "[green]ok[/]", 1: "[red]a prediction failed[/]", 2: "[yellow]could not run[/]"}
+
+
+def list_scripts(console: Console) -> int:
+    """All scripts with what each shows."""
+    for phase, names in SCRIPTS.items():
+        table = Table(title=phase, title_justify="left", title_style="bold", show_header=False, box=None)
+        for name in names:
+            table.add_row(f"  {name}", escape(first_line(ROOT / phase / name)))
+        console.print(table)
+        console.print()
+    console.print(
+        "Run one: python PHASE/SCRIPT, or `lab run SCRIPT`; every script explains itself with --help."
+    )
+    return 0
+
+
+def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int:
+    """Run scripts in order, each in a process of its own: one that fails does not stop the others."""
+    scripts = select(words)
+    outcomes: list[tuple[Path, int, float]] = []
+    for number, script in enumerate(scripts, 1):
+        console.print()
+        name = f"{script.parent.name}/{script.name}"
+        console.rule(f"[bold cyan]{number} of {len(scripts)}  {name}", style="cyan", align="left")
+        began = time.perf_counter()
+        code = subprocess.run([sys.executable, str(script), *passed_on], cwd=ROOT).returncode
+        outcomes.append((script, code, time.perf_counter() - began))
+        if code == 130:
+            break  # Ctrl-C means all of it
+    if len(scripts) > 1:
+        table = Table(title="What ran", title_justify="left", title_style="bold")
+        table.add_column("script")
+        table.add_column("outcome")
+        table.add_column("seconds", justify="right")
+        for script, code, seconds in outcomes:
+            table.add_row(
+                f"{script.parent.name}/{script.name}",
+                OUTCOMES.get(code, f"[red]ended with code {code}[/]"),
+                f"{seconds:.1f}",
+            )
+        console.print()
+        console.print(table)
+    return max(code for _, code, _ in outcomes)
+
+
+def show_claims(console: Console) -> int:
+    """The ledger: each claim of the source articles, and what was found here."""
+    found = measured_claims()
+    counts: dict[str, int] = {}
+    for phase, claims in CLAIMS.items():
+        table = Table(title=phase, title_justify="left", title_style="bold", width=WIDTH, show_lines=False)
+        table.add_column("claim", no_wrap=True, style="dim")
+        table.add_column("src", no_wrap=True)
+        table.add_column("the source says", ratio=5)
+        table.add_column("measured here", ratio=4)
+        table.add_column("verdict", no_wrap=True)
+        for claim in claims:
+            predictions = found.get(claim.id, [])
+            verdict = verdict_of(predictions)
+            counts[verdict] = counts.get(verdict, 0) + 1
+            values = "; ".join(show_value(p.measured, p.unit) for p in predictions if not p.needs)
+            colour = COLOURS.get(verdict, "yellow")
+            table.add_row(
+                claim.id, claim.source, escape(claim.says), escape(values), f"[{colour}]{verdict}[/]"
+            )
+        console.print(table)
+    console.print(" · ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items())), highlight=False)
+    console.print(
+        "[dim]The articles: labkit/claims.py. A figure that was corrected is explained where it is measured;\n"
+        "timings belong to this machine. Reports: outputs/reports/[/]"
+    )
+    return 0
+
+
+def show_doctor(console: Console) -> int:
+    """What this machine has, and what that means for the course."""
+    from labkit.doctor import examine
+
+    table = Table(title="This machine", title_justify="left", title_style="bold", width=WIDTH)
+    for column in ("", "what", "here", "what it means"):
+        table.add_column(column, no_wrap=column in ("", "what"))
+    findings = examine()
+    for f in findings:
+        mark = "[green]✓[/]" if f.ok else "[yellow]○[/]"
+        means = f.effect if f.ok or not f.remedy else f"{f.effect}. To change it: {f.remedy}".lstrip(". ")
+        table.add_row(mark, f.what, escape(f.value), escape(means))
+    console.print(table)
+    return 0
+
+
+def fetch(console: Console, name: str) -> int:
+    """Fetch a model from the hub once, so that it can be used offline later."""
+    import os
+
+    from labkit.models import find_model
+
+    # Someone who types "fetch" wants the network, whatever the shell was set to.
+    os.environ.pop("HF_HUB_OFFLINE", None)
+    if name == "gpt2":
+        from labkit.models import has_gpt2_vocabulary
+
+        if not has_gpt2_vocabulary():
+            import tiktoken
+
+            try:
+                tiktoken.get_encoding("gpt2")
+            except Exception as error:  # every kind of network trouble
+                raise LabError(
+                    f"GPT-2's vocabulary cannot be fetched ({type(error).__name__}): go online and try again, "
+                    "or set TIKTOKEN_CACHE_DIR to a folder that holds it"
+                ) from None
+        console.print("GPT-2's vocabulary is here")
+    console.print(f"{name} is in {find_model(name)}", highlight=False)
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="lab", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("list", help="all scripts, and what each shows")
+    run = commands.add_parser(
+        "run",
+        help="run all scripts, a phase (1, phase1) or some scripts (kv_cache); options go to the scripts",
+        description="Run scripts in order. Options of the scripts can follow: lab run 1 --quick --predict",
+    )
+    run.add_argument("what", nargs="*", help="phases or scripts; nothing means all")
+    commands.add_parser("claims", help="the claims of the source articles, and what was measured here")
+    commands.add_parser(
+        "doctor", help="what will run on this machine, what is skipped, what would change that"
+    )
+    get = commands.add_parser(
+        "fetch", help="download a model once (gpt2, with its vocabulary), to use it offline later"
+    )
+    get.add_argument("name", help="gpt2, or a name on the Hugging Face hub")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args, rest = build_parser().parse_known_args(argv)
+    console = Console(width=min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH)
+    try:
+        if rest and args.command != "run":
+            raise LabError(f"`lab {args.command}` takes no option {rest[0]}: see lab {args.command} --help")
+        if args.command == "list":
+            return list_scripts(console)
+        if args.command == "run":
+            return run_scripts(console, args.what, rest)
+        if args.command == "claims":
+            return show_claims(console)
+        if args.command == "doctor":
+            return show_doctor(console)
+        return fetch(console, args.name)
+    except LabError as error:
+        Console(stderr=True, soft_wrap=True).print(f"[red]error:[/] {escape(str(error))}", highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

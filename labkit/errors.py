@@ -1,0 +1,8 @@
+"""One kind of error for a user's mistake."""
+
+
+class LabError(Exception):
+    """A mistake of the user or a limit of the machine: what, which value, and the remedy, in one line.
+
+    Scripts print it and end with exit code 2. It is never a bug of the course.
+    """

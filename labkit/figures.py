@@ -1,0 +1,78 @@
+"""One look for all figures: the title states the finding, axes carry units, colours keep their meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib
+
+matplotlib.use("Agg")  # write files; a course script never opens a window
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+INK, MUTED, GRID, PAPER = "#1f2933", "#66727f", "#e3e7eb", "#ffffff"
+BLUE, ORANGE, GREEN, RED, PURPLE, TEAL, YELLOW, GREY = COLORS = (
+    "#2f6fb0",
+    "#e07b39",
+    "#3c9d6b",
+    "#c8453b",
+    "#7d5ba6",
+    "#2a9d9d",
+    "#d9a520",
+    "#9aa5b1",
+)
+"""Colour-blind friendly in this order; use the first ones first."""
+
+STYLE = {
+    "figure.dpi": 110,
+    "savefig.dpi": 110,
+    "figure.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 10,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "lines.linewidth": 2.0,
+    "lines.markersize": 5,
+    "axes.prop_cycle": matplotlib.cycler(color=COLORS),
+}
+
+
+def new_figure(
+    finding: str,
+    subtitle: str = "",
+    panels: int = 1,
+    size: tuple[float, float] | None = None,
+    width_ratios: Sequence[float] | None = None,
+) -> tuple[Figure, list[Axes]]:
+    """A figure with `panels` axes side by side.
+
+    Args:
+        finding: the title: a sentence that says what the figure shows.
+        subtitle: what was measured, on what, in smaller letters.
+        size: width and height in inches.
+    """
+    with plt.rc_context(STYLE):
+        size = size or (5.2 * panels + 1.2 if panels > 1 else 7.5, 4.6)
+        fig, axes = plt.subplots(
+            1, panels, figsize=size, squeeze=False, layout="constrained", width_ratios=width_ratios
+        )
+        fig.get_layout_engine().set(rect=(0, 0, 1, 1 - (0.78 if subtitle else 0.5) / size[1]))
+        fig.text(0.012, 1 - 0.12 / size[1], finding, fontsize=13, fontweight="bold", va="top")
+        if subtitle:
+            fig.text(0.012, 1 - 0.46 / size[1], subtitle, fontsize=9.5, color=MUTED, va="top")
+    return fig, list(axes[0])

@@ -1,0 +1,326 @@
+"""The frame of a lab script: its options, what it prints, its report, its errors.
+
+def story(lab: Lab) -> None:
+    lab.say("What you will see ...")
+    lab.predict(claim="waste", question="share of wasted slots", predicted=0.816, measured=waste)
+
+def main(argv=None) -> int:
+    return run_lab(story, __doc__, options=("model", "seed"), argv=argv)
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from labkit.errors import LabError
+from labkit.paths import ROOT, outputs
+from labkit.predictions import Kind, Prediction, parse_guess, score_guess, show_value
+
+T = TypeVar("T")
+WIDTH = 100
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "model": dict(
+        default="tales",
+        metavar="NAME",
+        help="tales (comes with the course, the default), gpt2 (fetched once from the hub), or a model folder",
+    ),
+    "device": dict(
+        default="auto", choices=["auto", "cpu", "cuda"], help="where to compute (auto: a GPU if there is one)"
+    ),
+    "dtype": dict(
+        default="float32",
+        choices=["float32", "bfloat16", "float16"],
+        help="number format of the weights (float32)",
+    ),
+    "seed": dict(type=int, default=0, help="for everything random; the same seed gives the same output (0)"),
+    "quick": dict(action="store_true", help="smaller sizes, fewer repeats: a look in seconds"),
+}
+
+
+class Lab:
+    """What a story gets to work with: its options and ways to show, predict, draw and record."""
+
+    def __init__(self, script: Path, args: argparse.Namespace, console: Console) -> None:
+        self.script = script
+        self.args = args
+        self.console = console
+        self.predictions: list[Prediction] = []
+        self.results: dict[str, Any] = {}
+        self.figures: list[Path] = []
+
+    # ------------------------------------------------------------------ options
+
+    @property
+    def quick(self) -> bool:
+        return self.args.quick
+
+    @property
+    def seed(self) -> int:
+        return self.args.seed
+
+    @property
+    def device(self) -> str:
+        """ "cpu" or "cuda". Raises LabError if cuda was asked for and there is none."""
+        from labkit.machine import pick_device
+
+        return pick_device(self.args.device)
+
+    # ------------------------------------------------------------------ showing
+
+    def title(self, text: str) -> None:
+        """A heading between parts of the story."""
+        self.console.print()
+        self.console.rule(f"[bold]{escape(text)}", align="left", style="dim")
+
+    def say(self, text: str) -> None:
+        """A paragraph. Line breaks inside are joined; an empty line starts a new paragraph."""
+        for paragraph in inspect.cleandoc(text).split("\n\n"):
+            self.console.print(escape(" ".join(paragraph.split())), highlight=False)
+
+    def show(self, text: str) -> None:
+        """Text exactly as it is: a matrix, a drawing, a piece of output."""
+        self.console.print(Padding(escape(text), (0, 0, 0, 2)), highlight=False)
+
+    def table(
+        self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], note: str = ""
+    ) -> None:
+        """A table. Numbers are written for people and stand to the right."""
+        rows = [list(row) for row in rows]
+        table = Table(
+            title=escape(title), title_justify="left", title_style="bold", header_style="dim", expand=False
+        )
+        for i, name in enumerate(columns):
+            numeric = bool(rows) and all(isinstance(r[i], (int, float, type(None))) for r in rows)
+            table.add_column(escape(name), justify="right" if numeric else "left")
+        for row in rows:
+            table.add_row(*(escape(show_value(cell)) for cell in row))
+        self.console.print(table)
+        if note:
+            self.console.print(
+                Padding(escape(" ".join(note.split())), (0, 0, 0, 1)), style="dim", highlight=False
+            )
+
+    def progress(self, items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
+        """Go over items with a progress bar. Use it for whatever takes more than two seconds."""
+        columns = (
+            TextColumn("  {task.description}"),
+            BarColumn(30),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self.console, transient=True) as bar:
+            yield from bar.track(items, total=total, description=escape(label))
+
+    # ------------------------------------------------------------------ predicting
+
+    def predict(
+        self,
+        claim: str,
+        question: str,
+        predicted: Any,
+        measured: Any,
+        *,
+        source_says: Any = None,
+        unit: str = "",
+        tolerance: float = 0.0,
+        kind: Kind = "structure",
+        note: str = "",
+    ) -> Prediction:
+        """Put a prediction beside its measurement, and keep both. See `Prediction` for the fields.
+
+        With --predict the learner is asked first, so call this before you show the figure elsewhere.
+        """
+        p = Prediction(claim, question, predicted, measured, source_says, unit, tolerance, kind, note)
+        if self.args.predict:
+            self._ask(p)
+        self._keep(p)
+        return p
+
+    def cannot_measure(self, claim: str, question: str, needs: str, remedy: str) -> None:
+        """Say that a claim cannot be checked here: `needs` is "GPU" or "download"."""
+        self._keep(Prediction(claim, question, needs=needs, note=remedy))
+
+    def _ask(self, p: Prediction) -> None:
+        unit = f" ({p.unit})" if p.unit else ""
+        self.console.print(
+            f"\n[bold]Your guess:[/] {escape(p.question)}{escape(unit)}  [dim](Enter to skip)[/]"
+        )
+        while True:
+            try:
+                text = input("  > ")
+            except EOFError:
+                return
+            if not text.strip():
+                return
+            try:
+                p.guess = parse_guess(text, p.measured)
+            except ValueError as error:
+                self.console.print(f"  {escape(str(error))}, try again", style="yellow")
+                continue
+            p.points = score_guess(p.guess, p.measured)
+            return
+
+    def _keep(self, p: Prediction) -> None:
+        self.predictions.append(p)
+        if p.needs:
+            mark, values = "[yellow]○[/]", f"[yellow]{p.verdict}[/]"
+        else:
+            mark = "[green]✓[/]" if p.holds else ("[red]✗[/]" if p.kind == "structure" else "[yellow]≠[/]")
+            values = f"predicted {escape(show_value(p.predicted, p.unit))}, measured [bold]{escape(show_value(p.measured, p.unit))}[/]"
+            if p.source_says is not None:
+                values += f", the source says {escape(show_value(p.source_says, p.unit))}"
+            if p.guess is not None:
+                values += f" · your guess {escape(show_value(p.guess))}: {p.points} of 3 points"
+        self.console.print(
+            f"  {mark} [dim]{escape(p.claim)}[/] {escape(p.question)}: {values}", highlight=False
+        )
+        if p.note:
+            self.console.print(Padding(escape(p.note), (0, 0, 0, 4)), style="dim", highlight=False)
+
+    # ------------------------------------------------------------------ recording
+
+    def record(self, **results: Any) -> None:
+        """Keep figures for the JSON report."""
+        self.results.update(results)
+
+    def figure(self, fig: Any, name: str) -> Path:
+        """Save a matplotlib figure as `name`.png in the figures folder, and say where."""
+        import matplotlib.pyplot as plt
+
+        folder = Path(self.args.figures) if self.args.figures else outputs()
+        path = folder / f"{name}.png"
+        _writing(path, lambda: fig.savefig(path))
+        plt.close(fig)
+        self.figures.append(path)
+        self.console.print(f"  figure: [bold]{escape(_short(path))}[/]", highlight=False)
+        return path
+
+    # ------------------------------------------------------------------ ending
+
+    def report(self, seconds: float) -> dict[str, Any]:
+        from labkit.machine import environment
+
+        return {
+            "script": self.script.name,
+            "phase": self.script.parent.name,
+            "arguments": {
+                k: v if isinstance(v, (int, float, bool, type(None))) else str(v)
+                for k, v in vars(self.args).items()
+            },
+            "environment": environment(),
+            "seconds": round(seconds, 1),
+            "predictions": [p.to_json() for p in self.predictions],
+            "results": self.results,
+            "figures": [_short(f) for f in self.figures],
+        }
+
+    def close(self, seconds: float) -> int:
+        """Write the report, print the sum, return the exit code: 1 if a structural prediction failed."""
+        report = self.report(seconds)
+        targets = [outputs() / "reports" / self.script.parent.name / f"{self.script.stem}.json"]
+        if self.args.json:
+            targets.append(Path(self.args.json))
+        for target in targets:
+            _writing(
+                target,
+                lambda target=target: target.write_text(json.dumps(report, indent=1), encoding="utf-8"),
+            )
+
+        checked = [p for p in self.predictions if not p.needs]
+        failed = [p for p in checked if p.kind == "structure" and not p.holds]
+        guesses = [p for p in self.predictions if p.points is not None]
+        line = f"{sum(bool(p.holds) for p in checked)} of {len(checked)} predictions held"
+        if guesses:
+            line += f" · you scored {sum(p.points for p in guesses)} of {3 * len(guesses)} points"
+        self.console.print()
+        self.console.print(f"[dim]{self.script.name}: {line} · {seconds:.1f} s[/]", highlight=False)
+        if failed:
+            names = ", ".join(p.claim for p in failed)
+            self.console.print(
+                f"[red]These must hold on every machine, and did not: {escape(names)}[/]", highlight=False
+            )
+        return 1 if failed else 0
+
+
+def _short(path: Path) -> str:
+    try:
+        return str(path.resolve().relative_to(ROOT))
+    except ValueError:
+        return str(path)
+
+
+def _writing(path: Path, write: Callable[[], Any]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write()
+    except OSError as error:
+        raise LabError(f"cannot write {path} ({error.strerror}): choose a folder you may write to") from None
+
+
+def build_parser(script: Path, doc: str, options: Sequence[str]) -> argparse.ArgumentParser:
+    """The shared options. `options` names those of OPTIONS that this script honours."""
+    parser = argparse.ArgumentParser(
+        prog=f"python {script.parent.name}/{script.name}",
+        description=inspect.cleandoc(doc),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for name in options:
+        parser.add_argument(f"--{name}", **OPTIONS[name])
+    parser.add_argument(
+        "--predict", action="store_true", help="asks for your own guess before each result, and scores it"
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", help="also write the report (environment, predictions, results) here"
+    )
+    parser.add_argument("--figures", metavar="DIR", help="save figures here (default: outputs/)")
+    return parser
+
+
+def run_lab(
+    story: Callable[[Lab], None],
+    doc: str | None,
+    options: Sequence[str] = (),
+    add_arguments: Callable[[argparse.ArgumentParser], None] | None = None,
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Run a story as a script.
+
+    Returns:
+        0: all is well. 1: a structural prediction failed. 2: a mistake of the user, told in one line.
+    """
+    script = Path(inspect.getfile(story)).resolve()
+    parser = build_parser(script, doc or "", options)
+    if add_arguments:
+        add_arguments(parser)
+    args = parser.parse_args(argv)
+    console = Console(width=min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH, soft_wrap=False)
+    errors = Console(stderr=True, soft_wrap=True)
+    lab = Lab(script, args, console)
+    began = time.perf_counter()
+    try:
+        if "seed" in options:
+            import torch
+
+            torch.manual_seed(args.seed)
+        story(lab)
+        return lab.close(time.perf_counter() - began)
+    except (LabError, ValueError, FileNotFoundError, ConnectionError) as error:
+        errors.print(f"[red]error:[/] {escape(str(error))}", highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        errors.print("stopped", highlight=False)
+        return 130

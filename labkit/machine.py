@@ -1,0 +1,109 @@
+"""What this machine is, and how to time something on it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+from labkit.errors import LabError
+
+
+def pick_device(name: str) -> str:
+    """ "auto", "cpu" or "cuda" -> "cpu" or "cuda".
+
+    Raises:
+        LabError: "cuda" was asked for and there is none.
+    """
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise LabError("no CUDA GPU on this machine: use --device cpu (`lab doctor` says more)")
+    return name
+
+
+def synchronize(device: str) -> None:
+    """Wait until the device is done. A GPU works on while Python goes on: timing without this lies."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def time_call(fn: Callable[[], Any], device: str = "cpu", repeats: int = 5, warmup: int = 1) -> float:
+    """Median seconds of one call, after `warmup` calls that do not count."""
+    return statistics.median(time_calls(fn, device, repeats, warmup))
+
+
+def time_calls(fn: Callable[[], Any], device: str = "cpu", repeats: int = 5, warmup: int = 1) -> list[float]:
+    """Seconds of each of `repeats` calls, after `warmup` calls that do not count."""
+    for _ in range(warmup):
+        fn()
+    seconds = []
+    for _ in range(repeats):
+        synchronize(device)
+        began = time.perf_counter()
+        fn()
+        synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            for line in info:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def memory_bytes() -> int | None:
+    """Main memory of the machine in bytes, or None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def environment() -> dict[str, Any]:
+    """Everything a reader needs to judge a figure measured here. Goes into every report."""
+    import torch
+
+    facts: dict[str, Any] = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": round((memory_bytes() or 0) / 2**30, 1),
+        "packages": {p: version_of(p) for p in ("torch", "transformers", "triton", "tiktoken", "numpy")},
+        "gpu": None,
+    }
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        facts["gpu"] = {
+            "name": properties.name,
+            "memory_gib": round(properties.total_memory / 2**30, 1),
+            "multiprocessors": properties.multi_processor_count,
+            "capability": f"{properties.major}.{properties.minor}",
+            "cuda": torch.version.cuda,
+        }
+    return facts

@@ -1,0 +1,84 @@
+"""From a name to a folder that holds a model: embedded, a path, or fetched from the hub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.paths import EMBEDDED_MODELS
+
+MODEL_FILES = ["*.json", "*.safetensors", "*.txt"]  # what a hub download takes along
+
+
+def embedded_models() -> list[str]:
+    """Names of the models that come with the course."""
+    return sorted(p.name for p in EMBEDDED_MODELS.iterdir() if (p / "config.json").is_file())
+
+
+def find_model(name: str | Path) -> Path:
+    """The folder of a model in the Hugging Face layout.
+
+    Args:
+        name: an embedded model ("tales"), a folder, or a name on the Hugging Face hub ("gpt2",
+            "org/model"). Only a hub name may use the network, and only if the model is not cached yet.
+
+    Raises:
+        LabError: nothing by that name, a folder without config.json, or a hub that cannot be reached.
+    """
+    text = str(name)
+    if text in embedded_models():
+        return EMBEDDED_MODELS / text
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise LabError(f"{folder} holds no config.json: give a model folder in the Hugging Face layout")
+        return folder
+    looks_like_path = text.startswith((".", "/", "~")) or text.count("/") > 1 or os.sep in text[:1]
+    if looks_like_path or not text:
+        raise LabError(f"no model folder at {text!r}: check the path, or use --model tales")
+    return _from_hub(text)
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    embedded = ", ".join(embedded_models())
+    try:
+        return Path(snapshot_download(name, allow_patterns=MODEL_FILES, local_files_only=True))
+    except HFValidationError:
+        raise LabError(f"unknown model {name!r}: use {embedded}, a folder, or a hub name") from None
+    except LocalEntryNotFoundError:
+        pass  # not cached: try the network
+    try:
+        return Path(snapshot_download(name, allow_patterns=MODEL_FILES))
+    except GatedRepoError:
+        raise LabError(
+            f"{name!r} asks for a licence: accept it on huggingface.co, then `hf auth login`"
+        ) from None
+    except RepositoryNotFoundError:
+        raise LabError(f"unknown model {name!r}: use {embedded}, a folder, or a hub name") from None
+    except Exception as error:  # every kind of network trouble, from DNS to a broken proxy
+        raise LabError(
+            f"model {name!r} is not on this machine and the hub cannot be reached ({type(error).__name__}): "
+            f"go online and run `lab fetch {name}` once, or use --model tales"
+        ) from None
+
+
+def has_gpt2_vocabulary() -> bool:
+    """Whether tiktoken can load GPT-2's vocabulary without the network."""
+    import hashlib
+    import tempfile
+
+    # tiktoken names its cache files by the SHA-1 of the address they came from (tiktoken/load.py).
+    sources = ["vocab.bpe", "encoder.json"]
+    base = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
+    cache = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
+    folder = Path(cache) if cache else Path(tempfile.gettempdir()) / "data-gym-cache"
+    return all((folder / hashlib.sha1((base + s).encode()).hexdigest()).is_file() for s in sources)

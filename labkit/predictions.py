@@ -1,0 +1,140 @@
+"""A prediction beside its measurement, the verdict on a source's claim, and the score of a guess."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Kind = Literal["structure", "timing"]
+Verdict = Literal["reproduced", "corrected", "needs a GPU", "needs a download"]
+
+
+@dataclass
+class Prediction:
+    """What was expected, and what came out.
+
+    Attributes:
+        claim: id in the list of claims (`labkit/claims.py`), or any short name for one of our own.
+        question: what is predicted, in words that a learner can answer.
+        predicted: what theory says, before anything runs. None if `needs` says why nothing ran.
+        measured: what came out.
+        source_says: the source article's figure, where it differs from `predicted`.
+        unit: "" for counts and ratios.
+        tolerance: largest accepted |measured - predicted| / |predicted|; 0 asks for equality.
+        kind: "structure" (counts, shapes, ids: must hold on every machine) or "timing" (reported only).
+        note: why a figure is as it is, in a sentence.
+        needs: "GPU" or "download" when this machine could not measure it.
+        guess, points: the learner's own guess and its score, with --predict.
+    """
+
+    claim: str
+    question: str
+    predicted: Any = None
+    measured: Any = None
+    source_says: Any = None
+    unit: str = ""
+    tolerance: float = 0.0
+    kind: Kind = "structure"
+    note: str = ""
+    needs: Literal["GPU", "download"] | None = None
+    guess: Any = None
+    points: int | None = None
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the measurement agrees with the prediction; None if nothing was measured."""
+        return None if self.needs else agrees(self.predicted, self.measured, self.tolerance)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is to be said of the source's figure."""
+        if self.needs:
+            return "needs a GPU" if self.needs == "GPU" else "needs a download"
+        expected = self.predicted if self.source_says is None else self.source_says
+        return "reproduced" if agrees(expected, self.measured, self.tolerance) else "corrected"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"holds": self.holds, "verdict": self.verdict}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Prediction:
+        return cls(**{k: v for k, v in data.items() if k not in ("holds", "verdict")})
+
+
+def agrees(expected: Any, measured: Any, tolerance: float) -> bool:
+    """Equal, or within a relative tolerance for numbers; lists are compared item by item."""
+    if isinstance(expected, (list, tuple)) and isinstance(measured, (list, tuple)):
+        return len(expected) == len(measured) and all(
+            agrees(e, m, tolerance) for e, m in zip(expected, measured, strict=True)
+        )
+    if isinstance(expected, (int, float)) and isinstance(measured, (int, float)):
+        return abs(measured - expected) <= tolerance * abs(expected)
+    return expected == measured
+
+
+def parse_guess(text: str, measured: Any) -> Any:
+    """Read what a learner typed as the kind of value that was measured.
+
+    Raises:
+        ValueError: it is not a number where one is needed.
+    """
+    text = text.strip()
+    if isinstance(measured, bool):
+        words = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
+        if text.lower() not in words:
+            raise ValueError("answer yes or no")
+        return words[text.lower()]
+    if isinstance(measured, (int, float)):
+        try:
+            return float(text.replace(",", "").replace("_", "").rstrip("%x"))
+        except ValueError:
+            raise ValueError(f"{text!r} is not a number") from None
+    if isinstance(measured, (list, tuple)):
+        parts = text.strip("[]()").replace(",", " ").split()
+        if len(parts) != len(measured):
+            raise ValueError(f"{len(measured)} values are asked for, {len(parts)} given")
+        return [parse_guess(part, m) for part, m in zip(parts, measured, strict=True)]
+    return text
+
+
+def score_guess(guess: Any, measured: Any) -> int:
+    """0 to 3 points: 3 within 10%, 2 within a factor of 1.5, 1 within a factor of 4.
+
+    A yes/no or a word is right (3) or wrong (0). For a list the points of its items are averaged.
+    """
+    if isinstance(measured, (list, tuple)):
+        points = [score_guess(g, m) for g, m in zip(guess, measured, strict=True)]
+        return round(sum(points) / len(points)) if points else 0
+    if isinstance(measured, bool) or not isinstance(measured, (int, float)):
+        return 3 if guess == measured else 0
+    if guess == measured:
+        return 3
+    if guess * measured <= 0:  # one is zero, or the signs differ
+        return 0
+    factor = math.exp(abs(math.log(guess / measured)))
+    return 3 if factor <= 1.1 else 2 if factor <= 1.5 else 1 if factor <= 4 else 0
+
+
+def show_value(value: Any, unit: str = "") -> str:
+    """A value for people: 1234567 -> "1,234,567", 0.8163 -> "0.816", True -> "yes"."""
+    if value is None:
+        text = "-"
+    elif isinstance(value, bool):
+        text = "yes" if value else "no"
+    elif isinstance(value, int):
+        text = f"{value:,}"
+    elif isinstance(value, float):
+        if value == 0:
+            text = "0"
+        elif abs(value) >= 1000:
+            text = f"{value:,.0f}"
+        elif abs(value) >= 0.01:
+            text = f"{value:.3g}"
+        else:
+            text = f"{value:.1e}"
+    elif isinstance(value, (list, tuple)):
+        text = " / ".join(show_value(v) for v in value)
+    else:
+        text = str(value)
+    return f"{text} {unit}" if unit and value is not None else text

@@ -1,0 +1,39 @@
+"""What the tests share: where the data is, and that nothing touches the network or the learner's outputs."""
+
+import os
+from pathlib import Path
+
+# Before any test imports a library that reads them.
+os.environ["HF_HUB_OFFLINE"] = "1"
+ROOT = Path(__file__).resolve().parent.parent
+DATA = Path(os.environ.get("INFERENCE_LAB_DATA", ROOT.parent / "shared" / "data"))
+if (DATA / "tiktoken_cache").is_dir():
+    os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(DATA / "tiktoken_cache"))
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+torch.set_num_threads(max(1, (os.cpu_count() or 2) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
+
+
+@pytest.fixture(autouse=True)
+def own_outputs(tmp_path, monkeypatch):
+    """Figures and reports of tests go to a temporary folder."""
+    monkeypatch.setenv("INFERENCE_LAB_OUTPUTS", str(tmp_path / "outputs"))
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of data that is not part of the project (see CONTRIBUTING.md)."""
+    if not DATA.is_dir():
+        pytest.skip(f"needs the data folder {DATA} (set INFERENCE_LAB_DATA)")
+    return DATA
+
+
+@pytest.fixture(scope="session")
+def gpt2_vocabulary() -> None:
+    """Skip where GPT-2's vocabulary is not on this machine."""
+    from labkit.models import has_gpt2_vocabulary
+
+    if not has_gpt2_vocabulary():
+        pytest.skip("needs GPT-2's vocabulary: run `lab fetch gpt2` once, or set TIKTOKEN_CACHE_DIR")
