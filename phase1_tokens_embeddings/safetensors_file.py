@@ -1,0 +1,235 @@
+"""Read the header of a safetensors file by hand: what is in it, and whether it can be trusted.
+
+A safetensors file is as plain as a file of tensors can be:
+
+    8 bytes    N, the length of the header (little-endian, unsigned)
+    N bytes    the header: JSON, {"name": {"dtype": "BF16", "shape": [8192, 256], "data_offsets": [0, 4194304]}, ...}
+    the rest   the numbers of all tensors, one after the other; offsets count from here
+
+A loader that believes a header can be made to read past the end of the file, to allocate terabytes, or
+to give the same bytes to two tensors. So every figure in the header is held against the size of the file
+before anything is read or allocated.
+
+Source: the format's description, https://github.com/huggingface/safetensors#format.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit; the header of a 70B model takes 80 kB
+_MAX_COUNT = 2**64 - 1  # sizes are 64-bit unsigned numbers in the format
+
+DTYPE_BITS: Mapping[str, int] = {
+    "F64": 64, "I64": 64, "U64": 64, "C64": 64,
+    "F32": 32, "I32": 32, "U32": 32,
+    "F16": 16, "BF16": 16, "I16": 16, "U16": 16,
+    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I8": 8, "U8": 8, "BOOL": 8,
+    "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
+}  # fmt: skip
+"""Bits of one number of each type."""
+
+
+class TensorEntry(NamedTuple):
+    """Where one tensor lies. `offsets` are (first byte, byte after the last), counted from the data's start."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offsets: tuple[int, int]
+
+    @property
+    def nbytes(self) -> int:
+        return self.offsets[1] - self.offsets[0]
+
+
+@dataclass(frozen=True)
+class SafetensorsHeader:
+    """A checked header.
+
+    Attributes:
+        tensors: name -> TensorEntry, in the order of the data.
+        metadata: free text of the writer, such as {"format": "pt"}.
+        header_bytes: size of the JSON. The data begins at `8 + header_bytes`.
+        file_bytes: size of the whole file.
+    """
+
+    tensors: dict[str, TensorEntry]
+    metadata: dict[str, str]
+    header_bytes: int
+    file_bytes: int
+
+    @property
+    def data_start(self) -> int:
+        return 8 + self.header_bytes
+
+
+def read_safetensors_header(path: str | Path) -> SafetensorsHeader:
+    """Read and check the header. The tensors themselves are not read.
+
+    What it accepts, the tensors fill the file exactly: no overlap, no gap, nothing left over, and each
+    takes the bytes that its shape and dtype ask for.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: not a safetensors file, cut off, or a header that contradicts itself or the file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no file at {path}: give the path of a .safetensors file")
+    try:
+        with path.open("rb") as file:
+            file_bytes = os.fstat(file.fileno()).st_size
+            header_bytes = _header_length(path, file.read(8), file_bytes)
+            raw = file.read(header_bytes)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): check its permissions") from None
+    if len(raw) != header_bytes:
+        raise ValueError(f"{path} shrank while it was read: is a download still running?")
+
+    try:
+        document = _parse_json(raw)
+        metadata = _check_metadata(document.pop("__metadata__", {}))
+        tensors = {name: _check_entry(name, entry) for name, entry in document.items()}
+        tensors = dict(sorted(tensors.items(), key=lambda item: item[1].offsets))
+        _check_layout(tensors, data_bytes=file_bytes - 8 - header_bytes)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a sound safetensors file: {error}") from None
+    return SafetensorsHeader(tensors, metadata, header_bytes, file_bytes)
+
+
+def checkpoint_files(folder: str | Path) -> list[Path]:
+    """The safetensors files of a model folder: `model.safetensors`, or the shards of its index.
+
+    Raises:
+        FileNotFoundError: there are none, or one that the index names is missing.
+        ValueError: the index is not what it should be.
+    """
+    folder = Path(folder)
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file():
+        return [whole]
+    if not index.is_file():
+        raise FileNotFoundError(f"no model.safetensors in {folder}: fetch the model in safetensors format")
+    try:
+        names = sorted(set(_parse_json(index.read_bytes())["weight_map"].values()))
+        # A plain name keeps a hostile index from reaching out of the folder.
+        if not names or any(Path(name).name != name for name in names):
+            raise ValueError("weight_map must map tensor names to names of files in the same folder")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index} is not an index of shards: {error}") from None
+    for name in names:
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder} lacks {name}, which its index names: fetch the model again")
+    return [folder / name for name in names]
+
+
+# ------------------------------------------------------------------ the checks, in the order they are made
+
+
+def _header_length(path: Path, first: bytes, file_bytes: int) -> int:
+    if len(first) < 8:
+        raise ValueError(
+            f"{path} is too short to be a safetensors file: {file_bytes} bytes, at least 10 needed"
+        )
+    (length,) = struct.unpack("<Q", first)
+    # The length comes from the file, so it may be anything up to 2^64: never allocate before this test.
+    if length > file_bytes - 8:
+        raise ValueError(
+            f"{path} announces a header of {length} bytes but holds {file_bytes}: cut off, or not safetensors"
+        )
+    if length > MAX_HEADER_BYTES:
+        raise ValueError(f"{path} announces a header of {length} bytes: the format allows {MAX_HEADER_BYTES}")
+    return length
+
+
+def _parse_json(raw: bytes) -> dict[str, Any]:
+    if not raw.startswith(b"{"):
+        raise ValueError("the header does not begin with '{'")
+    try:
+        return json.loads(raw.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
+    except UnicodeDecodeError:
+        raise ValueError("the header is not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the header is not JSON: {error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise ValueError("the header is nested too deeply") from None
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Two entries of one name: each JSON parser picks another one, so two programs would see two models.
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"{_short(twice)} occurs twice")
+    return result
+
+
+def _no_constants(text: str) -> Any:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _check_metadata(metadata: Any) -> dict[str, str]:
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ValueError("__metadata__ must map text to text")
+    return metadata
+
+
+def _check_entry(name: str, entry: Any) -> TensorEntry:
+    label = f"tensor {_short(name)}"
+    try:
+        name.encode("utf-8")
+        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    except (KeyError, TypeError, UnicodeEncodeError):
+        raise ValueError(f"{label} needs a name in UTF-8, a dtype, a shape and data_offsets") from None
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+        raise ValueError(f"{label} has the unknown dtype {_short(dtype)}")
+    if not _are_sizes(shape):
+        raise ValueError(f"{label} has the shape {_short(shape)}: sizes must be whole numbers from 0 up")
+    if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise ValueError(f"{label} has the data_offsets {_short(offsets)}: [first, end] is needed")
+
+    bits = DTYPE_BITS[dtype]
+    for size in shape:  # stop at the first overflow: a million huge sizes would keep us multiplying for ever
+        bits *= size
+        if bits > _MAX_COUNT:
+            raise ValueError(f"{label} has the shape {_short(shape)}: larger than any file")
+    begin, end = offsets
+    if bits != 8 * (end - begin):
+        raise ValueError(
+            f"{label}: shape {_short(shape)} of {dtype} takes {bits / 8:g} bytes, its offsets span {end - begin}"
+        )
+    return TensorEntry(dtype, tuple(shape), (begin, end))
+
+
+def _are_sizes(values: Any) -> bool:
+    # `type(v) is int`: in Python True is an int too, but not in a header.
+    return isinstance(values, list) and all(type(v) is int and 0 <= v <= _MAX_COUNT for v in values)
+
+
+def _check_layout(tensors: dict[str, TensorEntry], data_bytes: int) -> None:
+    """Every byte of the data belongs to exactly one tensor. `tensors` are sorted by their offsets."""
+    end, before = 0, "the start of the data"
+    for name, entry in tensors.items():
+        begin = entry.offsets[0]
+        if begin < end:
+            raise ValueError(f"tensor {_short(name)} begins at {begin}, inside {before}, which ends at {end}")
+        if begin > end:
+            raise ValueError(
+                f"the {begin - end} bytes between {before} and tensor {_short(name)} belong to nobody"
+            )
+        end, before = entry.offsets[1], f"tensor {_short(name)}"
+    if end != data_bytes:
+        raise ValueError(f"its tensors take {end} bytes, the file holds {data_bytes} bytes of data")
+
+
+def _short(value: Any) -> str:
+    """A value from the file in an error message: quoted, and never longer than a line."""
+    text = ascii(value if not isinstance(value, (str, list)) else value[:60])
+    return text if len(text) <= 80 else text[:77] + "..."
