@@ -41,6 +41,8 @@ def list_scripts(console: Console) -> int:
 def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int:
     """Run scripts in order, each in a process of its own: one that fails does not stop the others."""
     scripts = select(words)
+    if "--json" in passed_on and len(scripts) > 1:
+        raise LabError("--json names one file, for one script: all reports are in outputs/reports anyway")
     outcomes: list[tuple[Path, int, float]] = []
     for number, script in enumerate(scripts, 1):
         console.print()
@@ -145,7 +147,7 @@ def build_parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="run all scripts, a phase (1, phase1) or some scripts (kv_cache); options go to the scripts",
-        description="Run scripts in order. Options of the scripts can follow: lab run 1 --quick --predict",
+        description="Run scripts in order. Options for the scripts come last: lab run 1 --quick --predict",
     )
     run.add_argument("what", nargs="*", help="phases or scripts; nothing means all")
     commands.add_parser("claims", help="the claims of the source articles, and what was measured here")
@@ -159,16 +161,23 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def split_run(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """`run 1 kv_cache --quick --seed 3` -> what lab itself reads, and the options that go to the scripts."""
+    options_from = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
+    if argv[:1] != ["run"] or argv[options_from : options_from + 1] in (["-h"], ["--help"]):
+        return list(argv), []
+    return list(argv[:options_from]), list(argv[options_from:])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    args, rest = build_parser().parse_known_args(argv)
+    words, passed_on = split_run(sys.argv[1:] if argv is None else argv)
+    args = build_parser().parse_args(words)
     console = Console(width=min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH)
     try:
-        if rest and args.command != "run":
-            raise LabError(f"`lab {args.command}` takes no option {rest[0]}: see lab {args.command} --help")
         if args.command == "list":
             return list_scripts(console)
         if args.command == "run":
-            return run_scripts(console, args.what, rest)
+            return run_scripts(console, args.what, passed_on)
         if args.command == "claims":
             return show_claims(console)
         if args.command == "doctor":

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -319,6 +320,8 @@ def run_lab(
         story(lab)
         return lab.close(time.perf_counter() - began)
     except (LabError, ValueError, FileNotFoundError, ConnectionError) as error:
+        if os.environ.get("INFERENCE_LAB_DEBUG"):
+            raise
         errors.print(f"[red]error:[/] {escape(str(error))}", highlight=False)
         return 2
     except KeyboardInterrupt:

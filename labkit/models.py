@@ -30,7 +30,7 @@ def find_model(name: str | Path) -> Path:
     if text in embedded_models():
         return EMBEDDED_MODELS / text
     folder = Path(text).expanduser()
-    if folder.is_dir():
+    if text and folder.is_dir():
         if not (folder / "config.json").is_file():
             raise LabError(f"{folder} holds no config.json: give a model folder in the Hugging Face layout")
         return folder

@@ -1,0 +1,37 @@
+# Two commands matter: `make course` runs the course, `make test` checks it. Both set themselves up first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: course test setup figures clean
+.DEFAULT_GOAL := course
+
+# Run every script of the course in its quick form; ends with a story and the ledger of claims.
+course: setup
+	$(BIN)/lab run --quick
+	$(BIN)/lab claims
+
+# Style, the direction of imports, and all tests. Needs no GPU and no network once set up.
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n auto --dist loadfile
+
+# Draw again the figures that the READMEs show. They belong to the machine that draws them.
+figures: setup
+	$(BIN)/lab run 1 --figures phase1_tokens_embeddings/figures
+	$(BIN)/lab run 2 --figures phase2_attention_kvcache/figures
+	$(BIN)/python labkit/pipeline_figure.py
+
+setup: $(VENV)/installed
+
+$(VENV)/installed: requirements.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -r requirements.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) outputs

@@ -1,0 +1,164 @@
+"""The `lab` command, finding models, and the doctor."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from labkit import catalog, command, doctor
+from labkit.claims import CLAIMS, measured_claims, verdict_of
+from labkit.errors import LabError
+from labkit.models import embedded_models, find_model, has_gpt2_vocabulary
+from labkit.paths import ROOT, outputs
+from labkit.predictions import Prediction
+
+
+def test_list_names_every_script_with_its_first_line(capsys):
+    assert command.main(["list"]) == 0
+    out = capsys.readouterr().out
+    for script in catalog.all_scripts():
+        assert script.is_file(), script
+        assert script.name in out
+        assert len(catalog.first_line(script)) > 20
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["kv_cache"], ["kv_cache.py"]),
+        (["kv_cache.py", "kv_cache"], ["kv_cache.py"]),
+        (["phase1_tokens_embeddings/tokenization_lab.py"], ["tokenization_lab.py"]),
+        (["1"], catalog.SCRIPTS["phase1_tokens_embeddings"]),
+        (["phase2"], catalog.SCRIPTS["phase2_attention_kvcache"]),
+        (["phase2_attention_kvcache/"], catalog.SCRIPTS["phase2_attention_kvcache"]),
+        ([], [s.name for s in catalog.all_scripts()]),
+    ],
+)
+def test_select(words, names):
+    assert [s.name for s in catalog.select(words)] == names
+
+
+def test_an_unknown_script_is_one_line(capsys):
+    assert command.main(["run", "phase9"]) == 2
+    assert "no phase or script is called 'phase9'" in capsys.readouterr().err
+
+
+def test_run_goes_on_after_a_script_that_fails(tmp_path, monkeypatch, capsys):
+    for name, code in (("a.py", 2), ("b.py", 0), ("c.py", 1)):
+        (tmp_path / name).write_text(f"import sys; print(sys.argv[1:]); sys.exit({code})")
+    monkeypatch.setattr(command, "select", lambda words: sorted(tmp_path.glob("*.py")))
+    assert command.main(["run", "--quick"]) == 2
+    out = capsys.readouterr().out
+    assert "could not run" in out and "a prediction failed" in out and "ok" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "own", "passed_on"),
+    [
+        (["run", "1", "--seed", "3"], ["run", "1"], ["--seed", "3"]),
+        (["run", "--quick"], ["run"], ["--quick"]),
+        (["run", "--help"], ["run", "--help"], []),
+        (["fetch", "gpt2"], ["fetch", "gpt2"], []),
+    ],
+)
+def test_options_of_scripts_are_passed_on(argv, own, passed_on):
+    assert command.split_run(argv) == (own, passed_on)
+
+
+def test_one_json_file_for_many_scripts_is_refused(capsys):
+    assert command.main(["run", "1", "--json", "x.json"]) == 2
+    assert "for one script" in capsys.readouterr().err
+
+
+def write_report(name, *predictions):
+    file = outputs() / "reports" / "phase1_tokens_embeddings" / f"{name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"predictions": [p.to_json() for p in predictions]}))
+
+
+def test_the_ledger(capsys):
+    write_report(
+        "a", Prediction("hello-ids", "?", [15496], [15496]), Prediction("density", "?", needs="download")
+    )
+    write_report("b", Prediction("llama32-3b-layers", "?", 28, 28, source_says=32))
+    (outputs() / "reports" / "phase1_tokens_embeddings" / "half.json").write_text('{"predictions": [{"cla')
+    assert set(measured_claims()) == {"hello-ids", "density", "llama32-3b-layers"}
+    assert command.main(["claims"]) == 0
+    out = capsys.readouterr().out
+    assert "1 reproduced" in out and "1 corrected" in out and "1 needs a download" in out
+    assert f"{sum(map(len, CLAIMS.values())) - 3} not run yet" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_the_gravest_verdict_stands():
+    good, bad = Prediction("x", "?", 1, 1), Prediction("x", "?", 1, 2)
+    assert verdict_of([]) == "not run yet"
+    assert verdict_of([good]) == "reproduced" and verdict_of([good, bad, good]) == "corrected"
+
+
+def test_claim_ids_are_unique():
+    ids = [c.id for claims in CLAIMS.values() for c in claims]
+    assert len(ids) == len(set(ids))
+
+
+def test_doctor_says_what_runs_here(capsys):
+    assert command.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for what in ("Python", "torch", "GPU", "triton", "GPT-2 vocabulary", "CPU", "memory"):
+        assert what in out
+    assert {f.what for f in doctor.examine() if not f.ok and not f.remedy} == set()
+
+
+def test_doctor_notices_what_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "triton", None)
+    findings = {f.what: f for f in doctor.examine()}
+    assert not findings["GPT-2 vocabulary"].ok and "lab fetch gpt2" in findings["GPT-2 vocabulary"].remedy
+    assert not findings["triton"].ok
+
+
+def test_gpt2_vocabulary_is_found_where_it_is(gpt2_vocabulary, monkeypatch, tmp_path):
+    assert has_gpt2_vocabulary()
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    assert not has_gpt2_vocabulary()
+
+
+def test_embedded_models_are_small_and_complete():
+    assert set(embedded_models()) >= {"tales", "tales-draft"}
+    size = 0
+    for name in ("tales", "tales-draft"):
+        folder = find_model(name)
+        size += sum(f.stat().st_size for f in folder.iterdir())
+        assert {"config.json", "model.safetensors", "tokenizer.json"} <= {f.name for f in folder.iterdir()}
+    assert size < 20e6
+
+
+def test_a_folder_is_a_model_if_it_has_a_config(tmp_path):
+    with pytest.raises(LabError, match=r"no config\.json"):
+        find_model(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    assert find_model(str(tmp_path)) == tmp_path
+
+
+@pytest.mark.parametrize("name", ["./nothing", "/no/such/folder", "~/nothing-here", "a/b/c", ""])
+def test_a_path_that_is_not_there(name):
+    with pytest.raises(LabError, match="no model folder"):
+        find_model(name)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "some-org/some-model"])
+def test_a_hub_that_cannot_be_reached_is_one_line(name, tmp_path):
+    """In a process of its own: the hub's address is read when its library is imported."""
+    environment = {
+        "PATH": "", "HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0",
+        "HF_HUB_ETAG_TIMEOUT": "2",
+    }  # fmt: skip
+    code = f"from labkit.command import main; raise SystemExit(main(['fetch', {name!r}]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment | {"TIKTOKEN_CACHE_DIR": str(tmp_path), "https_proxy": "http://127.0.0.1:9"},
+        capture_output=True, text=True, timeout=120, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+    assert "go online" in done.stderr

@@ -1,0 +1,143 @@
+"""The frame of a script: exit codes, reports, guesses, and mistakes told in one line."""
+
+import io
+import json
+import os
+
+import pytest
+
+from labkit.errors import LabError
+from labkit.figures import new_figure
+from labkit.lab import run_lab
+
+DOC = "A test script.\n\nIt teaches."
+
+
+def run(story, *argv, options=("seed", "quick")):
+    return run_lab(story, DOC, options=options, argv=list(argv))
+
+
+def report_of(tmp_path):
+    """The report that the script left in the outputs folder."""
+    return json.loads(next((tmp_path / "outputs" / "reports").glob("*/*.json")).read_text())
+
+
+def test_a_report_holds_everything(tmp_path):
+    def story(lab):
+        lab.predict("a", "how many", 3, 3, unit="x", note="because")
+        lab.predict("b", "how fast", 10.0, 20.0, kind="timing")
+        lab.cannot_measure("c", "on a card", "GPU", "find one")
+        lab.record(figure=7)
+        fig, (ax,) = new_figure("A finding", "of a test")
+        ax.plot([1, 2])
+        lab.figure(fig, "line")
+
+    extra = tmp_path / "deep" / "copy.json"
+    assert run(story, "--seed", "5", "--json", str(extra)) == 0
+    report = report_of(tmp_path)
+    assert json.loads(extra.read_text()) == report
+    assert [(p["claim"], p["verdict"]) for p in report["predictions"]] == [
+        ("a", "reproduced"), ("b", "corrected"), ("c", "needs a GPU"),
+    ]  # fmt: skip
+    assert report["results"] == {"figure": 7} and report["arguments"]["seed"] == 5
+    assert report["environment"]["packages"]["torch"] and report["environment"]["cores"] >= 1
+    assert (tmp_path / "outputs" / "line.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_structure_decides_the_exit_code_and_timing_does_not(capsys):
+    assert run(lambda lab: lab.predict("t", "time", 1.0, 9.0, kind="timing")) == 0
+    assert run(lambda lab: lab.predict("count", "blocks", 1, 2)) == 1
+    assert "must hold on every machine, and did not: count" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [LabError, ValueError, FileNotFoundError, ConnectionError])
+def test_a_users_mistake_is_one_line(capsys, error):
+    def story(lab):
+        raise error("the [file] is wrong: mend it")
+
+    assert run(story) == 2
+    assert capsys.readouterr().err == "error: the [file] is wrong: mend it\n"
+
+
+def test_a_bug_of_ours_is_not_hidden():
+    def story(lab):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(story)
+
+
+def test_debugging_shows_the_traceback(monkeypatch):
+    monkeypatch.setenv("INFERENCE_LAB_DEBUG", "1")
+
+    def story(lab):
+        raise ValueError("deep inside")
+
+    with pytest.raises(ValueError, match="deep inside"):
+        run(story)
+
+
+def test_guesses_are_asked_before_the_reveal_and_scored(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("sys.stdin", io.StringIO("many\n90\n\n"))
+
+    def story(lab):
+        lab.predict("a", "how many", 100, 100)
+        lab.predict("b", "skipped", 100, 100)
+        lab.predict("c", "no more input", 100, 100)
+
+    assert run(story, "--predict") == 0
+    out = capsys.readouterr().out
+    assert out.index("Your guess: how many") < out.index("measured 100")
+    assert "'many' is not a number" in out
+    assert "you scored 2 of 3 points" in out
+    assert [p["points"] for p in report_of(tmp_path)["predictions"]] == [2, None, None]
+
+
+def test_figures_go_where_they_are_asked(tmp_path):
+    def story(lab):
+        lab.figure(new_figure("x")[0], "f")
+
+    assert run(story, "--figures", str(tmp_path / "here")) == 0
+    assert (tmp_path / "here" / "f.png").exists()
+
+
+@pytest.mark.parametrize("option", ["--figures", "--json"])
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, capsys, option):
+    blocked = tmp_path / "file"
+    blocked.write_text("")  # a file where a folder is needed: fails for every user, root too
+
+    def story(lab):
+        lab.figure(new_figure("x")[0], "f")
+
+    assert run(story, option, str(blocked / "x")) == 2
+    error = capsys.readouterr().err
+    assert "cannot write" in error and error.count("\n") == 1
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="permissions do not bind this user")
+def test_a_read_only_folder_is_named(tmp_path, capsys):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    assert run(lambda lab: None, "--json", str(tmp_path / "locked" / "r.json")) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_cuda_without_a_gpu_is_refused(capsys):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    assert run(lambda lab: lab.device, "--device", "cuda", options=("device",)) == 2
+    assert "no CUDA GPU on this machine: use --device cpu" in capsys.readouterr().err
+
+
+def test_help_teaches(capsys):
+    with pytest.raises(SystemExit) as end:
+        run(lambda lab: None, "--help")
+    out = capsys.readouterr().out
+    assert end.value.code == 0 and "It teaches." in out and "--predict" in out and "--model" not in out
+
+
+def test_a_table_fits_the_page(capsys):
+    run(lambda lab: lab.table("t", ["a", "b"], [["word " * 60, 1234567]], note="n"))
+    out = capsys.readouterr().out
+    assert "1,234,567" in out and max(map(len, out.splitlines())) <= 100

@@ -1,0 +1,97 @@
+"""Predictions: agreement, verdicts, guesses and their score."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.predictions import Prediction, agrees, parse_guess, score_guess, show_value
+
+
+@pytest.mark.parametrize(
+    ("expected", "measured", "tolerance", "result"),
+    [
+        (5, 5, 0, True),
+        (5, 6, 0, False),
+        (100, 104, 0.05, True),
+        (100, 106, 0.05, False),
+        (-100, -104, 0.05, True),
+        ([1, 2], [1, 2], 0, True),
+        ([1, 2], [1, 2, 3], 0, False),
+        ([1.0, 2.0], (1.01, 2.0), 0.02, True),
+        ("memory", "memory", 0, True),
+        ("memory", "arithmetic", 0, False),
+        (True, True, 0, True),
+        (True, False, 0, False),
+        (5, None, 0, False),
+    ],
+)
+def test_agrees(expected, measured, tolerance, result):
+    assert agrees(expected, measured, tolerance) is result
+
+
+@pytest.mark.parametrize(
+    ("fields", "holds", "verdict"),
+    [
+        (dict(predicted=3, measured=3), True, "reproduced"),
+        (dict(predicted=3, measured=4), False, "corrected"),
+        (dict(predicted=28, measured=28, source_says=32), True, "corrected"),
+        (dict(predicted=102, measured=101, source_says=102), False, "corrected"),
+        (dict(predicted=5150, measured=5150, source_says=5000, tolerance=0.05), True, "reproduced"),
+        (dict(needs="GPU"), None, "needs a GPU"),
+        (dict(needs="download"), None, "needs a download"),
+    ],
+)
+def test_verdict(fields, holds, verdict):
+    p = Prediction("x", "?", **fields)
+    assert (p.holds, p.verdict) == (holds, verdict)
+    assert Prediction.from_json(p.to_json()) == p
+
+
+@pytest.mark.parametrize(
+    ("text", "measured", "guess"),
+    [
+        ("1,500", 3, 1500),
+        ("3.1x", 3.0, 3.1),
+        ("81%", 81.6, 81),
+        ("yes", True, True),
+        ("n", True, False),
+        ("403, 6667", [403, 6668], [403, 6667]),
+        (" memory ", "memory", "memory"),
+    ],
+)
+def test_parse_guess(text, measured, guess):
+    assert parse_guess(text, measured) == guess
+
+
+@pytest.mark.parametrize(("text", "measured"), [("many", 3), ("perhaps", True), ("1 2", [1, 2, 3])])
+def test_a_guess_that_cannot_be_read(text, measured):
+    with pytest.raises(ValueError):
+        parse_guess(text, measured)
+
+
+@pytest.mark.parametrize(
+    ("guess", "measured", "points"),
+    [
+        (100, 100, 3), (95, 100, 3), (109, 100, 3), (112, 100, 2), (70, 100, 2), (60, 100, 1), (399, 100, 1),
+        (401, 100, 0), (0, 100, 0), (-100, 100, 0), (0, 0, 3), (5, 0, 0), (True, True, 3), (False, True, 0),
+        ([1, 2, 3], [1, 2, 3], 3), ("a", "b", 0),
+    ],
+)  # fmt: skip
+def test_score_guess(guess, measured, points):
+    assert score_guess(guess, measured) == points
+
+
+@given(st.floats(1e-6, 1e9), st.floats(1e-6, 1e9))
+def test_the_score_does_not_care_which_side_the_miss_is_on(guess, measured):
+    assert score_guess(guess, measured) == score_guess(measured, guess)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1234567, "", "1,234,567"), (0.81635, "", "0.816"), (15.0995, "GB", "15.1 GB"), (True, "", "yes"),
+        (None, "ms", "-"), ([1, 2.5], "", "1 / 2.5"), (3e-7, "s", "3.0e-07 s"), (12345.6, "", "12,346"), (0.0, "", "0"),
+    ],
+)  # fmt: skip
+def test_show_value(value, unit, text):
+    assert show_value(value, unit) == text
