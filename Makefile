@@ -23,7 +23,7 @@ test: setup
 figures: setup
 	$(BIN)/lab run 1 --figures phase1_tokens_embeddings/figures
 	$(BIN)/lab run 2 --figures phase2_attention_kvcache/figures
-	$(BIN)/python labkit/pipeline_figure.py
+	$(BIN)/python docs/draw_pipeline.py
 
 setup: $(VENV)/installed
 

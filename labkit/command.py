@@ -92,7 +92,7 @@ def show_claims(console: Console) -> int:
         console.print(table)
     console.print(" · ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items())), highlight=False)
     console.print(
-        "[dim]The articles: labkit/claims.py. A figure that was corrected is explained where it is measured;\n"
+        "[dim]The articles: labkit/claims.py. A corrected figure is explained where it is measured;\n"
         "timings belong to this machine. Reports: outputs/reports/[/]"
     )
     return 0
@@ -132,7 +132,7 @@ def fetch(console: Console, name: str) -> int:
                 tiktoken.get_encoding("gpt2")
             except Exception as error:  # every kind of network trouble
                 raise LabError(
-                    f"GPT-2's vocabulary cannot be fetched ({type(error).__name__}): go online and try again, "
+                    f"GPT-2's vocabulary cannot be fetched ({type(error).__name__}): go online, try again, "
                     "or set TIKTOKEN_CACHE_DIR to a folder that holds it"
                 ) from None
         console.print("GPT-2's vocabulary is here")

@@ -50,6 +50,7 @@ STYLE = {
     "lines.markersize": 5,
     "axes.prop_cycle": matplotlib.cycler(color=COLORS),
 }
+plt.rcParams.update(STYLE)
 
 
 def new_figure(
@@ -66,13 +67,19 @@ def new_figure(
         subtitle: what was measured, on what, in smaller letters.
         size: width and height in inches.
     """
-    with plt.rc_context(STYLE):
-        size = size or (5.2 * panels + 1.2 if panels > 1 else 7.5, 4.6)
-        fig, axes = plt.subplots(
-            1, panels, figsize=size, squeeze=False, layout="constrained", width_ratios=width_ratios
-        )
-        fig.get_layout_engine().set(rect=(0, 0, 1, 1 - (0.78 if subtitle else 0.5) / size[1]))
-        fig.text(0.012, 1 - 0.12 / size[1], finding, fontsize=13, fontweight="bold", va="top")
-        if subtitle:
-            fig.text(0.012, 1 - 0.46 / size[1], subtitle, fontsize=9.5, color=MUTED, va="top")
+    size = size or (5.2 * panels + 1.2 if panels > 1 else 7.5, 4.6)
+    fig, axes = plt.subplots(
+        1, panels, figsize=size, squeeze=False, layout="constrained", width_ratios=width_ratios
+    )
+    fig.get_layout_engine().set(rect=(0, 0, 1, 1 - (0.78 if subtitle else 0.5) / size[1]))
+    fig.text(0.012, 1 - 0.12 / size[1], finding, fontsize=13, fontweight="bold", va="top")
+    if subtitle:
+        fig.text(0.012, 1 - 0.46 / size[1], subtitle, fontsize=9.5, color=MUTED, va="top")
     return fig, list(axes[0])
+
+
+def plain_numbers(ax: Axes, axes: str = "xy") -> None:
+    """Write 10, 100, 1,000 on a logarithmic axis instead of powers of ten."""
+    for axis in (getattr(ax, f"{name}axis") for name in axes):
+        axis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+        axis.set_minor_formatter("")

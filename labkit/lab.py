@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
@@ -37,7 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "model": dict(
         default="tales",
         metavar="NAME",
-        help="tales (comes with the course, the default), gpt2 (fetched once from the hub), or a model folder",
+        help="tales (comes with the course, the default), gpt2 (fetched from the hub), or a model folder",
     ),
     "device": dict(
         default="auto", choices=["auto", "cpu", "cuda"], help="where to compute (auto: a GPU if there is one)"
@@ -62,6 +63,7 @@ class Lab:
         self.predictions: list[Prediction] = []
         self.results: dict[str, Any] = {}
         self.figures: list[Path] = []
+        self._spaced = True  # whether the last line printed was empty or a heading
 
     # ------------------------------------------------------------------ options
 
@@ -86,30 +88,36 @@ class Lab:
         """A heading between parts of the story."""
         self.console.print()
         self.console.rule(f"[bold]{escape(text)}", align="left", style="dim")
+        self._spaced = True
 
     def say(self, text: str) -> None:
         """A paragraph. Line breaks inside are joined; an empty line starts a new paragraph."""
         for paragraph in inspect.cleandoc(text).split("\n\n"):
+            if not self._spaced:
+                self.console.print()
+            self._spaced = False
             self.console.print(escape(" ".join(paragraph.split())), highlight=False)
 
     def show(self, text: str) -> None:
         """Text exactly as it is: a matrix, a drawing, a piece of output."""
         self.console.print(Padding(escape(text), (0, 0, 0, 2)), highlight=False)
+        self._spaced = False
 
     def table(
         self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], note: str = ""
     ) -> None:
         """A table. Numbers are written for people and stand to the right."""
         rows = [list(row) for row in rows]
-        table = Table(
-            title=escape(title), title_justify="left", title_style="bold", header_style="dim", expand=False
-        )
+        table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, expand=False)
         for i, name in enumerate(columns):
             numeric = bool(rows) and all(isinstance(r[i], (int, float, type(None))) for r in rows)
             table.add_column(escape(name), justify="right" if numeric else "left")
         for row in rows:
             table.add_row(*(escape(show_value(cell)) for cell in row))
-        self.console.print(table)
+        self.console.print()
+        self.console.print(f"[bold]{escape(title)}[/]", highlight=False)
+        self.console.print(Padding(table, (0, 0, 0, 1)))
+        self._spaced = True  # the table ends with an empty line
         if note:
             self.console.print(
                 Padding(escape(" ".join(note.split())), (0, 0, 0, 1)), style="dim", highlight=False
@@ -180,17 +188,20 @@ class Lab:
         if p.needs:
             mark, values = "[yellow]○[/]", f"[yellow]{p.verdict}[/]"
         else:
-            mark = "[green]✓[/]" if p.holds else ("[red]✗[/]" if p.kind == "structure" else "[yellow]≠[/]")
-            values = f"predicted {escape(show_value(p.predicted, p.unit))}, measured [bold]{escape(show_value(p.measured, p.unit))}[/]"
+            failed = "[red]✗[/]" if p.kind == "structure" else "[yellow]≠[/]"
+            mark = "[green]✓[/]" if p.holds else failed
+            values = f"predicted {escape(show_value(p.predicted, p.unit))}"
+            values += f" · measured [bold]{escape(show_value(p.measured, p.unit))}[/]"
             if p.source_says is not None:
-                values += f", the source says {escape(show_value(p.source_says, p.unit))}"
+                values += f" · the source says {escape(show_value(p.source_says, p.unit))}"
             if p.guess is not None:
-                values += f" · your guess {escape(show_value(p.guess))}: {p.points} of 3 points"
-        self.console.print(
-            f"  {mark} [dim]{escape(p.claim)}[/] {escape(p.question)}: {values}", highlight=False
-        )
+                values += f" · your guess {escape(show_value(p.guess))}, {p.points} of 3 points"
+        self.console.print()
+        self.console.print(f" {mark} {escape(p.question)}  [dim]\\[{escape(p.claim)}][/]", highlight=False)
+        self.console.print(Padding(values, (0, 0, 0, 3)), highlight=False)
         if p.note:
-            self.console.print(Padding(escape(p.note), (0, 0, 0, 4)), style="dim", highlight=False)
+            self.console.print(Padding(escape(p.note), (0, 0, 0, 3)), style="dim", highlight=False)
+        self._spaced = False
 
     # ------------------------------------------------------------------ recording
 
@@ -207,7 +218,8 @@ class Lab:
         _writing(path, lambda: fig.savefig(path))
         plt.close(fig)
         self.figures.append(path)
-        self.console.print(f"  figure: [bold]{escape(_short(path))}[/]", highlight=False)
+        self.console.print(f"\n   figure: [bold]{escape(_short(path))}[/]", highlight=False)
+        self._spaced = False
         return path
 
     # ------------------------------------------------------------------ ending

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from labkit.errors import LabError
 from labkit.paths import EMBEDDED_MODELS
@@ -69,6 +70,17 @@ def _from_hub(name: str) -> Path:
             f"model {name!r} is not on this machine and the hub cannot be reached ({type(error).__name__}): "
             f"go online and run `lab fetch {name}` once, or use --model tales"
         ) from None
+
+
+def load_reference(name: str | Path, **options: Any) -> Any:
+    """Hugging Face's own model of a name or folder, in float32 for comparison. Quiet while it loads."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    options.setdefault("dtype", torch.float32)
+    return AutoModelForCausalLM.from_pretrained(find_model(name), **options).eval()
 
 
 def has_gpt2_vocabulary() -> bool:

@@ -11,8 +11,10 @@ Texts are .txt files; several documents in one file are parted by a line `<|endo
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import math
+import os
 import sys
 import time
 from pathlib import Path
@@ -22,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from labkit.machine import cpu_name
 from phase1_tokens_embeddings.tokenizer import END_OF_TEXT, BPETokenizer
 
 # Width, layers and heads (of 64 numbers each). Both share one tokenizer, so that the small one can
@@ -64,8 +67,7 @@ def windows_of_epoch(ids: np.ndarray, window: int, rng: np.random.Generator) -> 
     """Cut the row into windows of `window` + 1 ids at a random phase, in random order."""
     phase = int(rng.integers(0, window))
     count = (len(ids) - phase - 1) // window
-    starts = phase + window * rng.permutation(count)
-    return starts
+    return phase + window * rng.permutation(count)
 
 
 def window_at(step: int, steps: int) -> int:
@@ -134,6 +136,18 @@ def bits_per_byte(
         nats += F.cross_entropy(logits, piece[1:], reduction="sum").item()
     model.train(was_training)
     return nats / math.log(2) / (num_bytes * used / (len(ids) - 1))
+
+
+def gzip_bits_per_byte(documents: list[str]) -> float:
+    """What a common compressor needs for the same text, for comparison."""
+    raw = "\n".join(documents).encode()
+    return round(8 * len(gzip.compress(raw, 9)) / len(raw), 4)
+
+
+def machine(device: str) -> str:
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    return f"{os.cpu_count()} cores of an {cpu_name()} CPU"
 
 
 def main() -> None:
@@ -263,7 +277,8 @@ def main() -> None:
         valid_bytes=valid_bytes,
         valid_bits_per_byte=round(bits_per_byte(reloaded, valid_ids, valid_bytes), 4),
         seconds=round(seconds),
-        device=device,
+        machine=machine(device),
+        gzip_bits_per_byte=gzip_bits_per_byte(valid_documents),
         seed=args.seed,
         torch=torch.__version__,
         log=log,

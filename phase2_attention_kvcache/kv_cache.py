@@ -1,0 +1,302 @@
+"""Naive against cached generation: the same tokens, a fiftieth of the work.
+
+To write a word, a model looks at all words before it. The naive way computes all of them again for
+every new word. But keys and values of a token never change once they are computed, because a token
+sees only what came before it. So keep them: that is the KV cache. A step then computes one token.
+
+The price is memory. Every token of every user keeps its keys and values in every layer.
+
+You will see: the same tokens both ways; the work counted; the time of the first token (TTFT, time to
+first token) and of the next ones (ITL, inter-token latency) as the text grows; the memory it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from labkit.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plain_numbers
+from labkit.lab import Lab, run_lab
+from labkit.machine import time_calls
+from labkit.models import find_model
+from phase1_tokens_embeddings.gpu_memory_equation import kv_bytes_per_token
+from phase1_tokens_embeddings.tokenizer import BPETokenizer
+from phase2_attention_kvcache.caches import ContiguousKVCache, NoCache, causal_attention
+from phase2_attention_kvcache.generation import Generation, generate_cached, generate_naive, greedy
+from phase2_attention_kvcache.transformer import GPT2_124M, Transformer
+
+__all__ = [
+    "ContiguousKVCache",
+    "Generation",
+    "NoCache",
+    "StepTimes",
+    "causal_attention",
+    "generate_cached",
+    "generate_naive",
+    "greedy",
+    "measure_steps",
+]
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of one step with `tokens` tokens of text.
+
+    Attributes:
+        tokens: length of the text.
+        prefill: all of them are computed. The TTFT of such a prompt, and a naive step at this length.
+        decode: one token is computed, the others are in the cache. The ITL at this length.
+    """
+
+    tokens: int
+    prefill: float
+    decode: float
+
+
+@torch.inference_mode()
+def measure_steps(model: Transformer, lengths: Sequence[int], repeats: int = 5) -> list[StepTimes]:
+    """Time prefill and decode at several lengths of text: the fastest of a few repeats each.
+
+    The fastest, because all else that happens on a machine can only make a step slower.
+    """
+    device = model.device
+    times = []
+    for n in lengths:
+        ids = torch.arange(n, device=device) % model.config.vocab_size
+        positions = torch.arange(n, device=device)
+
+        def prefill(ids=ids, positions=positions) -> ContiguousKVCache:
+            cache = ContiguousKVCache(model.config)
+            model.logits(model(ids, positions, cache)[-1:])
+            return cache
+
+        def decode(cache: ContiguousKVCache, ids=ids) -> None:
+            at = cache.num_tokens
+            model.logits(model(ids[:1], torch.tensor([at], device=device), cache))
+
+        slow = time_calls(prefill, device.type, repeats=max(2, repeats // 2))
+        # Each repeat adds a token, so start a little early and end where we want to be.
+        start = max(1, n - 3 * repeats)
+        cache = prefill(ids[:start], positions[:start])
+        fast = time_calls(lambda cache=cache: decode(cache), device.type, repeats=3 * repeats - 2, warmup=1)
+        times.append(StepTimes(n, min(slow), min(fast)))
+    return times
+
+
+def total_times(times: Sequence[StepTimes], prompt: int, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds to write `new` tokens after a prompt, naive and cached, from times of single steps.
+
+    Between the measured lengths a step's time is taken from the straight line.
+    """
+    lengths = np.arange(prompt, prompt + int(new.max()))
+    known = [t.tokens for t in times]
+    naive = np.interp(lengths, known, [t.prefill for t in times]).cumsum()
+    decode = np.interp(lengths, known, [t.decode for t in times])
+    decode[0] = naive[0]  # the first token costs the prompt, either way
+    return naive[new - 1], decode.cumsum()[new - 1]
+
+
+def story(lab: Lab) -> None:
+    same_tokens(lab)
+    timed_at_gpt2_size(lab)
+    memory(lab)
+
+
+def same_tokens(lab: Lab) -> None:
+    """Part 1, on a model that can write: same output, counted work."""
+    model = Transformer.from_pretrained(lab.args.model, lab.args.dtype, lab.device)
+    tok = BPETokenizer.from_file(find_model(lab.args.model) / "tokenizer.json")
+    prompt = tok.encode("Once upon")[:2]
+    new = min(100, model.config.max_context - len(prompt))
+    lab.title("The same tokens, counted work")
+    lab.say(f"""The model writes {new} tokens after a prompt of {len(prompt)}, twice: naive, and with a cache.
+        The counter sits in the loop that calls the model.""")
+    naive = generate_naive(model, prompt, new)
+    cached = generate_cached(model, prompt, new)
+    lab.predict(
+        claim="same-tokens",
+        question="both ways write the same tokens",
+        predicted=True,
+        measured=naive.token_ids == cached.token_ids,
+    )
+    p = len(prompt)
+    lab.predict(
+        claim="work-naive",
+        question=f"token computations for {new} new tokens, naive",
+        predicted=sum(range(p, p + new)),
+        measured=naive.computed_tokens,
+        source_says=5000 if new == 100 else None,
+        tolerance=0.05,
+        note=f"{p} + {p + 1} + ... + {p + new - 1}: it grows with the square of the length.",
+    )
+    lab.predict(
+        claim="work-cached",
+        question="token computations with a cache",
+        predicted=p + new - 1,
+        measured=cached.computed_tokens,
+        source_says=102 if new == 100 else None,
+        note="The source counts the last token too. Nobody asks what follows it, so it is never computed.",
+    )
+    ratio = naive.seconds / cached.seconds
+    lab.record(tales=dict(naive_seconds=naive.seconds, cached_seconds=cached.seconds, speedup=ratio))
+    lab.say(f"""Work: {naive.computed_tokens / cached.computed_tokens:.1f} times less. Time on this machine:
+        {naive.seconds:.2f} s against {cached.seconds:.2f} s, {ratio:.1f} times faster. Why not
+        {naive.computed_tokens / cached.computed_tokens:.0f} times? A step that computes many tokens reads
+        the weights once for all of them, so a token costs less in company.""")
+
+
+def timed_at_gpt2_size(lab: Lab) -> None:
+    """Part 2, at the size of GPT-2 with random weights: what the user feels."""
+    lab.title("Time, at the size of GPT-2 (124M parameters, random weights)")
+    model = Transformer.random(GPT2_124M, lab.args.dtype, lab.device, lab.seed)
+    lengths = [5, 20, 45, 100, 250, 500, 1000] if not lab.quick else [5, 20, 45, 250, 1000]
+    repeats = 2 if lab.quick else 6
+    times = []
+    for n in lab.progress(lengths, "timing prompts of 5 to 1,000 tokens"):
+        times += measure_steps(model, [n], repeats)
+    by_length = {t.tokens: t for t in times}
+    new = np.arange(1, 901)
+    naive, cached = total_times(times, 5, new)
+    speedup = naive / cached
+
+    lab.predict(
+        claim="kv-speedup",
+        question="how many times faster a cache makes 100 new tokens",
+        predicted=3.1,
+        measured=round(float(speedup[99]), 1),
+        tolerance=0.25,
+        unit="x",
+        kind="timing",
+        note=f"No single number: {speedup[9]:.1f}x for 10 tokens, {speedup[99]:.1f}x for 100, "
+        f"{speedup[499]:.1f}x for 500, {speedup[899]:.1f}x for 900. It grows with the length.",
+    )
+    growth = by_length[1000].prefill / by_length[5].prefill
+    lab.predict(
+        claim="ttft-isl",
+        question="TTFT grows with the prompt (5 to 1,000 tokens)",
+        predicted=True,
+        measured=growth > 2,
+        kind="timing",
+        note=f"200 times the prompt costs {growth:.0f} times the time. Up to some tens of tokens it hardly "
+        "grows: reading the weights takes longer than the arithmetic.",
+    )
+    early, late = by_length[45].decode / by_length[5].decode, by_length[1000].decode / by_length[5].decode
+    lab.predict(
+        claim="itl-flat",
+        question="ITL at 45 tokens is within 25% of ITL at 5",
+        predicted=True,
+        measured=abs(early - 1) < 0.25,
+        kind="timing",
+        note=f"At 1,000 tokens it is {late:.2f} times that at 5: each step also reads the whole cache, "
+        "and the cache has grown to 74 MB in float32 beside 498 MB of weights.",
+    )
+    rows = [[t.tokens, 1000 * t.prefill, 1000 * t.decode, t.tokens / t.prefill, 1 / t.decode] for t in times]
+    columns = ["tokens of text", "TTFT, ms", "ITL, ms", "prefill tok/s", "decode tok/s"]
+    lab.table("One user", columns, rows)
+    lab.say(f"""What it costs: this machine reads {rows[-1][3]:,.0f} prompt tokens in the time in which it
+        writes {rows[-1][4]:,.0f}. That is why services ask more for output tokens than for input tokens.""")
+    lab.record(
+        gpt2_steps=[vars(t) for t in times],
+        gpt2_speedup={n: float(speedup[n - 1]) for n in (10, 100, 500, 900)},
+    )
+    lab.figure(draw_speedup(new, naive, cached), "kv_speedup")
+    lab.figure(draw_latency(times), "ttft_itl")
+
+
+def memory(lab: Lab) -> None:
+    """Part 3: what the cache takes."""
+    lab.title("The price: memory")
+    shape = (GPT2_124M.num_kv_heads, GPT2_124M.head_dim)
+    cache = ContiguousKVCache(GPT2_124M)
+    used, reserved = [0], [0]
+    token = torch.zeros(1, *shape, dtype=torch.float16)
+    for _ in range(GPT2_124M.max_context):
+        for layer in range(GPT2_124M.num_layers):
+            cache.append(layer, token, token)
+        used.append(cache.bytes_used)
+        reserved.append(cache.bytes_reserved)
+    per_token = used[-1] // GPT2_124M.max_context
+    lab.predict(
+        claim="kv-15gb",
+        question="KV cache of 100 users with 4,096 tokens each, GPT-2 in FP16",
+        predicted=kv_bytes_per_token(GPT2_124M.num_layers, *shape, 2) * 4096 * 100 / 1e9,
+        measured=per_token * 4096 * 100 / 1e9,
+        source_says=15,
+        tolerance=0.01,
+        unit="GB",
+        note=f"{per_token:,} bytes a token, counted in a filled cache. (GPT-2's context ends at 1,024, so no "
+        "such user exists. The memory would be real.)",
+    )
+    lab.predict(
+        claim="kv-per-token-layer",
+        question="KV cache of a token in one layer of Llama-2 7B, FP16",
+        predicted=16.0,
+        measured=kv_bytes_per_token(32, 32, 128, 2) / 32 / 1024,
+        unit="KiB",
+        note="2 x 32 heads x 128 numbers x 2 bytes. Llama-3 8B has 8 KV heads instead of 32: 4 KiB.",
+    )
+    lab.record(kv_bytes_per_token=per_token)
+    lab.figure(draw_memory(np.array(used), np.array(reserved)), "kv_memory")
+    lab.say("""Room doubles when it is used up, so up to half of it stands empty. Reserving the whole context
+        at once wastes more: most answers are short. Phase 3 gives out room in small blocks instead.""")
+
+
+def draw_speedup(new: np.ndarray, naive: np.ndarray, cached: np.ndarray):
+    fig, (left, right) = new_figure(
+        "Without a cache, time grows with the square of the text",
+        "GPT-2's size, one user, 5 prompt tokens; summed from measured steps",
+        panels=2,
+    )
+    left.plot(new, naive, color=ORANGE, label="naive")
+    left.plot(new, cached, color=BLUE, label="with KV cache")
+    left.set(xlabel="new tokens", ylabel="seconds in all", ylim=(0, None))
+    left.legend()
+    right.plot(new, naive / cached, color=GREEN)
+    right.axhline(3.1, color=GREY, linestyle="--", linewidth=1.2)
+    right.annotate("the article's 3.1x", (new[-1], 3.1), ha="right", va="bottom", color=GREY)
+    right.set(xlabel="new tokens", ylabel="times faster", ylim=(0, None))
+    return fig
+
+
+def draw_latency(times: Sequence[StepTimes]):
+    tokens = [t.tokens for t in times]
+    late = times[-1].decode / times[0].decode
+    fig, (left, right) = new_figure(
+        f"The first token waits for the prompt; the next ones slow down {late:.2f}x by token {tokens[-1]:,}",
+        "GPT-2's size, one user; fastest of several repeats",
+        panels=2,
+    )
+    left.plot(tokens, [1000 * t.prefill for t in times], marker="o", color=ORANGE)
+    left.set(xlabel="prompt tokens", ylabel="TTFT, ms", xscale="log", yscale="log")
+    plain_numbers(left)
+    right.plot(tokens, [1000 * t.decode for t in times], marker="o", color=BLUE)
+    right.set(xlabel="tokens of text so far", ylabel="ITL, ms", ylim=(0, None))
+    return fig
+
+
+def draw_memory(used: np.ndarray, reserved: np.ndarray):
+    fig, (ax,) = new_figure(
+        f"Each token of GPT-2 keeps {used[-1] / (len(used) - 1) / 1024:.0f} KiB; doubling reserves more",
+        "One sequence, FP16, counted in the cache as tokens come in",
+    )
+    tokens = np.arange(len(used))
+    ax.axhline(
+        used[-1] / 1e6, color=GREY, linestyle="--", linewidth=1.2, label="whole context reserved at once"
+    )
+    ax.step(tokens, reserved / 1e6, color=ORANGE, where="post", label="reserved by doubling")
+    ax.fill_between(tokens, used / 1e6, color=BLUE, alpha=0.25)
+    ax.plot(tokens, used / 1e6, color=BLUE, label="in use")
+    ax.set(xlabel="tokens of text", ylabel="MB", ylim=(0, None), xlim=(0, len(used)))
+    ax.legend(loc="lower right")
+    return fig
+
+
+def main(argv: list[str] | None = None) -> int:
+    return run_lab(story, __doc__, options=("model", "device", "dtype", "seed", "quick"), argv=argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

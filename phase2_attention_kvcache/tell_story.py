@@ -1,0 +1,121 @@
+"""One thread from text to text: the model tells a story, token by token.
+
+Everything written so far works together here. The tokenizer (Phase 1) turns the prompt into ids. The
+transformer computes them in one step (prefill), then one token a step (decode), and the KV cache keeps
+what was computed. The sampler picks a token from the scores, and the stream decoder shows its text as
+soon as the characters are whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+
+from labkit.lab import WIDTH, Lab, run_lab
+from labkit.models import find_model
+from phase1_tokens_embeddings.tokenizer import BPETokenizer, StreamDecoder
+from phase2_attention_kvcache.generation import Generation, generate_cached
+from phase2_attention_kvcache.sampling import Sampler, SamplingParams
+from phase2_attention_kvcache.transformer import Transformer
+
+
+def tell(
+    model: Transformer,
+    tok: BPETokenizer,
+    prompt: str,
+    params: SamplingParams,
+    show: Callable[[str], None],
+) -> Generation:
+    """Continue a prompt; hand each piece of text to `show` as it becomes certain."""
+    ids = tok.encode(prompt) or [tok.eos_token_id or 0]
+    stream = StreamDecoder(tok, skip_special_tokens=True)
+    choose = Sampler.one_request(params, ids)
+    result = generate_cached(
+        model,
+        ids,
+        params.max_tokens or 1,
+        choose,
+        stop_ids=() if params.ignore_eos else model.config.eos_token_ids,
+        on_token=lambda token: show(stream.push(token)),
+    )
+    show(stream.finish())
+    return result
+
+
+class WordWrap:
+    """Prints pieces of text as they come, and breaks lines between words."""
+
+    def __init__(self, write: Callable[[str], None], width: int = WIDTH - 4) -> None:
+        self._write, self._width, self._column = write, width, 0
+
+    def __call__(self, piece: str) -> None:
+        for part in piece.splitlines(keepends=True):
+            if self._column + len(part.rstrip()) > self._width and part.startswith(" "):
+                self._write("\n")
+                part, self._column = part.lstrip(" "), 0
+            self._write(part)
+            self._column = 0 if part.endswith("\n") else self._column + len(part)
+
+
+def story(lab: Lab) -> None:
+    args = lab.args
+    folder = find_model(args.model)
+    tok = BPETokenizer.from_file(folder / "tokenizer.json")
+    model = Transformer.from_pretrained(folder, args.dtype, lab.device)
+    params = SamplingParams(
+        temperature=args.temperature, top_p=args.top_p, max_tokens=args.tokens, seed=args.seed
+    )
+    lab.title(f"{args.model} goes on from: {args.prompt}")
+
+    def write(text: str) -> None:
+        lab.console.file.write(text)
+        lab.console.file.flush()
+
+    wrap = WordWrap(write)
+    wrap(args.prompt)
+    result = tell(model, tok, args.prompt, params, wrap)
+    write("\n")
+
+    prompt_tokens = len(tok.encode(args.prompt)) or 1
+    lab.title("What it took")
+    lab.predict(
+        claim="story-work",
+        question="token computations: the prompt, and each new token but the last",
+        predicted=prompt_tokens + len(result.token_ids) - 1,
+        measured=result.computed_tokens,
+    )
+    if len(result.token_ids) > 1:
+        lab.table(
+            f"{lab.device}, {args.dtype}, {torch.get_num_threads()} threads",
+            ["prompt tokens", "new tokens", "TTFT, ms", "ITL, ms", "tokens a second"],
+            [[prompt_tokens, len(result.token_ids), 1e3 * result.ttft, 1e3 * result.itl, 1 / result.itl]],
+            note="TTFT: time to first token, the prompt included. ITL: time from one token to the next.",
+        )
+    lab.record(token_ids=result.token_ids, ttft_s=result.ttft, seconds=result.seconds)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--prompt", default="Once upon a time there was a king who", help="how the story begins"
+    )
+    parser.add_argument("--tokens", type=int, default=160, help="most tokens to write (160)")
+    parser.add_argument("--temperature", type=float, default=0.8, help="0: always the likeliest token (0.8)")
+    parser.add_argument(
+        "--top-p", type=float, default=0.95, help="choose among the likeliest that make this share (0.95)"
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    return run_lab(
+        story,
+        __doc__,
+        options=("model", "device", "dtype", "seed", "quick"),
+        add_arguments=add_arguments,
+        argv=argv,
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,42 @@
+"""Small random checkpoints, made by transformers itself."""
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+
+@pytest.fixture(scope="session")
+def make_llama(tmp_path_factory):
+    """A small random Llama in a folder; keyword arguments override its configuration."""
+
+    def make(shard_size="5GB", **changes):
+        torch.manual_seed(0)
+        config = dict(
+            vocab_size=211, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=8,
+            num_key_value_heads=2, max_position_embeddings=128, tie_word_embeddings=False, eos_token_id=[2, 3],
+            initializer_range=0.2,
+        ) | changes  # fmt: skip
+        model = LlamaForCausalLM(LlamaConfig(**config)).eval()
+        folder = tmp_path_factory.mktemp("llama")
+        model.save_pretrained(folder, max_shard_size=shard_size)
+        return folder, model
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_gpt2(tmp_path_factory):
+    """A small random GPT-2 in a folder; keyword arguments override its configuration."""
+
+    def make(**changes):
+        torch.manual_seed(0)
+        config = dict(
+            vocab_size=211, n_positions=128, n_embd=48, n_layer=3, n_head=3, bos_token_id=0, eos_token_id=0,
+            initializer_range=0.2,
+        ) | changes  # fmt: skip
+        model = GPT2LMHeadModel(GPT2Config(**config)).eval()
+        folder = tmp_path_factory.mktemp("gpt2")
+        model.save_pretrained(folder)
+        return folder, model
+
+    return make

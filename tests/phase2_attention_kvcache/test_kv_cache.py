@@ -1,0 +1,235 @@
+"""Caches and generation: the same tokens whatever remembers them, and work that is counted right."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+
+from labkit.models import find_model
+from phase2_attention_kvcache import kv_cache, tell_story
+from phase2_attention_kvcache.attention import attention
+from phase2_attention_kvcache.caches import ContiguousKVCache, NoCache, causal_attention
+from phase2_attention_kvcache.generation import generate_cached, generate_naive
+from phase2_attention_kvcache.kv_cache import StepTimes, measure_steps, total_times
+from phase2_attention_kvcache.sampling import SamplingParams
+from phase2_attention_kvcache.transformer import Transformer
+
+
+@pytest.fixture(scope="module")
+def tales():
+    return Transformer.from_pretrained("tales")
+
+
+@pytest.fixture(scope="module")
+def llama(make_llama):
+    folder, theirs = make_llama()
+    return Transformer.from_pretrained(folder), theirs
+
+
+prompts = st.lists(st.integers(0, 210), min_size=1, max_size=40)
+
+
+@given(prompt=prompts, new=st.integers(1, 30))
+@settings(max_examples=30, deadline=None)
+def test_naive_and_cached_write_what_transformers_writes(llama, prompt, new):
+    ours, theirs = llama
+    naive, cached = generate_naive(ours, prompt, new), generate_cached(ours, prompt, new)
+    expected = theirs.generate(
+        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=new, min_new_tokens=new,
+        do_sample=False, pad_token_id=0, eos_token_id=None,
+    )[0, len(prompt):].tolist()  # fmt: skip
+    assert naive.token_ids == cached.token_ids == expected
+    p = len(prompt)
+    assert naive.computed_tokens == sum(p + i for i in range(new))
+    assert cached.computed_tokens == p + new - 1
+    assert len(naive.step_seconds) == len(cached.step_seconds) == new
+
+
+def test_embedded_model_writes_what_transformers_writes(tales):
+    theirs = AutoModelForCausalLM.from_pretrained(find_model("tales"), dtype=torch.float32)
+    prompt = torch.tensor([[4078, 639, 258, 551]])
+    expected = theirs.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=100, do_sample=False, pad_token_id=0,
+        eos_token_id=None,
+    )[0, 4:].tolist()  # fmt: skip
+    assert generate_cached(tales, prompt[0].tolist(), 100).token_ids == expected
+
+
+@given(
+    length=st.integers(2, 60),
+    cuts=st.lists(st.integers(1, 59), max_size=5),
+)
+@settings(max_examples=25, deadline=None)
+def test_any_way_of_cutting_the_prompt_gives_the_same_hidden_states(llama, length, cuts):
+    """Prefill at once, in pieces, or token by token: the cache does not care."""
+    model, _ = llama
+    ids = torch.randint(0, 211, (length,), generator=torch.Generator().manual_seed(length))
+    positions = torch.arange(length)
+    with torch.inference_mode():
+        whole = model(ids, positions, NoCache())
+        cache, parts = ContiguousKVCache(model.config), []
+        edges = [0, *sorted({c for c in cuts if c < length}), length]
+        for a, b in zip(edges, edges[1:]):
+            parts.append(model(ids[a:b], positions[a:b], cache))
+    torch.testing.assert_close(torch.cat(parts), whole, atol=2e-5, rtol=1e-4)
+    assert cache.num_tokens == length
+
+
+@given(
+    m=st.integers(1, 40),
+    n=st.integers(1, 40),
+    kv_heads=st.sampled_from([1, 2, 3]),
+    group=st.sampled_from([1, 2, 4]),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_fused_function_equals_the_readable_one(m, n, kv_heads, group):
+    n = min(n, m)
+    torch.manual_seed(m * 100 + n)
+    q = torch.randn(n, kv_heads * group, 16)
+    k, v = torch.randn(m, kv_heads, 16), torch.randn(m, kv_heads, 16)
+    torch.testing.assert_close(causal_attention(q, k, v), attention(q, k, v), atol=1e-5, rtol=1e-4)
+
+
+def test_room_doubles_and_ends_at_the_limit(tales):
+    cache = ContiguousKVCache(tales.config, max_tokens=100)
+    k = torch.randn(1, tales.config.num_kv_heads, tales.config.head_dim)
+    kept = []
+    for i in range(100):
+        for layer in range(tales.config.num_layers):
+            keys, _ = cache.append(layer, k + i, k)
+        kept.append(cache.bytes_reserved)
+    assert torch.equal(keys, torch.cat([k + i for i in range(100)]))  # growing lost nothing
+    one_token = 2 * tales.config.num_layers * k.nbytes
+    assert sorted(set(kept)) == [64 * one_token, 100 * one_token]
+    assert cache.bytes_used == cache.bytes_reserved == 100 * one_token
+    with pytest.raises(ValueError, match="KV cache is full: 101 tokens asked for, it holds 100"):
+        cache.append(0, k, k)
+    assert cache.num_tokens == 100
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1025])
+def test_a_cache_of_an_impossible_size_is_refused(tales, limit):
+    with pytest.raises(ValueError, match="out of range: 1 to the model's context of 1024"):
+        ContiguousKVCache(tales.config, max_tokens=limit)
+
+
+@pytest.mark.parametrize("generate", [generate_naive, generate_cached])
+@pytest.mark.parametrize(
+    ("prompt", "new", "message"),
+    [
+        ([], 5, "the prompt is empty"),
+        ([1] * 1025, 1, "1025 prompt tokens .* context of 1024.*at most 0 tokens"),
+        ([1] * 1000, 25, "at most 24 tokens"),
+        ([1, 8192], 5, "token id 8192 is out of range"),
+        ([-3], 5, "token id -3"),
+        ([1], 0, "max_new_tokens is 0"),
+        ([1], -2, "max_new_tokens is -2"),
+    ],
+)
+def test_bad_prompts(tales, generate, prompt, new, message):
+    with pytest.raises(ValueError, match=message):
+        generate(tales, prompt, new)
+
+
+def test_the_last_place_of_the_context_can_be_used(tales):
+    result = generate_cached(tales, [1] * 1020, 4)
+    assert len(result.token_ids) == 4
+
+
+@pytest.mark.parametrize("generate", [generate_naive, generate_cached])
+def test_stops_at_a_stop_token(tales, generate):
+    free = generate(tales, [4078, 639], 20)
+    stop = free.token_ids[7]
+    first = free.token_ids.index(stop)
+    assert generate(tales, [4078, 639], 20, stop_ids={stop}).token_ids == free.token_ids[: first + 1]
+
+
+def test_on_token_sees_each_token_once_and_in_order(tales):
+    seen = []
+    result = generate_cached(tales, [4078], 12, on_token=seen.append)
+    assert seen == result.token_ids
+
+
+def test_total_times_sums_steps():
+    times = [StepTimes(1, 1.0, 0.5), StepTimes(101, 101.0, 0.5)]  # naive step at length L takes L seconds
+    naive, cached = total_times(times, 1, np.array([1, 2, 100]))
+    np.testing.assert_allclose(naive, [1, 3, 5050])
+    np.testing.assert_allclose(cached, [1, 1.5, 1 + 99 * 0.5])
+
+
+def test_measured_steps_are_real_times(tales):
+    times = measure_steps(tales, [1, 30], repeats=2)
+    assert [t.tokens for t in times] == [1, 30]
+    assert all(0 < t.decode < 10 and 0 < t.prefill < 10 for t in times)
+
+
+def test_script(tmp_path):
+    assert kv_cache.main(["--model", "tales-draft", "--quick", "--json", str(tmp_path / "r.json")]) == 0
+    report = json.loads((tmp_path / "r.json").read_text())
+    found = {p["claim"]: p for p in report["predictions"]}
+    for claim in (
+        "work-naive",
+        "work-cached",
+        "kv-speedup",
+        "ttft-isl",
+        "itl-flat",
+        "kv-15gb",
+        "kv-per-token-layer",
+    ):
+        assert claim in found
+    assert found["work-naive"]["measured"] == 5150 and found["work-naive"]["verdict"] == "reproduced"
+    assert found["work-cached"]["measured"] == 101 and found["work-cached"]["verdict"] == "corrected"
+    assert found["kv-15gb"]["measured"] == pytest.approx(15.0995)
+    for name in ("kv_speedup", "ttft_itl", "kv_memory"):
+        assert (tmp_path / "outputs" / f"{name}.png").stat().st_size > 10_000
+
+
+def test_a_story_is_streamed_as_it_is_decoded(tales):
+    from phase1_tokens_embeddings.tokenizer import BPETokenizer
+
+    tok = BPETokenizer.from_file(find_model("tales") / "tokenizer.json")
+    params = SamplingParams(temperature=0.9, top_p=0.9, max_tokens=60, seed=5, ignore_eos=True)
+    pieces, again = [], []
+    result = tell_story.tell(tales, tok, "Once upon a time", params, pieces.append)
+    tell_story.tell(tales, tok, "Once upon a time", params, again.append)
+    assert "".join(pieces) == tok.decode(result.token_ids, skip_special_tokens=True)
+    assert pieces == again  # the seed decides
+    assert len(pieces) == 61
+
+
+@given(
+    words=st.lists(st.sampled_from(["a", " king", " who", "\n", ".", " extraordinarily", "ing"]), max_size=80)
+)
+def test_word_wrap_keeps_the_text_and_the_width(words):
+    written = []
+    wrap = tell_story.WordWrap(written.append, width=30)
+    for word in words:
+        wrap(word)
+    text = "".join(written)
+    assert text.replace("\n", " ").split() == "".join(words).replace("\n", " ").split()
+
+
+def test_story_script(capsys):
+    assert tell_story.main(["--tokens", "20", "--prompt", "The fox"]) == 0
+    out = capsys.readouterr().out
+    assert "The fox" in out and "TTFT" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tokens", "0"], "max_tokens"),
+        (["--temperature", "-1"], "temperature"),
+        (["--top-p", "0"], "top_p"),
+        (["--model", "no-such-model-xyz"], "no-such-model-xyz"),
+        (["--tokens", "5000"], "context"),
+    ],
+)
+def test_story_script_with_bad_input(capsys, arguments, message):
+    assert tell_story.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1

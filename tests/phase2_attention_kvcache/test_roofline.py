@@ -1,0 +1,76 @@
+"""The roofline's count of operations, against PyTorch's own counter; its ceilings and its script."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from phase2_attention_kvcache import roofline
+from phase2_attention_kvcache.attention import attention
+from phase2_attention_kvcache.caches import ContiguousKVCache
+from phase2_attention_kvcache.roofline import Ceilings, Work, measure_ceilings, work_of_step
+from phase2_attention_kvcache.transformer import GPT2_124M, Transformer
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("new", [1, 7, 40])
+def test_matrix_work_equals_pytorchs_count(make_llama, make_gpt2, family, new):
+    folder, _ = make_llama() if family == "llama" else make_gpt2()
+    model = Transformer.from_pretrained(folder)
+
+    class NoAttention:
+        def attend(self, layer, q, k, v):
+            return q
+
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.logits(model(torch.arange(new), torch.arange(new), NoAttention())[-1:])
+    c = model.config
+    pairs = new * (new + 1) // 2
+    attention_operations = 4 * c.num_layers * c.num_heads * c.head_dim * pairs
+    assert work_of_step(c, new, 0, 4).operations - attention_operations == counter.get_total_flops()
+
+
+def test_attention_work_equals_pytorchs_count_where_nothing_is_masked():
+    c = dataclasses.replace(GPT2_124M, num_layers=1)
+    context = 50
+    q = torch.randn(1, c.num_heads, c.head_dim)
+    k = torch.randn(context + 1, c.num_heads, c.head_dim)
+    with FlopCounterMode(display=False) as counter:
+        attention(q, k, k)
+    without = dataclasses.replace(c, num_layers=0)
+    ours = work_of_step(c, 1, context, 4).operations - work_of_step(without, 1, context, 4).operations
+    matrices = 2 * 12 * c.d_model**2
+    assert ours - matrices == counter.get_total_flops()
+
+
+def test_bytes_are_the_weights_and_the_cache():
+    model = Transformer.from_pretrained("tales")
+    c = model.config
+    matrices = sum(p.nbytes for n, p in model.named_parameters() if p.ndim == 2 and "position" not in n)
+    assert work_of_step(c, 1, 0, 4).bytes == matrices + 2 * c.num_layers * c.d_model * 4
+    cache = ContiguousKVCache(c)
+    model(torch.arange(100), torch.arange(100), cache)
+    assert work_of_step(c, 1, 99, 4).bytes == matrices + cache.bytes_used
+
+
+def test_the_slower_limit_decides():
+    machine = Ceilings(bandwidth=10.0, rate=100.0)
+    assert machine.ridge == 10
+    assert machine.seconds(Work(operations=100, bytes=100)) == 10  # memory
+    assert machine.seconds(Work(operations=1000, bytes=10)) == 10  # arithmetic
+    assert machine.seconds(Work(operations=100, bytes=10)) == 1  # both
+
+
+def test_ceilings_are_of_this_world():
+    machine = measure_ceilings("cpu", "float32", quick=True)
+    assert 1e8 < machine.bandwidth < 1e13 and 1e8 < machine.rate < 1e15
+
+
+def test_script(tmp_path):
+    assert roofline.main(["--model", "tales", "--quick", "--json", str(tmp_path / "r.json")]) == 0
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert {"decode-memory-bound", "prefill-compute-bound"} <= {p["claim"] for p in report["predictions"]}
+    assert all(p["kind"] == "timing" for p in report["predictions"])
+    assert (tmp_path / "outputs" / "roofline.png").stat().st_size > 10_000
