@@ -100,6 +100,8 @@ class Lab:
 
     def show(self, text: str) -> None:
         """Text exactly as it is: a matrix, a drawing, a piece of output."""
+        if not self._spaced:
+            self.console.print()
         self.console.print(Padding(escape(text), (0, 0, 0, 2)), highlight=False)
         self._spaced = False
 
