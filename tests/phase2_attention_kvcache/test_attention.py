@@ -1,0 +1,288 @@
+"""attention.py against PyTorch's kernel, float64 arithmetic, and transformers' GPT-2."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig, LlamaForCausalLM
+
+from phase2_attention_kvcache import attention as script
+from phase2_attention_kvcache import attention_by_hand as by_hand
+from phase2_attention_kvcache.attention import attention, attention_weights, merge_heads, split_heads
+from phase2_attention_kvcache.attention_in_models import block_order, head_habits, model_weights
+
+shapes = st.fixed_dictionaries(
+    {
+        "n": st.integers(1, 9),
+        "older": st.integers(0, 12),
+        "kv_heads": st.integers(1, 4),
+        "group": st.integers(1, 4),
+        "head_dim": st.sampled_from([1, 2, 8, 17]),
+        "seed": st.integers(0, 2**16),
+    }
+)
+
+
+def random_qkv(n, older, kv_heads, group, head_dim, seed, dtype=torch.float32):
+    g = torch.Generator().manual_seed(seed)
+    q = torch.randn(n, kv_heads * group, head_dim, generator=g, dtype=torch.float64)
+    k, v = torch.randn(2, n + older, kv_heads, head_dim, generator=g, dtype=torch.float64)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def by_loops(q, k, v, positions, scale):
+    """Attention in float64, one query and one head at a time."""
+    q, k, v = (x.double().numpy() for x in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    out = np.zeros(q.shape)
+    for i, position in enumerate(positions):
+        for h in range(q.shape[1]):
+            scores = np.array([q[i, h] @ k[j, h // group] * scale for j in range(position + 1)])
+            shares = np.exp(scores - scores.max())
+            shares /= shares.sum()
+            out[i, h] = sum(s * v[j, h // group] for j, s in enumerate(shares))
+    return out
+
+
+@given(shapes)
+@settings(max_examples=60, deadline=None)
+def test_agrees_with_float64_loops(shape):
+    q, k, v = random_qkv(**shape)
+    expected = by_loops(q, k, v, range(shape["older"], shape["older"] + shape["n"]), q.shape[2] ** -0.5)
+    np.testing.assert_allclose(attention(q, k, v).numpy(), expected, atol=2e-5)
+
+
+@given(shapes)
+@settings(max_examples=60, deadline=None)
+def test_agrees_with_pytorch(shape):
+    q, k, v = random_qkv(**shape)
+    # PyTorch's is_causal lines up the first query with the first key, ours the last with the last.
+    mask = torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q))
+    heads_first = [x.transpose(0, 1)[None] for x in (q, k, v)]
+    expected = F.scaled_dot_product_attention(*heads_first, attn_mask=mask, enable_gqa=True)
+    if len(q) == len(k):
+        causal = F.scaled_dot_product_attention(*heads_first, is_causal=True, enable_gqa=True)
+        torch.testing.assert_close(attention(q, k, v), causal[0].transpose(0, 1), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(attention(q, k, v), expected[0].transpose(0, 1), atol=1e-5, rtol=1e-5)
+
+
+@given(shapes, st.data())
+@settings(max_examples=40, deadline=None)
+def test_queries_anywhere_and_any_scale(shape, data):
+    q, k, v = random_qkv(**shape)
+    anywhere = st.lists(st.integers(0, len(k) - 1), min_size=len(q), max_size=len(q))
+    positions, scale = data.draw(anywhere), data.draw(st.floats(0.01, 3))
+    out = attention(q, k, v, scale=scale, query_positions=positions)
+    np.testing.assert_allclose(out.numpy(), by_loops(q, k, v, positions, scale), atol=5e-5)
+    torch.testing.assert_close(
+        out, attention(q, k, v, scale=scale, query_positions=torch.tensor(positions)), rtol=0, atol=0
+    )
+
+
+@given(shapes)
+@settings(max_examples=40, deadline=None)
+def test_rows_add_up_to_one_and_the_future_has_no_share(shape):
+    q, k, _ = random_qkv(**shape)
+    weights = attention_weights(q, k)
+    assert weights.shape == (q.shape[1], len(q), len(k))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
+    future = torch.ones(len(q), len(k), dtype=torch.bool).triu(len(k) - len(q) + 1)
+    assert (weights[:, future] == 0).all()
+    assert (weights >= 0).all()
+
+
+def test_future_tokens_change_nothing():
+    q, k, v = random_qkv(4, 0, 2, 2, 8, 0)
+    positions = [0, 1, 1, 2]  # token 3 is in everybody's future
+    before = attention(q, k, v, query_positions=positions)
+    for change in (1e30, -1e30, 0.0):
+        k2, v2 = k.clone(), v.clone()
+        k2[3] = v2[3] = change
+        assert torch.equal(attention(q, k2, v2, query_positions=positions), before)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_broken_future_key_is_harmless_and_a_broken_future_value_is_not(bad):
+    q, k, v = random_qkv(2, 2, 1, 2, 8, 0)
+    positions = [0, 1]
+    before = attention(q, k, v, query_positions=positions)
+    k[3] = bad
+    assert torch.equal(attention(q, k, v, query_positions=positions), before)
+    v[3] = bad
+    assert attention(q, k, v, query_positions=positions).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_number_formats(dtype):
+    q, k, v = random_qkv(5, 3, 2, 3, 16, 1, dtype)
+    out = attention(q, k, v)
+    assert out.dtype == dtype
+    expected = by_loops(q, k, v, range(3, 8), 0.25)
+    np.testing.assert_allclose(out.double().numpy(), expected, rtol=torch.finfo(dtype).eps * 4, atol=1e-4)
+    # The softmax itself is at least float32.
+    assert attention_weights(q, k).dtype == torch.promote_types(dtype, torch.float32)
+
+
+def test_large_scores_do_not_overflow():
+    q, k, v = random_qkv(6, 0, 1, 1, 4, 2)
+    out = attention(q * 1e6, k * 1e6, v)
+    assert out.isfinite().all()
+
+
+def test_no_queries():
+    assert attention(torch.zeros(0, 4, 8), torch.zeros(3, 2, 8), torch.zeros(3, 2, 8)).shape == (0, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "positions", "message"),
+    [
+        ((2, 4, 8), (2, 3, 8), (2, 3, 8), None, "4 query heads cannot share 3"),
+        ((2, 4, 8), (2, 0, 8), (2, 0, 8), None, "cannot share 0"),
+        ((2, 4, 8), (2, 2, 4), (2, 2, 4), None, "head_dim"),
+        ((2, 4, 8), (2, 2, 8), (3, 2, 8), None, "every key needs one value"),
+        ((2, 4, 8), (2, 2, 8), (2, 2, 4), None, "every key needs one value"),
+        ((2, 8), (2, 2, 8), (2, 2, 8), None, r"\[tokens, heads, head_dim\]"),
+        ((3, 4, 8), (2, 2, 8), (2, 2, 8), None, "3 queries but only 2 keys"),
+        ((2, 4, 8), (2, 2, 8), (2, 2, 8), [0], "2 queries need 2 positions"),
+        ((2, 4, 8), (2, 2, 8), (2, 2, 8), [0, 2], "query position 2 is outside the 2 keys"),
+        ((2, 4, 8), (2, 2, 8), (2, 2, 8), [-1, 0], "query position -1"),
+    ],
+)
+def test_mistakes_get_one_clear_line(q, k, v, positions, message):
+    with pytest.raises(ValueError, match=message) as error:
+        attention(torch.zeros(q), torch.zeros(k), torch.zeros(v), query_positions=positions)
+    assert "\n" not in str(error.value)
+
+
+def test_heads_are_only_a_view():
+    x = torch.arange(24.0).view(2, 12)
+    heads = split_heads(x, 3)
+    assert heads.shape == (2, 3, 4)
+    assert heads.data_ptr() == x.data_ptr()
+    assert torch.equal(heads[1, 2], x[1, 8:])
+    assert torch.equal(merge_heads(heads), x)
+    with pytest.raises(ValueError, match="12 numbers cannot be cut into 5 heads"):
+        split_heads(x, 5)
+
+
+# ---------------------------------------------------------------------- by hand
+
+
+def test_by_hand_agrees_with_tensors():
+    s = by_hand.attention_by_hand(by_hand.EMBEDDINGS, by_hand.W_Q, by_hand.W_K, by_hand.W_V)
+    assert s.raw == [[6, 3, 3], [5, 10, 7], [5, 5, 4]]  # the scores of the source's drawing
+    q, k, v = (torch.tensor(m, dtype=torch.float64)[:, None] for m in (s.q, s.k, s.v))
+    np.testing.assert_allclose(attention(q, k, v)[:, 0], s.output, atol=1e-12)
+    np.testing.assert_allclose(attention_weights(q, k)[0], s.weights, atol=1e-12)
+
+
+def test_softmax_of_huge_numbers():
+    assert by_hand.softmax([1e4, 1e4]) == [0.5, 0.5]
+    assert by_hand.softmax([0.0, -math.inf]) == [1.0, 0.0]
+
+
+def test_divisors():
+    # e^(-5/d) / (1 + e^(-5/d)) rounds to 1% exactly for these divisors:
+    low, high = 5 / math.log(0.995 / 0.005), 5 / math.log(0.985 / 0.015)
+    found = by_hand.divisors_that_give([5, 10], [1, 99])
+    assert found == pytest.approx((low, high), abs=2e-3)
+    assert by_hand.divisors_that_give([1, 1], [60, 40]) is None
+
+
+# ---------------------------------------------------------------------- models
+
+
+def tiny_gpt2(**changes):
+    torch.manual_seed(0)
+    config = dict(
+        n_layer=2, n_embd=24, n_head=3, n_positions=32, vocab_size=40, bos_token_id=0, eos_token_id=0
+    )
+    return GPT2Config(**{**config, **changes})
+
+
+def test_model_weights_are_what_transformers_computes():
+    model = GPT2LMHeadModel._from_config(tiny_gpt2(), attn_implementation="eager").eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)  # heads that really prefer something
+    ids = [3, 1, 4, 1, 5, 9]
+    ours = model_weights(model, ids)
+    theirs = model(torch.tensor([ids]), output_attentions=True).attentions
+    assert len(ours) == 2
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b[0], atol=1e-5, rtol=1e-4)
+    assert not model.transformer.h[0].attn.c_attn._forward_hooks  # nothing is left behind
+
+
+def test_block_order_notices_a_missing_residual():
+    model = GPT2Model(tiny_gpt2()).eval()
+    ids = torch.arange(5)[None]
+    expected = ["LayerNorm", "attention", "residual", "LayerNorm", "MLP", "residual"]
+    assert block_order(model, ids) == expected
+
+    def without_residual(block):
+        def forward(x, *args, **kwargs):
+            x = block.attn(block.ln_1(x))[0]
+            return x + block.mlp(block.ln_2(x))
+
+        return forward
+
+    model.h[0].forward = without_residual(model.h[0])
+    assert block_order(model, ids) == ["LayerNorm", "attention", "LayerNorm", "MLP", "residual"]
+
+
+def test_head_habits():
+    n = 4
+    previous = torch.eye(n).roll(-1, dims=1)  # row i looks at i - 1 ...
+    previous[0] = torch.eye(n)[0]  # ... but the first can only look at itself
+    itself, first = torch.eye(n), torch.eye(n)[[0] * n]
+    habits = head_habits(torch.stack((previous, itself, first)))
+    assert habits["previous"].tolist() == pytest.approx([1, 0, 1 / 3])
+    assert habits["itself"].tolist() == pytest.approx([0, 1, 0])
+    assert habits["first"].tolist() == pytest.approx([1 / 3, 0, 1])
+    evenly = attention_weights(torch.zeros(n, 1, 2), torch.zeros(n, 1, 2))
+    habits = head_habits(evenly)
+    assert habits["previous"].item() == pytest.approx(habits["even"].item())
+
+
+# ---------------------------------------------------------------------- the script
+
+
+def test_story(tmp_path, capsys):
+    report, figures = tmp_path / "r.json", tmp_path / "figures"
+    assert script.main(["--quick", "--json", str(report), "--figures", str(figures)]) == 0
+    content = json.loads(report.read_text())
+    assert {"dogs-weights", "head-split"} <= {p["claim"] for p in content["predictions"]}
+    assert (figures / "attention_heads.png").stat().st_size > 10_000
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--layer", "99"], "--layer 99 is out of range: this model has layers 0 to"),
+        (["--layer", "-1"], "--layer -1 is out of range"),
+        (["--text", ""], "--text has 0 tokens: use 2 to 32"),
+        (["--text", "word " * 80], "use 2 to 32"),
+        (["--model", "/no/such/folder"], "no model folder"),
+    ],
+)
+def test_story_with_mistakes(arguments, message, capsys):
+    assert script.main(["--quick", *arguments]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error.replace("\n", " ")
+    assert "Traceback" not in error
+
+
+def test_story_with_another_kind_of_model(tmp_path, capsys):
+    config = LlamaConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=32
+    )
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    assert script.main(["--quick", "--model", str(tmp_path)]) == 2
+    assert "is a llama model" in capsys.readouterr().err

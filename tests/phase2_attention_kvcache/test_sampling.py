@@ -1,0 +1,542 @@
+"""sampling.py against transformers' logits processors, float64 formulas, and statistics."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from phase1_tokens_embeddings.tokenizer import BPETokenizer
+from phase2_attention_kvcache import sampling as script
+from phase2_attention_kvcache.sampling import BadLogitsError, Sampler, SamplingParams, apply_penalties, draw
+
+VOCAB = 50
+seeds = st.integers(0, 2**20)
+
+
+def random_logits(seed, rows=1, vocab=VOCAB, spread=3.0):
+    return spread * torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed))
+
+
+def sample(logits, params, prompts=None, outputs=None, generators=None, eos=None):
+    nothing = [[] for _ in params]
+    return Sampler(eos).sample(
+        logits, params, prompts or nothing, outputs or nothing, generators or [None] * len(params)
+    )
+
+
+def probabilities(logits, **knobs):
+    return Sampler().probabilities(logits, [SamplingParams(**knobs)] * len(logits))
+
+
+def close_to_border(values, border):
+    """Whether rounding could decide on which side of the border a value lies."""
+    return bool(((values - border).abs() < 1e-5).any())
+
+
+# ---------------------------------------------------------------------- against transformers
+
+
+@given(seeds, st.floats(0.05, 4))
+@settings(max_examples=50, deadline=None)
+def test_temperature(seed, temperature):
+    logits = random_logits(seed, rows=2)
+    expected = TemperatureLogitsWarper(temperature)(None, logits).softmax(-1)
+    torch.testing.assert_close(probabilities(logits, temperature=temperature), expected, atol=1e-5, rtol=1e-4)
+
+
+@given(seeds, st.integers(1, VOCAB + 5))
+@settings(max_examples=50, deadline=None)
+def test_top_k(seed, k):
+    logits = random_logits(seed, rows=2)
+    expected = TopKLogitsWarper(k)(None, logits).softmax(-1)
+    ours = probabilities(logits, top_k=k)
+    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-5)
+    assert ((ours > 0).sum(-1) == min(k, VOCAB)).all()
+
+
+def test_top_k_keeps_ties_as_transformers_does():
+    logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 2.0, 0.0]])
+    ours = probabilities(logits, top_k=2)
+    assert (ours > 0).tolist() == [[False, True, True, True, True, False]]
+    torch.testing.assert_close(ours, TopKLogitsWarper(2)(None, logits).softmax(-1))
+
+
+@given(seeds, st.floats(0.01, 0.99), st.sampled_from([0.3, 3.0]))
+@settings(max_examples=60, deadline=None)
+def test_top_p(seed, top_p, spread):
+    logits = random_logits(seed, spread=spread)
+    assume(not close_to_border(logits.softmax(-1).sort(descending=True).values.cumsum(-1), top_p))
+    expected = TopPLogitsWarper(top_p)(None, logits).softmax(-1)
+    torch.testing.assert_close(probabilities(logits, top_p=top_p), expected, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("spread", [0.1, 1.0, 4.0])
+def test_top_p_with_a_large_vocabulary(top_p, spread):
+    """More tokens than the head that is looked at first: nearly flat rows take the long way, and agree, too."""
+    logits = torch.cat((random_logits(1, 2, 3000, spread), random_logits(2, 1, 3000, 6.0)))
+    ours, expected = probabilities(logits, top_p=top_p), TopPLogitsWarper(top_p)(None, logits).softmax(-1)
+    # Rounding of a sum of 3,000 numbers may move the border by a token.
+    assert ((ours > 0) != (expected > 0)).sum() <= 3
+    torch.testing.assert_close(ours, expected, atol=2e-4, rtol=1e-3)
+    held = logits.softmax(-1).masked_fill(ours == 0, 0)
+    assert (held.sum(-1) >= top_p - 1e-5).all()
+    least = held.masked_fill(held == 0, 2).amin(-1)
+    assert (held.sum(-1) - least < top_p + 1e-5).all()  # one token fewer would not do
+
+
+def test_top_p_ties_do_not_depend_on_order():
+    """Documented: equals of the last token kept are kept. transformers would drop some of them by position."""
+    probs = torch.tensor([[0.4, 0.2, 0.2, 0.2]])
+    for order in ([0, 1, 2, 3], [3, 0, 2, 1], [1, 2, 3, 0]):
+        ours = probabilities(probs[:, order].log(), top_p=0.5)
+        torch.testing.assert_close(ours, probs[:, order])
+    assert probabilities(probs.log(), top_p=0.4).tolist() == [[1, 0, 0, 0]]
+
+
+@given(seeds, st.floats(0.001, 1))
+@settings(max_examples=50, deadline=None)
+def test_min_p(seed, min_p):
+    logits = random_logits(seed)
+    probs = logits.softmax(-1)
+    assume(not close_to_border(probs / probs.max(), min_p) or min_p == 1)
+    expected = MinPLogitsWarper(min_p)(None, logits).softmax(-1)
+    torch.testing.assert_close(probabilities(logits, min_p=min_p), expected, atol=1e-6, rtol=1e-4)
+
+
+@given(seeds, st.floats(0.1, 3), st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=30))
+@settings(max_examples=50, deadline=None)
+def test_repetition_penalty_counts_prompt_and_output(seed, penalty, ids):
+    logits = random_logits(seed)
+    expected = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([ids]), logits).softmax(-1)
+    p = SamplingParams(repetition_penalty=penalty)
+    half = len(ids) // 2
+    for prompt, output in ((ids, []), ([], ids), (ids[:half], ids[half:])):
+        ours = Sampler().probabilities(logits, [p], [prompt], [output])
+        torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-4)
+
+
+@given(
+    seeds,
+    st.floats(-2, 2),
+    st.floats(-2, 2),
+    st.floats(0.5, 2),
+    st.lists(st.integers(0, VOCAB - 1), max_size=40),
+)
+@settings(max_examples=50, deadline=None)
+def test_presence_and_frequency_count_the_output_only(seed, presence, frequency, repetition, output):
+    row = random_logits(seed)[0]
+    expected = row.double().numpy().copy()
+    prompt = [0, 1, 2]
+    for token in {*prompt, *output}:  # repetition first, then the other two
+        expected[token] = (
+            expected[token] / repetition if expected[token] > 0 else expected[token] * repetition
+        )
+    for token in range(VOCAB):
+        expected[token] -= frequency * output.count(token) + presence * (token in output)
+    p = SamplingParams(presence_penalty=presence, frequency_penalty=frequency, repetition_penalty=repetition)
+    apply_penalties(row, p, prompt, output)
+    np.testing.assert_allclose(row.numpy(), expected, atol=1e-4)
+
+
+@given(
+    seed=seeds,
+    temperature=st.floats(0.2, 2),
+    min_p=st.sampled_from([0.0, 0.02]),
+    top_k=st.sampled_from([0, -1, 3, 20]),
+    top_p=st.sampled_from([1.0, 0.7, 0.95]),
+)
+@settings(max_examples=80, deadline=None)
+def test_all_knobs_in_vllms_order(seed, temperature, min_p, top_k, top_p):
+    logits = random_logits(seed)
+    expected = TemperatureLogitsWarper(temperature)(None, logits)
+    if min_p:
+        probs = expected.softmax(-1)
+        assume(not close_to_border(probs / probs.max(), min_p))
+        expected = MinPLogitsWarper(min_p)(None, expected)
+    if top_k > 0:
+        expected = TopKLogitsWarper(top_k)(None, expected)
+    if top_p < 1:
+        assume(not close_to_border(expected.softmax(-1).sort(descending=True).values.cumsum(-1), top_p))
+        expected = TopPLogitsWarper(top_p)(None, expected)
+    ours = probabilities(logits, temperature=temperature, min_p=min_p, top_k=top_k, top_p=top_p)
+    torch.testing.assert_close(ours, expected.softmax(-1), atol=1e-5, rtol=1e-3)
+
+
+# ---------------------------------------------------------------------- greedy, bias, min_tokens
+
+
+@given(seeds, st.integers(1, 6))
+@settings(max_examples=30, deadline=None)
+def test_greedy_is_argmax(seed, rows):
+    logits = random_logits(seed, rows)
+    expected = logits.argmax(-1).tolist()
+    assert sample(logits, [SamplingParams(temperature=0)] * rows).token_ids == expected
+    # The long way round gives the same: somebody else draws, and a penalty that changes nothing is set.
+    mixed = [SamplingParams(temperature=0)] * rows + [SamplingParams(presence_penalty=1)]
+    both = torch.cat((logits, logits[:1]))
+    assert sample(both, mixed).token_ids[:rows] == expected
+    cold = [SamplingParams(temperature=1e-9, top_k=3, min_p=0.5)] * rows
+    assert sample(logits, cold).token_ids == expected
+
+
+def test_greedy_takes_the_first_of_equals_and_leaves_chance_alone():
+    logits = torch.tensor([[1.0, 5.0, 5.0, 5.0]])
+    state = torch.get_rng_state()
+    assert sample(logits, [SamplingParams(temperature=0)]).token_ids == [1]
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_tiny_temperatures_do_not_overflow():
+    logits = torch.tensor([[60000.0, 59000.0, -60000.0]])
+    assert probabilities(logits, temperature=1e-4).tolist() == [[1, 0, 0]]
+
+
+def test_logit_bias():
+    logits = torch.zeros(1, 4)
+    assert sample(logits, [SamplingParams(temperature=0, logit_bias={2: 1})]).token_ids == [2]
+    ours = probabilities(logits, logit_bias={1: -100, 3: 2.0})
+    torch.testing.assert_close(ours, torch.tensor([[0.0, -100, 0, 2]]).softmax(-1))
+
+
+def test_min_tokens_bans_the_ends_until_it_is_reached():
+    logits = torch.tensor([[9.0, 8.0, 7.0, 1.0]])
+    p = SamplingParams(temperature=0, min_tokens=2, stop_token_ids=[1])
+    assert sample(logits, [p], outputs=[[]], eos=0).token_ids == [2]
+    assert sample(logits, [p], outputs=[[2]], eos=0).token_ids == [2]
+    assert sample(logits, [p], outputs=[[2, 2]], eos=0).token_ids == [0]
+    assert sample(logits, [p], outputs=[[2]], eos=[0, 2]).token_ids == [3]
+    biased = SamplingParams(temperature=0, min_tokens=2, logit_bias={3: 0.5})
+    assert sample(logits, [biased], outputs=[[2]], eos=0).token_ids == [1]
+    assert sample(logits, [biased], outputs=[[2, 2]], eos=0).token_ids == [0]
+    with pytest.raises(BadLogitsError, match=r"row 0 .*min_tokens bans every token"):
+        sample(logits, [p], eos=[0, 2, 3])
+
+
+def test_logits_are_left_alone():
+    logits = random_logits(0, rows=2)
+    kept = logits.clone()
+    params = [
+        SamplingParams(
+            logit_bias={1: 5.0}, repetition_penalty=2, min_tokens=3, top_p=0.5, top_k=4, min_p=0.1
+        ),
+        SamplingParams(temperature=0, frequency_penalty=1, logprobs=2),
+    ]
+    sample(logits, params, [[1], [2]], [[3], [4]], eos=0)
+    Sampler(0).probabilities(logits, params, [[1], [2]], [[3], [4]])
+    assert torch.equal(logits, kept)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_logits(dtype):
+    logits = random_logits(0, rows=3).to(dtype)
+    ours = probabilities(logits, top_k=5)
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, probabilities(logits.float(), top_k=5))
+
+
+# ---------------------------------------------------------------------- drawing
+
+
+@pytest.mark.parametrize("knobs", [{}, {"temperature": 1.7}, {"top_k": 4}, {"top_p": 0.8}, {"min_p": 0.1}])
+def test_draws_follow_the_probabilities(knobs):
+    logits, draws = random_logits(5, vocab=12, spread=1.2), 20_000
+    expected = probabilities(logits, **knobs)[0].double().numpy()
+    torch.manual_seed(0)
+    ids = sample(logits.expand(draws, -1), [SamplingParams(**knobs)] * draws).token_ids
+    counts = np.bincount(ids, minlength=12)
+    assert counts[expected == 0].sum() == 0
+    likely = expected > 0
+    p_value = chisquare(counts[likely], draws * expected[likely] / expected[likely].sum()).pvalue
+    assert p_value > 0.001
+
+
+def test_draws_from_one_generator_follow_the_probabilities():
+    logits = random_logits(6, vocab=6, spread=1.0)
+    p = SamplingParams(seed=1)
+    g = p.make_generator()
+    ids = [sample(logits, [p], generators=[g]).token_ids[0] for _ in range(3000)]
+    expected = logits[0].double().softmax(-1).numpy()
+    assert chisquare(np.bincount(ids, minlength=6), 3000 * expected / expected.sum()).pvalue > 0.001
+
+
+def test_a_token_of_probability_zero_is_never_drawn():
+    """Not even by the extreme darts, 0 and the largest number below 1."""
+
+    last_dart = 1 - 2**-53
+    even, odd = [[0.0, 0.5, 0.0, 0.5, 0.0]], [[0.0, 0.3, 0.0, 0.6999, 0.0]]  # odd: 1, but for rounding
+    for value, row, expected in (
+        (0.0, even, 1),
+        (0.4999, even, 1),
+        (0.5, even, 3),
+        (last_dart, even, 3),
+        (last_dart, odd, 3),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                script.torch, "rand", lambda n, value=value, **_: torch.full((n,), value, dtype=torch.float64)
+            )
+            assert draw(torch.tensor(row), [None]) == [expected]
+
+
+def run_alone(logits_by_step, p, prompt):
+    g, output = p.make_generator(), []
+    for logits in logits_by_step:
+        output += sample(logits[None], [p], [prompt], [output], [g]).token_ids
+    return output
+
+
+@given(seeds, st.randoms(use_true_random=False))
+@settings(max_examples=15, deadline=None)
+def test_a_seeded_request_gets_the_same_tokens_in_any_company(seed, chance):
+    steps, knobs = (
+        6,
+        [{}, {"top_k": 8}, {"top_p": 0.9, "temperature": 1.2}, {"min_p": 0.05}, {"presence_penalty": 1.0}],
+    )
+    requests = [SamplingParams(seed=seed + i, **k) for i, k in enumerate(knobs)]
+    logits = random_logits(seed, rows=steps * len(requests)).view(steps, len(requests), VOCAB)
+    alone = [run_alone(logits[:, i], p, [i]) for i, p in enumerate(requests)]
+
+    generators = [p.make_generator() for p in requests]
+    outputs = [[] for _ in requests]
+    for step in range(steps):
+        rows = list(range(len(requests)))
+        chance.shuffle(rows)  # another order in every step, and strangers in between
+        strangers = chance.randint(0, 3)
+        batch = torch.cat((random_logits(chance.randint(0, 999), strangers), logits[step, rows]))
+        other = SamplingParams(temperature=2)
+        picked = sample(
+            batch,
+            [other] * strangers + [requests[i] for i in rows],
+            [[]] * strangers + [[i] for i in rows],
+            [[]] * strangers + [outputs[i] for i in rows],
+            [None] * strangers + [generators[i] for i in rows],
+        )
+        for i, token in zip(rows, picked.token_ids[strangers:], strict=True):
+            outputs[i].append(token)
+    assert outputs == alone
+
+
+def test_seeds():
+    logits = torch.zeros(20, 1000)
+    once, again, other = (run_alone(logits, SamplingParams(seed=s), []) for s in (1, 1, 2))
+    assert once == again != other
+    assert SamplingParams().make_generator() is None
+    second = SamplingParams(seed=1).make_generator(answer=1)
+    assert second.initial_seed() == SamplingParams(seed=2).make_generator().initial_seed()
+
+
+def test_one_request_remembers():
+    logits = random_logits(3)[0]
+    p = SamplingParams(seed=3, frequency_penalty=2.0, repetition_penalty=1.3, min_tokens=2)
+    choose = Sampler.one_request(p, [1, 2], eos_token_id=int(logits.argmax()))
+    g, output, expected = p.make_generator(), [], []
+    for _ in range(10):
+        expected += sample(logits[None], [p], [[1, 2]], [output], [g], eos=int(logits.argmax())).token_ids
+        output = list(expected)
+    assert [choose(logits) for _ in range(10)] == expected
+    assert int(logits.argmax()) not in expected[:2]
+
+
+# ---------------------------------------------------------------------- log probabilities
+
+
+def test_logprobs_are_the_models_own():
+    logits = random_logits(9, rows=3)
+    params = [
+        SamplingParams(temperature=0, logprobs=3, logit_bias={7: 100}),  # picks 7, whatever the model says
+        SamplingParams(),
+        SamplingParams(temperature=0, logprobs=0),
+    ]
+    result = sample(logits, params)
+    exact = logits.double().log_softmax(-1)
+    first, second, third = result.logprobs
+    best = exact[0].topk(3).indices.tolist()
+    assert list(first) == [7, *best]
+    assert all(first[i] == pytest.approx(exact[0, i].item(), abs=1e-5) for i in first)
+    assert second is None
+    assert third == pytest.approx({int(exact[2].argmax()): exact[2].max().item()}, abs=1e-5)
+    assert len(sample(logits, [SamplingParams(temperature=0, logprobs=9999)] * 3).logprobs[0]) == VOCAB
+
+
+# ---------------------------------------------------------------------- broken logits
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("knobs", [{"temperature": 0}, {}, {"top_p": 0.5, "presence_penalty": 1.0}])
+def test_broken_logits_name_their_rows_and_spare_the_others(broken, knobs):
+    logits = random_logits(0, rows=4)
+    logits[1, 3] = logits[3, 0] = broken
+    params = [SamplingParams(**knobs, seed=i) for i in range(4)]
+    generators = [p.make_generator() for p in params]
+    with pytest.raises(BadLogitsError, match="rows 1, 3 of the logits") as error:
+        sample(logits, params, generators=generators)
+    assert error.value.rows == [1, 3]
+    assert isinstance(error.value, ValueError)
+    # Without these rows it goes on, and nobody's chance has moved.
+    rest = [0, 2]
+    ours = sample(logits[rest], [params[i] for i in rest], generators=[generators[i] for i in rest])
+    fresh = sample(
+        logits[rest], [params[i] for i in rest], generators=[params[i].make_generator() for i in rest]
+    )
+    assert ours.token_ids == fresh.token_ids
+
+
+def test_minus_infinity_is_a_ban_unless_everything_is_banned():
+    logits = torch.full((2, 5), -math.inf)
+    logits[0, 2] = 1.0
+    assert sample(logits[:1], [SamplingParams(top_k=3, top_p=0.9)]).token_ids == [2]
+    with pytest.raises(BadLogitsError, match="row 1"):
+        sample(logits, [SamplingParams()] * 2)
+
+
+@pytest.mark.parametrize(
+    ("logits", "params", "message"),
+    [
+        (torch.zeros(5), [SamplingParams()], r"\[requests, vocabulary\] is needed"),
+        (torch.zeros(2, 5), [SamplingParams()], "1 params for 2 rows"),
+        (torch.zeros(1, 5), [SamplingParams(logit_bias={5: 1.0})], "logit_bias holds the token 5: .* 0 to 4"),
+        (torch.zeros(1, 5), [SamplingParams(stop_token_ids=[9])], "stop_token_ids holds the token 9"),
+    ],
+)
+def test_what_does_not_fit(logits, params, message):
+    with pytest.raises(ValueError, match=message):
+        sample(logits, params)
+
+
+# ---------------------------------------------------------------------- parameters
+
+
+def test_defaults_are_vllms():
+    p = SamplingParams()
+    assert (p.n, p.temperature, p.top_p, p.top_k, p.min_p) == (1, 1.0, 1.0, 0, 0.0)
+    assert (p.presence_penalty, p.frequency_penalty, p.repetition_penalty) == (0.0, 0.0, 1.0)
+    assert (p.max_tokens, p.min_tokens, p.seed, p.logprobs, p.prompt_logprobs) == (16, 0, None, None, None)
+    assert (p.stop, p.stop_token_ids, p.logit_bias) == ((), (), None)
+    assert (p.ignore_eos, p.include_stop_str_in_output, p.skip_special_tokens) == (False, False, True)
+    assert not p.greedy
+    assert SamplingParams(temperature=0).greedy
+
+
+def test_what_is_given_is_kept():
+    assert SamplingParams(stop="END").stop == ("END",)
+    assert SamplingParams(stop=["a", "bc"]).stop == ("a", "bc")
+    assert SamplingParams(stop_token_ids=[3, 4]).stop_token_ids == (3, 4)
+    assert SamplingParams(top_k=-1).top_k == -1
+    assert SamplingParams(max_tokens=None, min_tokens=99).min_tokens == 99
+    bias = {1: 2.0}
+    p = SamplingParams(logit_bias=bias)
+    bias[1] = 9.0
+    assert p.logit_bias == {1: 2.0}
+    with pytest.raises(AttributeError):
+        p.temperature = 2.0
+    assert SamplingParams(**vars(p)) == p
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("n", [0, -1, 1.5, "2", None, True]),
+        ("temperature", [-0.1, math.nan, math.inf, "warm", None]),
+        ("top_p", [0, 0.0, -0.1, 1.01, math.nan]),
+        ("top_k", [-2, 1.5, None]),
+        ("min_p", [-0.01, 1.01, math.nan]),
+        ("presence_penalty", [-2.1, 2.1, math.nan]),
+        ("frequency_penalty", [-2.1, 2.1, math.nan]),
+        ("repetition_penalty", [0, 0.0, -1, math.nan, math.inf]),
+        ("max_tokens", [0, -1, 2.5]),
+        ("min_tokens", [-1, 17, 1.0]),
+        ("seed", [1.5, "x", 2**64]),
+        ("logprobs", [-1, 0.5]),
+        ("prompt_logprobs", [-1]),
+        ("stop", ["", ["a", ""], [3], 3]),
+        ("stop_token_ids", [[-1], ["a"], 5, [1.0]]),
+        ("logit_bias", [{"a": 1.0}, {-1: 1.0}, {1: 101}, {1: math.nan}, {1: -math.inf}, {1: None}, [1]]),
+    ],
+)
+def test_every_bad_parameter(field, bad):
+    for value in bad:
+        with pytest.raises(ValueError, match=field) as error:
+            SamplingParams(**{field: value})
+        assert "\n" not in str(error.value)
+
+
+def test_values_that_do_not_go_together():
+    with pytest.raises(ValueError, match="min_tokens is 5: it must be at most max_tokens, 4"):
+        SamplingParams(max_tokens=4, min_tokens=5)
+    with pytest.raises(ValueError, match="n is 3 at temperature 0"):
+        SamplingParams(n=3, temperature=0)
+
+
+# ---------------------------------------------------------------------- the script
+
+
+def test_story(tmp_path, capsys):
+    report, figures = tmp_path / "r.json", tmp_path / "figures"
+    assert script.main(["--quick", "--json", str(report), "--figures", str(figures)]) == 0
+    content = json.loads(report.read_text())
+    assert "sampling" in {p["claim"] for p in content["predictions"]}
+    assert (figures / "sampling_knobs.png").stat().st_size > 10_000
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+@pytest.fixture
+def other_model(tmp_path):
+    """A model with random weights, and more logits than its tokenizer has tokens, as some models have."""
+    tok = BPETokenizer.train(["the cat and the dog and the cow " * 9], vocab_size=280)
+    torch.manual_seed(0)
+    config = GPT2Config(
+        n_layer=1, n_embd=16, n_head=2, n_positions=128, vocab_size=280, bos_token_id=279, eos_token_id=279
+    )
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
+    tok.save(tmp_path / "model" / "tokenizer.json")
+    return str(tmp_path / "model")
+
+
+@pytest.mark.parametrize("seed", ["0", "7"])
+def test_story_with_any_model(other_model, seed):
+    assert script.main(["--quick", "--model", other_model, "--prompt", "the cat", "--seed", seed]) == 0
+
+
+def test_story_with_mistakes(other_model, capsys):
+    for arguments, message in (
+        (["--prompt", ""], "--prompt has 0 tokens: use 1 to 64"),
+        (["--prompt", "cow " * 90], "use 1 to 64"),
+        (["--model", "/no/such/folder"], "no model folder"),
+    ):
+        assert script.main(["--quick", "--model", other_model, *arguments]) == 2
+        error = capsys.readouterr().err
+        assert message in error.replace("\n", " ")
+        assert "Traceback" not in error
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_the_same_tokens():
+    logits = random_logits(4, rows=4, vocab=2000)
+    params = [
+        SamplingParams(temperature=0, frequency_penalty=1.0, logprobs=2),
+        SamplingParams(seed=1, top_k=50, repetition_penalty=1.2, logit_bias={5: 3.0}, min_tokens=4),
+        SamplingParams(seed=2, top_p=0.9),
+        SamplingParams(seed=3, min_p=0.01, temperature=0.7),
+    ]
+    histories = ([[1, 2]] * 4, [[3, 3, 4]] * 4)
+    ours = [
+        sample(logits.to(device), params, *histories, [p.make_generator() for p in params], eos=0)
+        for device in ("cpu", "cuda")
+    ]
+    assert ours[0].token_ids == ours[1].token_ids
+    assert ours[0].logprobs[0] == pytest.approx(ours[1].logprobs[0], abs=1e-4)
