@@ -127,8 +127,10 @@ def show_value(value: Any, unit: str = "") -> str:
     elif isinstance(value, float):
         if value == 0:
             text = "0"
-        elif abs(value) >= 1000:
+        elif abs(value) >= 100:
             text = f"{value:,.0f}"
+        elif abs(value) >= 10:
+            text = f"{value:.1f}"
         elif abs(value) >= 0.01:
             text = f"{value:.3g}"
         else:

@@ -3,7 +3,7 @@
 A safetensors file is as plain as a file of tensors can be:
 
     8 bytes    N, the length of the header (little-endian, unsigned)
-    N bytes    the header: JSON, {"name": {"dtype": "BF16", "shape": [8192, 256], "data_offsets": [0, 4194304]}, ...}
+    N bytes    the header, JSON: {"name": {"dtype": "F16", "shape": [8, 4], "data_offsets": [0, 64]}, ...}
     the rest   the numbers of all tensors, one after the other; offsets count from here
 
 A loader that believes a header can be made to read past the end of the file, to allocate terabytes, or
@@ -37,7 +37,7 @@ DTYPE_BITS: Mapping[str, int] = {
 
 
 class TensorEntry(NamedTuple):
-    """Where one tensor lies. `offsets` are (first byte, byte after the last), counted from the data's start."""
+    """One tensor. `offsets`: its first byte and the byte after its last, counted from the data's start."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -203,7 +203,7 @@ def _check_entry(name: str, entry: Any) -> TensorEntry:
     begin, end = offsets
     if bits != 8 * (end - begin):
         raise ValueError(
-            f"{label}: shape {_short(shape)} of {dtype} takes {bits / 8:g} bytes, its offsets span {end - begin}"
+            f"{label} of shape {_short(shape)} in {dtype} takes {bits / 8:g} bytes, not {end - begin}"
         )
     return TensorEntry(dtype, tuple(shape), (begin, end))
 
@@ -221,9 +221,7 @@ def _check_layout(tensors: dict[str, TensorEntry], data_bytes: int) -> None:
         if begin < end:
             raise ValueError(f"tensor {_short(name)} begins at {begin}, inside {before}, which ends at {end}")
         if begin > end:
-            raise ValueError(
-                f"the {begin - end} bytes between {before} and tensor {_short(name)} belong to nobody"
-            )
+            raise ValueError(f"{begin - end} bytes before tensor {_short(name)} belong to no tensor")
         end, before = entry.offsets[1], f"tensor {_short(name)}"
     if end != data_bytes:
         raise ValueError(f"its tensors take {end} bytes, the file holds {data_bytes} bytes of data")
@@ -231,5 +229,7 @@ def _check_layout(tensors: dict[str, TensorEntry], data_bytes: int) -> None:
 
 def _short(value: Any) -> str:
     """A value from the file in an error message: quoted, and never longer than a line."""
-    text = ascii(value if not isinstance(value, (str, list)) else value[:60])
+    if isinstance(value, list):
+        value = [v if isinstance(v, (int, float)) else type(v).__name__ for v in value[:8]]
+    text = ascii(value[:60] if isinstance(value, str) else type(value) if isinstance(value, dict) else value)
     return text if len(text) <= 80 else text[:77] + "..."

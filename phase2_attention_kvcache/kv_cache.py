@@ -22,7 +22,7 @@ from labkit.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab, run_lab
 from labkit.machine import time_calls
 from labkit.models import find_model
-from phase1_tokens_embeddings.gpu_memory_equation import kv_bytes_per_token
+from phase1_tokens_embeddings.memory_math import kv_bytes_per_token
 from phase1_tokens_embeddings.tokenizer import BPETokenizer
 from phase2_attention_kvcache.caches import ContiguousKVCache, NoCache, causal_attention
 from phase2_attention_kvcache.generation import Generation, generate_cached, generate_naive, greedy

@@ -1,0 +1,272 @@
+"""The embedding tables: read as transformers reads them, compared as numpy compares them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig, LlamaForCausalLM
+
+from phase1_tokens_embeddings.embedding_explorer import (
+    first_hidden_state,
+    known_groups,
+    main,
+    pair_cosine,
+    within_and_across,
+)
+from phase1_tokens_embeddings.embeddings import Embeddings, cosine, load_embeddings, pca_2d, same_rows
+from phase1_tokens_embeddings.tokenizer import BPETokenizer
+
+# A busy machine is no failure: no deadline, no complaint about slow examples.
+AT_EASE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+TEXT = (
+    "the dog bites the man and the man bites the dog; the cat and the horse said: two three four red green "
+    * 3
+)
+
+
+VOCAB = 300  # ids of the tokenizer; the GPT-2 below has three rows more, as padded models do
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    tokenizer = BPETokenizer.train([TEXT], VOCAB)
+    assert tokenizer.vocab_size == VOCAB
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def gpt2_folder(tmp_path_factory, tokenizer):
+    folder = tmp_path_factory.mktemp("models") / "gpt2"
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=VOCAB + 3, n_embd=24, n_layer=2, n_head=2, n_positions=16)
+    GPT2LMHeadModel(config).to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save(folder / "tokenizer.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def llama_folder(tmp_path_factory, tokenizer):
+    folder = tmp_path_factory.mktemp("models") / "llama"
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=tokenizer.vocab_size, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+                         num_attention_heads=4, num_key_value_heads=2)  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save(folder / "tokenizer.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def e(gpt2_folder) -> Embeddings:
+    return load_embeddings(gpt2_folder)
+
+
+# ------------------------------------------------------------------ reading
+
+
+def test_tables_are_those_of_transformers(e, gpt2_folder):
+    model = GPT2Model.from_pretrained(gpt2_folder, dtype=torch.float32)
+    assert torch.equal(e.wte, model.wte.weight) and torch.equal(e.wpe, model.wpe.weight)
+    assert e.wte.dtype == torch.float32
+
+
+def test_shards_and_bare_names_are_read_alike(tmp_path, e, gpt2_folder, tokenizer):
+    model = GPT2Model.from_pretrained(gpt2_folder, dtype=torch.float16)  # saves names without "transformer."
+    model.save_pretrained(tmp_path, max_shard_size="12KB")
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    again = load_embeddings(tmp_path)
+    assert torch.equal(again.wte, e.wte.half().float()) and torch.equal(again.wpe, e.wpe.half().float())
+
+
+def test_llama_has_no_position_table(llama_folder):
+    tables = load_embeddings(llama_folder)
+    model = LlamaForCausalLM.from_pretrained(llama_folder)
+    assert tables.wpe is None and torch.equal(tables.wte, model.model.embed_tokens.weight)
+
+
+def test_broken_folders_are_refused(tmp_path, gpt2_folder, tokenizer):
+    with pytest.raises(FileNotFoundError, match=r"no model\.safetensors"):
+        load_embeddings(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(gpt2_folder / "model.safetensors")
+
+    def refused(change, message, error=ValueError):
+        save_file({k: v.contiguous() for k, v in (tensors | change).items() if v is not None}, path)
+        with pytest.raises(error, match=message):
+            load_embeddings(tmp_path)
+
+    wte, wpe = "transformer.wte.weight", "transformer.wpe.weight"
+    refused({}, "no tokenizer", FileNotFoundError)
+    BPETokenizer.train([TEXT], VOCAB + 5, [f"<{i}>" for i in range(8)]).save(tmp_path / "tokenizer.json")
+    refused({}, "305 tokens, but 303 vectors")
+    tokenizer.save(tmp_path / "tokenizer.json")
+    refused({wte: None}, "holds no embedding table")
+    refused({wte: torch.ones(303)}, r"F32 \[303\]: a table of floats")
+    refused({wte: torch.ones(303, 24, dtype=torch.int64)}, "I64")
+    refused({wte: torch.ones(0, 24)}, "a table of floats")
+    refused({wpe: torch.ones(16, 23)}, "token vectors have 24 numbers, position vectors 23")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="not a sound safetensors file"):
+        load_embeddings(tmp_path)
+
+
+# ------------------------------------------------------------------ the input matrix
+
+
+@settings(AT_EASE, max_examples=12)
+@given(ids=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=16))
+def test_input_matrix_is_bit_for_bit_that_of_transformers(gpt2_folder, llama_folder, ids):
+    for folder in (gpt2_folder, llama_folder):
+        if folder not in MODELS:
+            MODELS[folder] = (
+                load_embeddings(folder),
+                AutoModel.from_pretrained(folder, dtype=torch.float32).eval(),
+            )
+        tables, model = MODELS[folder]
+        assert torch.equal(tables.input_matrix(ids), first_hidden_state(model, ids))
+
+
+MODELS: dict = {}
+
+
+def test_input_matrix_refuses_what_it_cannot_look_up(e):
+    with pytest.raises(ValueError, match="no tokens"):
+        e.input_matrix([])
+    for wrong in (-1, 303):
+        with pytest.raises(ValueError, match=f"token id {wrong} is outside the table: ids go from 0 to 302"):
+            e.input_matrix([1, wrong])
+    assert e.input_matrix([0] * 16).shape == (16, 24)
+    with pytest.raises(ValueError, match="17 tokens are too many: this model has 16 positions"):
+        e.input_matrix([0] * 17)
+
+
+@settings(AT_EASE)
+@given(
+    rows=st.lists(st.lists(st.integers(-2, 2), min_size=2, max_size=2), min_size=1, max_size=6),
+    data=st.data(),
+)
+def test_same_rows_ignores_order_and_nothing_else(rows, data):
+    a, b = (torch.tensor(r, dtype=torch.float32) for r in (rows, data.draw(st.permutations(rows))))
+    assert same_rows(a, b)
+    b[data.draw(st.integers(0, len(rows) - 1)), 0] += 1
+    assert not same_rows(a, b)
+
+
+def test_order_shows_only_through_positions(e):
+    one, two = e.tokenizer.encode(" dog bites man"), e.tokenizer.encode(" man bites dog")
+    assert one != two and sorted(one) == sorted(two)
+    assert same_rows(e.wte[one], e.wte[two])
+    assert not same_rows(e.input_matrix(one), e.input_matrix(two))
+
+
+# ------------------------------------------------------------------ cosines, neighbours, the map
+
+
+@settings(AT_EASE)
+@given(data=st.lists(st.lists(st.floats(-10, 10, width=32), min_size=3, max_size=3), min_size=2, max_size=2))
+def test_cosine_equals_numpy_in_float64(data):
+    a, b = (np.array(v) for v in data)
+    if min(np.linalg.norm(a), np.linalg.norm(b)) < 1e-3:
+        return
+    expected = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+    assert float(cosine(torch.tensor(a).float(), torch.tensor(b).float())) == pytest.approx(
+        expected, abs=1e-5
+    )
+
+
+def test_cosine_of_a_zero_vector_is_zero():
+    assert float(cosine(torch.zeros(3), torch.ones(3))) == 0.0
+
+
+def test_words_are_tokens_with_a_space_or_none(e):
+    assert e.tokenizer.decode([e.token_of("dog")]) == " dog"
+    assert e.token_of("xylophone") is None
+    with pytest.raises(ValueError, match="'xylophone' is not one token"):
+        e.neighbours("xylophone")
+    assert pair_cosine(e, "dog", "xylophone") is None
+    assert pair_cosine(e, "dog", "dog") == pytest.approx(1, abs=1e-6)
+
+
+def test_neighbours_are_those_of_a_brute_force_search(e):
+    table = e.wte.double().numpy()
+    unit = table / np.linalg.norm(table, axis=1, keepdims=True)
+    own = e.token_of("dog")
+    order = [i for i in np.argsort(-(unit @ unit[own])) if i != own][:6]
+    found = e.neighbours("dog", 6)
+    assert [name for name, _ in found] == [e.tokenizer.decode([i]) if i < VOCAB else "" for i in order]
+    np.testing.assert_allclose([c for _, c in found], unit[order] @ unit[own], atol=1e-6)
+    assert len(e.neighbours("dog", 10_000)) == len(table) - 1
+
+
+def test_pca_finds_the_directions_of_the_covariance():
+    x = (
+        torch.randn(30, 7, generator=torch.Generator().manual_seed(0)) * torch.tensor([5.0, 3, 1, 1, 1, 1, 1])
+        + 4
+    )
+    points, kept = pca_2d(x)
+    values, directions = np.linalg.eigh(np.cov(x.double().numpy().T))
+    centred = x.double().numpy() - x.double().numpy().mean(axis=0)
+    for axis, column in enumerate((-1, -2)):
+        expected = centred @ directions[:, column]
+        sign = np.sign(expected @ points[:, axis].numpy())
+        np.testing.assert_allclose(points[:, axis].numpy() * sign, expected, atol=1e-4)
+    assert kept == pytest.approx(values[-2:].sum() / values.sum(), abs=1e-5)
+    assert pca_2d(torch.ones(4, 3))[1] == 0.0  # all in one place: no spread to keep
+
+
+def test_within_and_across_by_hand():
+    similarity = torch.tensor([[1.0, 0.8, 0.1], [0.8, 1.0, 0.3], [0.1, 0.3, 1.0]])
+    within, across = within_and_across(similarity, ["a", "a", "b"])
+    assert (within, across) == (pytest.approx(0.8), pytest.approx(0.2))
+
+
+def test_groups_keep_the_words_that_the_vocabulary_knows(e):
+    groups = known_groups(e)
+    assert set(groups["animals"]) <= {"dog", "cat", "horse"} and "places" not in groups
+    assert all(e.token_of(w) is not None for words in groups.values() for w in words)
+
+
+# ------------------------------------------------------------------ the script
+
+
+def report_of(tmp_path, argv) -> dict:
+    file = tmp_path / "report.json"
+    assert main([*argv, "--quick", "--json", str(file), "--figures", str(tmp_path)]) == 0
+    return {p["claim"]: p for p in json.loads(file.read_text())["predictions"]}
+
+
+def test_the_script_checks_its_claims(tmp_path):
+    claims = report_of(tmp_path, [])
+    assert claims["wte-shape"]["measured"] == [50257, 768] and claims["wpe-shape"]["measured"] == [1024, 768]
+    assert claims["input-matrix"]["measured"] == [4, 768, 3072, 0.0]
+    assert claims["input-matrix-checkpoint"]["holds"]
+    assert claims["order-matters"]["measured"] == [True, False]
+    assert claims["king-queen"]["verdict"] == "needs a download"
+    assert claims["related-pairs"]["kind"] == "timing"  # what a model knows never decides the exit code
+    assert (tmp_path / "embedding_explorer.png").stat().st_size > 20_000
+
+
+def test_the_script_works_on_any_model(tmp_path, llama_folder, gpt2_folder, capsys):
+    claims = report_of(tmp_path, ["--model", str(llama_folder)])
+    assert claims["order-matters"]["measured"] == [True] and claims["input-matrix-checkpoint"]["holds"]
+    assert "no position table" in capsys.readouterr().out
+    assert all(p["holds"] for p in report_of(tmp_path, ["--model", str(gpt2_folder)]).values() if p["kind"] == "structure"
+               and not p["needs"])  # fmt: skip
+
+
+def test_a_mistake_ends_in_one_line(tmp_path, capsys, gpt2_folder):
+    (tmp_path / "config.json").write_text((gpt2_folder / "config.json").read_text())
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 100)
+    for model, message in [
+        (tmp_path / "nothing", "no model folder"),
+        (tmp_path, "announces a header"),
+        (tmp_path.parent, "no config.json"),
+    ]:
+        assert main(["--model", str(model)]) == 2
+        err = capsys.readouterr().err
+        assert message in err and err.count("\n") == 1 and "Traceback" not in err

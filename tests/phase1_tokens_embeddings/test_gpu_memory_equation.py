@@ -1,0 +1,281 @@
+"""Shapes, parameter counts, KV cache bytes and users: against transformers and against published counts."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    PretrainedConfig,
+    Qwen2Config,
+)
+
+from labkit.errors import LabError
+from labkit.models import find_model
+from phase1_tokens_embeddings.gpu_memory_equation import main, what_would_do
+from phase1_tokens_embeddings.memory_math import (
+    bytes_for_kv,
+    cards_that_hold,
+    kv_bytes_per_token,
+    kv_per_token,
+    users_that_fit,
+)
+from phase1_tokens_embeddings.model_shapes import (
+    CARDS,
+    SHAPES,
+    ModelShape,
+    find_card,
+    find_shape,
+    read_shape,
+    shape_from_config,
+)
+from phase1_tokens_embeddings.weight_formats import PRECISIONS, weight_bytes
+
+# A busy machine is no failure: no deadline, no complaint about slow examples.
+AT_EASE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def config_of(shape: ModelShape) -> PretrainedConfig:
+    """The config of transformers for a shape of ours."""
+    if shape.family == "gpt2":
+        return GPT2Config(vocab_size=shape.vocab_size, n_embd=shape.d_model, n_layer=shape.num_layers,
+                          n_head=shape.num_heads, n_positions=shape.max_context, n_inner=shape.d_ff)  # fmt: skip
+    kind = Qwen2Config if shape.qkv_bias else MistralConfig if "mistral" in shape.name else LlamaConfig
+    return kind(
+        vocab_size=shape.vocab_size, hidden_size=shape.d_model, num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads, num_key_value_heads=shape.num_kv_heads, head_dim=shape.head_dim,
+        intermediate_size=shape.d_ff, max_position_embeddings=shape.max_context, tie_word_embeddings=shape.tied,
+    )  # fmt: skip
+
+
+def parameters_in_transformers(config: PretrainedConfig) -> int:
+    with torch.device("meta"):
+        return sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_parameter_counts_equal_those_of_transformers(name):
+    config = config_of(SHAPES[name])
+    assert SHAPES[name].num_parameters == parameters_in_transformers(config)
+    assert sum(SHAPES[name].parameters_by_part().values()) == SHAPES[name].num_parameters
+
+
+PUBLISHED = {  # the exact counts that the hub shows for each checkpoint
+    "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200,
+    "tinyllama-1.1b": 1_100_048_384, "llama-3.2-1b": 1_235_814_400, "llama-3.2-3b": 3_212_749_824,
+    "llama-2-7b": 6_738_415_616, "mistral-7b": 7_248_023_552, "qwen2.5-7b": 7_615_616_512,
+    "llama-3-8b": 8_030_261_248, "llama-3-70b": 70_553_706_496,
+}  # fmt: skip
+
+
+def test_parameter_counts_equal_the_published_ones():
+    assert {name: shape.num_parameters for name, shape in SHAPES.items()} == PUBLISHED
+
+
+@st.composite
+def small_configs(draw):
+    heads, kv_groups = draw(st.sampled_from([(1, 1), (2, 1), (4, 2), (6, 3), (4, 1)]))
+    width = heads * draw(st.sampled_from([2, 4, 8]))
+    size = lambda top: draw(st.integers(1, top))  # noqa: E731
+    if draw(st.booleans()):
+        inner = draw(st.sampled_from([None, 7]))
+        return GPT2Config(vocab_size=size(50), n_embd=width, n_layer=size(3), n_head=heads, n_positions=size(30),
+                          n_inner=inner, tie_word_embeddings=draw(st.booleans()))  # fmt: skip
+    kind = draw(st.sampled_from([LlamaConfig, MistralConfig, Qwen2Config]))
+    return kind(vocab_size=size(50), hidden_size=width, num_hidden_layers=size(3), num_attention_heads=heads,
+                num_key_value_heads=kv_groups, intermediate_size=size(40), max_position_embeddings=size(64),
+                tie_word_embeddings=draw(st.booleans()))  # fmt: skip
+
+
+@settings(AT_EASE, max_examples=40)
+@given(config=small_configs())
+def test_any_config_gives_the_parameter_count_of_transformers(config):
+    shape = shape_from_config(json.loads(config.to_json_string(use_diff=False)), "x")
+    assert shape.num_parameters == parameters_in_transformers(config)
+    assert shape.max_context == config.max_position_embeddings
+
+
+def test_shapes_and_configs_agree_both_ways():
+    for name, shape in SHAPES.items():
+        again = shape_from_config(json.loads(config_of(shape).to_json_string(use_diff=False)), name)
+        assert (again.num_parameters, kv_per_token(again)) == (shape.num_parameters, kv_per_token(shape))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "bert"}, "model_type is 'bert'"),
+        ({"model_type": None}, "model_type is None"),
+        ({"n_embd": 0}, "n_embd is 0"),
+        ({"n_embd": -8}, "n_embd is -8"),
+        ({"n_layer": "six"}, "n_layer is 'six'"),
+        ({"n_layer": True}, "n_layer is True"),
+        ({"n_head": 3}, "does not divide into 3 heads"),
+        ({"vocab_size": None}, "vocab_size is None"),
+        ({"vocab_size": 2**70}, "vocab_size is"),
+        ({"model_type": "llama"}, "hidden_size is None"),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused(tmp_path, change, message):
+    config = {"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 1, "vocab_size": 9, "n_positions": 5}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    assert read_shape(path, "x").d_ff == 32
+    path.write_text(json.dumps(config | change))
+    with pytest.raises(ValueError, match=message):
+        read_shape(path, "x")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '"gpt2"', "[" * 100_000, "\xff"])
+def test_a_config_that_is_none_is_refused(tmp_path, text):
+    path = tmp_path / "config.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(ValueError, match="cannot be used"):
+        read_shape(path, "x")
+
+
+# ------------------------------------------------------------------ KV cache and users
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+def test_kv_bytes_per_token_is_what_the_cache_of_transformers_takes(kv_heads):
+    config = LlamaConfig(vocab_size=20, hidden_size=32, intermediate_size=16, num_hidden_layers=3,
+                         num_attention_heads=4, num_key_value_heads=kv_heads)  # fmt: skip
+    cache = LlamaForCausalLM(config)(torch.arange(7)[None], use_cache=True).past_key_values
+    nbytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    assert nbytes == 7 * kv_bytes_per_token(3, kv_heads, 8, bytes_per_value=4)
+
+
+def test_kv_bytes_per_token_of_known_models():
+    assert kv_per_token(SHAPES["gpt2"]) == 36_864  # the source: 100 users x 4,096 tokens take 15 GB
+    assert 100 * 4096 * kv_per_token(SHAPES["gpt2"]) / 1e9 == pytest.approx(15.1, abs=0.01)
+    assert kv_per_token(SHAPES["llama-2-7b"]) == 4 * kv_per_token(SHAPES["llama-3-8b"]) == 512 * 1024
+    assert kv_per_token(SHAPES["llama-3-8b"], bytes_per_value=1) == 64 * 1024
+    for wrong in ((0, 1, 1, 1), (1, -1, 1, 1), (1, 1, 0, 2)):
+        with pytest.raises(ValueError, match="must be 1 or more"):
+            kv_bytes_per_token(*wrong)
+
+
+@settings(AT_EASE)
+@given(
+    shape=st.sampled_from(list(SHAPES.values())),
+    card=st.sampled_from(list(CARDS.values())),
+    context=st.integers(1, 1024),
+    precision=st.sampled_from(PRECISIONS),
+    kv=st.sampled_from([1, 2]),
+    usable=st.floats(0.05, 1.0),
+)
+def test_one_more_user_would_not_fit(shape, card, context, precision, kv, usable):
+    users = users_that_fit(shape, card, context, precision, kv, usable)
+    room = card.memory_bytes * usable - weight_bytes(shape, precision)
+    each = context * kv_per_token(shape, kv)
+    assert users >= 0
+    assert users == 0 or users * each <= room
+    assert room < (users + 1) * each
+
+
+def test_users_of_llama_8b_on_a_card_of_80_gib():
+    # by hand: 80 x 2^30 x 0.9 - 16,060,522,496 = 61,248,888,832 bytes; / (4,096 x 131,072) = 114.08
+    assert bytes_for_kv(SHAPES["llama-3-8b"], CARDS["a100-80"]) == 61_248_888_832
+    assert users_that_fit(SHAPES["llama-3-8b"], CARDS["a100-80"], 4096) == 114
+
+
+def test_cards_that_hold_a_model():
+    names = lambda name, p: [c.name for c in cards_that_hold(SHAPES[name], p)]  # noqa: E731
+    assert names("gpt2", "FP32") == ["t4", "l4", "rtx4090", "a100-40", "h100", "a100-80", "h200"]
+    assert names("llama-3-8b", "FP16")[0] == "l4"
+    assert names("llama-3-70b", "FP16") == []
+    assert names("llama-3-70b", "FP8") == ["h100", "a100-80", "h200"]
+    t4 = CARDS["t4"]  # the ways out for a model that does not fit
+    assert "one H100 80 GB with weights in FP8" in what_would_do(SHAPES["llama-3-70b"], t4, "FP16", 0.9)
+    assert what_would_do(SHAPES["llama-3-8b"], t4, "FP16", 0.9).startswith("a larger card (l4, rtx4090, ")
+    assert "this card with weights in FP8, INT8, Q4_K_M" in what_would_do(
+        SHAPES["llama-3-8b"], t4, "FP16", 0.9
+    )
+
+
+@pytest.mark.parametrize(("context", "usable", "message"), [
+    (0, 0.9, "context is 0"), (-5, 0.9, "context is -5"), (1025, 0.9, "reads at most 1,024"),
+    (1, 0.0, "usable is 0"), (1, -1.0, "usable is -1"), (1, 1.01, "usable is 1.01"), (1, float("nan"), "usable is nan"),
+])  # fmt: skip
+def test_impossible_questions_are_refused(context, usable, message):
+    with pytest.raises(ValueError, match=message):
+        users_that_fit(SHAPES["gpt2"], CARDS["t4"], context, usable=usable)
+
+
+def test_cards_and_shapes_are_found_by_name(tmp_path):
+    assert find_card("A100 80").title == "A100 80 GB" and find_card("rtx4090") is CARDS["rtx4090"]
+    with pytest.raises(LabError, match="unknown card 'k80': choose one of t4, l4"):
+        find_card("k80")
+    assert find_shape("Llama-3-8B") is SHAPES["llama-3-8b"]
+    assert find_shape("tales") == read_shape(find_model("tales") / "config.json", "tales")
+    GPT2Config(n_embd=8, n_head=2, n_layer=3).save_pretrained(tmp_path / "mine")
+    assert find_shape(str(tmp_path / "mine")).num_layers == 3
+    with pytest.raises(LabError, match=r"unknown model 'llama-9'.* llama-3-8b"):
+        find_shape("llama-9")
+    with pytest.raises(LabError, match=r"no config\.json"):
+        find_shape(str(tmp_path))
+
+
+def test_cards_offer_no_more_than_their_label_in_the_larger_unit():
+    for card in CARDS.values():
+        assert 0.9 * card.label_gb * 2**30 < card.memory_bytes <= card.label_gb * 2**30
+
+
+# ------------------------------------------------------------------ the script
+
+
+def report_of(tmp_path, argv) -> dict:
+    file = tmp_path / "report.json"
+    assert main([*argv, "--quick", "--json", str(file), "--figures", str(tmp_path)]) == 0
+    assert (tmp_path / "gpu_memory_equation.png").stat().st_size > 10_000
+    return json.loads(file.read_text())
+
+
+def test_the_script_checks_its_claims(tmp_path):
+    claims = {p["claim"]: p for p in report_of(tmp_path, [])["predictions"]}
+    assert claims["llama8b-fp16"]["verdict"] == "corrected"  # a T4 offers 15 GiB
+    assert claims["llama8b-fp16"]["measured"] == [14.96, 0.04, 65.04, 7.48, 72.17]
+    assert claims["embedding-256mb"]["verdict"] == "reproduced"
+    assert claims["kv-per-token"]["measured"] == [512, 128]
+    assert all(p["holds"] for p in claims.values())
+
+
+def test_the_script_answers_for_any_model_and_card(tmp_path, capsys):
+    report_of(tmp_path, ["--model", "tales", "--context", "512", "--price", "2"])
+    GPT2Config(n_embd=8, n_head=2, n_layer=3, n_positions=100).save_pretrained(tmp_path / "mine")
+    report_of(
+        tmp_path, ["--model", str(tmp_path / "mine"), "--context", "100", "--card", "h200", "--kv", "FP8"]
+    )
+    assert "a rough cloud price" in " ".join(capsys.readouterr().out.split())
+    report_of(tmp_path, ["--model", "llama-3-70b", "--card", "t4"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "does not fit on one T4 16 GB" in out and "H100 80 GB with weights in FP8" in out
+    report_of(tmp_path, ["--model", "qwen2.5-7b", "--card", "t4", "--usable", "1", "--context", "100000"])
+    assert "no user with 100,000 tokens does" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--model", "llama-9"], "unknown model 'llama-9'"),
+        (["--card", "t5"], "unknown card 't5'"),
+        (["--context", "0"], "context is 0"),
+        (["--context", "-1"], "context is -1"),
+        (["--context", "9000"], "llama-3-8b reads at most 8,192 tokens"),
+        (["--precision", "int3"], "unknown precision 'int3'"),
+        (["--usable", "2"], "usable is 2.0"),
+        (["--price", "0"], "--price 0"),
+        (["--price", "inf"], "--price inf"),
+    ],
+)
+def test_a_mistake_ends_in_one_line(capsys, argv, message):
+    assert main(argv) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1 and "Traceback" not in err

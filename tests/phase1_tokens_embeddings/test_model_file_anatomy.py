@@ -1,0 +1,684 @@
+"""The readers of safetensors and GGUF: they agree with the packages, and no file can fool or exhaust them."""
+
+import json
+import random
+import struct
+import tracemalloc
+from dataclasses import replace
+
+import gguf
+import numpy as np
+import pytest
+import safetensors
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save, save_file
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from labkit.models import find_model
+from phase1_tokens_embeddings.gguf_file import GGML_TYPES, read_gguf_header
+from phase1_tokens_embeddings.gguf_writer import gguf_name, gpt2_to_gguf, read_tensor, write_gguf
+from phase1_tokens_embeddings.model_box import open_gguf, open_safetensors, part_of, visible
+from phase1_tokens_embeddings.model_file_anatomy import layers_from_total, main
+from phase1_tokens_embeddings.model_shapes import SHAPES, ModelShape, TensorSpec
+from phase1_tokens_embeddings.safetensors_file import (
+    DTYPE_BITS,
+    checkpoint_files,
+    read_safetensors_header,
+)
+from phase1_tokens_embeddings.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.weight_formats import q4_k_m_mix, q4_k_m_type, weight_bytes
+
+# A busy machine is no failure: no deadline, no complaint about slow examples.
+IN_FOLDER = settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+U8 = {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}
+
+
+def by_message(value):
+    """A hostile file is named in the list of tests by the message it gets, not by its bytes."""
+    return value if isinstance(value, str) else ""
+
+
+def write(path, raw: bytes):
+    path.write_bytes(raw)
+    return path
+
+
+def with_header(header, data=b"") -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+# ------------------------------------------------------------------ safetensors
+
+
+@IN_FOLDER
+@given(
+    tensors=st.dictionaries(
+        st.text(min_size=1, max_size=8).filter(lambda s: s != "__metadata__"),
+        st.tuples(
+            st.sampled_from(
+                [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+            ),
+            st.lists(st.integers(0, 4), max_size=4),
+        ),
+        max_size=5,
+    ),
+    metadata=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
+)
+def test_safetensors_header_agrees_with_the_package(tmp_path, tensors, metadata):
+    raw = save(
+        {name: torch.zeros(shape, dtype=dtype) for name, (dtype, shape) in tensors.items()}, metadata or None
+    )
+    header = read_safetensors_header(write(tmp_path / "x.safetensors", raw))
+    theirs = dict(safetensors.deserialize(raw))
+    assert set(header.tensors) == set(theirs)
+    for name, entry in header.tensors.items():
+        assert (entry.dtype, list(entry.shape)) == (theirs[name]["dtype"], theirs[name]["shape"])
+        start = header.data_start + entry.offsets[0]
+        assert raw[start : start + entry.nbytes] == bytes(theirs[name]["data"])
+    assert header.metadata == metadata
+    assert header.file_bytes == len(raw)
+
+
+def test_every_dtype_has_the_size_that_the_package_gives_it():
+    for dtype, bits in DTYPE_BITS.items():
+        entry = {"dtype": dtype, "shape": [8], "data_offsets": [0, bits]}
+        safetensors.deserialize(with_header({"x": entry}, bytes(bits)))  # raises if it disagrees
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"", "too short"),
+        (b"1234567", "too short"),
+        (struct.pack("<Q", 2**60) + b"{}", "announces a header of 1152921504606846976 bytes"),
+        (struct.pack("<Q", 2**64 - 1) + b"{}", "announces a header"),
+        (with_header({"a": U8}, b"12")[:-20], "announces a header"),
+        (with_header({"a": U8}, b"1"), "hold.* 1 bytes of data"),
+        (with_header({"a": U8}, b"123"), "holds 3 bytes of data"),
+        (with_header(b" {}"), "does not begin with"),
+        (with_header(b""), "does not begin with"),
+        (with_header(b"[]"), "does not begin with"),
+        (with_header(b"{"), "not JSON"),
+        (with_header(b'{"a": NaN}'), "NaN is not a JSON number"),
+        (with_header(b'{"a\xff": 1}'), "not UTF-8"),
+        (with_header(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"), "nested too deeply"),
+        (with_header(b'{"a":{"shape":' + b"9" * 5000 + b"}}"), "sound safetensors"),
+        (with_header(b'{"a":%b,"a":%b}' % ((json.dumps(U8).encode(),) * 2), b"12"), "'a' occurs twice"),
+        (
+            with_header(b'{"a":{"dtype":"U8","dtype":"U8","shape":[2],"data_offsets":[0,2]}}', b"12"),
+            "occurs twice",
+        ),
+        (with_header({"a": 7}), "needs a name in UTF-8, a dtype"),
+        (with_header({"a": ["U8", [2], [0, 2]]}, b"12"), "needs a name"),
+        (with_header({"a": {"dtype": "U8", "shape": [2]}}, b"12"), "data_offsets"),
+        (with_header(b'{"\\ud800":%b}' % json.dumps(U8).encode(), b"12"), "UTF-8"),
+        (with_header({"__metadata__": {"a": 1}, "a": U8}, b"12"), "__metadata__"),
+        (with_header({"__metadata__": [], "a": U8}, b"12"), "__metadata__"),
+        (with_header({"a": U8 | {"dtype": "I4"}}, b"12"), "unknown dtype 'I4'"),
+        (with_header({"a": U8 | {"dtype": {}}}, b"12"), "unknown dtype"),
+        (with_header({"a": U8 | {"shape": [-2]}}, b"12"), "from 0 up"),
+        (with_header({"a": U8 | {"shape": [2.0]}}, b"12"), "from 0 up"),
+        (with_header({"a": U8 | {"shape": [True, 2]}}, b"12"), "from 0 up"),
+        (with_header({"a": U8 | {"shape": "2"}}, b"12"), "from 0 up"),
+        (with_header({"a": U8 | {"shape": [2**63, 4]}}, b"12"), "larger than any file"),
+        (with_header({"a": U8 | {"shape": [2**40] * 100_000}}, b"12"), "larger than any file"),
+        (with_header({"a": U8 | {"shape": [3]}}, b"12"), "takes 3 bytes, not 2"),
+        (with_header({"a": U8 | {"dtype": "F32"}}, b"12"), "takes 8 bytes, not 2"),
+        (with_header({"a": {"dtype": "F4", "shape": [3], "data_offsets": [0, 1]}}, b"1"), "takes 1.5 bytes"),
+        (with_header({"a": U8 | {"data_offsets": [2, 0]}}, b"12"), "data_offsets"),
+        (with_header({"a": U8 | {"data_offsets": [-1, 1]}}, b"12"), "data_offsets"),
+        (with_header({"a": U8 | {"data_offsets": [0]}}, b"12"), "data_offsets"),
+        (with_header({"a": U8 | {"data_offsets": [0, 2, 4]}}, b"12"), "data_offsets"),
+        (with_header({"a": U8, "b": U8}, b"12"), "begins at 0, inside tensor 'a'"),
+        (
+            with_header({"a": U8, "b": U8 | {"data_offsets": [1, 3]}}, b"123"),
+            "begins at 1, inside tensor 'a'",
+        ),
+        (with_header({"a": U8, "b": U8 | {"data_offsets": [3, 5]}}, b"12345"), "1 bytes before tensor 'b'"),
+        (with_header({"a": U8 | {"data_offsets": [2, 4]}}, b"1234"), "2 bytes before tensor 'a'"),
+        (with_header({"a": U8 | {"data_offsets": [2**62, 2**62 + 2]}}, b"1234"), "bytes before tensor 'a'"),
+        (with_header({"\x1b[2J" * 1000: 7}), "needs a name"),
+    ],
+    ids=by_message,
+)
+def test_a_hostile_safetensors_file_gets_one_clear_line(tmp_path, raw, message):
+    with pytest.raises(ValueError, match=message) as error:
+        read_safetensors_header(write(tmp_path / "x.safetensors", raw))
+    text = str(error.value)
+    assert "\n" not in text and "\x1b" not in text and len(text) < len(str(tmp_path)) + 250
+
+
+@pytest.fixture(scope="module")
+def good_safetensors() -> bytes:
+    generator = torch.Generator().manual_seed(0)
+    tensors = {"a": torch.rand(3, 4, generator=generator), "b.c": torch.ones(5, dtype=torch.bfloat16)}
+    return save(tensors | {"empty": torch.zeros(0, 7), "scalar": torch.tensor(3)}, {"format": "pt"})
+
+
+def mutate(raw: bytes, seed: int, header: int) -> bytes:
+    """A few changes of the kinds that break parsers, most of them in the header."""
+    rng, data = random.Random(seed), bytearray(raw)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(min(header, len(data)) or 1) if data else 0
+        match rng.randrange(6):
+            case 0:
+                data[at : at + 1] = bytes([rng.randrange(256)])
+            case 1:
+                data[at : at + 1] = bytes([(data[at] ^ (1 << rng.randrange(8))) if data else 0])
+            case 2:
+                del data[at : at + rng.randint(1, 9)]
+            case 3:
+                data[at:at] = rng.randbytes(rng.randint(1, 9))
+            case 4:
+                data[at : at + 8] = struct.pack(
+                    "<Q", rng.choice([0, 1, 2**31, 2**32, 2**60, 2**63, 2**64 - 1])
+                )
+            case 5:
+                del data[rng.randrange(len(data) + 1) :]
+    return bytes(data)
+
+
+@settings(IN_FOLDER, max_examples=400)
+@given(seed=st.integers(0, 2**32))
+def test_a_mutated_safetensors_file_parses_or_is_refused(tmp_path, good_safetensors, seed):
+    raw = mutate(good_safetensors, seed, header=len(good_safetensors))
+    try:
+        header = read_safetensors_header(write(tmp_path / "x.safetensors", raw))
+    except ValueError:
+        return
+    theirs = dict(safetensors.deserialize(raw))  # what we accept, the package accepts
+    assert {n: (t.dtype, list(t.shape)) for n, t in header.tensors.items()} == {
+        n: (t["dtype"], t["shape"]) for n, t in theirs.items()
+    }
+
+
+@settings(IN_FOLDER, max_examples=200)
+@given(
+    entries=st.dictionaries(
+        st.sampled_from("abc"),
+        st.fixed_dictionaries(
+            {
+                "dtype": st.sampled_from(["U8", "F16", "F4", "x"]),
+                "shape": st.lists(st.sampled_from([0, 1, 2, 3, 2**62]), max_size=3),
+                "data_offsets": st.lists(st.integers(0, 8), min_size=2, max_size=2),
+            }
+        ),
+    ),
+    data=st.binary(max_size=8),
+)
+def test_safetensors_headers_are_judged_as_the_package_judges_them(tmp_path, entries, data):
+    raw = with_header(entries, data)
+    try:
+        safetensors.deserialize(raw)
+        accepted = True
+    except safetensors.SafetensorError:
+        accepted = False
+    path = write(tmp_path / "x.safetensors", raw)
+    if accepted:
+        assert set(read_safetensors_header(path).tensors) == set(entries)
+    else:
+        with pytest.raises(ValueError):
+            read_safetensors_header(path)
+
+
+def peak_of(read, path) -> int:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError):
+            read(path)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_lying_safetensors_file_costs_no_memory(tmp_path):
+    for raw in (
+        struct.pack("<Q", 2**60) + b"{}" * 50,
+        with_header({"a": {"dtype": "F32", "shape": [2**50], "data_offsets": [0, 2**52]}}),
+        with_header({"a": U8 | {"shape": [2**20] * 50}}, b"12"),
+    ):
+        assert peak_of(read_safetensors_header, write(tmp_path / "x.safetensors", raw)) < 200_000
+
+
+def test_reading_the_header_does_not_read_the_tensors(tmp_path):
+    save_file({"a": torch.zeros(4_000_000)}, tmp_path / "x.safetensors")
+    tracemalloc.start()
+    header = read_safetensors_header(tmp_path / "x.safetensors")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert header.tensors["a"].nbytes == 16_000_000 and peak < 200_000
+
+
+def test_what_is_no_file_is_named(tmp_path):
+    for read in (read_safetensors_header, read_gguf_header):
+        for path in (tmp_path / "nothing", tmp_path):
+            with pytest.raises(FileNotFoundError, match="no file at"):
+                read(path)
+
+
+def test_checkpoint_files_finds_one_file_or_shards(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no model\.safetensors"):
+        checkpoint_files(tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(
+        json.dumps({"weight_map": {"a": "2.safetensors", "b": "1.safetensors", "c": "2.safetensors"}})
+    )
+    with pytest.raises(FileNotFoundError, match=r"lacks 1.safetensors"):
+        checkpoint_files(tmp_path)
+    for name in ("1.safetensors", "2.safetensors"):
+        (tmp_path / name).touch()
+    assert [p.name for p in checkpoint_files(tmp_path)] == ["1.safetensors", "2.safetensors"]
+    for bad in ("[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', '{"weight_map": {"a": 1}}', "{",
+                '{"weight_map": {"a": "../1.safetensors"}}', '{"weight_map": {"a": "/etc/passwd"}}'):  # fmt: skip
+        index.write_text(bad)
+        with pytest.raises(ValueError, match="not an index of shards"):
+            checkpoint_files(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    assert checkpoint_files(tmp_path) == [tmp_path / "model.safetensors"]
+
+
+# ------------------------------------------------------------------ GGUF
+
+
+def written_by_the_package(path):
+    writer = gguf.GGUFWriter(path, "llama")
+    for name in ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"):
+        getattr(writer, f"add_{name}")(f"x.{name}", 7)
+    writer.add_float32("x.f32", 0.5)
+    writer.add_float64("x.f64", -0.25)
+    writer.add_bool("x.bool", True)
+    writer.add_string("x.text", "naïve")
+    writer.add_array("x.texts", ["a", "", "ü"])
+    writer.add_array("x.ints", [1, -2, 3])
+    writer.add_array("x.floats", [1.0, 2.5])
+    writer.add_array("x.bools", [True, False])
+    writer.add_custom_alignment(64)
+    writer.add_tensor("a.weight", np.arange(6, dtype=np.float32).reshape(2, 3))
+    writer.add_tensor("b.weight", np.ones((3, 5), dtype=np.float16))
+    rows = np.zeros((2, 2 * 144), dtype=np.uint8)  # two rows of two Q4_K blocks
+    writer.add_tensor("c.weight", rows, raw_dtype=gguf.GGMLQuantizationType.Q4_K)
+    writer.add_tensor(
+        "d.weight", np.zeros((1, 210), dtype=np.uint8), raw_dtype=gguf.GGMLQuantizationType.Q6_K
+    )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def same_as_the_package(path, header) -> None:
+    theirs = gguf.GGUFReader(path)
+    assert [
+        (n, t.dims, t.type, header.data_start + t.offset, t.nbytes) for n, t in header.tensors.items()
+    ] == sorted(
+        (
+            (t.name, tuple(t.shape.tolist()), t.tensor_type.name, t.data_offset, t.n_bytes)
+            for t in theirs.tensors
+        ),
+        key=lambda t: (t[3], t[4]),
+    )
+    for key, value in header.metadata.items():
+        expected = theirs.get_field(key).contents()
+        np.testing.assert_equal(
+            value.tolist() if isinstance(value, np.ndarray) else value, expected, err_msg=key
+        )
+    assert len(header.metadata) == len(theirs.fields) - 3  # theirs has three fields of its own
+
+
+def test_gguf_header_agrees_with_the_package(tmp_path):
+    path = written_by_the_package(tmp_path / "x.gguf")
+    header = read_gguf_header(path)
+    same_as_the_package(path, header)
+    assert header.alignment == 64 and header.tensors["c.weight"].dims == (512, 2)
+    assert header.metadata["x.bools"].dtype == bool and header.metadata["x.text"] == "naïve"
+
+
+def test_block_sizes_are_those_of_the_package():
+    for number, block in GGML_TYPES.items():
+        kind = gguf.GGMLQuantizationType(number)
+        assert (kind.name, *gguf.GGML_QUANT_SIZES[kind]) == tuple(block)
+
+
+@pytest.fixture(scope="module")
+def gpt2_folder(tmp_path_factory):
+    """A small random GPT-2 with a tokenizer of its own."""
+    folder = tmp_path_factory.mktemp("models") / "tiny-gpt2"
+    tokenizer = BPETokenizer.train(["the dog bites the man, the man bites the dog"], 300)
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=tokenizer.vocab_size, n_embd=24, n_layer=2, n_head=3, n_positions=20)
+    model = GPT2LMHeadModel(config)
+    torch.nn.init.normal_(model.transformer.ln_f.bias)  # biases are zero at first: a mix-up would not show
+    for block in model.transformer.h:
+        torch.nn.init.normal_(block.attn.c_attn.bias)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save(folder / "tokenizer.json")
+    return folder
+
+
+def test_gpt2_as_gguf_holds_the_same_numbers_under_the_names_of_the_package(tmp_path, gpt2_folder):
+    gpt2_to_gguf(gpt2_folder, tmp_path / "x.gguf")
+    header = read_gguf_header(tmp_path / "x.gguf")
+    same_as_the_package(tmp_path / "x.gguf", header)
+    theirs = {
+        t.name: np.array(t.data, dtype=np.float32) for t in gguf.GGUFReader(tmp_path / "x.gguf").tensors
+    }
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT2, 2)
+    model = GPT2LMHeadModel.from_pretrained(gpt2_folder, dtype=torch.float32)
+    expected = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}  # tied
+    assert len(theirs) == len(expected)
+    for name, tensor in expected.items():
+        conv1d = any(part in name for part in ("c_attn.weight", "c_proj.weight", "c_fc.weight"))
+        array = tensor.T if conv1d else tensor
+        np.testing.assert_allclose(
+            theirs[names.get_name(name, (".weight", ".bias"))], array.numpy(), atol=1e-7, err_msg=name
+        )
+    tokenizer = BPETokenizer.from_file(gpt2_folder / "tokenizer.json")
+    assert len(header.metadata["tokenizer.ggml.tokens"]) == tokenizer.vocab_size
+    assert len(header.metadata["tokenizer.ggml.merges"]) == len(tokenizer.merges)
+    assert header.metadata["tokenizer.ggml.eos_token_id"] == tokenizer.eos_token_id
+    assert (
+        header.metadata["gpt2.attention.head_count"] == 3
+        and header.metadata["gpt2.feed_forward_length"] == 96
+    )
+
+
+def test_gguf_names(gpt2_folder):
+    assert gguf_name("h.11.ln_2.bias") == "blk.11.ffn_norm.bias"
+    assert gguf_name("lm_head.weight") == "output.weight"
+    assert gguf_name("h.0.attn.bias") is None  # the mask that old checkpoints carry
+    assert gguf_name("h.0.attn.masked_bias") is None
+
+
+def test_read_tensor_by_hand_equals_torch(tmp_path):
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
+    save_file(
+        {"f": x, "h": x.half(), "b": x.bfloat16(), "i": torch.ones(2, dtype=torch.int32)}, tmp_path / "x"
+    )
+    header = read_safetensors_header(tmp_path / "x")
+    np.testing.assert_array_equal(read_tensor(tmp_path / "x", header, "f"), x.numpy())
+    np.testing.assert_array_equal(read_tensor(tmp_path / "x", header, "h"), x.half().float().numpy())
+    np.testing.assert_array_equal(read_tensor(tmp_path / "x", header, "b"), x.bfloat16().float().numpy())
+    with pytest.raises(ValueError, match="holds I32"):
+        read_tensor(tmp_path / "x", header, "i")
+
+
+def test_only_what_fits_the_small_writer_is_written(tmp_path, gpt2_folder):
+    with pytest.raises(ValueError, match="float32 and float16"):
+        write_gguf(tmp_path / "x", {}, {"a": np.zeros(3, dtype=np.int32)})
+    LlamaForCausalLM(LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+                                 vocab_size=300)).save_pretrained(tmp_path / "llama")  # fmt: skip
+    with pytest.raises(ValueError, match="no GPT-2"):
+        gpt2_to_gguf(tmp_path / "llama", tmp_path / "x")
+
+
+def text(s: str | bytes) -> bytes:
+    raw = s if isinstance(s, bytes) else s.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def gguf_file(tensors=b"", keys=b"", counts=(0, 0), version=3, magic=b"GGUF", data=b"") -> bytes:
+    head = magic + struct.pack("<IQQ", version, *counts) + keys + tensors
+    return head + (b"\0" * (-len(head) % 32) + data if data else b"")
+
+
+def info(name="t", dims=(4,), kind=0, offset=0) -> bytes:
+    return text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, offset)
+
+
+def key(name: str | bytes, kind: int, value: bytes) -> bytes:
+    return text(name) + struct.pack("<I", kind) + value
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"", "begin with the letters GGUF"),
+        (b"GG", "begin with the letters GGUF"),
+        (b"GGUF", "the version needs 4 bytes"),
+        (gguf_file(magic=b"GGML"), "begin with the letters GGUF"),
+        (gguf_file(version=1), "version is 1;"),
+        (gguf_file(version=4), "version is 4;"),
+        (gguf_file(version=3 << 24), "a big-endian file"),
+        (gguf_file(counts=(2**60, 0)), "a table of 0 keys and 1152921504606846976 tensors"),
+        (gguf_file(counts=(0, 2**63)), "keys and 0 tensors needs"),
+        (
+            gguf_file(counts=(0, 1), keys=struct.pack("<Q", 2**60) + bytes(20)),
+            "a key is 1152921504606846976 bytes",
+        ),
+        (gguf_file(counts=(0, 1), keys=key(b"\xff", 0, b"1") + bytes(9)), "a key is not UTF-8"),
+        (gguf_file(counts=(0, 1), keys=key("k", 99, b"1") + bytes(9)), "unknown kind 99"),
+        (gguf_file(counts=(0, 1), keys=key("k", 7, b"\2") + bytes(9)), "yes or no"),
+        (
+            gguf_file(counts=(0, 1), keys=key("k", 8, struct.pack("<Q", 2**62)) + bytes(9)),
+            "needs 46116860184273",
+        ),
+        (gguf_file(counts=(0, 1), keys=key("k", 8, text(b"\xff\xfe"))), "not UTF-8"),
+        (
+            gguf_file(counts=(0, 1), keys=key("k", 9, struct.pack("<IQ", 4, 2**61))),
+            "a list of 23058430092136",
+        ),
+        (
+            gguf_file(counts=(0, 1), keys=key("k", 9, struct.pack("<IQ", 8, 2**61))),
+            "a list of 23058430092136",
+        ),
+        (gguf_file(counts=(0, 1), keys=key("k", 9, struct.pack("<IQ", 7, 1) + b"\5")), "yes or no"),
+        (gguf_file(counts=(0, 1), keys=key("k", 9, struct.pack("<IQ", 33, 1) + b"\5")), "unknown kind 33"),
+        (gguf_file(counts=(0, 1), keys=key("k", 9, struct.pack("<IQ", 9, 1) * 10_000)), "a list of lists"),
+        (gguf_file(counts=(0, 2), keys=key("k", 0, b"1") * 2), "'k' occurs twice"),
+        (gguf_file(counts=(0, 1), keys=key("general.alignment", 4, struct.pack("<I", 0))), "a power of two"),
+        (gguf_file(counts=(0, 1), keys=key("general.alignment", 4, struct.pack("<I", 48))), "a power of two"),
+        (gguf_file(counts=(0, 1), keys=key("general.alignment", 8, text("32"))), "of kind 8"),
+        (gguf_file(info("t" * 65), counts=(1, 0), data=bytes(16)), "65 bytes long, 64 at most"),
+        (gguf_file(info(), counts=(1, 0)), "the file holds 0 bytes of data"),
+        (gguf_file(info(), counts=(1, 0), data=bytes(15)), "take 16 bytes, the file holds 15"),
+        (gguf_file(info(), counts=(1, 0), data=bytes(33)), "17 bytes after the last tensor"),
+        (gguf_file(counts=(0, 0), data=bytes(9)), "belong to no tensor"),
+        (gguf_file(info(dims=(1,) * 5), counts=(1, 0), data=bytes(16)), "5 dimensions"),
+        (
+            gguf_file(text("t") + struct.pack("<I", 2**32 - 1) + bytes(20), counts=(1, 0)),
+            "4294967295 dimensions",
+        ),
+        (gguf_file(info(dims=(2**64 - 4,)), counts=(1, 0), data=bytes(16)), "negative, or larger"),
+        (gguf_file(info(dims=(2**32, 2**32)), counts=(1, 0), data=bytes(16)), "negative, or larger"),
+        (gguf_file(info(dims=(2**60,)), counts=(1, 0), data=bytes(16)), "take 4611686018427387904 bytes"),
+        (gguf_file(info(kind=5), counts=(1, 0), data=bytes(16)), "unknown type 5"),
+        (
+            gguf_file(info(dims=(100,), kind=12), counts=(1, 0), data=bytes(144)),
+            "do not divide into Q4_K blocks of 256",
+        ),
+        (gguf_file(info(offset=32), counts=(1, 0), data=bytes(64)), "begins at 32, not at the end"),
+        (gguf_file(info(offset=2**64 - 32), counts=(1, 0), data=bytes(64)), "not at the end"),
+        (gguf_file(info() + info(), counts=(2, 0), data=bytes(64)), "'t' occurs twice"),
+        (gguf_file(info() + info("u"), counts=(2, 0), data=bytes(64)), "begins at 0, inside"),
+        (
+            gguf_file(info() + info("u", offset=16), counts=(2, 0), data=bytes(64)),
+            "begins at 16, not at the end",
+        ),
+        (
+            gguf_file(info() + info("u", offset=64), counts=(2, 0), data=bytes(96)),
+            "begins at 64, not at the end",
+        ),
+    ],
+    ids=by_message,
+)
+def test_a_hostile_gguf_file_gets_one_clear_line(tmp_path, raw, message):
+    with pytest.raises(ValueError, match=message) as error:
+        read_gguf_header(write(tmp_path / "x.gguf", raw))
+    assert "\n" not in str(error.value) and len(str(error.value)) < len(str(tmp_path)) + 250
+    assert peak_of(read_gguf_header, tmp_path / "x.gguf") < 400_000
+
+
+def test_gguf_files_at_the_edge_of_the_rules_are_read(tmp_path):
+    assert read_gguf_header(write(tmp_path / "a", gguf_file())).tensors == {}
+    vocabulary_only = gguf_file(counts=(0, 1), keys=key("k", 8, text("v")))
+    assert read_gguf_header(write(tmp_path / "b", vocabulary_only)).metadata == {"k": "v"}
+    # The last tensor may end with or without padding; a tensor may be empty or a scalar.
+    for data in (bytes(36), bytes(64)):
+        tensors = info() + info("e", (0, 3), 0, 32) + info("u", (), 0, 32)
+        header = read_gguf_header(write(tmp_path / "c", gguf_file(tensors, counts=(3, 0), data=data)))
+        assert list(header.tensors) == ["t", "e", "u"] and header.tensors["u"].nbytes == 4
+
+
+@settings(IN_FOLDER, max_examples=400)
+@given(seed=st.integers(0, 2**32))
+def test_a_mutated_gguf_file_parses_or_is_refused(tmp_path, seed):
+    good = tmp_path / "good.gguf"
+    if not good.exists():
+        written_by_the_package(good)
+    path = write(tmp_path / "x.gguf", mutate(good.read_bytes(), seed, header=800))
+    try:
+        header = read_gguf_header(path)
+    except ValueError:
+        return
+    same_as_the_package(path, header)
+
+
+# ------------------------------------------------------------------ the box and the sizes
+
+
+def test_every_tensor_of_the_families_belongs_to_a_part():
+    with torch.device("meta"):
+        models = [
+            GPT2LMHeadModel(GPT2Config(n_layer=1)),
+            LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, tie_word_embeddings=False)),
+        ]
+    for model in models:
+        parts = {part_of(name) for name in model.state_dict()}
+        assert {"embedding", "attention", "MLP", "norms"} <= parts and "other" not in parts
+    assert part_of("h.3.attn.bias") == "other"
+    for shape in (SHAPES["gpt2"], SHAPES["qwen2.5-7b"]):
+        assert all(part_of(t.name) == t.part for t in shape.tensors())
+
+
+def test_boxes_of_both_formats_hold_the_same_model(tmp_path, gpt2_folder):
+    gpt2_to_gguf(gpt2_folder, tmp_path / "x.gguf")
+    ours, theirs = open_safetensors(checkpoint_files(gpt2_folder)), open_gguf(tmp_path / "x.gguf")
+    assert ours.parameters == theirs.parameters
+    assert ours.vocabulary == theirs.vocabulary and ours.architecture == theirs.architecture == "gpt2"
+    for name, value in theirs.hyperparameters.items():
+        assert ours.hyperparameters[name] == value
+    assert ours.total_bytes == sum(
+        f.stat().st_size for f in gpt2_folder.iterdir() if f.name != "generation_config.json"
+    )
+    assert theirs.total_bytes == (tmp_path / "x.gguf").stat().st_size
+
+
+def test_control_codes_in_names_never_reach_the_terminal():
+    assert visible("a\x1b[31mb\n") == "a?[31mb?"
+
+
+LLAMA2_13B = ModelShape("13b", "llama", 32000, 5120, 40, 40, 40, 128, 13824, 4096, tied=False)
+LLAMA2_70B = replace(SHAPES["llama-3-70b"], vocab_size=32000)
+
+
+@pytest.mark.parametrize(
+    ("shape", "bits"),  # what llama.cpp publishes for its own files (tools/quantize/README.md)
+    [(SHAPES["llama-2-7b"], 4.84), (LLAMA2_13B, 4.83), (LLAMA2_70B, 4.80), (SHAPES["llama-3-8b"], 4.89)],
+)
+def test_bits_of_q4_k_m_are_those_that_llama_cpp_reports(shape, bits):
+    assert 8 * weight_bytes(shape, "Q4_K_M") / shape.num_parameters == pytest.approx(bits, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),  # sizes of published Q4_K_M files, which also hold a vocabulary of up to 8 MB
+    [("llama-2-7b", 4.08), ("mistral-7b", 4.37), ("llama-3-8b", 4.92), ("llama-3-70b", 42.52),
+     ("llama-3.2-3b", 2.02), ("tinyllama-1.1b", 0.669), ("qwen2.5-7b", 4.68)],
+)  # fmt: skip
+def test_sizes_of_q4_k_m_are_those_of_published_files(name, gigabytes):
+    size = weight_bytes(SHAPES[name], "Q4_K_M") / 1e9
+    assert gigabytes - 0.012 < size < gigabytes + 0.006
+
+
+def test_q4_k_m_types_follow_the_recipe():
+    llama, gpt2xl = SHAPES["llama-2-7b"], SHAPES["gpt2-xl"]
+    types = {t.name: q4_k_m_type(t, llama) for t in llama.tensors()}
+    assert types["token_embd.weight"] == "Q4_K" and types["output.weight"] == "Q6_K"
+    assert types["blk.0.attn_norm.weight"] == "F32" and types["blk.0.attn_q.weight"] == "Q4_K"
+    generous = [i for i in range(32) if types[f"blk.{i}.ffn_down.weight"] == "Q6_K"]
+    assert generous == [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31]
+    assert (
+        q4_k_m_type(TensorSpec("blk.0.ffn_up.weight", (6400, 1600), "MLP", 0), gpt2xl) == "Q5_0"
+    )  # 1600 % 256
+    assert sum(q4_k_m_mix(llama).values()) == llama.num_parameters
+
+
+def test_plain_precisions_are_parameters_times_bytes():
+    shape = SHAPES["llama-3-8b"]
+    for precision, size in {"FP32": 4, "fp16": 2, "BF16": 2, "int8": 1, "FP8": 1}.items():
+        assert weight_bytes(shape, precision) == size * shape.num_parameters
+    with pytest.raises(ValueError, match="unknown precision 'INT3'"):
+        weight_bytes(shape, "INT3")
+
+
+def test_layers_from_a_published_total():
+    assert layers_from_total(SHAPES["llama-3.2-3b"], 3.21e9) == 28
+    assert layers_from_total(SHAPES["gpt2"], 124e6) == 12
+
+
+# ------------------------------------------------------------------ the script
+
+
+def claims_in(tmp_path, argv) -> dict:
+    report = tmp_path / "report.json"
+    assert main([*argv, "--quick", "--json", str(report), "--figures", str(tmp_path)]) == 0
+    assert (tmp_path / "model_file_anatomy.png").stat().st_size > 10_000
+    return {p["claim"]: p for p in json.loads(report.read_text())["predictions"]}
+
+
+def test_the_script_checks_its_claims(tmp_path):
+    claims = claims_in(tmp_path, [])
+    assert {"7b-by-precision", "file-layout", "llama32-3b-layers", "llama70b-shape"} <= set(claims)
+    assert (
+        claims["llama32-3b-layers"]["verdict"] == "corrected"
+        and claims["llama32-3b-layers"]["measured"] == 28
+    )
+    assert claims["llama70b-shape"]["measured"] == [80, 64]
+    assert claims["7b-by-precision"]["verdict"] == "reproduced"
+    assert all(p["holds"] for p in claims.values())
+
+
+def test_the_script_opens_other_models_and_files(tmp_path, gpt2_folder, capsys):
+    llama = tmp_path / "llama"
+    LlamaForCausalLM(LlamaConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+                                 num_key_value_heads=2, vocab_size=300)).save_pretrained(llama)  # fmt: skip
+    BPETokenizer.train(["the dog"], 258).save(llama / "tokenizer.json")
+    assert claims_in(tmp_path, ["--model", str(llama)])["parameters-from-config"]["holds"]
+    gpt2_to_gguf(gpt2_folder, tmp_path / "x.gguf")
+    assert claims_in(tmp_path, ["--file", str(tmp_path / "x.gguf")])["file-layout"]["holds"]
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "bert", "vocab_size": 5}'
+    )  # of another kind: still shown
+    save_file({"bert.\x1b[31mx": torch.zeros(2)}, tmp_path / "y.safetensors")
+    assert "7b-by-precision" in claims_in(tmp_path, ["--file", str(tmp_path / "y.safetensors")])
+    assert "\x1b[31mx" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--file", "nowhere.gguf"], "no file at nowhere.gguf"),
+        (["--file", "model.bin"], "unknown ending"),
+        (["--file", "{tmp}/bad.gguf"], "not a sound GGUF file"),
+        (["--file", "{tmp}/bad.safetensors"], "announces a header"),
+        (["--model", "{tmp}/nothing"], "no model folder"),
+        (["--model", "{tmp}"], "no config.json"),
+    ],
+)
+def test_a_mistake_ends_in_one_line(tmp_path, capsys, argv, message):
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF\3\0\0\0" + b"\xff" * 40)
+    (tmp_path / "bad.safetensors").write_bytes(b"\xff" * 40)
+    assert main([a.format(tmp=tmp_path) for a in argv]) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1 and "Traceback" not in err
+
+
+def test_a_folder_without_weights_is_named(tmp_path, capsys):
+    (tmp_path / "config.json").write_text((find_model("tales") / "config.json").read_text())
+    assert main(["--model", str(tmp_path)]) == 2
+    assert "no model.safetensors" in capsys.readouterr().err
