@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -49,7 +50,9 @@ def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int
         name = f"{script.parent.name}/{script.name}"
         console.rule(f"[bold cyan]{number} of {len(scripts)}  {name}", style="cyan", align="left")
         began = time.perf_counter()
-        code = subprocess.run([sys.executable, str(script), *passed_on], cwd=ROOT).returncode
+        code = subprocess.run(
+            [sys.executable, str(script), *passed_on], env=os.environ | {"INFERENCE_LAB_RUN": "1"}
+        ).returncode
         outcomes.append((script, code, time.perf_counter() - began))
         if code == 130:
             break  # Ctrl-C means all of it
@@ -116,8 +119,6 @@ def show_doctor(console: Console) -> int:
 
 def fetch(console: Console, name: str) -> int:
     """Fetch a model from the hub once, so that it can be used offline later."""
-    import os
-
     from labkit.models import find_model
 
     # Someone who types "fetch" wants the network, whatever the shell was set to.

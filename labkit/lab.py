@@ -287,14 +287,23 @@ def _writing(path: Path, write: Callable[[], Any]) -> None:
 
 
 def build_parser(script: Path, doc: str, options: Sequence[str]) -> argparse.ArgumentParser:
-    """The shared options. `options` names those of OPTIONS that this script honours."""
+    """The shared options. `options` names those of OPTIONS that this script honours.
+
+    Under `lab run` (which sets INFERENCE_LAB_RUN) the other shared ones are taken as well and ignored, so
+    that one command line serves all scripts. A misspelt option is an error either way.
+    """
     parser = argparse.ArgumentParser(
         prog=f"python {script.parent.name}/{script.name}",
         description=inspect.cleandoc(doc),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        conflict_handler="resolve",  # a script may have a --model of its own
+        allow_abbrev=False,
     )
-    for name in options:
-        parser.add_argument(f"--{name}", **OPTIONS[name])
+    for name, settings in OPTIONS.items():
+        if name in options:
+            parser.add_argument(f"--{name}", **settings)
+        elif os.environ.get("INFERENCE_LAB_RUN"):
+            parser.add_argument(f"--{name}", **(settings | {"help": argparse.SUPPRESS}))
     parser.add_argument(
         "--predict", action="store_true", help="asks for your own guess before each result, and scores it"
     )

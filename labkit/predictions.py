@@ -136,7 +136,8 @@ def show_value(value: Any, unit: str = "") -> str:
         else:
             text = f"{value:.1e}"
     elif isinstance(value, (list, tuple)):
-        text = " / ".join(show_value(v) for v in value)
+        ids = all(type(v) is int and v < 100_000 for v in value)  # token ids and shapes: no thousands commas
+        text = " / ".join(str(v) if ids else show_value(v) for v in value)
     else:
         text = str(value)
     return f"{text} {unit}" if unit and value is not None else text

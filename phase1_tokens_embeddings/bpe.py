@@ -23,6 +23,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 import regex
 
@@ -31,9 +32,10 @@ Pair = tuple[int, int]
 # GPT-2 first cuts text into pieces, and merges never cross a cut. So "dog" and "dog." share the token
 # for "dog". In order: English endings ('s, 'll, ...), letters, digits, other signs (each with one
 # leading space), and white space. The space *before* a word belongs to it: " dog" is one token.
-GPT2_SPLIT_PATTERN = (
-    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-)
+# What is a letter (\p{L}) or a digit (\p{N}) is for the Unicode tables of the `regex` module to say. They
+# may be newer than those inside tiktoken or `tokenizers`: a character that joined Unicode lately can be
+# cut elsewhere there, and get other ids. Decoding gives the same text all the same.
+GPT2_SPLIT_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
 def count_words(texts: Iterable[str], split_pattern: str = GPT2_SPLIT_PATTERN) -> Counter[str]:
@@ -45,8 +47,39 @@ def count_words(texts: Iterable[str], split_pattern: str = GPT2_SPLIT_PATTERN) -
     split = regex.compile(split_pattern)
     words: Counter[str] = Counter()
     for text in texts:
-        words.update(split.findall(text))
+        words.update(split_words(split, without_lone_surrogates(text)))
     return words
+
+
+def split_words(split: regex.Pattern[str], text: str) -> list[str]:
+    """Cut text at the matches of a split pattern. Joined, the pieces are the text again.
+
+    GPT-2's pattern matches every character, so its matches are all there is. A pattern from a file
+    may leave gaps; the text between two matches is then a piece too, and nothing gets lost.
+    """
+    if not split.groups:
+        words = split.findall(text)
+        if "".join(words) == text:
+            return words
+    words, end = [], 0
+    for match in split.finditer(text):
+        words += [text[end : match.start()], match.group()]
+        end = match.end()
+    words.append(text[end:])
+    return [word for word in words if word]
+
+
+def without_lone_surrogates(text: str) -> str:
+    """Replace halves of UTF-16 pairs by U+FFFD. They are no characters and have no UTF-8 bytes.
+
+    Python strings can hold them, for instance after `json.loads('"\\ud83d"')`. Two halves that stand
+    together become the character that they spell. tiktoken does the same.
+    """
+    try:
+        text.encode("utf-8")
+        return text
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def learn_merges(
@@ -71,7 +104,7 @@ def learn_merges(
     counts: dict[Pair, int] = defaultdict(int)
     where: dict[Pair, set[int]] = defaultdict(set)
     for index, ids in enumerate(sequences):
-        for pair in zip(ids, ids[1:]):
+        for pair in pairwise(ids):
             counts[pair] += weights[index]
             where[pair].add(index)
 
@@ -97,9 +130,9 @@ def learn_merges(
             old = sequences[index]
             new = merge_pair(old, pair, new_id)
             weight = weights[index]
-            for gone in zip(old, old[1:]):
+            for gone in pairwise(old):
                 change[gone] -= weight
-            for come in zip(new, new[1:]):
+            for come in pairwise(new):
                 change[come] += weight
                 where[come].add(index)
             sequences[index] = new

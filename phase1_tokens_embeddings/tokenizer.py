@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -20,10 +21,14 @@ from phase1_tokens_embeddings.bpe import (
     apply_merges,
     count_words,
     learn_merges,
+    split_words,
+    without_lone_surrogates,
 )
 
 END_OF_TEXT = "<|endoftext|>"
-_CACHE_LIMIT = 100_000  # words; keeps a long-running server's memory bounded
+# Words met once are remembered. Both limits keep a long-running server's memory bounded.
+_CACHE_WORDS = 100_000
+_CACHE_WORD_LENGTH = 64  # characters
 
 
 class BPETokenizer:
@@ -36,6 +41,11 @@ class BPETokenizer:
             and never come out of ordinary text.
         split_pattern: regular expression that cuts text into words.
         whole_words_first: a word that is a token is taken as it is, merges or not (Llama 3 does so).
+        unicode_form: bring text into this Unicode normal form first, such as "NFC" (Qwen does so): "e"
+            followed by a combining accent becomes the one character "é". None leaves text as it is.
+
+    Raises:
+        ValueError: a single byte has no token, or a merge makes bytes that are no token.
 
     >>> tok = BPETokenizer.train(["low low lower"], vocab_size=260)
     >>> [tok.decode([i]) for i in tok.encode("lower low")]
@@ -49,15 +59,17 @@ class BPETokenizer:
         special_tokens: dict[str, int],
         split_pattern: str = GPT2_SPLIT_PATTERN,
         whole_words_first: bool = False,
+        unicode_form: Literal["NFC", "NFD", "NFKC", "NFKD"] | None = None,
     ) -> None:
         self.token_bytes = list(token_bytes)
         self.merges = list(merges)
         self.special_tokens = dict(special_tokens)
         self.split_pattern = split_pattern
         self.whole_words_first = whole_words_first
+        self.unicode_form = unicode_form
 
-        special_ids = set(self.special_tokens.values())
-        self.id_of_bytes = {b: i for i, b in enumerate(token_bytes) if i not in special_ids}
+        self._special_ids = frozenset(self.special_tokens.values())
+        self.id_of_bytes = {b: i for i, b in enumerate(self.token_bytes) if i not in self._special_ids}
         missing = [b for b in range(256) if bytes([b]) not in self.id_of_bytes]
         if missing:
             raise ValueError(
@@ -65,11 +77,18 @@ class BPETokenizer:
                 "not a byte-level BPE tokenizer"
             )
         self._byte_id = [self.id_of_bytes[bytes([b])] for b in range(256)]
-        self._merge_rank = {
-            (a, b): (rank, self.id_of_bytes[self.token_bytes[a] + self.token_bytes[b]])
-            for rank, (a, b) in enumerate(self.merges)
-        }
-        self._split = regex.compile(split_pattern)
+        self._merge_rank: dict[Pair, tuple[int, int]] = {}  # pair -> (rank, id of the merged token)
+        for rank, (a, b) in enumerate(self.merges):
+            merged = self.token_bytes[a] + self.token_bytes[b]
+            if merged not in self.id_of_bytes:
+                raise ValueError(f"merge number {rank} makes {merged!r}, which the vocabulary does not hold")
+            self._merge_rank[a, b] = (rank, self.id_of_bytes[merged])
+        try:
+            self._split = regex.compile(split_pattern)
+        except regex.error as error:
+            raise ValueError(
+                f"no regular expression: the split pattern {split_pattern!r} ({error})"
+            ) from None
         self._word_cache: dict[str, list[int]] = {}
 
     # ------------------------------------------------------------------ making one
@@ -91,8 +110,13 @@ class BPETokenizer:
             on_merge: called as `on_merge(i, (left id, right id), count)` after each merge.
 
         Raises:
-            ValueError: `vocab_size` leaves no room for the 256 bytes and the special tokens.
+            ValueError: `vocab_size` leaves no room for the 256 bytes and the special tokens, a special
+                token is empty or given twice, or `texts` is one string.
         """
+        if isinstance(texts, str):  # it would be taken as a list of single characters
+            raise ValueError("texts is a single string: give a list of texts, such as [text]")
+        if "" in special_tokens or len(set(special_tokens)) < len(special_tokens):
+            raise ValueError(f"special tokens must be different and not empty: {list(special_tokens)}")
         num_merges = vocab_size - 256 - len(special_tokens)
         if num_merges < 0:
             raise ValueError(
@@ -101,7 +125,7 @@ class BPETokenizer:
             )
         pieces = texts
         if special_tokens:
-            cut = regex.compile("|".join(regex.escape(s) for s in special_tokens))
+            cut = regex.compile(_any_of(special_tokens))
             pieces = (piece for text in texts for piece in cut.split(text))
         merges = learn_merges(count_words(pieces), num_merges, on_merge)
 
@@ -114,7 +138,15 @@ class BPETokenizer:
 
     @classmethod
     def from_file(cls, path: str | Path) -> BPETokenizer:
-        """Read a Hugging Face `tokenizer.json` of the byte-level BPE kind (GPT-2, Llama 3, Qwen)."""
+        """Read a Hugging Face `tokenizer.json` of the byte-level BPE kind (GPT-2, Llama 3, Qwen).
+
+        All added tokens of the file count as special. Its post-processor is left out: some models want
+        a token for the beginning of a text, and that is for the caller to put there.
+
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: not JSON, not byte-level BPE, or it asks for a step that is not implemented here.
+        """
         from phase1_tokens_embeddings.tokenizer_files import read_tokenizer_json
 
         return read_tokenizer_json(Path(path))
@@ -124,6 +156,10 @@ class BPETokenizer:
         """Take over a vocabulary of tiktoken, such as "gpt2" (50,257 tokens).
 
         tiktoken fetches the vocabulary once and keeps it; `TIKTOKEN_CACHE_DIR` says where.
+
+        Raises:
+            ValueError: tiktoken knows no vocabulary of this name.
+            ConnectionError: it is not on this machine and cannot be fetched.
         """
         from phase1_tokens_embeddings.tokenizer_files import from_tiktoken
 
@@ -148,9 +184,7 @@ class BPETokenizer:
         """Id of `<|endoftext|>`, or None if this vocabulary has no such token."""
         return self.special_tokens.get(END_OF_TEXT)
 
-    def encode(
-        self, text: str, allowed_special: Collection[str] | Literal["all"] = frozenset()
-    ) -> list[int]:
+    def encode(self, text: str, allowed_special: Collection[str] | Literal["all"] = frozenset()) -> list[int]:
         """Turn text into token ids.
 
         By default special tokens are not recognised in text: a user who types "<|endoftext|>" gets
@@ -159,16 +193,17 @@ class BPETokenizer:
 
         A lone surrogate (half of a UTF-16 pair, not a character) becomes U+FFFD, as in tiktoken.
         """
-        allowed = self.special_tokens if allowed_special == "all" else allowed_special
+        if allowed_special == "all":
+            allowed = list(self.special_tokens)
+        else:
+            allowed = [allowed_special] if isinstance(allowed_special, str) else list(allowed_special)
         if unknown := [name for name in allowed if name not in self.special_tokens]:
-            raise ValueError(
-                f"{unknown[0]!r} is not a special token here: {', '.join(self.special_tokens)}"
-            )
+            known = ", ".join(self.special_tokens) or "none"
+            raise ValueError(f"{unknown[0]!r} is not a special token of this vocabulary; it has: {known}")
         if not allowed:
             return self._encode_ordinary(text)
         ids: list[int] = []
-        names = "|".join(regex.escape(s) for s in sorted(allowed, key=len, reverse=True))
-        for piece in regex.split(f"({names})", text):
+        for piece in regex.split(f"({_any_of(allowed)})", text):
             if piece in allowed:
                 ids.append(self.special_tokens[piece])
             else:
@@ -176,15 +211,18 @@ class BPETokenizer:
         return ids
 
     def _encode_ordinary(self, text: str) -> list[int]:
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        text = without_lone_surrogates(text)
+        if self.unicode_form:
+            text = unicodedata.normalize(self.unicode_form, text)
         ids: list[int] = []
-        for word in self._split.findall(text):
+        for word in split_words(self._split, text):
             known = self._word_cache.get(word)
             if known is None:
                 known = self._encode_word(word.encode("utf-8"))
-                if len(self._word_cache) >= _CACHE_LIMIT:
-                    self._word_cache.clear()
-                self._word_cache[word] = known
+                if len(word) <= _CACHE_WORD_LENGTH:
+                    if len(self._word_cache) >= _CACHE_WORDS:
+                        self._word_cache.clear()
+                    self._word_cache[word] = known
             ids.extend(known)
         return ids
 
@@ -203,16 +241,21 @@ class BPETokenizer:
         Raises:
             ValueError: an id is outside the vocabulary.
         """
-        special = set(self.special_tokens.values()) if skip_special_tokens else ()
+        skipped = self._special_ids if skip_special_tokens else ()
         parts = []
         for i in ids:
             if not 0 <= i < len(self.token_bytes):
                 raise ValueError(
                     f"token id {i} is outside the vocabulary: ids go from 0 to {self.vocab_size - 1}"
                 )
-            if i not in special:
+            if i not in skipped:
                 parts.append(self.token_bytes[i])
         return b"".join(parts)
+
+
+def _any_of(names: Iterable[str]) -> str:
+    """A regular expression for any of these; of two that begin alike the longer one wins."""
+    return "|".join(regex.escape(name) for name in sorted(names, key=len, reverse=True))
 
 
 class StreamDecoder:

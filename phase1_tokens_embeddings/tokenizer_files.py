@@ -39,10 +39,17 @@ def printable(token: bytes) -> str:
 
 
 def to_tokenizer_json(tok: BPETokenizer) -> dict[str, Any]:
-    """The tokenizer as a tokenizer.json document (the format of Hugging Face's `tokenizers`)."""
+    """The tokenizer as a tokenizer.json document (the format of Hugging Face's `tokenizers`).
+
+    Raises:
+        ValueError: a special token is called as an ordinary token is written: the format finds tokens by
+            name. "é", for instance, is how it writes the single byte E9.
+    """
     special_ids = set(tok.special_tokens.values())
     names = [printable(b) for b in tok.token_bytes]
     vocab = {name: i for i, name in enumerate(names) if i not in special_ids}
+    if taken := [name for name in tok.special_tokens if name in vocab]:
+        raise ValueError(f"tokenizer.json cannot hold the special token {taken[0]!r}: a token has that name")
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     if tok.split_pattern == GPT2_SPLIT_PATTERN:
         split: dict[str, Any] = byte_level | {"use_regex": True}
@@ -70,7 +77,7 @@ def to_tokenizer_json(tok: BPETokenizer) -> dict[str, Any]:
             }
             for name, i in sorted(tok.special_tokens.items(), key=lambda item: item[1])
         ],
-        "normalizer": None,
+        "normalizer": {"type": tok.unicode_form} if tok.unicode_form else None,
         "pre_tokenizer": split,
         "post_processor": None,
         "decoder": byte_level | {"use_regex": True},
@@ -92,6 +99,8 @@ def to_tokenizer_json(tok: BPETokenizer) -> dict[str, Any]:
 def read_tokenizer_json(path: Path) -> BPETokenizer:
     """Read a tokenizer.json.
 
+    What this course does not implement is refused. To ignore it would give wrong ids without a word.
+
     Raises:
         FileNotFoundError: no such file.
         ValueError: not JSON, not byte-level BPE, or parts that do not fit together.
@@ -100,59 +109,96 @@ def read_tokenizer_json(path: Path) -> BPETokenizer:
         raise FileNotFoundError(f"no tokenizer at {path}: expected a file called tokenizer.json")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        model = document["model"]
-        kind = model.get("type", "BPE")
-        if kind != "BPE" or model.get("byte_fallback"):
-            raise ValueError(
-                f"{path}: its model is {kind}{' with byte fallback' * (kind == 'BPE')}; this course "
-                "reads byte-level BPE (GPT-2, Llama 3, Qwen)"
-            )
-        return _from_document(document)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}): fetch or write it again") from None
-    except (KeyError, TypeError, AttributeError) as error:
+    try:
+        return _from_document(document)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{path} is not a tokenizer.json of the BPE kind: {error!r}") from None
 
 
 def _from_document(document: dict[str, Any]) -> BPETokenizer:
     model = document["model"]
-    special = {t["content"]: t["id"] for t in document.get("added_tokens", [])}
-    size = 1 + max([*model["vocab"].values(), *special.values()])
-    token_bytes: list[bytes | None] = [None] * size
-    for name, i in model["vocab"].items():
+    kind = model.get("type", "BPE")
+    if kind != "BPE":
+        raise ValueError(f"its model is {kind}; this course reads byte-level BPE (GPT-2, Llama 3, Qwen)")
+    for option in ("byte_fallback", "dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(option):
+            raise ValueError(f"its model asks for {option}, which byte-level BPE as in GPT-2 does not have")
+
+    vocab = model["vocab"]
+    special = {t["content"]: t["id"] for t in document.get("added_tokens") or []}
+    tokens: dict[int, bytes] = {}
+    for name, i in vocab.items():
         if name not in special:
-            token_bytes[i] = bytes(CHAR_TO_BYTE[char] for char in name)
+            tokens[i] = _bytes_of(name)
+        elif special[name] != i:
+            raise ValueError(
+                f"its added token {name!r} has the id {special[name]}, but {i} in the vocabulary"
+            )
     for name, i in special.items():
-        token_bytes[i] = name.encode("utf-8")
-    if None in token_bytes:
-        raise ValueError(f"token id {token_bytes.index(None)} has no token: the vocabulary has a hole")
+        tokens[i] = name.encode("utf-8")
+    if sorted(tokens) != list(range(len(tokens))):
+        hole = next(i for i in range(len(tokens)) if i not in tokens)
+        raise ValueError(f"id {hole} has no token: the vocabulary has a hole")
 
     merges: list[Pair] = []
     for merge in model["merges"]:
-        a, b = merge.split(" ") if isinstance(merge, str) else merge  # older files: "a b"
-        merges.append((model["vocab"][a], model["vocab"][b]))
-        model["vocab"][a + b]  # a KeyError here: the merged token is missing
+        pair = merge.split(" ") if isinstance(merge, str) else merge  # older files: "a b"
+        if len(pair) != 2 or pair[0] not in vocab or pair[1] not in vocab:
+            raise ValueError(f"the merge {merge!r} does not join two tokens of the vocabulary")
+        merges.append((vocab[pair[0]], vocab[pair[1]]))
     return BPETokenizer(
-        [b for b in token_bytes if b is not None],
+        [tokens[i] for i in range(len(tokens))],
         merges,
         special,
         _split_pattern(document.get("pre_tokenizer")),
         bool(model.get("ignore_merges", False)),
+        _unicode_form(document.get("normalizer")),
     )
 
 
+def _bytes_of(name: str) -> bytes:
+    """The reverse of `printable`."""
+    try:
+        return bytes(CHAR_TO_BYTE[char] for char in name)
+    except KeyError as error:
+        raise ValueError(
+            f"not byte-level: in its token {name!r} the character {error} stands for no byte"
+        ) from None
+
+
 def _split_pattern(pre_tokenizer: dict[str, Any] | None) -> str:
+    """GPT-2's pattern inside a ByteLevel step, or (Llama 3, Qwen) a Split step before it."""
     steps = [pre_tokenizer] if pre_tokenizer else []
     if steps and steps[0]["type"] == "Sequence":
         steps = steps[0]["pretokenizers"]
-    if not any(step["type"] == "ByteLevel" for step in steps):
+    kinds = [step["type"] for step in steps]
+    if "ByteLevel" not in kinds:
         raise ValueError("its pre-tokenizer is not byte-level; this course reads GPT-2's kind of BPE")
-    for step in steps:
-        if step["type"] == "Split" and "Regex" in step["pattern"]:
-            return step["pattern"]["Regex"]
-        if step["type"] == "ByteLevel" and step.get("use_regex", True):
-            return GPT2_SPLIT_PATTERN
-    raise ValueError("its pre-tokenizer names no split pattern")
+    byte_level = steps[-1]
+    if byte_level.get("add_prefix_space"):
+        raise ValueError("it puts a space before each text (add_prefix_space), which this course does not")
+    if kinds == ["ByteLevel"] and byte_level.get("use_regex", True):
+        return GPT2_SPLIT_PATTERN
+    if kinds == ["Split", "ByteLevel"] and not byte_level.get("use_regex", True):
+        split = steps[0]
+        if "Regex" in split["pattern"] and split["behavior"] == "Isolated" and not split.get("invert"):
+            return split["pattern"]["Regex"]
+    raise ValueError(
+        f"its pre-tokenizer ({' + '.join(kinds)}) is of a kind this course does not read: it takes "
+        "ByteLevel alone, or one Split by a regular expression (Isolated) and then ByteLevel"
+    )
+
+
+def _unicode_form(normalizer: dict[str, Any] | None) -> Any:
+    if normalizer is None:
+        return None
+    if normalizer["type"] not in ("NFC", "NFD", "NFKC", "NFKD"):
+        raise ValueError(f"it changes text by a {normalizer['type']} step, which this course does not read")
+    return normalizer["type"]
 
 
 def from_tiktoken(name: str) -> BPETokenizer:
@@ -164,6 +210,7 @@ def from_tiktoken(name: str) -> BPETokenizer:
     """
     import requests
     import tiktoken
+    from tiktoken_ext import openai_public
 
     if name not in tiktoken.list_encoding_names():
         raise ValueError(f"tiktoken has no encoding {name!r}: {', '.join(tiktoken.list_encoding_names())}")
@@ -176,10 +223,12 @@ def from_tiktoken(name: str) -> BPETokenizer:
         ) from None
 
     ranks = encoding._mergeable_ranks  # tiktoken's README names these fields for extension
-    special = encoding._special_tokens
+    special = dict(encoding._special_tokens)
+    taken = {*ranks.values(), *special.values()}  # not every id: cl100k_base leaves a few free
     token_bytes: list[bytes] = [b""] * encoding.n_vocab
     for token, i in ranks.items():
         token_bytes[i] = token
+    special |= {f"<|unused_{i}|>": i for i in range(encoding.n_vocab) if i not in taken}
     for token, i in special.items():
         token_bytes[i] = token.encode("utf-8")
 
@@ -190,4 +239,9 @@ def from_tiktoken(name: str) -> BPETokenizer:
             if len(pair) != 2:
                 raise ValueError(f"tiktoken's {name!r}: token {new_id} does not come from one merge")
             known[pair[0], pair[1]] = (new_id, new_id)
-    return BPETokenizer(token_bytes, list(known), special, encoding._pat_str)
+    pattern = encoding._pat_str
+    if pattern == getattr(openai_public, "r50k_pat_str", None):
+        pattern = (
+            GPT2_SPLIT_PATTERN  # tiktoken words it for speed; tokenizer.json knows the plain one by name
+        )
+    return BPETokenizer(token_bytes, list(known), special, pattern)

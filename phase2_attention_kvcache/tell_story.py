@@ -111,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
     return run_lab(
         story,
         __doc__,
-        options=("model", "device", "dtype", "seed", "quick"),
+        options=("model", "device", "dtype", "seed"),
         add_arguments=add_arguments,
         argv=argv,
     )

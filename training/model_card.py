@@ -85,7 +85,8 @@ def draw_loss(log: list[dict], bits_per_byte: float, name: str):
 
 def write_sample(model: Transformer, tok: BPETokenizer, prompt: str, seed: int) -> str:
     pieces: list[str] = []
-    params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=120, seed=seed)
+    room = model.config.max_context - len(tok.encode(prompt))
+    params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=min(120, room), seed=seed)
     tell(model, tok, prompt, params, WordWrap(pieces.append, width=115))
     return "> " + f"**{prompt}**" + "".join(pieces).replace("\n", "\n> ")
 

@@ -46,6 +46,8 @@ DROPOUT = 0.1
 def read_documents(path: Path) -> list[str]:
     """All documents of a text file, or of the .txt files in a folder."""
     files = sorted(path.glob("**/*.txt")) if path.is_dir() else [path]
+    if absent := [file for file in files if not file.is_file()]:
+        raise SystemExit(f"there is no text file {absent[0]}: give a .txt file or a folder with some")
     texts = [file.read_text(encoding="utf-8") for file in files]
     documents = [piece.strip() for text in texts for piece in text.split(END_OF_TEXT)]
     documents = [d for d in documents if d]
@@ -117,7 +119,7 @@ def bits_per_byte(
     model: GPT2LMHeadModel,
     ids: np.ndarray,
     num_bytes: int,
-    window: int = CONTEXT,
+    window: int,
     limit: int | None = None,
 ) -> float:
     """Bits the model needs to store one byte of the text: -log2 p(text) / bytes.
@@ -275,7 +277,7 @@ def main() -> None:
         training_bytes=sum(len(d.encode()) for d in documents),
         valid_tokens=len(valid_ids),
         valid_bytes=valid_bytes,
-        valid_bits_per_byte=round(bits_per_byte(reloaded, valid_ids, valid_bytes), 4),
+        valid_bits_per_byte=round(bits_per_byte(reloaded, valid_ids, valid_bytes, CONTEXT), 4),
         seconds=round(seconds),
         machine=machine(device),
         gzip_bits_per_byte=gzip_bits_per_byte(valid_documents),

@@ -137,6 +137,15 @@ def test_help_teaches(capsys):
     assert end.value.code == 0 and "It teaches." in out and "--predict" in out and "--model" not in out
 
 
+def test_under_lab_run_options_for_other_scripts_are_taken_but_typos_are_not(monkeypatch):
+    with pytest.raises(SystemExit):
+        run(lambda lab: None, "--device", "cpu")
+    monkeypatch.setenv("INFERENCE_LAB_RUN", "1")
+    assert run(lambda lab: None, "--device", "cpu", "--model", "tales") == 0
+    with pytest.raises(SystemExit):
+        run(lambda lab: None, "--devise", "cpu")
+
+
 def test_a_table_fits_the_page(capsys):
     run(lambda lab: lab.table("t", ["a", "b"], [["word " * 60, 1234567]], note="n"))
     out = capsys.readouterr().out

@@ -1,6 +1,10 @@
 """Caches and generation: the same tokens whatever remembers them, and work that is counted right."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +14,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from labkit.models import find_model
+from labkit.paths import ROOT
 from phase2_attention_kvcache import kv_cache, tell_story
 from phase2_attention_kvcache.attention import attention
 from phase2_attention_kvcache.caches import ContiguousKVCache, NoCache, causal_attention
@@ -211,6 +216,26 @@ def test_word_wrap_keeps_the_text_and_the_width(words):
         wrap(word)
     text = "".join(written)
     assert text.replace("\n", " ").split() == "".join(words).replace("\n", " ").split()
+
+
+def test_a_model_folder_without_a_tokenizer_is_named(capsys, tmp_path):
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(find_model("tales-draft") / name, tmp_path)
+    assert tell_story.main(["--model", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "tokenizer.json" in error and error.count("\n") == 1
+
+
+def test_gpt2_without_a_network_is_one_line(tmp_path):
+    environment = os.environ | {
+        "HF_HUB_OFFLINE": "0",
+        "HF_HOME": str(tmp_path),
+        "HF_ENDPOINT": "http://127.0.0.1:9",
+    }
+    script = [sys.executable, str(ROOT / "phase2_attention_kvcache" / "tell_story.py"), "--model", "gpt2"]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "hub cannot be reached" in done.stderr and "--model tales" in done.stderr
 
 
 def test_story_script(capsys):

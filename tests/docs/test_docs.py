@@ -1,0 +1,59 @@
+"""What the READMEs promise is there: links, figures, scripts. And the project speaks of itself only."""
+
+import re
+import subprocess
+
+import pytest
+
+from labkit.catalog import SCRIPTS
+from labkit.paths import ROOT
+
+READMES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *ROOT.glob("phase*/README.md"),
+    *ROOT.glob("labkit/models/*/README.md"),
+]
+
+
+@pytest.mark.parametrize("file", READMES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_links_and_figures_exist(file):
+    targets = re.findall(r"\]\(([^)#]+)\)", file.read_text(encoding="utf-8"))
+    for target in targets:
+        if not target.startswith("http"):
+            assert (file.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("phase", SCRIPTS)
+def test_a_phase_readme_presents_each_of_its_scripts(phase):
+    text = (ROOT / phase / "README.md").read_text(encoding="utf-8")
+    for name in SCRIPTS[phase]:
+        assert f"`{name}`" in text
+
+
+@pytest.mark.parametrize("file", READMES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_scripts_that_a_readme_names_exist(file):
+    for path in re.findall(
+        r"python ((?:phase|docs|training|benchmarks)\S+\.py)", file.read_text(encoding="utf-8")
+    ):
+        assert (ROOT / path).is_file(), path
+
+
+def test_no_path_of_one_machine_is_in_the_tree():
+    """Absolute paths of the machine on which something was written break on every other one."""
+    done = subprocess.run(
+        ["git", "grep", "-nIE", r"/(tmp|root|home|Users)/[a-z]", "--", ".", ":!tests"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == ""
+
+
+def test_the_pipeline_is_drawn():
+    from docs import draw_pipeline
+
+    facts = draw_pipeline.compute()
+    assert len(facts["ids"]) == len(facts["tokens"]) == facts["attention"].shape[0]
+    assert facts["keys"].shape == (facts["layers"], len(facts["ids"]))
+    assert draw_pipeline.draw(facts).axes

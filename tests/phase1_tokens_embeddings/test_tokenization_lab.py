@@ -1,0 +1,261 @@
+"""The tokenization lab: its small library, its sample texts, its story and its errors."""
+
+import ast
+import json
+import math
+import unicodedata
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from labkit.models import has_gpt2_vocabulary
+from labkit.paths import EMBEDDED_MODELS
+from phase1_tokens_embeddings import tokenization_lab as lab
+from phase1_tokens_embeddings.token_density import (
+    CONTENT,
+    characters_that_fit,
+    measure_density,
+    read_texts,
+    sample_text,
+    share_of_blanks,
+)
+from phase1_tokens_embeddings.tokenization_lab import BPETokenizer, StreamDecoder
+
+CLAIMS = ["gpt2-vocab", "hello-ids", "unbelievable-ids", "prompt-ids", "density", "context-128k"]
+
+
+def run(tmp_path: Path, *options: str) -> tuple[int, dict]:
+    report = tmp_path / "report.json"
+    code = lab.main(["--quick", "--json", str(report), "--figures", str(tmp_path), *options])
+    return code, json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
+
+
+def by_claim(report: dict) -> dict[str, dict]:
+    return {p["claim"]: p for p in report["predictions"]}
+
+
+# ---------------------------------------------------------------------- the sample texts
+
+
+@pytest.mark.parametrize("name", CONTENT)
+def test_sample_texts(name):
+    text = sample_text(name)
+    assert 2_500 <= len(text.encode("utf-8")) <= 8_000
+    assert text == unicodedata.normalize("NFC", text)
+    assert "\N{REPLACEMENT CHARACTER}" not in text
+    assert text.endswith("\n")
+    names = {"chinese": "CJK", "hindi": "DEVANAGARI"}
+    letters = Counter(unicodedata.name(c).split()[0] for c in text if c.isalpha())
+    assert letters.most_common(1)[0][0] == names.get(name, "LATIN")
+
+
+def test_the_code_sample_is_python():
+    ast.parse(sample_text("code"))
+
+
+def test_the_story_is_one_story():
+    """The same paragraphs in three languages: else the comparison of their tokens means nothing."""
+    paragraphs = [sample_text(name).split("\n\n") for name in ("prose", "chinese", "hindi")]
+    assert len({len(p) for p in paragraphs}) == 1
+    assert all(paragraph.strip() for p in paragraphs for paragraph in p)
+
+
+# ---------------------------------------------------------------------- the small library
+
+
+def test_density_against_tiktoken(gpt2_vocabulary):
+    import tiktoken
+
+    reference = tiktoken.get_encoding("gpt2")
+    tok = BPETokenizer.from_tiktoken("gpt2")
+    for name in CONTENT:
+        text = sample_text(name)
+        found = measure_density(tok, text, parts=4)
+        cuts = [0, len(text) // 4, len(text) // 2, 3 * len(text) // 4, len(text)]
+        parts = [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+        densities = [len(part) / len(reference.encode_ordinary(part)) for part in parts]
+        assert found.tokens == len(reference.encode_ordinary(text))
+        assert found.mean == pytest.approx(len(text) / found.tokens)
+        assert (found.lowest, found.highest) == pytest.approx((min(densities), max(densities)))
+
+
+def test_density_of_one_token_per_byte():
+    tok = BPETokenizer.train([""], 257)
+    found = measure_density(tok, "aaaa" + "é" * 4, parts=2)
+    assert (found.characters, found.tokens, found.lowest, found.highest) == (8, 12, 0.5, 1.0)
+    with pytest.raises(ValueError, match="a text of 1 characters cannot be cut into 8 parts"):
+        measure_density(tok, "a")
+
+
+def test_filling_a_context_and_blanks():
+    tok = BPETokenizer.train([""], 257)
+    assert characters_that_fit(tok, "abc", 1000) == 1000
+    assert characters_that_fit(tok, "é", 1000) == 500
+    assert share_of_blanks(tok, "    a\n b") == pytest.approx(5 / 8)
+
+
+def test_first_merges():
+    tok = BPETokenizer.train(["low low lower"] * 3, 262)
+    lengths = [len(lab.with_first_merges(tok, k).encode("low lower")) for k in range(len(tok.merges) + 1)]
+    assert lengths[0] == 9
+    assert lengths == sorted(lengths, reverse=True)
+    assert lab.with_first_merges(tok, len(tok.merges)).encode("low lower") == tok.encode("low lower")
+
+
+def test_showing_tokens():
+    tok = BPETokenizer.train(["ab ab"], 258)
+    assert lab.show_tokens(tok, tok.encode("ab \n\té")) == "ab|_|\\n|\\t|<C3>|<A9>"
+
+
+def test_stream_steps():
+    tok = BPETokenizer.train([""], 257)
+    steps = lab.stream_steps(tok, "é!")
+    replaced = "\N{REPLACEMENT CHARACTER}"
+    assert steps == [(195, b"\xc3", replaced, ""), (169, b"\xa9", replaced, "é"), (33, b"!", "!", "!")]
+    assert StreamDecoder(tok).finish() == ""
+
+
+def test_reading_texts(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "two.md").write_bytes("\ufeffzwei é".encode())
+    (tmp_path / "one.txt").write_text("one", encoding="utf-8")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\0")
+    assert read_texts(tmp_path) == ["zwei é", "one"]
+    assert read_texts(str(tmp_path / "one.txt")) == ["one"]
+
+
+# ---------------------------------------------------------------------- the story
+
+
+def test_main(tmp_path, capsys):
+    code, report = run(tmp_path)
+    assert code == 0
+    found = by_claim(report)
+    assert set(CLAIMS) <= set(found)
+    assert (tmp_path / "token_density.png").stat().st_size > 10_000
+    assert "The sentence shrinks" in capsys.readouterr().out
+    rows = report["results"]["shrinking"]
+    assert rows[0] == [0, len(lab.SENTENCE)]
+    assert rows[-1][1] < len(lab.SENTENCE) / 3
+    assert all(p["holds"] in (True, None) for p in found.values() if p["kind"] == "structure")
+
+
+def test_main_with_gpt2s_vocabulary(tmp_path, capsys, gpt2_vocabulary):
+    import tiktoken
+
+    reference = tiktoken.get_encoding("gpt2")
+    code, report = run(tmp_path, "--model", "gpt2", "--price", "2.5")
+    found = by_claim(report)
+    assert code == 0
+    assert found["gpt2-vocab"]["measured"] == reference.n_vocab
+    for claim, text in [
+        ("hello-ids", "Hello"),
+        ("unbelievable-ids", "unbelievable"),
+        ("prompt-ids", "Make me sound smart"),
+    ]:
+        assert found[claim]["measured"] == reference.encode_ordinary(text)
+        assert found[claim]["verdict"] == "reproduced"
+    assert found["density"]["kind"] == "timing"
+    for value, name in zip(found["density"]["measured"], ("prose", "technical", "code"), strict=True):
+        text = sample_text(name)
+        assert value == pytest.approx(len(text) / len(reference.encode_ordinary(text)), abs=0.006)
+    prose = sample_text("prose")
+    filled = reference.decode(reference.encode_ordinary(prose * 400)[:128_000])
+    assert found["context-128k"]["measured"][0] == len(filled)
+    assert found["context-128k"]["verdict"] == "corrected"
+    assert list(report["results"]["density"]) == ["GPT-2"]
+    assert "$2.5 per million tokens is an assumption" in capsys.readouterr().out
+
+
+def test_main_without_gpt2s_vocabulary(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    assert not has_gpt2_vocabulary()
+    code, report = run(tmp_path)
+    assert code == 0
+    found = by_claim(report)
+    assert [found[claim]["verdict"] for claim in CLAIMS] == ["needs a download"] * len(CLAIMS)
+    assert all("lab fetch gpt2" in found[claim]["note"] for claim in CLAIMS)
+    assert list(report["results"]["density"]) == ["tales"]
+    capsys.readouterr()
+
+
+def test_main_with_a_text_of_ones_own(tmp_path, capsys):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "notes.md").write_text("One fish, two fish. Один, два. 一二三。\n" * 30, encoding="utf-8")
+    code, report = run(tmp_path, "--text", str(folder), "--sentence", "One fish", "--vocab-size", "4000")
+    out = capsys.readouterr().out
+    assert code == 0
+    assert "nothing was left to merge" in out
+    assert "your text" in out
+    assert report["results"]["training_bytes"] == (folder / "notes.md").stat().st_size
+    assert report["results"]["shrinking"][0] == [0, 8]
+
+
+@pytest.mark.parametrize("options", [("--vocab-size", "257"), ("--price", "0"), ("--sentence", "好🐐")])
+def test_main_at_its_limits(tmp_path, capsys, options):
+    assert run(tmp_path, *options)[0] == 0
+    capsys.readouterr()
+
+
+def test_main_with_a_text_too_short_to_cut(tmp_path, capsys):
+    (tmp_path / "tiny.txt").write_text("hi", encoding="utf-8")
+    assert run(tmp_path, "--text", str(tmp_path / "tiny.txt"))[0] == 0
+    capsys.readouterr()
+
+
+def test_predicting(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("builtins.input", lambda *_: "")
+    assert run(tmp_path, "--predict")[0] == 0
+    capsys.readouterr()
+
+
+# ---------------------------------------------------------------------- mistakes
+
+
+def file_with(tmp_path: Path, content: bytes) -> str:
+    path = tmp_path / "input.txt"
+    path.write_bytes(content)
+    return str(path)
+
+
+MISTAKES = {
+    "no such text": (lambda tmp: ["--text", str(tmp / "none.txt")], "no text at"),
+    "an empty text": (lambda tmp: ["--text", file_with(tmp, b" \n")], "holds no text"),
+    "not UTF-8": (lambda tmp: ["--text", file_with(tmp, b"caf\xe9 au lait")], "not UTF-8 text (byte 3)"),
+    "a binary file": (lambda tmp: ["--text", file_with(tmp, b"a\0b")], "is a binary file"),
+    "an empty folder": (lambda tmp: ["--text", str(tmp)], "no .txt, .md or .py file below"),
+    "a small vocabulary": (lambda _: ["--vocab-size", "100"], "vocab_size 100 is too small"),
+    "a negative vocabulary": (lambda _: ["--vocab-size", "-1"], "vocab_size -1 is too small"),
+    "an unknown model": (lambda _: ["--model", "./nowhere"], "no model folder at"),
+    "a model without tokenizer": (lambda tmp: ["--model", str(tmp)], "holds no tokenizer.json"),
+    "no price": (lambda _: ["--price", "nan"], "--price nan is no price"),
+    "a negative price": (lambda _: ["--price", "-1"], "--price -1.0 is no price"),
+    "no sentence": (lambda _: ["--sentence", " "], "--sentence is empty"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_mistakes_get_one_line(tmp_path, capsys, options, message):
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")  # makes tmp_path a model folder
+    code, _ = run(tmp_path, *options(tmp_path))
+    error = capsys.readouterr().err
+    assert code == 2
+    assert error.startswith("error:")
+    assert message in error
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+
+
+def test_a_tokenizer_from_a_model_folder(tmp_path, capsys):
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    tok = BPETokenizer.from_file(EMBEDDED_MODELS / "tales" / "tokenizer.json")
+    tok.save(tmp_path / "tokenizer.json")
+    code, report = run(tmp_path, "--model", str(tmp_path))
+    assert code == 0
+    density = report["results"]["density"][tmp_path.name]
+    expected = measure_density(tok, sample_text("prose"))
+    assert density["prose"]["mean"] == pytest.approx(expected.mean)
+    assert math.isfinite(report["results"]["megabytes_per_second"]["training"])
+    capsys.readouterr()

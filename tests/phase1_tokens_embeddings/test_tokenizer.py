@@ -1,0 +1,639 @@
+"""The tokenizer against tiktoken, `tokenizers`, transformers and a naive trainer."""
+
+import json
+import random
+import unicodedata
+from collections import Counter
+
+import pytest
+import regex
+import tokenizers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.paths import EMBEDDED_MODELS
+from phase1_tokens_embeddings.bpe import GPT2_SPLIT_PATTERN, apply_merges, merge_pair, split_words
+from phase1_tokens_embeddings.tokenizer import END_OF_TEXT, BPETokenizer, StreamDecoder
+
+# Written out as in OpenAI's encoder.py and Llama 3's tokenizer.json, not taken from the code under test.
+GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+# ---------------------------------------------------------------------- random text
+
+hard_pieces = st.sampled_from(
+    [
+        *["'s", "'S", "'ll", "'LL", "\u2019s", "'ſ", " '", "don't", "I'VE", "''"],
+        *[
+            " ",
+            "  ",
+            "    ",
+            "\n",
+            "\r\n",
+            "\t",
+            "\u00a0",
+            "\u2003",
+            "\u3000",
+            "\u200b",
+            "\x85",
+            "\x1c",
+            "\u2028",
+        ],
+        *["0", "12", "1234567", "٣", "Ⅷ", "½", "3.14", "1e-9", "१२"],
+        *["é", "e\u0301", "\u0301", "ﬁ", "ß", "İ", "क्षि", "มำ", "한국", "漢字", "ی\u200cه"],
+        *["🙂", "👩\u200d👩\u200d👧", "🇩🇪", "👍🏽", "❤\ufe0f", "\U0001f9ff\u200d"],
+        *["\x00", "\x07", "\x1b[0m", "\x7f", "\ufeff", "\ufffd", "\uffff", "\U0010ffff", "\U000e0041"],
+        *["the", " the", "The", "unbelievable", "x_1", "!!", " ?!", "<|endoftext|", "=====", "->"],
+    ]
+)
+# Not "Cn": `regex`, tiktoken and `tokenizers` carry Unicode tables of different years. A code point that one
+# of them knows as a new letter is no letter to the others, and they cut the text at different places.
+any_character = st.characters(exclude_categories=["Cs", "Cn"])
+runs = st.builds(lambda piece, times: piece * times, hard_pieces | any_character, st.integers(2, 60))
+unicode_text = st.lists(
+    hard_pieces | st.text(any_character, max_size=8) | runs | st.text(st.characters(max_codepoint=127)),
+    max_size=12,
+).map("".join)
+surrogates = st.characters(categories=["Cs"])
+text_with_surrogates = st.lists(unicode_text | surrogates, max_size=4).map("".join)
+
+many = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+some = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+small_text = st.text(st.sampled_from("aab bcé'1\n"), max_size=60)
+
+
+# ---------------------------------------------------------------------- tokenizers to test
+
+
+@pytest.fixture(scope="module")
+def tales() -> BPETokenizer:
+    return BPETokenizer.from_file(EMBEDDED_MODELS / "tales" / "tokenizer.json")
+
+
+@pytest.fixture(scope="module")
+def gpt2(gpt2_vocabulary) -> BPETokenizer:
+    return BPETokenizer.from_tiktoken("gpt2")
+
+
+def corpus() -> list[str]:
+    """Made-up words of several scripts, some of them frequent: enough to learn a few hundred merges."""
+    rng = random.Random(5)
+    letters = "etaoinshrdlu" * 3 + "ÄÖéßñ" + "дляне" + "漢字語" + "कखि"
+    words = ["".join(rng.choices(letters, k=rng.randint(1, 9))) for _ in range(400)]
+    return [
+        " ".join(rng.choices(words, weights=range(1, 401), k=300)) + "\n\n  x = 3;\n🙂🙂" for _ in range(10)
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained() -> BPETokenizer:
+    return BPETokenizer.train(corpus(), 700)
+
+
+@pytest.fixture(scope="module")
+def llama3_file(tmp_path_factory):
+    """A tokenizer.json in Llama 3's style, trained and written by the `tokenizers` library."""
+    from tokenizers import Regex, models, pre_tokenizers, trainers
+
+    hub = tokenizers.Tokenizer(models.BPE(ignore_merges=True))
+    split = pre_tokenizers.Split(Regex(LLAMA3_PATTERN), behavior="isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    hub.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    hub.train_from_iterator(
+        corpus(), trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
+    )
+    document = json.loads(hub.to_str())
+    # Words that no merge can make: only ignore_merges gives them a token.
+    for word in ("Ġunbelievable", "unbelievable", "zzzqqq"):
+        document["model"]["vocab"][word] = len(document["model"]["vocab"])
+    size = len(document["model"]["vocab"])
+    document["added_tokens"] = [
+        {"id": size + i, "content": name, "special": True}
+        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        for i, name in enumerate(["<|begin_of_text|>", "<|eot_id|>"])
+    ]
+    path = tmp_path_factory.mktemp("llama3") / "tokenizer.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+# ---------------------------------------------------------------------- against tiktoken
+
+
+@many
+@given(texts=st.lists(text_with_surrogates, min_size=10, max_size=10))
+def test_gpt2_encodes_as_tiktoken(gpt2, texts):
+    """1,000 times 10 random strings."""
+    import tiktoken
+
+    reference = tiktoken.get_encoding("gpt2")
+    for text in texts:
+        assert gpt2.encode(text) == reference.encode_ordinary(text)
+
+
+def test_gpt2_encodes_the_validation_text_as_tiktoken(gpt2, data):
+    import tiktoken
+
+    text = (data / "tales" / "valid.txt").read_text(encoding="utf-8")
+    reference = tiktoken.get_encoding("gpt2")
+    assert gpt2.encode(text) == reference.encode_ordinary(text)
+    assert gpt2.encode(text, allowed_special="all") == reference.encode(text, allowed_special="all")
+    assert gpt2.decode(gpt2.encode(text)) == text
+
+
+def test_every_character_is_classified_as_in_tiktoken(gpt2):
+    """Letter, digit, space or other, for each code point that this Python's Unicode knows.
+
+    Ids alone do not show where a text was cut. But "'s" is one token after a letter, a digit or a space
+    and two after any other sign. (The next test tells letters from digits.)
+    """
+    import tiktoken
+
+    reference = tiktoken.get_encoding("gpt2")
+    assert reference.encode_ordinary("x's")[-1:] == reference.encode_ordinary("'s")
+    assert reference.encode_ordinary("!'s")[-1:] != reference.encode_ordinary("'s")
+    known = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Co", "Cs")]
+    for start in range(0, len(known), 1000):
+        text = "".join(f"{c}'s " for c in known[start : start + 1000])
+        assert gpt2.encode(text) == reference.encode_ordinary(text), f"from U+{ord(known[start]):04X}"
+
+
+def test_every_character_is_cut_as_in_the_tokenizers_library():
+    """The same for the cuts themselves, which that library shows: beside a letter, a digit and a sign."""
+    split = regex.compile(GPT2_SPLIT_PATTERN)
+    reference = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    known = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Co", "Cs")]
+    for start in range(0, len(known), 1000):
+        text = "".join(f"a{c}'s1{c}!{c} {c}" for c in known[start : start + 1000])
+        expected = [text[a:b] for _, (a, b) in reference.pre_tokenize_str(text)]
+        assert split_words(split, text) == expected, f"from U+{ord(known[start]):04X}"
+
+
+@some
+@given(text=unicode_text)
+def test_the_split_pattern_is_gpt2s(text):
+    words = split_words(regex.compile(GPT2_SPLIT_PATTERN), text)
+    assert words == regex.findall(GPT2_PATTERN, text)
+    reference = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    assert words == [text[a:b] for _, (a, b) in reference.pre_tokenize_str(text)]
+
+
+def test_gpt2_facts(gpt2):
+    assert gpt2.vocab_size == 50257
+    assert gpt2.eos_token_id == 50256
+    assert len(gpt2.merges) == 50000
+    assert gpt2.encode("Hello") == [15496]
+    assert [gpt2.decode([i]) for i in gpt2.encode("unbelievable")] == ["un", "bel", "iev", "able"]
+
+
+LONG_WORDS = {
+    "one letter": lambda n: "a" * n,
+    "two letters": lambda n: "ab" * (n // 2),
+    "random letters": lambda n: "".join(random.Random(1).choices("abcdefghij", k=n)),
+    "spaces": lambda n: " " * n,
+    "spaces and a word": lambda n: " " * n + "x",
+    "line breaks": lambda n: "\n" * n,
+    "signs": lambda n: "=" * n,
+    "quotes": lambda n: "'" * n,
+    "digits": lambda n: "7" * n,
+    "combining marks": lambda n: "e" + "\u0301" * n,
+    "emoji": lambda n: "👩\u200d" * (n // 2),
+    "Chinese": lambda n: "的" * n,
+}
+
+
+@pytest.mark.parametrize("make", LONG_WORDS.values(), ids=LONG_WORDS.keys())
+def test_long_words_as_tiktoken(gpt2, make):
+    import tiktoken
+
+    text = make(3000)
+    assert gpt2.encode(text) == tiktoken.get_encoding("gpt2").encode_ordinary(text)
+
+
+@pytest.mark.timeout(120)  # an algorithm in n² steps would need hours
+@pytest.mark.parametrize("make", LONG_WORDS.values(), ids=LONG_WORDS.keys())
+def test_very_long_words_finish(trained, make):
+    text = make(200_000)
+    assert trained.decode(trained.encode(text)) == text
+
+
+def test_remembered_words_stay_bounded(trained):
+    trained.encode("a" * 10_000)
+    assert max(map(len, trained._word_cache)) < 10_000
+
+
+# ---------------------------------------------------------------------- against tokenizers and transformers
+
+
+def check_file_against_libraries(tok: BPETokenizer, folder, texts: list[str]) -> None:
+    from transformers import AutoTokenizer
+
+    tok.save(folder / "tokenizer.json")
+    hub = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    auto = AutoTokenizer.from_pretrained(folder)
+    again = BPETokenizer.from_file(folder / "tokenizer.json")
+    assert hub.get_vocab_size() == len(auto) == tok.vocab_size
+    assert again.token_bytes == tok.token_bytes
+    assert again.merges == tok.merges
+    assert again.special_tokens == tok.special_tokens
+    for text in texts:
+        ids = tok.encode(text)
+        assert hub.encode(text, add_special_tokens=False).ids == ids
+        assert auto(text, add_special_tokens=False).input_ids == ids
+        assert again.encode(text) == ids
+        assert hub.decode(ids, skip_special_tokens=False) == tok.decode(ids)
+
+
+def random_texts(count: int) -> list[str]:
+    """Random strings as above, but from a seed: the files are loaded once for all of them."""
+    rng = random.Random(11)
+    assigned = [c for c in range(1, 0x110000) if unicodedata.category(chr(c)) not in ("Cs", "Cn")]
+    pool = (
+        "½Ⅷ٣१ etaoin  \n\t'.,;-01234ÄßéßØ漢字語कखिдляне\u0301\u200d\u00a0\u3000🙂👍\ufeff\x00\x1c\U0010ffff"
+    )
+    texts = []
+    for _ in range(count):
+        planes = [*rng.choices(assigned, k=3), *map(ord, rng.choices(pool, k=20))]
+        texts.append("".join(chr(c) * rng.choice((1, 1, 1, 2, 7)) for c in rng.choices(planes, k=15)))
+    return [*texts, "", " ", "unbelievable unbelievable", "I'LL SHE'S don't", "zzzqqq 1234567", *corpus()[:2]]
+
+
+def test_trained_file_in_the_libraries(trained, tmp_path):
+    check_file_against_libraries(trained, tmp_path, random_texts(1500))
+
+
+def test_gpt2_file_in_the_libraries(gpt2, tmp_path):
+    check_file_against_libraries(gpt2, tmp_path, random_texts(1500))
+    step = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))["pre_tokenizer"]
+    assert step["type"] == "ByteLevel"  # as in the file that GPT-2 has on the hub
+
+
+def test_llama3_style_file_in_the_libraries(llama3_file, tmp_path):
+    tok = BPETokenizer.from_file(llama3_file)
+    assert tok.split_pattern == LLAMA3_PATTERN
+    assert tok.whole_words_first
+    original = tokenizers.Tokenizer.from_file(str(llama3_file))
+    texts = random_texts(1500)
+    for text in texts:
+        assert tok.encode(text) == original.encode(text).ids
+    assert len(tok.encode("zzzqqq")) == 1
+
+    # Without ignore_merges the same word is only what the merges make of it.
+    document = json.loads(llama3_file.read_text(encoding="utf-8"))
+    document["model"]["ignore_merges"] = False
+    merged_only = tmp_path / "merged_only.json"
+    merged_only.write_text(json.dumps(document), encoding="utf-8")
+    plain = BPETokenizer.from_file(merged_only)
+    assert len(plain.encode("zzzqqq")) > 1
+    assert plain.encode("zzzqqq") == tokenizers.Tokenizer.from_file(str(merged_only)).encode("zzzqqq").ids
+
+    check_file_against_libraries(tok, tmp_path, texts)
+    text = "a<|eot_id|>b<|begin_of_text|>"
+    assert tok.encode(text, allowed_special="all") == original.encode(text).ids
+
+
+@some
+@given(
+    text=st.text(st.sampled_from("aeoAOsS \u0301\u0308\u0327\u212b\u1e69é한\u1112\u1161\u11ab"), max_size=20)
+)
+def test_text_in_a_unicode_form(llama3_file, text):
+    """Qwen composes characters first (NFC)."""
+    document = json.loads(llama3_file.read_text(encoding="utf-8")) | {"normalizer": {"type": "NFC"}}
+    path = llama3_file.with_name("nfc.json")
+    path.write_text(json.dumps(document), encoding="utf-8")
+    tok = BPETokenizer.from_file(path)
+    assert tok.encode(text) == tokenizers.Tokenizer.from_file(str(path)).encode(text).ids
+    tok.save(path)
+    assert BPETokenizer.from_file(path).unicode_form == "NFC"
+
+
+def test_embedded_models_in_transformers(tales):
+    from transformers import AutoTokenizer
+
+    auto = AutoTokenizer.from_pretrained(EMBEDDED_MODELS / "tales")
+    for text in random_texts(300):
+        assert auto(text).input_ids == tales.encode(text)
+    assert auto.eos_token_id in (None, tales.eos_token_id)
+
+
+def test_older_files_write_a_merge_as_one_string(trained, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    trained.save(path)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["model"]["merges"] = [" ".join(merge) for merge in document["model"]["merges"]]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    assert BPETokenizer.from_file(path).merges == trained.merges
+
+
+def test_a_pattern_with_gaps_or_groups_loses_no_text():
+    bytes_only = [bytes([b]) for b in range(256)]
+    for pattern in (r"\p{L}+", r"(\p{L})+|(\d)", r"x*"):
+        tok = BPETokenizer(bytes_only, [], {}, split_pattern=pattern)
+        assert tok.decode(tok.encode("ab, 12 cd! xx")) == "ab, 12 cd! xx"
+
+
+# ---------------------------------------------------------------------- training
+
+
+def naive_training(texts: list[str], num_merges: int) -> list[tuple[tuple[int, int], int]]:
+    """Count everything anew before each merge. Ties go to the smaller pair."""
+    words = [list(w.encode()) for text in texts for w in regex.findall(GPT2_PATTERN, text)]
+    merges = []
+    for new_id in range(256, 256 + num_merges):
+        counts = Counter((w[i], w[i + 1]) for w in words for i in range(len(w) - 1))
+        if not counts:
+            break
+        pair = min(counts, key=lambda p: (-counts[p], p))
+        merges.append((pair, counts[pair]))
+        words = [merge_pair(w, pair, new_id) for w in words]
+    return merges
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts=st.lists(small_text, max_size=4), num_merges=st.integers(0, 40))
+def test_training_equals_the_naive_way(texts, num_merges):
+    seen = []
+    tok = BPETokenizer.train(
+        texts, 257 + num_merges, on_merge=lambda i, pair, count: seen.append((i, pair, count))
+    )
+    expected = naive_training(texts, num_merges)
+    assert seen == [(i, pair, count) for i, (pair, count) in enumerate(expected)]
+    assert tok.merges == [pair for pair, _ in expected]
+    assert len(set(tok.token_bytes)) == tok.vocab_size == 257 + len(expected)  # no token comes twice
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    words=st.lists(st.text(st.sampled_from("aabcd"), min_size=1, max_size=8), min_size=1, max_size=30),
+    num_merges=st.integers(1, 30),
+)
+def test_training_equals_huggingface(words, num_merges):
+    """Byte order and the order of the library's alphabet agree in ASCII without space: ties fall the same."""
+    text = "-".join(words)
+    hub = tokenizers.Tokenizer(tokenizers.models.BPE())
+    hub.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=256 + num_merges,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    hub.train_from_iterator([text], trainer)
+    theirs = [tuple(merge) for merge in json.loads(hub.to_str())["model"]["merges"]]
+    tok = BPETokenizer.train([text], 256 + num_merges, special_tokens=())
+    assert [(tok.decode([a]), tok.decode([b])) for a, b in tok.merges] == theirs
+
+
+def test_training_is_deterministic():
+    first, second = (BPETokenizer.train(iter(corpus()), 600) for _ in range(2))
+    assert first.merges == second.merges
+    assert first.token_bytes == second.token_bytes
+
+
+def test_special_tokens_are_never_learned():
+    texts = ["low lower" + END_OF_TEXT + "lowest low"] * 50 + [END_OF_TEXT * 200]
+    tok = BPETokenizer.train(texts, 400)
+    assert tok.merges == BPETokenizer.train(["low lower", "lowest low"] * 50, 400).merges
+    learned = tok.token_bytes[256 : tok.eos_token_id]
+    assert learned
+    assert not any(token in END_OF_TEXT.encode() for token in learned)
+    several = BPETokenizer.train(["x<|a|><|a|>y"] * 9, 300, special_tokens=("<|a|>", "<|a|><|a|>"))
+    assert several.merges == []
+    assert several.encode("<|a|><|a|>", allowed_special="all") == [257]  # the longer one first
+
+
+def test_training_stops_when_nothing_is_left():
+    tok = BPETokenizer.train(["abc"], 1000)
+    assert tok.vocab_size == 256 + 2 + 1
+    assert BPETokenizer.train([], 1000).vocab_size == 257
+
+
+def test_training_takes_lone_surrogates():
+    tok = BPETokenizer.train(["\ud83d\ud83d"], 300)
+    assert REPLACEMENT.encode() in tok.token_bytes
+
+
+@settings(max_examples=300, deadline=None)
+@given(word=st.lists(st.integers(0, 3), max_size=25), seed=st.integers(0, 1000))
+def test_applying_merges_equals_the_plain_way(word, seed):
+    """Lowest rank first, from the left, until nothing fits."""
+    rng = random.Random(seed)
+    table, size = {}, 4
+    for rank in range(12):
+        pair = (rng.randrange(size), rng.randrange(size))
+        if pair not in table:
+            table[pair] = (rank, size)
+            size += 1
+    plain = list(word)
+    for pair, (_, new_id) in table.items():
+        plain = merge_pair(plain, pair, new_id)
+    assert apply_merges(word, table) == plain
+
+
+# ---------------------------------------------------------------------- there and back
+
+
+@some
+@given(text=unicode_text)
+def test_decode_undoes_encode(trained, tales, text):
+    for tok in (trained, tales):
+        assert tok.decode(tok.encode(text)) == text
+        assert tok.decode_bytes(tok.encode(text)) == text.encode("utf-8")
+
+
+@some
+@given(text=unicode_text)
+def test_stream_of_text_is_never_wrong(trained, text):
+    """Whole characters only, and each as soon as its last byte is there."""
+    text = text.replace(REPLACEMENT, "")
+    stream, shown, arrived = StreamDecoder(trained), "", b""
+    for i in trained.encode(text):
+        shown += stream.push(i)
+        arrived += trained.token_bytes[i]
+        assert text.startswith(shown)
+        assert REPLACEMENT not in shown
+        assert shown == arrived.decode("utf-8", "ignore")
+    assert stream.finish() == ""
+    assert shown == text
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), skip=st.booleans())
+def test_streamed_equals_whole_for_any_ids(trained, data, skip):
+    raw_bytes = st.sampled_from([0xF0, 0x9F, 0x99, 0x82, 0xE2, 0x80, 0xC3, 0xA9, 0xED, 0xA0, 0xFF, 0x41])
+    ids = data.draw(st.lists(raw_bytes | st.integers(0, trained.vocab_size - 1), max_size=30))
+    stream = StreamDecoder(trained, skip_special_tokens=skip)
+    shown = "".join(stream.push(i) for i in ids) + stream.finish()
+    assert shown == trained.decode(ids, skip_special_tokens=skip)
+    kept = [i for i in ids if not (skip and i == trained.eos_token_id)]
+    assert shown == b"".join(trained.token_bytes[i] for i in kept).decode("utf-8", "replace")
+
+
+def test_special_tokens_must_be_allowed(trained):
+    eos = trained.eos_token_id
+    text = f"one{END_OF_TEXT}two"
+    assert eos not in trained.encode(text)
+    assert trained.decode(trained.encode(text)) == text
+    expected = [*trained.encode("one"), eos, *trained.encode("two")]
+    for allowed in ("all", {END_OF_TEXT}, [END_OF_TEXT], END_OF_TEXT):
+        assert trained.encode(text, allowed_special=allowed) == expected
+    assert trained.decode(expected) == text
+    assert trained.decode(expected, skip_special_tokens=True) == "onetwo"
+
+
+# ---------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize("wrong", [-1, 700, 10**9])
+def test_an_id_outside_the_vocabulary(trained, wrong):
+    with pytest.raises(
+        ValueError, match=rf"token id {wrong} is outside the vocabulary: ids go from 0 to 699"
+    ):
+        trained.decode([0, wrong])
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        StreamDecoder(trained).push(wrong)
+
+
+def test_mistakes_in_training():
+    with pytest.raises(ValueError, match=r"vocab_size 256 is too small.* at least 257"):
+        BPETokenizer.train(["text"], 256)
+    with pytest.raises(ValueError, match="single string"):
+        BPETokenizer.train("text", 300)
+    with pytest.raises(ValueError, match="different and not empty"):
+        BPETokenizer.train(["text"], 300, special_tokens=("<a>", "<a>"))
+    with pytest.raises(ValueError, match="different and not empty"):
+        BPETokenizer.train(["text"], 300, special_tokens=("",))
+
+
+def test_an_unknown_special_token(trained):
+    with pytest.raises(ValueError, match=r"'<\|im_end\|>' is not a special token .*<\|endoftext\|>"):
+        trained.encode("text", allowed_special={"<|im_end|>"})
+
+
+def test_a_special_token_that_the_file_format_cannot_hold(tmp_path):
+    for name in ("é", "a"):
+        tok = BPETokenizer.train(["text"], 300, special_tokens=(name,))
+        assert tok.encode(name, allowed_special="all") == [tok.special_tokens[name]]
+        with pytest.raises(ValueError, match=f"cannot hold the special token '{name}'"):
+            tok.save(tmp_path / "tokenizer.json")
+
+
+def test_parts_that_do_not_fit():
+    bytes_only = [bytes([b]) for b in range(256)]
+    with pytest.raises(ValueError, match="lacks 1 of the 256 single bytes"):
+        BPETokenizer(bytes_only[:255], [], {})
+    with pytest.raises(ValueError, match="merge number 0 makes b'ab'"):
+        BPETokenizer(bytes_only, [(97, 98)], {})
+    with pytest.raises(ValueError, match="no regular expression"):
+        BPETokenizer(bytes_only, [], {}, split_pattern="(")
+
+
+def change(key: str, value):
+    """A change to the model part of a tokenizer.json."""
+    return lambda document: document["model"].update({key: value})
+
+
+def change_step(step: dict):
+    return lambda document: document.update(pre_tokenizer=step)
+
+
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+SPLIT = {"type": "Split", "pattern": {"Regex": r"\d"}, "behavior": "Isolated", "invert": False}
+BROKEN_FILES = {
+    "a hole": (lambda d: d["model"]["vocab"].pop("a"), "id 97 has no token: the vocabulary has a hole"),
+    "a huge id": (lambda d: d["model"]["vocab"].update(a=10**15), "id 97 has no token"),
+    "a negative id": (lambda d: d["model"]["vocab"].update(a=-1), "id 97 has no token"),
+    "another kind": (change("type", "Unigram"), "its model is Unigram"),
+    "byte fallback": (change("byte_fallback", True), "byte_fallback"),
+    "word ends": (change("end_of_word_suffix", "</w>"), "end_of_word_suffix"),
+    "a merge of one": (change("merges", ["ab"]), "merge 'ab' does not join two tokens"),
+    "a merge of strangers": (change("merges", [["a", "漢"]]), "does not join two tokens"),
+    "a merge to nowhere": (change("merges", [["a", "\u00ff"]]), "which the vocabulary does not hold"),
+    "two ids for one name": (
+        lambda d: d["added_tokens"].append(d["added_tokens"][0] | {"content": "é", "id": 700}),
+        "added token 'é' has the id 700, but 233 in",
+    ),
+    "a character for no byte": (lambda d: d["model"]["vocab"].update({"漢": 700}), "'漢' stands for no byte"),
+    "no model": (lambda d: d.pop("model"), "not a tokenizer.json of the BPE kind: KeyError"),
+    "a wrong shape": (change("vocab", ["a", "b"]), "not a tokenizer.json of the BPE kind"),
+    "no byte level": (change_step({"type": "Whitespace"}), "not byte-level"),
+    "no pre-tokenizer": (change_step(None), "not byte-level"),
+    "a prefix space": (change_step(BYTE_LEVEL | {"add_prefix_space": True}), "add_prefix_space"),
+    "two cuts": (
+        change_step({"type": "Sequence", "pretokenizers": [SPLIT, SPLIT, BYTE_LEVEL]}),
+        r"Split \+ Split \+ ByteLevel",
+    ),
+    "a bad pattern": (
+        change_step(
+            {
+                "type": "Sequence",
+                "pretokenizers": [SPLIT | {"pattern": {"Regex": "("}}, BYTE_LEVEL | {"use_regex": False}],
+            }
+        ),
+        "no regular expression",
+    ),
+    "lower case": (lambda d: d.update(normalizer={"type": "Lowercase"}), "Lowercase step"),
+}
+
+
+@pytest.mark.parametrize(("breakage", "message"), BROKEN_FILES.values(), ids=BROKEN_FILES.keys())
+def test_a_file_that_cannot_be_read_rightly(trained, tmp_path, breakage, message):
+    path = tmp_path / "tokenizer.json"
+    trained.save(path)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    breakage(document)
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(ValueError, match=message) as caught:
+        BPETokenizer.from_file(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100_000, b"[]", b"3"])
+def test_a_file_that_is_no_json_document(tmp_path, content):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"not valid JSON|not a tokenizer\.json"):
+        BPETokenizer.from_file(path)
+
+
+def test_no_file(tmp_path):
+    for path in (tmp_path / "tokenizer.json", tmp_path):
+        with pytest.raises(FileNotFoundError, match="no tokenizer at"):
+            BPETokenizer.from_file(path)
+
+
+def test_tiktoken_does_not_know_the_name():
+    with pytest.raises(ValueError, match=r"tiktoken has no encoding 'gpt7': .*gpt2"):
+        BPETokenizer.from_tiktoken("gpt7")
+
+
+@pytest.mark.timeout(60)
+def test_tiktoken_without_cache_and_network(tmp_path, monkeypatch):
+    import tiktoken.registry
+
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})  # forget what other tests loaded
+    with pytest.raises(ConnectionError, match=r"'gpt2' is not on this machine.*TIKTOKEN_CACHE_DIR"):
+        BPETokenizer.from_tiktoken("gpt2")
+
+
+def test_ids_that_tiktoken_leaves_free(monkeypatch):
+    """cl100k_base has gaps between its last word and its special tokens; here a tiny one like it."""
+    import tiktoken
+
+    ranks = {bytes([b]): b for b in range(256)} | {b"ab": 256}
+    tiny = tiktoken.Encoding("tiny", pat_str=r"\w+|\W+", mergeable_ranks=ranks, special_tokens={"<end>": 259})
+    monkeypatch.setattr(tiktoken, "list_encoding_names", lambda: ["tiny"])
+    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: tiny)
+    tok = BPETokenizer.from_tiktoken("tiny")
+    assert tok.vocab_size == tiny.n_vocab == 260
+    assert tok.encode("abba <end>", allowed_special="all") == tiny.encode("abba <end>", allowed_special="all")
+    assert tok.decode([257]) == "<|unused_257|>"

@@ -1,0 +1,115 @@
+"""The training script on a text of two pages: it learns, it can be stopped and gone on with, others load it."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from phase1_tokens_embeddings.tokenizer import BPETokenizer
+from training import model_card, train_model
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """A tenth of everything, so that a run takes seconds."""
+    monkeypatch.setattr(train_model, "TOKENS_PER_STEP", 256)
+    monkeypatch.setattr(train_model, "CONTEXT", 128)
+    monkeypatch.setattr(train_model, "WINDOW_SCHEDULE", [(0.5, 32), (1.0, 128)])
+    monkeypatch.setattr(train_model, "EVALUATE_EVERY", 5)
+    monkeypatch.setattr(train_model, "DROPOUT", 0.0)  # its dice are not part of the saved state
+
+
+@pytest.fixture
+def texts(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for i in range(3):
+        stories = [
+            f"The {a} said to the {b}: good day." for a in ("fox", "king", "owl") for b in ("hare", "cook")
+        ] * 8
+        (folder / f"{i}.txt").write_text("\n<|endoftext|>\n".join(stories))
+    return folder
+
+
+def train(monkeypatch, texts, out, steps):
+    arguments = ["--text", texts, "--valid", texts / "0.txt", "--out", out, "--preset", "tales-draft"]
+    arguments += ["--vocab-size", "300", "--steps", steps, "--no-compile"]
+    monkeypatch.setattr(sys, "argv", ["train_model.py", *map(str, arguments)])
+    train_model.main()
+    return json.loads((out / "training_log.json").read_text())
+
+
+def test_it_learns_and_others_can_load_it(monkeypatch, texts, tmp_path):
+    log = train(monkeypatch, texts, tmp_path / "model", 30)
+    assert log["log"][-1]["loss"] < log["log"][0]["loss"] - 0.5
+    assert log["valid_bits_per_byte"] < 3
+    tok = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert tok("The fox said").input_ids == BPETokenizer.from_file(
+        tmp_path / "model" / "tokenizer.json"
+    ).encode("The fox said")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert model.dtype == torch.bfloat16 and model.config.eos_token_id == tok.eos_token_id == log_eos(
+        tmp_path
+    )
+    monkeypatch.setattr(sys, "argv", ["model_card.py", str(tmp_path / "model")])
+    model_card.main()
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert f"{log['valid_bits_per_byte']:.3f} bits per byte" in card and "{" not in card
+    assert (tmp_path / "model" / "loss_curve.png").stat().st_size > 5000
+
+
+def log_eos(tmp_path):
+    return BPETokenizer.from_file(tmp_path / "model" / "tokenizer.json").eos_token_id
+
+
+def test_a_run_that_was_stopped_ends_where_an_unbroken_one_does(monkeypatch, texts, tmp_path):
+    train(monkeypatch, texts, tmp_path / "whole", 10)
+
+    class Pulled(Exception):
+        """The plug."""
+
+    real = train_model.window_at
+
+    def stop_at_7(step, steps):
+        if step == 7:  # after the state of step 5 was saved
+            raise Pulled
+        return real(step, steps)
+
+    monkeypatch.setattr(train_model, "window_at", stop_at_7)
+    with pytest.raises(Pulled):
+        train(monkeypatch, texts, tmp_path / "halves", 10)
+    monkeypatch.setattr(train_model, "window_at", real)
+    train(monkeypatch, texts, tmp_path / "halves", 10)
+    whole, halves = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / n).state_dict() for n in ("whole", "halves")
+    )
+    for name in whole:
+        torch.testing.assert_close(whole[name], halves[name])
+
+
+def test_each_epoch_shows_each_window_once():
+    ids = np.arange(1000)
+    starts = train_model.windows_of_epoch(ids, 32, np.random.default_rng(0))
+    assert len(set(starts)) == len(starts) and sorted(np.diff(np.sort(starts)))[0] == 32
+    assert starts.min() >= 0 and starts.max() + 33 <= len(ids)
+    assert set(starts) != set(train_model.windows_of_epoch(ids, 32, np.random.default_rng(1)))
+
+
+def test_learning_rate_warms_up_and_falls():
+    scales = [train_model.learning_rate_scale(s, 1000) for s in range(1000)]
+    assert scales[0] < 0.1 and max(scales) == 1 and scales[400] == 1 and scales[-1] < 0.01
+    assert all(a >= b for a, b in zip(scales[500:], scales[501:]))
+
+
+@pytest.mark.parametrize("content", [None, "", "   \n"])
+def test_no_text_is_one_line(monkeypatch, tmp_path, content):
+    file = tmp_path / "t.txt"
+    if content is not None:
+        file.write_text(content)
+    arguments = ["--text", file, "--valid", file, "--out", tmp_path / "o"]
+    monkeypatch.setattr(sys, "argv", ["train_model.py", *map(str, arguments)])
+    with pytest.raises(SystemExit, match=r"t\.txt"):
+        train_model.main()
