@@ -8,30 +8,28 @@ Sources: Radford et al. 2019 (GPT-2), section 2.3; Touvron et al. 2023 (Llama), 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from phase1_tokens_embeddings.model_shapes import ModelShape
 from phase2_attention_kvcache.positions import apply_rotary
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """The shape of a model. Names follow the design of the course; Hugging Face's are in brackets."""
+class ModelConfig(ModelShape):
+    """The shape of a model (Phase 1), and the few settings more that computing needs.
 
-    family: Literal["gpt2", "llama"]
-    vocab_size: int
-    max_context: int  # most tokens of one sequence [n_positions, max_position_embeddings]
-    d_model: int  # width of the vector of a token [n_embd, hidden_size]
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int  # heads of keys and values; fewer than num_heads in grouped-query attention
-    head_dim: int
-    d_ff: int  # inner width of the MLP [n_inner, intermediate_size]
+    Attributes:
+        norm_eps: keeps a norm from dividing by zero.
+        attention_bias, mlp_bias: whether the matrices have a bias.
+        rope_theta, rope_scaling: speeds of the rotation (see `positions.py`); not used by GPT-2.
+        eos_token_ids: tokens that end a text.
+    """
+
     norm_eps: float = 1e-5
-    tied_head: bool = True  # the output matrix is the token table [tie_word_embeddings]
     attention_bias: bool = True
     mlp_bias: bool = True
     rope_theta: float = 10000.0

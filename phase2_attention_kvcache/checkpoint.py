@@ -16,6 +16,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from labkit.models import find_model
+from phase1_tokens_embeddings.model_shapes import shape_from_config
 from phase1_tokens_embeddings.safetensors_file import checkpoint_files, read_safetensors_header
 from phase2_attention_kvcache.blocks import ModelConfig
 from phase2_attention_kvcache.transformer import Transformer
@@ -65,8 +66,11 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return DTYPES[dtype]
 
 
+LONGEST_CONTEXT = 2**22  # rotary tables hold a row for each position, so a wrong number must not pass
+
+
 def read_config(folder: Path) -> ModelConfig:
-    """config.json -> ModelConfig.
+    """config.json -> ModelConfig. The sizes are read and checked by Phase 1's `shape_from_config`.
 
     Raises:
         ValueError: not readable, another architecture, or an option that this model does not compute.
@@ -74,75 +78,58 @@ def read_config(folder: Path) -> ModelConfig:
     path = folder / "config.json"
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read {path} ({error}): is this a model folder?") from None
-    kind = raw.get("model_type")
-    try:
-        if kind == "gpt2":
-            return _gpt2_config(raw)
-        if kind == "llama":
-            return _llama_config(raw)
-    except KeyError as error:
-        raise ValueError(f"{path} lacks the field {error}") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    raise ValueError(f"{path}: model_type is {kind!r}; this course runs 'gpt2' and 'llama'")
+        if not isinstance(raw, dict):
+            raise ValueError("it holds no settings")
+        if raw.get("model_type") not in ("gpt2", "llama"):
+            raise ValueError(f"model_type is {raw.get('model_type')!r}; this course runs 'gpt2' and 'llama'")
+        shape = shape_from_config(raw, folder.name)
+        if shape.max_context > LONGEST_CONTEXT:
+            raise ValueError(f"a context of {shape.max_context:,} tokens is out of range")
+        settings = _gpt2_settings(raw) if shape.family == "gpt2" else _llama_settings(raw)
+        return ModelConfig(**vars(shape), **settings, eos_token_ids=_token_ids(raw.get("eos_token_id")))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be used: {error}") from None
 
 
-def _gpt2_config(raw: dict[str, Any]) -> ModelConfig:
+def _gpt2_settings(raw: dict[str, Any]) -> dict[str, Any]:
     activation = raw.get("activation_function", "gelu_new")
     if activation not in ("gelu_new", "gelu_pytorch_tanh"):
         raise ValueError(f"activation {activation!r} is not computed here, only 'gelu_new'")
     if raw.get("scale_attn_by_inverse_layer_idx") or not raw.get("scale_attn_weights", True):
         raise ValueError("this way of scaling attention is not computed here")
-    d_model, heads = raw["n_embd"], raw["n_head"]
-    return ModelConfig(
-        family="gpt2",
-        vocab_size=raw["vocab_size"],
-        max_context=raw["n_positions"],
-        d_model=d_model,
-        num_layers=raw["n_layer"],
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=d_model // heads,
-        d_ff=raw.get("n_inner") or 4 * d_model,
-        norm_eps=raw.get("layer_norm_epsilon", 1e-5),
-        tied_head=raw.get("tie_word_embeddings", True),
-        eos_token_ids=_as_tuple(raw.get("eos_token_id")),
-    )
+    return dict(norm_eps=_number(raw, "layer_norm_epsilon", 1e-5))
 
 
-def _llama_config(raw: dict[str, Any]) -> ModelConfig:
+def _llama_settings(raw: dict[str, Any]) -> dict[str, Any]:
     if raw.get("hidden_act", "silu") != "silu":
         raise ValueError(f"activation {raw['hidden_act']!r} is not computed here, only 'silu'")
     # Newer files keep everything about rotation in rope_parameters, older ones in two fields.
     rope = raw.get("rope_parameters") or {}
     scaling = rope or raw.get("rope_scaling")
-    heads = raw["num_attention_heads"]
-    return ModelConfig(
-        family="llama",
-        vocab_size=raw["vocab_size"],
-        max_context=raw["max_position_embeddings"],
-        d_model=raw["hidden_size"],
-        num_layers=raw["num_hidden_layers"],
-        num_heads=heads,
-        num_kv_heads=raw.get("num_key_value_heads") or heads,
-        head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
-        d_ff=raw["intermediate_size"],
-        norm_eps=raw.get("rms_norm_eps", 1e-6),
-        tied_head=raw.get("tie_word_embeddings", False),
-        attention_bias=raw.get("attention_bias", False),
-        mlp_bias=raw.get("mlp_bias", False),
-        rope_theta=rope.get("rope_theta") or raw.get("rope_theta", 10000.0),
+    if not isinstance(rope, dict) or not isinstance(scaling, dict | None):
+        raise ValueError("rope_parameters and rope_scaling must be groups of settings")
+    return dict(
+        norm_eps=_number(raw, "rms_norm_eps", 1e-6),
+        attention_bias=bool(raw.get("attention_bias", False)),
+        mlp_bias=bool(raw.get("mlp_bias", False)),
+        rope_theta=_number(raw | rope, "rope_theta", 10000.0),
         rope_scaling=scaling,
-        eos_token_ids=_as_tuple(raw.get("eos_token_id")),
     )
 
 
-def _as_tuple(ids: int | list[int] | None) -> tuple[int, ...]:
-    if ids is None:
-        return ()
-    return tuple(ids) if isinstance(ids, list) else (ids,)
+def _number(raw: dict[str, Any], key: str, default: float) -> float:
+    value = raw.get(key)
+    value = default if value is None else value
+    if type(value) not in (int, float) or not 0 < value < 1e15:
+        raise ValueError(f"{key} is {value!r}, a number above 0 is needed")
+    return float(value)
+
+
+def _token_ids(ids: Any) -> tuple[int, ...]:
+    ids = [] if ids is None else ids if isinstance(ids, list) else [ids]
+    if not all(type(i) is int for i in ids):
+        raise ValueError(f"eos_token_id is {ids!r}, a token id or a list of them is needed")
+    return tuple(ids)
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -191,15 +178,17 @@ def load_checkpoint(name: str | Path, dtype: str | torch.dtype, device: str) -> 
             continue
         pieces = [tensors.pop(t) for t in theirs]
         if config.family == "gpt2" and shaped.ndim == 2 and ours.startswith("blocks"):
-            pieces = [p.t() for p in pieces]  # GPT-2 stores [in, out]
-        joined = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
-        if joined.shape != shaped.shape:
+            pieces = [p.T if p.ndim == 2 else p for p in pieces]  # GPT-2 stores [in, out]
+        rows = sum(len(p) if p.ndim else 0 for p in pieces)
+        if rows != len(shaped) or any(p.shape[1:] != shaped.shape[1:] for p in pieces):
             raise ValueError(
-                f"{folder}: {theirs[0]} has the wrong shape: {list(joined.shape)} found, "
-                f"config.json asks for {list(shaped.shape)}"
+                f"{folder}: {' + '.join(theirs)} has the wrong shape: "
+                f"{' + '.join(str(list(p.shape)) for p in pieces)} found, "
+                f"config.json asks for {list(shaped.shape)} (rows, columns)"
             )
+        joined = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
         state[ours] = joined.to(device, target).contiguous()
-    if config.tied_head:
+    if config.tied:
         tensors.pop("lm_head.weight", None)  # a second copy of the token table
     if missing or tensors:
         raise ValueError(

@@ -33,22 +33,13 @@ from torch import Tensor, nn
 
 from labkit.lab import Lab, run_lab
 from labkit.models import find_model, load_reference
+from phase1_tokens_embeddings.model_shapes import SHAPES
 from phase1_tokens_embeddings.tokenizer import BPETokenizer
 from phase2_attention_kvcache.blocks import Block, KVCache, ModelConfig, make_norm
 from phase2_attention_kvcache.caches import NoCache
 from phase2_attention_kvcache.positions import rotary_frequencies, rotary_tables
 
-GPT2_124M = ModelConfig(
-    family="gpt2",
-    vocab_size=50257,
-    max_context=1024,
-    d_model=768,
-    num_layers=12,
-    num_heads=12,
-    num_kv_heads=12,
-    head_dim=64,
-    d_ff=3072,
-)
+GPT2_124M = ModelConfig(**vars(SHAPES["gpt2"]))
 """The shape of GPT-2 "small". With random weights it is as fast as the real one, and needs no download."""
 
 
@@ -68,7 +59,7 @@ class Transformer(nn.Module):
             self.position_table = nn.Embedding(config.max_context, config.d_model)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.final_norm = make_norm(config)
-        if not config.tied_head:
+        if not config.tied:
             self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.register_buffer("cos", None, persistent=False)
         self.register_buffer("sin", None, persistent=False)
@@ -158,7 +149,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores for the next token: hidden [N, d_model] -> [N, vocab_size]."""
-        head = self.token_table if self.config.tied_head else self.head
+        head = self.token_table if self.config.tied else self.head
         return F.linear(hidden, head.weight)
 
     def check_tokens(self, token_ids: Tensor, positions: Tensor) -> None:

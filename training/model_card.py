@@ -25,14 +25,14 @@ CARD = """\
 # {name}
 
 A GPT-2 of {parameters:,} parameters ({layers} layers, {width} wide, {heads} heads of {head_dim}, context {context}),
-trained for this course. {purpose} It loads with the course's own code, with `AutoModelForCausalLM` and
-`AutoTokenizer` of transformers, and with vLLM.
+trained for this course. {purpose}
+It loads with the course's own code, and with `AutoModelForCausalLM` and `AutoTokenizer` of transformers.
 
 | | |
 |---|---|
 | data | {training_bytes:,} bytes of English stories: 33 books in the public domain (Grimm, Carroll, Baum, Kipling, Milne, Nesbit, Potter, Austen, ...), in the CC0 editions of Standard Ebooks; every 40th document kept apart for validation |
 | tokenizer | byte-level BPE, {vocab:,} tokens, trained on the same text by `phase1_tokens_embeddings` |
-| training | {steps:,} steps of {tokens_per_step:,} tokens ({epochs:.1f} times through the text), {minutes:.0f} minutes on {where} |
+| training | {steps:,} steps of {tokens_per_step:,} tokens ({epochs:.1f} times through the text), {minutes:.0f} minutes on {where} that also did other work |
 | method | Muon for the matrices, AdamW for the rest; windows of 256, then 512, then 1,024 tokens; dropout 0.1; `training/train_model.py`, seed {seed} |
 | result | **{bpb:.3f} bits per byte** on the validation text ({valid_bytes:,} bytes), measured on the saved 16-bit weights |
 | licence | MIT, as the course |
@@ -50,7 +50,7 @@ Not chosen: seeds 1 to {num_samples}, temperature 0.8, top-p 0.95. The prompt is
 
 ## What it cannot do
 
-It knows no facts beyond its {books} and follows no instructions. It keeps up a sentence, often a paragraph, rarely a plot.
+It knows no facts beyond its books and follows no instructions. It keeps up a sentence, often a paragraph, rarely a plot.
 Names change sex and persons change places. Its language, and its views of people, are those of its books, most of
 them a hundred years old and more. Use it to see an engine at work, for nothing else.
 """
@@ -85,10 +85,12 @@ def draw_loss(log: list[dict], bits_per_byte: float, name: str):
 
 def write_sample(model: Transformer, tok: BPETokenizer, prompt: str, seed: int) -> str:
     pieces: list[str] = []
+    wrap = WordWrap(pieces.append, width=112)
+    wrap(prompt)
     room = model.config.max_context - len(tok.encode(prompt))
     params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=min(120, room), seed=seed)
-    tell(model, tok, prompt, params, WordWrap(pieces.append, width=115))
-    return "> " + f"**{prompt}**" + "".join(pieces).replace("\n", "\n> ")
+    tell(model, tok, prompt, params, wrap)
+    return f"> **{prompt}**" + "".join(pieces[1:]).replace("\n", "\n> ")
 
 
 def main() -> None:
@@ -126,7 +128,6 @@ def main() -> None:
         gzip=log["gzip_bits_per_byte"],
         num_samples=len(samples),
         samples="\n\n".join(samples),
-        books="books",
     )
     (args.model / "README.md").write_text(card, encoding="utf-8")
     print(card)

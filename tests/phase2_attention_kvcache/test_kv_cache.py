@@ -169,7 +169,7 @@ def test_total_times_sums_steps():
 def test_measured_steps_are_real_times(tales):
     times = measure_steps(tales, [1, 30], repeats=2)
     assert [t.tokens for t in times] == [1, 30]
-    assert all(0 < t.decode < 10 and 0 < t.prefill < 10 for t in times)
+    assert all(t.decode > 0 and t.prefill > 0 for t in times)
 
 
 def test_script(tmp_path):

@@ -44,10 +44,18 @@ def test_gpt2_at_full_size_equals_transformers(make_gpt2):
     )
     assert_equals_theirs(folder, theirs, 64)
     ours = Transformer.from_pretrained(folder)
-    assert ours.config == Transformer.random(GPT2_124M).config.__class__(
-        **(vars(GPT2_124M) | {"eos_token_ids": (0,)})
-    )
-    assert ours.num_parameters == 124_439_808
+    for field in (
+        "vocab_size",
+        "d_model",
+        "num_layers",
+        "num_heads",
+        "head_dim",
+        "d_ff",
+        "max_context",
+        "tied",
+    ):
+        assert getattr(ours.config, field) == getattr(GPT2_124M, field)
+    assert ours.num_parameters == GPT2_124M.num_parameters == 124_439_808
 
 
 @pytest.mark.parametrize(
@@ -153,7 +161,12 @@ def test_a_truncated_file_is_named(broken):
         ({"model_type": "bert"}, "model_type is 'bert'"),
         ({"activation_function": "relu"}, "activation 'relu'"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scaling attention"),
-        ({"n_embd": None}, "config.json"),
+        ({"n_embd": None}, "n_embd is None"),
+        ({"n_head": 0}, "n_head is 0"),
+        ({"n_layer": "4"}, "n_layer is '4'"),
+        ({"layer_norm_epsilon": "x"}, "layer_norm_epsilon is 'x'"),
+        ({"eos_token_id": "end"}, "eos_token_id"),
+        ({"n_positions": 10**10}, "context of 10,000,000,000 tokens"),
     ],
 )
 def test_a_config_that_is_not_ours_is_refused(make_gpt2, tmp_path, change, message):
@@ -164,6 +177,26 @@ def test_a_config_that_is_not_ours_is_refused(make_gpt2, tmp_path, change, messa
         json.dumps({k: v for k, v in raw.items() if v is not None})
     )
     with pytest.raises(ValueError, match=message):
+        Transformer.from_pretrained(tmp_path / "model")
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "\\x00", '{"model_type": "llama", "rope_parameters": "x"}'])
+def test_a_config_that_is_no_config_is_named(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"config\.json cannot be used"):
+        Transformer.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.layers.1.self_attn.k_proj.weight", "model.layers.0.mlp.up_proj.weight"]
+)
+@pytest.mark.parametrize("shape", [(7, 9), (3,), ()])
+def test_a_joined_tensor_of_the_wrong_shape_is_named(make_llama, tmp_path, name, shape):
+    folder, _ = make_llama()
+    shutil.copytree(folder, tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors") | {name: torch.zeros(shape)}
+    save_file(tensors, tmp_path / "model" / "model.safetensors")
+    with pytest.raises(ValueError, match="has the wrong shape"):
         Transformer.from_pretrained(tmp_path / "model")
 
 
