@@ -9,8 +9,7 @@ BIN := $(VENV)/bin
 
 # Run every script of the course in its quick form; ends with a story and the ledger of claims.
 course: setup
-	$(BIN)/lab run --quick
-	$(BIN)/lab claims
+	$(BIN)/lab run --quick; outcome=$$?; $(BIN)/lab claims; exit $$outcome
 
 # Style, the direction of imports, and all tests. Needs no GPU and no network once set up.
 test: setup

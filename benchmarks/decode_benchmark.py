@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from labkit.errors import LabError
 from labkit.machine import environment, pick_device, synchronize
 from phase2_attention_kvcache.generation import generate_cached
 from phase2_attention_kvcache.transformer import Transformer
@@ -36,7 +37,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write all figures here")
     args = parser.parse_args()
-    device, dtype = pick_device(args.device), getattr(torch, args.dtype)
+    if (
+        min(args.prompt_tokens, args.new_tokens, args.rounds) < 1
+        or args.prompt_tokens + args.new_tokens > 1024
+    ):
+        parser.error("tokens and rounds must be 1 or more, prompt and new tokens together at most 1,024")
+    try:
+        device, dtype = pick_device(args.device), getattr(torch, args.dtype)
+    except LabError as error:
+        parser.error(str(error))
 
     torch.manual_seed(0)
     theirs = GPT2LMHeadModel(GPT2Config()).to(device, dtype).eval()

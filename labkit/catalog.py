@@ -55,6 +55,16 @@ def select(words: list[str]) -> list[Path]:
     return chosen
 
 
+def is_script(word: str) -> bool:
+    """Whether `select` would know this word. A bare number is not counted: it may be the value of an option."""
+    if word.isdigit():
+        return False
+    try:
+        return bool(select([word]))
+    except LabError:
+        return False
+
+
 def _phase_names(folder: str) -> set[str]:
     short = folder.split("_", 1)[0]  # phase1
     return {folder, short, short.removeprefix("phase")}

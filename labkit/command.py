@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from labkit.catalog import SCRIPTS, first_line, select
+from labkit.catalog import SCRIPTS, first_line, is_script, select
 from labkit.claims import CLAIMS, measured_claims, verdict_of
 from labkit.errors import LabError
-from labkit.lab import WIDTH
+from labkit.lab import WIDTH, speak_utf8
 from labkit.paths import ROOT
 from labkit.predictions import show_value
 
@@ -42,6 +42,8 @@ def list_scripts(console: Console) -> int:
 def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int:
     """Run scripts in order, each in a process of its own: one that fails does not stop the others."""
     scripts = select(words)
+    if passed_on and not passed_on[-1].startswith("-") and is_script(passed_on[-1]) and len(passed_on) < 3:
+        raise LabError(f"scripts come before options: lab run {passed_on[-1]} {' '.join(passed_on[:-1])}")
     if "--json" in passed_on and len(scripts) > 1:
         raise LabError("--json names one file, for one script: all reports are in outputs/reports anyway")
     outcomes: list[tuple[Path, int, float]] = []
@@ -69,7 +71,7 @@ def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int
             )
         console.print()
         console.print(table)
-    return max(code for _, code, _ in outcomes)
+    return max(code if code >= 0 else 1 for _, code, _ in outcomes)  # below 0: killed
 
 
 def show_claims(console: Console) -> int:
@@ -171,6 +173,7 @@ def split_run(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    speak_utf8()
     words, passed_on = split_run(sys.argv[1:] if argv is None else argv)
     args = build_parser().parse_args(words)
     console = Console(width=min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH)

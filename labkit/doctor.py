@@ -93,7 +93,10 @@ def _gpu() -> Finding:
     if torch.cuda.is_available():
         p = torch.cuda.get_device_properties(0)
         return Finding(
-            "GPU", f"{p.name}, {p.total_memory / 2**30:.0f} GiB", True, "all scripts take --device cuda"
+            "GPU",
+            f"{p.name}, {p.total_memory / 2**30:.0f} GiB",
+            True,
+            "every script that computes with a model takes --device cuda",
         )
     built = "torch has no CUDA in it" if torch.version.cuda is None else "torch sees no GPU"
     return Finding(

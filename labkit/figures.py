@@ -48,6 +48,7 @@ STYLE = {
     "legend.frameon": False,
     "lines.linewidth": 2.0,
     "lines.markersize": 5,
+    "text.parse_math": False,  # a $ in a prompt is a dollar
     "axes.prop_cycle": matplotlib.cycler(color=COLORS),
 }
 plt.rcParams.update(STYLE)

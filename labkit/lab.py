@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import io
 import json
 import os
 import sys
@@ -34,6 +35,15 @@ from labkit.predictions import Kind, Prediction, parse_guess, score_guess, show_
 T = TypeVar("T")
 WIDTH = 100
 
+
+def a_seed(text: str) -> int:
+    """A seed that every generator takes."""
+    seed = int(text)
+    if not 0 <= seed < 2**63:
+        raise argparse.ArgumentTypeError(f"{text} is out of range: 0 to 2^63 - 1")
+    return seed
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "model": dict(
         default="tales",
@@ -48,7 +58,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
         choices=["float32", "bfloat16", "float16"],
         help="number format of the weights (float32)",
     ),
-    "seed": dict(type=int, default=0, help="for everything random; the same seed gives the same output (0)"),
+    "seed": dict(
+        type=a_seed, default=0, help="for everything random; the same seed gives the same output (0)"
+    ),
     "quick": dict(action="store_true", help="smaller sizes, fewer repeats: a look in seconds"),
 }
 
@@ -314,6 +326,13 @@ def build_parser(script: Path, doc: str, options: Sequence[str]) -> argparse.Arg
     return parser
 
 
+def speak_utf8() -> None:
+    """Print ✓ and – on every system, also into a file on Windows."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+
+
 def run_lab(
     story: Callable[[Lab], None],
     doc: str | None,
@@ -326,6 +345,7 @@ def run_lab(
     Returns:
         0: all is well. 1: a structural prediction failed. 2: a mistake of the user, told in one line.
     """
+    speak_utf8()
     script = Path(inspect.getfile(story)).resolve()
     parser = build_parser(script, doc or "", options)
     if add_arguments:
@@ -346,6 +366,21 @@ def run_lab(
         if os.environ.get("INFERENCE_LAB_DEBUG"):
             raise
         errors.print(f"[red]error:[/] {escape(str(error))}", highlight=False)
+        return 2
+    except BrokenPipeError:  # `... | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        errors.print(f"[red]error:[/] {escape(str(error))}: check the path and the disk", highlight=False)
+        return 2
+    except Exception as error:
+        if type(error).__name__ != "OutOfMemoryError":
+            raise
+        errors.print(
+            f"[red]error:[/] not enough memory on {getattr(args, 'device', 'this machine')}: "
+            "use a smaller model, --dtype bfloat16, --quick or --device cpu",
+            highlight=False,
+        )
         return 2
     except KeyboardInterrupt:
         errors.print("stopped", highlight=False)

@@ -14,6 +14,8 @@ MODEL_FILES = ["*.json", "*.safetensors", "*.txt"]  # what a hub download takes 
 
 def embedded_models() -> list[str]:
     """Names of the models that come with the course."""
+    if not EMBEDDED_MODELS.is_dir():
+        return []
     return sorted(p.name for p in EMBEDDED_MODELS.iterdir() if (p / "config.json").is_file())
 
 
@@ -52,7 +54,10 @@ def _from_hub(name: str) -> Path:
 
     embedded = ", ".join(embedded_models())
     try:
-        return Path(snapshot_download(name, allow_patterns=MODEL_FILES, local_files_only=True))
+        cached = Path(snapshot_download(name, allow_patterns=MODEL_FILES, local_files_only=True))
+        # Another program may have fetched only the tokenizer of this model.
+        if (cached / "config.json").is_file() and any(cached.glob("*.safetensors")):
+            return cached
     except HFValidationError:
         raise LabError(f"unknown model {name!r}: use {embedded}, a folder, or a hub name") from None
     except LocalEntryNotFoundError:

@@ -91,11 +91,11 @@ def parse_guess(text: str, measured: Any) -> Any:
         except ValueError:
             raise ValueError(f"{text!r} is not a number") from None
     if isinstance(measured, (list, tuple)):
-        parts = text.strip("[]()").replace(",", " ").split()
+        parts = text.strip("[]()").replace(",", " ").replace("/", " ").split()
         if len(parts) != len(measured):
             raise ValueError(f"{len(measured)} values are asked for, {len(parts)} given")
         return [parse_guess(part, m) for part, m in zip(parts, measured, strict=True)]
-    return text
+    return text.strip("'\"")
 
 
 def score_guess(guess: Any, measured: Any) -> int:
@@ -107,7 +107,8 @@ def score_guess(guess: Any, measured: Any) -> int:
         points = [score_guess(g, m) for g, m in zip(guess, measured, strict=True)]
         return round(sum(points) / len(points)) if points else 0
     if isinstance(measured, bool) or not isinstance(measured, (int, float)):
-        return 3 if guess == measured else 0
+        same = str(guess).strip("' ").casefold() == str(measured).strip("' ").casefold()
+        return 3 if same else 0
     if guess == measured:
         return 3
     if guess * measured <= 0:  # one is zero, or the signs differ

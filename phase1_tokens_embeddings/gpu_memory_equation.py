@@ -16,7 +16,7 @@ import argparse
 
 from matplotlib.axes import Axes
 
-from labkit.figures import BLUE, COLORS, GREEN, GREY, RED, new_figure
+from labkit.figures import BLUE, COLORS, GREEN, GREY, RED, new_figure, plain_numbers
 from labkit.lab import Lab, run_lab
 from phase1_tokens_embeddings.memory_math import (
     GB,
@@ -211,9 +211,7 @@ def draw(lab: Lab, shape: ModelShape, card: Card, precision: str, others: list[M
     if right.lines:
         right.set(xscale="log", yscale="log", xlabel="tokens of each user", ylabel="users")
         right.set_xticks([256, 1024, 4096, 16384, 65536])
-        for axis in (right.xaxis, right.yaxis):
-            axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-            axis.set_minor_formatter("")
+        plain_numbers(right)
         right.legend(fontsize=9, frameon=False)
     else:
         right.axis("off")
@@ -246,6 +244,8 @@ def draw_cards(ax: Axes, shape: ModelShape, precision: str, usable: float) -> No
 def story(lab: Lab) -> None:
     a = lab.args
     shape, card, precision = find_shape(a.model), find_card(a.card), find_precision(a.precision)
+    if a.context is None:
+        a.context = min(4096, shape.max_context)
     users_that_fit(shape, card, a.context, precision, KV_BYTES[a.kv], a.usable)  # a wrong option ends here
     if a.price is not None and not 0 < a.price < 1e6:
         raise ValueError(f"--price {a.price:g} is not a price: dollars an hour above 0 are needed")
@@ -270,7 +270,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"tales, a model folder, or a published shape: {', '.join(SHAPES)} (llama-3-8b)",
     )
     add("--card", default="l4", metavar="CARD", help=f"{', '.join(CARDS)} (l4)")
-    add("--context", type=int, default=4096, metavar="N", help="tokens of each user (4096)")
+    add("--context", type=int, metavar="N", help="tokens of each user (4096, or what the model can)")
     add("--precision", default="FP16", metavar="P", help=f"of the weights: {', '.join(PRECISIONS)} (FP16)")
     add("--kv", default="FP16", choices=list(KV_BYTES), help="precision of the KV cache (FP16)")
     add("--usable", type=float, default=USABLE, metavar="SHARE", help="share of the card to use (0.9)")

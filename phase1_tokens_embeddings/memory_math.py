@@ -6,7 +6,9 @@ from phase1_tokens_embeddings.model_shapes import CARDS, Card, ModelShape
 from phase1_tokens_embeddings.weight_formats import weight_bytes
 
 GB, GIB = 10**9, 2**30
-USABLE = 0.9  # vLLM's habit: a tenth of the card is left to activations, kernels and the CUDA runtime
+# A tenth of the card is left to activations, kernels and the CUDA runtime. (vLLM also plans with 0.9 of the
+# card, but takes the activations out of that, so it has a little less room for the cache.)
+USABLE = 0.9
 KV_BYTES = {"FP16": 2, "FP8": 1}
 
 

@@ -79,8 +79,8 @@ def tell_the_model(lab: Lab, folder: Path, name: str) -> dict[str, Box]:
             boxes["GGUF"] = open_gguf(file)
     show_boxes(lab, boxes)
     if "GGUF" in boxes:
-        lab.say("""GGUF keeps the positions in FP32, so that part is larger there. Its vocabulary is smaller
-            because JSON spends more signs on the same words.""")
+        lab.say("""Our GGUF writer stores positions and norms in FP32 and the large matrices in FP16. Its
+            vocabulary is smaller because JSON spends more signs on the same words.""")
     return boxes
 
 

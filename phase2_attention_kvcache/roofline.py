@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -65,12 +66,41 @@ class Work:
         return self.operations / self.bytes
 
 
+class Step(NamedTuple):
+    """A step of `tokens` tokens: what it has to do, the shortest time that can take, the time it took."""
+
+    tokens: int
+    work: Work
+    floor: float
+    seconds: float
+
+
+def limit_of(small: Step, large: Step, ceilings: Ceilings) -> tuple[str, str]:
+    """What limits a step, told from two measured times: "memory", "arithmetic" or "overhead"; and why.
+
+    If more tokens cost time in proportion, arithmetic is the limit. If they come nearly free, it is not:
+    then it is memory, provided that a good part of the bandwidth is in use, or else the cost of starting
+    many small operations.
+    """
+    times = large.seconds / small.seconds
+    grows = math.log(times) / math.log(large.tokens / small.tokens)
+    bandwidth = small.work.bytes / small.seconds / ceilings.bandwidth
+    rate = large.work.operations / large.seconds / ceilings.rate
+    why = f"{large.tokens / small.tokens:.0f} times the tokens took {times:.1f} times as long. "
+    if grows > 0.5:
+        return "arithmetic", why + f"The step reached {rate:.0%} of the arithmetic."
+    limit = "memory" if bandwidth > 0.3 else "overhead"
+    return limit, why + f"The step of {small.tokens} reached {bandwidth:.0%} of the bandwidth."
+
+
 @torch.inference_mode()
 def measure_ceilings(device: str, dtype: str | torch.dtype, quick: bool = False) -> Ceilings:
     """Read a tensor far larger than any cache, and multiply two large matrices. The best of several."""
     dtype = parse_dtype(dtype)
     repeats = 4 if quick else 10
     megabytes, side = (256, 2048) if device == "cpu" else (4096, 8192)
+    if device == "cpu" and dtype == torch.float16:
+        side = 512  # many CPUs compute in float16 only by way of float32, a hundred times slower
     # A sum reads every byte and writes almost nothing.
     numbers = torch.ones(megabytes * 2**20 // 4, dtype=torch.float32, device=device)
     read = min(time_calls(numbers.sum, device, repeats))
@@ -140,24 +170,15 @@ def story(lab: Lab) -> None:
     steps = []
     for n in lab.progress(sizes, "timing steps"):
         work = work_of_step(config, n, 0, size)
-        steps.append((n, work, ceilings.seconds(work), measure_step(model, n, 3 if lab.quick else 6)))
+        steps.append(Step(n, work, ceilings.seconds(work), measure_step(model, n, 3 if lab.quick else 6)))
 
-    first, last = steps[0], steps[-1]
-    for claim, what, (_, work, _, seconds), limit in (
-        ("decode-memory-bound", "decode (1 token a step)", first, "memory"),
-        ("prefill-compute-bound", f"prefill ({last[0]:,} tokens a step)", last, "arithmetic"),
+    decode, prefill = limit_of(steps[0], steps[1], ceilings), limit_of(steps[-2], steps[-1], ceilings)
+    for claim, what, predicted, (limit, why) in (
+        ("decode-memory-bound", "decode (1 token a step)", "memory", decode),
+        ("prefill-compute-bound", f"prefill ({steps[-1].tokens:,} tokens a step)", "arithmetic", prefill),
     ):
-        used_bandwidth = work.bytes / seconds / ceilings.bandwidth
-        used_rate = work.operations / seconds / ceilings.rate
-        lab.predict(
-            claim=claim,
-            question=f"{what} is limited by memory or arithmetic",
-            predicted=limit,
-            measured="memory" if used_bandwidth > used_rate else "arithmetic",
-            kind="timing",
-            note=f"{work.intensity:.3g} operations a byte. It reached {100 * used_bandwidth:.0f}% of the "
-            f"bandwidth and {100 * used_rate:.0f}% of the arithmetic.",
-        )
+        question = f"what limits {what}: memory, arithmetic or overhead"
+        lab.predict(claim, question, predicted=predicted, measured=limit, kind="timing", note=why)
     lab.table(
         "Predicted from the roofline, then measured",
         ["tokens", "operations a byte", "floor, ms", "measured, ms", "measured / floor", "limit"],
@@ -167,7 +188,7 @@ def story(lab: Lab) -> None:
              "the large ones, and Python. Below it: weights that fit in the processor's own cache, which "
              "is faster than main memory.",
     )  # fmt: skip
-    together = next((n for n, _, _, s in reversed(steps) if s < 2 * first[3]), 1)
+    together = next((n for n, _, _, s in reversed(steps) if s < 2 * steps[0].seconds), 1)
     lab.say(f"""What it means: a step of {together} tokens takes less than twice as long as a step of one.
         So a server that lets {together} users share each step serves them for less than the price of two. That
         is batching, and Phase 4 is about it.""")

@@ -28,16 +28,24 @@ def tell(
     params: SamplingParams,
     show: Callable[[str], None],
 ) -> Generation:
-    """Continue a prompt; hand each piece of text to `show` as it becomes certain."""
+    """Continue a prompt; hand each piece of text to `show` as it becomes certain.
+
+    Raises:
+        ValueError: `params.stop` is set: stop strings need the engine of Phase 4, which looks for them in
+            the text. Everything else in `params` is honoured, but `n`, which is one here.
+    """
+    if params.stop:
+        raise ValueError(f"stop strings ({params.stop[0]!r}) are not watched for here: use stop_token_ids")
     ids = tok.encode(prompt) or [tok.eos_token_id or 0]
     stream = StreamDecoder(tok, skip_special_tokens=True)
-    choose = Sampler.one_request(params, ids)
+    ends = model.config.eos_token_ids
+    choose = Sampler.one_request(params, ids, ends)
     result = generate_cached(
         model,
         ids,
         params.max_tokens or 1,
         choose,
-        stop_ids=() if params.ignore_eos else model.config.eos_token_ids,
+        stop_ids={*params.stop_token_ids, *(() if params.ignore_eos else ends)},
         on_token=lambda token: show(stream.push(token)),
     )
     show(stream.finish())

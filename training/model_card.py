@@ -1,6 +1,8 @@
 """Write the card of a trained model: loss curve, figures, samples, and what it cannot do.
 
-python training/model_card.py labkit/models/tales
+    python training/model_card.py labkit/models/tales --data "English stories, ..."
+
+The folder is what train_model.py wrote.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ PROMPTS = [
 CARD = """\
 # {name}
 
-A GPT-2 of {parameters:,} parameters ({layers} layers, {width} wide, {heads} heads of {head_dim}, context {context}),
+A GPT-2 of {parameters:,} parameters ({layers}, {width} wide, {heads} heads of {head_dim}, context {context}),
 trained for this course. {purpose}
 It loads with the course's own code, and with `AutoModelForCausalLM` and `AutoTokenizer` of transformers.
 
 | | |
 |---|---|
-| data | {training_bytes:,} bytes of English stories: 33 books in the public domain (Grimm, Carroll, Baum, Kipling, Milne, Nesbit, Potter, Austen, ...), in the CC0 editions of Standard Ebooks; every 40th document kept apart for validation |
+| data | {training_bytes:,} bytes of {data} |
 | tokenizer | byte-level BPE, {vocab:,} tokens, trained on the same text by `phase1_tokens_embeddings` |
 | training | {steps:,} steps of {tokens_per_step:,} tokens ({epochs:.1f} times through the text), {minutes:.0f} minutes on {where} that also did other work |
 | method | Muon for the matrices, AdamW for the rest; windows of 256, then 512, then 1,024 tokens; dropout 0.1; `training/train_model.py`, seed {seed} |
@@ -98,8 +100,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path, help="folder of a model made by train_model.py")
+    parser.add_argument("--data", default="text", help="what it was trained on, and under which licence")
     args = parser.parse_args()
-    log = json.loads((args.model / "training_log.json").read_text())
+    log = json.loads((args.model / "training_log.json").read_text(encoding="utf-8"))
     model = Transformer.from_pretrained(args.model)
     tok = BPETokenizer.from_file(args.model / "tokenizer.json")
     c = model.config
@@ -109,13 +112,14 @@ def main() -> None:
     card = CARD.format(
         name=log["preset"],
         parameters=log["parameters"],
-        layers=c.num_layers,
+        layers=f"{c.num_layers} layer{'s' * (c.num_layers > 1)}",
         width=c.d_model,
         heads=c.num_heads,
         head_dim=c.head_dim,
         context=c.max_context,
         purpose=PURPOSE.get(log["preset"], ""),
         training_bytes=log["training_bytes"],
+        data=args.data,
         vocab=c.vocab_size,
         steps=log["steps"],
         tokens_per_step=log["tokens_per_step"],

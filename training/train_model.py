@@ -48,7 +48,10 @@ def read_documents(path: Path) -> list[str]:
     files = sorted(path.glob("**/*.txt")) if path.is_dir() else [path]
     if absent := [file for file in files if not file.is_file()]:
         raise SystemExit(f"there is no text file {absent[0]}: give a .txt file or a folder with some")
-    texts = [file.read_text(encoding="utf-8") for file in files]
+    try:
+        texts = [file.read_text(encoding="utf-8") for file in files]
+    except UnicodeDecodeError as error:
+        raise SystemExit(f"a file in {path} is not UTF-8 text ({error}): convert it") from None
     documents = [piece.strip() for text in texts for piece in text.split(END_OF_TEXT)]
     documents = [d for d in documents if d]
     if not documents:
@@ -180,9 +183,14 @@ def main() -> None:
         print(f"training a tokenizer of {args.vocab_size} tokens ...", flush=True)
         tok = BPETokenizer.train(documents, args.vocab_size)
     tok.save(args.out / "tokenizer.json")
+    if tok.eos_token_id is None:
+        raise SystemExit(f"{args.tokenizer} has no {END_OF_TEXT}: train one (leave --tokenizer out)")
     ids, valid_ids = encode_documents(tok, documents), encode_documents(tok, valid_documents)
     valid_bytes = sum(len(d.encode()) for d in valid_documents)
     print(f"{len(ids):,} training tokens, {len(valid_ids):,} validation tokens", flush=True)
+
+    if len(ids) < 4 * CONTEXT:
+        raise SystemExit(f"{args.text} gives {len(ids):,} tokens: at least {4 * CONTEXT:,} are needed")
 
     torch.manual_seed(args.seed)
     config = GPT2Config(
