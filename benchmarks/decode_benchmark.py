@@ -16,9 +16,11 @@ import time
 from pathlib import Path
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.utils import logging
 
 from labkit.errors import LabError
 from labkit.machine import environment, pick_device, synchronize
@@ -47,6 +49,7 @@ def main() -> None:
     except LabError as error:
         parser.error(str(error))
 
+    logging.disable_progress_bar()
     torch.manual_seed(0)
     theirs = GPT2LMHeadModel(GPT2Config()).to(device, dtype).eval()
     with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +79,9 @@ def main() -> None:
     speeds = {name: values[1:] for name, values in speeds.items()}
 
     table = Table(
-        title=f"GPT-2 124M, {args.dtype}, {device}, one user, {args.new_tokens} tokens", title_justify="left"
+        title=f"GPT-2 124M, {args.dtype}, {device}, one user, {args.new_tokens} tokens",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
     )
     for column in ("engine", "tokens/s, median", "lowest", "highest"):
         table.add_column(column, justify="left" if column == "engine" else "right")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -59,7 +60,7 @@ def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int
         if code == 130:
             break  # Ctrl-C means all of it
     if len(scripts) > 1:
-        table = Table(title="What ran", title_justify="left", title_style="bold")
+        table = Table(title="What ran", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         table.add_column("script")
         table.add_column("outcome")
         table.add_column("seconds", justify="right")
@@ -79,7 +80,7 @@ def show_claims(console: Console) -> int:
     found = measured_claims()
     counts: dict[str, int] = {}
     for phase, claims in CLAIMS.items():
-        table = Table(title=phase, title_justify="left", title_style="bold", width=WIDTH, show_lines=False)
+        table = Table(title=phase, title_justify="left", title_style="bold", width=WIDTH, box=box.SIMPLE_HEAD)
         table.add_column("claim", no_wrap=True, style="dim")
         table.add_column("src", no_wrap=True)
         table.add_column("the source says", ratio=5)
@@ -107,7 +108,9 @@ def show_doctor(console: Console) -> int:
     """What this machine has, and what that means for the course."""
     from labkit.doctor import examine
 
-    table = Table(title="This machine", title_justify="left", title_style="bold", width=WIDTH)
+    table = Table(
+        title="This machine", title_justify="left", title_style="bold", width=WIDTH, box=box.SIMPLE_HEAD
+    )
     for column in ("", "what", "here", "what it means"):
         table.add_column(column, no_wrap=column in ("", "what"))
     findings = examine()

@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 
 from labkit.lab import Lab, run_lab
+from phase1_tokens_embeddings.memory_math import kv_bytes_per_token
 from phase2_attention_kvcache import attention_by_hand as by_hand
 
 DEFAULT_TEXT = "The old woman went to the door and called the little dog."
@@ -309,9 +310,19 @@ def grouped_story(lab: Lab) -> None:
         training largely makes up for. Llama 3 8B has 32 layers and 32 query heads of 128 numbers, kept in
         16 bits:""")
     context = 8192
+
+    def cache_bytes(kv_heads: int) -> int:
+        """Size of a full context's keys and values, from tensors of their shape."""
+        with torch.device("meta"):
+            return sum(
+                torch.empty(context, kv_heads, 128, dtype=torch.bfloat16).nbytes
+                for _layer in range(32)
+                for _kind in ("keys", "values")
+            )
+
     rows = []
     for kind, kv_heads in (("one for each query head", 32), ("grouped (as built)", 8), ("one for all", 1)):
-        per_token = 2 * 32 * kv_heads * 128 * 2  # keys and values x layers x heads x numbers x bytes
+        per_token = kv_bytes_per_token(num_layers=32, num_kv_heads=kv_heads, head_dim=128)
         rows.append(
             [
                 kind,
@@ -324,8 +335,15 @@ def grouped_story(lab: Lab) -> None:
     lab.predict(
         claim="gqa-memory",
         question="factor by which 8 instead of 32 key/value heads shrink the KV cache",
-        predicted=4,
-        measured=round(rows[0][3] / rows[1][3], 6),
+        predicted=32 // 8,
+        measured=cache_bytes(32) / cache_bytes(8),
+    )
+    lab.predict(
+        claim="gqa-memory",
+        question="bytes of keys and values that a token takes, with 8 key/value heads",
+        predicted=kv_bytes_per_token(num_layers=32, num_kv_heads=8, head_dim=128),
+        measured=cache_bytes(8) / context,
+        note="2 x layers x heads x numbers x bytes; measured on tensors of the cache's shape.",
     )
     lab.table(
         "KV cache of Llama 3 8B",

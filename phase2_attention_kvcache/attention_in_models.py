@@ -141,7 +141,7 @@ def draw_heads(
     from labkit.figures import GREY, new_figure
 
     shown = sorted([best, *[h for h in range(weights.shape[0]) if h != best][:3]])
-    labels = [t.replace("\n", "\\n").replace("$", r"\$") for t in tokens]
+    labels = [t.replace("\n", "\\n") for t in tokens]
     past = np.tril(np.ones(weights.shape[1:], dtype=bool))
     # The first token always gives itself 1; leaving it out lets the others use the whole scale.
     darkest = max(weights[shown, 1:].max().item(), 0.1)

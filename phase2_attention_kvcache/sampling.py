@@ -295,7 +295,7 @@ def story(lab: Lab) -> None:
         predict_knobs,
     )
 
-    writer = Writer(lab.args.model, lab.args.prompt)
+    writer = Writer(lab.args.model, lab.args.prompt, lab.device)
     logits = writer.next_logits()
     raw = logits.softmax(-1)
     order = raw.argsort(descending=True).tolist()
@@ -305,7 +305,7 @@ def story(lab: Lab) -> None:
     lab.show("   ".join(f"{writer.name(i)} {raw[i]:.1%}" for i in order[:6]))
 
     lab.title("What each knob does to these logits")
-    sampler = Sampler(writer.eos_token_id)
+    sampler = Sampler(writer.config.eos_token_ids)
     probs = dict(
         zip(SETTINGS, sampler.probabilities(logits.expand(len(SETTINGS), -1), list(SETTINGS.values())))
     )
@@ -326,20 +326,20 @@ def story(lab: Lab) -> None:
     predict_chance(lab, sampler, logits)
 
     lab.title("What the model writes with each")
-    params = [replace(p, seed=lab.seed) for p in SETTINGS.values()]
-    answers = writer.go_on(sampler, params, 12 if lab.quick else 28)
+    num_tokens = 12 if lab.quick else 28
+    answers = [writer.go_on(replace(p, seed=lab.seed), num_tokens) for p in SETTINGS.values()]
     lab.table(
-        "Continuations, all written in one batch, each with its own setting",
+        "Continuations, one setting after the other, all from the same seed",
         ["setting", "the text goes on", "different tokens"],
         [[n, writer.text(a), f"{len(set(a))} of {len(a)}"] for n, a in zip(SETTINGS, answers, strict=True)],
     )
     lab.say("""No knob knows what is true or good: they only reshape what the model believes. Greedy suits
         answers that must be the same every time. For prose, a temperature a little below 1 with top_p or
         min_p cuts the absurd tail and leaves the rest to chance.""")
+    context = writer.config.max_context
     lab.say(f"""What it costs: a token has the same price however it is picked, but the knobs decide how
         many there are. n = 4 writes, and bills, four answers. Without max_tokens a request may write on to
-        the end of the context, here {writer.context:,} tokens: {writer.context // 16} times the default of
-        16.""")
+        the end of the context, here {context:,} tokens: {context // 16} times the default of 16.""")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -349,7 +349,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_lab(story, __doc__, options=("model", "seed", "quick"), add_arguments=add_arguments, argv=argv)
+    return run_lab(
+        story, __doc__, options=("model", "device", "seed", "quick"), add_arguments=add_arguments, argv=argv
+    )
 
 
 if __name__ == "__main__":

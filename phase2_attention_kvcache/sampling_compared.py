@@ -12,8 +12,11 @@ from labkit.figures import BLUE, GREY, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokenizer import BPETokenizer
+from phase2_attention_kvcache.caches import NoCache
+from phase2_attention_kvcache.generation import generate_cached
 from phase2_attention_kvcache.sampling import Sampler, draw
 from phase2_attention_kvcache.sampling_params import SamplingParams
+from phase2_attention_kvcache.transformer import Transformer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,18 +40,13 @@ class Writer:
         LabError: an empty prompt, or one that leaves no room in the context.
     """
 
-    def __init__(self, model: str, prompt: str) -> None:
-        from transformers import AutoModelForCausalLM
-        from transformers.utils import logging
-
+    def __init__(self, model: str, prompt: str, device: str = "cpu") -> None:
         folder = find_model(model)
-        logging.disable_progress_bar()
         self.tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        self.context: int = self.model.config.max_position_embeddings
-        self.eos_token_id = self.model.config.eos_token_id
+        self.model = Transformer.from_pretrained(folder, device=device)
+        self.config = self.model.config
         self.prompt_ids = self.tokenizer.encode(prompt)
-        room = self.context - 64  # for the continuations
+        room = self.config.max_context - 64  # for the continuations
         if not 1 <= len(self.prompt_ids) <= room:
             raise LabError(f"--prompt has {len(self.prompt_ids)} tokens: use 1 to {room}")
 
@@ -59,26 +57,17 @@ class Writer:
     def text(self, ids: Sequence[int]) -> str:
         return " ".join(self.tokenizer.decode(i for i in ids if i < self.tokenizer.vocab_size).split())
 
-    @torch.no_grad()
     def next_logits(self) -> torch.Tensor:
         """Logits [vocab] of what may follow the prompt."""
-        return self.model(torch.tensor([self.prompt_ids])).logits[0, -1]
+        ids = torch.tensor(self.prompt_ids, device=self.model.device)
+        hidden = self.model(ids, torch.arange(len(ids), device=self.model.device), NoCache())
+        return self.model.logits(hidden[-1:])[0]
 
-    @torch.no_grad()
-    def go_on(self, sampler: Sampler, params: Sequence[SamplingParams], num_tokens: int) -> list[list[int]]:
-        """`num_tokens` new tokens for each setting, all settings in one batch."""
-        outputs: list[list[int]] = [[] for _ in params]
-        generators = [p.make_generator() for p in params]
-        new, cache = torch.tensor([self.prompt_ids] * len(params)), None
-        for _ in range(num_tokens):
-            step = self.model(new, past_key_values=cache, use_cache=True)
-            cache = step.past_key_values
-            prompts = [self.prompt_ids] * len(params)
-            picked = sampler.sample(step.logits[:, -1], params, prompts, outputs, generators).token_ids
-            for output, token in zip(outputs, picked, strict=True):
-                output.append(token)
-            new = torch.tensor(picked)[:, None]
-        return outputs
+    def go_on(self, params: SamplingParams, num_tokens: int) -> list[int]:
+        """Up to `num_tokens` new tokens; an end-of-text token is the last one."""
+        ends = self.config.eos_token_ids
+        choose = Sampler.one_request(params, self.prompt_ids, ends)
+        return generate_cached(self.model, self.prompt_ids, num_tokens, choose, ends).token_ids
 
 
 def draw_distributions(
@@ -94,7 +83,7 @@ def draw_distributions(
         panels=len(shown),
         size=(14, 4.6),
     )
-    rows, names = range(len(tokens)), [writer.name(i).replace("$", r"\$") for i in tokens]
+    rows, names = range(len(tokens)), [writer.name(i) for i in tokens]
     for axis, (name, p) in zip(axes, shown.items(), strict=True):
         axis.barh(rows, [100 * raw[i].item() for i in tokens], color=GREY, alpha=0.55, height=0.8)
         axis.barh(rows, [100 * p[i].item() for i in tokens], color=BLUE, height=0.4)

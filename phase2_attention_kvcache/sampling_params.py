@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-GREEDY_BELOW = 1e-5  # a temperature below this is greedy, as in vLLM
+# A temperature below this is greedy. vLLM has the same limit, but first raises anything between 0 and 0.01
+# to 0.01: there only 0 itself is greedy.
+GREEDY_BELOW = 1e-5
 
 
 @dataclass(frozen=True)

@@ -256,7 +256,7 @@ def test_story(tmp_path, capsys):
     report, figures = tmp_path / "r.json", tmp_path / "figures"
     assert script.main(["--quick", "--json", str(report), "--figures", str(figures)]) == 0
     content = json.loads(report.read_text())
-    assert {"dogs-weights", "head-split"} <= {p["claim"] for p in content["predictions"]}
+    assert {"dogs-weights", "head-split", "gqa-memory"} <= {p["claim"] for p in content["predictions"]}
     assert (figures / "attention_heads.png").stat().st_size > 10_000
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 100

@@ -22,6 +22,7 @@ from transformers import (
 from phase1_tokens_embeddings.tokenizer import BPETokenizer
 from phase2_attention_kvcache import sampling as script
 from phase2_attention_kvcache.sampling import BadLogitsError, Sampler, SamplingParams, apply_penalties, draw
+from phase2_attention_kvcache.sampling_compared import Writer, draw_distributions
 
 VOCAB = 50
 seeds = st.integers(0, 2**20)
@@ -512,6 +513,38 @@ def test_story_with_any_model(other_model, seed):
     assert script.main(["--quick", "--model", other_model, "--prompt", "the cat", "--seed", seed]) == 0
 
 
+@torch.no_grad()
+def test_the_writer_against_transformers(other_model):
+    writer = Writer(other_model, "the cat and")
+    theirs = GPT2LMHeadModel.from_pretrained(other_model).eval()
+    prompt = torch.tensor([writer.prompt_ids])
+    torch.testing.assert_close(writer.next_logits(), theirs(prompt).logits[0, -1], atol=1e-5, rtol=1e-4)
+    expected = theirs.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20, do_sample=False, pad_token_id=279
+    )
+    assert writer.go_on(SamplingParams(temperature=0), 20) == expected[0, prompt.shape[1] :].tolist()
+    wild = SamplingParams(temperature=1.5, seed=4)
+    assert writer.go_on(wild, 20) == writer.go_on(wild, 20) != writer.go_on(SamplingParams(temperature=0), 20)
+
+
+def test_the_writer_stops_at_the_end_of_text(other_model):
+    end = SamplingParams(temperature=0, logit_bias={279: 100}, min_tokens=3, max_tokens=None)
+    answer = Writer(other_model, "the cat").go_on(end, 20)
+    assert len(answer) == 4
+    assert answer.index(279) == 3
+
+
+def test_a_dollar_in_a_token_is_drawn_as_it_is(other_model, tmp_path):
+    writer = Writer(other_model, "$x^2$")
+    tokens = writer.prompt_ids[:1] * 2
+    raw = writer.next_logits().softmax(-1)
+    figure = draw_distributions(raw, {"top_k 5": raw}, tokens, writer)
+    figure.savefig(tmp_path / "dollar.png")
+    labels = figure.axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == ["'$'", "'$'"]
+    assert not any(label.get_parse_math() for label in labels)
+
+
 def test_story_with_mistakes(other_model, capsys):
     for arguments, message in (
         (["--prompt", ""], "--prompt has 0 tokens: use 1 to 64"),
@@ -522,6 +555,11 @@ def test_story_with_mistakes(other_model, capsys):
         error = capsys.readouterr().err
         assert message in error.replace("\n", " ")
         assert "Traceback" not in error
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_story_on_a_gpu(other_model):
+    assert script.main(["--quick", "--device", "cuda", "--model", other_model, "--prompt", "the cat"]) == 0
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
