@@ -190,8 +190,7 @@ def timed_at_gpt2_size(lab: Lab) -> None:
         measured=growth > 2,
         kind="timing",
         note=f"At 5 / 20 / 45 tokens {in_ms('prefill')} ms (the source: 27 / 24 / 40). 200 times the prompt costs "
-        f"{growth:.0f} times the time. Up to some tens of tokens it hardly grows: reading the weights takes "
-        "longer than the arithmetic.",
+        f"{growth:.0f} times the time: a short prompt mostly waits for the weights to be read.",
     )
     size = model.token_table.weight.element_size()
     kv_bytes = 1000 * kv_bytes_per_token(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors.torch import load_file
 
-from labkit.figures import BLUE, GREEN, GREY, MUTED, ORANGE, new_figure
+from labkit.figures import BLUE, GREEN, GREY, MUTED, ORANGE, new_figure, plain_numbers
 from labkit.models import find_model
 from phase2_attention_kvcache.positions import (
     apply_rotary,
@@ -121,6 +121,7 @@ def draw_speeds() -> Figure:
         axis.axhline(context, color=MUTED, linewidth=1, linestyle="--")
         axis.text(0, context * 1.15, f"context {context:,}", color=MUTED, fontsize=9)
     axis.set_yscale("log")
+    plain_numbers(axis, "y")
     axis.set_xlabel("pair of numbers in a head of 128")
     axis.set_ylabel("tokens for a full turn")
     axis.legend(loc="lower right", frameon=False)

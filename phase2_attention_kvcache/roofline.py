@@ -16,6 +16,7 @@ Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performan
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -75,22 +76,32 @@ class Step(NamedTuple):
     seconds: float
 
 
-def limit_of(small: Step, large: Step, ceilings: Ceilings) -> tuple[str, str]:
-    """What limits a step, told from two measured times: "memory", "arithmetic" or "overhead"; and why.
+def limit_of(small: Step, large: Step, ceilings: Ceilings, overhead: float) -> tuple[str, str]:
+    """What limits a step, told from measured times: "memory", "arithmetic" or "overhead"; and why.
 
-    If more tokens cost time in proportion, arithmetic is the limit. If they come nearly free, it is not:
-    then it is memory, provided that a good part of the bandwidth is in use, or else the cost of starting
-    many small operations.
+    If more tokens cost time in proportion, arithmetic is the limit. If they come nearly free, it is what
+    both steps have in common: fetching the weights, or starting many operations. How long the starting
+    takes is known from a model so narrow that there is nothing to fetch (`overhead`, seconds).
     """
     times = large.seconds / small.seconds
     grows = math.log(times) / math.log(large.tokens / small.tokens)
-    bandwidth = small.work.bytes / small.seconds / ceilings.bandwidth
-    rate = large.work.operations / large.seconds / ceilings.rate
     why = f"{large.tokens / small.tokens:.0f} times the tokens took {times:.1f} times as long. "
     if grows > 0.5:
+        rate = large.work.operations / large.seconds / ceilings.rate
         return "arithmetic", why + f"The step reached {rate:.0%} of the arithmetic."
-    limit = "memory" if bandwidth > 0.3 else "overhead"
-    return limit, why + f"The step of {small.tokens} reached {bandwidth:.0%} of the bandwidth."
+    speed = small.work.bytes / small.seconds
+    why += f"Of its {1e3 * small.seconds:.1f} ms, {1e3 * overhead:.1f} are overhead (the same steps on a model 64 wide). "
+    why += (
+        f"It read the weights at {speed / 1e9:.0f} GB/s, {speed / ceilings.bandwidth:.0%} of the bandwidth."
+    )
+    return ("memory" if overhead < small.seconds / 2 else "overhead"), why
+
+
+def narrow(config: ModelConfig) -> ModelConfig:
+    """As many operations as the model, on next to no data."""
+    return dataclasses.replace(
+        config, vocab_size=1024, d_model=64, d_ff=64, head_dim=8, max_context=64, rope_scaling=None
+    )
 
 
 @torch.inference_mode()
@@ -172,7 +183,10 @@ def story(lab: Lab) -> None:
         work = work_of_step(config, n, 0, size)
         steps.append(Step(n, work, ceilings.seconds(work), measure_step(model, n, 3 if lab.quick else 6)))
 
-    decode, prefill = limit_of(steps[0], steps[1], ceilings), limit_of(steps[-2], steps[-1], ceilings)
+    few = next(step for step in steps if step.tokens >= 16)
+    overhead = measure_step(Transformer.random(narrow(config), dtype, lab.device), 1, 10)
+    decode = limit_of(steps[0], few, ceilings, overhead)
+    prefill = limit_of(steps[-2], steps[-1], ceilings, overhead)
     for claim, what, predicted, (limit, why) in (
         ("decode-memory-bound", "decode (1 token a step)", "memory", decode),
         ("prefill-compute-bound", f"prefill ({steps[-1].tokens:,} tokens a step)", "arithmetic", prefill),
@@ -185,7 +199,7 @@ def story(lab: Lab) -> None:
         [[n, w.intensity, 1e3 * floor, 1e3 * s, s / floor,
           "memory" if w.intensity < ceilings.ridge else "arithmetic"] for n, w, floor, s in steps],
         note="The floor is what no program can beat on this machine. Above it: small operations between "
-             "the large ones, and Python. Below it: weights that fit in the processor's own cache, which "
+             "the large ones, Python, routines that do not reach the peak. Below it: weights that fit in the processor's own cache, which "
              "is faster than main memory.",
     )  # fmt: skip
     together = next((n for n, _, _, s in reversed(steps) if s < 2 * steps[0].seconds), 1)

@@ -292,11 +292,12 @@ def draw_layers(probabilities: Tensor, names: list[str], prompt: str):
         if decided > 1
         else f"{names[0]} leads from the first layer on",
         f"If the tower ended early: probability of the five final favourites after {prompt!r}",
+        size=(8.8, 4.6),
     )
     for i, name in enumerate(names):
         ax.plot(layers, 100 * probabilities[:, i], marker="o", label=name, linewidth=2.6 if i == 0 else 1.6)
     ax.set(xlabel="after layer", ylabel="probability, %", ylim=(0, None), xticks=list(layers))
-    ax.legend(title="next token")
+    ax.legend(title="next token", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig
 
 
@@ -306,7 +307,7 @@ def main(argv: list[str] | None = None) -> int:
         __doc__,
         options=("model", "device", "dtype"),
         add_arguments=lambda parser: parser.add_argument(
-            "--prompt", default="Once upon a time there was a little", help="text to continue"
+            "--prompt", default="Once upon a time there was a king who had three", help="text to continue"
         ),
         argv=argv,
     )

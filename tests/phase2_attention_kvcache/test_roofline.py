@@ -10,7 +10,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from phase2_attention_kvcache import roofline
 from phase2_attention_kvcache.attention import attention
 from phase2_attention_kvcache.caches import ContiguousKVCache
-from phase2_attention_kvcache.roofline import Ceilings, Work, measure_ceilings, work_of_step
+from phase2_attention_kvcache.roofline import (
+    Ceilings,
+    Step,
+    Work,
+    limit_of,
+    measure_ceilings,
+    narrow,
+    work_of_step,
+)
 from phase2_attention_kvcache.transformer import GPT2_124M, Transformer
 
 
@@ -66,6 +74,23 @@ def test_the_slower_limit_decides():
 def test_ceilings_are_measured():
     machine = measure_ceilings("cpu", "float32", quick=True)
     assert machine.bandwidth > 0 and machine.rate > 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "overhead", "limit"),
+    [((1.0, 1.2), 0.1, "memory"), ((1.0, 1.2), 0.8, "overhead"), ((1.0, 15.0), 0.1, "arithmetic")],
+)
+def test_what_limits_a_step_is_told_from_its_times(seconds, overhead, limit):
+    work = Work(operations=1.0, bytes=1.0)
+    small, large = (Step(n, work, 0.0, s) for n, s in zip((1, 16), seconds, strict=True))
+    assert limit_of(small, large, Ceilings(1.0, 1.0), overhead)[0] == limit
+
+
+def test_a_narrow_model_has_the_same_operations_and_no_weight():
+    for config in (GPT2_124M, Transformer.from_pretrained("tales").config):
+        slim = narrow(config)
+        assert (slim.num_layers, slim.family) == (config.num_layers, config.family)
+        assert slim.num_parameters < config.num_parameters / 10
 
 
 def test_script(tmp_path):
