@@ -98,7 +98,8 @@ def show_claims(console: Console) -> int:
         console.print(table)
     console.print(" · ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items())), highlight=False)
     console.print(
-        "[dim]The articles: labkit/claims.py. A corrected figure is explained where it is measured;\n"
+        "[dim]A: How vLLM Actually Works. B: LLM & vLLM Inference, from the ground up. C: an SRE's walk through the\n"
+        "inference pipeline. Reproduced: agrees within the script's tolerance. A corrected figure is explained where it is measured;\n"
         "timings belong to this machine. Reports: outputs/reports/[/]"
     )
     return 0

@@ -178,7 +178,10 @@ class Lab:
         self._keep(Prediction(claim, question, needs=needs, note=remedy))
 
     def _ask(self, p: Prediction) -> None:
-        unit = f" ({p.unit})" if p.unit else ""
+        form = "yes or no" if isinstance(p.measured, bool) else ""
+        if isinstance(p.measured, (list, tuple)):
+            form = f"{len(p.measured)} values, such as " + " / ".join("12345"[: len(p.measured)])
+        unit = "".join(f" ({text})" for text in (p.unit, form) if text)
         self.console.print(
             f"\n[bold]Your guess:[/] {escape(p.question)}{escape(unit)}  [dim](Enter to skip)[/]"
         )

@@ -87,9 +87,12 @@ def parse_guess(text: str, measured: Any) -> Any:
         return words[text.lower()]
     if isinstance(measured, (int, float)):
         try:
-            return float(text.replace(",", "").replace("_", "").rstrip("%x"))
+            guess = float(text.replace(",", "").replace("_", "").rstrip("%x"))
         except ValueError:
-            raise ValueError(f"{text!r} is not a number") from None
+            guess = math.nan
+        if not math.isfinite(guess):
+            raise ValueError(f"{text!r} is not a number (give it alone, without a unit)")
+        return int(guess) if guess.is_integer() else guess
     if isinstance(measured, (list, tuple)):
         parts = text.strip("[]()").replace(",", " ").replace("/", " ").split()
         if len(parts) != len(measured):

@@ -108,12 +108,13 @@ def tell_neighbours(lab: Lab, e: Embeddings) -> None:
         direction, 0 for directions that have nothing to do with each other. Nobody told the model what a
         word means: it was trained to guess the next token, and words that fit the same gaps were pushed
         together. A small model that read little knows little; see for yourself.""")
-    words = [
-        w for w in ("king", "three", "said", "red", "mother", "castle", "ran") if e.token_of(w) is not None
-    ]
+    words = lab.args.word
+    if not words:
+        ours = ("king", "three", "said", "red", "mother", "castle", "ran")
+        words = [w for w in ours if e.token_of(w) is not None][: 3 if lab.quick else None]
     rows = [
         [w, e.token_of(w), ", ".join(f"{n.strip() or repr(n)} {c:.2f}" for n, c in e.neighbours(w, 5))]
-        for w in (words[:3] if lab.quick else words)
+        for w in words
     ]
     if rows:
         lab.table("The five nearest of the whole vocabulary", ["word", "token id", "neighbours, cosine"], rows,
@@ -313,7 +314,15 @@ def story(lab: Lab) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    return run_lab(story, __doc__, options=("model", "quick"), argv=argv)
+    return run_lab(
+        story,
+        __doc__,
+        options=("model", "quick"),
+        add_arguments=lambda parser: parser.add_argument(
+            "--word", nargs="+", default=[], metavar="WORD", help="show the neighbours of these words"
+        ),
+        argv=argv,
+    )
 
 
 if __name__ == "__main__":

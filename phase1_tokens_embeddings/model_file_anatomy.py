@@ -53,6 +53,11 @@ def tell_the_model(lab: Lab, folder: Path, name: str) -> dict[str, Box]:
         name and a shape. The config promises {shape.num_layers} layers of width {shape.d_model} and a
         vocabulary of {shape.vocab_size:,} tokens. That is enough to foretell every tensor.""")
     box = open_safetensors(files)
+    if unknown := box.parameters.get("other", 0):
+        raise ValueError(
+            f"{folder} holds {unknown:,} numbers in tensors whose names fit no part of a {shape.family} model: "
+            "the header is damaged, or it is another kind of model"
+        )
     lab.predict(
         "parameters-from-config",
         f"how many numbers (parameters) are in {name}?",
@@ -72,6 +77,10 @@ def tell_the_model(lab: Lab, folder: Path, name: str) -> dict[str, Box]:
             gguf_writer.py wrote a moment ago. safetensors begins with the length of its header (8 bytes) and
             then JSON. GGUF begins with its own name, its version 3, and how many tensors and keys follow.""")
         show_first_bytes(lab, files[0], "safetensors")
+        header = read_safetensors_header(files[0])
+        first = min(header.tensors, key=lambda tensor: header.tensors[tensor].offsets)
+        lab.say(f"""The header of {files[0].name} is {header.header_bytes:,} bytes long. So its first weight, of
+            {first}, lies at byte {header.data_start:,}.""")
         show_first_bytes(lab, file, "GGUF")
         predict_layout(lab, read_gguf_header(file))
         boxes = {"safetensors": box}

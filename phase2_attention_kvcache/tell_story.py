@@ -16,7 +16,7 @@ import torch
 from labkit.lab import WIDTH, Lab, run_lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokenizer import BPETokenizer, StreamDecoder
-from phase2_attention_kvcache.generation import Generation, generate_cached
+from phase2_attention_kvcache.generation import Generation, check_prompt, generate_cached
 from phase2_attention_kvcache.sampling import Sampler, SamplingParams
 from phase2_attention_kvcache.transformer import Transformer
 
@@ -81,6 +81,7 @@ def story(lab: Lab) -> None:
         lab.console.file.write(text)
         lab.console.file.flush()
 
+    check_prompt(model, tok.encode(args.prompt) or [0], params.max_tokens or 1)  # before anything is shown
     wrap = WordWrap(write)
     wrap(args.prompt)
     result = tell(model, tok, args.prompt, params, wrap)

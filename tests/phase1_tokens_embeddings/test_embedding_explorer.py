@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig, LlamaForCausalLM
 
+from phase1_tokens_embeddings import embedding_explorer
 from phase1_tokens_embeddings.embedding_explorer import (
     first_hidden_state,
     known_groups,
@@ -270,3 +271,15 @@ def test_a_mistake_ends_in_one_line(tmp_path, capsys, gpt2_folder):
         assert main(["--model", str(model)]) == 2
         err = capsys.readouterr().err
         assert message in err and err.count("\n") == 1 and "Traceback" not in err
+
+
+def test_neighbours_of_words_of_your_own(capsys):
+    assert embedding_explorer.main(["--quick", "--word", "watch", "light"]) == 0
+    out = capsys.readouterr().out
+    assert "watch" in out and "light" in out
+
+
+def test_a_word_that_is_split_is_named(capsys):
+    assert embedding_explorer.main(["--quick", "--word", "photosynthesis"]) == 2
+    error = capsys.readouterr().err
+    assert "'photosynthesis' is not one token" in error and error.count("\n") == 1
