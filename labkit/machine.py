@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import statistics
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -35,11 +34,6 @@ def synchronize(device: str) -> None:
         import torch
 
         torch.cuda.synchronize()
-
-
-def time_call(fn: Callable[[], Any], device: str = "cpu", repeats: int = 5, warmup: int = 1) -> float:
-    """Median seconds of one call, after `warmup` calls that do not count."""
-    return statistics.median(time_calls(fn, device, repeats, warmup))
 
 
 def time_calls(fn: Callable[[], Any], device: str = "cpu", repeats: int = 5, warmup: int = 1) -> list[float]:

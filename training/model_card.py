@@ -44,6 +44,8 @@ It loads with the course's own code, and with `AutoModelForCausalLM` and `AutoTo
 Bits per byte is how many bits the model needs, on average, to write down one byte of text that it has not seen. Plain
 text has 8; `gzip -9` needs {gzip:.2f} on this text.
 
+{note}
+
 ## Samples
 
 Not chosen: seeds 1 to {num_samples}, temperature 0.8, top-p 0.95. The prompt is in bold.
@@ -101,6 +103,7 @@ def main() -> None:
     )
     parser.add_argument("model", type=Path, help="folder of a model made by train_model.py")
     parser.add_argument("--data", default="text", help="what it was trained on, and under which licence")
+    parser.add_argument("--note", default="", help="what else a reader should know of the training")
     args = parser.parse_args()
     log = json.loads((args.model / "training_log.json").read_text(encoding="utf-8"))
     model = Transformer.from_pretrained(args.model)
@@ -120,6 +123,7 @@ def main() -> None:
         purpose=PURPOSE.get(log["preset"], ""),
         training_bytes=log["training_bytes"],
         data=args.data,
+        note=args.note,
         vocab=c.vocab_size,
         steps=log["steps"],
         tokens_per_step=log["tokens_per_step"],
