@@ -24,6 +24,19 @@ SCRIPTS: dict[str, list[str]] = {
         "roofline.py",
         "tell_story.py",
     ],
+    "phase3_paged_attention": [
+        "block_manager.py",
+        "paged_attention.py",
+        "memory_waste.py",
+        "prefix_caching.py",
+    ],
+    "phase4_scheduler": [
+        "scheduler.py",
+        "continuous_batching.py",
+        "where_time_goes.py",
+        "workload_simulator.py",
+        "many_users.py",
+    ],
 }
 
 

@@ -1,0 +1,116 @@
+"""Page frames for the KV cache: which blocks of memory are free, and who takes the next one.
+
+An operating system cuts memory into page frames of equal size and keeps a list of the free ones. Here the
+frames are blocks of a few tokens' keys and values. Equal size means that any free block is as good as any
+other: no search, and no gaps that are too small to use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+
+class PhysicalBlock:
+    """One page frame: room for the keys and values of `block_size` tokens, in every layer.
+
+    The tensors are elsewhere. This is the entry in the books.
+
+    Attributes:
+        block_id: its number; the tensors are indexed with it.
+        ref_count: how many block tables point here. 0: free.
+        content_hash: names the tokens that it holds and everything before them; None while it is not
+            full, and in a manager without prefix caching. A free block keeps its hash until it is taken.
+        previous, next: neighbours in the free list; None while it is in use.
+    """
+
+    __slots__ = ("block_id", "content_hash", "next", "previous", "ref_count")
+
+    def __init__(self, block_id: int) -> None:
+        self.block_id = block_id
+        self.ref_count = 0
+        self.content_hash: bytes | None = None
+        self.previous: PhysicalBlock | None = None
+        self.next: PhysicalBlock | None = None
+
+    def __repr__(self) -> str:
+        cached = ", cached" if self.content_hash else ""
+        return f"PhysicalBlock({self.block_id}, ref_count={self.ref_count}{cached})"
+
+
+class BlockAllocator:
+    """The free list: a doubly linked list, so that every operation takes the same time however long it is.
+
+    Why not a Python list or a deque? A prefix hit pulls a block out of the *middle*, which costs a deque
+    time in proportion to its length. In a linked list a block knows its neighbours, and leaves.
+
+    Blocks are taken at the front. At first that is 1, 2, 3, ... Block 0 is the null block: it is never
+    given out, so a table may point to it where there is nothing to read.
+
+    Args:
+        num_blocks: number of blocks, the null block included.
+
+    Source: vllm/v1/core/kv_cache_utils.py, FreeKVCacheBlockQueue.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        if num_blocks < 2:
+            raise ValueError(f"num_blocks is {num_blocks}: at least 2 are needed, block 0 is never given out")
+        self.blocks = [PhysicalBlock(i) for i in range(num_blocks)]
+        self.null_block = self.blocks[0]
+        # Two sentinels, so that no operation has to ask whether a neighbour exists.
+        self._front, self._back = PhysicalBlock(-1), PhysicalBlock(-1)
+        self._front.next, self._back.previous = self._back, self._front
+        self.num_free = 0
+        self.free_to_back(self.blocks[1:])
+
+    def take(self) -> PhysicalBlock:
+        """The block at the front of the free list, with a reference count of 1.
+
+        Raises:
+            MemoryError: no block is free.
+        """
+        block = self._front.next
+        if block is self._back:
+            raise MemoryError("no free block: free one first")
+        self.remove(block)
+        block.ref_count = 1
+        return block
+
+    def remove(self, block: PhysicalBlock) -> None:
+        """Take a certain block out of the free list, wherever it stands.
+
+        Raises:
+            ValueError: it is not in the free list.
+        """
+        before, after = block.previous, block.next
+        if before is None or after is None:
+            raise ValueError(f"{block} is not free")
+        before.next, after.previous = after, before
+        block.previous = block.next = None
+        self.num_free -= 1
+
+    def free_to_back(self, blocks: Iterable[PhysicalBlock]) -> None:
+        """Put blocks at the end of the list, in this order: they are used again last."""
+        for block in blocks:
+            self._insert(block, before=self._back)
+
+    def free_to_front(self, blocks: Iterable[PhysicalBlock]) -> None:
+        """Put blocks at the front of the list, in this order: the first of them is taken next."""
+        first = self._front.next
+        for block in blocks:
+            self._insert(block, before=first)
+
+    def _insert(self, block: PhysicalBlock, before: PhysicalBlock) -> None:
+        if block.next is not None:
+            raise ValueError(f"{block} is free already: freed twice")
+        after = before.previous
+        block.previous, block.next = after, before
+        after.next = before.previous = block
+        self.num_free += 1
+
+    def __iter__(self) -> Iterator[PhysicalBlock]:
+        """The free blocks, the one to be taken next first."""
+        block = self._front.next
+        while block is not self._back:
+            yield block
+            block = block.next
