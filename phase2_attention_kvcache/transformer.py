@@ -59,8 +59,8 @@ class Transformer(nn.Module):
             self.position_table = nn.Embedding(config.max_context, config.d_model)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.final_norm = make_norm(config)
-        if not config.tied:
-            self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        # A tied model has no head of its own: its token table serves a second time.
+        self.head = None if config.tied else nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.register_buffer("cos", None, persistent=False)
         self.register_buffer("sin", None, persistent=False)
 
@@ -149,8 +149,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores for the next token: hidden [N, d_model] -> [N, vocab_size]."""
-        head = self.token_table if self.config.tied else self.head
-        return F.linear(hidden, head.weight)
+        return F.linear(hidden, self.token_table.weight) if self.head is None else self.head(hidden)
 
     def check_tokens(self, token_ids: Tensor, positions: Tensor) -> None:
         """Raise a ValueError that names the first id or position out of range."""

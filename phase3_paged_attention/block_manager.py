@@ -311,6 +311,12 @@ class BlockManager:
             self.journal.freed += [block.block_id for block in nameless + named]
         table.blocks, table.block_ids, table.num_hashed = [], [], 0
 
+    def uncache(self, table: BlockTable) -> None:
+        """Nobody may hit these blocks any more: what they hold is not what their names say."""
+        for block in table.blocks:
+            if block.content_hash is not None:
+                self._forget(block)
+
     def reset_prefix_cache(self) -> bool:
         """Forget all cached contents. False (and nothing is done) while any request holds a block."""
         if self.allocator.num_free < self.num_blocks - 1:
@@ -405,10 +411,26 @@ class BlockManager:
                 block.ref_count == held[block.block_id],
                 f"{block}, but {held[block.block_id]} tables point to it",
             )
-            demand(is_free[block.block_id] == (block.ref_count == 0), f"{block} is free and in use, or neither")
+            demand(
+                is_free[block.block_id] == (block.ref_count == 0), f"{block} is free and in use, or neither"
+            )
         demand(not is_free[0] and held[0] == 0, "the null block was given out")
         named = {b.block_id: b.content_hash for b in blocks if b.content_hash is not None}
         indexed = {i: name for name, same in self._blocks_by_hash.items() for i in same}
         demand(named == indexed, "the prefix cache and the blocks' names differ")
         slots = [s for table in self._tables.values() for s in table.swap_slots] + self._free_slots
         demand(sorted(slots) == list(range(self.num_swap_blocks)), "a swap slot is lost or used twice")
+
+
+def story(lab: Lab) -> None:
+    from phase3_paged_attention.block_manager_shown import tell  # which imports this module
+
+    tell(lab)
+
+
+def main(argv: list[str] | None = None) -> int:
+    return run_lab(story, __doc__, argv=argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -24,8 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from labkit.lab import Lab, run_lab
-from phase3_paged_attention.block_manager import BlockCopy, BlockManager, BlockTable
+from phase3_paged_attention.block_manager import BlockCopy, BlockManager
 from phase4_scheduler.queues import FcfsQueue, PriorityQueue, WaitingQueue, urgency
 from phase4_scheduler.requests import Request, RequestStatus
 
@@ -185,6 +184,15 @@ class Scheduler:
         else:
             self.waiting.remove(request)
         self._release(request, reason)
+
+    def restart(self, request: Request) -> None:
+        """Send a running request back to the head of the queue, to be computed from its first token on."""
+        self.running.remove(request)
+        self._seats -= request.num_seats
+        self.block_manager.free(request.block_table)
+        request.num_computed_tokens = 0
+        request.status = RequestStatus.PREEMPTED
+        self.waiting.put_back(request)
 
     def _release(self, request: Request, reason: str) -> None:
         self.block_manager.free(request.block_table)

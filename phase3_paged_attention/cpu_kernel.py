@@ -1,0 +1,112 @@
+"""Decode attention on a CPU that reads keys and values where they lie.
+
+The obvious way gathers the scattered blocks of every request into one row and attends over that. It reads
+each key, writes it, and reads it again. For 64 users that copy costs ten times the attention itself.
+
+This kernel copies nothing. It is `paged_attention_loops` of `paged_attention.py` over again: the same
+loops in the same order, compiled to machine code by numba, with the requests shared out among the cores.
+Keys are read in the order in which they lie in memory, all heads of a token at a time, which is the pace
+that a memory likes best.
+
+A single request with a long context would keep one core busy and let the others watch. So its context is
+cut into parts ("split KV"), each part has its own online softmax, and the parts are merged at the end. The
+same idea keeps a GPU busy in Phase 5; there, the paper is Dao et al., "Flash-Decoding" (2023).
+"""
+
+from __future__ import annotations
+
+# torch before numba: both then use the same threads. Two sets of threads on the same cores wait for each
+# other, and everything takes ten times as long.
+import torch  # noqa: F401  # isort: skip
+import llvmlite.ir as ir
+import numba
+import numpy as np
+from numba import njit, prange, types
+from numba.extending import intrinsic
+
+numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
+
+
+@intrinsic
+def widen(typing_context, x):
+    """A stored number as float32. bfloat16 comes as its 16 bits: they are the upper half of a float32."""
+    if x == types.float32:
+        return types.float32(types.float32), lambda context, builder, signature, args: args[0]
+    if x != types.uint16:
+        raise numba.errors.TypingError(f"keys and values must be float32 or 16 bits of bfloat16, not {x}")
+
+    def generate(context, builder, signature, args):
+        bits = builder.shl(builder.zext(args[0], ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
+        return builder.bitcast(bits, ir.FloatType())
+
+    return types.float32(types.uint16), generate
+
+
+@njit(parallel=True, fastmath=True, cache=True)
+def paged_decode(q, k_cache, v_cache, block_tables, context_lens, scale, num_splits, out):
+    """One query token for each request. Writes `out`.
+
+    Args:
+        q, out: float32 [B, num_heads, head_dim].
+        k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], float32, or bfloat16 as uint16.
+        block_tables: int32 [B, most blocks]. context_lens: int32 [B], the query token included.
+        scale: float32, usually 1 / sqrt(head_dim).
+        num_splits: parts into which each context is cut.
+    """
+    batch, num_heads, head_dim = q.shape
+    block_size, num_kv_heads = k_cache.shape[1], k_cache.shape[2]
+    group = num_heads // num_kv_heads  # query heads that share a KV head
+    # What each part found: its weighted values, the largest score, the sum of weights.
+    part_out = np.zeros((batch, num_splits, num_heads, head_dim), np.float32)
+    part_max = np.full((batch, num_splits, num_heads), -1e30, np.float32)
+    part_sum = np.zeros((batch, num_splits, num_heads), np.float32)
+
+    for item in prange(batch * num_splits):
+        b, split = item // num_splits, item % num_splits
+        num_blocks = (context_lens[b] + block_size - 1) // block_size
+        blocks_per_split = (num_blocks + num_splits - 1) // num_splits
+        first, last = split * blocks_per_split, min(num_blocks, (split + 1) * blocks_per_split)
+        acc, largest, total = part_out[b, split], part_max[b, split], part_sum[b, split]
+        scores = np.empty((num_heads, block_size), np.float32)
+        for logical in range(first, last):
+            physical = block_tables[b, logical]
+            tokens = min(block_size, context_lens[b] - logical * block_size)
+            for t in range(tokens):
+                for kv_head in range(num_kv_heads):
+                    for head in range(kv_head * group, (kv_head + 1) * group):
+                        score = np.float32(0)
+                        for i in range(head_dim):
+                            score += q[b, head, i] * widen(k_cache[physical, t, kv_head, i])
+                        scores[head, t] = score * scale
+            # The online softmax, a block at a time.
+            for head in range(num_heads):
+                new_largest = largest[head]
+                for t in range(tokens):
+                    new_largest = max(new_largest, scores[head, t])
+                shrink = np.exp(largest[head] - new_largest)
+                largest[head] = new_largest
+                total[head] *= shrink
+                for i in range(head_dim):
+                    acc[head, i] *= shrink
+                for t in range(tokens):
+                    scores[head, t] = np.exp(scores[head, t] - new_largest)
+                    total[head] += scores[head, t]
+            for t in range(tokens):
+                for kv_head in range(num_kv_heads):
+                    for head in range(kv_head * group, (kv_head + 1) * group):
+                        weight = scores[head, t]
+                        for i in range(head_dim):
+                            acc[head, i] += weight * widen(v_cache[physical, t, kv_head, i])
+
+    for b in range(batch):
+        for head in range(num_heads):
+            largest_of_all = part_max[b, :, head].max()
+            total_of_all = np.float32(0)
+            out[b, head] = 0
+            for split in range(num_splits):
+                shrink = np.exp(part_max[b, split, head] - largest_of_all)
+                total_of_all += shrink * part_sum[b, split, head]
+                for i in range(head_dim):
+                    out[b, head, i] += shrink * part_out[b, split, head, i]
+            for i in range(head_dim):
+                out[b, head, i] /= total_of_all

@@ -1,0 +1,319 @@
+"""Attention over scattered blocks, three times: in plain loops, in tensors, and fast.
+
+The keys of a request lie in blocks all over the memory. Attention needs every one of them, in the right
+order. Nothing has to be copied together for that: go over the request's block table, and at each physical
+block compute the scores of its tokens.
+
+One trick makes it work. Softmax divides by the sum over all tokens, and we have seen only some of them. The
+online softmax keeps three running things: the largest score so far, the sum of weights so far, and the
+weighted values so far. When a larger score turns up, what was summed before is scaled down.
+
+You will see a block table walked by hand, the three readings agree with plain attention, that what lies in
+unused blocks cannot matter, and what each reading costs.
+
+Sources: Kwon et al. (2023), section 4.1; Milakov and Gimelshein, "Online normalizer calculation for
+softmax" (2018), section 3; vllm/v1/attention/ops/.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from phase2_attention_kvcache.blocks import ModelConfig
+from phase2_attention_kvcache.caches import causal_attention
+from phase3_paged_attention.block_manager import BlockCopy
+
+try:
+    from phase3_paged_attention.cpu_kernel import paged_decode
+except ImportError:  # numba is not there: slower, and equally right
+    paged_decode = None
+
+__all__ = ["PagedKVCache", "StepLayout", "paged_attention_loops", "paged_attention_vectorised"]
+
+
+# ---------------------------------------------------------------------- first reading: plain loops
+
+
+def paged_attention_loops(
+    q: Sequence[Sequence[float]],
+    k_cache: Sequence,
+    v_cache: Sequence,
+    block_table: Sequence[int],
+    context_len: int,
+    scale: float | None = None,
+) -> list[list[float]]:
+    """Attention of one token over a request's blocks, with nothing but loops and additions.
+
+    Args:
+        q: [num_heads][head_dim], the token's queries.
+        k_cache, v_cache: [num_blocks][block_size][num_kv_heads][head_dim] as nested lists.
+        block_table: physical block of each logical block.
+        context_len: tokens that the query may see, itself included.
+        scale: 1 / sqrt(head_dim) if not given.
+
+    Returns:
+        [num_heads][head_dim].
+    """
+    num_heads, head_dim = len(q), len(q[0])
+    block_size, num_kv_heads = len(k_cache[0]), len(k_cache[0][0])
+    scale = 1 / math.sqrt(head_dim) if scale is None else scale
+    out = []
+    for head in range(num_heads):
+        kv_head = head // (num_heads // num_kv_heads)  # several query heads may share a KV head
+        largest, total, acc = -math.inf, 0.0, [0.0] * head_dim
+        for logical in range(-(-context_len // block_size)):
+            physical = block_table[logical]  # the one line that makes it paged
+            tokens_here = min(block_size, context_len - logical * block_size)
+            for offset in range(tokens_here):
+                key, value = k_cache[physical][offset][kv_head], v_cache[physical][offset][kv_head]
+                score = scale * sum(q[head][i] * key[i] for i in range(head_dim))
+                if score > largest:  # everything summed so far was measured against a smaller score
+                    shrink = math.exp(largest - score)
+                    total *= shrink
+                    acc = [shrink * a for a in acc]
+                    largest = score
+                weight = math.exp(score - largest)
+                total += weight
+                acc = [a + weight * x for a, x in zip(acc, value, strict=True)]
+        out.append([a / total for a in acc])
+    return out
+
+
+# ---------------------------------------------------------------------- second reading: tensors
+
+
+def paged_attention_vectorised(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    query_lens: Sequence[int],
+    context_lens: Sequence[int],
+    scale: float | None = None,
+) -> Tensor:
+    """The same for all tokens of a step: any mixture of long prompts, chunks and single tokens.
+
+    Args:
+        q: [N, num_heads, head_dim], the new tokens of all requests, one request after the other.
+        k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim].
+        block_tables: [B, most blocks] integers; what stands behind a request's blocks is ignored.
+        query_lens: new tokens of each request; they add up to N.
+        context_lens: tokens of each request, the new ones included: its query i sees the first
+            context_len - query_len + i + 1.
+        scale: 1 / sqrt(head_dim) if not given.
+
+    Returns:
+        [N, num_heads, head_dim].
+    """
+    num_heads, head_dim = q.shape[1:]
+    block_size, num_kv_heads = k_cache.shape[1:3]
+    scale = 1 / math.sqrt(head_dim) if scale is None else scale
+    out, start = torch.empty_like(q), 0
+    for table, query_len, context_len in zip(block_tables, query_lens, context_lens, strict=True):
+        blocks = table[: -(-context_len // block_size)].long()
+        keys = k_cache[blocks].flatten(0, 1)[
+            :context_len
+        ]  # the gather: [context_len, num_kv_heads, head_dim]
+        values = v_cache[blocks].flatten(0, 1)[:context_len]
+        keys = keys.repeat_interleave(num_heads // num_kv_heads, dim=1)
+        values = values.repeat_interleave(num_heads // num_kv_heads, dim=1)
+        scores = torch.einsum("qhd,khd->hqk", q[start : start + query_len], keys) * scale
+        future = torch.ones(query_len, context_len, dtype=torch.bool, device=q.device)
+        future = future.triu(diagonal=context_len - query_len + 1)
+        weights = scores.masked_fill(future, -math.inf).softmax(-1)
+        out[start : start + query_len] = torch.einsum("hqk,khd->qhd", weights, values)
+        start += query_len
+    return out
+
+
+# ---------------------------------------------------------------------- third reading: behind the seam
+
+
+@dataclass
+class StepLayout:
+    """Who the tokens of a step belong to, and where their keys and values lie.
+
+    Attributes:
+        query_lens: tokens of each request in this step.
+        context_lens: tokens of each request after this step.
+        block_tables: physical blocks of each request.
+        slot_mapping: for each of the N tokens, block_id * block_size + offset.
+    """
+
+    query_lens: list[int]
+    context_lens: list[int]
+    block_tables: list[list[int]]
+    slot_mapping: Tensor
+
+    # Worked out once a step; all layers use it.
+    decodes: list[int] = field(init=False)  # requests with a single new token
+    prefills: list[tuple[int, int]] = field(init=False)  # (request, its first row)
+    decode_rows: Tensor | slice = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.decodes, self.prefills, rows, start = [], [], [], 0
+        for i, query_len in enumerate(self.query_lens):
+            if query_len == 1:
+                self.decodes.append(i)
+                rows.append(start)
+            elif query_len > 1:
+                self.prefills.append((i, start))
+            start += query_len
+        if rows and rows[-1] - rows[0] + 1 == len(rows):
+            self.decode_rows = slice(rows[0], rows[-1] + 1)  # side by side: no need to gather them
+        else:
+            self.decode_rows = torch.tensor(rows, dtype=torch.long)
+
+
+class PagedKVCache:
+    """Keys and values of many requests, in blocks; the object behind `kv.attend` from here on.
+
+    Args:
+        config: shape of the model.
+        num_blocks, block_size: size of the cache. Block 0 is the null block.
+        dtype, device: of the keys and values.
+        num_swap_blocks: blocks of main memory for requests that had to make room.
+
+    Before each step call `begin_step` with that step's layout.
+
+    Layout in memory, for each layer: k_cache, v_cache [num_blocks, block_size, num_kv_heads, head_dim]
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int = 16,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+        num_swap_blocks: int = 0,
+    ) -> None:
+        # One tensor for everything, so that copying a block copies it in all layers at once.
+        shape = (2, config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim)
+        self.data = torch.empty(shape, dtype=dtype, device=device)
+        swap_shape = (2, config.num_layers, num_swap_blocks, *shape[3:])
+        self.swap = torch.empty(swap_shape, dtype=dtype)
+        self.k_cache, self.v_cache = self.data[0].unbind(0), self.data[1].unbind(0)
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.num_kv_heads, self.head_dim = config.num_kv_heads, config.head_dim
+        self.scale = config.head_dim**-0.5
+        self.layout: StepLayout | None = None
+        # The compiled kernel reads the memory of the tensors as numpy arrays (bfloat16 as its 16 bits).
+        self._compiled = (
+            paged_decode is not None
+            and self.data.device.type == "cpu"
+            and dtype in (torch.float32, torch.bfloat16)
+        )
+        if self._compiled:
+            bits = self.data.view(torch.uint16) if dtype == torch.bfloat16 else self.data
+            self._k_numpy, self._v_numpy = list(bits[0].numpy()), list(bits[1].numpy())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes reserved for keys and values."""
+        return self.data.nbytes
+
+    def apply_copies(self, copies: Sequence[BlockCopy]) -> None:
+        """Copy blocks, and move them to and from main memory, in the order given."""
+        for kind, source, target in copies:
+            if kind == "copy":
+                self.data[:, :, target] = self.data[:, :, source]
+            elif kind == "out":
+                self.swap[:, :, target] = self.data[:, :, source].to("cpu")
+            else:
+                self.data[:, :, target] = self.swap[:, :, source].to(self.data.device)
+
+    def begin_step(self, layout: StepLayout) -> None:
+        """Say where the tokens of the next step lie."""
+        self.layout = layout
+        if not layout.decodes:
+            return
+        lens = [layout.context_lens[i] for i in layout.decodes]
+        tables = [layout.block_tables[i] for i in layout.decodes]
+        padded = np.zeros((len(tables), max(map(len, tables))), dtype=np.int32)  # 0: the null block
+        for row, table in zip(padded, tables, strict=True):
+            row[: len(table)] = table
+        self._decode_tables, self._decode_lens = padded, np.array(lens, dtype=np.int32)
+        if not self._compiled:
+            self._pad_decodes(padded, lens)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store the new keys and values in their slots; attend from each new token to all of its own.
+
+        Args:
+            q: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].
+
+        Returns:
+            [N, num_heads, head_dim].
+        """
+        layout = self.layout
+        # All of them are stored before any is read: a request may read a block that another one fills in
+        # this very step.
+        self.k_cache[layer].view(-1, self.num_kv_heads, self.head_dim).index_copy_(0, layout.slot_mapping, k)
+        self.v_cache[layer].view(-1, self.num_kv_heads, self.head_dim).index_copy_(0, layout.slot_mapping, v)
+        if not layout.prefills:
+            return self._decode(layer, q)
+        out = torch.empty_like(q)
+        if layout.decodes:
+            out[layout.decode_rows] = self._decode(layer, q[layout.decode_rows])
+        for i, start in layout.prefills:
+            rows = slice(start, start + layout.query_lens[i])
+            keys, values = k[rows], v[rows]
+            if layout.context_lens[i] > layout.query_lens[i]:  # part of it was computed before
+                keys, values = self._gather(layer, layout.block_tables[i], layout.context_lens[i])
+            out[rows] = causal_attention(q[rows], keys, values)
+        return out
+
+    def _gather(self, layer: int, table: list[int], context_len: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one request in one row. For a prompt the copy is small beside the work."""
+        blocks = torch.tensor(table[: -(-context_len // self.block_size)], device=self.data.device)
+        keys = self.k_cache[layer].index_select(0, blocks).flatten(0, 1)[:context_len]
+        values = self.v_cache[layer].index_select(0, blocks).flatten(0, 1)[:context_len]
+        return keys, values
+
+    # ------------------------------------------------------------------ one new token a request
+
+    def _decode(self, layer: int, q: Tensor) -> Tensor:
+        """q: [B, num_heads, head_dim], one token of each request of `layout.decodes`."""
+        if not self._compiled:
+            return self._decode_by_gather(layer, q)
+        out = torch.empty(q.shape, dtype=torch.float32)
+        # A few items of work for each core, and no more: merging parts costs something as well.
+        num_splits = max(1, -(-2 * torch.get_num_threads() // len(q)))
+        paged_decode(
+            q.float().contiguous().numpy(),
+            self._k_numpy[layer],
+            self._v_numpy[layer],
+            self._decode_tables,
+            self._decode_lens,
+            np.float32(self.scale),
+            num_splits,
+            out.numpy(),
+        )
+        return out.to(q.dtype)
+
+    def _pad_decodes(self, tables: np.ndarray, lens: list[int]) -> None:
+        """What the gather needs: which slot holds which token, and which places are padding."""
+        device = self.data.device
+        places = torch.arange(tables.shape[1] * self.block_size, device=device)
+        self._padded_tables = torch.from_numpy(tables).long().to(device)
+        self._padded_mask = (places < torch.tensor(lens, device=device)[:, None])[:, None, None, :]
+
+    def _decode_by_gather(self, layer: int, q: Tensor) -> Tensor:
+        """Where there is no compiled kernel: copy all blocks together, then attend."""
+        batch, num_heads, head_dim = q.shape
+        shape = (batch, -1, self.num_kv_heads, head_dim)
+        keys = self.k_cache[layer][self._padded_tables].view(shape).transpose(1, 2)
+        values = self.v_cache[layer][self._padded_tables].view(shape).transpose(1, 2)
+        # A masked value counts with weight 0, and 0 x NaN is NaN: what was never written must not be read.
+        values = values.masked_fill(~self._padded_mask.transpose(2, 3), 0)
+        rows = q.view(batch, self.num_kv_heads, num_heads // self.num_kv_heads, head_dim)
+        out = F.scaled_dot_product_attention(rows, keys, values, attn_mask=self._padded_mask)
+        return out.reshape(batch, num_heads, head_dim)

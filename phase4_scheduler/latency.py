@@ -1,0 +1,186 @@
+"""What a user feels, in figures: TTFT, ITL, end-to-end time, their percentiles, and goodput.
+
+- TTFT, time to first token: how long the screen stays empty.
+- ITL, inter-token latency: the gap between two tokens. A reader notices gaps longer than reading takes.
+- End-to-end time: from the question to the last token of the answer.
+
+A mean hides the unlucky. p95 is the value that 95 of 100 stay below; one user in twenty fares worse.
+Goodput counts only requests that were served well enough: within the SLO (service level objective), a limit
+on TTFT and ITL. A server can be busy and have no goodput at all.
+
+Source: Zhong et al., "DistServe" (2024), section 2; vllm/benchmarks/serve.py for goodput by request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class RequestRecord:
+    """The life of one request, in seconds on the run's clock.
+
+    Attributes:
+        kind: the pattern it came from.
+        token_times: when each token of its answer came out.
+        num_cached_tokens: prompt tokens that the prefix cache had already.
+    """
+
+    kind: str
+    arrival: float
+    prompt_tokens: int
+    output_tokens: int
+    token_times: list[float] = field(default_factory=list)
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+
+    @property
+    def ttft(self) -> float:
+        return self.token_times[0] - self.arrival
+
+    @property
+    def e2e(self) -> float:
+        return self.token_times[-1] - self.arrival
+
+    @property
+    def itls(self) -> np.ndarray:
+        """Gaps between tokens; none if the answer has one token."""
+        return np.diff(self.token_times)
+
+    def meets(self, ttft_slo: float, itl_slo: float) -> bool:
+        """Whether it was served well enough: its TTFT and its mean ITL are within the limits."""
+        if self.ttft > ttft_slo:
+            return False
+        gaps = len(self.token_times) - 1
+        return gaps == 0 or (self.token_times[-1] - self.token_times[0]) / gaps <= itl_slo
+
+
+def percentiles(values: Sequence[float] | np.ndarray, ranks: Iterable[float]) -> list[float]:
+    """Values that `ranks` percent of the others stay below. Between two values, on the straight line.
+
+    >>> percentiles([10, 20, 30, 40], [50, 100])
+    [25.0, 40.0]
+
+    Raises:
+        ValueError: no values, a NaN among them, or a rank outside 0 to 100.
+    """
+    ordered = np.sort(np.asarray(values, dtype=float))
+    if not len(ordered):
+        raise ValueError("percentiles of nothing: at least one value is needed")
+    if math.isnan(ordered[-1]):  # a sort puts NaN last
+        raise ValueError("percentiles of values with a NaN among them")
+    found = []
+    for rank in ranks:
+        if not 0 <= rank <= 100:
+            raise ValueError(f"percentile {rank}: 0 to 100")
+        place = rank / 100 * (len(ordered) - 1)
+        below = math.floor(place)
+        above = min(below + 1, len(ordered) - 1)
+        found.append(float(ordered[below] + (ordered[above] - ordered[below]) * (place - below)))
+    return found
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A latency of many requests, in seconds."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float] | np.ndarray) -> Spread:
+        """All zero for no values: nobody waited for anything."""
+        if not len(values):
+            return cls(0.0, 0.0, 0.0, 0.0, 0.0)
+        return cls(float(np.mean(values)), *percentiles(values, (50, 95, 99, 100)))
+
+
+@dataclass(frozen=True)
+class Latency:
+    """What the users of a run felt, and what the server got done.
+
+    Attributes:
+        seconds: from the first arrival to the last token.
+        ttft, itl, e2e: spreads; ITL over all gaps of all requests.
+        good: requests within the SLO.
+    """
+
+    requests: int
+    seconds: float
+    prompt_tokens: int
+    output_tokens: int
+    ttft: Spread
+    itl: Spread
+    e2e: Spread
+    good: int
+
+    @property
+    def requests_per_second(self) -> float:
+        return self.requests / self.seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Output tokens a second."""
+        return self.output_tokens / self.seconds
+
+    @property
+    def goodput(self) -> float:
+        """Requests a second that were served within the SLO."""
+        return self.good / self.seconds
+
+    @property
+    def good_share(self) -> float:
+        return self.good / self.requests
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("requests_per_second", "tokens_per_second", "goodput", "good_share")
+        return asdict(self) | {name: getattr(self, name) for name in names}
+
+
+def summarise(
+    records: Sequence[RequestRecord], ttft_slo: float = math.inf, itl_slo: float = math.inf
+) -> Latency:
+    """Sum up finished requests.
+
+    Args:
+        ttft_slo, itl_slo: seconds. A request's ITL counts by its mean.
+
+    Raises:
+        ValueError: no requests, one without a token, or a limit that is not above 0.
+    """
+    for name, slo in (("TTFT", ttft_slo), ("ITL", itl_slo)):
+        if not slo > 0:
+            raise ValueError(f"the SLO for {name} is {slo}: a number above 0 is needed")
+    if not records or not all(r.token_times for r in records):
+        raise ValueError("only finished requests can be summed up, and at least one")
+    start = min(r.arrival for r in records)
+    return Latency(
+        requests=len(records),
+        seconds=max(r.token_times[-1] for r in records) - start,
+        prompt_tokens=sum(r.prompt_tokens for r in records),
+        output_tokens=sum(len(r.token_times) for r in records),
+        ttft=Spread.of([r.ttft for r in records]),
+        itl=Spread.of(np.concatenate([r.itls for r in records])),
+        e2e=Spread.of([r.e2e for r in records]),
+        good=sum(r.meets(ttft_slo, itl_slo) for r in records),
+    )
+
+
+def little(records: Sequence[RequestRecord]) -> float:
+    """Little's law: requests in the system, on average, are their rate times the mean time each one stays.
+
+    It needs no assumption on arrivals or service, only that whoever goes in comes out again. So a run that
+    breaks it has lost a request, or its clock is wrong.
+
+    Source: Little, "A Proof for the Queuing Formula: L = λW" (1961).
+    """
+    latency = summarise(records)
+    return latency.requests_per_second * latency.e2e.mean
