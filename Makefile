@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 .PHONY: course test setup figures clean
 .DEFAULT_GOAL := course
 
-# Run every script of the course in its quick form; ends with a story and the ledger of claims.
+# Run every script of the course in its quick form; ends with many users streaming and the ledger of claims.
 course: setup
 	$(BIN)/lab run --quick; outcome=$$?; $(BIN)/lab claims; exit $$outcome
 
@@ -22,6 +22,8 @@ test: setup
 figures: setup
 	$(BIN)/lab run 1 --figures phase1_tokens_embeddings/figures
 	$(BIN)/lab run 2 --figures phase2_attention_kvcache/figures
+	$(BIN)/lab run 3 --figures phase3_paged_attention/figures
+	$(BIN)/lab run 4 --figures phase4_scheduler/figures
 	$(BIN)/python docs/draw_pipeline.py
 
 setup: $(VENV)/installed

@@ -66,14 +66,20 @@ CLAIMS: dict[str, list[Claim]] = {
     ],
     "phase3_paged_attention": [
         Claim("waste", "A", "ten requests with 3,765 tokens: contiguous wastes 81%, paged 0.7%"),
-        Claim("concurrency", "A", "the same memory serves 4 requests contiguous, 26 paged: 6.5 times as many"),
+        Claim(
+            "concurrency", "A", "the same memory serves 4 requests contiguous, 26 paged: 6.5 times as many"
+        ),
         Claim("o1-alloc", "A", "taking and freeing a block is O(1)"),
         Claim("waste-bound", "A", "paged memory wastes less than one block a request"),
         Claim("prefix-ttft", "C", "a prefix cache cuts TTFT from 753 to 367 ms (51%)"),
         Claim("paged-2-4x", "C", "PagedAttention serves 2 to 4 times as many requests at a time"),
     ],
     "phase4_scheduler": [
-        Claim("head-of-line", "A", "static batch of 500, 10 and 800 tokens: B waits 790 steps, 80 times too long"),
+        Claim(
+            "head-of-line",
+            "A",
+            "static batch of 500, 10 and 800 tokens: B waits 790 steps, 80 times too long",
+        ),
         Claim("continuous-2-4x", "A", "continuous batching is 2 to 4 times static batching on mixed traffic"),
         Claim("four-patterns", "A", "summaries, chat, code and mixed traffic have their own ISL and OSL"),
         Claim("histogram-clusters", "A", "the ISL/OSL histogram shows three clusters"),

@@ -311,9 +311,9 @@ class BlockManager:
             self.journal.freed += [block.block_id for block in nameless + named]
         table.blocks, table.block_ids, table.num_hashed = [], [], 0
 
-    def uncache(self, table: BlockTable) -> None:
-        """Nobody may hit these blocks any more: what they hold is not what their names say."""
-        for block in table.blocks:
+    def uncache(self, table: BlockTable, first: int = 0) -> None:
+        """Nobody may hit blocks `first`, ... any more: what they hold is not what their names say."""
+        for block in table.blocks[first:]:
             if block.content_hash is not None:
                 self._forget(block)
 

@@ -42,7 +42,7 @@ def widen(typing_context, x):
     return types.float32(types.uint16), generate
 
 
-@njit(parallel=True, fastmath=True, cache=True)
+@njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
 def paged_decode(q, k_cache, v_cache, block_tables, context_lens, scale, num_splits, out):
     """One query token for each request. Writes `out`.
 
@@ -57,9 +57,11 @@ def paged_decode(q, k_cache, v_cache, block_tables, context_lens, scale, num_spl
     block_size, num_kv_heads = k_cache.shape[1], k_cache.shape[2]
     group = num_heads // num_kv_heads  # query heads that share a KV head
     # What each part found: its weighted values, the largest score, the sum of weights.
-    part_out = np.zeros((batch, num_splits, num_heads, head_dim), np.float32)
-    part_max = np.full((batch, num_splits, num_heads), -1e30, np.float32)
-    part_sum = np.zeros((batch, num_splits, num_heads), np.float32)
+    # (Plain loops everywhere, no `array[:] = 0` and no `.max()`. With parallel=True numba hands each of those
+    # to all threads, and waiting for them a hundred times takes longer than the attention.)
+    part_out = np.empty((batch, num_splits, num_heads, head_dim), np.float32)
+    part_max = np.empty((batch, num_splits, num_heads), np.float32)
+    part_sum = np.empty((batch, num_splits, num_heads), np.float32)
 
     for item in prange(batch * num_splits):
         b, split = item // num_splits, item % num_splits
@@ -67,6 +69,10 @@ def paged_decode(q, k_cache, v_cache, block_tables, context_lens, scale, num_spl
         blocks_per_split = (num_blocks + num_splits - 1) // num_splits
         first, last = split * blocks_per_split, min(num_blocks, (split + 1) * blocks_per_split)
         acc, largest, total = part_out[b, split], part_max[b, split], part_sum[b, split]
+        for head in range(num_heads):
+            largest[head], total[head] = np.float32(-1e30), np.float32(0)
+            for i in range(head_dim):
+                acc[head, i] = np.float32(0)
         scores = np.empty((num_heads, block_size), np.float32)
         for logical in range(first, last):
             physical = block_tables[b, logical]
@@ -97,16 +103,24 @@ def paged_decode(q, k_cache, v_cache, block_tables, context_lens, scale, num_spl
                         weight = scores[head, t]
                         for i in range(head_dim):
                             acc[head, i] += weight * widen(v_cache[physical, t, kv_head, i])
-
-    for b in range(batch):
-        for head in range(num_heads):
-            largest_of_all = part_max[b, :, head].max()
-            total_of_all = np.float32(0)
-            out[b, head] = 0
-            for split in range(num_splits):
-                shrink = np.exp(part_max[b, split, head] - largest_of_all)
-                total_of_all += shrink * part_sum[b, split, head]
+        if num_splits == 1:  # nothing to merge
+            for head in range(num_heads):
                 for i in range(head_dim):
-                    out[b, head, i] += shrink * part_out[b, split, head, i]
-            for i in range(head_dim):
-                out[b, head, i] /= total_of_all
+                    out[b, head, i] = acc[head, i] / total[head]
+
+    if num_splits > 1:  # few requests, so this is little work
+        for b in range(batch):
+            for head in range(num_heads):
+                largest_of_all = part_max[b, 0, head]
+                for split in range(1, num_splits):
+                    largest_of_all = max(largest_of_all, part_max[b, split, head])
+                total_of_all = np.float32(0)
+                for i in range(head_dim):
+                    out[b, head, i] = np.float32(0)
+                for split in range(num_splits):
+                    shrink = np.exp(part_max[b, split, head] - largest_of_all)
+                    total_of_all += shrink * part_sum[b, split, head]
+                    for i in range(head_dim):
+                        out[b, head, i] += shrink * part_out[b, split, head, i]
+                for i in range(head_dim):
+                    out[b, head, i] /= total_of_all

@@ -167,7 +167,7 @@ def which_traffic(lab: Lab, rng: np.random.Generator) -> dict[str, dict[str, flo
     gains: dict[str, dict[str, float]] = {}
     pool = 32 * 8192
     for name, pattern in PATTERNS.items():
-        paged = np.mean([requests_that_fit(pattern.lengths(rng, 4000), pool // 16, 16) for _ in range(5)])
+        paged = np.mean([requests_that_fit(pattern.lengths(rng, 4000), pool // 16, 16) for _ in range(8)])
         gains[name] = dict(
             longest=pattern.longest,
             mean=float(pattern.lengths(rng, 20_000).mean()),

@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from labkit.lab import Lab, run_lab
 from phase2_attention_kvcache.blocks import ModelConfig
 from phase2_attention_kvcache.caches import causal_attention
 from phase3_paged_attention.block_manager import BlockCopy
@@ -118,9 +119,8 @@ def paged_attention_vectorised(
     out, start = torch.empty_like(q), 0
     for table, query_len, context_len in zip(block_tables, query_lens, context_lens, strict=True):
         blocks = table[: -(-context_len // block_size)].long()
-        keys = k_cache[blocks].flatten(0, 1)[
-            :context_len
-        ]  # the gather: [context_len, num_kv_heads, head_dim]
+        # The gather, a copy: [context_len, num_kv_heads, head_dim].
+        keys = k_cache[blocks].flatten(0, 1)[:context_len]
         values = v_cache[blocks].flatten(0, 1)[:context_len]
         keys = keys.repeat_interleave(num_heads // num_kv_heads, dim=1)
         values = values.repeat_interleave(num_heads // num_kv_heads, dim=1)
@@ -180,6 +180,7 @@ class PagedKVCache:
         num_blocks, block_size: size of the cache. Block 0 is the null block.
         dtype, device: of the keys and values.
         num_swap_blocks: blocks of main memory for requests that had to make room.
+        use_kernel: False copies blocks together to decode, even where the compiled kernel could run.
 
     Before each step call `begin_step` with that step's layout.
 
@@ -194,6 +195,7 @@ class PagedKVCache:
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
         num_swap_blocks: int = 0,
+        use_kernel: bool = True,
     ) -> None:
         # One tensor for everything, so that copying a block copies it in all layers at once.
         shape = (2, config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim)
@@ -207,11 +209,16 @@ class PagedKVCache:
         self.layout: StepLayout | None = None
         # The compiled kernel reads the memory of the tensors as numpy arrays (bfloat16 as its 16 bits).
         self._compiled = (
-            paged_decode is not None
+            use_kernel
+            and paged_decode is not None
             and self.data.device.type == "cpu"
             and dtype in (torch.float32, torch.bfloat16)
         )
         if self._compiled:
+            import numba
+
+            # As many threads as torch, and never more.
+            numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
             bits = self.data.view(torch.uint16) if dtype == torch.bfloat16 else self.data
             self._k_numpy, self._v_numpy = list(bits[0].numpy()), list(bits[1].numpy())
 
@@ -304,16 +311,36 @@ class PagedKVCache:
         device = self.data.device
         places = torch.arange(tables.shape[1] * self.block_size, device=device)
         self._padded_tables = torch.from_numpy(tables).long().to(device)
-        self._padded_mask = (places < torch.tensor(lens, device=device)[:, None])[:, None, None, :]
+        holds_token = places < torch.tensor(lens, device=device)[:, None]  # [B, places]
+        self._padded_mask = holds_token[:, None, None, :]
+        self._padding = (~holds_token).flatten().nonzero()[:, 0]
+
+    def _gather_padded(self, blocks: Tensor) -> Tensor:
+        """[B, num_kv_heads, places, head_dim]: every request's blocks in one row, 0 where there is no token."""
+        rows = blocks[self._padded_tables].flatten(0, 2)  # [B * places, num_kv_heads, head_dim], a copy
+        # Memory that was never written may hold NaN, which no mask takes away: the mask is added to a score,
+        # NaN + (-inf) is NaN; a masked value counts with weight 0, 0 x NaN is NaN. So wipe it.
+        rows.index_fill_(0, self._padding, 0)
+        return rows.view(len(self._padded_tables), -1, *rows.shape[1:]).transpose(1, 2)
 
     def _decode_by_gather(self, layer: int, q: Tensor) -> Tensor:
         """Where there is no compiled kernel: copy all blocks together, then attend."""
         batch, num_heads, head_dim = q.shape
-        shape = (batch, -1, self.num_kv_heads, head_dim)
-        keys = self.k_cache[layer][self._padded_tables].view(shape).transpose(1, 2)
-        values = self.v_cache[layer][self._padded_tables].view(shape).transpose(1, 2)
-        # A masked value counts with weight 0, and 0 x NaN is NaN: what was never written must not be read.
-        values = values.masked_fill(~self._padded_mask.transpose(2, 3), 0)
+        keys, values = (self._gather_padded(blocks[layer]) for blocks in (self.k_cache, self.v_cache))
         rows = q.view(batch, self.num_kv_heads, num_heads // self.num_kv_heads, head_dim)
         out = F.scaled_dot_product_attention(rows, keys, values, attn_mask=self._padded_mask)
         return out.reshape(batch, num_heads, head_dim)
+
+
+def story(lab: Lab) -> None:
+    from phase3_paged_attention.paged_attention_shown import tell  # which imports this module
+
+    tell(lab)
+
+
+def main(argv: list[str] | None = None) -> int:
+    return run_lab(story, __doc__, options=("device", "dtype", "seed", "quick"), argv=argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -82,7 +82,7 @@ def nonnegative_least_squares(rows: np.ndarray, target: np.ndarray) -> np.ndarra
         for chosen in itertools.combinations(range(count), size):
             some = list(chosen)
             x = np.linalg.lstsq(rows[:, some], target, rcond=None)[0]
-            if (x < 0).any():
+            if (x < 0).any() or not np.isfinite(x).all():
                 continue
             residual = rows[:, some] @ x - target
             if residual @ residual < error * (1 - 1e-12):

@@ -12,8 +12,10 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -124,16 +126,22 @@ class LLMEngine:
         self.model, self.tokenizer, self.clock = model, tokenizer, clock
         self.config = config or EngineConfig()
         context = model.config.max_context
-        longest = self.config.max_model_len or context
+        longest = context if self.config.max_model_len is None else self.config.max_model_len
         if longest > context:
             raise ValueError(
                 f"max_model_len is {longest:,}, the model's context {context:,}: ask for no more"
             )
-        num_blocks = self.config.num_blocks or _default_num_blocks(model, self.config, longest)
-        size = self.config.block_size
-        self.block_manager = block_manager or BlockManager(
-            num_blocks, size, self.config.enable_prefix_caching, self.config.num_swap_blocks
-        )
+        if block_manager is None and scheduler is not None:
+            block_manager = scheduler.block_manager
+        if block_manager is None:
+            num_blocks = self.config.num_blocks
+            block_manager = BlockManager(
+                _default_num_blocks(model, self.config, longest) if num_blocks is None else num_blocks,
+                self.config.block_size,
+                self.config.enable_prefix_caching,
+                self.config.num_swap_blocks,
+            )
+        self.block_manager = block_manager
         self.scheduler = scheduler or Scheduler(
             SchedulerConfig(
                 max_model_len=longest,
@@ -158,7 +166,8 @@ class LLMEngine:
         self.sampler = Sampler(model.config.eos_token_ids)
         self._answers: dict[str, _Answer] = {}  # by the scheduler's request id
         self._groups: dict[str, _Group] = {}  # by the user's
-        self._failed: list[RequestOutput] = []
+        self._failed: list[tuple[_Group, RequestOutput, bool]] = []  # the flag: whether on_output is to know
+        self._telling = False  # whether an on_output is being called
         self._record: Callable[[dict[str, Any]], None] | None = None
         self.num_steps = 0
         self._idle_steps = 0
@@ -212,17 +221,21 @@ class LLMEngine:
             raise ValueError(f"{len(params)} params for {len(prompts)} prompts: give one, or one for each")
         ids: list[str] = []
         whole: dict[str, RequestOutput] = {}
+        waiting: set[str] = set()
+
+        def collect(output: RequestOutput) -> None:  # also when somebody else drives the loop
+            _accumulate(whole, output)
+            if output.finished:
+                waiting.discard(output.request_id)
+
         try:
             for prompt, p in zip(prompts, params, strict=True):
-                ids.append(self._new_id())
-                self.add_request(ids[-1], prompt, p)
-            waiting = set(ids)
+                request_id = self._new_id()
+                self.add_request(request_id, prompt, p, on_output=collect)
+                ids.append(request_id)
+            waiting.update(ids)
             while waiting:
-                for output in self.step():
-                    if output.request_id in waiting:
-                        _accumulate(whole, output)
-                        if output.finished:
-                            waiting.discard(output.request_id)
+                self.step()
         except BaseException:
             for request_id in ids:
                 self.abort(request_id)
@@ -234,20 +247,24 @@ class LLMEngine:
     ) -> Iterator[RequestOutput]:
         """Answer one prompt; yield what is new after each step. Whoever stops reading aborts the request."""
         request_id = self._new_id()
-        self.add_request(request_id, prompt, params or SamplingParams())
+        inbox: deque[RequestOutput] = deque()  # steps that others drive bring something as well
+        self.add_request(request_id, prompt, params, on_output=inbox.append)
         try:
             done = False
             while not done:
-                for output in self.step():
-                    if output.request_id == request_id:
-                        done = output.finished
-                        yield output
+                if inbox:
+                    done = inbox[0].finished
+                    yield inbox.popleft()
+                else:
+                    self.step()
         finally:
             self.abort(request_id)
 
     def _new_id(self) -> str:
-        self._next_id += 1
-        return f"request-{self._next_id}"
+        while True:
+            self._next_id += 1
+            if (request_id := f"request-{self._next_id}") not in self._groups:
+                return request_id
 
     # ------------------------------------------------------------------ for whoever drives the loop
 
@@ -267,18 +284,21 @@ class LLMEngine:
         """Queue up a request. It has its part in the next steps.
 
         Args:
-            on_output: called with every output of this request. If it raises, this request alone fails.
+            on_output: called with every output of this request, its abort included. It may add and abort
+                requests. If it raises, this request alone fails.
 
         Raises:
             ValueError: the id is in use, the prompt is empty or too long, or a parameter cannot be served.
                 The engine is as it was before.
         """
         params = params or SamplingParams()
-        if request_id in self._groups:
+        if not isinstance(request_id, str):
+            raise ValueError(f"request id {request_id!r} is no text: give a string")
+        if request_id in self._groups or request_id in self._answers:
             raise ValueError(f"request id {request_id!r} is in use: give each request an id of its own")
         token_ids = self._token_ids(prompt)
         vocab = self.model.config.vocab_size
-        if wrong := [i for i in token_ids if not isinstance(i, int) or not 0 <= i < vocab]:
+        if wrong := [i for i in token_ids if not 0 <= i < vocab]:
             raise ValueError(f"token id {wrong[0]!r} is out of range: this model takes 0 to {vocab - 1}")
         params.check_vocabulary(vocab)
         if params.stop and self.tokenizer is None:
@@ -292,26 +312,32 @@ class LLMEngine:
             eos_token_ids=self.model.config.eos_token_ids,
             reuse_prefix=params.prompt_logprobs is None,
         )
-        self.scheduler.add(request)
         group = _Group(prompt if isinstance(prompt, str) else None, request, self.tokenizer, on_output)
+        self.scheduler.add(request)
         self._groups[request_id] = group
         self._answers[request_id] = group.answers[0]
 
     def _token_ids(self, prompt: str | Sequence[int]) -> list[int]:
         if not isinstance(prompt, str):
-            return list(prompt)
+            if not isinstance(prompt, Iterable):
+                raise ValueError(f"the prompt is {prompt!r}: give a text or a list of token ids")
+            token_ids = list(prompt)
+            if wrong := [i for i in token_ids if not isinstance(i, Integral) or isinstance(i, bool)]:
+                raise ValueError(f"the prompt holds {wrong[0]!r}: token ids are whole numbers")
+            return [int(i) for i in token_ids]
         if self.tokenizer is None:
             raise ValueError("this engine has no tokenizer: give the prompt as token ids")
         return self.tokenizer.encode(prompt)
 
     def abort(self, request_id: str) -> bool:
-        """End a request now and free what it holds. False if no such request is alive."""
-        group = self._groups.pop(request_id, None)
+        """End a request now and free what it holds. False if no such request is alive.
+
+        Its `on_output` gets a last output, with finish_reason "abort".
+        """
+        group = self._groups.get(request_id)
         if group is None:
             return False
-        for answer in group.answers:
-            self._answers.pop(answer.request.request_id, None)
-            self.scheduler.finish(answer.request, "abort")
+        self._tell(group, self._end(group, "abort"))
         return True
 
     def record(self, where: str | Path | Callable[[dict[str, Any]], None] | None) -> None:
@@ -333,6 +359,8 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """Decide, compute, sample, hand out. Returns what is new, one output for each answer that grew."""
+        if self._telling:
+            raise RuntimeError("a step is under way: on_output may add and abort requests, but start no step")
         began = self.clock()
         output = self.scheduler.schedule()
         if not output.scheduled:
@@ -349,6 +377,7 @@ class LLMEngine:
         if self._record:
             self._record_step(output, began, now)
         self.num_steps += 1
+        self._idle_steps = 0
         return outputs
 
     def _nothing_to_compute(self, output: SchedulerOutput) -> list[RequestOutput]:
@@ -379,15 +408,19 @@ class LLMEngine:
         """A step failed, and nobody can say because of whom. So each has a step alone; who fails again ends."""
         pieces, computed, broken_blocks = [], [], set()
         for s in output.scheduled:
-            if not broken_blocks.isdisjoint(s.request.block_table.block_ids):
-                self.scheduler.restart(s.request)  # it counted on a block that was never filled
+            if s.request.finished:
+                continue  # another answer to the same prompt failed
+            blocks = s.request.block_table.block_ids
+            to_fill = blocks[s.num_computed // self.block_manager.block_size :]
+            if not broken_blocks.isdisjoint(blocks):  # it counted on a block that was never filled
+                broken_blocks.update(to_fill)
+                self.scheduler.restart(s.request)
                 continue
             try:
                 pieces.append(self.runner.execute([s]))
                 computed.append(s)
             except Exception as error:
-                first_block = s.num_computed // self.block_manager.block_size
-                broken_blocks.update(s.request.block_table.block_ids[first_block:])
+                broken_blocks.update(to_fill)
                 self._fail(self._answers[s.request.request_id].group, f"{type(error).__name__}: {error}")
         empty = torch.empty(0, self.model.config.d_model, dtype=self.model.dtype, device=self.model.device)
         return torch.cat(pieces) if pieces else empty, computed
@@ -436,8 +469,12 @@ class LLMEngine:
         return [picked.get(s.request.request_id) for s in output.scheduled], logprobs
 
     def _split_answers(self, output: SchedulerOutput, answer: _Answer) -> list[_Answer]:
-        """When the prompt of a request with n answers is computed, n - 1 others fork off from its blocks."""
-        parent, group = answer.request, answer.group
+        """When the prompt of a request with n answers is computed, n - 1 others fork off from its blocks.
+
+        Returns:
+            The answer, and those that were split off right now.
+        """
+        parent, group, answers = answer.request, answer.group, [answer]
         while parent.num_seats > 1:
             index = len(group.answers)
             request_id = f"{group.request_id}#{index}"
@@ -452,9 +489,10 @@ class LLMEngine:
                 self.model.config.eos_token_ids,
             )
             self.scheduler.fork(output, parent, child)
-            group.answers.append(_Answer(group, index, child))
-            self._answers[request_id] = group.answers[-1]
-        return [answer] if parent.output_token_ids or answer.index else group.answers
+            answers.append(_Answer(group, index, child))
+            group.answers.append(answers[-1])
+            self._answers[request_id] = answers[-1]
+        return answers
 
     def _note_prompt_logprobs(self, group: _Group, s: Scheduled, hidden: torch.Tensor) -> None:
         """Each row of a prompt predicts the prompt's next token; say how likely it was."""
@@ -475,7 +513,7 @@ class LLMEngine:
         began: float,
         now: float,
     ) -> list[RequestOutput]:
-        outputs: list[RequestOutput] = []
+        grown: list[tuple[_Group, RequestOutput]] = []
         for s, token in zip(output.scheduled, tokens, strict=True):
             answer = self._answers.get(s.request.request_id)
             if answer is None:
@@ -486,17 +524,31 @@ class LLMEngine:
                 metrics.num_cached_tokens = s.request.num_cached_tokens
             if token is not None:
                 metrics.token_times.append(now)
-                outputs.append(self._output_of(answer, token, logprobs.get(s.request.request_id), now))
-        for out in outputs:
-            group = self._groups.get(out.request_id)
-            if group and group.on_output:
-                try:
-                    group.on_output(out)
-                except Exception as error:
-                    self._fail(group, f"on_output raised {type(error).__name__}: {error}")
-            if group and out.finished:
-                self._groups.pop(out.request_id, None)
+                out = self._output_of(answer, token, logprobs.get(s.request.request_id), now)
+                grown.append((answer.group, out))
+        outputs: list[RequestOutput] = []
+        for group, out in grown:
+            if self._groups.get(out.request_id) is not group:
+                continue  # the on_output of another one has just aborted it
+            if out.finished:
+                del self._groups[out.request_id]
+            outputs.append(out)
+            if error := self._tell(group, out):
+                self._fail(group, f"on_output raised {type(error).__name__}: {error}", tell=False)
         return outputs + self._take_failed()
+
+    def _tell(self, group: _Group, output: RequestOutput) -> Exception | None:
+        """Call the request's own `on_output`, if it has one. Returns what that raised."""
+        if group.on_output is None:
+            return None
+        outer, self._telling = self._telling, True
+        try:
+            group.on_output(output)
+        except Exception as error:
+            return error
+        finally:
+            self._telling = outer
+        return None
 
     def _output_of(
         self, answer: _Answer, token: int, logprobs: dict[int, float] | None, now: float
@@ -540,36 +592,55 @@ class LLMEngine:
 
     # ------------------------------------------------------------------ when things go wrong
 
-    def _fail(self, group: _Group, message: str) -> None:
-        """End a request with an error. What its blocks hold is not to be trusted, so nobody may hit them."""
-        if self._groups.pop(group.request_id, None) is None:
-            return  # failed already
+    def _end(self, group: _Group, reason: str, error: str | None = None) -> RequestOutput:
+        """End those answers of a request that are still being written. Returns its last output."""
+        del self._groups[group.request_id]
+        now, ended = self.clock(), []
         for answer in group.answers:
-            self._answers.pop(answer.request.request_id, None)
-            self.block_manager.uncache(answer.request.block_table)
-            self.scheduler.finish(answer.request, "error")
-        answer = group.answers[0]
-        answer.metrics.finished_time = self.clock()
-        self._failed.append(
-            RequestOutput(
-                group.request_id,
-                group.prompt,
-                group.prompt_token_ids,
-                [Completion(0, [], "", answer.metrics, "error")],
-                finished=True,
-                error=message,
-            )
+            if self._answers.pop(answer.request.request_id, None) is None:
+                continue  # this one was complete
+            if reason == "error":  # what its blocks hold is not to be trusted: nobody may hit them
+                self.block_manager.uncache(answer.request.block_table)
+            self.scheduler.finish(answer.request, reason)
+            answer.metrics.finished_time = now
+            answer.metrics.num_preemptions = answer.request.num_preemptions
+            text = answer.text.finish() if answer.text else ""  # what waited for a stop string to go on
+            ended.append(Completion(answer.index, [], text, answer.metrics, reason))
+        if not ended:
+            ended = [Completion(0, [], "", group.answers[0].metrics, reason)]
+        return RequestOutput(
+            group.request_id,
+            group.prompt,
+            group.prompt_token_ids,
+            ended,
+            finished=True,
+            prompt_logprobs=group.prompt_logprobs,
+            error=error,
         )
+
+    def _fail(self, group: _Group, message: str, tell: bool = True) -> None:
+        """End a request with an error. Its last output goes out with those of this step."""
+        if self._groups.get(group.request_id) is group:  # otherwise it failed already
+            self._failed.append((group, self._end(group, "error", message), tell))
 
     def _take_failed(self) -> list[RequestOutput]:
         failed, self._failed = self._failed, []
-        return failed
+        for group, output, tell in failed:
+            if tell:
+                self._tell(group, output)
+        return [output for _, output, _ in failed]
 
     def _take_back(self, output: SchedulerOutput) -> None:
+        """Nothing of this step counts: whoever had a part in it goes back to the queue."""
         for s in reversed(output.scheduled):
-            if not s.request.finished:
-                self.block_manager.uncache(s.request.block_table)
-                self.scheduler.restart(s.request)
+            self.scheduler.restart(s.request)
+            if answer := self._answers.get(s.request.request_id):
+                # It may have thrown its dart already. Its source of chance begins again, too.
+                answer.generator = answer.group.params.make_generator(answer.index)
+                if answer.generator is not None:
+                    torch.rand(
+                        len(s.request.output_token_ids), dtype=torch.float64, generator=answer.generator
+                    )
         for request in output.preempted:  # its blocks may not have reached the swap space
             self.block_manager.free(request.block_table)
             request.num_computed_tokens = 0

@@ -46,12 +46,12 @@ def capacity(server: Server, pattern: str, requests: int, seed: int = 0) -> floa
 
     Everybody comes at once. What counts is the middle of the run: not the beginning, when all are in their
     prompts, and not the end, when nobody waits any more. There, tokens of answers a second, over the tokens
-    of an answer.
+    of an answer. 0 if none of them fits.
     """
     traffic = draw_traffic(pattern, requests, math.inf, seed=seed)
     run = server.serve(traffic)
     if not run.records:
-        raise ValueError(f"this server can serve none of the requests: {run.refusal}")
+        return 0.0
     length = sum(r.output_tokens for r in run.records) / len(run.records)
     tokens = np.sort(np.concatenate([r.token_times for r in run.records]))
     begin = run.records[len(run.records) // 10].token_times[-1]
@@ -130,7 +130,7 @@ def ttft_by_usage(points: Sequence[LoadPoint], width: float = 0.05) -> list[tupl
     return [
         (i * width, percentiles(ttfts, [95])[0], len(ttfts))
         for i, ttfts in sorted(bins.items())
-        if len(ttfts) >= 20
+        if len(ttfts) >= 30  # fewer have no p95 to speak of
     ]
 
 
@@ -147,12 +147,13 @@ def alarming_usage(bins: Sequence[tuple[float, float, int]]) -> float | None:
     return found
 
 
-def predicted_usage(traffic: Sequence[TrafficRequest], cache_tokens: int, share: float = 0.05) -> float:
-    """Mean KV usage at which the cache is full for `share` of the time, if requests come independently.
+def predicted_usage(traffic: Sequence[TrafficRequest], cache_tokens: int) -> tuple[float, float]:
+    """KV usage from which on the longest prompt has to wait, and the mean usage at which that is so for 5%
+    of the time, if requests come independently of each other.
 
     Then the number of requests in the cache is Poisson distributed, and a random one of them holds s tokens.
-    The sum of what they hold has the mean u and the variance u c, both as shares of the cache, with
-    c = E[s^2] / (E[s] x cache). It reaches 1 for 5% of the time if u + 1.645 sqrt(u c) = 1.
+    What they hold together has the mean u and the variance u c, both as shares of the cache, with
+    c = E[s^2] / (E[s] x cache). It is above a limit for 5% of the time if u + 1.645 sqrt(u c) = limit.
 
     A request holds its prompt from the beginning and its answer in the end, and it stays as long as its
     answer is long; so E[s] weighs requests with their OSL.
@@ -161,11 +162,12 @@ def predicted_usage(traffic: Sequence[TrafficRequest], cache_tokens: int, share:
     """
     isl = np.array([r.prompt_tokens for r in traffic], dtype=float)
     osl = np.array([r.output_tokens for r in traffic], dtype=float)
+    limit = max(0.0, 1 - float(isl.max()) / cache_tokens)
     mean = (osl * (isl + osl / 2)).sum() / osl.sum()
     square = (osl * (isl**2 + isl * osl + osl**2 / 3)).sum() / osl.sum()
-    c, z = square / mean / cache_tokens, {0.05: 1.645}[share]
-    root = (math.sqrt(z * z * c + 4) - z * math.sqrt(c)) / 2  # u + z sqrt(c) sqrt(u) - 1 = 0, for sqrt(u)
-    return root * root
+    swing = 1.645 * math.sqrt(square / mean / cache_tokens)
+    root = (math.sqrt(swing**2 + 4 * limit) - swing) / 2  # solves u + swing sqrt(u) = limit for sqrt(u)
+    return limit, float(root * root)
 
 
 # ---------------------------------------------------------------------- one long prompt among many
@@ -206,11 +208,12 @@ def stall_traffic(
     return [*short, TrafficRequest(arrival, long_prompt, long_output, "long prompt", 0)]
 
 
-def stall_config(config: SchedulerConfig, long_prompt: int, chunk: int | None) -> SchedulerConfig:
+def stall_config(config: SchedulerConfig, long_prompt: int, seats: int, chunk: int | None) -> SchedulerConfig:
     """A budget of `chunk` tokens a step; None: prompts are not cut, so the budget must hold a whole one."""
+    config = replace(config, max_num_seqs=seats, long_prefill_token_threshold=0)
     if chunk:
         return replace(config, chunked_prefill=True, max_num_batched_tokens=chunk)
-    return replace(config, chunked_prefill=False, max_num_batched_tokens=2 * long_prompt)
+    return replace(config, chunked_prefill=False, max_num_batched_tokens=2 * long_prompt + seats)
 
 
 def predicted_stalls(

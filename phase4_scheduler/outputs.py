@@ -126,6 +126,7 @@ class AnswerText:
 
     def __init__(self, tokenizer: BPETokenizer, params: SamplingParams) -> None:
         self._decoder = StreamDecoder(tokenizer, params.skip_special_tokens)
+        self._vocab_size = tokenizer.vocab_size
         self._stop: Sequence[str] = params.stop
         self._keep_stop = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens
@@ -136,6 +137,8 @@ class AnswerText:
     def push(self, token_id: int) -> str:
         """Take one token; return the text that is certain now."""
         self._num_tokens += 1
+        if token_id >= self._vocab_size:  # tables are often padded: such a token stands for no text
+            return self._release("")
         return self._release(self._decoder.push(token_id))
 
     def finish(self) -> str:
@@ -152,7 +155,11 @@ class AnswerText:
         if not self._stop:
             return text
         if self._num_tokens > self._min_tokens:
-            found = [(at, -len(s), s) for s in self._stop if (at := text.find(s)) >= 0]
+            # It has to end in the new text: what is held back was searched before, or came too early to count.
+            old = len(self._held)
+            found = [
+                (at, -len(s), s) for s in self._stop if (at := text.find(s, max(0, old + 1 - len(s)))) >= 0
+            ]
             if found:  # the first to begin; of two that begin together the longer one
                 at, _, self.stopped_by = min(found)
                 self._held = ""

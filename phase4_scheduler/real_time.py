@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from labkit.errors import LabError
 from phase2_attention_kvcache.sampling_params import SamplingParams
 from phase4_scheduler.cost_model import FittedCost, StepWork, fit_cost
 from phase4_scheduler.latency import RequestRecord
@@ -40,8 +42,39 @@ def serve(
             time.sleep(max(0.0, requests[sent].arrival - now))
             continue
         for output in engine.step():
+            if output.error:
+                raise LabError(f"the engine gave up on a request: {output.error}")
             if output.finished:
                 yield _record(requests[int(output.request_id)], output.metrics, start)
+
+
+def interrupt(
+    engine: LLMEngine, requests: Sequence[TrafficRequest], steps: int, prompts: PromptMaker
+) -> list[RequestRecord]:
+    """Let all but the last request run for some steps. Then the last one comes in. Records in this order.
+
+    Told by steps and not by the clock, so that it is the same experiment on a slow machine.
+    """
+    start = time.perf_counter()
+    *early, late = [replace(r, arrival=0.0) for r in requests]
+    for i, r in enumerate(early):
+        params = SamplingParams(temperature=0, max_tokens=r.output_tokens, ignore_eos=True)
+        engine.add_request(str(i), prompts.prompt(r, i), params, arrival_time=start)
+    finished: dict[int, RequestRecord] = {}
+    made = prompts.prompt(late, len(early))
+    while len(finished) < len(requests):
+        for output in engine.step():
+            if output.error:
+                raise LabError(f"the engine gave up on a request: {output.error}")
+            if output.finished:
+                i = int(output.request_id)
+                finished[i] = _record([*early, late][i], output.metrics, start)
+        if steps == 0:
+            params = SamplingParams(temperature=0, max_tokens=late.output_tokens, ignore_eos=True)
+            late = replace(late, arrival=time.perf_counter() - start)
+            engine.add_request(str(len(early)), made, params, arrival_time=start + late.arrival)
+        steps -= 1
+    return [finished[i] for i in range(len(requests))]
 
 
 def _record(request: TrafficRequest, metrics: Any, start: float) -> RequestRecord:
@@ -79,7 +112,9 @@ def measure_cost(
         max_model_len: lengths are made to fit this.
         watch: gets the finished requests as they come, such as for a progress bar.
     """
-    make_engine().generate([[1, 2, 3]] * 2, SamplingParams(temperature=0, max_tokens=4))  # warm up
+    make_engine(max_num_seqs=2).generate(
+        [[1, 2, 3]] * 2, SamplingParams(temperature=0, max_tokens=4)
+    )  # warm up
     work: list[StepWork] = []
     seconds: list[float] = []
 

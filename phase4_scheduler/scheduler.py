@@ -186,9 +186,15 @@ class Scheduler:
         self._release(request, reason)
 
     def restart(self, request: Request) -> None:
-        """Send a running request back to the head of the queue, to be computed from its first token on."""
+        """Send a running request back to the head of the queue, to be computed from its first token on.
+
+        For a step that came to nothing: what its blocks hold is not to be trusted, so nobody may hit them.
+        """
+        if request.status is not RequestStatus.RUNNING:
+            return  # it ended or was sent back already
         self.running.remove(request)
         self._seats -= request.num_seats
+        self.block_manager.uncache(request.block_table)
         self.block_manager.free(request.block_table)
         request.num_computed_tokens = 0
         request.status = RequestStatus.PREEMPTED
@@ -256,6 +262,9 @@ class Scheduler:
             victim = self.running.pop()
         self._seats -= victim.num_seats
         manager = self.block_manager
+        # A victim of this very step: the blocks that it was to fill have their names already, and now nobody
+        # will fill them.
+        manager.uncache(victim.block_table, first=victim.num_computed_tokens // manager.block_size)
         if self.config.preemption == "swap" and manager.swap_out(victim.block_table):
             pass  # its keys and values survive, so everything computed stays computed
         else:
@@ -334,7 +343,8 @@ class Scheduler:
     def _why_stop(request: Request, token: int, longest: int) -> str | None:
         num_output = len(request.output_token_ids)
         if token in request.stop_token_ids and num_output >= request.min_tokens:
-            request.stop_reason = token
+            # An ordinary end of text needs no reason.
+            request.stop_reason = token if token in request.params.stop_token_ids else None
             return "stop"
         if num_output == request.max_tokens or len(request.token_ids) >= longest:
             return "length"

@@ -15,14 +15,16 @@ from phase4_scheduler.traffic import TrafficRequest
 KIND_COLOURS = {"summarisation": BLUE, "chat": ORANGE, "code": GREEN}
 
 
-def draw_clusters(requests: Sequence[TrafficRequest], found: Clusters, pure: float) -> Figure:
+def draw_clusters(
+    requests: Sequence[TrafficRequest], found: Clusters, pure: float, alone: tuple[int, int]
+) -> Figure:
     """Lengths as points, and the histograms of ISL and OSL above each other."""
     isl = np.array([r.prompt_tokens for r in requests])
     osl = np.array([r.output_tokens for r in requests])
     kinds = [r.kind for r in requests]
     groups = f"{found.count} clusters" if found.count > 1 else "no clusters"
     fig, (left, middle, right) = new_figure(
-        f"Mixed traffic falls into {groups}; only both lengths together tell them apart",
+        f"Mixed traffic falls into {groups}; prompt lengths alone show {alone[0]}, answer lengths alone {alone[1]}",
         f"{len(requests):,} requests; k-means on log lengths, silhouette "
         f"{found.silhouettes.get(found.count, 0):.2f}; {pure:.1%} of the requests in a cluster are of one kind",
         panels=3,
@@ -36,7 +38,9 @@ def draw_clusters(requests: Sequence[TrafficRequest], found: Clusters, pure: flo
     left.plot(centres[:, 0], centres[:, 1], "X", color=INK, markersize=11, label="cluster centre")
     left.set(xlabel="ISL, prompt tokens", ylabel="OSL, answer tokens", xscale="log", yscale="log")
     plain_numbers(left)
-    left.legend(loc="lower left", markerscale=1.2, fontsize=9)
+    legend = left.legend(loc="upper right", fontsize=9)
+    for handle in legend.legend_handles:
+        handle.set(alpha=1, markersize=7)
     for ax, lengths, name in ((middle, isl, "ISL, prompt tokens"), (right, osl, "OSL, answer tokens")):
         edges = np.geomspace(lengths.min(), lengths.max() + 1, 41)
         parts = [lengths[np.array([k == kind for k in kinds])] for kind in KIND_COLOURS]
@@ -85,9 +89,9 @@ def draw_load(
     twin.spines["right"].set_visible(True)
 
     usage, ttft = [u for u, _, _ in bins], [t for _, t, _ in bins]
-    width = 0.05
-    colours = [RED if alarm is not None and u >= alarm - 1e-9 else BLUE for u in usage]
-    right.bar(usage, ttft, width=0.9 * width, align="edge", color=colours)
+    high = [alarm is not None and u >= alarm - 1e-9 for u in usage]
+    right.plot([u + 0.025 for u in usage], ttft, color=GREY, linewidth=1.2)
+    right.scatter([u + 0.025 for u in usage], ttft, color=[RED if h else BLUE for h in high], zorder=3)
     right.axvline(0.9, color=INK, linestyle="--", linewidth=1.2)
     right.annotate(
         "the article's 0.9",
@@ -130,7 +134,7 @@ def draw_stalls(panels: Sequence[tuple[str, Stall, Stall]]) -> Figure:
         )  # fmt: skip
         low, high = ax.get_ylim()
         ax.set_ylim(low, high * 3)  # room for the legend
-        plain_numbers(ax)
+        plain_numbers(ax, "y")
         ax.set_title(name, fontsize=10, loc="left")
         ax.legend(loc="upper right", fontsize=9)
     return fig

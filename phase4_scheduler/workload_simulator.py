@@ -19,7 +19,10 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,7 +45,7 @@ from phase4_scheduler.load_tests import (
     stall_traffic,
     ttft_by_usage,
 )
-from phase4_scheduler.real_time import measure_cost, serve
+from phase4_scheduler.real_time import interrupt, measure_cost, serve
 from phase4_scheduler.scheduler import SchedulerConfig
 from phase4_scheduler.simulator_figures import draw_clusters, draw_load, draw_stalls, draw_timeline
 from phase4_scheduler.traffic import (
@@ -57,34 +60,44 @@ from phase4_scheduler.traffic import (
 )
 from phase4_scheduler.virtual_time import simulate
 
+if TYPE_CHECKING:
+    from phase4_scheduler.continuous_batching import LLMEngine
+
 BLOCK_SIZE = 16
 LONGEST_WAIT = 600  # seconds that a run in real time may last
-OTHERS, CHUNK = 32, 512  # the long prompt of part 5 in virtual time: others at work, tokens a step
+OTHERS, CHUNK = 32, 512  # one long prompt in virtual time: others at work, tokens a step
+REAL_OTHERS, REAL_CHUNK = 8, 64  # the same with the real engine
 
 
 # ---------------------------------------------------------------------- the real engine
 
 
 class Engines:
-    """Engines of one model, loaded when the first is needed."""
+    """Engines of one model, which is loaded when the first is needed."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
-        self._loaded: Any = None
 
-    def __call__(self, **config: Any) -> Any:
+    @cached_property
+    def _first(self) -> LLMEngine:
+        from phase4_scheduler.continuous_batching import LLMEngine
+
+        a = self.lab.args
+        return LLMEngine.from_pretrained(a.model, dtype=a.dtype, device=self.lab.device, max_num_seqs=1)
+
+    def __call__(self, **config: Any) -> LLMEngine:
         """An engine with these fields of EngineConfig."""
         from phase4_scheduler.continuous_batching import EngineConfig, LLMEngine
 
-        if self._loaded is None:
-            self._loaded = LLMEngine.from_pretrained(
-                self.lab.args.model, dtype=self.lab.args.dtype, device=self.lab.device
-            )
-        return LLMEngine(self._loaded.model, self._loaded.tokenizer, EngineConfig(**config))
+        return LLMEngine(self._first.model, self._first.tokenizer, EngineConfig(**config))
 
-    @property
+    @cached_property
     def context(self) -> int:
-        return self().model.config.max_context
+        """Most tokens of a request. Raises LabError if that leaves no room for the experiments."""
+        context = self._first.model.config.max_context
+        if context < 128:
+            raise LabError(f"this model reads {context} tokens at most: choose one that reads 128 or more")
+        return context
 
 
 # ---------------------------------------------------------------------- the story
@@ -106,6 +119,10 @@ def story(lab: Lab) -> None:
         virtual_run(lab, server, trace, most)
     load_sweep(lab, server, most)
     long_prompt(lab, server, engines)
+
+
+WHAT_IS_WHAT = """TTFT: time to the first token. ITL: the gap between two tokens. p95: what 95 of 100 stay
+    below. Goodput counts only requests served within limits that somebody set (SLO, service level objective)."""
 
 
 def check_options(a: argparse.Namespace) -> None:
@@ -138,17 +155,16 @@ def make_server(lab: Lab, cost: CostModel, trace: Sequence[TrafficRequest] | Non
     if computed:
         lab.say("""So every figure from here on is what the scheduler really decides, at the speed that the
             card could reach at best.""")
-    elif longest := max(4300, longest):
-        if cost.longest and longest > cost.longest:
-            lab.say(f"""The fit saw contexts of up to {cost.longest:,} tokens, and this traffic goes up to
-                {longest:,}: beyond what was measured, the clock is a straight line drawn on.""")
+    else:
+        lab.say(f"""The fit saw contexts of up to {cost.longest:,} tokens. For longer ones the clock is a straight
+            line drawn on: a guess.""")
     return server
 
 
 def the_trace(lab: Lab) -> list[TrafficRequest]:
     a = lab.args
     trace = read_trace(a.trace, a.skip_bad_lines)
-    requests = trace.requests[: a.requests]
+    requests = trace.requests[: a.requests or (500 if lab.quick else None)]
     lab.title("The trace")
     shared = [h for r in requests for h in r.hash_ids]
     lab.say(f"""{a.trace}: {trace.format}, {len(requests):,} of {len(trace.requests):,} requests used, over
@@ -196,16 +212,19 @@ def guests(lab: Lab) -> None:
         note=f"k-means was not told how many. Silhouette by number of clusters ({tried}); 1 is perfect, below "
         f"0.5 there are none. {pure:.1%} of the requests are in a cluster of their own kind.",
     )
-    lab.record(clusters=dict(found=found.count, purity=pure, silhouettes=found.silhouettes))
-    lab.figure(draw_clusters(mixed, found, pure), "traffic_clusters")
+    alone = tuple(find_clusters(points[:, i : i + 1], seed=lab.seed).count for i in (0, 1))
+    lab.record(clusters=dict(found=found.count, purity=pure, silhouettes=found.silhouettes, alone=alone))
+    lab.figure(draw_clusters(mixed, found, pure, alone), "traffic_clusters")
 
 
 def the_clock(lab: Lab, engines: Engines) -> FittedCost:
     """Part 2: fit a clock to the engine, then let both serve the same traffic."""
     lab.title("A clock instead of a model: can it be trusted?")
+    lab.say("""A step's length follows from its work: how many tokens, for how many requests, looking at how
+        much context. So measure steps of the engine, find the prices, and let both serve the same traffic.""")
     a = lab.args
     context = min(engines.context, 256 if lab.quick else 512)
-    n = 16 if lab.quick else 48
+    n = 10 if lab.quick else 48
     fitted = measure_cost(
         engines, context, n, lab.seed, f"{a.model}, {lab.device}, {a.dtype}",
         lambda records: lab.progress(records, "measuring steps of the engine", total=n),
@@ -223,10 +242,10 @@ def the_clock(lab: Lab, engines: Engines) -> FittedCost:
         lab.say(f"Saved to {a.save_cost}; --cost {a.save_cost} uses it again.")
     config = SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=256, max_model_len=context)
     blocks = 16 * -(-context // BLOCK_SIZE) + 1
-    n = 24 if lab.quick else 80
+    n = 10 if lab.quick else 80
     work, factor = fit_lengths(draw_traffic("mixed", n, math.inf, seed=lab.seed), context)
     whole = simulate(work, config, blocks, fitted)
-    rate = 0.6 * summarise(whole.records).requests_per_second
+    rate = 0.8 * summarise(whole.records).requests_per_second
     work, _ = fit_lengths(draw_traffic("mixed", n, rate, seed=lab.seed), context)
     virtual = summarise(simulate(work, config, blocks, fitted).records)
     engine = engines(max_num_seqs=16, max_num_batched_tokens=256, num_blocks=blocks)
@@ -257,7 +276,7 @@ def the_clock(lab: Lab, engines: Engines) -> FittedCost:
 
 def per_pattern(lab: Lab, server: Server) -> float:
     """Part 3a: what the server gets done, by pattern. Returns the capacity for --pattern."""
-    sizes = dict(summarisation=100, chat=400, code=120, mixed=200)
+    sizes = dict(summarisation=80, chat=250, code=60, mixed=150)
     found, rows = {}, []
     for name in lab.progress(PATTERN_NAMES, "how much of each pattern"):
         drawn = draw_traffic(name, 2000, 1.0, seed=lab.seed)
@@ -265,6 +284,9 @@ def per_pattern(lab: Lab, server: Server) -> float:
             float(np.mean([getattr(r, k) for r in drawn])) for k in ("prompt_tokens", "output_tokens")
         )
         most = found[name] = capacity(server, name, sizes[name] * (1 if lab.quick else 4), lab.seed)
+        if not most:
+            rows.append([name, round(isl), round(osl)] + [None] * (4 if server.dollars_per_hour else 3))
+            continue
         row = [name, round(isl), round(osl), most, most * isl, most * osl]
         if server.dollars_per_hour:
             row.append(server.dollars_per_hour / 3.6 / most)
@@ -278,6 +300,11 @@ def per_pattern(lab: Lab, server: Server) -> float:
         + (f" At ${server.dollars_per_hour:.2f} an hour." if server.dollars_per_hour else ""),
     )
     lab.record(capacity=found)
+    if not found[lab.args.pattern]:
+        raise LabError(
+            f"no request of the pattern {lab.args.pattern} fits {server.cache_tokens:,} tokens of KV cache and a "
+            f"context of {server.config.max_model_len:,}: raise --num-blocks or choose another --cost"
+        )
     return found[lab.args.pattern]
 
 
@@ -285,12 +312,15 @@ def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, mo
     """Part 3b: what the users feel at one load."""
     a = lab.args
     lab.title("What the users feel, in virtual time")
+    lab.say(WHAT_IS_WHAT)
     rate = a.rate or 0.7 * most
-    n = a.requests or (300 if lab.quick else 3000)
+    n = a.requests or (300 if lab.quick else 2000)
     traffic = trace or draw_traffic(a.pattern, n, rate, a.burstiness, lab.seed)
     run = server.serve(lab.progress(traffic, f"{len(traffic):,} requests", total=len(traffic)))
     if not run.records:
-        raise LabError(f"this server can serve none of the {run.refused:,} requests: {run.refusal}")
+        raise LabError(
+            f"this server can serve none of the {run.refused:,} requests ({run.refusal}): choose another --cost"
+        )
     if run.refused:
         lab.say(f"{run.refused:,} of {len(traffic):,} requests were refused. The first: {run.refusal}.")
     felt = summarise(run.records, a.ttft_slo, a.itl_slo)
@@ -302,7 +332,9 @@ def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, mo
         tolerance=1e-5,
         note="Little's law. It must hold to the last digit, or a request was lost or the clock is wrong.",
     )
-    what = a.trace if trace else f"{a.pattern}, {felt.requests / max(traffic[-1].arrival, 1e-9):.2f} a second"
+    last = traffic[-1].arrival
+    pace = f"{(len(traffic) - 1) / last:.2f} a second" if last else "all at once"
+    what = f"{Path(a.trace).name if trace else a.pattern}, {pace}"
     show_latencies(lab, felt, run.records, f"{felt.requests:,} requests ({what})")
     cached = sum(r.num_cached_tokens for r in run.records) / felt.prompt_tokens
     lab.table(
@@ -316,7 +348,7 @@ def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, mo
     if server.dollars_per_hour and felt.good:
         price = server.dollars_per_hour / 3.6 / felt.goodput
         lab.say(f"""What it costs: at ${server.dollars_per_hour:.2f} an hour, 1,000 requests served within the
-            limits cost ${price:.2f}. The server could do more; then more of them would be too slow to count.""")
+            limits cost ${price:.2f}. Send it more, and each gets cheaper, until too many are too slow to count.""")
     lab.record(virtual=felt.to_json() | dict(
         kv_mean=run.mean_usage(), kv_peak=run.peak_usage, preemptions=run.preemptions, prefix_hit_rate=cached,
         refused=run.refused, steps=len(run.times),
@@ -328,13 +360,14 @@ def real_run(lab: Lab, engines: Engines, fitted: FittedCost, trace: list[Traffic
     """Part 3b with --real: the engine serves, and we wait."""
     a = lab.args
     lab.title("What the users feel, in real time")
-    engine = engines(max_num_seqs=a.max_num_seqs, num_blocks=a.num_blocks, policy=a.policy, seed=lab.seed)
-    n = a.requests or (20 if lab.quick else 100)
+    lab.say(WHAT_IS_WHAT)
     context = engines.context
+    blocks = a.num_blocks or max(2048, context // BLOCK_SIZE + 1)
+    engine = engines(max_num_seqs=a.max_num_seqs, num_blocks=blocks, policy=a.policy, seed=lab.seed)
+    n = a.requests or (20 if lab.quick else 100)
     traffic, factor = fit_lengths(trace or draw_traffic(a.pattern, n, math.inf, 1.0, lab.seed), context)
     if not trace:
         config = SchedulerConfig(max_num_seqs=a.max_num_seqs, max_model_len=context)
-        blocks = a.num_blocks or engine.block_manager.num_blocks
         at_once = simulate(traffic, config, blocks, fitted)
         rate = a.rate or 0.7 * summarise(at_once.records).requests_per_second
         drawn = draw_traffic(a.pattern, n, rate, a.burstiness, lab.seed)
@@ -391,10 +424,8 @@ def load_sweep(lab: Lab, server: Server, most: float) -> None:
     """Part 4: latency against load, and the cache behind it."""
     a = lab.args
     lab.title("Where trouble starts")
-    loads = (
-        (0.3, 0.6, 0.75, 0.85, 1.0) if lab.quick else (0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1, 1.1)
-    )
-    n = 200 if lab.quick else 1000
+    loads = (0.4, 0.6, 0.8, 1.0) if lab.quick else (0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1, 1.1)
+    n = 200 if lab.quick else 800
     points: list[LoadPoint] = []
     for load in lab.progress(loads, f"{n} requests at {len(loads)} loads"):
         points.append(load_point(server, a.pattern, n, load, most, lab.seed))
@@ -402,13 +433,14 @@ def load_sweep(lab: Lab, server: Server, most: float) -> None:
     doubled, alarm = doubling_usage(points), alarming_usage(bins)
     traffic = draw_traffic(a.pattern, 2000, 1.0, seed=lab.seed)
     longest = -(-max(r.prompt_tokens for r in traffic) // BLOCK_SIZE)
+    limit, mean_limit = predicted_usage(traffic, server.cache_tokens)
     if alarm is not None:
         calm = float(np.median([t for u, t, _ in bins if u < 0.5]))
         worse = next(t for u, t, _ in bins if u >= alarm - 1e-9)
         lab.predict(
             claim="kv-usage-alert",
             question="KV usage at the moment of arrival from which on TTFT (p95) explodes",
-            predicted=round(1 - longest / (server.num_blocks - 1), 3),
+            predicted=round(limit, 2),
             measured=round(alarm, 2),
             source_says=0.9,
             tolerance=0.06,
@@ -418,19 +450,18 @@ def load_sweep(lab: Lab, server: Server, most: float) -> None:
             "all behind it.",
         )
     if doubled is not None:
-        theory = predicted_usage(traffic, server.cache_tokens)
-        bigger = predicted_usage(traffic, 10 * server.cache_tokens)
+        _, bigger = predicted_usage(traffic, 10 * server.cache_tokens)
         lab.predict(
             claim="kv-usage-alert",
             question="mean KV usage at which TTFT (p95) has doubled",
-            predicted=round(theory, 2),
+            predicted=round(mean_limit, 2),
             measured=round(doubled, 2),
             source_says=0.9,
             tolerance=0.15,
             kind="timing",
-            note="Predicted: the mean at which random arrivals fill the cache 5% of the time. The average of "
-            "minutes must stay well below what a moment may reach. The larger the cache, the closer it may "
-            f"come: ten times this one, {bigger:.2f}.",
+            note="Predicted: the mean at which waves of random arrivals are above that limit for 5% of the time. "
+            "So an average over minutes has to stay well below what a moment may reach. The larger the cache, "
+            f"the smaller the waves: in one ten times as large, {bigger:.2f}.",
         )
     else:
         lab.say("""TTFT did not double within these loads: this cache is large enough for the traffic, or
@@ -456,20 +487,17 @@ def long_prompt(lab: Lab, server: Server, engines: Engines) -> None:
     """Part 5: one long prompt among short ones, whole and in pieces, on the clock and in the engine."""
     lab.title("One long prompt, and everybody else")
     isl, osl = 100, 150
-    long = max(
-        1, min(server.config.max_model_len - 8, 8000, server.cache_tokens - OTHERS * (isl + osl + 16) - 16)
-    )
-    blocks = server.num_blocks
-    step = server.cost.seconds
-    stalls: dict[int | None, Stall] = {}
+    long = min(server.config.max_model_len - 8, 8000)
+    roomy = replace(server, num_blocks=(long + OTHERS * (isl + osl)) // BLOCK_SIZE + OTHERS + 100)
+    stalls: list[Stall] = []
     for chunk in (None, CHUNK):
-        config = stall_config(server.config, long, chunk)
-        early = simulate(stall_traffic(OTHERS, isl, osl, 1, 0.0), config, blocks, server.cost)
-        arrival = early.times[60]
-        traffic = stall_traffic(OTHERS, isl, osl, long, arrival)
-        stalls[chunk] = Stall.of(simulate(traffic, config, blocks, server.cost).records, arrival)
-    del step
-    whole, cut = stalls[None], stalls[CHUNK]
+        config = stall_config(server.config, long, OTHERS + 1, chunk)
+        with_chunk = replace(roomy, config=config)
+        # A short prompt first, to learn when step 60 begins: the long one comes at that moment.
+        arrival = with_chunk.serve(stall_traffic(OTHERS, isl, osl, 1, 0.0)).times[60]
+        records = with_chunk.serve(stall_traffic(OTHERS, isl, osl, long, arrival)).records
+        stalls.append(Stall.of(records, arrival))
+    whole, cut = stalls
     lab.predict(
         claim="chunked-prefill",
         question=f"longest gap between tokens of {OTHERS} users when a prompt of {long:,} tokens comes: whole / in pieces",
@@ -477,48 +505,51 @@ def long_prompt(lab: Lab, server: Server, engines: Engines) -> None:
         measured=[1000 * whole.worst, 1000 * cut.worst],
         unit="ms",
         tolerance=0.05,
-        kind="timing",
-        note=f"Predicted from the clock's prices. Usual is {1000 * whole.usual:.0f} ms. The price: the long prompt's own "
-        f"first token comes after {cut.ttft:.2f} s instead of {whole.ttft:.2f}.",
+        note=f"Predicted from the clock's prices; pieces of {CHUNK} tokens a step. Usual is "
+        f"{1000 * whole.usual:.0f} ms. The long prompt's own first token comes after {cut.ttft:.2f} s instead of "
+        f"{whole.ttft:.2f}: that is the price.",
     )
-    real = {chunk: real_stall(engines, chunk, lab.seed) for chunk in (None, 64)}
-    ratio = real[None].worst / real[64].worst
+    real_whole, real_cut = (real_stall(engines, chunk, lab.seed) for chunk in (None, REAL_CHUNK))
+    ratio = real_whole.worst / real_cut.worst
+    real_long = min(900, engines.context - 16)
     lab.predict(
         claim="chunked-prefill",
         question="the real engine: chunking makes the longest gap shorter",
         predicted=True,
         measured=ratio > 1.5,
         kind="timing",
-        note=f"8 users and a prompt of {min(900, engines.context - 16)} tokens on this machine: "
-        f"{1000 * real[None].worst:.0f} ms whole, {1000 * real[64].worst:.0f} ms in pieces of 64 "
-        f"({ratio:.1f} times shorter). Usual: {1000 * real[None].usual:.0f} ms.",
+        note=f"{REAL_OTHERS} users and a prompt of {real_long} tokens on this machine: "
+        f"{1000 * real_whole.worst:.0f} ms whole, {1000 * real_cut.worst:.0f} ms in pieces of {REAL_CHUNK}: "
+        f"{ratio:.1f} times shorter. Usual: {1000 * real_whole.usual:.0f} ms.",
     )
+    names = ("whole", "chunked", "real whole", "real chunked")
     lab.record(stalls={
         name: dict(usual=s.usual, worst=s.worst, ttft=s.ttft)
-        for name, s in (("whole", whole), ("chunked", cut), ("real whole", real[None]), ("real chunked", real[64]))
+        for name, s in zip(names, (whole, cut, real_whole, real_cut), strict=True)
     })  # fmt: skip
-    lab.figure(
-        draw_stalls([
-            (f"{OTHERS} users, a prompt of {long:,} tokens; computed clock" if isinstance(server.cost, ComputedCost)
-             else f"{OTHERS} users, a prompt of {long:,} tokens; fitted clock", whole, cut),
-            (f"8 users, a prompt of {min(900, engines.context - 16)} tokens; the real engine here", real[None], real[64]),
-        ]),
-        "long_prompt_stall",
-    )  # fmt: skip
+    clock = "computed" if isinstance(server.cost, ComputedCost) else "fitted"
+    panels = [
+        (f"{OTHERS} users, a prompt of {long:,} tokens, pieces of {CHUNK}; {clock} clock", whole, cut),
+        (
+            f"{REAL_OTHERS} users, {real_long} tokens, pieces of {REAL_CHUNK}; the real engine",
+            real_whole,
+            real_cut,
+        ),
+    ]
+    lab.figure(draw_stalls(panels), "long_prompt_stall")
 
 
 def real_stall(engines: Engines, chunk: int | None, seed: int) -> Stall:
-    """The same with the real engine: 8 users, and a prompt that nearly fills the context."""
+    """The same with the real engine, and a prompt that nearly fills the model's context."""
     long = min(900, engines.context - 16)
     engine = engines(
-        max_num_seqs=16, max_num_batched_tokens=chunk or 2 * long, chunked_prefill=chunk is not None
+        max_num_seqs=REAL_OTHERS + 1,
+        max_num_batched_tokens=chunk or 2 * long,
+        chunked_prefill=chunk is not None,
     )
-    arrivals: list[float] = []
-    engine.record(lambda event: arrivals.append(event["seconds"]))
-    prompts = PromptMaker(engine.model.config.vocab_size, seed)
-    arrival = 0.15
-    records = list(serve(engine, stall_traffic(8, 20, 60, long, arrival, 4), prompts))
-    return Stall.of(records, arrival)
+    traffic = stall_traffic(REAL_OTHERS, 20, 50, long, math.inf, 4)
+    records = interrupt(engine, traffic, 12, PromptMaker(engine.model.config.vocab_size, seed))
+    return Stall.of(records, records[-1].arrival)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -530,7 +561,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="requests a second; inf: all at once (70%% of what is possible)",
     )
-    add("--requests", type=int, metavar="N", help="how many (3,000; of a trace all; with --real 100)")
+    add("--requests", type=int, metavar="N", help="how many (2,000; of a trace all; with --real 100)")
     add(
         "--burstiness",
         type=float,

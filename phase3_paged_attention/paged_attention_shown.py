@@ -1,0 +1,415 @@
+"""The story of paged_attention.py: a block table walked by hand, three readings compared, and what each costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labkit.figures import BLUE, COLORS, GREY, ORANGE, YELLOW, new_figure, plain_numbers
+from labkit.lab import Lab
+from phase1_tokens_embeddings.memory_math import GB, kv_per_token
+from phase1_tokens_embeddings.model_shapes import CARDS, SHAPES
+from phase1_tokens_embeddings.weight_formats import weight_bytes
+from phase2_attention_kvcache.attention import attention
+from phase2_attention_kvcache.blocks import ModelConfig
+from phase2_attention_kvcache.transformer import GPT2_124M
+from phase3_paged_attention.decode_timing import BLOCK, DecodeTimer, DecodeTimes, seconds_of_loops
+from phase3_paged_attention.paged_attention import (
+    PagedKVCache,
+    StepLayout,
+    paged_attention_loops,
+    paged_attention_vectorised,
+    paged_decode,
+)
+
+# One head of two numbers, blocks of two tokens. Logical blocks 0, 1, 2 are physical blocks 3, 1, 4.
+QUERY = [1.0, 2.0]
+KEYS = [[1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 2.0], [0.0, 0.0]]  # scores 1, 3, 2, 5, 0
+VALUES = [[4.0, 0.0], [0.0, 4.0], [2.0, 2.0], [4.0, 4.0], [0.0, 8.0]]
+TABLE = [3, 1, 4]
+
+
+# ---------------------------------------------------------------------- by hand
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What the online softmax knows after a token. `shrink`: what its earlier sums were multiplied with."""
+
+    physical: int
+    offset: int
+    score: float
+    shrink: float
+    largest: float
+    weight: float
+    total: float
+    acc: list[float]
+
+
+def walk(
+    q: Sequence[float],
+    k_cache: Sequence,
+    v_cache: Sequence,
+    table: Sequence[int],
+    context_len: int,
+    scale: float,
+) -> list[Visit]:
+    """The inner loops of `paged_attention_loops` for one head, with every step written down.
+
+    Args:
+        q: [head_dim]. k_cache, v_cache: [num_blocks][block_size][1][head_dim].
+    """
+    visits, largest, total, acc = [], -math.inf, 0.0, [0.0] * len(q)
+    for token in range(context_len):
+        logical, offset = divmod(token, len(k_cache[0]))
+        key, value = k_cache[table[logical]][offset][0], v_cache[table[logical]][offset][0]
+        score = scale * sum(a * b for a, b in zip(q, key, strict=True))
+        shrink = math.exp(largest - max(largest, score))
+        largest = max(largest, score)
+        weight = math.exp(score - largest)
+        total = total * shrink + weight
+        acc = [a * shrink + weight * x for a, x in zip(acc, value, strict=True)]
+        visits.append(Visit(table[logical], offset, score, shrink, largest, weight, total, acc))
+    return visits
+
+
+def scatter(rows: Sequence, table: Sequence[int], block_size: int, num_blocks: int) -> list:
+    """Put a request's rows where its table says: [num_blocks][block_size][1][head_dim], NaN elsewhere."""
+    blocks = [[[[math.nan] * len(rows[0])] for _ in range(block_size)] for _ in range(num_blocks)]
+    for token, row in enumerate(rows):
+        blocks[table[token // block_size]][token % block_size] = [list(row)]
+    return blocks
+
+
+def by_hand(lab: Lab) -> None:
+    lab.title("A block table walked by hand")
+    k_cache, v_cache = (scatter(rows, TABLE, block_size=2, num_blocks=6) for rows in (KEYS, VALUES))
+    visits = walk(QUERY, k_cache, v_cache, TABLE, len(KEYS), scale=1.0)
+    lab.say("""Five tokens, blocks of two, one head with vectors of two numbers. The request's table is
+        3, 1, 4. Everything else in the six blocks is NaN, "not a number": nobody wrote there. The query is
+        (1, 2); a score is its dot product with a key, and for once we leave the division by
+        sqrt(head_dim) out.""")
+    lab.show(_draw_blocks())
+    lab.predict(
+        claim="online-softmax-shrink",
+        question="the first score is 1, so the sum of weights is exp(1 - 1) = 1. The second score is 3, and becomes "
+        "the largest. What is the earlier sum multiplied with",
+        predicted=math.exp(-2),
+        measured=visits[1].shrink,
+        tolerance=1e-9,
+        note="exp(1 - 3). It was measured against 1 and has to be measured against 3.",
+    )
+    lab.predict(
+        claim="online-softmax-rescales",
+        question="the scores are 1, 3, 2, 5, 0. How often are the earlier sums scaled down",
+        predicted=2,
+        measured=sum(v.shrink < 1 for v in visits[1:]),
+        note="At 3 and at 5, whenever a score beats all before it.",
+    )
+    lab.table(
+        "What is known after each token",
+        ["token", "block", "offset", "score", "largest", "earlier sums times", "its weight", "sum", "weighted values"],
+        [[t, v.physical, v.offset, int(v.score), int(v.largest), v.shrink if t else None, v.weight, v.total,
+          ", ".join(f"{a:.3f}" for a in v.acc)] for t, v in enumerate(visits)],
+    )  # fmt: skip
+    paged = [a / visits[-1].total for a in visits[-1].acc]
+    loops = paged_attention_loops([QUERY], k_cache, v_cache, TABLE, len(KEYS), scale=1.0)[0]
+    scores = torch.tensor(KEYS, dtype=torch.float64) @ torch.tensor(QUERY, dtype=torch.float64)
+    plain = (scores.softmax(0) @ torch.tensor(VALUES, dtype=torch.float64)).tolist()
+    off = max(abs(a - b) for other in (paged, loops) for a, b in zip(other, plain))
+    lab.predict(
+        claim="online-softmax-exact",
+        question="divided by the sum, it is what plain softmax gives over the five keys in one row",
+        predicted=True,
+        measured=off < 1e-12,
+        note=f"({', '.join(f'{a:.4f}' for a in paged)}); largest difference {off:.0e}. An identity, not an approximation.",
+    )
+    lab.record(walk=[vars(v) for v in visits], largest_difference_by_hand=off)
+    lab.figure(draw_walk(visits), "paged_attention_walk")
+
+
+def _draw_blocks() -> str:
+    cells = {(block, t): f"token {2 * i + t}" for i, block in enumerate(TABLE) for t in range(2)}
+    cells.pop((TABLE[-1], 1))  # five tokens: the last place is empty
+    blocks = [" ".join(f"{cells.get((b, t), 'NaN'):^7}" for t in range(2)) for b in range(6)]
+    table = "   ".join(f"{i} -> {b}" for i, b in enumerate(TABLE))
+    return "\n".join(
+        [
+            f"block table   {table}      (logical -> physical)",
+            "",
+            "physical     0 (null)        1        " + "        ".join(f"{b:^8}" for b in range(2, 6)),
+            "        " + "".join(f"|{text}" for text in blocks) + "|",
+        ]
+    )
+
+
+def draw_walk(visits: Sequence[Visit]):
+    """After each token, what every token seen so far counts in the running sum."""
+    fig, (ax,) = new_figure(
+        "A larger score shrinks everything before it; the proportions stay",
+        "The running sum of weights after each token; scores 1, 3, 2, 5, 0",
+        size=(8.4, 4.6),
+    )
+    parts = np.zeros((len(visits), len(visits)))  # [after token, part of token]
+    for t, visit in enumerate(visits):
+        parts[t] = parts[t - 1] * visit.shrink if t else 0
+        parts[t, t] = visit.weight
+    bottom = np.zeros(len(visits))
+    for token in range(len(visits)):
+        label = f"token {token}, score {visits[token].score:.0f}"
+        ax.bar(range(len(visits)), parts[:, token], 0.6, bottom=bottom, color=COLORS[token], label=label)
+        bottom += parts[:, token]
+    for t, visit in enumerate(visits):
+        note = f"{visit.total:.3f}"
+        if t and visit.shrink < 1:
+            note += f"\nearlier x {visit.shrink:.3f}"
+        ax.text(t, bottom[t] + 0.03, note, ha="center", va="bottom", fontsize=9)
+    ax.set_xticks(range(len(visits)), [f"token {t}\nblock {v.physical}" for t, v in enumerate(visits)])
+    ax.set(ylabel="sum of weights", ylim=(0, 1.95), xlabel="after")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    ax.grid(axis="x", visible=False)
+    return fig
+
+
+# ---------------------------------------------------------------------- the same answer, three times
+
+# (tokens computed before, new tokens): two single tokens, a fresh prompt, a chunk of a prompt, a new token.
+REQUESTS = [(37, 1), (0, 23), (50, 1), (16, 12), (0, 1)]
+
+
+def ragged_step(config: ModelConfig, dtype: torch.dtype, device: str, seed: int):
+    """A step of REQUESTS in blocks scattered at random.
+
+    Returns:
+        its layout, and q, keys, values; the last two for all tokens of each request.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    contexts = [before + new for before, new in REQUESTS]
+    free = (1 + torch.randperm(40, generator=generator)).tolist()
+    tables = [[free.pop() for _ in range(-(-c // BLOCK))] for c in contexts]
+    slots = [
+        tables[i][t // BLOCK] * BLOCK + t % BLOCK
+        for i, (before, new) in enumerate(REQUESTS)
+        for t in range(before, before + new)
+    ]
+
+    def normal(n: int, heads: int) -> Tensor:
+        return torch.randn(n, heads, config.head_dim, generator=generator).to(device, dtype)
+
+    query_lens = [new for _, new in REQUESTS]
+    q = normal(sum(query_lens), config.num_heads)
+    keys, values = ([normal(c, config.num_kv_heads) for c in contexts] for _ in range(2))
+    layout = StepLayout(query_lens, contexts, tables, torch.tensor(slots, device=device))
+    return layout, q, keys, values
+
+
+def run_readings(
+    layout: StepLayout,
+    q: Tensor,
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    config: ModelConfig,
+    unused: float,
+) -> dict[str, Tensor]:
+    """The step in each reading, in a memory where every slot that belongs to nobody holds `unused`."""
+    out: dict[str, Tensor] = {}
+    new_k, new_v = (torch.cat([t[b:] for t, (b, _) in zip(texts, REQUESTS)]) for texts in (keys, values))
+    for name in ("compiled, in place", "gathered"):
+        if name == "gathered" or (paged_decode is not None and q.device.type == "cpu"):
+            cache = PagedKVCache(
+                config, 41, BLOCK, q.dtype, q.device, use_kernel=name == "compiled, in place"
+            )
+            cache.data.fill_(unused)
+            for i, (before, _) in enumerate(REQUESTS):  # what earlier steps computed
+                places = torch.arange(before)
+                slots = torch.tensor(layout.block_tables[i])[places // BLOCK] * BLOCK + places % BLOCK
+                for blocks, text in ((cache.k_cache, keys[i]), (cache.v_cache, values[i])):
+                    blocks[0].flatten(0, 1)[slots.to(q.device)] = text[:before]
+            cache.begin_step(layout)
+            out[name] = cache.attend(0, q, new_k, new_v)
+    # The new tokens are stored as well by now: the other readings look at the same memory.
+    tables = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(t) for t in layout.block_tables], batch_first=True
+    ).to(q.device)
+    k_cache, v_cache = cache.k_cache[0], cache.v_cache[0]
+    out["vectorised"] = paged_attention_vectorised(
+        q, k_cache, v_cache, tables, layout.query_lens, layout.context_lens
+    )
+    k_list, v_list, rows, start = k_cache.tolist(), v_cache.tolist(), [], 0
+    for table, n, context in zip(layout.block_tables, layout.query_lens, layout.context_lens):
+        for i in range(n):
+            token = q[start + i].tolist()
+            rows.append(paged_attention_loops(token, k_list, v_list, table, context - n + i + 1))
+        start += n
+    out["plain loops"] = torch.tensor(rows, dtype=torch.float64)
+    return out
+
+
+def three_readings(lab: Lab) -> None:
+    lab.title("Three readings, one answer")
+    # Grouped queries: 4 query heads share 2 KV heads.
+    config = ModelConfig("small", "llama", 8, 64, 1, 4, 2, 16, 64, 128, True)
+    dtype = getattr(torch, lab.args.dtype)
+    layout, q, keys, values = ragged_step(config, dtype, lab.device, lab.seed)
+    lab.say(f"""Now a step as a server has it: {len(REQUESTS)} requests, {len(q)} new tokens. Some are single
+        tokens behind a long text, one is a fresh prompt, one the second part of a prompt. Their
+        {sum(map(len, layout.block_tables))} blocks lie anywhere among 40.""")
+    start, plain = 0, []
+    for k, v, n in zip(keys, values, layout.query_lens):
+        plain.append(attention(q[start : start + n].double(), k.double(), v.double()))
+        start += n
+    expected = torch.cat(plain).cpu()
+    clean = run_readings(layout, q, keys, values, config, unused=0.0)
+    off = {name: float((out.double().cpu() - expected).abs().max()) for name, out in clean.items()}
+    limit = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}[lab.args.dtype]
+    lab.predict(
+        claim="readings-agree",
+        question=f"every reading is within {limit:g} of plain attention in float64, for all "
+        f"{expected.numel():,} numbers",
+        predicted=True,
+        measured=all(d < limit for d in off.values()),
+        note="Largest differences: " + ", ".join(f"{name} {d:.0e}" for name, d in off.items()) + ".",
+    )
+    lab.title("What lies in unused blocks")
+    poisoned = run_readings(layout, q, keys, values, config, unused=math.nan)
+    changed = sum(int((clean[name] != poisoned[name]).sum()) for name in clean)
+    slots, used = 41 * BLOCK, sum(layout.context_lens)
+    lab.say(f"""Of the memory's {slots} slots these requests use {used}. What is in the others? Keys of somebody
+        who left, or whatever the machine had there before. Let us make it as bad as possible: NaN, which
+        turns everything it meets into NaN.""")
+    lab.predict(
+        claim="unused-cannot-matter",
+        question=f"{slots - used} slots go from 0 to NaN. How many of the outputs of all readings change by even a bit",
+        predicted=0,
+        measured=changed,
+        note="Masking is not enough for that: 0 x NaN is NaN. What is not ours must not be read, or be wiped "
+        "after it was copied. Otherwise one user's overflow ends up in another user's answer.",
+    )
+    lab.record(differences=off, changed_by_nan=changed)
+
+
+# ---------------------------------------------------------------------- what it costs
+
+
+def costs(lab: Lab) -> None:
+    batch = 8 if lab.quick else 16
+    contexts = [64, 256, 1024] if lab.quick else [64, 128, 256, 512, 1024]
+    dtype, device = getattr(torch, lab.args.dtype), lab.device
+    lab.title(f"What each reading costs: {batch} users decode, one layer of GPT-2's shape")
+    lab.say("""In a decode step each user brings one query, and for it all of that user's keys and values have to
+        come out of memory. Each number of them takes part in one multiplication and one addition: next to
+        nothing. So time goes into moving bytes, and what counts is how often each byte is moved.""")
+    timer = DecodeTimer(batch, contexts[-1], dtype, device, lab.seed)
+    progress = lab.progress(contexts, f"timing contexts of 64 to {contexts[-1]:,} tokens")
+    times = [timer.measure(context, repeats=3 if lab.quick else 10) for context in progress]
+    last = times[-1]
+    loops = seconds_of_loops() * batch * GPT2_124M.num_heads * last.context
+    if last.in_place is None:
+        where = "on a GPU" if device == "cuda" else "without numba" if paged_decode is None else "in float16"
+        lab.say(f"""The compiled kernel does not run {where}: blocks are copied together for each step. (For GPUs
+            Phase 5 brings a kernel that reads in place.)""")
+    attend, name = (
+        (last.contiguous, "attending to a row that is there") if last.in_place is None
+        else (last.in_place, "attending in place")
+    )  # fmt: skip
+    passes, why = (2, "The blocks are read, the row is written.") if device == "cuda" else (
+        4, "The blocks are read. The operating system hands out fresh memory for the row and clears it. The "
+        "processor fetches each line of it before it overwrites it, and writes it."
+    )  # fmt: skip
+    lab.predict(
+        claim="copy-against-attend",
+        question=f"context {last.context:,}: copying the blocks into one row, and nothing else, takes how many times "
+        f"as long as {name}",
+        predicted=float(passes),
+        measured=round(last.copy / attend, 1),
+        unit="x",
+        tolerance=0.5,
+        kind="timing",
+        note=f"Passes over the memory, against one for attention. {why}",
+    )
+    if last.in_place is not None and last.in_order is not None:
+        row_kib = BLOCK * GPT2_124M.d_model * dtype.itemsize / 1024
+        lab.predict(
+            claim="scattered-against-ordered",
+            question="in place: blocks scattered at random take how many times as long as blocks that lie in order",
+            predicted=1.0,
+            measured=round(last.in_place / last.in_order, 2),
+            unit="x",
+            tolerance=0.3,
+            kind="timing",
+            note=f"A block holds {row_kib:.0f} KiB of keys side by side. One jump after that much hardly shows.",
+        )
+    rows = [
+        ["plain loops (worked out from one head)", loops],
+        ["copied together, then torch", last.gather],
+        ["    only the copy", last.copy],
+        ["    only torch, the row is there", last.contiguous],
+        ["in place, compiled", last.in_place],
+        ["    the same, blocks in order", last.in_order],
+    ]
+    lab.table(
+        f"One layer, {batch} users, {last.context:,} tokens each: {last.kv_bytes / 1e6:.0f} MB of keys and values",
+        ["reading", "microseconds", "GB/s of keys and values"],
+        [[name, s if s is None else 1e6 * s, s if s is None else last.kv_bytes / s / GB] for name, s in rows],
+        note=f"In {lab.args.dtype}. GPT-2 has 12 such layers, and each step goes through all of them. Torch's function "
+        "is made for many queries at a time; with one it is far from the speed of the memory.",
+    )
+    lab.record(decode_times=[vars(t) for t in times], loops_seconds=loops)
+    lab.figure(draw_costs(times, batch, lab.args.dtype), "paged_attention_cost")
+    in_dollars(lab)
+
+
+def in_dollars(lab: Lab, users: int = 32, context: int = 8192) -> None:
+    shape, card = SHAPES["llama-3-8b"], CARDS["h100"]
+    weights = weight_bytes(shape, "FP16")
+    kv = users * context * kv_per_token(shape)
+    ms = [1000 * (weights + passes * kv) / (card.bandwidth_gb_s * GB) for passes in (1, 3)]
+    lab.say(f"""What it means on a large card: {users} users of Llama-3 8B with {context:,} tokens each keep
+        {kv / GB:.1f} GB of keys and values, beside {weights / GB:.1f} GB of weights. An {card.title} moves at most
+        {card.bandwidth_gb_s:,} GB a second, so a step takes {ms[0]:.0f} ms or more. If blocks were read, written into
+        rows and read again, it would be {ms[1]:.0f} ms or more: at the same rent, each token would cost
+        {ms[1] / ms[0]:.1f} times as much.""")
+    lab.record(h100_step_ms=ms)
+
+
+def draw_costs(times: Sequence[DecodeTimes], batch: int, dtype: str):
+    last, known = times[-1], times[-1].in_place is not None
+    base = last.in_place or last.contiguous
+    fig, (left, right) = new_figure(
+        f"Copying blocks together first: {last.gather / base:.0f} times the time of "
+        + ("reading them in place" if known else "reading a row that is there"),
+        f"Attention of one decode step, one layer of GPT-2's shape, {batch} users, {dtype}",
+        panels=2,
+    )
+    contexts = [t.context for t in times]
+    lines = [
+        ("gather", "copied together, then torch", ORANGE),
+        ("copy", "only the copy", YELLOW),
+        ("contiguous", "only torch, the row is there", GREY),
+    ]
+    if known:
+        lines.append(("in_place", "in place, compiled", BLUE))
+    for attribute, label, color in lines:
+        seconds = np.array([getattr(t, attribute) for t in times])
+        left.plot(contexts, 1e6 * seconds, marker="o", color=color, label=label)
+        speed = np.array([t.kv_bytes for t in times]) / seconds / GB
+        right.plot(contexts, speed, marker="o", color=color, label=label)
+    left.set(xscale="log", yscale="log", ylabel="microseconds", title="Time of the step")
+    right.set(xscale="log", ylim=(0, None), ylabel="GB/s", title="Keys and values attended to, a second")
+    for ax in (left, right):
+        ax.set_xlabel("context of each user, tokens")
+        ax.set_xticks(contexts)
+        plain_numbers(ax, "xy" if ax is left else "x")
+    left.legend(loc="upper left")
+    return fig
+
+
+def tell(lab: Lab) -> None:
+    by_hand(lab)
+    three_readings(lab)
+    costs(lab)

@@ -1,0 +1,254 @@
+"""Where does the time go? One step of the engine, taken apart.
+
+A step for 64 users writes 64 words. What does it do in that time? It decides who computes what, turns that
+into tensors, reads every weight once, reads every key and value once, and picks the words. Each part has a
+price that can be worked out beforehand: bytes to read, divided by the bandwidth of the memory.
+
+You will see a step by its parts, for 1, 16 and 64 users, and what two changes buy: weights that are packed
+once instead of at every step, and a kernel that reads keys and values where they lie. Then what does *not*
+cost anything: a queue ten times as long, and what ten times the context really costs.
+
+It runs at GPT-2's size with random weights, on the CPU: speed does not depend on the weights.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from labkit.errors import LabError
+from labkit.figures import COLORS, GREY, new_figure
+from labkit.lab import Lab, run_lab
+from phase1_tokens_embeddings.memory_math import kv_per_token
+from phase2_attention_kvcache.sampling_params import SamplingParams
+from phase2_attention_kvcache.transformer import GPT2_124M, Transformer
+from phase3_paged_attention.block_manager import BlockManager
+from phase4_scheduler.packed_linear import can_pack, pack_linear_layers
+from phase4_scheduler.scheduler import Request, Scheduler, SchedulerConfig
+from phase4_scheduler.step_timer import PARTS, decoding_engine, time_decode
+
+CONTEXT = 256
+
+
+def story(lab: Lab) -> None:
+    if lab.device != "cpu":
+        raise LabError("this script takes a CPU's step apart: use --device cpu (Phase 5 does it for a GPU)")
+    steps = 4 if lab.quick else 15
+    batches = (1, 64) if lab.quick else (1, 16, 64)
+    plain = Transformer.random(GPT2_124M, dtype=lab.args.dtype, seed=lab.seed)
+    lab.title(f"A decode step at GPT-2's size, {lab.args.dtype}, {CONTEXT} tokens of context each")
+    lab.say("""First as the parts were before any thought of speed: keys and values of each user are copied
+        together and then attended to, and the weights are handed over as they are.""")
+
+    before: dict[int, dict[str, float]] = {}
+    in_place: dict[int, dict[str, float]] = {}
+    for batch in lab.progress(batches, "before"):
+        engine = decoding_engine(plain, batch, CONTEXT, steps)
+        compiled, engine.runner.kv_cache._compiled = engine.runner.kv_cache._compiled, False
+        before[batch] = time_decode(engine, steps)
+        if compiled:
+            in_place[batch] = time_decode(decoding_engine(plain, batch, CONTEXT, steps), steps)
+    packed = can_pack(plain)
+    model = pack_linear_layers(plain) if packed else plain
+    after: dict[int, dict[str, float]] = {}
+    for batch in lab.progress(batches, "after"):
+        after[batch] = time_decode(decoding_engine(model, batch, CONTEXT, steps), steps)
+    show_parts(lab, before, "Before: milliseconds of a step, by part")
+    most = max(batches)
+    kv_bytes = most * CONTEXT * kv_per_token(GPT2_124M, model.dtype.itemsize)
+
+    lab.title("First change: leave the keys where they are")
+    lab.say(f"""For {most} users the keys and values of all layers are {kv_bytes / 1e6:,.0f} MB. The copy reads them,
+        writes them, and attention reads them again: three times the bytes, and the padded copy no longer fits a
+        fast cache. The kernel of Phase 3 (`cpu_kernel.py`) reads them once.""")
+    if in_place:
+        lab.predict(
+            claim="attention-in-place",
+            question=f"attention for {most} users, copied first / read in place",
+            predicted=3.0,
+            measured=before[most]["attention"] / in_place[most]["attention"],
+            tolerance=0.5,
+            unit="x",
+            kind="timing",
+            note="""Predicted from the bytes alone. More than that: the fused function that attends to the
+                copy was made for many queries at a time, and here each row has one.""",
+        )
+    else:
+        lab.say("(The compiled kernel is not available here: numba is missing, or the dtype is float16.)")
+    lab.title("Second change: pack the weights once")
+    if packed:
+        lab.predict(
+            claim="packed-weights",
+            question="linear layers for 1 user, as they are / packed",
+            predicted=1.5,
+            measured=before[1]["linear layers"] / after[1]["linear layers"],
+            tolerance=0.5,
+            unit="x",
+            kind="timing",
+        )
+    else:
+        lab.say("(Packing works for bfloat16 weights on a CPU with oneDNN. It is left out here.)")
+    show_parts(lab, after, "After both: milliseconds of a step, by part")
+
+    total = sum(after[most].values())
+    lab.predict(
+        claim="scheduler-share",
+        question=f"share of a step for {most} users that deciding takes, %",
+        predicted=0.5,
+        measured=100 * after[most]["decide"] / total,
+        tolerance=1.0,
+        unit="%",
+        kind="timing",
+        note="Scheduler and block manager together. Python is slow, but there is little to do: no loop over tokens.",
+    )
+    lab.table(
+        "Tokens a second",
+        ["users", "before", "after", "times", "weights, GB/s", "keys and values, GB/s"],
+        [
+            [
+                batch,
+                1e3 * batch / sum(before[batch].values()),
+                1e3 * batch / sum(after[batch].values()),
+                sum(before[batch].values()) / sum(after[batch].values()),
+                weight_bytes(model) / 1e6 / (after[batch]["linear layers"] + after[batch]["head"]),
+                batch
+                * CONTEXT
+                * kv_per_token(GPT2_124M, model.dtype.itemsize)
+                / 1e6
+                / after[batch]["attention"],
+            ]
+            for batch in batches
+        ],
+        note="""The last two columns: bytes that the step must read, over the time it took. With many users the
+            weights' figure falls: arithmetic, not memory, is the limit then.""",
+    )
+    lab.record(before=before, in_place=in_place, after=after)
+    draw(lab, before, after)
+    growing_queue(lab)
+    growing_context(lab, model, steps)
+
+
+def weight_bytes(model: Transformer) -> int:
+    """Bytes of the matrices that a step multiplies with."""
+    c = model.config
+    per_layer = (
+        c.d_model * (c.num_heads + 2 * c.num_kv_heads) * c.head_dim + c.d_model**2 + 2 * c.d_model * c.d_ff
+    )
+    return (c.num_layers * per_layer + c.vocab_size * c.d_model) * model.dtype.itemsize
+
+
+def show_parts(lab: Lab, parts: dict[int, dict[str, float]], title: str) -> None:
+    lab.table(
+        title,
+        ["part", *(f"{batch} user{'s' if batch > 1 else ''}" for batch in parts), "share, most users"],
+        [
+            [
+                part,
+                *(round(times[part], 2) for times in parts.values()),
+                f"{list(parts.values())[-1][part] / sum(list(parts.values())[-1].values()):.1%}",
+            ]
+            for part in PARTS
+        ]
+        + [["together", *(round(sum(times.values()), 1) for times in parts.values()), ""]],
+    )
+
+
+def draw(lab: Lab, before: dict[int, dict[str, float]], after: dict[int, dict[str, float]]) -> None:
+    most = max(after)
+    gain = sum(before[most].values()) / sum(after[most].values())
+    fig, (ax,) = new_figure(
+        f"For {most} users a step became {gain:.1f} times faster; deciding it costs next to nothing",
+        f"One decode step, GPT-2 124M, {lab.args.dtype}, {CONTEXT} tokens of context each, "
+        f"{torch.get_num_threads()} CPU threads",
+        size=(9.6, 4.8),
+    )
+    rows = [
+        (f"{b} user{'s' if b > 1 else ''}, {when}", t[b])
+        for b in after
+        for when, t in (("before", before), ("after", after))
+    ]
+    for y, (_, times) in enumerate(rows):
+        left = 0.0
+        for part, color in zip(PARTS, [*COLORS[:7], GREY], strict=True):
+            ax.barh(y, times[part], left=left, color=color, height=0.72, label=part if y == 0 else None)
+            left += times[part]
+        ax.text(left, y, f"  {left:.1f} ms", va="center", fontsize=9)
+    ax.set_yticks(range(len(rows)), [name for name, _ in rows])
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel("milliseconds")
+    ax.set_xlim(0, 1.12 * max(sum(t.values()) for _, t in rows))
+    ax.legend(loc="upper right", fontsize=8.5)
+    lab.figure(fig, "where_time_goes")
+
+
+def growing_queue(lab: Lab) -> None:
+    """Ten times the waiting requests: the same step."""
+    lab.title("A queue ten times as long")
+    rows = []
+    for waiting in (100, 1_000, 10_000):
+        scheduler = Scheduler(SchedulerConfig(max_num_seqs=64), BlockManager(4097))
+        params = SamplingParams(temperature=0, max_tokens=500, ignore_eos=True)
+        for i in range(64 + waiting):
+            scheduler.add(Request(str(i), [i % 100] * 20, params))
+        times = []
+        for step in range(60):
+            began = time.perf_counter()
+            output = scheduler.schedule()
+            scheduler.update(output, [5 if s.samples else None for s in output.scheduled])
+            if step >= 10:
+                times.append(1e6 * (time.perf_counter() - began))
+        rows.append([waiting, sorted(times)[len(times) // 2]])
+    lab.predict(
+        claim="queue-length",
+        question="deciding a step with 10,000 waiting / with 100 waiting",
+        predicted=1.0,
+        measured=rows[-1][1] / rows[0][1],
+        tolerance=0.3,
+        unit="x",
+        kind="timing",
+        note="The scheduler looks at the head of the queue, never along it.",
+    )
+    lab.table("Deciding a step for 64 running requests", ["waiting", "microseconds"], rows)
+
+
+def growing_context(lab: Lab, model: Transformer, steps: int) -> None:
+    """Ten times the context: only attention takes longer."""
+    lab.title("Ten times the context")
+    contexts = (96, 960) if lab.quick else (96, 240, 480, 960)
+    parts = {
+        c: time_decode(decoding_engine(model, 16, c, steps), steps)
+        for c in lab.progress(contexts, "contexts")
+    }
+    first, last = parts[contexts[0]], parts[contexts[-1]]
+    lab.predict(
+        claim="context-attention-only",
+        question="share of the additional time that is attention, 10 times the context",
+        predicted=1.0,
+        measured=(last["attention"] - first["attention"]) / (sum(last.values()) - sum(first.values())),
+        tolerance=0.2,
+        kind="timing",
+    )
+    lab.table(
+        "A step for 16 users, milliseconds",
+        ["context", "attention", "everything else", "together"],
+        [[c, t["attention"], sum(t.values()) - t["attention"], sum(t.values())] for c, t in parts.items()],
+    )
+    lab.record(by_context=parts)
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument(
+        "--dtype", default="bfloat16", choices=["float32", "bfloat16"], help="number format (bfloat16)"
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    return run_lab(
+        story, __doc__, options=("device", "dtype", "seed", "quick"), add_arguments=add_arguments, argv=argv
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,614 @@
+"""The block manager against a naive one made of lists, and against a memory that shows every wrong pointer."""
+
+import dataclasses
+import json
+from functools import cache
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from phase3_paged_attention import block_manager
+from phase3_paged_attention.block_allocator import BlockAllocator
+from phase3_paged_attention.block_manager import BlockCopy, BlockJournal, BlockManager, BlockTable, hash_block
+from phase3_paged_attention.word_memory import WordMemory
+
+# ---------------------------------------------------------------------- the naive manager
+
+
+class Naive:
+    """The same rules with plain lists: block numbers, and whole prefixes in place of hashes."""
+
+    def __init__(self, num_blocks, size):
+        self.size = size
+        self.free_list = list(range(1, num_blocks))
+        self.readers = dict.fromkeys(range(num_blocks), 0)
+        self.taken = self.evicted = self.copied = 0
+        self.names = {}  # block -> all tokens up to its end; in the order in which they were named
+
+    def find(self, tokens):
+        found = []
+        for end in range(
+            self.size, len(tokens), self.size
+        ):  # an end below len(tokens): one is left to compute
+            same = [block for block, name in self.names.items() if name == tuple(tokens[:end])]
+            if not same:
+                break
+            found.append(same[0])
+        return found
+
+    def allocate(self, blocks, tokens, have, want, prefix=(), must_fit=0):
+        """The new list of blocks, or None. `have`: tokens that are there; `want`: how many shall be."""
+        ceil = lambda n: -(-n // self.size)  # noqa: E731
+        shared = have % self.size and self.readers[blocks[have // self.size]] > 1
+        left = [b for b in self.free_list if b not in prefix]
+        new = max(ceil(want), ceil(must_fit)) - len(blocks) - len(prefix)
+        if new + bool(shared) > len(left):
+            return None
+        blocks = blocks + list(prefix)
+        self.free_list = left
+        for block in prefix:
+            self.readers[block] += 1
+        if shared:
+            self.copied += 1
+            self.readers[blocks[have // self.size]] -= 1
+            blocks[have // self.size] = self.take()
+        while len(blocks) < ceil(want):
+            blocks.append(self.take())
+        for i in range(want // self.size):
+            self.names.setdefault(blocks[i], tuple(tokens[: (i + 1) * self.size]))
+        return blocks
+
+    def take(self):
+        block = self.free_list.pop(0)
+        self.taken += 1
+        self.evicted += self.names.pop(block, None) is not None
+        self.readers[block] = 1
+        return block
+
+    def give_back(self, blocks):
+        for block in blocks:
+            self.readers[block] -= 1
+        gone = [b for b in reversed(blocks) if self.readers[b] == 0]
+        nameless = [b for b in gone if b not in self.names]
+        self.free_list = nameless + self.free_list + [b for b in gone if b in self.names]
+
+
+@dataclasses.dataclass(eq=False)
+class User:
+    tokens: list
+    table: BlockTable
+    blocks: list  # what the naive manager says
+    computed: int = 0  # tokens that have room, and are or will be written in this step
+    written: int = 0
+    swapped: int = 0  # blocks in main memory
+
+
+@cache
+def name_of(tokens, size):
+    """The name that a block must have whose last token is the last of these."""
+    parent = name_of(tokens[:-size], size) if len(tokens) > size else b""
+    return hash_block(parent, tokens[-size:])
+
+
+def snapshot(manager, table):
+    """Everything that a refused call must leave as it was."""
+    return (
+        [b.block_id for b in manager.allocator],
+        [(b.ref_count, b.content_hash) for b in manager.allocator.blocks],
+        {name: list(same) for name, same in manager._blocks_by_hash.items()},
+        (list(table.block_ids), table.num_tokens, table.num_hashed, list(table.swap_slots)),
+        dataclasses.asdict(manager.stats),
+        (sorted(manager._free_slots), list(manager._copies), len(manager._tables)),
+    )
+
+
+tokens_of = st.lists(st.integers(0, 1), min_size=1, max_size=13)  # two letters: prefixes collide all the time
+
+
+class Machine(RuleBasedStateMachine):
+    """Random requests. Memory keeps, in place of a key, all tokens that the key depends on."""
+
+    @initialize(num_blocks=st.integers(2, 14), size=st.integers(1, 4), slots=st.integers(0, 8))
+    def begin(self, num_blocks, size, slots):
+        self.manager = BlockManager(num_blocks, size, num_swap_blocks=slots)
+        self.naive = Naive(num_blocks, size)
+        self.size, self.slots = size, slots
+        self.memory = [[None] * size for _ in range(num_blocks)]
+        self.main_memory = [[None] * size for _ in range(slots)]
+        self.users, self.away = [], []
+
+    def pick(self, data, swapped=False):
+        return data.draw(st.sampled_from([u for u in self.users if bool(u.swapped) == swapped]))
+
+    def has(self, swapped=False):
+        return any(bool(u.swapped) == swapped for u in self.users)
+
+    def refused(self, call, table):
+        """Run a call that may be refused; if it was, nothing may have changed."""
+        before = snapshot(self.manager, table)
+        done = call()
+        if not done:
+            assert snapshot(self.manager, table) == before
+        return done
+
+    def end_step(self):
+        """Copies first, then what was computed; then everybody reads their own past."""
+        for copy in self.manager.take_copies():
+            source = self.main_memory if copy.kind == "in" else self.memory
+            target = self.main_memory if copy.kind == "out" else self.memory
+            target[copy.target] = list(source[copy.source])
+        for u in self.users:
+            for at in range(u.written, u.computed):
+                block, offset = divmod(at, self.size)
+                self.memory[u.table.block_ids[block]][offset] = tuple(u.tokens[: at + 1])
+            u.written = u.computed
+        for u in self.users:
+            ids, where = (
+                (u.table.swap_slots, self.main_memory) if u.swapped else (u.table.block_ids, self.memory)
+            )
+            for at in range(u.computed):
+                assert where[ids[at // self.size]][at % self.size] == tuple(u.tokens[: at + 1])
+
+    def enter(self, u, part, all_must_fit):
+        """Admit a request: look it up, and compute a part of the rest."""
+        prefix = self.manager.match_prefix(u.table, u.tokens)
+        found = self.naive.find(u.tokens)
+        assert [b.block_id for b in prefix] == found
+        hit = len(found) * self.size
+        want = hit + max(1, round(part * (len(u.tokens) - hit)))
+        assert hit < want <= len(u.tokens)
+        must_fit = len(u.tokens) if all_must_fit else 0
+        done = self.refused(lambda: self.manager.allocate(u.table, u.tokens, want, prefix, must_fit), u.table)
+        blocks = self.naive.allocate([], u.tokens, 0, want, found, must_fit)
+        assert done == (blocks is not None)
+        if done:
+            u.blocks, u.computed, u.written = blocks, want, hit
+            self.users.append(u)
+        return done
+
+    @rule(tokens=tokens_of, part=st.floats(0, 1), all_must_fit=st.booleans())
+    def admit(self, tokens, part, all_must_fit):
+        self.enter(User(tokens, BlockTable(), []), part, all_must_fit)
+
+    @precondition(lambda self: self.has())
+    @rule(data=st.data(), tokens=st.lists(st.integers(0, 1), min_size=1, max_size=5))
+    def go_on(self, data, tokens):
+        u = self.pick(data)
+        longer = u.tokens if u.computed < len(u.tokens) else u.tokens + tokens
+        want = data.draw(st.integers(u.computed + 1, len(longer)))
+        done = self.refused(lambda: self.manager.allocate(u.table, longer, want), u.table)
+        blocks = self.naive.allocate(u.blocks, longer, u.computed, want)
+        assert done == (blocks is not None)
+        if done:
+            u.tokens, u.blocks, u.computed = longer, blocks, want
+
+    @rule()
+    def step(self):
+        self.end_step()
+
+    @precondition(lambda self: self.has())
+    @rule(data=st.data())
+    def fork(self, data):
+        self.end_step()
+        u = self.pick(data)
+        twin = dataclasses.replace(
+            u, tokens=list(u.tokens), table=self.manager.fork(u.table), blocks=list(u.blocks)
+        )
+        for block in u.blocks:
+            self.naive.readers[block] += 1
+        self.users.append(twin)
+
+    @precondition(lambda self: self.has())
+    @rule(data=st.data())
+    def swap_out(self, data):
+        self.end_step()
+        u = self.pick(data)
+        in_use = sum(v.swapped for v in self.users)
+        done = self.refused(lambda: self.manager.swap_out(u.table), u.table)
+        assert done == (in_use + len(u.blocks) <= self.slots)
+        if done:
+            u.swapped = len(u.blocks)
+            self.naive.give_back(u.blocks)
+            u.blocks = []
+
+    @precondition(lambda self: self.has(swapped=True))
+    @rule(data=st.data(), more=st.integers(0, 9))
+    def swap_in(self, data, more):
+        u = self.pick(data, swapped=True)
+        must_fit = u.computed + more
+        done = self.refused(lambda: self.manager.swap_in(u.table, must_fit), u.table)
+        assert done == (max(u.swapped, -(-must_fit // self.size)) <= len(self.naive.free_list))
+        if done:
+            u.blocks = [self.naive.take() for _ in range(u.swapped)]
+            u.swapped = 0
+
+    @precondition(lambda self: self.users)
+    @rule(data=st.data(), comes_back=st.booleans())
+    def free(self, data, comes_back):
+        self.end_step()
+        u = data.draw(st.sampled_from(self.users))
+        self.users.remove(u)
+        self.manager.free(u.table)
+        self.naive.give_back(u.blocks)
+        if comes_back:  # preempted: the same table and tokens, later
+            self.away.append(User(u.tokens, u.table, []))
+
+    @precondition(lambda self: self.away)
+    @rule(part=st.floats(0, 1))
+    def come_back(self, part):
+        u = self.away.pop(0)
+        if not self.enter(u, part, True):
+            self.away.append(u)
+
+    @rule()
+    def reset(self):
+        held = any(u.blocks for u in self.users)
+        assert self.manager.reset_prefix_cache() == (not held)
+        if not held:
+            self.naive.names.clear()
+
+    @invariant()
+    def books_agree(self):
+        if not hasattr(self, "manager"):
+            return
+        self.manager.check_integrity()
+        assert [b.block_id for b in self.manager.allocator] == self.naive.free_list
+        assert self.manager.num_free_blocks == len(self.naive.free_list)
+        blocks = self.manager.allocator.blocks
+        names = {b.block_id: b.content_hash for b in blocks if b.content_hash}
+        assert names == {block: name_of(tokens, self.size) for block, tokens in self.naive.names.items()}
+        stats = self.manager.stats
+        assert (stats.taken_blocks, stats.evicted_blocks) == (self.naive.taken, self.naive.evicted)
+        assert stats.copied_blocks == self.naive.copied
+        assert all(b.ref_count == self.naive.readers[b.block_id] for b in blocks)
+        for u in self.users:
+            assert u.table.block_ids == u.blocks
+            assert u.table.num_tokens == u.computed
+
+    def teardown(self):
+        if not hasattr(self, "manager"):
+            return
+        self.end_step()
+        for u in self.users:
+            self.manager.free(u.table)
+        self.manager.check_integrity()
+        assert self.manager.num_free_blocks == self.manager.num_blocks - 1
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+# ---------------------------------------------------------------------- single cases
+
+
+def admit(manager, tokens, want=None, must_fit=0):
+    table = BlockTable()
+    prefix = manager.match_prefix(table, tokens)
+    assert manager.allocate(table, tokens, want or len(tokens), prefix, must_fit)
+    return table
+
+
+def free_ids(manager):
+    return [b.block_id for b in manager.allocator]
+
+
+@pytest.mark.parametrize(("length", "hit"), [(8, 4), (9, 8), (12, 8), (13, 12), (4, 0), (5, 4), (1, 0)])
+def test_at_least_one_token_is_left_to_compute(length, hit):
+    manager = BlockManager(20, 4)
+    admit(manager, list(range(16)))
+    assert len(manager.match_prefix(BlockTable(), list(range(length)))) * 4 == hit
+    assert manager.match_prefix(BlockTable(), []) == []
+
+
+def test_the_same_block_after_another_beginning_is_another_content():
+    manager = BlockManager(20, 2)
+    admit(manager, [1, 1, 5, 5, 9])
+    assert len(manager.match_prefix(BlockTable(), [1, 1, 5, 5, 0])) == 2
+    assert manager.match_prefix(BlockTable(), [2, 2, 5, 5, 0]) == []
+    assert manager.match_prefix(BlockTable(), [5, 5, 0]) == []
+    assert hash_block(b"", [1, 2]) != hash_block(b"", [2, 1])
+    assert hash_block(b"x", [1, 2]) != hash_block(b"", [1, 2])
+
+
+def test_a_hit_is_not_evicted_by_its_own_allocation():
+    """Free list: [5] [4] [3] [2] [1] and the request needs all five, of which it finds 1 and 2."""
+    manager = BlockManager(6, 2)
+    first = admit(manager, list(range(10)))
+    manager.free(first)
+    assert free_ids(manager) == [5, 4, 3, 2, 1]
+    table = admit(manager, [0, 1, 2, 3, 70, 71, 72, 73, 74, 75])
+    assert table.block_ids == [1, 2, 5, 4, 3]
+    assert manager.stats.hit_tokens == 4 and manager.stats.evicted_blocks == 3
+    manager.check_integrity()
+
+
+def test_a_free_hit_counts_as_a_block_that_is_taken():
+    manager = BlockManager(4, 2)
+    manager.free(admit(manager, [0, 1, 2, 3, 4, 5]))
+    table = BlockTable()
+    tokens = [0, 1, 2, 3, 8, 9, 9, 9]
+    prefix = manager.match_prefix(table, tokens)
+    assert len(prefix) == 2
+    before = snapshot(manager, table)
+    assert not manager.allocate(table, tokens, 8, prefix)  # 4 blocks of 3
+    assert snapshot(manager, table) == before
+    assert manager.allocate(table, tokens, 6, prefix)
+
+
+def test_must_fit_asks_for_more_than_it_takes():
+    manager = BlockManager(5, 2)
+    table = BlockTable()
+    assert not manager.allocate(table, list(range(9)), 2, must_fit=9)
+    assert table.block_ids == [] and manager.num_free_blocks == 4
+    assert manager.allocate(table, list(range(8)), 2, must_fit=8)
+    assert len(table.block_ids) == 1 and manager.num_free_blocks == 3
+
+
+def test_equal_blocks_of_one_step_stay_apart_and_the_oldest_is_found():
+    """Two with the same prompt, neither of which was looked up after the other had its blocks."""
+    manager = BlockManager(10, 2)
+    one, two = BlockTable(), BlockTable()
+    tokens = [1, 2, 3]
+    prefixes = [manager.match_prefix(t, tokens) for t in (one, two)]
+    for table, prefix in zip((one, two), prefixes):
+        assert manager.allocate(table, tokens, 3, prefix)
+    assert (one.block_ids, two.block_ids) == ([1, 2], [3, 4])
+    assert [b.block_id for b in manager.match_prefix(BlockTable(), tokens)] == [1]
+    manager.free(one)
+    assert [b.block_id for b in manager.match_prefix(BlockTable(), tokens)] == [1]
+    # The older copy is evicted; the younger one is found from then on.
+    while manager.num_free_blocks:
+        manager.allocate(BlockTable(), [9], 1)
+    assert [b.block_id for b in manager.match_prefix(BlockTable(), tokens)] == [3]
+    manager.check_integrity()
+
+
+def test_ends_are_evicted_before_beginnings_and_nameless_blocks_before_all():
+    manager = BlockManager(8, 2)
+    table = admit(manager, [1, 2, 3, 4, 5])  # blocks 1, 2 and the half-full 3
+    manager.free(table)
+    assert free_ids(manager) == [3, 4, 5, 6, 7, 2, 1]
+    admit(manager, list(range(20, 32)))  # six blocks: 3 4 5 6 7 and 2
+    assert len(manager.match_prefix(BlockTable(), [1, 2, 3, 4, 5])) == 1
+    assert manager.stats.evicted_blocks == 1
+
+
+def test_least_recently_freed_goes_first():
+    manager = BlockManager(5, 2)
+    a, b = admit(manager, [1, 1, 2, 2]), admit(manager, [3, 3, 4, 4])
+    manager.free(b)
+    manager.free(a)
+    admit(manager, [7, 7, 8, 8])
+    assert len(manager.match_prefix(BlockTable(), [1, 1, 2, 2, 0])) == 2
+    assert manager.match_prefix(BlockTable(), [3, 3, 4, 4, 0]) == []
+
+
+def test_freeing_twice_is_fine_for_a_table_and_an_error_for_a_block():
+    manager = BlockManager(5, 2)
+    table = admit(manager, [1, 2, 3])
+    manager.free(table)
+    manager.free(table)
+    manager.free(BlockTable())
+    assert manager.num_free_blocks == 4
+    manager.check_integrity()
+    with pytest.raises(ValueError, match="freed twice"):
+        manager.allocator.free_to_back([manager.allocator.blocks[2]])
+    with pytest.raises(ValueError, match="freed twice"):
+        manager.allocator.free_to_front([manager.allocator.blocks[2]])
+
+
+def test_reset_prefix_cache_waits_until_nobody_holds_a_block():
+    manager = BlockManager(8, 2)
+    table = admit(manager, [1, 2, 3])
+    assert not manager.reset_prefix_cache()
+    assert len(manager.match_prefix(BlockTable(), [1, 2, 0])) == 1
+    manager.free(table)
+    assert manager.reset_prefix_cache()
+    assert manager.match_prefix(BlockTable(), [1, 2, 0]) == []
+    manager.check_integrity()
+
+
+def test_fork_of_a_partial_block_then_both_write():
+    manager = BlockManager(10, 4)
+    one = admit(manager, [1, 2, 3, 4, 5])
+    two = manager.fork(one)
+    assert two.block_ids == one.block_ids == [1, 2] and manager.num_free_blocks == 7
+    assert manager.allocate(one, [1, 2, 3, 4, 5, 6], 6)
+    assert manager.take_copies() == [BlockCopy("copy", 2, 3)]
+    assert (one.block_ids, two.block_ids) == ([1, 3], [1, 2])
+    assert manager.allocate(two, [1, 2, 3, 4, 5, 7], 6)  # alone by now: in place
+    assert manager.take_copies() == [] and two.block_ids == [1, 2]
+    manager.free(one)
+    manager.free(two)
+    manager.check_integrity()
+    assert manager.num_free_blocks == 9
+
+
+def test_forks_that_part_get_names_of_their_own():
+    manager = BlockManager(10, 2)
+    one = admit(manager, [1, 2, 3])
+    two = manager.fork(one)
+    assert manager.allocate(one, [1, 2, 3, 4], 4)
+    assert manager.allocate(two, [1, 2, 3, 5], 4)
+    for tokens, table in (([1, 2, 3, 4, 0], one), ([1, 2, 3, 5, 0], two)):
+        assert [b.block_id for b in manager.match_prefix(BlockTable(), tokens)] == table.block_ids
+
+
+def test_fork_of_full_blocks_copies_nothing():
+    manager = BlockManager(10, 2)
+    one = admit(manager, [1, 2, 3, 4])
+    two = manager.fork(one)
+    for table in (one, two):
+        assert manager.allocate(table, [1, 2, 3, 4, 5], 5)
+    assert manager.take_copies() == [] and manager.stats.copied_blocks == 0
+    assert one.block_ids[:2] == two.block_ids[:2] and one.block_ids[2] != two.block_ids[2]
+
+
+def test_no_room_for_a_copy_refuses_the_write():
+    manager = BlockManager(2, 4)
+    one = admit(manager, [1])
+    manager.fork(one)
+    before = snapshot(manager, one)
+    assert not manager.allocate(one, [1, 2], 2)
+    assert snapshot(manager, one) == before
+
+
+def test_fork_of_nothing_and_of_what_is_swapped_out():
+    manager = BlockManager(6, 2, num_swap_blocks=4)
+    assert manager.fork(BlockTable()).blocks == []
+    table = admit(manager, [1, 2, 3])
+    manager.swap_out(table)
+    with pytest.raises(ValueError, match="swapped out"):
+        manager.fork(table)
+
+
+def test_swap_without_room_changes_nothing():
+    manager = BlockManager(6, 2, num_swap_blocks=1)
+    table = admit(manager, [1, 2, 3])
+    before = snapshot(manager, table)
+    assert not manager.swap_out(table)
+    assert snapshot(manager, table) == before
+
+
+def test_swap_out_and_back_without_room_there():
+    manager = BlockManager(4, 2, num_swap_blocks=3)
+    table = admit(manager, [1, 2, 3])
+    assert manager.swap_out(table) and manager.num_free_blocks == 3
+    assert [c.kind for c in manager.take_copies()] == ["out", "out"]
+    other = admit(manager, [4, 4, 4, 4])
+    before = snapshot(manager, table)
+    assert not manager.swap_in(table)
+    assert snapshot(manager, table) == before
+    manager.free(other)
+    assert not manager.swap_in(table, must_fit=7)
+    assert manager.swap_in(table, must_fit=6)
+    assert [c.kind for c in manager.take_copies()] == ["in", "in"]
+    assert sorted(manager._free_slots) == [0, 1, 2]
+    assert manager.stats.swapped_out_blocks == manager.stats.swapped_in_blocks == 2
+
+
+def test_a_request_that_ends_while_swapped_out_gives_its_slots_back():
+    manager = BlockManager(6, 2, num_swap_blocks=2)
+    table = admit(manager, [1, 2, 3])
+    manager.swap_out(table)
+    manager.free(table)
+    manager.check_integrity()
+    assert len(manager._free_slots) == 2 and manager.num_free_blocks == 5
+
+
+def test_without_prefix_caching_nothing_is_found_and_nothing_is_named():
+    manager = BlockManager(6, 2, enable_prefix_caching=False)
+    table = admit(manager, [1, 2, 3])
+    assert manager.match_prefix(BlockTable(), [1, 2, 3]) == []
+    manager.free(table)
+    assert free_ids(manager) == [2, 1, 3, 4, 5]  # nameless: to the front, the last one first
+    assert manager.stats.hit_rate == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(num_blocks=1), "num_blocks is 1"),
+        (dict(num_blocks=0), "num_blocks is 0"),
+        (dict(num_blocks=5, block_size=0), "block_size is 0"),
+        (dict(num_blocks=5, num_swap_blocks=-1), "num_swap_blocks is -1"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        BlockManager(**arguments)
+
+
+def test_allocator_takes_in_order_and_gives_from_the_middle():
+    allocator = BlockAllocator(6)
+    blocks = allocator.blocks
+    allocator.remove(blocks[3])
+    assert [b.block_id for b in allocator] == [1, 2, 4, 5] and allocator.num_free == 4
+    with pytest.raises(ValueError, match="is not free"):
+        allocator.remove(blocks[3])
+    with pytest.raises(ValueError, match="is not free"):
+        allocator.remove(allocator.null_block)
+    allocator.free_to_front([blocks[3]])
+    assert [b.block_id for b in allocator] == [3, 1, 2, 4, 5]
+    assert [allocator.take().block_id for _ in range(5)] == [3, 1, 2, 4, 5]
+    with pytest.raises(MemoryError, match="no free block"):
+        allocator.take()
+    assert list(allocator) == [] and allocator.num_free == 0
+
+
+def test_allocator_keeps_the_order_of_what_comes_back():
+    allocator = BlockAllocator(7)
+    blocks = [allocator.take() for _ in range(6)]
+    allocator.free_to_back([blocks[4], blocks[1]])
+    allocator.free_to_front([blocks[5], blocks[0]])
+    assert [b.block_id for b in allocator] == [6, 1, 5, 2]
+
+
+def test_the_journal_tells_what_happened():
+    manager = BlockManager(4, 2)
+    manager.journal = BlockJournal()
+    table = admit(manager, [1, 2, 3])
+    manager.free(table)
+    again = admit(manager, [1, 2, 4, 4, 5])
+    assert manager.journal == BlockJournal(taken=[1, 2, 2, 3], hit=[1], freed=[2, 1], evicted=[])
+    manager.free(again)
+    admit(manager, [7, 7, 7])
+    assert manager.journal.evicted == [2]
+
+
+@pytest.mark.parametrize("broken", ["ref", "lost", "name", "slot", "table"])
+def test_check_integrity_sees_what_is_broken(broken):
+    manager = BlockManager(6, 2, num_swap_blocks=2)
+    table = admit(manager, [1, 2, 3])
+    manager.check_integrity()
+    if broken == "ref":
+        table.blocks[0].ref_count += 1
+    elif broken == "lost":
+        manager.allocator.remove(manager.allocator.blocks[4])
+    elif broken == "name":
+        manager._blocks_by_hash.clear()
+    elif broken == "slot":
+        manager._free_slots.pop()
+    else:
+        table.block_ids[0] = 5
+    with pytest.raises(RuntimeError, match="books are wrong"):
+        manager.check_integrity()
+
+
+# ---------------------------------------------------------------------- the story
+
+
+def test_the_memory_of_words_reads_back_what_was_said():
+    memory = WordMemory(BlockManager(12, 4, num_swap_blocks=3))
+    one = memory.admit("one", "a b c d e f")
+    two = memory.admit("two", "a b c d x")
+    memory.say(one, "g h i")
+    three = memory.fork(two, "three")
+    memory.say(two, "y")
+    memory.say(three, "z")
+    assert memory.read(one) == "a b c d e f g h i"
+    assert (memory.read(two), memory.read(three)) == ("a b c d x y", "a b c d x z")
+    assert memory.admit("long", " ".join("abcdefghijklmnopqrstuvwxyz" * 2)) is None
+    assert "| a " in memory.draw_table(two) and "ref_count 3" in memory.draw_table(two)
+
+
+def test_script(tmp_path, capsys):
+    assert block_manager.main(["--json", str(tmp_path / "r.json")]) == 0
+    report = json.loads((tmp_path / "r.json").read_text())
+    found = {p["claim"]: p for p in report["predictions"]}
+    expected = ["block-table", "prefix-hit", "fork-copies", "free-order", "evicted", "swap", "all-back"]
+    assert list(found) == expected and all(p["holds"] for p in found.values())
+    assert (tmp_path / "outputs" / "block_manager_moments.png").stat().st_size > 10_000
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+def test_script_with_bad_input(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert block_manager.main(["--json", str(tmp_path / "file" / "r.json")]) == 2
+    error = capsys.readouterr().err
+    assert "cannot write" in error and error.count("\n") == 1

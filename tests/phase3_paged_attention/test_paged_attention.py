@@ -1,0 +1,403 @@
+"""Attention over scattered blocks: every reading equals plain attention, and unused memory cannot matter."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from phase2_attention_kvcache.blocks import ModelConfig
+from phase2_attention_kvcache.caches import NoCache
+from phase2_attention_kvcache.transformer import Transformer
+from phase3_paged_attention import paged_attention
+from phase3_paged_attention.block_manager import BlockCopy, BlockManager, BlockTable
+from phase3_paged_attention.paged_attention import (
+    PagedKVCache,
+    StepLayout,
+    paged_attention_loops,
+    paged_attention_vectorised,
+)
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+relaxed = dict(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+needs_kernel = pytest.mark.skipif(paged_attention.paged_decode is None, reason="needs numba")
+
+
+def make_config(num_heads, num_kv_heads, head_dim, num_layers=1, **changes):
+    settings = dict(
+        name="test", family="llama", vocab_size=97, d_model=32, num_layers=num_layers, num_heads=num_heads,
+        num_kv_heads=num_kv_heads, head_dim=head_dim, d_ff=48, max_context=256, tied=True, attention_bias=False,
+        mlp_bias=False,
+    ) | changes  # fmt: skip
+    return ModelConfig(**settings)
+
+
+def plain_attention(q, keys, values):
+    """The definition in float64: q [n, H, D], the last n of the m tokens of keys, values [m, KV, D]."""
+    q, keys, values = (t.double().numpy() for t in (q, keys, values))
+    n, heads, dim = q.shape
+    m, kv_heads, _ = keys.shape
+    of_head = [h // (heads // kv_heads) for h in range(heads)]
+    out = np.empty_like(q)
+    for i in range(n):
+        sees = m - n + i + 1
+        scores = np.einsum("hd,khd->hk", q[i], keys[:sees, of_head]) / math.sqrt(dim)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        out[i] = np.einsum("hk,khd->hd", weights, values[:sees, of_head])
+    return out
+
+
+@dataclass
+class Step:
+    """A step's requests in blocks drawn from all over a memory full of NaN."""
+
+    query_lens: list[int]
+    context_lens: list[int]
+    tables: list[list[int]]
+    num_blocks: int
+    block_size: int
+    q: torch.Tensor
+    keys: list[torch.Tensor]  # of each request, all its tokens
+    values: list[torch.Tensor]
+
+    @classmethod
+    def make(cls, lens, block_size, heads, kv_heads, dim, dtype, seed, scale=1.0):
+        """lens: (tokens computed before, new tokens) of each request."""
+        torch.manual_seed(seed)
+        query_lens, context_lens = [n for _, n in lens], [p + n for p, n in lens]
+        needed = [-(-c // block_size) for c in context_lens]
+        num_blocks = sum(needed) + 4
+        order = (torch.randperm(num_blocks - 1) + 1).tolist()  # any block but the null block
+        tables = [[order.pop() for _ in range(n)] for n in needed]
+        q = (scale * torch.randn(sum(query_lens), heads, dim)).to(dtype)
+        keys, values = ([torch.randn(c, kv_heads, dim).to(dtype) for c in context_lens] for _ in range(2))
+        return cls(query_lens, context_lens, tables, num_blocks, block_size, q, keys, values)
+
+    def slots(self, request, first=0):
+        size = self.block_size
+        return [
+            self.tables[request][t // size] * size + t % size
+            for t in range(first, self.context_lens[request])
+        ]
+
+    def starts(self):
+        """First new token of each request."""
+        return [c - n for c, n in zip(self.context_lens, self.query_lens)]
+
+    def blocks(self):
+        """All tokens written: k_cache, v_cache."""
+        shape = (self.num_blocks, self.block_size, *self.keys[0].shape[1:])
+        caches = [torch.full(shape, math.nan, dtype=self.q.dtype) for _ in range(2)]
+        for cache, texts in zip(caches, (self.keys, self.values)):
+            for i, text in enumerate(texts):
+                cache.view(-1, *shape[2:])[self.slots(i)] = text
+        return caches
+
+    def layout(self):
+        slots = [s for i, first in enumerate(self.starts()) for s in self.slots(i, first)]
+        return StepLayout(self.query_lens, self.context_lens, self.tables, torch.tensor(slots))
+
+    def fill(self, cache, layer=0):
+        """Write what was computed before this step, and NaN everywhere else."""
+        cache.data.fill_(math.nan)
+        for i, first in enumerate(self.starts()):
+            slots = self.slots(i)[:first]
+            for blocks, text in ((cache.k_cache, self.keys[i]), (cache.v_cache, self.values[i])):
+                blocks[layer].view(-1, *text.shape[1:])[slots] = text[:first]
+
+    def new(self, texts):
+        """The new tokens' part of keys or values, flat."""
+        return torch.cat([text[first:] for text, first in zip(texts, self.starts())])
+
+    def expected(self):
+        rows, out = 0, []
+        for n, keys, values in zip(self.query_lens, self.keys, self.values):
+            out.append(plain_attention(self.q[rows : rows + n], keys, values))
+            rows += n
+        return np.concatenate(out)
+
+    def padded_tables(self, fill=0):
+        width = max(map(len, self.tables)) + 2
+        return torch.tensor([t + [fill] * (width - len(t)) for t in self.tables], dtype=torch.int32)
+
+
+def assert_close(got, expected, dtype=torch.float32):
+    got = got.double().numpy() if isinstance(got, torch.Tensor) else np.asarray(got, dtype=np.float64)
+    np.testing.assert_allclose(got, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+heads = st.tuples(st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 3, 4, 7, 8, 16]))  # KV heads, group
+dims = st.sampled_from([8, 9, 17, 32, 64, 65, 128])
+block_sizes = st.sampled_from([1, 2, 3, 5, 8, 16, 32])
+# Fresh prompts, chunks behind something, single tokens (a fresh prompt of one among them).
+request = st.one_of(
+    st.tuples(st.just(0), st.integers(1, 40)),
+    st.tuples(st.integers(1, 70), st.integers(2, 20)),
+    st.tuples(st.integers(0, 70), st.just(1)),
+)
+requests = st.lists(request, min_size=1, max_size=6)
+seeds = st.integers(0, 2**31)
+
+
+@given(lens=requests, size=block_sizes, heads=heads, seed=seeds)
+@settings(max_examples=25, **relaxed)
+def test_loops(lens, size, heads, seed):
+    step = Step.make(
+        [(p, 1) for p, _ in lens[:2]], size, heads[0] * heads[1], heads[0], 8, torch.float32, seed
+    )
+    k_cache, v_cache = (c.tolist() for c in step.blocks())
+    out = [
+        paged_attention_loops(step.q[i].tolist(), k_cache, v_cache, table, context_len)
+        for i, (table, context_len) in enumerate(zip(step.tables, step.context_lens))
+    ]
+    assert_close(out, step.expected())
+
+
+@given(lens=requests, size=block_sizes, heads=heads, dim=dims, seed=seeds)
+@settings(max_examples=40, **relaxed)
+def test_vectorised(lens, size, heads, dim, seed):
+    step = Step.make(lens, size, heads[0] * heads[1], heads[0], dim, torch.float32, seed)
+    out = paged_attention_vectorised(
+        step.q, *step.blocks(), step.padded_tables(), step.query_lens, step.context_lens
+    )
+    assert_close(out, step.expected())
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(lens=requests, size=block_sizes, heads=heads, dim=dims, seed=seeds, num_splits=st.integers(1, 5))
+@settings(max_examples=40, **relaxed)
+def test_compiled_kernel(dtype, lens, size, heads, dim, seed, num_splits):
+    dtype = DTYPES[dtype]
+    step = Step.make([(p, 1) for p, _ in lens], size, heads[0] * heads[1], heads[0], dim, dtype, seed)
+    bits = [c.view(torch.uint16) if dtype == torch.bfloat16 else c for c in step.blocks()]
+    out = torch.full(step.q.shape, math.nan)
+    paged_attention.paged_decode(
+        step.q.float().numpy(), *(b.numpy() for b in bits), step.padded_tables().numpy(),
+        np.array(step.context_lens, dtype=np.int32), np.float32(dim**-0.5), num_splits, out.numpy(),
+    )  # fmt: skip
+    assert_close(out, step.expected())  # inside, all is float32: no more than the inputs is rounded
+
+
+@needs_kernel
+def test_compiled_kernel_with_scores_far_apart():
+    """exp of these scores would overflow: the largest has to be taken off, within parts and between them."""
+    step = Step.make([(40, 1), (7, 1)], 4, 2, 1, 16, torch.float32, seed=1, scale=300.0)
+    for num_splits in range(1, 6):
+        out = torch.empty(step.q.shape)
+        paged_attention.paged_decode(
+            step.q.numpy(), *(c.numpy() for c in step.blocks()), step.padded_tables().numpy(),
+            np.array(step.context_lens, dtype=np.int32), np.float32(0.25), num_splits, out.numpy(),
+        )  # fmt: skip
+        np.testing.assert_allclose(out.numpy(), step.expected(), atol=2e-3)
+
+
+def attend(step, dtype, compiled, layer=0, num_layers=1):
+    _, kv_heads, dim = step.keys[0].shape
+    config = make_config(step.q.shape[1], kv_heads, dim, num_layers)
+    cache = PagedKVCache(config, step.num_blocks, step.block_size, dtype, use_kernel=compiled)
+    step.fill(cache, layer)
+    cache.begin_step(step.layout())
+    return cache, cache.attend(layer, step.q, step.new(step.keys), step.new(step.values))
+
+
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
+@given(lens=requests, size=block_sizes, heads=heads, dim=dims, dtype=st.sampled_from([*DTYPES]), seed=seeds)
+@settings(max_examples=40, **relaxed)
+def test_paged_cache(compiled, lens, size, heads, dim, dtype, seed):
+    dtype = DTYPES[dtype]
+    step = Step.make(lens, size, heads[0] * heads[1], heads[0], dim, dtype, seed)
+    cache, out = attend(step, dtype, compiled)
+    assert out.dtype == dtype
+    assert_close(out, step.expected(), dtype)
+    # Stored where the table says, and nowhere else.
+    for stored, wanted in zip((cache.k_cache[0], cache.v_cache[0]), step.blocks()):
+        assert torch.equal(stored.nan_to_num(7777.0), wanted.nan_to_num(7777.0))
+
+
+def test_paged_cache_in_float16_takes_the_way_through_torch():
+    step = Step.make([(20, 1), (0, 5), (3, 1)], 4, 4, 2, 16, torch.float16, seed=3)
+    cache, out = attend(step, torch.float16, compiled=True)
+    assert not cache._compiled
+    assert_close(out, step.expected(), torch.float16)
+
+
+def test_layers_do_not_touch_each_other():
+    step = Step.make([(0, 1), (0, 3)], 4, 2, 2, 8, torch.float32, seed=4)
+    cache, out = attend(step, torch.float32, compiled=True, layer=1, num_layers=3)
+    assert_close(out, step.expected())
+    assert cache.k_cache[0].isnan().all() and cache.v_cache[2].isnan().all()
+    other = cache.attend(2, step.q, step.new(step.keys), 2 * step.new(step.values))
+    assert_close(other, 2 * step.expected())
+    for stored, wanted in zip((cache.k_cache[1], cache.v_cache[1]), step.blocks()):
+        assert torch.equal(stored.nan_to_num(7777.0), wanted.nan_to_num(7777.0))
+
+
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
+def test_a_request_that_went_wrong_harms_only_itself(compiled):
+    """One user's keys overflowed. The step must not stop for it, and the others must not notice."""
+    step = Step.make([(9, 1), (6, 1), (12, 1)], 4, 4, 2, 8, torch.float32, seed=8)
+    expected = step.expected()
+    step.keys[1][2:4] = math.nan
+    _, out = attend(step, torch.float32, compiled)
+    assert_close(out[[0, 2]], expected[[0, 2]])
+    assert compiled or out[1].isnan().all()  # (the kernel's fast arithmetic promises nothing of NaN)
+
+
+def test_without_numba(monkeypatch):
+    monkeypatch.setattr(paged_attention, "paged_decode", None)
+    step = Step.make([(33, 1), (0, 9), (5, 1), (4, 4), (0, 1)], 4, 4, 2, 16, torch.float32, seed=5)
+    cache, out = attend(step, torch.float32, compiled=True)
+    assert not cache._compiled
+    assert_close(out, step.expected())
+
+
+def test_queries_that_are_a_view_of_something_larger():
+    """The model cuts q, k, v out of one tensor: their rows are not next to each other in memory."""
+    step = Step.make([(9, 1), (3, 1)], 4, 4, 2, 8, torch.float32, seed=6)
+    wide = torch.cat([step.q.flatten(1), torch.full((2, 32), math.nan)], dim=1)
+    for compiled in (True, False):
+        step.q = wide[:, :32].view(2, 4, 8)
+        assert not step.q.is_contiguous()
+        assert_close(attend(step, torch.float32, compiled)[1], step.expected())
+
+
+# ---------------------------------------------------------------------- sharing within a step, copies
+
+
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
+@pytest.mark.parametrize("reader_first", [True, False])
+@pytest.mark.parametrize("tail", [1, 3])
+def test_a_request_reads_what_another_writes_in_the_same_step(compiled, reader_first, tail):
+    """A fills two blocks; B, admitted in the same step, finds them in the prefix cache and reads them."""
+    torch.manual_seed(7)
+    manager = BlockManager(12, block_size=4)
+    text_a, text_b = list(range(10)), [*range(8), *range(50, 50 + tail)]
+    a, b = BlockTable(), BlockTable()
+    assert manager.allocate(a, text_a, 10)
+    prefix = manager.match_prefix(b, text_b)
+    assert manager.allocate(b, text_b, len(text_b), prefix) and b.block_ids[:2] == a.block_ids[:2]
+    k, v = torch.randn(2, 10 + tail, 2, 8)
+    q = torch.randn(10 + tail, 4, 8)
+    parts = {"a": (10, 10, a, slice(0, 10), 0), "b": (tail, 8 + tail, b, slice(10, None), 8)}
+    names = ["b", "a"] if reader_first else ["a", "b"]
+    slots = [
+        parts[n][2].block_ids[t // 4] * 4 + t % 4 for n in names for t in range(parts[n][4], parts[n][1])
+    ]
+    layout = StepLayout(
+        [parts[n][0] for n in names], [parts[n][1] for n in names], [parts[n][2].block_ids for n in names],
+        torch.tensor(slots),
+    )  # fmt: skip
+    rows = torch.cat([torch.arange(10 + tail)[parts[n][3]] for n in names])
+    cache = PagedKVCache(make_config(4, 2, 8), 12, 4, use_kernel=compiled)
+    cache.data.fill_(math.nan)
+    cache.begin_step(layout)
+    out = torch.empty(10 + tail, 4, 8)
+    out[rows] = cache.attend(0, q[rows], k[rows], v[rows])
+    of_b = torch.cat([torch.arange(8), torch.arange(10, 10 + tail)])
+    assert_close(out[:10], plain_attention(q[:10], k[:10], v[:10]))
+    assert_close(out[10:], plain_attention(q[10:], k[of_b], v[of_b]))
+
+
+def test_copies_are_made_in_order():
+    cache = PagedKVCache(make_config(2, 1, 8, num_layers=3), num_blocks=6, block_size=2, num_swap_blocks=3)
+    cache.data.copy_(torch.arange(6.0)[:, None, None, None].expand(6, 2, 1, 8))
+    cache.swap.copy_(torch.arange(10.0, 13.0)[:, None, None, None].expand(3, 2, 1, 8))
+    cache.apply_copies(
+        [
+            BlockCopy("copy", 1, 2),  # 1 1
+            BlockCopy("out", 2, 0),  # what arrived a moment ago goes on
+            BlockCopy("in", 1, 1),
+            BlockCopy("in", 0, 4),
+            BlockCopy("copy", 1, 5),
+        ]
+    )
+    assert cache.data[:, :, :, 0, 0, 0].unique(dim=1).tolist() == [[[0, 11, 1, 3, 1, 11]]] * 2
+    assert cache.swap[:, :, :, 0, 0, 0].unique(dim=1).tolist() == [[[1, 11, 12]]] * 2
+    for block in range(6):  # whole blocks: all tokens, heads, numbers, in all layers
+        assert cache.data[:, :, block].unique().numel() == 1
+
+
+# ---------------------------------------------------------------------- a whole model
+
+
+def run_in_chunks(model, cache, manager, texts, chunks):
+    """Feed each text chunk by chunk; chunks[i] are sizes, taken in turn. Returns logits of all tokens."""
+    tables, done, logits = [BlockTable() for _ in texts], [0] * len(texts), [[] for _ in texts]
+    turn = 0
+    while any(d < len(t) for d, t in zip(done, texts)):
+        step = []
+        for i, text in enumerate(texts):
+            n = min(chunks[(turn + i) % len(chunks)], len(text) - done[i])
+            if n:
+                assert manager.allocate(tables[i], text, done[i] + n)
+                step.append((i, done[i], n))
+        turn += 1
+        size = cache.block_size
+        ids = [x for i, first, n in step for x in texts[i][first : first + n]]
+        positions = [t for _, first, n in step for t in range(first, first + n)]
+        slots = [
+            tables[i].block_ids[t // size] * size + t % size
+            for i, first, n in step
+            for t in range(first, first + n)
+        ]
+        cache.begin_step(
+            StepLayout(
+                [n for _, _, n in step],
+                [first + n for _, first, n in step],
+                [tables[i].block_ids for i, _, _ in step],
+                torch.tensor(slots),
+            )
+        )
+        out = model.logits(model(torch.tensor(ids), torch.tensor(positions), cache))
+        for (i, first, n), rows in zip(step, out.split([n for _, _, n in step])):
+            logits[i].append(rows)
+            done[i] = first + n
+    return [torch.cat(rows) for rows in logits]
+
+
+@pytest.fixture(scope="module")
+def models():
+    shapes = {
+        "llama": (4, 2, 8, {}),
+        "gpt2": (4, 4, 8, dict(family="gpt2", attention_bias=True, mlp_bias=True)),
+    }
+    built = {}
+    for name, (heads, kv_heads, dim, changes) in shapes.items():
+        model = Transformer.random(make_config(heads, kv_heads, dim, num_layers=3, **changes))
+        for parameter in model.parameters():  # with weights this large attention is far from uniform
+            if parameter.ndim == 2:
+                parameter *= 10
+        built[name] = model
+    return built
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
+@given(
+    lengths=st.lists(st.integers(1, 45), min_size=1, max_size=4),
+    chunks=st.lists(st.sampled_from([1, 1, 2, 3, 7, 16, 50]), min_size=1, max_size=6),
+    size=block_sizes,
+    seed=seeds,
+)
+@settings(max_examples=12, **relaxed)
+def test_a_model_in_chunks_over_blocks_is_the_model_at_once(
+    models, name, compiled, lengths, chunks, size, seed
+):
+    model = models[name]
+    torch.manual_seed(seed)
+    texts = [torch.randint(0, 97, (n,)).tolist() for n in lengths]
+    num_blocks = sum(-(-n // size) for n in lengths) + 1
+    cache = PagedKVCache(model.config, num_blocks, size, use_kernel=compiled)
+    cache.data.fill_(math.nan)
+    with torch.inference_mode():
+        manager = BlockManager(num_blocks, size, enable_prefix_caching=False)
+        got = run_in_chunks(model, cache, manager, texts, chunks)
+        for text, logits in zip(texts, got):
+            whole = model.logits(model(torch.tensor(text), torch.arange(len(text)), NoCache()))
+            torch.testing.assert_close(logits, whole, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,128 @@
+"""A small random model with a tokenizer of its own, engines on it, and transformers as the judge."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from labkit.paths import ROOT
+from phase1_tokens_embeddings.tokenizer import BPETokenizer
+from phase2_attention_kvcache.transformer import Transformer
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+
+TIE = 1e-4  # logits nearer than this are equal: two ways of adding may order them differently
+CONTEXT = 128
+
+
+@dataclass
+class Small:
+    """A model, three times: as a folder, as transformers runs it, and as the course runs it."""
+
+    folder: Path
+    reference: torch.nn.Module
+    model: Transformer
+    tokenizer: BPETokenizer | None
+
+    def engine(self, **settings) -> LLMEngine:
+        """An engine; settings that are no field of EngineConfig go to the engine itself."""
+        parts = {k: settings.pop(k) for k in list(settings) if k not in EngineConfig.__dataclass_fields__}
+        tokenizer = parts.pop("tokenizer", self.tokenizer)
+        return LLMEngine(parts.pop("model", self.model), tokenizer, EngineConfig(**settings), **parts)
+
+    @torch.inference_mode()
+    def logits(self, sequences: list[list[int]]) -> list[torch.Tensor]:
+        """transformers' scores after each token of each sequence, float32, one pass without a cache."""
+        results: list[torch.Tensor] = [None] * len(sequences)
+        order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
+        for start in range(0, len(order), 16):
+            batch = order[start : start + 16]
+            longest = max(len(sequences[i]) for i in batch)
+            # Padding stands on the right, where no token can see it.
+            rows = torch.tensor([sequences[i] + [0] * (longest - len(sequences[i])) for i in batch])
+            for i, row in zip(batch, self.reference(rows).logits, strict=True):
+                results[i] = row[: len(sequences[i])]
+        return results
+
+    def assert_greedy(self, prompts: list[list[int]], answers: list[list[int]]) -> int:
+        """Each token is the likeliest one after those before it. Returns how many ties it met."""
+        ties = 0
+        for prompt, answer, logits in zip(
+            prompts, answers, self.logits([p + a for p, a in zip(prompts, answers)]), strict=True
+        ):
+            assert answer
+            for i, token in enumerate(answer):
+                row = logits[len(prompt) - 1 + i]
+                best = row.argmax().item()
+                if token != best:
+                    assert row[best] - row[token] < TIE, f"token {i} of {answer} after {prompt}"
+                    ties += 1
+        return ties
+
+
+def small(reference, folder: Path, tokenizer: BPETokenizer | None = None) -> Small:
+    reference.eval().save_pretrained(folder)
+    return Small(folder, reference, Transformer.from_pretrained(folder, "float32", "cpu"), tokenizer)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> Small:
+    """GPT-2, 3 layers, 32 wide, context 128, 400 tokens, the last of which ends a text."""
+    text = (ROOT / "phase1_tokens_embeddings" / "texts" / "prose.txt").read_text(encoding="utf-8")
+    tokenizer = BPETokenizer.train([text], vocab_size=400)
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=400, n_positions=CONTEXT, n_embd=32, n_layer=3, n_head=2, bos_token_id=399,
+        eos_token_id=399, initializer_range=0.3,
+    )  # fmt: skip
+    return small(GPT2LMHeadModel(config), tmp_path_factory.mktemp("tiny"), tokenizer)
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory) -> Small:
+    """Llama, 2 layers, 4 query heads on 2 KV heads, two ends of text."""
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=211, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=CONTEXT, tie_word_embeddings=False,
+        eos_token_id=[2, 3], initializer_range=0.3,
+    )  # fmt: skip
+    return small(LlamaForCausalLM(config), tmp_path_factory.mktemp("tiny_llama"))
+
+
+@pytest.fixture
+def make_prompts():
+    """Random prompts; some begin alike, so that a prefix cache has something to find."""
+
+    def make(number: int, vocab: int, lengths: tuple[int, int] = (1, 40), seed: int = 0) -> list[list[int]]:
+        rng = random.Random(seed)
+        beginnings = [[rng.randrange(vocab) for _ in range(lengths[1])] for _ in range(3)]
+        prompts = []
+        for _ in range(number):
+            length = rng.randint(*lengths)
+            shared = rng.choice([0, 0, rng.randint(0, length)])
+            own = [rng.randrange(vocab) for _ in range(length - shared)]
+            prompts.append(rng.choice(beginnings)[:shared] + own)
+        return prompts
+
+    return make
+
+
+@pytest.fixture
+def assert_empty():
+    """Nothing is left of anybody: no request, no answer, no block, no swap slot."""
+
+    def check(engine: LLMEngine) -> None:
+        manager = engine.block_manager
+        manager.check_integrity()
+        assert not engine.has_unfinished_requests
+        assert not engine.scheduler.has_requests
+        assert engine.scheduler._seats == 0
+        assert not engine._answers and not engine._groups
+        assert manager.num_free_blocks == manager.num_blocks - 1
+        assert all(block.ref_count == 0 for block in manager.allocator.blocks)
+        assert len(manager._free_slots) == manager.num_swap_blocks
+
+    return check

@@ -1,0 +1,569 @@
+"""The engine's tokens against transformers, whatever the scheduler does; and every field a request may set."""
+
+import dataclasses
+import json
+import random
+
+import pytest
+import torch
+
+from labkit.models import load_reference
+from phase1_tokens_embeddings.tokenizer import BPETokenizer
+from phase2_attention_kvcache.sampling_params import SamplingParams
+from phase2_attention_kvcache.transformer import Transformer
+from phase3_paged_attention.block_manager import BlockManager
+from phase3_paged_attention.paged_attention import PagedKVCache
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.scheduler import Scheduler, SchedulerConfig
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+DRAWN = SamplingParams(temperature=0.9, top_p=0.95, max_tokens=12, ignore_eos=True, seed=11)
+
+# name -> settings of an engine; those after "roomy" force the scheduler into its corners.
+SETTINGS = {
+    "roomy": {},
+    "block of 1": dict(block_size=1, num_blocks=120, max_num_batched_tokens=64),
+    "block of 7": dict(block_size=7, num_blocks=19, max_num_batched_tokens=23),
+    "block of 64": dict(block_size=64, num_blocks=5, max_num_batched_tokens=50),
+    "budget of 5": dict(max_num_batched_tokens=5, block_size=4, num_blocks=30),
+    "budget of 1": dict(max_num_batched_tokens=1, block_size=4, num_blocks=30),
+    "threshold": dict(long_prefill_token_threshold=7, max_num_batched_tokens=30, block_size=4, num_blocks=40),
+    "no chunks": dict(chunked_prefill=False, max_num_batched_tokens=60, block_size=4, num_blocks=40),
+    "no prefix cache": dict(enable_prefix_caching=False, block_size=4, num_blocks=20),
+    "tight": dict(block_size=4, num_blocks=15, max_num_batched_tokens=29),
+    "tight, swap": dict(block_size=4, num_blocks=15, max_num_batched_tokens=29, preemption="swap", num_swap_blocks=30),
+    "tight, little swap": dict(block_size=4, num_blocks=15, preemption="swap", num_swap_blocks=9),
+    "priority": dict(policy="priority", block_size=4, num_blocks=15, max_num_batched_tokens=29),
+    "priority, swap": dict(
+        policy="priority", block_size=4, num_blocks=15, max_num_batched_tokens=29, preemption="swap", num_swap_blocks=30
+    ),
+    "priority, no prefix cache": dict(policy="priority", block_size=1, num_blocks=60, enable_prefix_caching=False),
+    "3 seats": dict(max_num_seqs=3, block_size=4, num_blocks=15),
+}  # fmt: skip
+PREEMPT = {name for name in SETTINGS if "tight" in name or "priority" in name} | {
+    "block of 7",
+    "no prefix cache",
+}
+
+
+def tokens_of(outputs):
+    return [o.token_ids for o in outputs]
+
+
+def serve(engine, prompts, params, seed=0, per_step=4):
+    """Requests that arrive during the run, with random priorities; every step's books are checked."""
+    rng = random.Random(seed)
+    left = list(enumerate(zip(prompts, params, strict=True)))
+    got = {}
+    while left or engine.has_unfinished_requests:
+        for _ in range(min(len(left), rng.randint(0, per_step))):
+            i, (prompt, p) = left.pop(0)
+            engine.add_request(str(i), prompt, p, priority=rng.randint(0, 3), arrival_time=i)
+        for out in engine.step():
+            for c in out.outputs:
+                got.setdefault(out.request_id, {}).setdefault(c.index, []).extend(c.token_ids)
+                assert c.finish_reason != "error", out.error
+        engine.block_manager.check_integrity()
+    return [got[str(i)] for i in range(len(prompts))]
+
+
+# ---------------------------------------------------------------------- tokens
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_greedy_tokens_are_those_of_transformers(name, tiny, make_prompts, assert_empty):
+    engine = tiny.engine(**SETTINGS[name])
+    prompts = make_prompts(20, 400, seed=len(name))
+    answers = [a[0] for a in serve(engine, prompts, [GREEDY] * 20)]
+    assert all(len(a) == 12 for a in answers)
+    tiny.assert_greedy(prompts, answers)
+    assert engine.scheduler.num_preemptions > 0 or name not in PREEMPT
+    assert_empty(engine)
+
+
+@pytest.mark.parametrize("name", ["roomy", "tight", "tight, swap", "priority"])
+def test_greedy_tokens_of_a_llama_with_grouped_queries(name, tiny_llama, make_prompts, assert_empty):
+    engine = tiny_llama.engine(**SETTINGS[name])
+    prompts = make_prompts(16, 211, seed=5)
+    tiny_llama.assert_greedy(prompts, [a[0] for a in serve(engine, prompts, [GREEDY] * 16)])
+    assert_empty(engine)
+
+
+def test_200_prompts_on_the_tales_model(make_prompts, assert_empty, tiny):
+    """The embedded model on 200 pieces of text; in between the cache runs short."""
+    engine = LLMEngine.from_pretrained(
+        "tales", dtype="float32", device="cpu", block_size=7, num_blocks=40, max_num_batched_tokens=150
+    )
+    text = PROSE
+    rng = random.Random(0)
+    ids = engine.tokenizer.encode(text)
+    prompts = []
+    for _ in range(200):
+        start = rng.randrange(len(ids) - 40)
+        prompts.append(ids[start : start + rng.randint(1, 30)])
+    params = [dataclasses.replace(GREEDY, max_tokens=rng.randint(1, 9)) for _ in prompts]
+    outputs = engine.generate(prompts, params)
+    judge = dataclasses.replace(tiny, reference=load_reference("tales"))
+    ties = judge.assert_greedy(prompts, tokens_of(outputs))
+    assert ties <= 2  # ties are rare: a model that is wrong by a little would have many
+    assert engine.scheduler.num_preemptions > 0
+    assert engine.block_manager.stats.hit_tokens > 0
+    assert_empty(engine)
+
+
+PROSE = " ".join(
+    f"{a} {b} {c} {d}"
+    for a in ("Once upon a time there was", "In a dark forest lived", "The old king had", "A boy found")
+    for b in ("a little girl", "seven brothers,", "a golden bird", "three daughters")
+    for c in ("who said to the wolf:", "and every morning", "that could speak,", "so poor that")
+    for d in ("nothing was left to eat.", "she went to the well.", "he wept bitterly.", "they ran away!")
+)
+
+
+def test_20_prompts_on_gpt2s_own_vocabulary(gpt2_vocabulary, tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(2)
+    reference = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, initializer_range=0.2)).eval()
+    reference.save_pretrained(tmp_path)
+    model = Transformer.from_pretrained(tmp_path, "float32", "cpu")
+    engine = LLMEngine(model, BPETokenizer.from_tiktoken("gpt2"), EngineConfig(num_blocks=40, block_size=4))
+    words = PROSE.split()
+    prompts = [" ".join(words[i * 11 : i * 11 + 1 + i]) for i in range(20)]
+    outputs = engine.generate(prompts, dataclasses.replace(GREEDY, max_tokens=5))
+    for out in outputs:
+        ids = torch.tensor([out.prompt_token_ids])
+        wanted = reference.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=5,
+                                    max_new_tokens=5, pad_token_id=0)  # fmt: skip
+        assert out.token_ids == wanted[0, ids.shape[1] :].tolist()
+        assert out.text == engine.tokenizer.decode(out.token_ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("name", ["roomy", "block of 7", "tight", "tight, swap", "priority", "budget of 5"])
+def test_a_seed_gives_the_same_tokens_in_any_company(name, tiny, make_prompts, assert_empty):
+    prompts = make_prompts(16, 400, seed=3)
+    params = [dataclasses.replace(DRAWN, seed=i % 5) for i in range(16)]
+    alone = [tiny.engine().generate([p], s)[0].token_ids for p, s in zip(prompts, params)]
+    engine = tiny.engine(**SETTINGS[name])
+    assert [a[0] for a in serve(engine, prompts, params, seed=9)] == alone
+    assert len({tuple(a) for a in alone}) > 10
+    assert_empty(engine)
+
+
+def test_the_same_prompt_1000_times_at_once(tiny, assert_empty):
+    engine = tiny.engine(num_blocks=400, max_num_seqs=256, block_size=4)
+    prompt = list(range(30, 47))
+    outputs = engine.generate([prompt] * 1000, SamplingParams(temperature=0, max_tokens=2, ignore_eos=True))
+    assert len(outputs) == 1000 and len({tuple(t) for t in tokens_of(outputs)}) == 1
+    tiny.assert_greedy([prompt], [outputs[0].token_ids])
+    assert [o.metrics.num_cached_tokens for o in outputs] == [0] + [16] * 999
+    assert_empty(engine)
+
+
+# ---------------------------------------------------------------------- n answers
+
+
+@pytest.mark.parametrize("name", ["roomy", "block of 1", "tight", "tight, swap", "priority", "budget of 5"])
+@pytest.mark.parametrize("max_tokens", [1, 9])
+def test_n_answers_equal_n_requests_with_seeds_in_a_row(name, max_tokens, tiny, make_prompts, assert_empty):
+    prompts = make_prompts(6, 400, lengths=(3, 18), seed=1)
+    params = [dataclasses.replace(DRAWN, n=3, seed=100 * i, max_tokens=max_tokens) for i in range(6)]
+    engine = tiny.engine(**SETTINGS[name])
+    got = serve(engine, prompts, params, per_step=3)
+    for prompt, p, answers in zip(prompts, params, got):
+        single = [dataclasses.replace(p, n=1, seed=p.seed + i) for i in range(3)]
+        assert [answers[i] for i in range(3)] == tokens_of(tiny.engine().generate([prompt] * 3, single))
+    if max_tokens == 9 and ("tight" in name or name == "priority"):
+        assert engine.scheduler.num_preemptions > 0
+    assert_empty(engine)
+
+
+def test_n_answers_share_the_blocks_of_their_prompt(tiny):
+    prompt = list(range(100, 118))  # 4 full blocks and a half
+    params = dataclasses.replace(DRAWN, n=4, max_tokens=3)
+    engine = tiny.engine(block_size=4, enable_prefix_caching=False)
+    engine.add_request("a", prompt, params)
+    engine.step()
+    assert engine.block_manager.num_free_blocks == engine.block_manager.num_blocks - 1 - 5
+    engine.step()
+    stats = engine.block_manager.stats
+    assert stats.copied_blocks == 3  # the last one writes in place
+    assert stats.taken_blocks == 5 + 3
+    while engine.has_unfinished_requests:
+        engine.step()
+    separate = tiny.engine(block_size=4, enable_prefix_caching=False)
+    separate.generate([prompt] * 4, dataclasses.replace(params, n=1))
+    assert separate.block_manager.stats.taken_blocks == 4 * 5
+
+
+def test_n_answers_in_order_with_metrics_and_texts(tiny):
+    params = dataclasses.replace(DRAWN, n=3)
+    out = tiny.engine().generate(["The old king"], params)[0]
+    assert [c.index for c in out.outputs] == [0, 1, 2]
+    assert len({tuple(c.token_ids) for c in out.outputs}) == 3
+    for c in out.outputs:
+        assert c.text == tiny.tokenizer.decode(c.token_ids, skip_special_tokens=True)
+        assert c.finish_reason == "length" and len(c.metrics.token_times) == 12
+
+
+def test_one_of_n_answers_stops_and_the_others_go_on(tiny, assert_empty):
+    params = dataclasses.replace(DRAWN, n=4)
+    free = tiny.engine().generate([[7, 8, 9]], params)[0].outputs
+    token = next(t for t in free[2].token_ids[1:] if all(t not in c.token_ids for c in free if c.index != 2))
+    engine = tiny.engine()
+    stopped = engine.generate([[7, 8, 9]], dataclasses.replace(params, stop_token_ids=[token]))[0].outputs
+    assert [c.finish_reason for c in stopped] == ["length", "length", "stop", "length"]
+    assert stopped[2].token_ids == free[2].token_ids[: free[2].token_ids.index(token) + 1]
+    assert [stopped[i].token_ids for i in (0, 1, 3)] == [free[i].token_ids for i in (0, 1, 3)]
+    assert_empty(engine)
+
+
+def test_more_answers_than_seats_are_refused(tiny, assert_empty):
+    engine = tiny.engine(max_num_seqs=2)
+    with pytest.raises(ValueError, match="n is 3: at most max_num_seqs, 2"):
+        engine.add_request("a", [1], dataclasses.replace(DRAWN, n=3))
+    assert_empty(engine)
+
+
+# ---------------------------------------------------------------------- how answers end
+
+
+def greedy_text(tiny, prompt, n=30):
+    out = tiny.engine().generate(
+        [prompt], SamplingParams(temperature=0.8, seed=4, max_tokens=n, ignore_eos=True)
+    )
+    return out[0]
+
+
+def ends(tiny, prompt, n=30, **fields):
+    engine = tiny.engine()
+    params = SamplingParams(**{**dict(temperature=0.8, seed=4, max_tokens=n, ignore_eos=True), **fields})
+    streamed = list(engine.stream(prompt, params))
+    whole = tiny.engine().generate([prompt], params)[0]
+    assert "".join(o.text for o in streamed) == whole.text
+    assert [t for o in streamed for t in o.token_ids] == whole.token_ids
+    assert streamed[-1].finished and streamed[-1].finish_reason == whole.finish_reason
+    assert not any(o.finished for o in streamed[:-1])
+    assert engine.block_manager.num_free_blocks == engine.block_manager.num_blocks - 1
+    return whole
+
+
+def test_stop_strings_over_token_boundaries(tiny):
+    free = greedy_text(tiny, "The king")
+    middle = len(free.text) // 2
+    for length in (1, 2, 5, 9):
+        stop = free.text[middle : middle + length]
+        at = free.text.index(stop)
+        out = ends(tiny, "The king", stop=[stop, "never to be seen"])
+        assert (out.text, out.finish_reason, out.stop_reason) == (free.text[:at], "stop", stop)
+        kept = ends(tiny, "The king", stop=stop, include_stop_str_in_output=True)
+        assert kept.text == free.text[: at + length]
+        # No token too many: without the last one, the stop string is not complete.
+        before = tiny.tokenizer.decode(out.token_ids[:-1], skip_special_tokens=True)
+        assert stop not in before
+
+
+def test_the_first_of_several_stop_strings_wins(tiny):
+    free = greedy_text(tiny, "The king")
+    first, second = free.text[8:10], free.text[14:17]
+    out = ends(tiny, "The king", stop=[second, first])
+    assert out.stop_reason == first and out.text == free.text[: free.text.index(first)]
+
+
+def test_a_stop_string_at_the_very_last_token_is_a_stop(tiny):
+    free = greedy_text(tiny, "The king")
+    pieces = ["".join(o.text for o in [c]) for c in tiny.engine().stream(
+        "The king", SamplingParams(temperature=0.8, seed=4, max_tokens=30, ignore_eos=True))]  # fmt: skip
+    last = next(i for i in range(29, 0, -1) if pieces[i] and pieces[i] not in "".join(pieces[:i]))
+    out = ends(tiny, "The king", n=last + 1, stop=pieces[last])
+    assert (out.finish_reason, out.stop_reason) == ("stop", pieces[last])
+    assert len(out.token_ids) == last + 1 and out.text == free.text[: free.text.index(pieces[last])]
+
+
+def test_min_tokens_before_a_stop_string_and_before_a_stop_token(tiny):
+    free = greedy_text(tiny, "The king")
+    stop = free.text[3]
+    counts = [i + 1 for i, t in enumerate(free.token_ids) if stop in tiny.tokenizer.decode([t])]
+    out = ends(tiny, "The king", stop=stop, min_tokens=counts[0])
+    wanted = next((c for c in counts if c > counts[0]), 30)
+    assert len(out.token_ids) == wanted
+    token = free.token_ids[2]
+    assert len(ends(tiny, "The king", stop_token_ids=[token]).token_ids) == free.token_ids.index(token) + 1
+    late = ends(tiny, "The king", stop_token_ids=[token], min_tokens=10)
+    assert len(late.token_ids) > 10 or late.finish_reason == "length"
+    assert token not in late.token_ids[:10]
+
+
+def test_stop_tokens_end_an_answer_and_leave_no_text(tiny):
+    free = greedy_text(tiny, "The king")
+    token = free.token_ids[7]
+    at = free.token_ids.index(token)
+    out = ends(tiny, "The king", stop_token_ids=[token])
+    assert out.token_ids == free.token_ids[: at + 1]
+    assert (out.finish_reason, out.stop_reason) == ("stop", token)
+    assert out.text == tiny.tokenizer.decode(out.token_ids[:-1], skip_special_tokens=True)
+    kept = ends(tiny, "The king", stop_token_ids=[token], include_stop_str_in_output=True)
+    assert kept.text == tiny.tokenizer.decode(out.token_ids, skip_special_tokens=True)
+
+
+def test_end_of_text_ends_an_answer_unless_ignored(tiny):
+    eos = 399
+    bias = dict(logit_bias={eos: 100}, temperature=0)
+    out = ends(tiny, [5, 6], **bias, ignore_eos=False)
+    assert (out.token_ids, out.text, out.finish_reason, out.stop_reason) == ([eos], "", "stop", None)
+    assert len(ends(tiny, [5, 6], **bias, ignore_eos=False, min_tokens=4).token_ids) == 5
+    ignored = ends(tiny, [5, 6], 4, **bias)
+    assert (ignored.token_ids, ignored.text, ignored.finish_reason) == ([eos] * 4, "", "length")
+    shown = ends(tiny, [5, 6], 2, **bias, skip_special_tokens=False)
+    assert shown.text == "<|endoftext|>" * 2
+    asked = ends(tiny, [5, 6], 4, **bias, stop_token_ids=[eos])
+    assert (asked.token_ids, asked.stop_reason) == ([eos], eos)
+
+
+@pytest.mark.parametrize("max_tokens", [None, 128, 200, 98, 99])
+def test_without_max_tokens_an_answer_fills_the_context(max_tokens, tiny):
+    prompt = list(range(30))
+    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    out = tiny.engine().generate([prompt], params)[0]
+    assert (len(out.token_ids), out.finish_reason) == (98, "length")
+    tiny.assert_greedy([prompt], [out.token_ids])
+
+
+def test_max_model_len_ends_an_answer(tiny):
+    out = tiny.engine(max_model_len=20).generate([[1, 2, 3]], SamplingParams(max_tokens=None, seed=0))[0]
+    assert len(out.token_ids) == 17 and out.finish_reason == "length"
+
+
+def test_a_prompt_may_leave_room_for_one_token(tiny):
+    out = tiny.engine().generate([list(range(127))], SamplingParams(max_tokens=5, temperature=0))[0]
+    assert len(out.token_ids) == 1 and out.finish_reason == "length"
+
+
+# ---------------------------------------------------------------------- what is reported
+
+
+@pytest.mark.parametrize("name", ["roomy", "tight", "tight, swap", "budget of 5", "block of 1"])
+def test_log_probabilities_are_those_of_transformers(name, tiny, make_prompts, assert_empty):
+    prompts = make_prompts(10, 400, seed=8)
+    params = [dataclasses.replace(DRAWN, logprobs=i % 3, prompt_logprobs=2, seed=i) for i in range(10)]
+    engine = tiny.engine(**SETTINGS[name])
+    engine.generate(
+        prompts, [dataclasses.replace(p, prompt_logprobs=None) for p in params]
+    )  # fills the cache
+    outputs = engine.generate(prompts, params)
+    sequences = [p + o.token_ids for p, o in zip(prompts, outputs)]
+    for prompt, p, out, logits in zip(prompts, params, outputs, tiny.logits(sequences)):
+        wanted = logits.log_softmax(-1)
+        assert len(out.logprobs) == len(out.token_ids)
+        for i, (token, entry) in enumerate(zip(out.token_ids, out.logprobs)):
+            check_entry(entry, token, p.logprobs, wanted[len(prompt) - 1 + i])
+        assert len(out.prompt_logprobs) == len(prompt) and out.prompt_logprobs[0] is None
+        for i in range(1, len(prompt)):
+            check_entry(out.prompt_logprobs[i], prompt[i], 2, wanted[i - 1])
+    assert_empty(engine)
+
+
+def check_entry(entry, token, number, row):
+    assert next(iter(entry)) == token
+    assert {token, *row.topk(number).indices.tolist()} == set(entry)
+    for i, value in entry.items():
+        assert value == pytest.approx(row[i].item(), abs=2e-4)
+
+
+def test_logprobs_are_absent_unless_asked_for(tiny):
+    out = tiny.engine().generate([[1, 2]], GREEDY)[0]
+    assert out.logprobs is None and out.prompt_logprobs is None
+
+
+def test_bias_and_penalties_reach_the_sampler(tiny):
+    """A loop over transformers' logits, with the rules written out."""
+    params = SamplingParams(
+        temperature=0, max_tokens=20, ignore_eos=True, repetition_penalty=1.3, presence_penalty=0.4,
+        frequency_penalty=0.3, logit_bias={17: 3.0, 40: -100},
+    )  # fmt: skip
+    prompt = [9, 17, 40, 9]
+    out = tiny.engine(num_blocks=9, block_size=4).generate([prompt], params)[0]
+    answer = []
+    for _ in range(20):
+        row = tiny.logits([prompt + answer])[0][-1].clone()
+        row[17] += 3
+        row[40] -= 100
+        for t in {*prompt, *answer}:
+            row[t] = row[t] / 1.3 if row[t] > 0 else row[t] * 1.3
+        for t in set(answer):
+            row[t] -= 0.4 + 0.3 * answer.count(t)
+        answer.append(row.argmax().item())
+    assert out.token_ids == answer
+    assert answer != tiny.engine().generate([prompt], dataclasses.replace(GREEDY, max_tokens=20))[0].token_ids
+
+
+def test_metrics_follow_the_clock(tiny):
+    ticks = iter(range(10_000))
+    engine = tiny.engine(clock=lambda: float(next(ticks)))
+    a, b = engine.generate([[1, 2], [3]], dataclasses.replace(GREEDY, max_tokens=3))
+    for out in (a, b):
+        m = out.metrics
+        assert m.arrival_time < m.first_scheduled_time < m.token_times[0]
+        assert m.ttft == m.token_times[0] - m.arrival_time
+        assert len(m.itls) == 2 and sum(m.itls) + m.ttft == m.e2e
+        assert m.finished_time == m.token_times[-1]
+
+
+def test_preemptions_and_cached_tokens_are_counted(tiny):
+    engine = tiny.engine(block_size=4, num_blocks=13)
+    outputs = engine.generate([[i] * 12 for i in range(4)], dataclasses.replace(GREEDY, max_tokens=20))
+    assert sum(o.metrics.num_preemptions for o in outputs) == engine.scheduler.num_preemptions > 0
+    again = engine.generate([[3] * 12], GREEDY)[0]
+    assert again.metrics.num_cached_tokens in (0, 4, 8)
+
+
+# ---------------------------------------------------------------------- own parts, interleaving
+
+
+def test_own_parts_are_used(tiny):
+    class MyManager(BlockManager):
+        allocations = 0
+
+        def allocate(self, *args, **kwargs):
+            self.allocations += 1
+            return super().allocate(*args, **kwargs)
+
+    class MyScheduler(Scheduler):
+        steps = 0
+
+        def schedule(self):
+            self.steps += 1
+            return super().schedule()
+
+    class MyCache(PagedKVCache):
+        calls = 0
+
+        def attend(self, *args):
+            self.calls += 1
+            return super().attend(*args)
+
+    wanted = tiny.engine().generate([[1, 2, 3]], GREEDY)[0].token_ids
+    manager = MyManager(20, 4)
+    cache = MyCache(tiny.model.config, 20, 4)
+    scheduler = MyScheduler(SchedulerConfig(max_model_len=128), manager)
+    engine = tiny.engine(block_manager=manager, scheduler=scheduler, kv_cache=cache)
+    assert engine.generate([[1, 2, 3]], GREEDY)[0].token_ids == wanted
+    assert manager.allocations and scheduler.steps == 12 and cache.calls == 12 * 3
+    # A scheduler brings its own block manager along.
+    scheduler = MyScheduler(SchedulerConfig(max_model_len=128), MyManager(30, 8))
+    engine = tiny.engine(scheduler=scheduler)
+    assert engine.block_manager is scheduler.block_manager and engine.runner.kv_cache.block_size == 8
+    assert engine.generate([[1, 2, 3]], GREEDY)[0].token_ids == wanted
+
+
+def test_two_streams_in_turn_lose_nothing(tiny, assert_empty):
+    engine = tiny.engine()
+    wanted = [o.token_ids for o in tiny.engine().generate([[1, 2], [3, 4, 5]], GREEDY)]
+    streams = [
+        engine.stream([1, 2], GREEDY),
+        engine.stream([3, 4, 5], dataclasses.replace(GREEDY, max_tokens=5)),
+    ]
+    got = [[], []]
+    for a, b in zip(*streams):  # the shorter one ends the zip
+        got[0] += a.token_ids
+        got[1] += b.token_ids
+    got[0] += [t for o in streams[0] for t in o.token_ids]
+    assert got[1] == wanted[1][:5] and got[0][:6] == wanted[0][:6]
+    assert_empty(engine)
+
+
+def test_generate_beside_requests_that_others_added(tiny, assert_empty):
+    prompts = [[1, 2], [3, 4, 5], [6], [7, 8]]
+    wanted = tokens_of(tiny.engine().generate(prompts, GREEDY))
+    engine, inbox = tiny.engine(), []
+    engine.add_request("mine", prompts[0], GREEDY, on_output=inbox.append)
+    engine.add_request("silent", prompts[0], GREEDY)
+    engine.step()
+    assert tokens_of(engine.generate(prompts[1:3], dataclasses.replace(GREEDY, max_tokens=4))) == [
+        w[:4] for w in wanted[1:3]
+    ]
+    assert engine.has_unfinished_requests
+    stream = engine.stream(prompts[3], GREEDY)
+    first = next(stream)
+    assert tokens_of(engine.generate([prompts[2]], GREEDY)) == [wanted[2]]
+    rest = [t for o in stream for t in o.token_ids]
+    assert first.token_ids + rest == wanted[3]
+    assert [t for o in inbox for t in o.token_ids] == wanted[0] and inbox[-1].finished
+    while engine.has_unfinished_requests:
+        engine.step()
+    assert_empty(engine)
+
+
+def test_arguments_of_generate(tiny):
+    engine = tiny.engine()
+    assert engine.generate([]) == []
+    assert len(engine.generate("one text", GREEDY)) == 1
+    a, b = engine.generate([[1], [2]], [GREEDY, dataclasses.replace(GREEDY, max_tokens=3)])
+    assert (len(a.token_ids), len(b.token_ids)) == (12, 3)
+    assert a.prompt is None and a.prompt_token_ids == [1]
+    out = engine.generate(["The king"], GREEDY)[0]
+    assert out.prompt == "The king" and out.prompt_token_ids == tiny.tokenizer.encode("The king")
+
+
+# ---------------------------------------------------------------------- the event stream
+
+
+@pytest.mark.parametrize("name", ["roomy", "tight", "tight, swap", "priority", "no prefix cache"])
+def test_events_tell_where_every_block_is(name, tiny, make_prompts, tmp_path):
+    path = tmp_path / "events.jsonl"
+    engine = tiny.engine(**SETTINGS[name])
+    engine.record(path)
+    prompts = make_prompts(16, 400, seed=2, lengths=(1, 20))
+    params = [dataclasses.replace(DRAWN, seed=i, n=1 + (i % 4 == 0)) for i in range(16)]
+    serve(engine, prompts, params)
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [e["step"] for e in events] == list(range(engine.num_steps))
+    free = set(range(1, engine.block_manager.num_blocks))
+    for e in events:
+        free = replay(free, e)
+        assert len(free) == e["free_blocks"], e
+        assert e["usage"] == pytest.approx(1 - len(free) / (engine.block_manager.num_blocks - 1))
+        assert set(e["tokens"]) == set(e["computed"]) == set(e["blocks"])
+        assert sum(e["tokens"].values()) <= engine.config.max_num_batched_tokens
+        assert len(e["tokens"]) <= engine.config.max_num_seqs
+        assert {b for table in e["blocks"].values() for b in table}.isdisjoint(free)
+        assert e["seconds"] >= 0
+    assert free == set(range(1, engine.block_manager.num_blocks))
+    assert sum(len(e["evicted"]) for e in events) == engine.block_manager.stats.evicted_blocks
+    assert sum(len(e["taken"]) for e in events) == engine.block_manager.stats.taken_blocks
+    ended = [r for e in events for r in e["finished"]]
+    assert len(ended) == len(set(ended)) == sum(p.n for p in params)
+    assert sum(len(e["preempted"]) for e in events) == engine.scheduler.num_preemptions
+
+
+def replay(free: set[int], event: dict) -> set[int]:
+    """The free blocks after a step. Within one, blocks go round in this order: those of preempted requests
+    come free and are taken; or, if nobody was preempted, some are hit; and at last those of the ended come free."""
+    free = set(free)
+    taken, freed = list(event["taken"]), list(event["freed"])
+    balance = dict.fromkeys({*taken, *freed, *event["hit"]}, 0)
+    for b in taken:
+        balance[b] -= 1
+    for b in freed:
+        balance[b] += 1
+    for b in dict.fromkeys(event["hit"]):
+        if b in free and b not in taken:
+            balance[b] -= 1
+    for b, change in balance.items():
+        assert (b in free) + change in (0, 1), f"block {b} is free twice, or taken twice"
+        if change > 0:
+            free.add(b)
+        elif change < 0:
+            free.remove(b)
+    return free
+
+
+def test_recording_can_be_stopped_and_started(tiny, tmp_path):
+    engine, events = tiny.engine(), []
+    engine.generate([[1]], GREEDY)
+    engine.record(events.append)
+    engine.generate([[1]], GREEDY)
+    assert len(events) == 12 and events[0]["step"] == 12 and events[-1]["finished"]
+    engine.record(None)
+    engine.generate([[1]], GREEDY)
+    assert len(events) == 12 and engine.block_manager.journal is None

@@ -1,0 +1,681 @@
+"""What users, models, listeners and Ctrl-C can do to an engine; afterwards it must serve as if nothing had been."""
+
+import dataclasses
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.errors import LabError
+from phase2_attention_kvcache.sampling_params import SamplingParams
+from phase2_attention_kvcache.transformer import Transformer
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+DRAWN = SamplingParams(temperature=0.9, max_tokens=8, ignore_eos=True, seed=5)
+POISON = 13  # no other prompt holds this token
+
+
+class Faulty(torch.nn.Module):
+    """A model that does what it is told: `on_forward(token_ids)` and `on_logits(logits)` may raise or spoil."""
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.model, self.config, self.device, self.dtype = model, model.config, model.device, model.dtype
+        self.on_forward = lambda token_ids: None
+        self.on_logits = lambda logits: logits
+        self.calls = 0
+
+    def forward(self, token_ids, positions, kv):
+        self.calls += 1
+        hidden = self.model(token_ids, positions, kv)
+        self.on_forward(token_ids)  # after the keys and values were written
+        return hidden
+
+    def logits(self, hidden):
+        return self.on_logits(self.model.logits(hidden))
+
+
+def raise_on_poison(token_ids):
+    if POISON in token_ids.tolist():
+        raise RuntimeError("this token burns")
+
+
+def drain(engine):
+    """All tokens by request id and answer, errors by request id."""
+    got, errors = {}, {}
+    while engine.has_unfinished_requests:
+        for out in engine.step():
+            for c in out.outputs:
+                got.setdefault(out.request_id, {}).setdefault(c.index, []).extend(c.token_ids)
+            if out.error:
+                errors[out.request_id] = out.error
+        engine.block_manager.check_integrity()
+    return got, errors
+
+
+def expected(tiny, prompts, params):
+    params = params if isinstance(params, list) else [params] * len(prompts)
+    return [tiny.engine().generate([p], s)[0].token_ids for p, s in zip(prompts, params)]
+
+
+# ---------------------------------------------------------------------- mistakes of the user
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([], "the prompt is empty"),
+        ("", "the prompt is empty"),
+        ([1] * 128, "the prompt has 128 tokens, the context holds 128"),
+        ([1] * 60, "60 prompt tokens and an answer of 8 do not fit the KV cache of 56 tokens"),
+        ([1, 400], "token id 400 is out of range: this model takes 0 to 399"),
+        ([-1], "token id -1 is out of range"),
+        ([1, 2.0], "the prompt holds 2.0: token ids are whole numbers"),
+        ([1, "a"], "the prompt holds 'a'"),
+        ([True], "the prompt holds True"),
+        ([None], "the prompt holds None"),
+        (7, "the prompt is 7: give a text or a list of token ids"),
+        (None, "the prompt is None: give a text or a list of token ids"),
+    ],
+)
+def test_a_bad_prompt_is_refused_in_one_line_and_nothing_starts(prompt, message, tiny, assert_empty):
+    engine = tiny.engine(num_blocks=15, block_size=4)
+    for call in (
+        lambda: engine.add_request("a", prompt, GREEDY),
+        lambda: engine.generate([[1, 2], prompt, [3]], GREEDY),
+        lambda: next(engine.stream(prompt, GREEDY)),
+    ):
+        with pytest.raises(ValueError) as error:
+            call()
+        assert message in str(error.value) and "\n" not in str(error.value)
+        assert engine.num_steps == 0
+        assert_empty(engine)
+
+
+def test_forgotten_brackets_are_explained(tiny):
+    with pytest.raises(ValueError, match="the prompt is 1: give a text or a list of token ids"):
+        tiny.engine().generate([1, 2, 3], GREEDY)
+
+
+def test_numbers_of_numpy_are_token_ids(tiny):
+    wanted = tiny.engine().generate([[1, 2]], GREEDY)[0].token_ids
+    out = tiny.engine().generate([np.array([1, 2])], GREEDY)[0]
+    assert out.token_ids == wanted and out.prompt_token_ids == [1, 2]
+    assert type(out.prompt_token_ids[0]) is int
+
+
+@pytest.mark.parametrize("max_tokens", [0, -1, 1.5])
+def test_max_tokens_must_be_a_number_of_tokens(max_tokens):
+    with pytest.raises(ValueError, match="max_tokens is"):
+        SamplingParams(max_tokens=max_tokens)
+
+
+def test_ids_of_requests_are_unique_while_they_live(tiny, assert_empty):
+    engine = tiny.engine()
+    engine.add_request("a", [1], dataclasses.replace(DRAWN, n=2))
+    with pytest.raises(ValueError, match="request id 'a' is in use"):
+        engine.add_request("a", [2], GREEDY)
+    engine.step()  # the second answer is called "a#1" inside
+    with pytest.raises(ValueError, match="'a#1' is in use"):
+        engine.add_request("a#1", [2], GREEDY)
+    with pytest.raises(ValueError, match="give a string"):
+        engine.add_request(3, [2], GREEDY)
+    got, _ = drain(engine)
+    assert [len(got["a"][i]) for i in (0, 1)] == [8, 8]
+    engine.add_request("a", [2], GREEDY)
+    drain(engine)
+    assert_empty(engine)
+
+
+def test_ids_that_look_like_the_engines_own(tiny, assert_empty):
+    prompts = [[1, 2], [3], [4, 5, 6]]
+    wanted = expected(tiny, prompts, GREEDY)
+    engine = tiny.engine()
+    engine.add_request("request-1", prompts[0], GREEDY)
+    engine.add_request("b#1", prompts[1], GREEDY)
+    engine.add_request("b", prompts[2], dataclasses.replace(DRAWN, n=3))
+    assert engine.generate([prompts[2]], GREEDY)[0].token_ids == wanted[2]
+    engine = tiny.engine()
+    engine.add_request("b#1", prompts[1], GREEDY)
+    engine.add_request("b", prompts[2], dataclasses.replace(DRAWN, n=3))
+    got, _ = drain(engine)
+    assert got["b#1"][0] == wanted[1] and sorted(got["b"]) == [0, 1, 2]
+    assert_empty(engine)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(num_blocks=0), "num_blocks is 0"),
+        (dict(num_blocks=1), "num_blocks is 1"),
+        (dict(block_size=0), "block_size is 0"),
+        (dict(max_model_len=129), "max_model_len is 129, the model's context 128"),
+        (dict(max_model_len=0), "max_model_len is 0"),
+        (dict(max_num_seqs=0), "max_num_seqs is 0"),
+        (dict(max_num_batched_tokens=-3), "max_num_batched_tokens is -3"),
+        (dict(policy="lifo"), "unknown policy 'lifo'"),
+        (dict(preemption="pause"), "unknown preemption 'pause'"),
+        (dict(num_swap_blocks=-1), "num_swap_blocks is -1"),
+        (dict(long_prefill_token_threshold=-1), "long_prefill_token_threshold is -1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message, tiny):
+    with pytest.raises(ValueError, match=message):
+        tiny.engine(**settings)
+
+
+def test_unknown_names_are_refused(tiny):
+    with pytest.raises(ValueError, match="unknown setting 'block_sise'"):
+        LLMEngine.from_pretrained(tiny.folder, block_sise=4)
+    with pytest.raises(LabError):
+        LLMEngine.from_pretrained("/nowhere/at/all")
+
+
+def test_an_engine_without_a_tokenizer(tiny):
+    engine = tiny.engine(tokenizer=None)
+    with pytest.raises(ValueError, match="no tokenizer"):
+        engine.generate("text", GREEDY)
+    with pytest.raises(ValueError, match="stop strings need text"):
+        engine.generate([[1]], dataclasses.replace(GREEDY, stop="x"))
+    out = engine.generate([[1]], GREEDY)[0]
+    assert out.text == "" and len(out.token_ids) == 8
+
+
+def test_parameters_that_name_tokens_outside_the_vocabulary(tiny, assert_empty):
+    engine = tiny.engine()
+    for field in (dict(stop_token_ids=[400]), dict(logit_bias={400: 1})):
+        with pytest.raises(ValueError, match="token 400: this vocabulary goes from 0 to 399"):
+            engine.add_request("a", [1], SamplingParams(**field))
+    assert_empty(engine)
+
+
+def test_as_many_params_as_prompts(tiny):
+    with pytest.raises(ValueError, match="1 params for 2 prompts"):
+        tiny.engine().generate([[1], [2]], [GREEDY])
+
+
+# ---------------------------------------------------------------------- abort
+
+
+def test_abort_of_an_unknown_request_is_false(tiny):
+    engine = tiny.engine()
+    assert engine.abort("nobody") is False
+    engine.add_request("a", [1], GREEDY)
+    assert engine.abort("a") is True and engine.abort("a") is False
+    assert engine.step() == [] and not engine.has_unfinished_requests
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+@pytest.mark.parametrize("state", ["waiting", "prefill", "running", "preempted"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_abort_in_every_state_leaves_nothing(preemption, state, n, tiny, assert_empty):
+    engine = tiny.engine(
+        block_size=4, num_blocks=14, max_num_batched_tokens=9, preemption=preemption, num_swap_blocks=20
+    )
+    others = [[i] * 10 for i in (1, 2)]
+    wanted = expected(tiny, others, dataclasses.replace(GREEDY, max_tokens=14))
+    for i, prompt in enumerate(others):
+        engine.add_request(str(i), prompt, dataclasses.replace(GREEDY, max_tokens=14))
+    inbox = []
+    engine.add_request("x", [9] * 11, dataclasses.replace(DRAWN, n=n, max_tokens=20), on_output=inbox.append)
+    got = {}
+    for _ in range(100):
+        mine = [r for r in engine.scheduler.running if r.request_id.startswith("x")]
+        away = [r for r in engine.scheduler.waiting if r.request_id.startswith("x")]
+        if (
+            state == "waiting"
+            or (state == "prefill" and mine and mine[0].num_computed_tokens < 11)
+            or (state == "running" and mine and len(mine[0].output_token_ids) > 1)
+            or (state == "preempted" and away and away[0].num_preemptions)
+        ):
+            break
+        for out in engine.step():
+            got.setdefault(out.request_id, []).extend(out.token_ids)
+    else:
+        pytest.fail(f"never {state}")
+    if state == "preempted":
+        assert bool(away[0].block_table.swap_slots) == (preemption == "swap")
+    assert engine.abort("x") is True
+    engine.block_manager.check_integrity()
+    assert inbox[-1].finished and inbox[-1].finish_reason == "abort"
+    rest, errors = drain(engine)
+    assert [got.get(str(i), []) + rest[str(i)][0] for i in (0, 1)] == wanted and not errors
+    assert_empty(engine)
+
+
+def test_abort_from_inside_on_output(tiny, assert_empty):
+    prompts = [[1, 2], [3, 4], [5, 6]]
+    wanted = expected(tiny, prompts, GREEDY)
+    engine, seen = tiny.engine(), {"a": [], "b": [], "c": []}
+
+    def on_output(out):
+        seen[out.request_id].append(out)
+        if out.request_id == "a" and len(seen["a"]) == 3:
+            assert engine.abort("a") and engine.abort("b")
+            engine.add_request(
+                "b", prompts[2], dataclasses.replace(GREEDY, max_tokens=2), on_output=seen["c"].append
+            )
+
+    engine.add_request("a", prompts[0], GREEDY, on_output=on_output)
+    engine.add_request("b", prompts[1], GREEDY, on_output=on_output)
+    drain(engine)
+    assert [t for o in seen["a"] for t in o.token_ids] == wanted[0][:3]
+    assert seen["a"][-1].finish_reason == seen["b"][-1].finish_reason == "abort"
+    # The second request had its third token in that very step; nobody shows it to the new one of its name.
+    assert [t for o in seen["b"] for t in o.token_ids] == wanted[1][:2]
+    assert [t for o in seen["c"] for t in o.token_ids] == wanted[2][:2]
+    assert_empty(engine)
+
+
+def test_a_follow_up_may_take_the_same_id_as_soon_as_the_last_token_is_out(tiny, assert_empty):
+    engine, answers = tiny.engine(), []
+
+    def on_output(out):
+        answers.append(out.token_ids)
+        if out.finished and len(answers) < 20:
+            engine.add_request("a", [3], GREEDY, on_output=on_output)
+
+    engine.add_request("a", [1, 2], GREEDY, on_output=on_output)
+    drain(engine)
+    wanted = expected(tiny, [[1, 2], [3], [3]], GREEDY)
+    assert [t for a in answers for t in a] == [t for a in wanted for t in a]
+    assert_empty(engine)
+
+
+def test_generate_and_stream_end_when_somebody_aborts_them(tiny, assert_empty):
+    engine = tiny.engine()
+    engine.add_request(
+        "spoiler", [7], GREEDY, on_output=lambda out: [engine.abort(f"request-{i}") for i in (1, 2)]
+    )
+    a, b = engine.generate([[1, 2], [3]], GREEDY)
+    assert a.finished and (a.finish_reason, b.finish_reason) == ("abort", "abort")
+    stream = engine.stream([1, 2], GREEDY)
+    next(stream)
+    engine.abort("request-3")
+    assert [o.finish_reason for o in stream] == ["abort"]
+    drain(engine)
+    assert_empty(engine)
+
+
+def test_an_abandoned_stream_frees_everything(tiny, assert_empty):
+    engine = tiny.engine()
+    for out in engine.stream([1, 2, 3], GREEDY):
+        if len(out.metrics.token_times) == 3:
+            break
+    del out
+    import gc
+
+    gc.collect()
+    assert_empty(engine)
+    stream = engine.stream([1, 2, 3], dataclasses.replace(DRAWN, n=3))
+    next(stream)
+    stream.close()
+    assert_empty(engine)
+
+
+def test_an_aborted_answer_gives_out_the_text_that_waited(tiny):
+    engine, inbox = tiny.engine(), []
+    params = SamplingParams(temperature=0, logit_bias={97: 100}, stop="aaaaaaX")
+    engine.add_request("a", [1], params, on_output=inbox.append)
+    for _ in range(8):
+        engine.step()
+    engine.abort("a")
+    assert [o.text for o in inbox] == [""] * 6 + ["a", "a", "aaaaaa"]
+
+
+# ---------------------------------------------------------------------- mistakes of the model
+
+
+@pytest.mark.parametrize("settings", [{}, dict(block_size=4, num_blocks=12, max_num_batched_tokens=7)])
+def test_a_request_that_breaks_the_model_fails_alone(settings, tiny, assert_empty):
+    prompts = [[1, 2, 3], [4, POISON, 5], [6, 7, 8, 9], [10] * 6]
+    params = [GREEDY, GREEDY, DRAWN, dataclasses.replace(GREEDY, prompt_logprobs=0)]
+    wanted = expected(tiny, prompts, params)
+    model = Faulty(tiny.model)
+    model.on_forward = raise_on_poison
+    engine = tiny.engine(model=model, **settings)
+    inbox = []
+    for i, (prompt, p) in enumerate(zip(prompts, params)):
+        engine.add_request(str(i), prompt, p, on_output=inbox.append if i == 1 else None)
+    got, errors = drain(engine)
+    assert errors == {"1": "RuntimeError: this token burns"}
+    assert [got[str(i)][0] for i in (0, 2, 3)] == [wanted[i] for i in (0, 2, 3)]
+    assert [(o.finished, o.finish_reason, o.error) for o in inbox] == [(True, "error", errors["1"])]
+    assert_empty(engine)
+
+
+def test_generate_reports_the_one_that_failed(tiny, assert_empty):
+    model = Faulty(tiny.model)
+    model.on_forward = raise_on_poison
+    a, b, c = tiny.engine(model=model).generate([[1], [POISON], [2]], GREEDY)
+    assert (b.finish_reason, b.error, b.token_ids) == ("error", "RuntimeError: this token burns", [])
+    assert (len(a.token_ids), len(c.token_ids), a.error) == (8, 8, None)
+
+
+@pytest.mark.parametrize("others", [1, 3])
+def test_those_who_counted_on_the_blocks_of_the_broken_one(others, tiny, assert_empty):
+    """They hit blocks that the failing request was to fill in the same step: they start anew, in full. And the
+    blocks they were to fill themselves hold nothing either, though they have names: nobody may hit those."""
+    shared = list(range(50, 62))
+    prompts = [shared + list(range(100, 112 + 4 * i)) for i in range(others)]
+    model = Faulty(tiny.model)
+    broken = [True]
+
+    def only_in_company(token_ids):
+        if POISON in token_ids.tolist() and broken[0]:
+            raise RuntimeError("burns")
+
+    model.on_forward = only_in_company
+    engine = tiny.engine(model=model, block_size=4, num_blocks=60)
+    engine.add_request("x", shared + [POISON], GREEDY)
+    for i, prompt in enumerate(prompts):
+        engine.add_request(str(i), prompt, dataclasses.replace(GREEDY, prompt_logprobs=None))
+    engine.runner.kv_cache.data.fill_(7.0)  # what was never computed is wrong for sure
+    got, errors = drain(engine)
+    wanted = expected(tiny, prompts, GREEDY)
+    assert set(errors) == {"x"}
+    assert [got[str(i)][0] for i in range(others)] == wanted
+    later = engine.generate(prompts + [shared + [POISON - 1]], GREEDY)
+    assert [o.token_ids for o in later[:-1]] == wanted
+    tiny.assert_greedy([o.prompt_token_ids for o in later], [o.token_ids for o in later])
+    assert_empty(engine)
+
+
+def test_names_of_blocks_that_a_broken_step_never_filled(tiny, assert_empty):
+    """The sharer of a broken prefix is aborted before it computes: what it was to fill must not be found."""
+    shared, tail = list(range(50, 58)), list(range(100, 112))
+    model = Faulty(tiny.model)
+    model.on_forward = raise_on_poison
+    engine = tiny.engine(model=model, block_size=4, num_blocks=60)
+    engine.runner.kv_cache.data.fill_(7.0)
+    engine.add_request("x", shared + [POISON], GREEDY)
+    engine.add_request("y", shared + tail, GREEDY)
+    engine.step()
+    engine.abort("y")
+    engine.generate([shared + [99]], GREEDY)  # fills the shared blocks; y's own must not hang on to them
+    out = engine.generate([shared + tail + [98]], GREEDY)[0]
+    assert out.metrics.num_cached_tokens == 8
+    tiny.assert_greedy([out.prompt_token_ids], [out.token_ids])
+    assert_empty(engine)
+
+
+def test_all_answers_to_a_prompt_fail_together(tiny, assert_empty):
+    """Three answers in one step; the first of them breaks the model, the siblings go with it."""
+    model = Faulty(tiny.model)
+    engine = tiny.engine(model=model)
+    wanted = expected(tiny, [[6, 7]], GREEDY)
+    engine.add_request("x", [1, 2], dataclasses.replace(DRAWN, n=3))
+    engine.add_request("y", [6, 7], GREEDY)
+    first = [o for o in engine.step() if o.request_id == "x"]
+    burning = first[1].token_ids[0]
+
+    def burn(token_ids):
+        if burning in token_ids.tolist():
+            raise ValueError("burns")
+
+    model.on_forward = burn
+    outputs = engine.step()
+    failed = [o for o in outputs if o.error]
+    assert [o.request_id for o in failed] == ["x"] and failed[0].finished
+    assert [(c.index, c.finish_reason) for c in failed[0].outputs] == [
+        (0, "error"),
+        (1, "error"),
+        (2, "error"),
+    ]
+    model.on_forward = lambda token_ids: None
+    rest, _ = drain(engine)
+    assert rest["y"][0] == wanted[0][2:] and set(rest) == {"y"}
+    assert_empty(engine)
+
+
+def test_a_model_that_always_raises_fails_everybody_and_hangs_nobody(tiny, assert_empty):
+    model = Faulty(tiny.model)
+
+    def always(token_ids):
+        raise MemoryError("no room")
+
+    model.on_forward = always
+    engine = tiny.engine(model=model)
+    outputs = engine.generate([[1], [2, 3]], dataclasses.replace(DRAWN, n=2))
+    assert [o.error for o in outputs] == ["MemoryError: no room"] * 2
+    model.on_forward = lambda token_ids: None
+    assert [o.token_ids for o in engine.generate([[1]], GREEDY)] == expected(tiny, [[1]], GREEDY)
+    assert_empty(engine)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("n", [1, 3])
+def test_logits_that_broke_down_cost_one_request(bad, n, tiny, assert_empty):
+    prompts = [[1, 2], [3, 4], [5, 6]]
+    params = [GREEDY, dataclasses.replace(DRAWN, n=n), DRAWN]
+    wanted = expected(tiny, prompts, [GREEDY, DRAWN, DRAWN])
+    model = Faulty(tiny.model)
+
+    def spoil(logits):
+        if len(logits) >= 3 and model.calls == 3:
+            logits = logits.clone()
+            logits[1] = bad
+        return logits
+
+    model.on_logits = spoil
+    engine = tiny.engine(model=model)
+    for i, prompt in enumerate(prompts):
+        engine.add_request(str(i), prompt, params[i])
+    got, errors = drain(engine)
+    assert set(errors) == {"1"} and "logits" in errors["1"]
+    assert got["0"][0] == wanted[0] and got["2"][0] == wanted[2]
+    assert len(got["1"][0]) == 2
+    assert_empty(engine)
+
+
+def test_nan_in_the_keys_of_one_request_reaches_nobody_else(tiny, assert_empty):
+    """It stays in freed blocks as well, where others write next."""
+    engine = tiny.engine(block_size=4, num_blocks=20, max_num_seqs=2)
+    engine.runner.kv_cache.data.fill_(float("nan"))
+    outputs = engine.generate([[i, i + 1, i + 2, 3, 4] for i in range(10)], GREEDY)
+    tiny.assert_greedy([o.prompt_token_ids for o in outputs], [o.token_ids for o in outputs])
+    assert_empty(engine)
+
+
+# ---------------------------------------------------------------------- mistakes of listeners
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("when", [1, 4, "last"])
+def test_a_listener_that_raises_loses_its_own_request_only(n, when, tiny, assert_empty):
+    engine, calls = tiny.engine(), []
+    wanted = expected(tiny, [[3, 4]], GREEDY)
+
+    def on_output(out):
+        calls.append(out)
+        if out.finished if when == "last" else len(calls) == when:
+            raise KeyError("gone")
+
+    engine.add_request("bad", [1, 2], dataclasses.replace(DRAWN, n=n), on_output=on_output)
+    engine.add_request("good", [3, 4], GREEDY)
+    got, errors = drain(engine)
+    assert got["good"][0] == wanted[0]
+    # Nothing can fail any more after the last token.
+    assert errors == ({} if when == "last" else {"bad": "on_output raised KeyError: 'gone'"})
+    assert when == "last" or len(calls) == when
+    assert_empty(engine)
+
+
+def test_a_step_inside_on_output_is_refused(tiny, assert_empty):
+    engine, errors = tiny.engine(), []
+    engine.add_request("a", [1], GREEDY, on_output=lambda out: engine.step())
+    engine.add_request("b", [2], GREEDY, on_output=lambda out: engine.generate([[3]], GREEDY))
+    got, errors = drain(engine)
+    assert sorted(errors) == ["a", "b"] and "start no step" in errors["a"] and "start no step" in errors["b"]
+    assert_empty(engine)
+
+
+def test_a_recorder_that_raises_is_dropped_with_a_warning(tiny, assert_empty):
+    engine = tiny.engine()
+    seen = []
+
+    def recorder(event):
+        seen.append(event)
+        if len(seen) == 2:
+            raise OSError("disk full")
+
+    engine.record(recorder)
+    with pytest.warns(UserWarning, match="recording stopped: OSError: disk full"):
+        out = engine.generate([[1, 2]], GREEDY)[0]
+    assert out.token_ids == expected(tiny, [[1, 2]], GREEDY)[0]
+    assert len(seen) == 2 and engine.block_manager.journal is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine.generate([[1]], GREEDY)
+    assert_empty(engine)
+
+
+def test_a_file_that_cannot_be_written_is_said_at_once(tiny, tmp_path):
+    engine = tiny.engine()
+    with pytest.raises(OSError):
+        engine.record(tmp_path / "no" / "such" / "folder.jsonl")
+    assert engine.block_manager.journal is None
+    assert len(engine.generate([[1]], GREEDY)[0].token_ids) == 8
+
+
+# ---------------------------------------------------------------------- Ctrl-C
+
+INTERRUPTED = {
+    "roomy": {},
+    "tight": dict(block_size=4, num_blocks=14, max_num_batched_tokens=9),
+    "swap": dict(
+        block_size=4, num_blocks=14, max_num_batched_tokens=9, preemption="swap", num_swap_blocks=30
+    ),
+    "priority": dict(block_size=4, num_blocks=14, policy="priority"),
+}
+
+
+@pytest.mark.parametrize("name", INTERRUPTED)
+@pytest.mark.parametrize("where", ["forward", "logits", "after the draw"])
+def test_ctrl_c_in_any_step_changes_no_token(name, where, tiny, assert_empty):
+    prompts = [[1, 2, 3, 4, 5], [6, 7], [8] * 9, [6, 7] * 6]
+    params = [
+        GREEDY,
+        dataclasses.replace(DRAWN, n=3, prompt_logprobs=1),
+        dataclasses.replace(DRAWN, seed=9),
+        GREEDY,
+    ]
+    params = [dataclasses.replace(p, max_tokens=12) for p in params]
+    fresh = tiny.engine().generate(prompts, params)
+    wanted = [[c.token_ids for c in out.outputs] for out in fresh]
+    model = Faulty(tiny.model)
+    engine = tiny.engine(model=model, **INTERRUPTED[name])
+    engine.runner.kv_cache.data.fill_(7.0)
+    left = [0]
+
+    def interrupt(value):
+        left[0] += 1
+        if left[0] % 3 == 0:
+            raise KeyboardInterrupt
+        return value
+
+    if where == "forward":
+        model.on_forward = interrupt
+    elif where == "logits":
+        model.on_logits = interrupt
+    else:
+        sample = engine.sampler.sample
+        engine.sampler.sample = lambda *args: interrupt(sample(*args))
+    for i, prompt in enumerate(prompts):
+        engine.add_request(str(i), prompt, params[i], priority=i % 2)
+    got, interrupts, reports = {}, 0, {}
+    while engine.has_unfinished_requests:
+        try:
+            outputs = engine.step()
+        except KeyboardInterrupt:
+            interrupts += 1
+            engine.block_manager.check_integrity()
+            continue
+        for out in outputs:
+            reports[out.request_id] = out.prompt_logprobs
+            for c in out.outputs:
+                got.setdefault(out.request_id, {}).setdefault(c.index, []).extend(c.token_ids)
+    assert interrupts > 3
+    assert [[got[str(i)][j] for j in range(p.n)] for i, p in enumerate(params)] == wanted
+    assert reports["1"][1] == pytest.approx(fresh[1].prompt_logprobs[1], abs=1e-4)
+    assert_empty(engine)
+
+
+def test_ctrl_c_while_a_broken_step_is_tried_one_by_one(tiny, assert_empty):
+    model = Faulty(tiny.model)
+    shared = list(range(50, 58))
+    prompts = [shared + [1], shared + [2, 3], [4, 5]]
+    engine = tiny.engine(model=model, block_size=4, num_blocks=40)
+    calls = []
+
+    def hook(token_ids):
+        calls.append(len(token_ids))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        raise_on_poison(token_ids)
+
+    model.on_forward = hook
+    engine.add_request("x", shared + [POISON], GREEDY)
+    for i, prompt in enumerate(prompts):
+        engine.add_request(str(i), prompt, GREEDY)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(10):
+            engine.step()
+    engine.block_manager.check_integrity()
+    got, errors = drain(engine)
+    assert [got[str(i)][0] for i in range(3)] == expected(tiny, prompts, GREEDY)
+    assert_empty(engine)
+
+
+def test_ctrl_c_in_generate_drops_its_requests_and_keeps_the_others(tiny, assert_empty):
+    model = Faulty(tiny.model)
+    engine = tiny.engine(model=model)
+    engine.add_request("other", [1, 2], DRAWN)
+
+    def interrupt(token_ids):
+        if model.calls == 4:
+            raise KeyboardInterrupt
+
+    model.on_forward = interrupt
+    inbox = []
+    engine._groups["other"].on_output = inbox.append
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate([[3], [4]], GREEDY)
+    assert list(engine._groups) == ["other"]
+    drain(engine)
+    assert [t for o in inbox for t in o.token_ids] == expected(tiny, [[1, 2]], DRAWN)[0]
+    assert_empty(engine)
+
+
+# ---------------------------------------------------------------------- crowds
+
+
+def test_ten_thousand_waiting_requests(tiny, assert_empty):
+    engine = tiny.engine(max_num_seqs=64, num_blocks=300, block_size=4)
+    params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+    for i in range(10_000):
+        engine.add_request(str(i), [i % 400, i // 400], params)
+    outputs = [o for _ in range(6) for o in engine.step()]
+    assert len(outputs) == 6 * 64 and [o.request_id for o in outputs[:3]] == ["0", "1", "2"]
+    for i in range(200, 10_000):
+        assert engine.abort(str(i)) == (i >= 200)
+    drain(engine)
+    assert_empty(engine)
+
+
+def test_a_scheduler_that_schedules_nobody_is_reported(tiny):
+    engine = tiny.engine()
+    engine.add_request("a", [1], GREEDY)
+    engine.scheduler._admit_waiting = lambda output, budget, threshold: budget
+    with pytest.raises(RuntimeError, match="it is stuck"):
+        for _ in range(5):
+            engine.step()
+
+
+def test_config_is_frozen_and_has_vllms_defaults():
+    config = EngineConfig()
+    assert (config.max_num_seqs, config.max_num_batched_tokens, config.block_size) == (64, 2048, 16)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.block_size = 8

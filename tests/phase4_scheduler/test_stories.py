@@ -1,0 +1,179 @@
+"""The scripts of this phase that run the engine: they end well, check what they promise, and refuse nonsense."""
+
+import json
+
+import pytest
+import torch
+
+from labkit.paths import outputs
+from phase2_attention_kvcache.sampling_params import SamplingParams
+from phase2_attention_kvcache.transformer import Transformer
+from phase4_scheduler import continuous_batching, many_users, where_time_goes
+from phase4_scheduler.batching_compared import (
+    Job,
+    idle_share,
+    mixed_jobs,
+    serve_continuously,
+    serve_statically,
+)
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.packed_linear import PackedLinear, can_pack, pack_linear_layers
+from phase4_scheduler.step_timer import PARTS, StepTimer, decoding_engine, time_decode
+
+
+def report(script: str) -> dict:
+    file = outputs() / "reports" / "phase4_scheduler" / f"{script}.json"
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def draft():
+    return Transformer.from_pretrained("tales-draft")
+
+
+# ---------------------------------------------------------------------- static and continuous
+
+
+def test_static_and_continuous_give_the_same_tokens_and_count_their_steps(draft):
+    engine = LLMEngine(draft, None, EngineConfig(max_num_seqs=2))
+    jobs = [Job("A", [5, 6], 7), Job("B", [8], 2), Job("C", [9, 9, 9], 4)]
+    padded = serve_statically(engine, jobs, batch_size=2)
+    lenient = serve_statically(engine, jobs, batch_size=2, pad=False)
+    continuous = serve_continuously(engine, jobs)
+    assert padded.token_ids == lenient.token_ids == continuous.token_ids
+    assert {name: len(ids) for name, ids in continuous.token_ids.items()} == {"A": 7, "B": 2, "C": 4}
+    # Static: A and B end with A, at step 7; then C alone. Continuous: C takes B's seat after step 2.
+    assert padded.done_step == lenient.done_step == {"A": 7, "B": 7, "C": 11}
+    assert padded.written_step == {"A": 7, "B": 2, "C": 11}
+    assert continuous.done_step == {"A": 7, "B": 2, "C": 6}
+    assert idle_share(continuous, 2) == pytest.approx(1 - 13 / 14)
+    # Only the padded rows go on computing after their end.
+    assert sum(sum(e["tokens"].values()) for e in padded.events) > sum(
+        sum(e["tokens"].values()) for e in lenient.events
+    )
+    engine.block_manager.check_integrity()
+
+
+def test_mixed_jobs_keep_to_the_patterns():
+    for job in mixed_jobs(60, vocab_size=50, shrink=8, seed=3):
+        isl, osl = {
+            "summary": ((250, 500), (12, 37)),
+            "chat": ((6, 25), (12, 62)),
+            "code": ((25, 62), (62, 250)),
+        }[job.name.split("-")[0]]
+        assert isl[0] <= len(job.prompt) <= isl[1]
+        assert osl[0] <= job.osl <= osl[1]
+
+
+def test_continuous_batching_story(capsys):
+    assert continuous_batching.main(["--quick", "--model", "tales-draft", "--device", "cpu"]) == 0
+    found = {p["claim"]: p for p in report("continuous_batching")["predictions"]}
+    assert {"head-of-line", "continuous-2-4x", "continuous-same-tokens", "continuous-no-leak"} <= set(found)
+    assert (outputs() / "who_sits_in_the_batch.png").stat().st_size > 10_000
+
+
+# ---------------------------------------------------------------------- many users
+
+
+def test_many_users_story(capsys):
+    assert many_users.main(["--users", "4", "--seats", "2", "--tokens", "8", "--device", "cpu"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("Ada", "Ben", "Cleo", "Dan"))
+    assert "Eve" not in shown
+    results = report("many_users")
+    assert [p["measured"] for p in results["predictions"]] == [4, 0]
+    assert results["results"]["seat_steps"] == 8 + 15 + 22 + 8
+
+
+def test_many_users_refuses_nonsense(capsys):
+    with pytest.raises(SystemExit) as stop:
+        many_users.main(["--users", "0"])
+    assert stop.value.code == 2
+    capsys.readouterr()
+    assert many_users.main(["--model", "./nowhere", "--device", "cpu"]) == 2
+    error = capsys.readouterr().err.strip().splitlines()
+    assert len(error) == 1
+    assert "nowhere" in error[0]
+
+
+# ---------------------------------------------------------------------- where the time goes
+
+
+def test_timer_charges_a_part_only_for_its_own_time():
+    now = [0.0]
+
+    class Thing:
+        def outer(self):
+            now[0] += 1
+            self.inner()
+            now[0] += 2
+
+        def inner(self):
+            now[0] += 10
+
+    timer, thing = StepTimer(clock=lambda: now[0]), Thing()
+    timer.watch(thing, "outer", "outside")
+    timer.watch(thing, "inner", "inside")
+    thing.outer()
+    thing.inner()
+    assert dict(timer.seconds) == {"outside": 3, "inside": 20}
+
+
+def test_decoding_engine_decodes_and_every_part_is_seen(draft):
+    engine = decoding_engine(draft, batch=3, context=20, steps=4)
+    assert [r.num_computed_tokens for r in engine.scheduler.running] == [20, 20, 20]
+    parts = time_decode(engine, steps=3)
+    assert list(parts) == PARTS
+    assert all(parts[part] > 0 for part in ("decide", "linear layers", "attention", "head", "sample"))
+    assert [r.num_computed_tokens for r in engine.scheduler.running] == [24, 24, 24]
+
+
+def test_where_time_goes_story(monkeypatch, capsys, draft):
+    # A small model in place of GPT-2's shape: the story is the same, and done in seconds.
+    monkeypatch.setattr(where_time_goes, "GPT2_124M", draft.config)
+    monkeypatch.setattr(where_time_goes, "CONTEXT", 32)
+    assert where_time_goes.main(["--quick", "--device", "cpu"]) == 0
+    found = {p["claim"] for p in report("where_time_goes")["predictions"]}
+    assert {"scheduler-share", "queue-length", "context-attention-only"} <= found
+    assert (outputs() / "where_time_goes.png").is_file()
+
+
+# ---------------------------------------------------------------------- packed weights
+
+
+needs_packing = pytest.mark.skipif(
+    not can_pack(Transformer.from_pretrained("tales-draft", dtype="bfloat16")),
+    reason="this processor or torch cannot pack 16-bit weights",
+)
+
+
+@needs_packing
+@pytest.mark.parametrize("rows", [1, 3, 64, 200])
+@pytest.mark.parametrize("bias", [True, False])
+def test_packed_linear_agrees_with_float64(rows, bias):
+    torch.manual_seed(rows)
+    linear = torch.nn.Linear(96, 130, bias=bias).bfloat16()
+    x = torch.randn(rows, 96).bfloat16()
+    exact = x.double() @ linear.weight.double().T + (linear.bias.double() if bias else 0)
+    out = PackedLinear(linear.weight, linear.bias)(x)
+    assert out.dtype == torch.bfloat16
+    assert (out.double() - exact).abs().max() <= exact.abs().max() / 256  # bfloat16 keeps 8 bits
+
+
+@needs_packing
+@pytest.mark.parametrize("name", ["tales", "tales-draft"])
+def test_a_packed_model_writes_what_the_plain_one_writes(name):
+    params = SamplingParams(temperature=0, max_tokens=12)
+    prompts = [[400, 30, 7], [1200] * 20]
+    plain = LLMEngine(Transformer.from_pretrained(name, dtype="bfloat16"))
+    packed_model = pack_linear_layers(Transformer.from_pretrained(name, dtype="bfloat16"))
+    assert not any(isinstance(m, torch.nn.Linear) for m in packed_model.modules())
+    packed = LLMEngine(packed_model)
+    hidden = torch.randn(4, packed_model.config.d_model).bfloat16()
+    expected = plain.model.logits(hidden).float()
+    assert (packed_model.logits(hidden).float() - expected).abs().max() < 0.02 * expected.abs().max()
+    same = [
+        a.token_ids == b.token_ids
+        for a, b in zip(plain.generate(prompts, params), packed.generate(prompts, params))
+    ]
+    assert any(same)  # rounding in 16 bit may part one of them, not both

@@ -1,0 +1,370 @@
+"""Traffic, traces, percentiles, clusters: against numpy, scipy and answers worked out by hand."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from labkit.errors import LabError
+from phase4_scheduler.clusters import find_clusters, k_means, purity, silhouette
+from phase4_scheduler.latency import RequestRecord, Spread, little, percentiles, summarise
+from phase4_scheduler.traffic import (
+    PATTERNS,
+    PromptMaker,
+    TrafficRequest,
+    arrival_times,
+    at_rate,
+    draw_traffic,
+    fit_lengths,
+    read_trace,
+)
+
+# ---------------------------------------------------------------------- arrivals and patterns
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
+def test_gaps_follow_the_gamma_distribution(burstiness):
+    gaps = np.diff(arrival_times(4001, 5.0, burstiness, np.random.default_rng(3)))
+    wanted = stats.gamma(burstiness, scale=1 / (5.0 * burstiness))
+    assert stats.kstest(gaps, wanted.cdf).pvalue > 0.01
+    assert gaps.mean() == pytest.approx(0.2, rel=0.15)
+    assert gaps.var() / gaps.mean() ** 2 == pytest.approx(1 / burstiness, rel=0.2)
+    other = stats.gamma(2 * burstiness, scale=1 / (10.0 * burstiness))
+    assert stats.kstest(gaps, other.cdf).pvalue < 1e-6  # the test can tell
+
+
+def test_arrivals_in_a_window_of_a_poisson_process_vary_as_they_must():
+    arrivals = arrival_times(20_000, 10.0, 1.0, np.random.default_rng(0))
+    counts = np.histogram(arrivals, bins=np.arange(0, 1900))[0]
+    assert counts.mean() == pytest.approx(10, rel=0.05)
+    assert counts.var() == pytest.approx(10, rel=0.15)
+
+
+def test_all_at_once():
+    assert arrival_times(5, math.inf, 1.0, np.random.default_rng(0)).tolist() == [0.0] * 5
+
+
+@pytest.mark.parametrize("pattern", [*PATTERNS, "mixed"])
+def test_patterns_keep_to_their_ranges_and_fill_them(pattern):
+    drawn = draw_traffic(pattern, 3000, 2.0, seed=1)
+    kinds = list(PATTERNS) if pattern == "mixed" else [pattern]
+    assert {r.kind for r in drawn} == set(kinds)
+    for kind in kinds:
+        of_kind = [r for r in drawn if r.kind == kind]
+        assert len(of_kind) == pytest.approx(3000 / len(kinds), rel=0.1)
+        for lengths, (low, high) in (
+            ([r.prompt_tokens for r in of_kind], PATTERNS[kind].isl),
+            ([r.output_tokens for r in of_kind], PATTERNS[kind].osl),
+        ):
+            assert low <= min(lengths) < low + 0.02 * (high - low) + 2
+            assert high - 0.02 * (high - low) - 2 < max(lengths) <= high
+            assert np.mean(lengths) == pytest.approx((low + high) / 2, rel=0.05)
+
+
+def test_the_same_seed_asks_for_the_same_work_at_any_rate():
+    slow, fast = draw_traffic("mixed", 50, 1.0, seed=7), draw_traffic("mixed", 50, 9.0, 0.3, seed=7)
+    assert [(r.prompt_tokens, r.output_tokens) for r in slow] == [
+        (r.prompt_tokens, r.output_tokens) for r in fast
+    ]
+    assert draw_traffic("mixed", 50, 1.0, seed=7) == slow != draw_traffic("mixed", 50, 1.0, seed=8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("mixed", 0, 1.0), "requests is 0"),
+        (("mixed", 5, 0.0), "rate is 0.0"),
+        (("mixed", 5, -1.0), "rate is -1.0"),
+        (("mixed", 5, math.nan), "rate is nan"),
+        (("mixed", 5, 1.0, 0.0), "burstiness is 0.0"),
+        (("mixed", 5, 1.0, math.inf), "burstiness is inf"),
+        (("poetry", 5, 1.0), "unknown pattern 'poetry'"),
+    ],
+)
+def test_impossible_traffic(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        draw_traffic(*arguments)
+
+
+def test_another_rate_for_the_same_requests():
+    traffic = [TrafficRequest(t, 5, 5) for t in (0.0, 1.0, 4.0)]
+    assert [r.arrival for r in at_rate(traffic, 4.0)] == [0.0, 0.125, 0.5]
+    assert [r.arrival for r in at_rate(traffic, math.inf)] == [0.0, 0.0, 0.0]
+
+
+lengths = st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 3000)), min_size=1, max_size=30)
+
+
+@given(lengths=lengths, context=st.integers(2, 4000))
+def test_scaled_lengths_fit_and_keep_their_proportions(lengths, context):
+    requests = [TrafficRequest(0.0, isl, osl) for isl, osl in lengths]
+    scaled, factor = fit_lengths(requests, context)
+    assert 0 < factor <= 1 and (factor < 1) == any(isl + osl > context for isl, osl in lengths)
+    for old, new in zip(requests, scaled, strict=True):
+        assert new.prompt_tokens >= 1 and new.output_tokens >= 1
+        assert new.prompt_tokens + new.output_tokens <= max(context, 2)
+        assert abs(new.output_tokens - factor * old.output_tokens) <= 1
+
+
+# ---------------------------------------------------------------------- prompts
+
+
+def test_prompts_share_what_the_trace_says_and_nothing_else():
+    make = PromptMaker(vocab_size=5000, seed=1)
+    a = make.prompt(TrafficRequest(0, 1200, 1, hash_ids=(7, 8, 9)), 0)
+    b = make.prompt(TrafficRequest(0, 1100, 1, hash_ids=(7, 8, 10)), 1)
+    c = make.prompt(TrafficRequest(0, 1200, 1, hash_ids=(8,)), 2)
+    assert (len(a), len(b), len(c)) == (1200, 1100, 1200)
+    assert a[:1024] == b[:1024] and a[1024:1100] != b[1024:]
+    assert c[:512] == a[512:1024]
+    again = PromptMaker(vocab_size=5000, seed=1)
+    assert again.prompt(TrafficRequest(0, 1200, 1, hash_ids=(8,)), 2) == c
+    assert max(a) < 5000 and min(a) >= 1
+    alone = [make.prompt(TrafficRequest(0, 64, 1), i) for i in range(20)]
+    assert len({tuple(p[:16]) for p in alone}) == 20
+
+
+def test_blocks_shrink_with_the_lengths():
+    make = PromptMaker(factor=0.1)
+    a = make.prompt(TrafficRequest(0, 100, 1, hash_ids=(1, 2)), 0)
+    b = make.prompt(TrafficRequest(0, 100, 1, hash_ids=(1, 3)), 1)
+    assert a[:51] == b[:51] and a[51:] != b[51:]
+
+
+# ---------------------------------------------------------------------- traces
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,4808,10
+2023-11-16 18:17:04.0319600,110,27
+"""
+
+
+def write(tmp_path, text, name="trace.csv"):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_azure(tmp_path):
+    trace = read_trace(write(tmp_path, AZURE))
+    assert (trace.format, trace.skipped, trace.unsorted) == ("Azure CSV", 0, 0)
+    assert [(r.prompt_tokens, r.output_tokens) for r in trace.requests] == [(4808, 10), (110, 27)]
+    assert [r.arrival for r in trace.requests] == pytest.approx([0, 0.052], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        AZURE.replace("\n", "\r\n"),
+        "\ufeff" + AZURE,
+        AZURE.replace(
+            "TIMESTAMP,ContextTokens,GeneratedTokens", ' Timestamp , context_tokens,"Generated Tokens" '
+        ),
+        AZURE.replace(",", " , ") + "\n\n",
+        "GeneratedTokens,x,ContextTokens,TIMESTAMP\n10,,4808,2023-11-16T18:17:03.9799600Z\n27,,110,2023-11-16 19:17:04.03196+01:00",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n100,4808,10\n100.052,110,27",
+        AZURE.splitlines()[0] + "\n" + "\n".join(reversed(AZURE.splitlines()[1:])),
+    ],
+)
+def test_azure_in_other_spellings(tmp_path, text):
+    trace = read_trace(write(tmp_path, text))
+    assert [(r.prompt_tokens, r.output_tokens) for r in trace.requests] == [(4808, 10), (110, 27)]
+    assert [r.arrival for r in trace.requests] == pytest.approx([0, 0.052], abs=1e-5)
+
+
+def test_unsorted_lines_are_counted(tmp_path):
+    lines = AZURE.splitlines()
+    assert read_trace(write(tmp_path, "\n".join([lines[0], lines[2], lines[1]]))).unsorted == 1
+
+
+def mooncake(**fields):
+    return json.dumps(dict(timestamp=27482, input_length=1000, output_length=52, hash_ids=[46, 47]) | fields)
+
+
+def test_mooncake(tmp_path):
+    trace = read_trace(write(tmp_path, mooncake() + "\n" + mooncake(timestamp=27000, hash_ids=[46]) + "\n"))
+    assert trace.format == "Mooncake JSONL" and trace.unsorted == 1
+    assert [r.arrival for r in trace.requests] == pytest.approx([0, 0.482])
+    assert [r.hash_ids for r in trace.requests] == [(46,), (46, 47)]
+
+
+BAD_AZURE = [
+    ("2023-11-16 18:17:05,10", "2 columns, 3 are needed"),
+    ("2023-11-16 18:17:05,-5,10", "ContextTokens is -5"),
+    ("2023-11-16 18:17:05,0,10", "ContextTokens is 0"),
+    ("2023-11-16 18:17:05,10,0", "GeneratedTokens is 0"),
+    ("2023-11-16 18:17:05,99999999999,1", "ContextTokens is 99,999,999,999"),
+    ("2023-11-16 18:17:05,1e3,1", "ContextTokens is '1e3'"),
+    ("2023-11-16 18:17:05,ten,1", "ContextTokens is 'ten'"),
+    ("2023-13-45 18:17:05,10,1", "TIMESTAMP is '2023-13-45 18:17:05'"),
+    ("nan,10,1", "TIMESTAMP is 'nan'"),
+    (",10,1", "TIMESTAMP is ''"),
+    ("2023-11-16 18:17:05,,1", "ContextTokens is ''"),
+    ("\x00\ufffd", "1 columns"),
+]
+BAD_MOONCAKE = [
+    ("{", "no JSON"),
+    ("[1]", "no JSON object"),
+    ("{}", "timestamp is None"),
+    (mooncake(timestamp="5"), "timestamp is '5'"),
+    (mooncake(timestamp=float("nan")), "timestamp is nan"),
+    (mooncake(timestamp=True), "timestamp is True"),
+    (mooncake(input_length=-3), "input_length is -3"),
+    (mooncake(input_length=10.5), "input_length is 10.5"),
+    (mooncake(output_length=float("inf")), "output_length is inf"),
+    (mooncake(output_length=10**400), "output_length is 1000"),
+    (mooncake(hash_ids="46"), "hash_ids has to be a list"),
+    (mooncake(hash_ids=[1, -2]), "hash_ids has to be a list"),
+    (mooncake(hash_ids=[1, 2, 3]), "3 hash_ids, but 1000 tokens have only 2 blocks"),
+    ("[" * 100_000, "no JSON|recursion"),
+]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "message"),
+    [(AZURE, *case) for case in BAD_AZURE]
+    + [(mooncake() + "\n" + mooncake() + "\n", *case) for case in BAD_MOONCAKE],
+)
+def test_bad_lines_are_named_or_skipped(tmp_path, good, bad, message):
+    path = write(tmp_path, good + bad + "\n")
+    number = good.count("\n") + 1
+    with pytest.raises(LabError, match=f"trace.csv, line {number}: .*({message})") as caught:
+        read_trace(path)
+    assert "\n" not in str(caught.value)
+    trace = read_trace(path, skip_bad_lines=True)
+    assert (len(trace.requests), trace.skipped) == (2, 1)
+    assert f"line {number}" in trace.first_problem
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        (" \n\n", "is empty"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "no requests, only a header"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nx,y,z\n", "none of its 1 lines"),
+        ("time,in,out\n1,2,3\n", "no trace that this course can read"),
+        (bytes(range(256)) * 10, "no trace that this course can read"),
+    ],
+)
+def test_files_that_are_no_trace(tmp_path, text, message):
+    with pytest.raises(LabError, match=message):
+        read_trace(write(tmp_path, text), skip_bad_lines=True)
+
+
+@pytest.mark.parametrize("name", ["nothing.csv", "."])
+def test_files_that_cannot_be_read(tmp_path, name):
+    with pytest.raises(LabError, match="cannot read the trace"):
+        read_trace(tmp_path / name)
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_give_a_trace_or_one_clear_error(tmp_path_factory, noise):
+    path = tmp_path_factory.mktemp("t") / "trace"
+    for beginning in (b"", AZURE.encode(), mooncake().encode() + b"\n"):
+        path.write_bytes(beginning + noise)
+        for skip in (False, True):
+            try:
+                assert read_trace(path, skip).requests
+            except LabError:
+                assert not (skip and beginning)  # the good lines can always be used
+
+
+# ---------------------------------------------------------------------- latencies
+
+floats = st.floats(-1e6, 1e6, allow_subnormal=False)
+
+
+@given(st.lists(floats, min_size=1, max_size=60), st.lists(st.floats(0, 100), min_size=1, max_size=5))
+def test_percentiles_are_numpys(values, ranks):
+    np.testing.assert_allclose(percentiles(values, ranks), np.percentile(values, ranks), rtol=1e-9, atol=1e-6)
+
+
+@pytest.mark.parametrize(("values", "rank"), [([], 50), ([1.0], 101), ([1.0], -1), ([1.0, math.nan], 50)])
+def test_percentiles_of_nonsense(values, rank):
+    with pytest.raises(ValueError, match="percentile"):
+        percentiles(values, [rank])
+
+
+def test_a_summary_by_hand():
+    records = [
+        RequestRecord("a", 0.0, 10, 3, [1.0, 2.0, 4.0]),  # TTFT 1, ITL 1 and 2, mean 1.5
+        RequestRecord("b", 2.0, 20, 1, [5.0]),  # TTFT 3, no gap
+        RequestRecord("b", 3.0, 30, 2, [3.5, 8.0]),  # TTFT 0.5, ITL 4.5
+    ]
+    felt = summarise(records, ttft_slo=1.0, itl_slo=1.5)
+    assert (felt.requests, felt.seconds, felt.prompt_tokens, felt.output_tokens) == (3, 8.0, 60, 6)
+    assert felt.ttft == Spread(1.5, 1.0, pytest.approx(2.8), pytest.approx(2.96), 3.0)
+    assert (felt.itl.mean, felt.itl.p50, felt.itl.max) == (2.5, 2.0, 4.5)
+    assert felt.e2e.mean == 4.0  # 4, 3, 5
+    assert [r.meets(1.0, 1.5) for r in records] == [True, False, False]
+    assert [r.meets(3.0, 0.1) for r in records] == [False, True, False]
+    assert (felt.good, felt.goodput, felt.good_share) == (1, 1 / 8, 1 / 3)
+    assert (felt.requests_per_second, felt.tokens_per_second) == (3 / 8, 6 / 8)
+    assert little(records) == pytest.approx(12 / 8)  # 4 + 3 + 5 request seconds in 8 seconds
+
+
+@pytest.mark.parametrize("slo", [{"ttft_slo": 0.0}, {"itl_slo": -1.0}, {"ttft_slo": math.nan}])
+def test_impossible_limits(slo):
+    with pytest.raises(ValueError, match="SLO"):
+        summarise([RequestRecord("a", 0.0, 1, 1, [1.0])], **slo)
+
+
+def test_nothing_to_sum_up():
+    for records in ([], [RequestRecord("a", 0.0, 1, 1, [])]):
+        with pytest.raises(ValueError, match="finished requests"):
+            summarise(records)
+
+
+# ---------------------------------------------------------------------- clusters
+
+
+def blobs(centres, n=150, spread=0.3, seed=0):
+    rng = np.random.default_rng(seed)
+    return np.concatenate([rng.normal(c, spread, size=(n, 2)) for c in centres])
+
+
+@pytest.mark.parametrize(
+    "centres", [[(0, 0), (3, 3)], [(0, 0), (3, 0), (0, 3)], [(0, 0), (4, 0), (0, 4), (4, 4), (8, 0)]]
+)
+def test_clusters_that_are_there_are_found(centres):
+    found = find_clusters(blobs(centres))
+    assert found.count == len(centres)
+    for centre in centres:
+        assert np.min(np.linalg.norm(found.centres - centre, axis=1)) < 0.2
+    names = [str(i) for i in range(len(centres)) for _ in range(150)]
+    assert purity(found.labels, names) > 0.97
+
+
+def test_one_crowd_is_no_clusters():
+    rng = np.random.default_rng(0)
+    assert find_clusters(rng.uniform(size=(500, 2))).count == 1
+    assert find_clusters(rng.normal(size=(500, 2))).count == 1
+    for pattern in PATTERNS:
+        drawn = draw_traffic(pattern, 500, 1.0)
+        assert find_clusters(np.log([[r.prompt_tokens, r.output_tokens] for r in drawn])).count == 1
+    assert find_clusters(np.zeros((30, 2))).count == 1
+    assert find_clusters(np.zeros((1, 2))).count == 1
+
+
+def test_k_means_cannot_be_improved_by_moving_one_point():
+    points = blobs([(0, 0), (2, 2)], n=40, spread=0.8)
+    labels, centres = k_means(points, 3, np.random.default_rng(0))
+    np.testing.assert_allclose(centres, [points[labels == i].mean(axis=0) for i in range(3)])
+    distances = np.linalg.norm(points[:, None] - centres[None], axis=2)
+    assert (labels == distances.argmin(axis=1)).all()
+
+
+def test_silhouette_by_hand():
+    points, labels = np.array([[0.0], [1.0], [10.0]]), np.array([0, 0, 1])
+    # 0: own 1, other 10; 1: own 1, other 9; 10 is alone, which counts as 0
+    assert silhouette(points, labels) == pytest.approx((9 / 10 + 8 / 9 + 0) / 3)
+
+
+def test_purity_by_hand():
+    assert purity([0, 0, 0, 1, 1], ["a", "a", "b", "b", "b"]) == 4 / 5
