@@ -134,18 +134,13 @@ def by_hand(lab: Lab) -> None:
 
 
 def _draw_blocks() -> str:
-    cells = {(block, t): f"token {2 * i + t}" for i, block in enumerate(TABLE) for t in range(2)}
-    cells.pop((TABLE[-1], 1))  # five tokens: the last place is empty
-    blocks = [" ".join(f"{cells.get((b, t), 'NaN'):^7}" for t in range(2)) for b in range(6)]
-    table = "   ".join(f"{i} -> {b}" for i, b in enumerate(TABLE))
-    return "\n".join(
-        [
-            f"block table   {table}      (logical -> physical)",
-            "",
-            "physical     0 (null)        1        " + "        ".join(f"{b:^8}" for b in range(2, 6)),
-            "        " + "".join(f"|{text}" for text in blocks) + "|",
-        ]
-    )
+    holds = {block: [2 * i, 2 * i + 1] for i, block in enumerate(TABLE)}
+    lines = ["block table   " + "   ".join(f"{i} -> {b}" for i, b in enumerate(TABLE)), ""]
+    for block in range(6):
+        cells = [f"token {t}" if t < len(KEYS) else "NaN" for t in holds.get(block, [])] or ["NaN", "NaN"]
+        note = "   (the null block, never given out)" if block == 0 else ""
+        lines.append(f"block {block}       | {cells[0]:^7} | {cells[1]:^7} |{note}")
+    return "\n".join(lines)
 
 
 def draw_walk(visits: Sequence[Visit]):

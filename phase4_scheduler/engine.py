@@ -127,10 +127,8 @@ class LLMEngine:
         self.config = config or EngineConfig()
         context = model.config.max_context
         longest = context if self.config.max_model_len is None else self.config.max_model_len
-        if longest > context:
-            raise ValueError(
-                f"max_model_len is {longest:,}, the model's context {context:,}: ask for no more"
-            )
+        if not 1 <= longest <= context:
+            raise ValueError(f"max_model_len is {longest:,}: from 1 to the model's context, {context:,}")
         if block_manager is None and scheduler is not None:
             block_manager = scheduler.block_manager
         if block_manager is None:

@@ -88,7 +88,7 @@ def story(lab: Lab) -> None:
             kind="timing",
         )
     else:
-        lab.say("(Packing works for bfloat16 weights on a CPU with oneDNN. It is left out here.)")
+        lab.say("(Packing works on a CPU whose torch has oneDNN. It is left out here.)")
     show_parts(lab, after, "After both: milliseconds of a step, by part")
 
     total = sum(after[most].values())

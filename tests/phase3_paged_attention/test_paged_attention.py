@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from phase2_attention_kvcache.blocks import ModelConfig
 from phase2_attention_kvcache.caches import NoCache
 from phase2_attention_kvcache.transformer import Transformer
-from phase3_paged_attention import paged_attention
+from phase3_paged_attention import decode_timing, paged_attention, paged_attention_shown
 from phase3_paged_attention.block_manager import BlockCopy, BlockManager, BlockTable
+from phase3_paged_attention.decode_timing import DecodeTimer
 from phase3_paged_attention.paged_attention import (
     PagedKVCache,
     StepLayout,
@@ -401,3 +402,66 @@ def test_a_model_in_chunks_over_blocks_is_the_model_at_once(
         for text, logits in zip(texts, got):
             whole = model.logits(model(torch.tensor(text), torch.arange(len(text)), NoCache()))
             torch.testing.assert_close(logits, whole, atol=1e-5, rtol=1e-5)
+
+
+# ---------------------------------------------------------------------- the story
+
+
+def test_the_walk_is_plain_softmax():
+    visits = paged_attention_shown.walk(
+        [1.0, 2.0],
+        paged_attention_shown.scatter(paged_attention_shown.KEYS, [3, 1, 4], 2, 6),
+        paged_attention_shown.scatter(paged_attention_shown.VALUES, [3, 1, 4], 2, 6),
+        [3, 1, 4], 5, 0.7,
+    )  # fmt: skip
+    weights = torch.tensor([0.7 * s for s in (1, 3, 2, 5, 0)], dtype=torch.float64).softmax(0)
+    expected = weights @ torch.tensor(paged_attention_shown.VALUES, dtype=torch.float64)
+    np.testing.assert_allclose([a / visits[-1].total for a in visits[-1].acc], expected, rtol=1e-12)
+    assert [v.physical for v in visits] == [3, 3, 1, 1, 4]
+
+
+def test_decode_timer_covers_all_readings():
+    shape = make_config(2, 1, 8)
+    times = DecodeTimer(2, 64, torch.float32, "cpu", shape=shape).measure(32, repeats=2)
+    assert times.kv_bytes == 2 * 2 * 32 * 8 * 4 and times.copy > 0 and times.gather > 0
+    assert (times.in_place is not None) == (paged_attention.paged_decode is not None)
+    assert DecodeTimer(2, 64, torch.float16, "cpu", shape=shape).measure(64, repeats=1).in_place is None
+    with pytest.raises(ValueError, match="context 48 does not divide 64"):
+        DecodeTimer(2, 64, torch.float32, "cpu", shape=shape).measure(48)
+
+
+@pytest.mark.parametrize("kernel", [pytest.param(True, marks=needs_kernel), False])
+def test_script(tmp_path, monkeypatch, kernel, capsys):
+    if not kernel:
+        for module in (paged_attention, paged_attention_shown, decode_timing):
+            monkeypatch.setattr(module, "paged_decode", None)
+    dtype = "float32" if kernel else "bfloat16"
+    assert (
+        paged_attention.main(
+            ["--device", "cpu", "--quick", "--dtype", dtype, "--json", str(tmp_path / "r.json")]
+        )
+        == 0
+    )
+    report = json.loads((tmp_path / "r.json").read_text())
+    found = {p["claim"]: p for p in report["predictions"]}
+    structural = {
+        "online-softmax-shrink",
+        "online-softmax-rescales",
+        "online-softmax-exact",
+        "readings-agree",
+    }
+    assert {c for c, p in found.items() if p["kind"] == "structure"} == structural | {"unused-cannot-matter"}
+    assert found["copy-against-attend"]["kind"] == "timing"
+    assert ("scattered-against-ordered" in found) == kernel
+    assert ("without numba" in capsys.readouterr().out) == (not kernel)
+    for name in ("paged_attention_walk", "paged_attention_cost"):
+        assert (tmp_path / "outputs" / f"{name}.png").stat().st_size > 10_000
+
+
+def test_script_with_bad_input(capsys):
+    with pytest.raises(SystemExit) as stop:
+        paged_attention.main(["--dtype", "int8"])
+    assert stop.value.code == 2
+    if not torch.cuda.is_available():
+        assert paged_attention.main(["--device", "cuda"]) == 2
+        assert capsys.readouterr().err.splitlines()[-1].startswith("error: no CUDA GPU")

@@ -62,9 +62,7 @@ STOPS = st.lists(st.text(LETTERS, min_size=1, max_size=4), max_size=3)
 def test_stop_strings_are_found_as_by_decoding_everything(text, stop, keep, min_tokens, cut):
     # `cut` splits text at odd places, so that tokens are not those that the tokenizer would choose.
     ids = (
-        TOKENIZER.encode(text[:cut])
-        + [b for b in text[cut : cut + 3].encode()]
-        + TOKENIZER.encode(text[cut + 3 :])
+        TOKENIZER.encode(text[:cut]) + list(text[cut : cut + 3].encode()) + TOKENIZER.encode(text[cut + 3 :])
     )
     ids = [i for i in ids if i < TOKENIZER.vocab_size]
     params = SamplingParams(stop=stop, include_stop_str_in_output=keep, min_tokens=min_tokens, max_tokens=100)

@@ -143,21 +143,22 @@ def test_where_time_goes_story(monkeypatch, capsys, draft):
 
 needs_packing = pytest.mark.skipif(
     not can_pack(Transformer.from_pretrained("tales-draft", dtype="bfloat16")),
-    reason="this processor or torch cannot pack 16-bit weights",
+    reason="this processor or torch cannot pack weights",
 )
 
 
 @needs_packing
 @pytest.mark.parametrize("rows", [1, 3, 64, 200])
 @pytest.mark.parametrize("bias", [True, False])
-def test_packed_linear_agrees_with_float64(rows, bias):
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.bfloat16, 1 / 256), (torch.float32, 1e-6)])
+def test_packed_linear_agrees_with_float64(rows, bias, dtype, digits):
     torch.manual_seed(rows)
-    linear = torch.nn.Linear(96, 130, bias=bias).bfloat16()
-    x = torch.randn(rows, 96).bfloat16()
+    linear = torch.nn.Linear(96, 130, bias=bias).to(dtype)
+    x = torch.randn(rows, 96).to(dtype)
     exact = x.double() @ linear.weight.double().T + (linear.bias.double() if bias else 0)
     out = PackedLinear(linear.weight, linear.bias)(x)
-    assert out.dtype == torch.bfloat16
-    assert (out.double() - exact).abs().max() <= exact.abs().max() / 256  # bfloat16 keeps 8 bits
+    assert out.dtype == dtype
+    assert (out.double() - exact).abs().max() <= exact.abs().max() * digits
 
 
 @needs_packing

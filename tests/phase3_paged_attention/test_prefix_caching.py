@@ -1,0 +1,170 @@
+"""A prefix cache may change what is computed, never what comes out."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from phase2_attention_kvcache.blocks import ModelConfig
+from phase2_attention_kvcache.generation import generate_cached
+from phase2_attention_kvcache.transformer import Transformer
+from phase3_paged_attention import prefix_caching
+from phase3_paged_attention.prefix_caching import PrefixServer, common_prefix
+from phase3_paged_attention.prefix_caching_shown import hit_rate, long_text, share_that_gives
+
+VOCABULARY = 61
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = ModelConfig(
+        name="test", family="llama", vocab_size=VOCABULARY, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2,
+        head_dim=8, d_ff=48, max_context=128, tied=False, attention_bias=False, mlp_bias=False,
+    )  # fmt: skip
+    model = Transformer.random(config)
+    for parameter in model.parameters():  # weights large enough that what came before decides what comes next
+        if parameter.ndim == 2:
+            parameter *= 10
+    return model
+
+
+beginnings = st.integers(0, 3)
+requests = st.lists(
+    st.tuples(
+        beginnings, st.integers(0, 60), st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20)
+    ),
+    min_size=2,
+    max_size=8,
+)
+
+
+@given(
+    requests=requests,
+    block_size=st.sampled_from([1, 3, 4, 16]),
+    spare=st.integers(0, 60),
+    new=st.integers(1, 6),
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_tokens_are_those_of_a_cache_for_one(model, requests, block_size, spare, new):
+    """Four beginnings, cut anywhere, own ends, and a cache of any size, down to one that always evicts."""
+    texts = [
+        torch.randint(0, VOCABULARY, (60,), generator=torch.Generator().manual_seed(i)).tolist()
+        for i in range(4)
+    ]
+    prompts = [texts[b][:cut] + end for b, cut, end in requests]
+    longest = max(map(len, prompts)) + new
+    server = PrefixServer(model, -(-longest // block_size) + 1 + spare // block_size, block_size)
+    server.kv_cache.data.fill_(float("nan"))
+    for prompt in prompts:
+        expected = generate_cached(model, prompt, new)
+        served = server.serve(prompt, new)
+        assert served.token_ids == expected.token_ids
+        assert served.hit_tokens + served.computed_tokens == expected.computed_tokens
+        assert served.hit_tokens % block_size == 0 and served.hit_tokens < len(prompt)
+        server.manager.check_integrity()
+        assert server.manager.num_free_blocks == server.manager.num_blocks - 1
+
+
+@given(a=st.lists(st.integers(0, 2), max_size=12), b=st.lists(st.integers(0, 2), max_size=12))
+def test_common_prefix(a, b):
+    n = common_prefix(a, b)
+    assert a[:n] == b[:n] and (n == min(len(a), len(b)) or a[n] != b[n])
+
+
+@given(
+    first=st.lists(st.integers(0, 2), min_size=1, max_size=40),
+    second=st.lists(st.integers(0, 2), min_size=1, max_size=40),
+)
+@settings(max_examples=40, deadline=None)
+def test_with_room_enough_all_whole_blocks_of_the_common_beginning_are_found(model, first, second):
+    server = PrefixServer(model, 40, 4)
+    server.serve(first)
+    assert server.serve(second).hit_tokens == min(common_prefix(first, second), len(second) - 1) // 4 * 4
+
+
+def test_without_the_cache_everything_is_computed(model):
+    server = PrefixServer(model, 20, 4, enable_prefix_caching=False)
+    for _ in range(2):
+        served = server.serve(list(range(30)), 5)
+        assert (served.hit_tokens, served.computed_tokens) == (0, 34)
+
+
+def test_a_step_that_failed_leaves_no_wrong_blocks_behind(model, monkeypatch):
+    server, prompt = PrefixServer(model, 20, 4), list(range(30))
+    expected = generate_cached(model, prompt, 5).token_ids
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "_step", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
+        with pytest.raises(RuntimeError, match="out of memory"):
+            server.serve(prompt, 5)
+    server.manager.check_integrity()
+    server.kv_cache.data.fill_(float("nan"))
+    served = server.serve(prompt, 5)
+    assert served.hit_tokens == 0 and served.token_ids == expected
+
+
+@pytest.mark.parametrize(
+    ("prompt", "new", "message"),
+    [
+        ([], 1, "the prompt is empty"),
+        ([VOCABULARY], 1, f"token id {VOCABULARY} is out of range"),
+        ([1] * 128, 1, "context of 128"),
+        ([1] * 41, 1, "41 tokens need 11 blocks, the cache has 10"),
+        ([1] * 30, 12, "41 tokens need 11 blocks"),
+        ([1], 0, "ask for at least 1"),
+    ],
+)
+def test_bad_prompts(model, prompt, new, message):
+    server = PrefixServer(model, 11, 4)
+    with pytest.raises(ValueError, match=message):
+        server.serve(prompt, new)
+    assert (
+        server.serve([1] * 30, 11).token_ids == generate_cached(model, [1] * 30, 11).token_ids
+    )  # 40: just fits
+
+
+def test_hit_rate():
+    turn = [0, 1, 2] * 10
+    assert hit_rate(turn, 4, 100) == pytest.approx(
+        27 * 4 / (30 * 5)
+    )  # all fit: only the first time is a miss
+    assert hit_rate(turn, 4, 10) == 0  # two fit: who comes next was thrown out a moment ago
+    assert hit_rate([0] * 30, 4, 10) == pytest.approx(29 * 4 / (30 * 5))
+    assert hit_rate(turn, 4, 4) == 0  # not even one
+
+
+def test_share_that_gives():
+    assert share_that_gives(0.5, [0, 0.5, 1], [1, 0.6, 0.2]) == pytest.approx(0.625)
+    assert share_that_gives(0.9, [0, 0.5, 1], [1, 1.3, 0.2]) == pytest.approx(
+        0.5625
+    )  # noise that rises is cut off
+
+
+def test_long_text_has_exactly_that_many_tokens():
+    from labkit.models import find_model
+    from phase1_tokens_embeddings.tokenizer import BPETokenizer
+
+    tokenizer = BPETokenizer.from_file(find_model("tales") / "tokenizer.json")
+    short, long = long_text(tokenizer, 100), long_text(tokenizer, 2000)
+    assert len(short) == 100 and len(long) == 2000 and long[:100] == short
+
+
+def test_script(tmp_path):
+    assert prefix_caching.main(["--model", "tales-draft", "--quick", "--json", str(tmp_path / "r.json")]) == 0
+    report = json.loads((tmp_path / "r.json").read_text())
+    found = {p["claim"]: p for p in report["predictions"]}
+    assert found["prefix-ttft"]["kind"] == "timing" and 0 <= found["prefix-ttft"]["measured"] <= 1
+    assert found["prefix-hits"]["measured"] == [0, 384]
+    assert found["prefix-one-letter"]["measured"][0] == 0
+    assert found["prefix-eviction"]["measured"] == 160
+    assert found["prefix-lru-cliff"]["measured"] == 0
+    assert all(p["holds"] for p in found.values() if p["kind"] == "structure")
+    for name in ("prefix_ttft", "prefix_hit_rate"):
+        assert (tmp_path / "outputs" / f"{name}.png").stat().st_size > 10_000
+
+
+def test_script_with_an_unknown_model(capsys):
+    assert prefix_caching.main(["--model", "no-such-model-xyz"]) == 2
+    error = capsys.readouterr().err
+    assert "no-such-model-xyz" in error and error.count("\n") == 1
