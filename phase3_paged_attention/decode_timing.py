@@ -31,7 +31,8 @@ class DecodeTimes:
     Attributes:
         context: tokens of each request.
         kv_bytes: keys and values that every reading has to read.
-        copy: copying all blocks into one row for each request, and nothing else.
+        copy: copying all blocks into rows that are there, and nothing else.
+        fresh_copy: the same, into memory that has to be asked for, as in `gather`.
         gather: copying, then attending with torch.
         contiguous: attending with torch; the rows were there.
         in_place, in_order: the compiled kernel on scattered blocks, and on blocks that happen to lie in order.
@@ -40,6 +41,7 @@ class DecodeTimes:
     context: int
     kv_bytes: int
     copy: float
+    fresh_copy: float
     gather: float
     contiguous: float
     in_place: float | None = None
@@ -92,9 +94,17 @@ class DecodeTimer:
         shape = (self.batch, context, self.config.num_kv_heads, self.config.head_dim)
         blocks_k, blocks_v = self.gathering.data[:, 0]
 
+        flat = scattered.flatten(1).to(self.device)
+        row_k, row_v = (torch.zeros_like(blocks_k[: flat.shape[1]]) for _ in range(2))
+
         def copy(i: int) -> Callable[[], object]:
-            tables = scattered[i].to(self.device)
-            return lambda: (blocks_k[tables], blocks_v[tables])
+            return lambda: (
+                torch.index_select(blocks_k, 0, flat[i], out=row_k),
+                torch.index_select(blocks_v, 0, flat[i], out=row_v),
+            )
+
+        def fresh_copy(i: int) -> Callable[[], object]:
+            return lambda: (blocks_k.index_select(0, flat[i]), blocks_v.index_select(0, flat[i]))
 
         def contiguous(i: int) -> Callable[[], object]:
             # The same memory, seen as long rows.
@@ -113,6 +123,7 @@ class DecodeTimer:
             context,
             2 * self.batch * context * shape[2] * shape[3] * self.q.element_size(),
             fastest(copy),
+            fastest(fresh_copy),
             fastest(self._paged(self.gathering, scattered)),
             fastest(contiguous),
             fastest(self._paged(self.compiled, scattered)) if self.compiled else None,

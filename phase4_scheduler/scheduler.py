@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from labkit.lab import Lab, run_lab
 from phase3_paged_attention.block_manager import BlockCopy, BlockManager
 from phase4_scheduler.queues import FcfsQueue, PriorityQueue, WaitingQueue, urgency
 from phase4_scheduler.requests import Request, RequestStatus
@@ -349,3 +350,17 @@ class Scheduler:
         if num_output == request.max_tokens or len(request.token_ids) >= longest:
             return "length"
         return None
+
+
+def story(lab: Lab) -> None:
+    from phase4_scheduler.scheduler_shown import tell  # which imports this module
+
+    tell(lab)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_lab(story, __doc__, argv=argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -46,7 +46,7 @@ requests = st.lists(
     spare=st.integers(0, 60),
     new=st.integers(1, 6),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_tokens_are_those_of_a_cache_for_one(model, requests, block_size, spare, new):
     """Four beginnings, cut anywhere, own ends, and a cache of any size, down to one that always evicts."""
     texts = [

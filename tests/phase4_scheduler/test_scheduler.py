@@ -1,0 +1,584 @@
+"""The scheduler without a model: nothing may leak whatever comes, and the corner cases that real engines got wrong."""
+
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from phase2_attention_kvcache.sampling_params import SamplingParams
+from phase3_paged_attention.block_manager import BlockManager
+from phase4_scheduler import scheduler as scheduler_module
+from phase4_scheduler.queues import FcfsQueue, PriorityQueue
+from phase4_scheduler.requests import Request, RequestStatus
+from phase4_scheduler.scheduler import Scheduler, SchedulerConfig
+
+STOP = 7
+
+
+def make(num_blocks=10, block_size=4, caching=True, swap=0, **config):
+    manager = BlockManager(num_blocks, block_size, caching, swap)
+    return Scheduler(SchedulerConfig(**config), manager)
+
+
+def request(name, prompt, max_tokens=5, **fields):
+    params = SamplingParams(max_tokens=max_tokens, stop_token_ids=[STOP], n=fields.pop("n", 1))
+    prompt = [100 + i for i in range(prompt)] if isinstance(prompt, int) else prompt
+    return Request(name, prompt, params, **fields)
+
+
+def step(scheduler, token=None):
+    """One step; every request that is all computed gets `token` (or a different one for each place)."""
+    output = scheduler.schedule()
+    tokens = [(token or 1000 + len(s.request.token_ids)) if s.samples else None for s in output.scheduled]
+    finished = scheduler.update(output, tokens)
+    scheduler.block_manager.check_integrity()
+    return output, finished
+
+
+def run(scheduler, most=500):
+    for _ in range(most):
+        if not scheduler.has_requests:
+            return
+        step(scheduler)
+    pytest.fail(f"still not done after {most} steps: {list(scheduler.waiting)} {scheduler.running}")
+
+
+def counts(output):
+    return {s.request.request_id: s.num_tokens for s in output.scheduled}
+
+
+def assert_free(scheduler):
+    manager = scheduler.block_manager
+    manager.check_integrity()
+    assert manager.num_free_blocks == manager.num_blocks - 1 and scheduler._seats == 0
+    assert not scheduler.running and not len(scheduler.waiting)
+    assert len(manager._free_slots) == manager.num_swap_blocks
+
+
+# ---------------------------------------------------------------------- whatever comes
+
+
+class Life(RuleBasedStateMachine):
+    """Requests come, grow, fork, stop, are aborted, fail and make room; and a shadow memory remembers what was
+    really computed, so that nobody is ever given a block that holds something else."""
+
+    @initialize(
+        blocks=st.integers(6, 24),
+        block_size=st.sampled_from([1, 2, 4, 5]),
+        caching=st.booleans(),
+        swap=st.sampled_from([0, 0, 3, 20]),
+        policy=st.sampled_from(["fcfs", "priority"]),
+        seats=st.integers(1, 6),
+        budget=st.integers(1, 30),
+        threshold=st.sampled_from([0, 0, 3]),
+        chunked=st.sampled_from([True, True, False]),
+    )
+    def start(self, blocks, block_size, caching, swap, policy, seats, budget, threshold, chunked):
+        self.manager = BlockManager(blocks, block_size, caching, swap)
+        self.scheduler = Scheduler(
+            SchedulerConfig(
+                max_num_seqs=seats, max_num_batched_tokens=budget, max_model_len=40, chunked_prefill=chunked,
+                long_prefill_token_threshold=threshold, policy=policy,
+                preemption="swap" if swap else "recompute",
+            ),
+            self.manager,
+        )  # fmt: skip
+        self.alive, self.number = {}, 0
+        self.memory = {}  # (block, place in it) -> all tokens up to and including the one stored there
+        self.swapped = {}  # (swap slot, place in it) -> the same
+
+    @rule(
+        length=st.integers(1, 30),
+        shared=st.integers(0, 20),
+        max_tokens=st.integers(1, 12),
+        n=st.sampled_from([1, 1, 1, 2, 3]),
+        priority=st.integers(0, 2),
+    )
+    def add(self, length, shared, max_tokens, n, priority):
+        self.number += 1
+        prompt = [10 + i if i < shared else 1000 + self.number for i in range(length)]
+        item = request(
+            str(self.number), prompt, max_tokens, n=n, arrival_time=float(self.number), priority=priority
+        )
+        config, manager = self.scheduler.config, self.manager
+        stored = length + max_tokens - 1
+        fits = (
+            length < 40
+            and n <= config.max_num_seqs
+            and min(stored, 39) <= (manager.num_blocks - 1) * manager.block_size
+            and (config.chunked_prefill or min(stored, 39) <= config.max_num_batched_tokens)
+        )
+        try:
+            self.scheduler.add(item)
+        except ValueError:
+            assert not fits
+        else:
+            assert fits
+            self.alive[item.request_id] = item
+
+    @rule(
+        steps=st.integers(1, 6), stop=st.integers(0, 9), fault=st.sampled_from([None] * 8 + ["back", "error"])
+    )
+    def steps(self, steps, stop, fault):
+        for i in range(steps):
+            self.one_step(stop == i, fault if i == 0 else None)
+
+    @rule(choice=st.integers(0, 99))
+    def abort(self, choice):
+        if self.alive:
+            item = sorted(self.alive.values(), key=lambda r: r.request_id)[choice % len(self.alive)]
+            self.scheduler.finish(item, "abort")
+            self.scheduler.finish(item, "abort")  # twice is as good as once
+            del self.alive[item.request_id]
+
+    def one_step(self, stop=False, fault=None):
+        scheduler, config, size = self.scheduler, self.scheduler.config, self.manager.block_size
+        output = scheduler.schedule()
+        assert output.num_batched_tokens == sum(s.num_tokens for s in output.scheduled)
+        assert output.num_batched_tokens <= config.max_num_batched_tokens
+        assert len({id(s.request) for s in output.scheduled}) == len(output.scheduled)
+        assert not {id(r) for r in output.preempted} & {id(s.request) for s in output.scheduled}
+        for kind, source, target in output.copies:
+            old, new = {
+                "copy": (self.memory, self.memory), "out": (self.memory, self.swapped), "in": (self.swapped, self.memory)
+            }[kind]  # fmt: skip
+            for place in range(size):
+                new[target, place] = old.get((source, place))
+        if fault == "back" and output.scheduled:  # as after Ctrl-C: nothing was computed
+            for s in reversed(output.scheduled):
+                scheduler.restart(s.request)
+            for r in output.preempted:
+                self.manager.free(r.block_table)
+                r.num_computed_tokens = 0
+            return
+        for s in output.scheduled:  # all is written before anything is read
+            for t in range(s.num_computed, s.num_computed + s.num_tokens):
+                slot = s.request.block_table.block_ids[t // size], t % size
+                self.memory[slot] = tuple(s.request.token_ids[: t + 1])
+        for s in output.scheduled:
+            for t in range(s.num_computed + s.num_tokens):
+                slot = s.request.block_table.block_ids[t // size], t % size
+                assert self.memory.get(slot) == tuple(s.request.token_ids[: t + 1]), (s.request, t)
+        if fault == "error" and output.scheduled:
+            victim = output.scheduled[-1].request
+            self.manager.uncache(victim.block_table)
+            scheduler.finish(victim, "error")
+        for s in list(output.scheduled):
+            parent = s.request
+            while s.samples and parent.num_seats > 1 and not parent.finished:
+                self.number += 1
+                child = Request(
+                    f"{parent.request_id}#{self.number}", parent.prompt_token_ids, parent.params,
+                    parent.arrival_time, parent.priority,
+                )  # fmt: skip
+                scheduler.fork(output, parent, child)
+                self.alive[child.request_id] = child
+        tokens = []
+        for i, s in enumerate(output.scheduled):
+            token = STOP if stop and i % 2 == 0 else 2000 + i
+            tokens.append(token if s.samples else None)
+        before = {s.request.request_id: list(s.request.token_ids) for s in output.scheduled}
+        finished = scheduler.update(output, tokens)
+        for s, token in zip(output.scheduled, tokens, strict=True):
+            grown = token is not None and s.request.finish_reason != "error"
+            assert s.request.token_ids == before[s.request.request_id] + ([token] if grown else [])
+        for item in finished:
+            assert item.finish_reason in ("stop", "length")
+            assert len(item.output_token_ids) <= item.max_tokens
+        self.alive = {k: r for k, r in self.alive.items() if not r.finished}
+
+    @invariant()
+    def books(self):
+        if not hasattr(self, "scheduler"):
+            return
+        scheduler = self.scheduler
+        self.manager.check_integrity()
+        running, waiting = scheduler.running, list(scheduler.waiting)
+        assert len({id(r) for r in running + waiting}) == len(running) + len(waiting)
+        assert {r.request_id for r in running + waiting} == set(self.alive)
+        assert sum(r.num_seats for r in running) == scheduler._seats <= scheduler.config.max_num_seqs
+        for r in running:
+            assert r.status is RequestStatus.RUNNING and r.num_computed_tokens <= r.num_tokens
+            assert len(r.block_table.blocks) == self.manager.blocks_for(r.num_computed_tokens)
+        for r in waiting:
+            assert r.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+            assert not r.block_table.blocks
+            assert r.num_computed_tokens == 0 or r.block_table.swap_slots
+
+    def teardown(self):
+        """Nobody new comes: now everybody must get to the end, and leave nothing behind."""
+        if not hasattr(self, "scheduler"):
+            return
+        for _ in range(3000):
+            if not self.scheduler.has_requests:
+                break
+            self.one_step()
+            self.books()
+        assert not self.alive, "somebody starves"
+        assert_free(self.scheduler)
+
+
+Life.TestCase.settings = settings(
+    max_examples=120,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestLife = Life.TestCase
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+@pytest.mark.parametrize("swap", [0, 10])
+def test_nobody_starves_while_others_keep_coming(policy, swap):
+    """First come, first served: no request waits for one that came 20 places later."""
+    rng = random.Random(1)
+    scheduler = make(
+        num_blocks=14, swap=swap, max_num_seqs=4, max_num_batched_tokens=16, policy=policy,
+        preemption="swap" if swap else "recompute",
+    )  # fmt: skip
+    items = []
+    for i in range(300):
+        items.append(request(str(i), rng.randint(1, 20), rng.randint(1, 20), arrival_time=i))
+        scheduler.add(items[-1])
+        for _ in range(rng.randint(1, 8)):
+            step(scheduler)
+        late = [r for r in items[:-60] if not r.finished]
+        assert policy == "priority" or not late or len(scheduler.waiting) > 40
+    run(scheduler, 5000)
+    assert scheduler.num_preemptions > 20
+    assert all(r.finish_reason == "length" and len(r.output_token_ids) == r.max_tokens for r in items)
+    assert_free(scheduler)
+
+
+# ---------------------------------------------------------------------- prefix hits
+
+
+def test_a_prompt_that_is_cached_entirely_computes_its_last_block_again():
+    scheduler = make()
+    scheduler.add(request("a", 8, 1))
+    run(scheduler)
+    scheduler.add(request("b", 8, 1))
+    output, _ = step(scheduler)
+    assert counts(output) == {"b": 4}  # not 0, and not 1: blocks are hit whole
+    assert output.scheduled[0].num_computed == 4 and output.scheduled[0].request.num_cached_tokens == 4
+    assert_free(scheduler)
+
+
+def test_a_hit_on_the_very_blocks_that_the_allocation_would_evict():
+    """All free blocks are cached ones: those that are hit must not be taken as new ones."""
+    scheduler = make(num_blocks=4, max_model_len=13)
+    scheduler.add(request("a", 12, 1))  # fills the whole cache with its names
+    run(scheduler)
+    scheduler.add(request("b", [*range(100, 108), 1, 2, 3, 4], 1))
+    output = scheduler.schedule()
+    table = output.scheduled[0].request.block_table
+    assert counts(output) == {"b": 4} and len(set(table.block_ids)) == 3
+    assert table.block_ids[:2] == [1, 2]  # a's first two
+    scheduler.update(output, [5])
+    assert_free(scheduler)
+
+
+def test_two_that_come_in_one_step_share_what_the_first_is_about_to_fill():
+    scheduler = make()
+    scheduler.add(request("a", 10, 1))
+    scheduler.add(request("b", 10, 1))
+    output = scheduler.schedule()
+    assert counts(output) == {"a": 10, "b": 2}
+    a, b = (s.request.block_table.block_ids for s in output.scheduled)
+    assert a[:2] == b[:2] and a[2] != b[2]
+
+
+def test_reuse_prefix_off_computes_everything():
+    scheduler = make()
+    scheduler.add(request("a", 8, 1))
+    run(scheduler)
+    scheduler.add(request("b", 8, 1, reuse_prefix=False))
+    assert counts(step(scheduler)[0]) == {"b": 8}
+
+
+# ---------------------------------------------------------------------- preemption
+
+
+def two_that_do_not_fit(**config):
+    """Both are admitted; when both have written, there is a block too few."""
+    scheduler = make(num_blocks=6, max_model_len=21, **config)
+    first, second = request("1", 8, 7, arrival_time=1), request("2", [5] * 8, 12, arrival_time=2, priority=1)
+    scheduler.add(first)
+    scheduler.add(second)
+    while not scheduler.num_preemptions:
+        output, _ = step(scheduler)
+    return scheduler, first, second, output
+
+
+def test_the_last_to_come_makes_room_and_hits_its_own_blocks_later():
+    scheduler, _first, second, output = two_that_do_not_fit()
+    assert output.preempted == [second] and counts(output) == {"1": 1}
+    assert second.status is RequestStatus.PREEMPTED and second.num_computed_tokens == 0
+    assert list(scheduler.waiting) == [second]
+    answer = list(second.output_token_ids)
+    while second.status is not RequestStatus.RUNNING:
+        output, _ = step(scheduler)
+    came_back = next(s for s in output.scheduled if s.request is second)
+    assert came_back.num_computed > 0  # something of it was still in the cache
+    assert came_back.num_computed + came_back.num_tokens == 8 + len(answer)
+    assert second.output_token_ids[: len(answer)] == answer
+    assert second.num_cached_tokens == 0  # that counts the first admission only
+    run(scheduler)
+    assert len(second.output_token_ids) == 12
+    assert_free(scheduler)
+
+
+def test_swapped_out_and_in_nothing_is_computed_twice():
+    scheduler, _, second, output = two_that_do_not_fit(swap=6, preemption="swap")
+    assert [c.kind for c in output.copies] == ["out"] * len(second.block_table.swap_slots)
+    computed = second.num_computed_tokens
+    assert computed >= 8
+    while second.status is not RequestStatus.RUNNING:
+        output, _ = step(scheduler)
+    came_back = next(s for s in output.scheduled if s.request is second)
+    assert (came_back.num_computed, came_back.num_tokens) == (computed, 1)
+    assert {"in"} == {c.kind for c in output.copies}
+    run(scheduler)
+    assert_free(scheduler)
+
+
+@pytest.mark.parametrize("when", ["waiting", "running", "preempted", "swapped"])
+def test_abort_in_every_state(when):
+    if when in ("waiting", "running"):
+        scheduler = make(max_num_seqs=1)
+        first, second = request("1", 8), request("2", 8)
+        scheduler.add(first)
+        scheduler.add(second)
+        step(scheduler)
+        victim = second if when == "waiting" else first
+    else:
+        swap = dict(swap=6, preemption="swap") if when == "swapped" else {}
+        scheduler, first, victim, _ = two_that_do_not_fit(**swap)
+        assert bool(victim.block_table.swap_slots) == (when == "swapped")
+    scheduler.finish(victim, "abort")
+    scheduler.block_manager.check_integrity()
+    assert victim.finish_reason == "abort" and not victim.block_table.blocks
+    other = first if victim is not first else second
+    run(scheduler)
+    assert other.finish_reason == "length"
+    assert_free(scheduler)
+
+
+def test_a_victim_of_the_priority_policy_may_be_in_this_step_already():
+    """Its tokens go back to the budget; and the block that it was to fill holds nothing, whatever its name says."""
+    scheduler = make(num_blocks=6, max_model_len=20, policy="priority")
+    low = request("low", 7, 12, priority=5, arrival_time=1)
+    high = request("high", [3] * 8, 12, priority=0, arrival_time=2)
+    scheduler.add(low)
+    step(scheduler)
+    scheduler.add(high)  # from now on: low stands before high in `running`
+    step(scheduler)
+    while not scheduler.num_preemptions:
+        output, _ = step(scheduler)
+    assert [r.request_id for r in output.preempted] == ["low"]
+    assert counts(output) == {"high": 1} and output.num_batched_tokens == 1
+    run(scheduler)
+    assert_free(scheduler)
+
+
+def test_a_name_without_content_is_not_hit():
+    """As before, arranged so that the victim fills a block in the very step that sends it away."""
+    manager = BlockManager(5, 4)
+    scheduler = Scheduler(SchedulerConfig(max_model_len=20, policy="priority"), manager)
+    low = request("low", 7, 2, priority=5, arrival_time=1)
+    high = request("high", [3] * 7, 9, priority=0, arrival_time=2)
+    scheduler.add(low)
+    scheduler.add(high)
+    output = scheduler.schedule()
+    assert [s.request.request_id for s in output.scheduled] == ["high", "low"]
+    scheduler.update(output, [50, 60])
+    scheduler.running.reverse()  # low first: it is scheduled, then high asks for a block
+    high.append(51)  # which needs a third block now
+    output = scheduler.schedule()
+    assert [r.request_id for r in output.preempted] == ["low"]
+    assert [s.request.request_id for s in output.scheduled] == ["high"]
+    assert len(manager.match_prefix(low.block_table, [*low.token_ids, 1])) == 1  # 4 of its 8 were computed
+
+
+def test_two_finish_in_the_step_in_which_a_third_is_preempted():
+    scheduler = make(num_blocks=7, max_model_len=20)
+    a, b = request("a", 8, 1 + 1), request("b", [5] * 8, 1 + 1)
+    c = request("c", [6] * 8, 9)
+    for item in (a, b, c):
+        scheduler.add(item)
+    step(scheduler)
+    output = scheduler.schedule()
+    assert [r.request_id for r in output.preempted] == ["c"]
+    finished = scheduler.update(output, [1, 2])
+    assert finished == [a, b]
+    scheduler.block_manager.check_integrity()
+    run(scheduler)
+    assert len(c.output_token_ids) == 9
+    assert_free(scheduler)
+
+
+def test_forked_answers_are_preempted_one_by_one():
+    scheduler = make(num_blocks=8, max_model_len=20, max_num_seqs=3)
+    parent = request("p", 6, 12, n=3)
+    scheduler.add(parent)
+    output = scheduler.schedule()
+    children = [Request(f"p#{i}", parent.prompt_token_ids, parent.params) for i in (1, 2)]
+    for child in children:
+        scheduler.fork(output, parent, child)
+    scheduler.update(output, [500, 501, 502])
+    assert scheduler._seats == 3 and scheduler.block_manager.num_free_blocks == 7 - 2
+    run(scheduler)
+    assert scheduler.num_preemptions > 0
+    assert all(len(r.output_token_ids) == 12 for r in [parent, *children])
+    assert_free(scheduler)
+
+
+# ---------------------------------------------------------------------- limits
+
+
+def test_oversized_requests_are_refused_on_arrival_and_leave_nothing():
+    scheduler = make(num_blocks=5, max_model_len=30, max_num_seqs=2)
+    for item, message in [
+        (request("a", 30), "the prompt has 30 tokens, the context holds 30"),
+        (request("b", 10, 8), "10 prompt tokens and an answer of 8 do not fit the KV cache of 16 tokens"),
+        (request("c", 10, None), "10 prompt tokens and an answer of 20 do not fit"),
+        (request("d", 1, n=3), "n is 3: at most max_num_seqs, 2"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            scheduler.add(item)
+        assert_free(scheduler)
+    scheduler.add(request("fits", 10, 7))  # 17 tokens, the last of which is never stored
+    run(scheduler)
+    assert_free(scheduler)
+
+
+def test_without_chunks_a_prompt_waits_for_a_step_of_its_own():
+    scheduler = make(num_blocks=30, chunked_prefill=False, max_num_batched_tokens=10, max_model_len=40)
+    with pytest.raises(ValueError, match="12 tokens are over the budget of 10"):
+        scheduler.add(request("no", 6, 6))
+    for name, length in [("a", 6), ("b", [1] * 7), ("c", [2])]:
+        scheduler.add(request(name, length, 2))
+    assert counts(step(scheduler)[0]) == {"a": 6}  # b does not fit beside it, and c does not jump the queue
+    assert counts(step(scheduler)[0]) == {"a": 1, "b": 7, "c": 1}
+    run(scheduler)
+
+
+def test_a_long_prompt_gets_what_the_others_leave():
+    scheduler = make(num_blocks=40, max_num_batched_tokens=8, max_model_len=60)
+    scheduler.add(request("short", 3, 9))
+    step(scheduler)
+    scheduler.add(request("long", [1] * 20, 2))
+    assert [counts(step(scheduler)[0]) for _ in range(4)] == [
+        {"short": 1, "long": 7}, {"short": 1, "long": 7}, {"short": 1, "long": 6}, {"short": 1, "long": 1},
+    ]  # fmt: skip
+
+
+def test_the_threshold_counts_only_in_company():
+    scheduler = make(num_blocks=40, long_prefill_token_threshold=4, max_model_len=60)
+    scheduler.add(request("a", 12, 3))
+    assert counts(step(scheduler)[0]) == {"a": 12}
+    scheduler.add(request("b", [1] * 12, 3))
+    assert counts(step(scheduler)[0]) == {"a": 1, "b": 4}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "max_tokens", "max_model_len", "reason", "number"),
+    [
+        ([1, 1, 1, STOP], 9, 40, "stop", 4),  # the stop token is the one that fills a block (4 + 4 = 8)
+        ([1, STOP], 2, 40, "stop", 2),  # at the last token that is allowed, a stop is a stop
+        ([1, 1, 1], 3, 40, "length", 3),
+        ([1, 1, 1, 1], 4, 8, "length", 4),  # max_tokens and max_model_len together
+        ([1, 1, 1, 1], None, 8, "length", 4),
+        ([1, 1, 1, STOP], 4, 8, "stop", 4),
+    ],
+)
+def test_how_an_answer_ends(tokens, max_tokens, max_model_len, reason, number):
+    scheduler = make(num_blocks=20, max_model_len=max_model_len)
+    item = request("a", 4, max_tokens)
+    scheduler.add(item)
+    for token in tokens:
+        assert not item.finished
+        step(scheduler, token)
+    assert (item.finish_reason, len(item.output_token_ids)) == (reason, number)
+    assert item.stop_reason == (STOP if reason == "stop" else None)
+    assert_free(scheduler)
+
+
+def test_a_failed_allocation_leaves_every_count_untouched():
+    scheduler = make(num_blocks=6, max_model_len=20)
+    scheduler.add(request("a", 12, 9))
+    step(scheduler)
+    scheduler.add(
+        request("b", [*range(100, 108), 1, 2, 3, 4, 5], 5)
+    )  # 8 of a's tokens, and 2 blocks of its own
+    manager = scheduler.block_manager
+    scheduler.block_manager.allocator.take()  # somebody holds one more
+    before = (
+        manager.num_free_blocks,
+        [b.ref_count for b in manager.allocator.blocks],
+        list(scheduler.waiting),
+    )
+    output = scheduler.schedule()
+    assert "b" not in counts(output)
+    after = (
+        manager.num_free_blocks,
+        [b.ref_count for b in manager.allocator.blocks],
+        list(scheduler.waiting),
+    )
+    grown = manager.num_free_blocks - before[0]  # a itself took its next block
+    assert grown == -1 and sum(after[1]) == sum(before[1]) + 1 and after[2] == before[2]
+    assert scheduler._seats == 1 and not scheduler.waiting.head().block_table.blocks
+
+
+def test_seats_are_never_exceeded():
+    scheduler = make(num_blocks=100, max_num_seqs=3)
+    for i in range(8):
+        scheduler.add(request(str(i), [i] * 2, 3))
+    for _ in range(3):
+        assert len(step(scheduler)[0].scheduled) == 3
+    run(scheduler)
+
+
+def test_policies_choose_their_queue_and_order():
+    assert type(make().waiting) is FcfsQueue and type(make(policy="priority").waiting) is PriorityQueue
+    scheduler = make(policy="priority", max_num_seqs=1)
+    for name, priority in [("a", 2), ("b", 0), ("c", 1)]:
+        scheduler.add(request(name, [1], 1, priority=priority))
+    assert [next(iter(counts(step(scheduler)[0]))) for _ in range(3)] == ["b", "c", "a"]
+
+
+def test_an_empty_scheduler_decides_nothing():
+    output = make().schedule()
+    assert (output.scheduled, output.preempted, output.copies, output.num_batched_tokens) == ([], [], [], 0)
+
+
+def test_a_request_needs_a_token_and_shows_itself():
+    with pytest.raises(ValueError, match="the prompt is empty"):
+        Request("a", [], SamplingParams())
+    assert repr(request("a", 3)) == "Request('a', waiting, 0/3 computed)"
+
+
+# ---------------------------------------------------------------------- the script
+
+
+def test_the_story(tmp_path, capsys):
+    assert scheduler_module.main(["--json", str(tmp_path / "report.json")]) == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert {p["claim"] for p in report["predictions"]} >= {"shared-budget", "preempted", "urgent"}
+    assert all(p["holds"] for p in report["predictions"])
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_script_refuses_what_it_does_not_know():
+    done = subprocess.run(
+        [sys.executable, "-m", "phase4_scheduler.scheduler", "--model", "tales"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and "unrecognized arguments" in done.stderr and "Traceback" not in done.stderr
