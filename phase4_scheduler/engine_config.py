@@ -1,0 +1,54 @@
+"""The settings of an engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from labkit.machine import memory_bytes
+from phase1_tokens_embeddings.memory_math import kv_per_token
+from phase2_attention_kvcache.transformer import Transformer
+
+MEMORY_SHARE = 0.3  # of the machine's memory for keys and values, unless num_blocks says otherwise
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """All settings of an engine. Those it shares with `SchedulerConfig` mean the same.
+
+    Attributes:
+        num_blocks: blocks of the KV cache; None: as many as all running requests could ever need, within
+            30% of the memory.
+        block_size: tokens a block.
+        max_model_len: most tokens of a request; None: the model's context.
+        num_swap_blocks: blocks of main memory for preempted requests (preemption="swap").
+        seed: for requests that have no seed of their own.
+    """
+
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    num_blocks: int | None = None
+    block_size: int = 16
+    max_model_len: int | None = None
+    enable_prefix_caching: bool = True
+    chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    policy: str = "fcfs"
+    preemption: str = "recompute"
+    num_swap_blocks: int = 0
+    seed: int = 0
+
+
+def default_num_blocks(model: Transformer, config: EngineConfig, longest: int) -> int:
+    """Enough for `max_num_seqs` requests of full length, if the memory holds them; never too few for one."""
+    if config.block_size < 1:
+        raise ValueError(f"block_size is {config.block_size}: a block holds at least 1 token")
+    blocks_each = -(-longest // config.block_size)
+    wanted = config.max_num_seqs * blocks_each
+    if model.device.type == "cuda":
+        available = torch.cuda.mem_get_info()[0] * 0.9
+    else:
+        available = (memory_bytes() or 8 * 2**30) * MEMORY_SHARE
+    block_bytes = config.block_size * kv_per_token(model.config, model.dtype.itemsize)
+    return max(blocks_each, min(wanted, int(available // block_bytes))) + 1
