@@ -310,18 +310,21 @@ class PagedKVCache:
         """What the gather needs: which slot holds which token, and which places are padding."""
         device = self.data.device
         places = torch.arange(tables.shape[1] * self.block_size, device=device)
-        self._padded_tables = torch.from_numpy(tables).long().to(device)
+        self._padded_tables = torch.from_numpy(tables).flatten().to(device)
         holds_token = places < torch.tensor(lens, device=device)[:, None]  # [B, places]
         self._padded_mask = holds_token[:, None, None, :]
         self._padding = (~holds_token).flatten().nonzero()[:, 0]
 
     def _gather_padded(self, blocks: Tensor) -> Tensor:
         """[B, num_kv_heads, places, head_dim]: every request's blocks in one row, 0 where there is no token."""
-        rows = blocks[self._padded_tables].flatten(0, 2)  # [B * places, num_kv_heads, head_dim], a copy
+        # (index_select, since blocks[tables] does the same four times as slowly on a CPU.)
+        rows = blocks.index_select(0, self._padded_tables).flatten(
+            0, 1
+        )  # [B * places, num_kv_heads, head_dim]
         # Memory that was never written may hold NaN, which no mask takes away: the mask is added to a score,
         # NaN + (-inf) is NaN; a masked value counts with weight 0, 0 x NaN is NaN. So wipe it.
         rows.index_fill_(0, self._padding, 0)
-        return rows.view(len(self._padded_tables), -1, *rows.shape[1:]).transpose(1, 2)
+        return rows.view(len(self._decode_lens), -1, *rows.shape[1:]).transpose(1, 2)
 
     def _decode_by_gather(self, layer: int, q: Tensor) -> Tensor:
         """Where there is no compiled kernel: copy all blocks together, then attend."""

@@ -403,7 +403,7 @@ def draw_costs(times: Sequence[DecodeTimes], batch: int, dtype: str):
         ax.set_xticks(contexts)
         plain_numbers(ax, "xy" if ax is left else "x")
         ax.tick_params(which="minor", axis="x", length=0)
-    right.legend(loc="upper left")
+    fig.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return fig
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from phase2_attention_kvcache.blocks import Block
 from phase2_attention_kvcache.sampling_params import SamplingParams
 from phase2_attention_kvcache.transformer import Transformer
+from phase3_paged_attention.paged_attention import PagedKVCache
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase4_scheduler.packed_linear import PackedLinear
 
@@ -78,12 +79,16 @@ def watch_engine(engine: LLMEngine) -> StepTimer:
     return timer
 
 
-def decoding_engine(model: Transformer, batch: int, context: int, steps: int) -> LLMEngine:
+def decoding_engine(
+    model: Transformer, batch: int, context: int, steps: int, use_kernel: bool = True
+) -> LLMEngine:
     """An engine in which `batch` requests of `context` tokens are about to decode.
 
     Their prompts are not computed: keys and values are noise, since speed does not depend on them.
+    `use_kernel`: see `PagedKVCache`.
     """
     length = context + steps + 8
+    num_blocks = batch * -(-length // 16) + 1
     engine = LLMEngine(
         model,
         None,
@@ -91,9 +96,10 @@ def decoding_engine(model: Transformer, batch: int, context: int, steps: int) ->
             max_num_seqs=batch,
             max_num_batched_tokens=batch * length,
             max_model_len=length,
-            num_blocks=batch * -(-length // 16) + 1,
+            num_blocks=num_blocks,
             enable_prefix_caching=False,
         ),
+        kv_cache=PagedKVCache(model.config, num_blocks, 16, model.dtype, model.device, use_kernel=use_kernel),
     )
     engine.runner.kv_cache.data.normal_()
     params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=steps + 4)

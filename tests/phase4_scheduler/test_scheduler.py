@@ -388,21 +388,23 @@ def test_a_victim_of_the_priority_policy_may_be_in_this_step_already():
 
 def test_a_name_without_content_is_not_hit():
     """As before, arranged so that the victim fills a block in the very step that sends it away."""
-    manager = BlockManager(5, 4)
-    scheduler = Scheduler(SchedulerConfig(max_model_len=20, policy="priority"), manager)
-    low = request("low", 7, 2, priority=5, arrival_time=1)
+    scheduler = make(num_blocks=6, max_model_len=20, max_num_batched_tokens=12, policy="priority")
+    low = request("low", 12, 2, priority=5, arrival_time=1)
     high = request("high", [3] * 7, 9, priority=0, arrival_time=2)
     scheduler.add(low)
     scheduler.add(high)
     output = scheduler.schedule()
-    assert [s.request.request_id for s in output.scheduled] == ["high", "low"]
-    scheduler.update(output, [50, 60])
-    scheduler.running.reverse()  # low first: it is scheduled, then high asks for a block
-    high.append(51)  # which needs a third block now
+    assert counts(output) == {"high": 7, "low": 5}
+    scheduler.update(output, [50, None])
+    scheduler.running.reverse()  # low first: it gets blocks 2 and 3 of its prompt, then high asks for one
+    high.append(51)
     output = scheduler.schedule()
-    assert [r.request_id for r in output.preempted] == ["low"]
-    assert [s.request.request_id for s in output.scheduled] == ["high"]
-    assert len(manager.match_prefix(low.block_table, [*low.token_ids, 1])) == 1  # 4 of its 8 were computed
+    assert [r.request_id for r in output.preempted] == ["low"] and counts(output) == {"high": 2}
+    # 5 of its tokens were computed: one full block. Of the other two high took one.
+    assert len(scheduler.block_manager.match_prefix(low.block_table, low.token_ids)) == 1
+    scheduler.update(output, [52])
+    run(scheduler)
+    assert_free(scheduler)
 
 
 def test_two_finish_in_the_step_in_which_a_third_is_preempted():
