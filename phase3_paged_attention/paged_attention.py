@@ -214,6 +214,7 @@ class PagedKVCache:
             and self.data.device.type == "cpu"
             and dtype in (torch.float32, torch.bfloat16)
         )
+        self._room_for_rows = [self.data.new_empty(0) for _ in range(2)]
         if self._compiled:
             import numba
 
@@ -315,12 +316,16 @@ class PagedKVCache:
         self._padded_mask = holds_token[:, None, None, :]
         self._padding = (~holds_token).flatten().nonzero()[:, 0]
 
-    def _gather_padded(self, blocks: Tensor) -> Tensor:
+    def _gather_padded(self, blocks: Tensor, room: Tensor) -> Tensor:
         """[B, num_kv_heads, places, head_dim]: every request's blocks in one row, 0 where there is no token."""
-        # (index_select, since blocks[tables] does the same four times as slowly on a CPU.)
-        rows = blocks.index_select(0, self._padded_tables).flatten(
-            0, 1
-        )  # [B * places, num_kv_heads, head_dim]
+        # Into rows that are there from the layer before: fresh memory has to be cleared by the system first,
+        # which takes several times as long as the copy itself.
+        size = len(self._padded_tables) * blocks[0].numel()
+        if room.numel() < size:
+            room.resize_(size)
+        rows = room[:size].view(-1, *blocks.shape[1:])
+        torch.index_select(blocks, 0, self._padded_tables, out=rows)
+        rows = rows.flatten(0, 1)  # [B * places, num_kv_heads, head_dim]
         # Memory that was never written may hold NaN, which no mask takes away: the mask is added to a score,
         # NaN + (-inf) is NaN; a masked value counts with weight 0, 0 x NaN is NaN. So wipe it.
         rows.index_fill_(0, self._padding, 0)
@@ -329,7 +334,8 @@ class PagedKVCache:
     def _decode_by_gather(self, layer: int, q: Tensor) -> Tensor:
         """Where there is no compiled kernel: copy all blocks together, then attend."""
         batch, num_heads, head_dim = q.shape
-        keys, values = (self._gather_padded(blocks[layer]) for blocks in (self.k_cache, self.v_cache))
+        keys = self._gather_padded(self.k_cache[layer], self._room_for_rows[0])
+        values = self._gather_padded(self.v_cache[layer], self._room_for_rows[1])
         rows = q.view(batch, self.num_kv_heads, num_heads // self.num_kv_heads, head_dim)
         out = F.scaled_dot_product_attention(rows, keys, values, attn_mask=self._padded_mask)
         return out.reshape(batch, num_heads, head_dim)
