@@ -14,6 +14,8 @@ from phase4_scheduler.scheduler import SchedulerConfig
 from phase4_scheduler.traffic import TrafficRequest, draw_traffic
 from phase4_scheduler.virtual_time import Run, simulate
 
+BLOCK_SIZE = 16  # tokens
+
 
 @dataclass(frozen=True)
 class Server:
@@ -22,7 +24,7 @@ class Server:
     Attributes:
         cost: how long a step takes.
         config: the scheduler's limits.
-        num_blocks: size of the KV cache, in blocks of 16 tokens.
+        num_blocks: size of the KV cache, in blocks of BLOCK_SIZE tokens.
     """
 
     cost: CostModel
@@ -31,14 +33,14 @@ class Server:
 
     @property
     def cache_tokens(self) -> int:
-        return (self.num_blocks - 1) * 16
+        return (self.num_blocks - 1) * BLOCK_SIZE
 
     @property
     def dollars_per_hour(self) -> float | None:
         return self.cost.dollars_per_hour if isinstance(self.cost, ComputedCost) else None
 
     def serve(self, requests: Iterable[TrafficRequest]) -> Run:
-        return simulate(requests, self.config, self.num_blocks, self.cost)
+        return simulate(requests, self.config, self.num_blocks, self.cost, block_size=BLOCK_SIZE)
 
 
 def capacity(server: Server, pattern: str, requests: int, seed: int = 0) -> float:

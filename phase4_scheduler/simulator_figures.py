@@ -44,7 +44,7 @@ def draw_clusters(
     for ax, lengths, name in ((middle, isl, "ISL, prompt tokens"), (right, osl, "OSL, answer tokens")):
         edges = np.geomspace(lengths.min(), lengths.max() + 1, 41)
         parts = [lengths[np.array([k == kind for k in kinds])] for kind in KIND_COLOURS]
-        ax.hist(parts, bins=edges, stacked=True, color=list(KIND_COLOURS.values()))
+        ax.hist(parts, bins=edges, stacked=True, histtype="stepfilled", color=list(KIND_COLOURS.values()))
         ax.set(xlabel=name, ylabel="requests", xscale="log")
         plain_numbers(ax, "x")
     return fig

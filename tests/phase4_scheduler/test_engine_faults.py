@@ -23,12 +23,14 @@ class Faulty(torch.nn.Module):
     def __init__(self, model: Transformer):
         super().__init__()
         self.model, self.config, self.device, self.dtype = model, model.config, model.device, model.dtype
+        self.before_forward = lambda token_ids: None
         self.on_forward = lambda token_ids: None
         self.on_logits = lambda logits: logits
         self.calls = 0
 
     def forward(self, token_ids, positions, kv):
         self.calls += 1
+        self.before_forward(token_ids)
         hidden = self.model(token_ids, positions, kv)
         self.on_forward(token_ids)  # after the keys and values were written
         return hidden
@@ -400,6 +402,40 @@ def test_names_of_blocks_that_a_broken_step_never_filled(tiny, assert_empty):
     out = engine.generate([shared + tail + [98]], GREEDY)[0]
     assert out.metrics.num_cached_tokens == 8
     tiny.assert_greedy([out.prompt_token_ids], [out.token_ids])
+    assert_empty(engine)
+
+
+def test_blocks_of_a_request_that_failed_are_not_found_by_others(tiny, assert_empty):
+    """Their names were given before they were computed."""
+    model = Faulty(tiny.model)
+    model.before_forward = raise_on_poison
+    engine = tiny.engine(model=model, block_size=4, num_blocks=60)
+    engine.runner.kv_cache.data.fill_(7.0)
+    shared = list(range(50, 62))
+    assert engine.generate([[*shared, POISON]], GREEDY)[0].error
+    out = engine.generate([[*shared, 1]], GREEDY)[0]
+    assert out.metrics.num_cached_tokens == 0
+    tiny.assert_greedy([out.prompt_token_ids], [out.token_ids])
+    assert_empty(engine)
+
+
+def test_swapped_out_in_a_step_that_computes_nothing(tiny, assert_empty):
+    engine = tiny.engine(block_size=4, num_blocks=8, max_model_len=24, preemption="swap", num_swap_blocks=8)
+    params, prompt = dataclasses.replace(GREEDY, max_tokens=12), [1, 2, 3, 4, 5, 6]
+    wanted = expected(tiny, [prompt], params)[0]
+    got = []
+    engine.add_request("a", prompt, params, on_output=lambda out: got.extend(out.token_ids))
+    engine.step()
+    allocator = engine.block_manager.allocator
+    held = [allocator.take() for _ in range(allocator.num_free)]  # somebody else takes the rest of the memory
+    while not engine.scheduler.num_preemptions:
+        engine.step()
+    for block in held:
+        block.ref_count = 0
+    allocator.free_to_front(held)
+    engine.runner.kv_cache.data.fill_(7.0)  # what counts lies in the swap space by now
+    drain(engine)
+    assert got == wanted and engine.block_manager.stats.swapped_in_blocks > 0
     assert_empty(engine)
 
 

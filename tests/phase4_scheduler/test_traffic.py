@@ -12,6 +12,7 @@ from scipy import stats
 from labkit.errors import LabError
 from phase4_scheduler.clusters import find_clusters, k_means, purity, silhouette
 from phase4_scheduler.latency import RequestRecord, Spread, little, percentiles, summarise
+from phase4_scheduler.trace_files import read_trace
 from phase4_scheduler.traffic import (
     PATTERNS,
     PromptMaker,
@@ -20,7 +21,6 @@ from phase4_scheduler.traffic import (
     at_rate,
     draw_traffic,
     fit_lengths,
-    read_trace,
 )
 
 # ---------------------------------------------------------------------- arrivals and patterns
