@@ -43,6 +43,16 @@ def examine() -> list[Finding]:
         findings.append(
             Finding(package, version or "missing", version is not None, "", "pip install -r requirements.txt")
         )
+    numba = version_of("numba")
+    findings.append(
+        Finding(
+            "numba",
+            numba or "missing",
+            numba is not None,
+            "attention on a CPU reads blocks in place; without it the engine copies them, and is slower",
+            "pip install -r requirements.txt",
+        )
+    )
     findings.append(_gpu())
     findings.append(_triton())
     findings.append(

@@ -54,9 +54,9 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.token_table = nn.Embedding(config.vocab_size, config.d_model)
+        self.token_table = make_table(config.vocab_size, config.d_model)
         if config.family == "gpt2":
-            self.position_table = nn.Embedding(config.max_context, config.d_model)
+            self.position_table = make_table(config.max_context, config.d_model)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.final_norm = make_norm(config)
         # A tied model has no head of its own: its token table serves a second time.
@@ -165,6 +165,15 @@ class Transformer(nn.Module):
             if values.numel() and not (int(values.min()) >= 0 and int(values.max()) < limit):
                 wrong = next(i for i in values.tolist() if not 0 <= i < limit)
                 raise ValueError(f"{name} {wrong} is out of range: this model takes 0 to {limit - 1}")
+
+
+def make_table(rows: int, width: int) -> nn.Embedding:
+    """A table of vectors, not filled yet: the weights are read from a file or drawn afterwards.
+
+    (Left to itself `nn.Embedding` draws them. On the "meta" device, where shapes are made without memory, that
+    makes torch load its compiler, and costs every script a second.)
+    """
+    return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
 
 
 def parts_of(model: Transformer) -> list[tuple[str, int]]:

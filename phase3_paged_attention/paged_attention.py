@@ -218,8 +218,11 @@ class PagedKVCache:
         if self._compiled:
             import numba
 
-            # As many threads as torch, and never more.
-            numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+            # As many threads as torch, and never more. (Starting numba's threads sets torch's number, too,
+            # since both have the same ones. Put it back.)
+            threads = torch.get_num_threads()
+            numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+            torch.set_num_threads(threads)
             bits = self.data.view(torch.uint16) if dtype == torch.bfloat16 else self.data
             self._k_numpy, self._v_numpy = list(bits[0].numpy()), list(bits[1].numpy())
 

@@ -143,7 +143,7 @@ def the_clock(lab: Lab, engines: Engines) -> FittedCost:
         lab.say(f"Saved to {a.save_cost}; --cost {a.save_cost} uses it again.")
     config = SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=256, max_model_len=context)
     blocks = 16 * -(-context // BLOCK_SIZE) + 1
-    n = 6 if lab.quick else 80
+    n = 10 if lab.quick else 80
     work, factor = fit_lengths(draw_traffic("mixed", n, math.inf, seed=lab.seed), context)
     whole = simulate(work, config, blocks, fitted)
     rate = 0.8 * summarise(whole.records).requests_per_second

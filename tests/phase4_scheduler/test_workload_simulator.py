@@ -328,12 +328,10 @@ def test_capacity_is_where_the_queue_begins_to_grow(server):
 
 def test_trouble_starts_where_the_longest_prompt_no_longer_fits(server):
     most = capacity(server, "summarisation", 100)
-    points = [
-        load_point(server, "summarisation", 500, load, most) for load in (0.3, 0.5, 0.6, 0.7, 0.8, 1.0, 1.1)
-    ]
+    points = [load_point(server, "summarisation", 300, load, most) for load in (0.3, 0.5, 0.65, 0.8, 1.1)]
     usages = [p.usage for p in points]
     assert usages == sorted(usages) and usages[-1] > 0.85
-    limit, mean = predicted_usage(draw_traffic("summarisation", 500, 1.0), server.cache_tokens)
+    limit, mean = predicted_usage(draw_traffic("summarisation", 300, 1.0), server.cache_tokens)
     assert limit == pytest.approx(1 - 4000 / server.cache_tokens, abs=0.005)
     assert doubling_usage(points) == pytest.approx(mean, rel=0.25)
     assert alarming_usage(ttft_by_usage(points)) == pytest.approx(limit, abs=0.1)
@@ -343,7 +341,7 @@ def test_the_usage_of_independent_arrivals_is_predicted():
     """A server that never makes anybody wait or slow down: mean and swing of what is in its cache."""
     from scipy.optimize import brentq
 
-    traffic = draw_traffic("mixed", 700, 10.0, seed=5)
+    traffic = draw_traffic("mixed", 280, 4.0, seed=5)
     cache = 200_000
     run = simulate(traffic, SchedulerConfig(10_000, 10**9, 8192), cache * 5, FittedCost((0.01, 0, 0, 0, 0)))
     times, held = np.asarray(run.times), np.asarray(run.usage) * (cache * 5 - 1) * 16
@@ -451,7 +449,7 @@ def test_script(tmp_path):
     assert set(found) == CLAIMS
     assert found["histogram-clusters"]["measured"] == 3
     assert FittedCost.load(tmp_path / "cost.json").steps > 0
-    assert report["results"]["virtual"]["requests"] == 300
+    assert report["results"]["virtual"]["requests"] == 200
     for name in FIGURES:
         assert (tmp_path / "outputs" / f"{name}.png").stat().st_size > 10_000
 
