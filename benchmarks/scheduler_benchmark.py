@@ -62,6 +62,8 @@ def main() -> None:
             parser.error(f"no such file: {path}")
     if args.rounds < 1:
         parser.error("--rounds must be 1 or more")
+    if args.json and not args.json.parent.is_dir():
+        parser.error(f"no folder {args.json.parent}: make it first")
 
     workloads = {f"{n} running": [many_running(n)] for n in (1, 16, 64, 256)}
     if args.recordings:
@@ -79,9 +81,9 @@ def main() -> None:
             workers.append(Worker("vllm", args.vllm_python, WORKER, "vllm", checkpoint))
         for name, runs in workloads.items():
             microseconds[name] = {w.name: [] for w in workers}
-            for _ in range(args.rounds):
+            for number in range(args.rounds):
                 tokens = set()
-                for worker in workers:
+                for worker in workers[number % 2 :] + workers[: number % 2]:  # nobody always goes first
                     answers = [worker.ask(json.dumps(run)) for run in runs]
                     seconds, steps = (sum(a[key] for a in answers) for key in ("seconds", "steps"))
                     tokens.add(sum(a["tokens"] for a in answers))

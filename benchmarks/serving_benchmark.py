@@ -48,6 +48,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error("--rounds must be 1 or more")
+    if args.json and not args.json.parent.is_dir():
+        parser.error(f"no folder {args.json.parent}: make it first")
     if args.vllm_python and not Path(args.vllm_python).is_file():
         parser.error(
             f"no python at {args.vllm_python}: give ENV/bin/python of an environment that holds vLLM"

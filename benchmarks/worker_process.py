@@ -22,8 +22,11 @@ class Worker:
         self._answer()
 
     def ask(self, line: str) -> dict[str, Any]:
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has stopped; `_answer` says why
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:

@@ -354,7 +354,9 @@ def run_lab(
     if add_arguments:
         add_arguments(parser)
     args = parser.parse_args(argv)
-    console = Console(width=min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH, soft_wrap=False, emoji=False)
+    console = Console(
+        width=min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH, soft_wrap=False, emoji=False
+    )
     errors = Console(stderr=True, soft_wrap=True, emoji=False)
     lab = Lab(script, args, console)
     began = time.perf_counter()

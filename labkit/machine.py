@@ -21,6 +21,8 @@ def pick_device(name: str) -> str:
     """
     import torch
 
+    if name not in ("auto", "cpu", "cuda"):
+        raise LabError(f"unknown device {name!r}: use auto, cpu or cuda")
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():

@@ -43,7 +43,7 @@ def widen(typing_context, x):
 
 
 @njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
-def paged_decode(q, k_cache, v_cache, block_tables, context_lens, scale, num_splits, out):
+def paged_decode_cpu(q, k_cache, v_cache, block_tables, context_lens, scale, num_splits, out):
     """One query token for each request. Writes `out`.
 
     Args:

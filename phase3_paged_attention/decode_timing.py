@@ -17,7 +17,7 @@ from phase3_paged_attention.paged_attention import (
     PagedKVCache,
     StepLayout,
     paged_attention_loops,
-    paged_decode,
+    paged_decode_cpu,
 )
 
 BLOCK = 16
@@ -71,7 +71,7 @@ class DecodeTimer:
         torch.manual_seed(seed)
         self.gathering.data.normal_()
         self.compiled: PagedKVCache | None = None
-        if paged_decode is not None and device == "cpu" and dtype != torch.float16:
+        if paged_decode_cpu is not None and device == "cpu" and dtype != torch.float16:
             self.compiled = PagedKVCache(config, self.num_blocks, BLOCK, dtype, device)
             self.compiled.data.copy_(self.gathering.data)
         self.q = torch.randn(batch, config.num_heads, config.head_dim, device=device, dtype=dtype)

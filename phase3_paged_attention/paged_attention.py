@@ -32,9 +32,9 @@ from phase2_attention_kvcache.caches import causal_attention
 from phase3_paged_attention.block_manager import BlockCopy
 
 try:
-    from phase3_paged_attention.cpu_kernel import paged_decode
-except ImportError:  # numba is not there: slower, and equally right
-    paged_decode = None
+    from phase3_paged_attention.cpu_kernel import paged_decode_cpu
+except (ImportError, RuntimeError):  # no numba, or no folder for its cache: slower, and equally right
+    paged_decode_cpu = None
 
 __all__ = ["PagedKVCache", "StepLayout", "paged_attention_loops", "paged_attention_vectorised"]
 
@@ -210,7 +210,7 @@ class PagedKVCache:
         # The compiled kernel reads the memory of the tensors as numpy arrays (bfloat16 as its 16 bits).
         self._compiled = (
             use_kernel
-            and paged_decode is not None
+            and paged_decode_cpu is not None
             and self.data.device.type == "cpu"
             and dtype in (torch.float32, torch.bfloat16)
         )
@@ -226,11 +226,6 @@ class PagedKVCache:
             bits = self.data.view(torch.uint16) if dtype == torch.bfloat16 else self.data
             self._k_numpy, self._v_numpy = list(bits[0].numpy()), list(bits[1].numpy())
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes reserved for keys and values."""
-        return self.data.nbytes
-
     def apply_copies(self, copies: Sequence[BlockCopy]) -> None:
         """Copy blocks, and move them to and from main memory, in the order given."""
         for kind, source, target in copies:
@@ -244,6 +239,17 @@ class PagedKVCache:
     def begin_step(self, layout: StepLayout) -> None:
         """Say where the tokens of the next step lie."""
         self.layout = layout
+        device = self.data.device
+        # For prompts of which a part was computed before: their blocks, on the device, once for all layers.
+        self._prompt_blocks = {
+            i: torch.tensor(
+                layout.block_tables[i][: -(-layout.context_lens[i] // self.block_size)], device=device
+            )
+            for i, _ in layout.prefills
+            if layout.context_lens[i] > layout.query_lens[i]
+        }
+        if isinstance(layout.decode_rows, Tensor):
+            layout.decode_rows = layout.decode_rows.to(device)
         if not layout.decodes:
             return
         lens = [layout.context_lens[i] for i in layout.decodes]
@@ -277,14 +283,13 @@ class PagedKVCache:
         for i, start in layout.prefills:
             rows = slice(start, start + layout.query_lens[i])
             keys, values = k[rows], v[rows]
-            if layout.context_lens[i] > layout.query_lens[i]:  # part of it was computed before
-                keys, values = self._gather(layer, layout.block_tables[i], layout.context_lens[i])
+            if i in self._prompt_blocks:
+                keys, values = self._gather(layer, self._prompt_blocks[i], layout.context_lens[i])
             out[rows] = causal_attention(q[rows], keys, values)
         return out
 
-    def _gather(self, layer: int, table: list[int], context_len: int) -> tuple[Tensor, Tensor]:
+    def _gather(self, layer: int, blocks: Tensor, context_len: int) -> tuple[Tensor, Tensor]:
         """Keys and values of one request in one row. For a prompt the copy is small beside the work."""
-        blocks = torch.tensor(table[: -(-context_len // self.block_size)], device=self.data.device)
         keys = self.k_cache[layer].index_select(0, blocks).flatten(0, 1)[:context_len]
         values = self.v_cache[layer].index_select(0, blocks).flatten(0, 1)[:context_len]
         return keys, values
@@ -298,7 +303,7 @@ class PagedKVCache:
         out = torch.empty(q.shape, dtype=torch.float32)
         # A few items of work for each core, and no more: merging parts costs something as well.
         num_splits = max(1, -(-2 * torch.get_num_threads() // len(q)))
-        paged_decode(
+        paged_decode_cpu(
             q.float().contiguous().numpy(),
             self._k_numpy[layer],
             self._v_numpy[layer],

@@ -24,7 +24,7 @@ from phase3_paged_attention.paged_attention import (
     StepLayout,
     paged_attention_loops,
     paged_attention_vectorised,
-    paged_decode,
+    paged_decode_cpu,
 )
 
 # One head of two numbers, blocks of two tokens. Logical blocks 0, 1, 2 are physical blocks 3, 1, 4.
@@ -215,7 +215,7 @@ def run_readings(
     out: dict[str, Tensor] = {}
     new_k, new_v = (torch.cat([t[b:] for t, (b, _) in zip(texts, REQUESTS)]) for texts in (keys, values))
     for name in ("compiled, in place", "gathered"):
-        if name == "gathered" or (paged_decode is not None and q.device.type == "cpu"):
+        if name == "gathered" or (paged_decode_cpu is not None and q.device.type == "cpu"):
             cache = PagedKVCache(
                 config, 41, BLOCK, q.dtype, q.device, use_kernel=name == "compiled, in place"
             )
@@ -305,7 +305,9 @@ def costs(lab: Lab) -> None:
     last = times[-1]
     loops = seconds_of_loops() * batch * GPT2_124M.num_heads * last.context
     if last.in_place is None:
-        where = "on a GPU" if device == "cuda" else "without numba" if paged_decode is None else "in float16"
+        where = (
+            "on a GPU" if device == "cuda" else "without numba" if paged_decode_cpu is None else "in float16"
+        )
         lab.say(f"""The compiled kernel does not run {where}: blocks are copied together for each step. (For GPUs
             Phase 5 brings a kernel that reads in place.)""")
     attend, name = (

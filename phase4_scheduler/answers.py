@@ -69,7 +69,8 @@ def accumulate(whole: dict[str, RequestOutput], new: RequestOutput) -> None:
     for part in new.outputs:
         known = next((c for c in so_far.outputs if c.index == part.index), None)
         if known is None:
-            so_far.outputs.append(replace(part))
+            own_lists = dict(token_ids=list(part.token_ids), logprobs=part.logprobs and list(part.logprobs))
+            so_far.outputs.append(replace(part, **own_lists))
             so_far.outputs.sort(key=lambda c: c.index)
         else:
             known.token_ids += part.token_ids

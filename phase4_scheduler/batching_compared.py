@@ -50,7 +50,7 @@ class Served:
 
 def serve_continuously(engine: LLMEngine, jobs: Sequence[Job]) -> Served:
     """Hand everything to the engine at once. It keeps its batch full by itself."""
-    return _serve(engine, [jobs], pad=False)
+    return _serve(engine, [jobs], pad=False, static=False)
 
 
 def serve_statically(engine: LLMEngine, jobs: Sequence[Job], batch_size: int, pad: bool = True) -> Served:
@@ -62,14 +62,13 @@ def serve_statically(engine: LLMEngine, jobs: Sequence[Job], batch_size: int, pa
             more, only their seats stay empty.
     """
     batches = [jobs[i : i + batch_size] for i in range(0, len(jobs), batch_size)]
-    return _serve(engine, batches, pad)
+    return _serve(engine, batches, pad, static=True)
 
 
-def _serve(engine: LLMEngine, batches: Sequence[Sequence[Job]], pad: bool) -> Served:
+def _serve(engine: LLMEngine, batches: Sequence[Sequence[Job]], pad: bool, static: bool) -> Served:
     engine.block_manager.reset_prefix_cache()
     served = Served()
     engine.record(served.events.append)
-    static = len(batches) > 1 or pad
     began = engine.clock()
     for batch in batches:
         longest = max(job.osl for job in batch)

@@ -66,6 +66,8 @@ def three_users(lab: Lab) -> None:
         question="are the tokens of all three the same in both ways?",
         predicted=True,
         measured=static.token_ids == continuous.token_ids,
+        # In 16 bit, sums in another order may be rounded to another token.
+        kind="structure" if lab.args.dtype == "float32" else "timing",
     )
     lab.table(
         "When the answer reaches the user",

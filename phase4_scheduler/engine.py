@@ -9,18 +9,20 @@ section 3.1, call it iteration-level scheduling).
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from labkit.machine import pick_device
+from labkit.interrupts import ctrl_c_waits
+from labkit.machine import pick_device, synchronize
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokenizer import BPETokenizer
 from phase2_attention_kvcache.sampling import Sampler, SamplingParams
@@ -69,7 +71,14 @@ class LLMEngine:
         longest = context if self.config.max_model_len is None else self.config.max_model_len
         if not 1 <= longest <= context:
             raise ValueError(f"max_model_len is {longest:,}: from 1 to the model's context, {context:,}")
-        if block_manager is None and scheduler is not None:
+        if scheduler is not None:
+            if block_manager not in (None, scheduler.block_manager):
+                raise ValueError("scheduler and block_manager keep different books: give the scheduler's own")
+            if scheduler.config.max_model_len > context:
+                raise ValueError(
+                    f"the scheduler's max_model_len is {scheduler.config.max_model_len:,}, the model's context "
+                    f"{context:,}: ask for no more"
+                )
             block_manager = scheduler.block_manager
         if block_manager is None:
             num_blocks = self.config.num_blocks
@@ -100,12 +109,19 @@ class LLMEngine:
             model.device,
             manager.num_swap_blocks,
         )
+        if kv_cache.num_blocks < manager.num_blocks or kv_cache.block_size != manager.block_size:
+            raise ValueError(
+                f"kv_cache has {kv_cache.num_blocks} blocks of {kv_cache.block_size}, the block manager gives out "
+                f"{manager.num_blocks} of {manager.block_size}: make them equal"
+            )
         self.runner = ModelRunner(model, kv_cache)
         self.sampler = Sampler(model.config.eos_token_ids)
         self._answers: dict[str, Answer] = {}  # by the scheduler's request id
         self._groups: dict[str, Group] = {}  # by the user's
         self._failed: list[tuple[Group, RequestOutput, bool]] = []  # the flag: whether on_output is to know
         self._telling = False  # whether an on_output is being called
+        self._ready: list[RequestOutput] = []  # outputs of a step that an interruption kept back
+        self._interruption: BaseException | None = None  # Ctrl-C or exit, raised by an on_output
         self._record: Callable[[Event], None] | None = None
         self.num_steps = 0
         self._idle_steps = 0
@@ -208,7 +224,7 @@ class LLMEngine:
 
     @property
     def has_unfinished_requests(self) -> bool:
-        return bool(self._groups) or bool(self._failed)
+        return bool(self._groups) or bool(self._failed) or bool(self._ready)
 
     def add_request(
         self,
@@ -229,9 +245,15 @@ class LLMEngine:
             ValueError: the id is in use, the prompt is empty or too long, or a parameter cannot be served.
                 The engine is as it was before.
         """
-        params = params or SamplingParams()
+        params = SamplingParams() if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise ValueError(f"params are {params!r}: give SamplingParams(...)")
         if not isinstance(request_id, str):
             raise ValueError(f"request id {request_id!r} is no text: give a string")
+        if not isinstance(priority, Integral):
+            raise ValueError(f"priority is {priority!r}: it must be a whole number, the smallest goes first")
+        if arrival_time is not None and not (isinstance(arrival_time, Real) and math.isfinite(arrival_time)):
+            raise ValueError(f"arrival_time is {arrival_time!r}: it must be a number of seconds, or None")
         if request_id in self._groups or request_id in self._answers:
             raise ValueError(f"request id {request_id!r} is in use: give each request an id of its own")
         token_ids = self._token_ids(prompt)
@@ -257,7 +279,7 @@ class LLMEngine:
 
     def _token_ids(self, prompt: str | Sequence[int]) -> list[int]:
         if not isinstance(prompt, str):
-            if not isinstance(prompt, Iterable):
+            if not isinstance(prompt, Iterable) or isinstance(prompt, bytes):
                 raise ValueError(f"the prompt is {prompt!r}: give a text or a list of token ids")
             token_ids = list(prompt)
             if wrong := [i for i in token_ids if not isinstance(i, Integral) or isinstance(i, bool)]:
@@ -276,6 +298,8 @@ class LLMEngine:
         if group is None:
             return False
         self._tell(group, self._end(group, "abort"))
+        if not self._telling:
+            self._raise_interruption()
         return True
 
     def record(self, where: str | Path | Callable[[Event], None] | None) -> None:
@@ -286,9 +310,19 @@ class LLMEngine:
     # ------------------------------------------------------------------ one turn of the loop
 
     def step(self) -> list[RequestOutput]:
-        """Decide, compute, sample, hand out. Returns what is new, one output for each answer that grew."""
+        """Decide, compute, sample, hand out. Returns what is new, one output for each answer that grew.
+
+        Ctrl-C takes effect when the step is complete; what it brought comes with the next one.
+        """
         if self._telling:
             raise RuntimeError("a step is under way: on_output may add and abort requests, but start no step")
+        with ctrl_c_waits():
+            self._ready += self._whole_step()
+        self._raise_interruption()
+        outputs, self._ready = self._ready, []
+        return outputs
+
+    def _whole_step(self) -> list[RequestOutput]:
         began = self.clock()
         output = self.scheduler.schedule()
         if not output.scheduled:
@@ -296,9 +330,11 @@ class LLMEngine:
         work = StepWork(output, self.scheduler, self.runner, self.sampler, self._answers, self._fail)
         try:
             work.run()
-        except BaseException:  # Ctrl-C in the middle: nothing of this step counts, everybody does it again
+        except BaseException:  # the model cannot go on at all: nothing of this step counts
             self._take_back(output)
             raise
+        if self._record:
+            synchronize(self.model.device.type)  # a GPU may still be at it, and the next step would pay
         now = self.clock()
         self.scheduler.update(output, work.tokens)
         outputs = self._hand_out(work, began, now)
@@ -353,9 +389,16 @@ class LLMEngine:
             group.on_output(output)
         except Exception as error:
             return error
+        except BaseException as error:  # Ctrl-C in there: the others get their outputs first
+            self._interruption = error
         finally:
             self._telling = outer
         return None
+
+    def _raise_interruption(self) -> None:
+        interruption, self._interruption = self._interruption, None
+        if interruption is not None:
+            raise interruption
 
     def _output_of(
         self, answer: Answer, token: int, logprobs: dict[int, float] | None, now: float
@@ -391,14 +434,19 @@ class LLMEngine:
 
     # ------------------------------------------------------------------ when things go wrong
 
-    def _end(self, group: Group, reason: str, error: str | None = None) -> RequestOutput:
-        """End those answers of a request that are still being written. Returns its last output."""
+    def _end(
+        self, group: Group, reason: str, error: str | None = None, trusted: bool = True
+    ) -> RequestOutput:
+        """End those answers of a request that are still being written. Returns its last output.
+
+        `trusted`: whether its blocks hold what their names say. After an error of the model they may not.
+        """
         del self._groups[group.request_id]
         now, ended = self.clock(), []
         for answer in group.answers:
             if self._answers.pop(answer.request.request_id, None) is None:
                 continue  # this one was complete
-            if reason == "error":  # what its blocks hold is not to be trusted: nobody may hit them
+            if not trusted:  # nobody may hit these blocks
                 self.block_manager.uncache(answer.request.block_table)
             self.scheduler.finish(answer.request, reason)
             answer.metrics.finished_time = now
@@ -410,9 +458,13 @@ class LLMEngine:
         return group.output(ended, finished=True, error=error)
 
     def _fail(self, group: Group, message: str, tell: bool = True) -> None:
-        """End a request with an error. Its last output goes out with those of this step."""
+        """End a request with an error. Its last output goes out with those of this step.
+
+        `tell`: False if its own on_output is what failed; then nothing is wrong with what was computed.
+        """
         if self._groups.get(group.request_id) is group:  # otherwise it failed already
-            self._failed.append((group, self._end(group, "error", message), tell))
+            last = self._end(group, "error", message, trusted=not tell)
+            self._failed.append((group, last, tell))
 
     def _take_failed(self) -> list[RequestOutput]:
         failed, self._failed = self._failed, []

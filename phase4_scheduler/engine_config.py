@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Integral
 
 import torch
 
@@ -10,6 +11,7 @@ from labkit.machine import memory_bytes
 from phase1_tokens_embeddings.memory_math import kv_per_token
 from phase2_attention_kvcache.transformer import Transformer
 
+GPU_SHARE = 0.8  # of a GPU's free memory
 MEMORY_SHARE = 0.3  # of the machine's memory for keys and values, unless num_blocks says otherwise
 
 
@@ -19,7 +21,7 @@ class EngineConfig:
 
     Attributes:
         num_blocks: blocks of the KV cache; None: as many as all running requests could ever need, within
-            30% of the memory.
+            30% of the memory (on a GPU 80% of what is free: activations need some as well).
         block_size: tokens a block.
         max_model_len: most tokens of a request; None: the model's context.
         num_swap_blocks: blocks of main memory for preempted requests (preemption="swap").
@@ -39,6 +41,19 @@ class EngineConfig:
     num_swap_blocks: int = 0
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            wants_number = "int" in str(field.type)
+            if wants_number and value is None and "None" in str(field.type):
+                continue
+            if wants_number and (not isinstance(value, Integral) or isinstance(value, bool)):
+                raise ValueError(f"{field.name} is {value!r}: it must be a whole number")
+        if self.preemption == "swap" and self.num_swap_blocks == 0:
+            raise ValueError(
+                "preemption is 'swap', and num_swap_blocks is 0: say how many blocks may be swapped out"
+            )
+
 
 def default_num_blocks(model: Transformer, config: EngineConfig, longest: int) -> int:
     """Enough for `max_num_seqs` requests of full length, if the memory holds them; never too few for one."""
@@ -47,7 +62,7 @@ def default_num_blocks(model: Transformer, config: EngineConfig, longest: int) -
     blocks_each = -(-longest // config.block_size)
     wanted = config.max_num_seqs * blocks_each
     if model.device.type == "cuda":
-        available = torch.cuda.mem_get_info()[0] * 0.9
+        available = torch.cuda.mem_get_info()[0] * GPU_SHARE
     else:
         available = (memory_bytes() or 8 * 2**30) * MEMORY_SHARE
     block_bytes = config.block_size * kv_per_token(model.config, model.dtype.itemsize)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Protocol
 
 from phase4_scheduler.requests import Request
@@ -30,6 +30,7 @@ class FcfsQueue:
         self._requests: OrderedDict[str, Request] = OrderedDict()
 
     def push(self, request: Request) -> None:
+        _refuse_twin(request, self._requests)
         self._requests[request.request_id] = request
 
     def put_back(self, request: Request) -> None:
@@ -47,6 +48,11 @@ class FcfsQueue:
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self._requests.values())
+
+
+def _refuse_twin(request: Request, waiting: Container[str]) -> None:
+    if request.request_id in waiting:
+        raise ValueError(f"a request {request.request_id!r} is waiting already: give each an id of its own")
 
 
 def urgency(request: Request) -> tuple[int, float, str]:
@@ -68,6 +74,7 @@ class PriorityQueue:
         self._next_ticket = 0
 
     def push(self, request: Request) -> None:
+        _refuse_twin(request, self._tickets)
         ticket = self._next_ticket
         self._next_ticket += 1
         self._alive[ticket] = request

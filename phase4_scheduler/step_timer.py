@@ -39,6 +39,7 @@ class StepTimer:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self.seconds: dict[str, float] = defaultdict(float)
+        self._watched: list[tuple[Any, str]] = []
         self._inner: list[float] = []  # time spent in watched parts, by depth
 
     def watch(self, owner: Any, method: str, part: str) -> None:
@@ -57,6 +58,13 @@ class StepTimer:
                     self._inner[-1] += spent
 
         setattr(owner, method, timed)
+        self._watched.append((owner, method))
+
+    def stop(self) -> None:
+        """Take the stopwatch off again. (What is watched hides the method of the class; so remove it.)"""
+        for owner, method in reversed(self._watched):
+            delattr(owner, method)
+        self._watched.clear()
 
 
 def watch_engine(engine: LLMEngine) -> StepTimer:
@@ -105,13 +113,10 @@ def decoding_engine(
     params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=steps + 4)
     for i in range(batch):
         engine.add_request(str(i), [(7 * i + j) % 8000 for j in range(context)], params)
-    compute, noise = (
-        engine.runner.execute,
-        torch.zeros(batch * context, model.config.d_model, dtype=model.dtype),
-    )
-    engine.runner.execute = lambda scheduled: noise.to(model.device)
+    hidden = torch.zeros(batch * context, model.config.d_model, dtype=model.dtype, device=model.device)
+    engine.runner.execute = lambda scheduled: hidden  # hides the method of the class ...
     engine.step()
-    engine.runner.execute = compute
+    del engine.runner.execute  # ... and no longer
     return engine
 
 
@@ -124,4 +129,5 @@ def time_decode(engine: LLMEngine, steps: int) -> dict[str, float]:
         timer.seconds.clear()
         engine.step()
         rows.append([1e3 * timer.seconds[part] for part in PARTS])
+    timer.stop()
     return dict(zip(PARTS, torch.tensor(rows).median(dim=0).values.tolist(), strict=True))

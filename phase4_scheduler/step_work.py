@@ -15,6 +15,8 @@ from phase4_scheduler.model_runner import ModelRunner
 from phase4_scheduler.requests import Request
 from phase4_scheduler.scheduler import Scheduled, Scheduler, SchedulerOutput
 
+PROMPT_ROWS = 256  # scores of a whole prompt at a time would take a gigabyte with a large vocabulary
+
 
 class StepWork:
     """Computes and samples a step.
@@ -56,6 +58,8 @@ class StepWork:
         try:
             hidden = self.runner.execute(computed)
         except Exception:
+            hidden = None
+        if hidden is None:  # out here, where the error no longer holds on to the memory of the failed step
             hidden, computed = self._compute_one_by_one()
         rows, first = [], 0
         for s in computed:
@@ -66,11 +70,15 @@ class StepWork:
     def _compute_one_by_one(self) -> tuple[torch.Tensor, list[Scheduled]]:
         """A step failed, and nobody can say because of whom. So each has a step alone; who fails again ends."""
         pieces, computed, broken_blocks = [], [], set()
-        for s in self.output.scheduled:
-            if s.request.finished:
-                continue  # another answer to the same prompt failed
-            blocks = s.request.block_table.block_ids
-            to_fill = blocks[s.num_computed // self.runner.kv_cache.block_size :]
+        size = self.runner.kv_cache.block_size
+        tables = [
+            list(s.request.block_table.block_ids) for s in self.output.scheduled
+        ]  # failing empties them
+        for s, blocks in zip(self.output.scheduled, tables, strict=True):
+            to_fill = blocks[s.num_computed // size :]
+            if s.request.finished:  # another answer to the same prompt failed
+                broken_blocks.update(to_fill)
+                continue
             if not broken_blocks.isdisjoint(blocks):  # it counted on a block that was never filled
                 broken_blocks.update(to_fill)
                 self.scheduler.restart(s.request)
@@ -78,9 +86,11 @@ class StepWork:
             try:
                 pieces.append(self.runner.execute([s]))
                 computed.append(s)
+                continue
             except Exception as error:
-                broken_blocks.update(to_fill)
-                self.fail(self.answers[s.request.request_id].group, f"{type(error).__name__}: {error}")
+                message = f"{type(error).__name__}: {error}"
+            broken_blocks.update(to_fill)
+            self.fail(self.answers[s.request.request_id].group, message)
         model = self.runner.model
         empty = torch.empty(0, model.config.d_model, dtype=model.dtype, device=model.device)
         return torch.cat([empty, *pieces]), computed
@@ -92,14 +102,17 @@ class StepWork:
         ready: list[Answer] = []
         last_rows: list[int] = []
         for s, first in rows:
-            answer = self.answers[s.request.request_id]
-            if answer.group.prompt_logprobs is not None:
-                self._note_prompt_logprobs(answer.group, s, hidden[first : first + s.num_tokens])
-            if s.samples:
+            answer = self.answers.get(s.request.request_id)
+            if answer is not None and answer.group.prompt_logprobs is not None:
+                try:
+                    self._note_prompt_logprobs(answer.group, s, hidden[first : first + s.num_tokens])
+                except Exception as error:
+                    self.fail(answer.group, f"{type(error).__name__}: {error}")
+            if s.samples and not s.request.finished:
                 for each in self._split_answers(answer):
                     ready.append(each)
                     last_rows.append(first + s.num_tokens - 1)
-        logits = self.runner.logits(hidden, last_rows) if ready else None
+        logits, ready = self._logits(hidden, last_rows, ready)
         while ready:
             try:
                 sampled = self.sampler.sample(
@@ -119,6 +132,28 @@ class StepWork:
             self.logprobs = {n: entry for n, entry in zip(names, sampled.logprobs) if entry is not None}
             return dict(zip(names, sampled.token_ids, strict=True))
         return {}
+
+    def _logits(
+        self, hidden: torch.Tensor, rows: list[int], ready: list[Answer]
+    ) -> tuple[torch.Tensor | None, list[Answer]]:
+        """Scores for these rows. If that fails, for each alone; who fails again ends."""
+        if not ready:
+            return None, []
+        try:
+            return self.runner.logits(hidden, rows), ready
+        except Exception:
+            pass
+        pieces, still_ready = [], []
+        for row, answer in zip(rows, ready, strict=True):
+            try:
+                pieces.append(self.runner.logits(hidden, [row]))
+                still_ready.append(answer)
+                continue
+            except Exception as error:
+                message = f"{type(error).__name__}: {error}"
+            self.fail(answer.group, message)
+        kept = [(p, a) for p, a in zip(pieces, still_ready, strict=True) if not a.request.finished]
+        return (torch.cat([p for p, _ in kept]) if kept else None), [a for _, a in kept]
 
     def _split_answers(self, answer: Answer) -> list[Answer]:
         """When the prompt of a request with n answers is computed, n - 1 others fork off from its blocks.
@@ -152,7 +187,11 @@ class StepWork:
         num_rows = min(s.num_tokens, len(prompt) - 1 - s.num_computed)
         if num_rows <= 0:
             return
-        following = prompt[s.num_computed + 1 : s.num_computed + 1 + num_rows]
-        logits = self.runner.logits(hidden, range(num_rows))
-        reports = report_logprobs(logits, [SamplingParams(logprobs=wanted)] * num_rows, following)
-        group.prompt_logprobs[s.num_computed + 1 : s.num_computed + 1 + num_rows] = reports
+        for first in range(0, num_rows, PROMPT_ROWS):
+            rows = range(first, min(first + PROMPT_ROWS, num_rows))
+            following = [prompt[s.num_computed + 1 + row] for row in rows]
+            logits = self.runner.logits(hidden, rows)
+            reports = report_logprobs(logits, [SamplingParams(logprobs=wanted)] * len(rows), following)
+            group.prompt_logprobs[s.num_computed + 1 + first : s.num_computed + 1 + first + len(rows)] = (
+                reports
+            )

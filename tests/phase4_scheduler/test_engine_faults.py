@@ -1,6 +1,7 @@
 """What users, models, listeners and Ctrl-C can do to an engine; afterwards it must serve as if nothing had been."""
 
 import dataclasses
+import signal
 import warnings
 
 import numpy as np
@@ -10,7 +11,10 @@ import torch
 from labkit.errors import LabError
 from phase2_attention_kvcache.sampling_params import SamplingParams
 from phase2_attention_kvcache.transformer import Transformer
+from phase3_paged_attention.block_manager import BlockManager
+from phase3_paged_attention.paged_attention import PagedKVCache
 from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.scheduler import Request, Scheduler, SchedulerConfig
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 DRAWN = SamplingParams(temperature=0.9, max_tokens=8, ignore_eos=True, seed=5)
@@ -716,3 +720,131 @@ def test_config_is_frozen_and_has_vllms_defaults():
     assert (config.max_num_seqs, config.max_num_batched_tokens, config.block_size) == (64, 2048, 16)
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.block_size = 8
+
+
+# ---------------------------------------------------------------------- real signals, and parts that do not fit
+
+
+def test_a_real_ctrl_c_waits_for_the_end_of_the_step_and_loses_no_token(tiny, assert_empty):
+    """The signal comes while the scheduler decides; the step's outputs come with the next one."""
+    expected = tiny.engine().generate([[5, 6, 7]], GREEDY)[0].token_ids
+    engine = tiny.engine()
+    engine.add_request("a", [5, 6, 7], GREEDY)
+    schedule, hits = engine.scheduler.schedule, []
+
+    def interrupted():
+        if len(hits) < 1:
+            hits.append(signal.raise_signal(signal.SIGINT))
+        return schedule()
+
+    engine.scheduler.schedule = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    got, errors = drain(engine)
+    assert got["a"][0] == expected and not errors
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert_empty(engine)
+
+
+def test_an_exit_in_a_listener_reaches_the_caller_after_everybody_got_their_outputs(tiny, assert_empty):
+    engine, seen = tiny.engine(), []
+
+    def leave(output):
+        raise SystemExit(3)
+
+    one = dataclasses.replace(GREEDY, max_tokens=1)
+    engine.add_request("a", [5, 6], one, on_output=leave)
+    engine.add_request("b", [8, 9], one, on_output=seen.append)
+    with pytest.raises(SystemExit):
+        engine.step()
+    assert [o.finished for o in seen] == [True]
+    assert sorted(o.request_id for o in engine.step()) == ["a", "b"]
+    assert_empty(engine)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(priority="high"), "priority is 'high'"),
+        (dict(arrival_time=float("nan")), "arrival_time is nan"),
+        (dict(params={"max_tokens": 5}), "give SamplingParams"),
+    ],
+)
+def test_arguments_of_a_request_are_checked_before_it_queues(settings, message, tiny, assert_empty):
+    engine = tiny.engine(policy="priority")
+    with pytest.raises(ValueError, match=message):
+        engine.add_request("a", [5], **settings)
+    engine.add_request("b", [5], GREEDY)
+    assert len(drain(engine)[0]["b"][0]) == 8
+    assert_empty(engine)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_a_scheduler_refuses_a_second_request_of_one_name(policy):
+    scheduler = Scheduler(SchedulerConfig(policy=policy), BlockManager(20))
+    scheduler.add(Request("a", [1], GREEDY))
+    with pytest.raises(ValueError, match="waiting already"):
+        scheduler.add(Request("a", [2], GREEDY))
+    assert [r.prompt_token_ids for r in scheduler.waiting] == [[1]]
+
+
+def test_parts_that_do_not_fit_together_are_refused(tiny):
+    config = tiny.model.config
+    scheduler = Scheduler(SchedulerConfig(max_model_len=128), BlockManager(20))
+    with pytest.raises(ValueError, match="different books"):
+        tiny.engine(scheduler=scheduler, block_manager=BlockManager(20))
+    with pytest.raises(ValueError, match="the model's context 128"):
+        tiny.engine(scheduler=Scheduler(SchedulerConfig(max_model_len=1024), BlockManager(20)))
+    with pytest.raises(ValueError, match="kv_cache has 10 blocks of 16"):
+        tiny.engine(scheduler=scheduler, kv_cache=PagedKVCache(config, 10, 16))
+    with pytest.raises(ValueError, match="num_swap_blocks is 0"):
+        tiny.engine(preemption="swap")
+    for wrong in (dict(max_num_seqs="8"), dict(num_blocks=50.5), dict(block_size=True)):
+        with pytest.raises(ValueError, match="must be a whole number"):
+            tiny.engine(**wrong)
+
+
+def test_scores_that_cannot_be_computed_cost_one_request(tiny, assert_empty):
+    """The head of the model fails for a whole batch, and then for one row of it."""
+    expected = tiny.engine().generate([[5, 6], [9, 8]], GREEDY)
+    model = Faulty(tiny.model)
+    engine = tiny.engine(model=model)
+    engine.add_request("a", [5, 6], GREEDY)
+    engine.add_request("bad", [40, 41], GREEDY)
+    engine.add_request("b", [9, 8], GREEDY)
+    calls = []
+
+    def fail_once(logits):
+        calls.append(len(logits))
+        if len(calls) in (1, 3):  # all three; then the second of them alone
+            raise MemoryError("no room for scores")
+        return logits
+
+    model.on_logits = fail_once
+    got, errors = drain(engine)
+    assert calls[:4] == [3, 1, 1, 1]
+    assert list(errors) == ["bad"] and "no room for scores" in errors["bad"]
+    assert [got["a"][0], got["b"][0]] == [e.token_ids for e in expected]
+    assert_empty(engine)
+
+
+def test_a_listener_that_fails_takes_no_cached_prefix_from_others(tiny, assert_empty):
+    engine = tiny.engine(block_size=4)
+    prompt = list(range(20, 41))
+
+    def refuse(output):
+        raise RuntimeError("not today")
+
+    engine.add_request("a", prompt, GREEDY, on_output=refuse)
+    drain(engine)
+    engine.generate([prompt], GREEDY)
+    assert engine.block_manager.stats.hit_tokens == 20
+    assert_empty(engine)
+
+
+def test_outputs_handed_out_earlier_do_not_change_later(tiny):
+    engine, steps = tiny.engine(), []
+    engine.add_request("other", [9], GREEDY, on_output=lambda o: steps.append((o, list(o.token_ids))))
+    engine.generate([[5, 6, 7]], GREEDY)
+    drain(engine)
+    assert all(out.token_ids == then for out, then in steps)

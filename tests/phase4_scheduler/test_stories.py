@@ -132,7 +132,7 @@ def test_where_time_goes_story(monkeypatch, capsys, draft):
     # A small model in place of GPT-2's shape: the story is the same, and done in seconds.
     monkeypatch.setattr(where_time_goes, "GPT2_124M", draft.config)
     monkeypatch.setattr(where_time_goes, "CONTEXT", 32)
-    assert where_time_goes.main(["--quick", "--device", "cpu"]) == 0
+    assert where_time_goes.main(["--quick"]) == 0
     found = {p["claim"] for p in report("where_time_goes")["predictions"]}
     assert {"scheduler-share", "queue-length", "context-attention-only"} <= found
     assert (outputs() / "where_time_goes.png").is_file()
