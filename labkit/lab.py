@@ -217,7 +217,9 @@ class Lab:
         self.console.print(f" {mark} {escape(p.question)}  [dim]\\[{escape(p.claim)}][/]", highlight=False)
         self.console.print(Padding(values, (0, 0, 0, 3)), highlight=False)
         if p.note:
-            self.console.print(Padding(escape(p.note), (0, 0, 0, 3)), style="dim", highlight=False)
+            self.console.print(
+                Padding(escape(" ".join(p.note.split())), (0, 0, 0, 3)), style="dim", highlight=False
+            )
         self._spaced = False
 
     # ------------------------------------------------------------------ recording

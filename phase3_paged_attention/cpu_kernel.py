@@ -1,7 +1,7 @@
 """Decode attention on a CPU that reads keys and values where they lie.
 
 The obvious way gathers the scattered blocks of every request into one row and attends over that. It reads
-each key, writes it, and reads it again. For 64 users that copy costs ten times the attention itself.
+each key, writes it, and reads it again. For 64 users that takes ten times as long as attending in place.
 
 This kernel copies nothing. It is `paged_attention_loops` of `paged_attention.py` over again: the same
 loops in the same order, compiled to machine code by numba, with the requests shared out among the cores.

@@ -32,7 +32,7 @@ class DecodeTimes:
         context: tokens of each request.
         kv_bytes: keys and values that every reading has to read.
         copy: copying all blocks into rows that are there, and nothing else.
-        fresh_copy: the same, into memory that has to be asked for, as in `gather`.
+        fresh_copy: the same, into memory that has to be asked for first.
         gather: copying, then attending with torch.
         contiguous: attending with torch; the rows were there.
         in_place, in_order: the compiled kernel on scattered blocks, and on blocks that happen to lie in order.

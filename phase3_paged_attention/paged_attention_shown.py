@@ -388,7 +388,7 @@ def draw_costs(times: Sequence[DecodeTimes], batch: int, dtype: str):
     contexts = [t.context for t in times]
     lines = [
         ("gather", "copied together, then torch", ORANGE),
-        ("fresh_copy", "only the copy", YELLOW),
+        ("copy", "only the copy", YELLOW),
         ("contiguous", "only torch, the rows are there", GREY),
     ]
     if known:
