@@ -30,6 +30,7 @@ from phase2_attention_kvcache.transformer import Transformer
 from phase3_paged_attention.block_manager import BlockJournal, BlockManager
 from phase3_paged_attention.paged_attention import PagedKVCache
 from phase4_scheduler.answers import Answer, Group, accumulate
+from phase4_scheduler.backends import make_runner
 from phase4_scheduler.engine_config import EngineConfig, default_num_blocks
 from phase4_scheduler.events import Event, into_file, step_event
 from phase4_scheduler.model_runner import ModelRunner
@@ -101,20 +102,17 @@ class LLMEngine:
             self.block_manager,
         )
         manager = self.block_manager
-        kv_cache = kv_cache or PagedKVCache(
-            model.config,
-            manager.num_blocks,
-            manager.block_size,
-            model.dtype,
-            model.device,
-            manager.num_swap_blocks,
-        )
+        if kv_cache is None:
+            limits = self.scheduler.config
+            self.runner = make_runner(model, manager, self.config, limits.max_num_seqs, limits.max_model_len)
+        else:
+            self.runner = ModelRunner(model, kv_cache)
+        kv_cache = self.runner.kv_cache
         if kv_cache.num_blocks < manager.num_blocks or kv_cache.block_size != manager.block_size:
             raise ValueError(
                 f"kv_cache has {kv_cache.num_blocks} blocks of {kv_cache.block_size}, the block manager gives out "
                 f"{manager.num_blocks} of {manager.block_size}: make them equal"
             )
-        self.runner = ModelRunner(model, kv_cache)
         self.sampler = Sampler(model.config.eos_token_ids)
         self._answers: dict[str, Answer] = {}  # by the scheduler's request id
         self._groups: dict[str, Group] = {}  # by the user's

@@ -25,6 +25,7 @@ class EngineConfig:
         block_size: tokens a block.
         max_model_len: most tokens of a request; None: the model's context.
         num_swap_blocks: blocks of main memory for preempted requests (preemption="swap").
+        enforce_eager: on a GPU, start every operation of a decode step anew instead of replaying a recording.
         seed: for requests that have no seed of their own.
     """
 
@@ -39,6 +40,7 @@ class EngineConfig:
     policy: str = "fcfs"
     preemption: str = "recompute"
     num_swap_blocks: int = 0
+    enforce_eager: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -1,0 +1,200 @@
+"""The model runner for a GPU: decode steps as recorded CUDA graphs.
+
+A decode step of a small model is some hundred small operations. Python needs longer to start each of them than
+the GPU needs to do it. A CUDA graph is a recording: all operations of a step with their addresses, started
+again with a single call.
+
+A recording repeats exactly what was recorded, on the same memory. So:
+
+- Batch sizes are rounded up to a few sizes ("buckets"), and the rest is padding: token 0, no slot, no context.
+- What differs from step to step (tokens, positions, slots, lengths, tables) is copied to where it was recorded.
+- How contexts are cut is data, too; only the number of parts is in the recording (rounded to a power of two).
+
+Steps with prompts in them are large enough to do without. They run as in Phase 4.
+
+Source: vLLM, vllm/v1/worker/gpu_model_runner.py and vllm/compilation/cuda_graph.py, for the idea and the buckets.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from phase2_attention_kvcache.transformer import Transformer
+from phase3_paged_attention.block_manager import BlockManager
+from phase4_scheduler.model_runner import ModelRunner
+from phase4_scheduler.scheduler import Scheduled
+from phase5_real_gpu.decode_kernel import MOST_SPLITS
+from phase5_real_gpu.triton_kv_cache import ALIGNED, Decodes, DeviceStep, TritonPagedKVCache
+from phase5_real_gpu.triton_setup import card_problem
+
+Recorder = Callable[[Callable[[], Tensor]], "Recording"]
+
+
+@dataclass
+class Recording:
+    """A step that can be repeated. `result` is where each repetition leaves its hidden states."""
+
+    replay: Callable[[], object]
+    result: Tensor
+
+
+def record_cuda_graph(step: Callable[[], Tensor]) -> Recording:
+    """Record a step. Nothing may be compiled or initialised while recording, so it runs twice before."""
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        for _ in range(2):
+            step()
+    torch.cuda.current_stream().wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = step()
+    return Recording(graph.replay, result)
+
+
+def repeat_in_python(step: Callable[[], Tensor]) -> Recording:
+    """What a recording does, without a GPU: for tests, and to compare with."""
+    recording = Recording(lambda: recording.result.copy_(step()), step())
+    return recording
+
+
+def bucket_sizes(max_num_seqs: int) -> list[int]:
+    """1, 2, 4, 8, then every 8 up to 64, then every 32: the padding is never more than a small part."""
+    sizes = {1, 2, 4, *range(8, 65, 8), *range(96, max_num_seqs, 32), max_num_seqs}
+    return sorted(size for size in sizes if size <= max_num_seqs)
+
+
+class DecodeInputs:
+    """Everything that a recorded step of `bucket` requests reads, at addresses that never change.
+
+    numbers, int32, in one piece, so that one copy brings all of it:
+
+        tokens [bucket] | positions [bucket] | slots [bucket] | lens [bucket] | split_tokens [1]
+    """
+
+    def __init__(self, bucket: int, max_blocks: int, device: torch.device) -> None:
+        self.bucket = bucket
+        self.row = -(-bucket // ALIGNED) * ALIGNED
+        on_gpu = device.type == "cuda"
+        self._host = torch.zeros(4 * self.row + ALIGNED, dtype=torch.int32, pin_memory=on_gpu)
+        self._host_tables = torch.zeros(bucket, max_blocks, dtype=torch.int32, pin_memory=on_gpu)
+        self._numbers = torch.zeros_like(self._host, device=device)
+        self.tables = torch.zeros_like(self._host_tables, device=device)
+        self._lists: list[list[int]] = [[] for _ in range(bucket)]  # what each row of the tables holds
+
+    def part(self, number: int) -> Tensor:
+        """tokens, positions, slots or lens: [bucket] int32, on the device."""
+        return self._numbers[number * self.row : number * self.row + self.bucket]
+
+    @property
+    def split_tokens(self) -> Tensor:
+        return self._numbers[4 * self.row : 4 * self.row + 1]
+
+    def fill(self, scheduled: Sequence[Scheduled], block_size: int, split_tokens: int) -> None:
+        """Bring a step's numbers to the device. Who is not there becomes a row of padding."""
+        tokens, positions, slots, lens = [], [], [], []
+        changed = False
+        for i, s in enumerate(scheduled):
+            blocks, place = s.request.block_table.block_ids, s.num_computed
+            tokens.append(s.request.token_ids[place])
+            positions.append(place)
+            slots.append(blocks[place // block_size] * block_size + place % block_size)
+            lens.append(place + 1)
+            if blocks != self._lists[i]:  # once in block_size steps, as a rule
+                self._host_tables.numpy()[i, : len(blocks)] = blocks
+                self._lists[i] = list(blocks)
+                changed = True
+        host = self._host.numpy()
+        host[:] = 0
+        host[2 * self.row : 3 * self.row] = -1
+        for number, values in enumerate((tokens, positions, slots, lens)):
+            host[number * self.row : number * self.row + len(values)] = values
+        host[4 * self.row] = split_tokens
+        # The copies need not be waited for: the step's tokens are fetched before these are written again.
+        self._numbers.copy_(self._host, non_blocking=True)
+        if changed:
+            width = max(map(len, self._lists))
+            if width * 4 > self.tables.shape[1]:
+                self.tables.copy_(self._host_tables, non_blocking=True)
+            else:  # in a long context's table most is empty
+                used = self._host_tables[:, :width].contiguous()
+                self.tables[:, :width].copy_(used.to(self.tables.device))
+
+
+class GPURunner(ModelRunner):
+    """A model runner that replays decode steps.
+
+    Args:
+        max_num_seqs: most requests of a step. max_model_len: most tokens of a request.
+        record: how a step is recorded; None: none is (vLLM calls that "enforce eager").
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        kv_cache: TritonPagedKVCache,
+        max_num_seqs: int,
+        max_model_len: int,
+        record: Recorder | None = record_cuda_graph,
+    ) -> None:
+        super().__init__(model, kv_cache)
+        self._record = record
+        self._buckets = bucket_sizes(max_num_seqs)
+        self._max_blocks = -(-max_model_len // kv_cache.block_size)
+        self._inputs: dict[int, DecodeInputs] = {}
+        self.recordings: dict[tuple[int, int], Recording] = {}  # by bucket and number of parts
+
+    @torch.inference_mode()
+    def execute(self, scheduled: Sequence[Scheduled]) -> Tensor:
+        """As `ModelRunner.execute`. The result is overwritten by the next step."""
+        n = len(scheduled)
+        if self._record is None or n > self._buckets[-1] or any(s.num_tokens != 1 for s in scheduled):
+            return super().execute(scheduled)
+        kv, bucket = self.kv_cache, next(size for size in self._buckets if size >= n)
+        splits = kv.splits([s.num_computed + 1 for s in scheduled])
+        num_splits = min(1 << (splits.num_splits - 1).bit_length(), MOST_SPLITS)
+        inputs = self._inputs.get(bucket)
+        if inputs is None:
+            inputs = self._inputs[bucket] = DecodeInputs(bucket, self._max_blocks, kv.data.device)
+        inputs.fill(scheduled, kv.block_size, splits.split_tokens)
+
+        recording = self.recordings.get((bucket, num_splits))
+        if recording is None:
+            plan = kv.plan(splits._replace(num_splits=num_splits), bucket)
+            plan.split_tokens = inputs.split_tokens
+            tokens, positions, slots, lens = (inputs.part(i) for i in range(4))
+            kv.step = DeviceStep(slots, Decodes(slice(0, bucket), inputs.tables, lens, plan), None)
+            recording = self._record(lambda: self.model(tokens, positions, kv))
+            self.recordings[bucket, num_splits] = recording
+        recording.replay()
+        return recording.result[:n]
+
+
+def make_runner(
+    model: Transformer,
+    manager: BlockManager,
+    max_num_seqs: int,
+    max_model_len: int,
+    enforce_eager: bool = False,
+) -> ModelRunner | None:
+    """The runner for a model on a GPU; None, with a warning, if the kernels cannot run on this card."""
+    if problem := card_problem(model.dtype):
+        warnings.warn(
+            f"{problem}. The engine gathers keys with torch instead, which is slower.", stacklevel=2
+        )
+        return None
+    kv_cache = TritonPagedKVCache(
+        model.config,
+        manager.num_blocks,
+        manager.block_size,
+        model.dtype,
+        model.device,
+        manager.num_swap_blocks,
+    )
+    record = None if enforce_eager else record_cuda_graph
+    return GPURunner(model, kv_cache, max_num_seqs, max_model_len, record)

@@ -1,0 +1,272 @@
+"""Prefill attention on scattered blocks: many new tokens of many requests, each seeing only what came before.
+
+New tokens of all requests lie one after the other. Each program takes a run of them from one request, with all
+query heads that share a KV head, and walks along that request's block table up to its own last token:
+
+    request 0: 5 new     request 1: 300 new, behind a prefix of 80
+    [........]           [........|........|........]      runs; a program each
+                          sees 80 + its own and earlier runs
+
+With at least 64 rows a program has enough arithmetic for each key it fetches. Here arithmetic is the limit, and
+not memory as in decode. The tiles that all rows may see need no mask, so they are walked first, without one;
+only the last few, across the diagonal, are masked.
+
+Which request does run number r belong to? The runs of request i are counted from `starts[i] // RUN + i`. That
+leaves room for each request's last, shorter run, at most one run too many each, and it can be computed
+without looking at any other request. A binary search finds i; a run too many returns at once.
+
+Sources: Dao, "FlashAttention-2" (2023), sections 3.1 to 3.3; vLLM, vllm/v1/attention/ops/triton_unified_attention.py,
+for rows of (token, head) pairs and the count of runs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from phase5_real_gpu.decode_kernel import LOG2_E, tile_tokens
+from phase5_real_gpu.kernel_checks import (
+    check_attention,
+    check_integers,
+    check_query_lens,
+    check_tables,
+)
+from phase5_real_gpu.triton_setup import INTERPRETED, tl, triton
+
+
+@triton.jit
+def walk(
+    acc,  # [ROWS, DIMS] weighted values so far
+    total,  # [ROWS] sum of weights so far
+    largest,  # [ROWS] largest score so far
+    q_tile,  # [ROWS, DIMS]
+    row_positions,  # [ROWS] each row's place in its request
+    k_cache,
+    v_cache,
+    table,
+    kv_head,
+    first,
+    end,  # tokens first to end, first a multiple of TILE
+    score_scale,
+    kv_block_stride,
+    kv_token_stride,
+    kv_head_stride,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    DIMS: tl.constexpr,
+    TILE: tl.constexpr,
+    MASKED: tl.constexpr,  # whether some row may not see some of these tokens
+    UPCAST: tl.constexpr,
+):
+    """The loop of `decode_kernel` over again, for many rows that see different numbers of tokens."""
+    places_in_tile = tl.arange(0, TILE)
+    dims = tl.arange(0, DIMS)
+    is_dim = dims < HEAD_DIM
+    tokens = first + places_in_tile
+    blocks = tl.load(table + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
+    for start in range(first, end, TILE):
+        tokens = start + places_in_tile
+        next_tokens = tokens + TILE
+        next_blocks = tl.load(table + next_tokens // BLOCK_SIZE, mask=next_tokens < end, other=0)
+        slots = (
+            blocks.to(tl.int64) * kv_block_stride
+            + (tokens % BLOCK_SIZE) * kv_token_stride
+            + kv_head * kv_head_stride
+        )
+        exists = tokens < end
+        keys = tl.load(
+            k_cache + slots[None, :] + dims[:, None], mask=exists[None, :] & is_dim[:, None], other=0.0
+        ).to(q_tile.dtype)
+        scores = tl.dot(q_tile, keys, input_precision="ieee") * score_scale
+        if MASKED:
+            scores = tl.where(tokens[None, :] <= row_positions[:, None], scores, float("-inf"))
+        new_largest = tl.maximum(largest, tl.max(scores, axis=1))
+        shrink = tl.exp2(largest - new_largest)
+        weights = tl.exp2(scores - new_largest[:, None])
+        total = total * shrink + tl.sum(weights, axis=1)
+        values = tl.load(
+            v_cache + slots[:, None] + dims[None, :], mask=exists[:, None] & is_dim[None, :], other=0.0
+        ).to(q_tile.dtype)
+        acc = acc * shrink[:, None] + tl.dot(weights.to(q_tile.dtype), values, input_precision="ieee")
+        largest = new_largest
+        blocks = next_blocks
+    return acc, total, largest
+
+
+@triton.jit
+def prefill_kernel(
+    out,  # [N, num_heads, HEAD_DIM]
+    q,  # [N, num_heads, HEAD_DIM]
+    k_cache,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_DIM]
+    v_cache,  # the same, with the same strides
+    block_tables,  # [B, most blocks]
+    starts,  # [B + 1]: request i has the new tokens starts[i] to starts[i + 1]
+    context_lens,  # [B], the new tokens included
+    num_requests,
+    score_scale,
+    value_scale,
+    q_row_stride,
+    q_head_stride,
+    kv_block_stride,
+    kv_token_stride,
+    kv_head_stride,
+    table_stride,
+    QUERIES_PER_KV: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,  # (token, head) pairs of a program, at least RUN x QUERIES_PER_KV
+    RUN: tl.constexpr,  # new tokens of a program
+    DIMS: tl.constexpr,
+    TILE: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    # 1. Which run of which request? The last runs see most, so they begin first.
+    run = tl.num_programs(0) - 1 - tl.program_id(0)
+    kv_head = tl.program_id(1)
+    num_heads = tl.num_programs(1) * QUERIES_PER_KV
+    low = 0
+    high = num_requests
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(starts + middle) // RUN + middle <= run:
+            low = middle
+        else:
+            high = middle
+    request = low
+    start = tl.load(starts + request)
+    query_len = tl.load(starts + request + 1) - start
+    first_new = (run - (start // RUN + request)) * RUN  # of this request's new tokens
+    if first_new >= query_len:
+        return
+
+    # 2. The rows: RUN tokens x the heads that share a KV head.
+    rows = tl.arange(0, ROWS)
+    dims = tl.arange(0, DIMS)
+    new = first_new + rows // QUERIES_PER_KV
+    heads = kv_head * QUERIES_PER_KV + rows % QUERIES_PER_KV
+    is_row = (rows < RUN * QUERIES_PER_KV) & (new < query_len)
+    row_mask = is_row[:, None] & (dims < HEAD_DIM)[None, :]
+    q_rows = (start + new).to(tl.int64)
+    q_tile = tl.load(
+        q + (q_rows * q_row_stride + heads * q_head_stride)[:, None] + dims[None, :], mask=row_mask, other=0.0
+    )
+    if UPCAST:
+        q_tile = q_tile.to(tl.float32)
+
+    # 3. First the tiles that every row may see, then those across the diagonal.
+    before = tl.load(context_lens + request) - query_len
+    row_positions = before + new
+    seen_by_all = (before + first_new + 1) // TILE * TILE
+    end = before + tl.minimum(first_new + RUN, query_len)
+    largest = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DIMS], tl.float32)
+    table = block_tables + request.to(tl.int64) * table_stride
+    acc, total, largest = walk(
+        acc, total, largest, q_tile, row_positions, k_cache, v_cache, table, kv_head,
+        0, seen_by_all, score_scale, kv_block_stride, kv_token_stride, kv_head_stride,
+        HEAD_DIM, BLOCK_SIZE, DIMS, TILE, False, UPCAST,
+    )  # fmt: skip
+    acc, total, largest = walk(
+        acc, total, largest, q_tile, row_positions, k_cache, v_cache, table, kv_head,
+        seen_by_all, end, score_scale, kv_block_stride, kv_token_stride, kv_head_stride,
+        HEAD_DIM, BLOCK_SIZE, DIMS, TILE, True, UPCAST,
+    )  # fmt: skip
+
+    # 4. Every row has seen at least its own token, so no sum is zero.
+    acc = acc * value_scale / total[:, None]
+    tl.store(
+        out + ((q_rows * num_heads + heads) * HEAD_DIM)[:, None] + dims[None, :],
+        acc.to(out.dtype.element_ty),
+        mask=row_mask,
+    )
+
+
+def prefill_shape(queries_per_kv: int, head_dim: int, itemsize: int) -> tuple[int, int, int]:
+    """ROWS, RUN and warps of a program: as many rows as its registers hold."""
+    dims = triton.next_power_of_2(head_dim)
+    rows = 128 if dims <= 128 and itemsize <= 2 else 64
+    rows = max(rows, triton.next_power_of_2(queries_per_kv))
+    if INTERPRETED:  # sizes only matter for speed; small ones show more of the seams between runs
+        rows = max(16, triton.next_power_of_2(queries_per_kv))
+    return rows, rows // queries_per_kv, 8 if rows >= 128 else 4
+
+
+def paged_prefill(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    cu_query_lens: Tensor,
+    context_lens: Tensor,
+    scale: float | None = None,
+    *,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+    out: Tensor | None = None,
+    checked: bool = False,
+) -> Tensor:
+    """Attention of all new tokens of all requests, each over its own context up to itself.
+
+    Args:
+        q: [N, num_heads, head_dim], the new tokens of all requests, one request after the other.
+        k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], the new tokens already in them.
+        block_tables: [B, most blocks] integers; what stands behind a request's blocks is ignored.
+        cu_query_lens: [B + 1] integers: request i has rows cu_query_lens[i] to cu_query_lens[i + 1] of q.
+        context_lens: [B] integers: tokens of each request, the new ones included.
+        scale: 1 / sqrt(head_dim) if not given.
+        k_scale, v_scale: what fp8 keys and values are to be multiplied by.
+        out: [N, num_heads, head_dim], where to put the result.
+        checked: look into the tables first. That waits for the GPU.
+
+    Returns:
+        [N, num_heads, head_dim].
+
+    Raises:
+        ValueError: shapes, types or devices that do not fit; a table that points outside (if `checked`).
+        LabError: Triton is not installed.
+    """
+    check_attention(q, k_cache, v_cache, block_tables, context_lens)
+    num_tokens, num_heads, head_dim = q.shape
+    num_blocks, block_size, num_kv_heads, _ = k_cache.shape
+    num_requests = len(context_lens)
+    check_integers("cu_query_lens", cu_query_lens, q.device)
+    if cu_query_lens.shape != (num_requests + 1,):
+        raise ValueError(
+            f"cu_query_lens has shape {list(cu_query_lens.shape)}: {num_requests} requests need [{num_requests + 1}]"
+        )
+    if checked:
+        check_tables(block_tables, context_lens, num_blocks, block_size)
+        check_query_lens(cu_query_lens, context_lens, num_tokens)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
+    if num_tokens == 0 or num_requests == 0:
+        return out
+    queries_per_kv = num_heads // num_kv_heads
+    rows, run, warps = prefill_shape(queries_per_kv, head_dim, q.element_size())
+    prefill_kernel[(num_tokens // run + num_requests, num_kv_heads)](
+        out,
+        q,
+        k_cache,
+        v_cache,
+        block_tables,
+        cu_query_lens,
+        context_lens,
+        num_requests,
+        (head_dim**-0.5 if scale is None else scale) * LOG2_E * k_scale,
+        v_scale,
+        q.stride(0),
+        q.stride(1),
+        *k_cache.stride()[:3],
+        block_tables.stride(0),
+        QUERIES_PER_KV=queries_per_kv,
+        HEAD_DIM=head_dim,
+        BLOCK_SIZE=block_size,
+        ROWS=rows,
+        RUN=run,
+        DIMS=triton.next_power_of_2(head_dim),
+        TILE=tile_tokens(head_dim, q.element_size()),
+        UPCAST=INTERPRETED,
+        num_warps=warps,
+        num_stages=3,
+    )
+    return out

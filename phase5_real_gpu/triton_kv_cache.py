@@ -1,0 +1,181 @@
+"""`TritonPagedKVCache`: the seam's fourth object. Keys and values lie in blocks, and kernels read them in place.
+
+The model calls `kv.attend`, as it did in Phase 2. Who has one new token goes through `paged_decode`, who has more
+through `paged_prefill`; a step may hold both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phase2_attention_kvcache.blocks import ModelConfig
+from phase3_paged_attention.paged_attention import PagedKVCache, StepLayout
+from phase5_real_gpu.decode_kernel import DecodePlan, paged_decode, program_slots, tile_tokens
+from phase5_real_gpu.kernel_checks import check_cache
+from phase5_real_gpu.prefill_kernel import paged_prefill
+from phase5_real_gpu.split_rule import Splits, choose_splits
+from phase5_real_gpu.write_kv_kernel import write_kv
+
+Rows = slice | Tensor  # which rows of the step: side by side, or one by one
+
+ALIGNED = 4  # int32s in 16 bytes. Triton compiles a kernel anew for an address that is not a multiple of 16.
+
+
+class Decodes(NamedTuple):
+    """The requests of a step with one new token. tables: [B, most blocks] int32; lens: [B] int32."""
+
+    rows: Rows
+    tables: Tensor
+    lens: Tensor
+    plan: DecodePlan
+
+
+class Prefills(NamedTuple):
+    """Those with more. starts: [B + 1] int32, counted among their own rows."""
+
+    rows: Rows
+    tables: Tensor
+    starts: Tensor
+    lens: Tensor
+
+
+class DeviceStep(NamedTuple):
+    """What all layers of a step need, on the device. slots: [N]."""
+
+    slots: Tensor
+    decodes: Decodes | None
+    prefills: Prefills | None
+
+
+class TritonPagedKVCache(PagedKVCache):
+    """Keys and values of many requests in blocks, read in place by the Triton kernels.
+
+    Args: as for `PagedKVCache`, and
+        dtype: also torch.float8_e4m3fn: half the memory of 16 bit, and half the bytes to read.
+        compute_dtype: of q, k and v; None: dtype. With an fp8 cache it must be said.
+        k_scale, v_scale: what fp8 keys and values are divided by when stored.
+
+    Raises:
+        LabError: Triton is not installed. ValueError: a size or number format that the kernels do not take.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int = 16,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+        num_swap_blocks: int = 0,
+        *,
+        compute_dtype: torch.dtype | None = None,
+        k_scale: float = 1.0,
+        v_scale: float = 1.0,
+    ) -> None:
+        super().__init__(config, num_blocks, block_size, dtype, device, num_swap_blocks, use_kernel=False)
+        check_cache(self.k_cache[0], self.v_cache[0])
+        if not (k_scale > 0 and v_scale > 0):
+            raise ValueError(f"k_scale is {k_scale}, v_scale {v_scale}: both must be above 0")
+        self.k_scale, self.v_scale = k_scale, v_scale
+        self.num_heads = config.num_heads
+        self.tile = tile_tokens(config.head_dim, (compute_dtype or dtype).itemsize)
+        self.slots_of_card = program_slots(self.data.device)
+        self.step: DeviceStep | None = None
+
+    def begin_step(self, layout: StepLayout) -> None:
+        """Say where the tokens of the next step lie. One upload for everything."""
+        self.layout = layout
+        lens, parts = layout.context_lens, []
+        decodes, prefills = layout.decodes, [i for i, _ in layout.prefills]
+        if decodes:
+            parts += [_padded([layout.block_tables[i] for i in decodes]), [lens[i] for i in decodes]]
+            decode_rows = layout.decode_rows
+            if isinstance(decode_rows, Tensor):
+                decode_rows = decode_rows.to(self.data.device)
+        if prefills:
+            starts = np.cumsum([0] + [layout.query_lens[i] for i in prefills])
+            parts += [
+                _padded([layout.block_tables[i] for i in prefills]),
+                starts,
+                [lens[i] for i in prefills],
+            ]
+        uploaded = iter(upload(parts, self.data.device))
+        self.step = DeviceStep(
+            layout.slot_mapping,
+            Decodes(decode_rows, next(uploaded), next(uploaded), self.plan(self.splits([lens[i] for i in decodes]), len(decodes)))
+            if decodes
+            else None,
+            Prefills(self._prefill_rows(layout), next(uploaded), next(uploaded), next(uploaded))
+            if prefills
+            else None,
+        )  # fmt: skip
+
+    def splits(self, context_lens: Sequence[int]) -> Splits:
+        return choose_splits(context_lens, self.num_kv_heads, self.slots_of_card, self.tile)
+
+    def plan(self, splits: Splits, batch: int) -> DecodePlan:
+        return DecodePlan.make(batch, self.num_heads, self.head_dim, splits, self.data.device)
+
+    def _prefill_rows(self, layout: StepLayout) -> Rows:
+        runs = [(start, start + layout.query_lens[i]) for i, start in layout.prefills]
+        if all(a[1] == b[0] for a, b in zip(runs, runs[1:])):
+            return slice(runs[0][0], runs[-1][1])
+        rows = np.concatenate([np.arange(*run) for run in runs])
+        return torch.from_numpy(rows).to(self.data.device)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store the new keys and values in their slots; attend from each new token to all of its own.
+
+        Args:
+            q: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].
+
+        Returns:
+            [N, num_heads, head_dim].
+        """
+        keys, values, step = self.k_cache[layer], self.v_cache[layer], self.step
+        scales = {"k_scale": self.k_scale, "v_scale": self.v_scale}
+        # All of them are stored before any is read: a request may read a block that another one fills in
+        # this very step.
+        write_kv(k, v, keys, values, step.slots, **scales)
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        if step.decodes:
+            rows, tables, lens, plan = step.decodes
+            into = out[rows] if isinstance(rows, slice) else None
+            found = paged_decode(
+                q[rows], keys, values, tables, lens, self.scale, plan=plan, out=into, **scales
+            )
+            if into is None:
+                out[rows] = found
+        if step.prefills:
+            rows, tables, starts, lens = step.prefills
+            into = out[rows] if isinstance(rows, slice) else None
+            found = paged_prefill(q[rows], keys, values, tables, starts, lens, self.scale, out=into, **scales)
+            if into is None:
+                out[rows] = found
+        return out
+
+
+def _padded(tables: list[list[int]]) -> np.ndarray:
+    """[B, most blocks], filled up with 0, the null block."""
+    padded = np.zeros((len(tables), max(map(len, tables))), dtype=np.int32)
+    for row, table in zip(padded, tables, strict=True):
+        row[: len(table)] = table
+    return padded
+
+
+def upload(parts: Sequence[np.ndarray | list[int]], device: torch.device) -> list[Tensor]:
+    """Bring small integer arrays to the device, all in one copy. Each begins at a multiple of 16 bytes."""
+    arrays = [np.asarray(part, dtype=np.int32) for part in parts]
+    room = [-(-a.size // ALIGNED) * ALIGNED for a in arrays]
+    starts = np.cumsum([0, *room])
+    packed = torch.zeros(int(starts[-1]), dtype=torch.int32, pin_memory=device.type == "cuda")
+    as_numpy = packed.numpy()
+    for a, start in zip(arrays, starts):
+        as_numpy[start : start + a.size] = a.reshape(-1)
+    packed = packed.to(device, non_blocking=True)
+    return [packed[s : s + a.size].view(a.shape) for a, s in zip(arrays, starts)]

@@ -1,0 +1,86 @@
+"""Where Triton kernels run on this machine: compiled on a GPU, interpreted without one, or not at all.
+
+Triton turns a Python function into machine code for a GPU. It can also *interpret* the function: run it line
+by line on the CPU, with numpy doing the arithmetic. That is slow, and good enough to prove a kernel right.
+Triton decides when a kernel is defined, so every module with a kernel gets `triton` and `tl` from here.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from labkit.errors import LabError
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+try:
+    import triton
+    import triton.language as tl
+
+    HAS_TRITON = True
+except ImportError:  # macOS, Windows
+    HAS_TRITON = False
+
+    class WithoutTriton:
+        """Lets a module with kernels be imported. Whoever launches one is told by `require_triton`."""
+
+        jit = constexpr = staticmethod(lambda something: something)
+
+    triton = tl = WithoutTriton
+
+INTERPRETED = HAS_TRITON and os.environ.get("TRITON_INTERPRET", "0").lower() in (
+    "1",
+    "true",
+    "on",
+    "yes",
+    "y",
+)
+
+
+def _interpret_what_is_compiled() -> None:
+    """Some library imported Triton before us (transformers does), and Triton's own helpers, tl.sum among
+    them, were defined to be compiled. An interpreted kernel cannot call those."""
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    for module in (tl, tl.standard):
+        for name, helper in list(vars(module).items()):
+            if isinstance(helper, JITFunction):
+                setattr(module, name, InterpretedFunction(helper.fn))
+
+
+if INTERPRETED:
+    _interpret_what_is_compiled()
+
+OLDEST_CAPABILITY = (7, 5)  # Triton knows no older cards
+BFLOAT16_CAPABILITY = (8, 0)
+FP8_CAPABILITY = (8, 9)
+
+
+def require_triton() -> None:
+    """Raise a LabError that says what to do, where there is no Triton."""
+    if not HAS_TRITON:
+        raise LabError(
+            "Triton is not installed (it exists for Linux only). Without it still run: memory_hierarchy.py, "
+            "kernel_benchmark.py, engine_benchmark.py and compare_to_reference.py, all on the CPU"
+        )
+
+
+def card_problem(dtype: torch.dtype) -> str | None:
+    """Why this machine's card cannot run the kernels in this number format, in a line; None if it can."""
+    if not HAS_TRITON:
+        return "Triton is not installed"
+    if INTERPRETED or not torch.cuda.is_available():
+        return None
+    capability, name = torch.cuda.get_device_capability(), torch.cuda.get_device_name()
+    has = f"{name} has compute capability {capability[0]}.{capability[1]}"
+    if capability < OLDEST_CAPABILITY:
+        return f"{has}, Triton needs 7.5 or more"
+    if dtype == torch.bfloat16 and capability < BFLOAT16_CAPABILITY:
+        return f"{has}, bfloat16 needs 8.0 or more: use --dtype float16"
+    if dtype == torch.float8_e4m3fn and capability < FP8_CAPABILITY:
+        return f"{has}, an fp8 KV cache needs 8.9 or more: use a 16-bit one"
+    return None
