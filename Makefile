@@ -24,6 +24,7 @@ figures: setup
 	$(BIN)/lab run 2 --figures phase2_attention_kvcache/figures
 	$(BIN)/lab run 3 --figures phase3_paged_attention/figures
 	$(BIN)/lab run 4 --figures phase4_scheduler/figures
+	$(BIN)/lab run 5 --figures phase5_real_gpu/figures
 	$(BIN)/python docs/draw_pipeline.py
 
 setup: $(VENV)/installed

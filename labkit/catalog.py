@@ -37,6 +37,16 @@ SCRIPTS: dict[str, list[str]] = {
         "workload_simulator.py",
         "many_users.py",
     ],
+    "phase5_real_gpu": [
+        "memory_hierarchy.py",
+        "triton_paged_attention.py",
+        "decode_ladder.py",
+        "compile_report.py",
+        "kernel_benchmark.py",
+        "engine_benchmark.py",
+        "vllm_comparison.py",
+        "compare_to_reference.py",
+    ],
 }
 
 

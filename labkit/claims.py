@@ -86,6 +86,19 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("chunked-prefill", "B", "chunking stops one long prompt from stalling everybody's ITL"),
         Claim("kv-usage-alert", "C", "trouble starts near a KV cache usage of 0.9"),
     ],
+    "phase5_real_gpu": [
+        Claim(
+            "t4-ttft",
+            "A",
+            "TinyLlama-1.1B on a T4: TTFT 25 / 30 / 55 / 95 ms for 10 / 100 / 500 / 1000 tokens",
+        ),
+        Claim(
+            "t4-throughput", "A", "the same at batch 1 / 8 / 32 / 64: 180 / 800 / 2400 / 2800 tokens a second"
+        ),
+        Claim(
+            "triton-vs-python", "A", "Triton paged attention against the plain Python of the earlier phases"
+        ),
+    ],
 }
 
 # The gravest verdict of several measurements of one claim stands for the claim.

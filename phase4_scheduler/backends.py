@@ -14,7 +14,7 @@ from phase3_paged_attention.paged_attention import PagedKVCache
 from phase4_scheduler.engine_config import EngineConfig
 from phase4_scheduler.model_runner import ModelRunner
 
-RUNNERS = {"cuda": "phase5_real_gpu.gpu_runner"}  # device -> module with a function `make_runner`
+RUNNERS = {"cuda": "phase5_real_gpu.kernels.gpu_runner"}  # device -> module with a function `make_runner`
 
 
 def make_runner(

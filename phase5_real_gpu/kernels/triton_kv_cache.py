@@ -15,11 +15,11 @@ from torch import Tensor
 
 from phase2_attention_kvcache.blocks import ModelConfig
 from phase3_paged_attention.paged_attention import PagedKVCache, StepLayout
-from phase5_real_gpu.decode_kernel import DecodePlan, paged_decode, program_slots, tile_tokens
-from phase5_real_gpu.kernel_checks import check_cache
-from phase5_real_gpu.prefill_kernel import paged_prefill
-from phase5_real_gpu.split_rule import Splits, choose_splits
-from phase5_real_gpu.write_kv_kernel import write_kv
+from phase5_real_gpu.kernels.decode_kernel import DecodePlan, paged_decode, program_slots, tile_tokens
+from phase5_real_gpu.kernels.kernel_checks import check_cache
+from phase5_real_gpu.kernels.prefill_kernel import paged_prefill
+from phase5_real_gpu.kernels.split_rule import Splits, choose_splits
+from phase5_real_gpu.kernels.write_kv_kernel import write_kv
 
 Rows = slice | Tensor  # which rows of the step: side by side, or one by one
 

@@ -13,10 +13,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from phase5_real_gpu.kernel_checks import check_cache, check_integers, check_new_tensor, check_slots
-from phase5_real_gpu.triton_setup import tl, triton
+from phase5_real_gpu.kernels.kernel_checks import check_cache, check_integers, check_new_tensor, check_slots
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED, tl, triton
 
 FP8_LARGEST = tl.constexpr(448.0)  # the largest number of float8_e4m3fn; beyond it there is only NaN
+
+
+@triton.jit
+def round_to_fp8(x):
+    """float32 within -448 to 448, to the nearest number that 8 bits can hold; still float32.
+
+    A GPU's conversion does this by itself. The interpreter's loses a carry (1.97 becomes 1.0), so there it is done
+    beforehand: adding and subtracting a number so large that nothing finer than a step stays.
+    """
+    exponent = ((x.to(tl.int32, bitcast=True) >> 23) & 255) - 127
+    step = ((tl.maximum(exponent, -6) - 3 + 127) << 23).to(tl.float32, bitcast=True)
+    large = 12582912.0 * step  # 1.5 x 2^23
+    return (x + large) - large
 
 
 @triton.jit
@@ -41,6 +54,7 @@ def write_kv_kernel(
     HEADS_2: tl.constexpr,  # both rounded up to powers of two
     DIMS: tl.constexpr,
     IS_FP8: tl.constexpr,
+    ROUND_FIRST: tl.constexpr,  # only for the interpreter
 ):
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_mapping + token).to(tl.int64)
@@ -56,6 +70,9 @@ def write_kv_kernel(
         values = values.to(tl.float32) / v_scale
         keys = tl.minimum(tl.maximum(keys, -FP8_LARGEST), FP8_LARGEST)
         values = tl.minimum(tl.maximum(values, -FP8_LARGEST), FP8_LARGEST)
+        if ROUND_FIRST:
+            keys = round_to_fp8(keys)
+            values = round_to_fp8(values)
     place = (
         (slot // BLOCK_SIZE) * kv_block_stride
         + (slot % BLOCK_SIZE) * kv_token_stride
@@ -121,5 +138,6 @@ def write_kv(
         HEADS_2=triton.next_power_of_2(num_kv_heads),
         DIMS=triton.next_power_of_2(head_dim),
         IS_FP8=k_cache.dtype == torch.float8_e4m3fn,
+        ROUND_FIRST=INTERPRETED,
         num_warps=4,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from phase5_real_gpu.triton_setup import card_problem, require_triton
+from phase5_real_gpu.kernels.triton_setup import card_problem, require_triton
 
 HEAD_DIMS = (16, 256)
 BLOCK_SIZES = (1, 256)
@@ -61,6 +61,8 @@ def check_cache(k_cache: Tensor, v_cache: Tensor) -> None:
             f"k_cache is {k_cache.dtype}, v_cache {v_cache.dtype}: use one of float32, float16, bfloat16, "
             "float8_e4m3fn for both"
         )
+    if k_cache.device != v_cache.device:
+        raise ValueError(f"k_cache is on {k_cache.device}, v_cache on {v_cache.device}: move one of them")
     if problem := card_problem(k_cache.dtype):
         raise ValueError(problem)
     block_size, head_dim = k_cache.shape[1], k_cache.shape[3]
@@ -81,6 +83,15 @@ def check_new_tensor(name: str, tensor: Tensor, cache: Tensor) -> None:
         raise ValueError(f"{name} is on {tensor.device}, the cache on {cache.device}: move one of them")
     if tensor.stride(-1) != 1:
         raise ValueError(f"{name}: each head's numbers must lie side by side: call .contiguous() on it")
+
+
+def check_out(out: Tensor, q: Tensor) -> None:
+    """Where results are put: like q, and in one piece."""
+    if out.shape != q.shape or out.dtype != q.dtype or out.device != q.device or not out.is_contiguous():
+        raise ValueError(
+            f"out is {list(out.shape)} of {out.dtype} on {out.device}: give {list(q.shape)} of {q.dtype} on "
+            f"{q.device}, without gaps"
+        )
 
 
 def check_integers(name: str, tensor: Tensor, device: torch.device) -> None:

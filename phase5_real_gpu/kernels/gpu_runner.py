@@ -28,9 +28,9 @@ from phase2_attention_kvcache.transformer import Transformer
 from phase3_paged_attention.block_manager import BlockManager
 from phase4_scheduler.model_runner import ModelRunner
 from phase4_scheduler.scheduler import Scheduled
-from phase5_real_gpu.decode_kernel import MOST_SPLITS
-from phase5_real_gpu.triton_kv_cache import ALIGNED, Decodes, DeviceStep, TritonPagedKVCache
-from phase5_real_gpu.triton_setup import card_problem
+from phase5_real_gpu.kernels.decode_kernel import MOST_SPLITS
+from phase5_real_gpu.kernels.triton_kv_cache import ALIGNED, Decodes, DeviceStep, TritonPagedKVCache
+from phase5_real_gpu.kernels.triton_setup import card_problem
 
 Recorder = Callable[[Callable[[], Tensor]], "Recording"]
 
@@ -148,6 +148,8 @@ class GPURunner(ModelRunner):
         self._max_blocks = -(-max_model_len // kv_cache.block_size)
         self._inputs: dict[int, DecodeInputs] = {}
         self.recordings: dict[tuple[int, int], Recording] = {}  # by bucket and number of parts
+        # A graph knows addresses only. What lies there must not be given to somebody else, so hold on to it.
+        self._recorded: list[DeviceStep] = []
 
     @torch.inference_mode()
     def execute(self, scheduled: Sequence[Scheduled]) -> Tensor:
@@ -168,8 +170,14 @@ class GPURunner(ModelRunner):
             plan = kv.plan(splits._replace(num_splits=num_splits), bucket)
             plan.split_tokens = inputs.split_tokens
             tokens, positions, slots, lens = (inputs.part(i) for i in range(4))
-            kv.step = DeviceStep(slots, Decodes(slice(0, bucket), inputs.tables, lens, plan), None)
-            recording = self._record(lambda: self.model(tokens, positions, kv))
+            where = DeviceStep(slots, Decodes(slice(0, bucket), inputs.tables, lens, plan), None)
+
+            def step() -> Tensor:
+                kv.step = where
+                return self.model(tokens, positions, kv)
+
+            recording = self._record(step)
+            self._recorded.append(where)
             self.recordings[bucket, num_splits] = recording
         recording.replay()
         return recording.result[:n]

@@ -24,14 +24,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from phase5_real_gpu.decode_kernel import LOG2_E, tile_tokens
-from phase5_real_gpu.kernel_checks import (
+from phase5_real_gpu.kernels.decode_kernel import LOG2_E, tile_tokens
+from phase5_real_gpu.kernels.kernel_checks import (
     check_attention,
     check_integers,
+    check_out,
     check_query_lens,
     check_tables,
 )
-from phase5_real_gpu.triton_setup import INTERPRETED, tl, triton
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability, has_matrix_instructions, tl, triton
 
 
 @triton.jit
@@ -93,7 +94,8 @@ def walk(
     return acc, total, largest
 
 
-@triton.jit
+# A kernel compiled for "exactly one request" or "a multiple of 16" would be compiled several times over.
+@triton.jit(do_not_specialize=["num_requests", "table_stride"])
 def prefill_kernel(
     out,  # [N, num_heads, HEAD_DIM]
     q,  # [N, num_heads, HEAD_DIM]
@@ -183,13 +185,21 @@ def prefill_kernel(
 
 
 def prefill_shape(queries_per_kv: int, head_dim: int, itemsize: int) -> tuple[int, int, int]:
-    """ROWS, RUN and warps of a program: as many rows as its registers hold."""
+    """ROWS, RUN and warps of a program: as many rows as its registers hold without spilling.
+
+    `compile_report.py` shows that they do, for each generation of cards.
+    """
     dims = triton.next_power_of_2(head_dim)
-    rows = 128 if dims <= 128 and itemsize <= 2 else 64
-    rows = max(rows, triton.next_power_of_2(queries_per_kv))
     if INTERPRETED:  # sizes only matter for speed; small ones show more of the seams between runs
-        rows = max(16, triton.next_power_of_2(queries_per_kv))
-    return rows, rows // queries_per_kv, 8 if rows >= 128 else 4
+        rows, warps = 16, 4
+    elif not has_matrix_instructions(itemsize):  # then products need many more registers
+        rows, warps = 32, 8
+    elif dims <= 128 and itemsize <= 2:
+        rows, warps = 128, 8
+    else:
+        rows, warps = 64, 8
+    rows = max(rows, triton.next_power_of_2(queries_per_kv))
+    return rows, rows // queries_per_kv, warps
 
 
 def paged_prefill(
@@ -238,7 +248,9 @@ def paged_prefill(
     if checked:
         check_tables(block_tables, context_lens, num_blocks, block_size)
         check_query_lens(cu_query_lens, context_lens, num_tokens)
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
+    if out is None:
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    check_out(out, q)
     if num_tokens == 0 or num_requests == 0:
         return out
     queries_per_kv = num_heads // num_kv_heads
@@ -268,5 +280,6 @@ def paged_prefill(
         UPCAST=INTERPRETED,
         num_warps=warps,
         num_stages=3,
+        maxnreg=255 if capability() >= (10, 0) else None,  # left alone, the compiler takes too few there
     )
     return out

@@ -32,15 +32,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phase5_real_gpu.kernel_checks import check_attention, check_tables
-from phase5_real_gpu.split_rule import MOST_SPLITS, Splits, choose_splits
-from phase5_real_gpu.triton_setup import INTERPRETED, tl, triton
+from phase5_real_gpu.kernels.kernel_checks import check_attention, check_out, check_tables
+from phase5_real_gpu.kernels.split_rule import MOST_SPLITS, Splits, choose_splits
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability, has_matrix_instructions, tl, triton
 
 LOG2_E = math.log2(math.e)
 PROGRAMS_PER_MULTIPROCESSOR = 2  # that many fit side by side, by the shared memory they need
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])  # it changes from step to step; one compiled kernel is enough
 def decode_kernel(
     out,  # [B, num_heads, HEAD_DIM], written if IS_SPLIT is False
     partial_out,  # [B, num_heads, parts, HEAD_DIM] float32, written if IS_SPLIT is True
@@ -153,7 +153,7 @@ def decode_kernel(
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["parts"])
 def merge_kernel(
     out,  # [B, num_heads, HEAD_DIM]
     partial_out,  # [B, num_heads, parts, HEAD_DIM] float32
@@ -212,6 +212,8 @@ class DecodePlan:
 
 def tile_tokens(head_dim: int, itemsize: int) -> int:
     """Tokens a tile: 64 of up to 256 bytes a head, fewer where they are larger (shared memory is small)."""
+    if not has_matrix_instructions(itemsize):  # then products need many more registers
+        return 16
     return max(16, min(64, 64 * 256 // (triton.next_power_of_2(head_dim) * itemsize)))
 
 
@@ -272,7 +274,9 @@ def paged_decode(
         raise ValueError(f"q has {batch} requests, block_tables {len(block_tables)}: one row each")
     if checked:
         check_tables(block_tables, context_lens, num_blocks, block_size)
-    out = torch.empty(batch, num_heads, head_dim, dtype=q.dtype, device=q.device) if out is None else out
+    if out is None:
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    check_out(out, q)
     if batch == 0:
         return out
     tile = tile_tokens(head_dim, q.element_size())
@@ -315,6 +319,7 @@ def paged_decode(
         UPCAST=INTERPRETED,
         num_warps=4,
         num_stages=3,
+        maxnreg=168 if capability() >= (10, 0) else None,  # left alone, the compiler takes too few there
     )
     if is_split:
         merge_kernel[(batch, num_heads)](

@@ -27,7 +27,11 @@ except ImportError:  # macOS, Windows
     class WithoutTriton:
         """Lets a module with kernels be imported. Whoever launches one is told by `require_triton`."""
 
-        jit = constexpr = staticmethod(lambda something: something)
+        constexpr = staticmethod(lambda value: value)
+
+        @staticmethod
+        def jit(kernel=None, **options):
+            return kernel if kernel is not None else lambda kernel: kernel
 
     triton = tl = WithoutTriton
 
@@ -59,6 +63,9 @@ OLDEST_CAPABILITY = (7, 5)  # Triton knows no older cards
 BFLOAT16_CAPABILITY = (8, 0)
 FP8_CAPABILITY = (8, 9)
 
+compiling_for: tuple[int, int] | None = None
+"""Compute capability of a card that is not here: `ahead_of_time.py` sets it before it records a launch."""
+
 
 def require_triton() -> None:
     """Raise a LabError that says what to do, where there is no Triton."""
@@ -84,3 +91,15 @@ def card_problem(dtype: torch.dtype) -> str | None:
     if dtype == torch.float8_e4m3fn and capability < FP8_CAPABILITY:
         return f"{has}, an fp8 KV cache needs 8.9 or more: use a 16-bit one"
     return None
+
+
+def capability() -> tuple[int, int]:
+    """Compute capability of the card that kernels are made for."""
+    if compiling_for is not None:
+        return compiling_for
+    return torch.cuda.get_device_capability() if torch.cuda.is_available() else (9, 0)
+
+
+def has_matrix_instructions(itemsize: int) -> bool:
+    """Whether Triton multiplies tiles on the matrix units: not in float32, and not before sm_80."""
+    return INTERPRETED or (itemsize <= 2 and capability() >= (8, 0))

@@ -1,0 +1,144 @@
+"""Two machines, line by line: each figure as a fraction of what its own machine allows, and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from phase5_real_gpu.comparing.causes import Finding, find_causes
+from phase5_real_gpu.comparing.reference_files import Limits, Reference
+from phase5_real_gpu.comparing.signatures import ratio_of_shares, same_device
+from phase5_real_gpu.measuring.measurements import Measurement
+
+Verdict = Literal[
+    "as expected", "slower, as your limits are", "faster than expected", "slower than your limits explain",
+    "not comparable",
+]  # fmt: skip
+CLOSE = 1.25  # as good as: within a quarter
+CLOSE_QUICK = 1.6  # of a few repeats, within more
+CEILINGS = ("read-bandwidth", "copy-bandwidth", "matmul-", "launch", "h2d-", "d2h-", "cache-", "l1-", "l2-")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One figure of mine beside the reference's.
+
+    Attributes:
+        mine, theirs: the measurements.
+        expected: what my machine should give: my floor, and as far from it as the reference is from its own.
+            None where there is no floor to go by.
+        verdict: see `judge`.
+    """
+
+    mine: Measurement
+    theirs: Measurement
+    expected: float | None
+    verdict: Verdict
+
+    @property
+    def is_off(self) -> bool:
+        return self.verdict == "slower than your limits explain"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All lines, and the causes that left a trace.
+
+    `alone`: figures of mine that the reference has not. `close`: factor within which two fractions are the same.
+    """
+
+    mine: Reference
+    theirs: Reference
+    lines: tuple[Line, ...]
+    alone: tuple[Measurement, ...]
+    findings: tuple[Finding, ...]
+    close: float
+
+    @property
+    def off(self) -> list[Line]:
+        return [line for line in self.lines if line.is_off]
+
+
+def compare(mine: Reference, theirs: Reference) -> Comparison:
+    """Every figure of `mine` that `theirs` has as well. Ceilings are no lines: they are what explains the lines."""
+    close = CLOSE_QUICK if mine.quick or theirs.quick else CLOSE
+    lines, alone = [], []
+    for m in mine.measurements:
+        if is_ceiling(m):
+            continue
+        other = theirs.get(m.name)
+        if other is None:
+            alone.append(m)
+        else:
+            lines.append(judge(m, other, close, same_device(mine, theirs)))
+    return Comparison(mine, theirs, tuple(lines), tuple(alone), tuple(find_causes(mine, theirs)), close)
+
+
+def judge(mine: Measurement, theirs: Measurement, close: float = CLOSE, same: bool = False) -> Line:
+    """A verdict on one figure.
+
+    With floors, the fractions decide, and only they: milliseconds are shown and not judged. Without floors
+    figures of different machines cannot be compared at all, those of the same device by their value.
+
+    Args:
+        close: factor within which two fractions count as the same.
+        same: whether both were measured on the same kind of device.
+    """
+    if mine.unit != theirs.unit or mine.better != theirs.better:
+        return Line(mine, theirs, None, "not comparable")
+    how_good = ratio_of_shares(mine, theirs)
+    by_value = theirs.value / mine.value if mine.better == "lower" else mine.value / theirs.value
+    if how_good is None:
+        if not same:
+            return Line(mine, theirs, None, "not comparable")
+        how_good, expected = by_value, theirs.value
+    else:
+        expected = mine.value * how_good if mine.better == "lower" else mine.value / how_good
+    if how_good > close:
+        return Line(mine, theirs, expected, "faster than expected")
+    if how_good < 1 / close:
+        return Line(mine, theirs, expected, "slower than your limits explain")
+    slower = by_value < 1 / close
+    return Line(mine, theirs, expected, "slower, as your limits are" if slower else "as expected")
+
+
+def is_ceiling(m: Measurement) -> bool:
+    return m.name.startswith(CEILINGS) and m.floor is None
+
+
+def pick_reference(mine: Reference, references: Iterable[Reference]) -> Reference | None:
+    """The most similar machine: the same device, else the same kind with most figures in common; measured before told.
+
+    None only if there are none.
+    """
+
+    def similarity(other: Reference) -> tuple[bool, bool, int, bool]:
+        common = sum(other.get(m.name) is not None and not is_ceiling(m) for m in mine.measurements)
+        return same_device(mine, other), mine.device == other.device, common, other.origin == "measured"
+
+    return max(references, key=similarity, default=None)
+
+
+def imagine(machine: Reference, factor: float) -> Reference:
+    """The same machine with everything `factor` times as slow: memory, arithmetic and launches."""
+
+    def slower(m: Measurement) -> Measurement:
+        times = factor if m.better == "lower" else 1 / factor
+        return replace(m, value=m.value * times, floor=m.floor * times if m.floor else None)
+
+    old = machine.limits
+    limits = Limits(
+        old.read_gb_s / factor if old.read_gb_s else None,
+        old.copy_gb_s / factor if old.copy_gb_s else None,
+        {dtype: rate / factor for dtype, rate in old.matmul_tflops.items()},
+        old.launch_us * factor if old.launch_us else None,
+        old.source,
+    )
+    return replace(
+        machine,
+        name=f"{machine.name}-slower",
+        environment={"cpu": f"imagined, {factor:g} times as slow", "gpu": None},
+        limits=limits,
+        measurements=tuple(slower(m) for m in machine.measurements),
+    )

@@ -1,0 +1,296 @@
+"""Attention of one decode step over a paged KV cache, as a ladder of small kernels.
+
+Each kernel, a rung of the ladder, changes one thing of the one before. What a *program* is: a kernel runs as
+many copies of its code side by side, and each copy, a program, works out its own part by its number
+(`tl.program_id`). A program holds small arrays ("tiles") and loads, multiplies and stores them as a whole.
+
+Shapes, the same for all rungs:
+    q, out          [B, HQ, D]                       one token a request, HQ query heads
+    k_cache,        [num_blocks, BLOCK_SIZE, HKV, D] any strides for block, token and head
+    v_cache
+    block_tables    [B, most blocks]                 int32
+    context_lens    [B]                              int32; 0 gives zeros
+
+HQ / HKV = GROUP query heads share a KV head. DIMS is D up to the next power of two: the arrays of a kernel
+have such lengths, and a mask hides what is too much.
+
+Sources: Kwon et al. (2023), section 4.3; Milakov and Gimelshein (2018), section 3, the online softmax; Dao,
+"Flash-Decoding" (2023), split KV; the structure of vllm/v1/attention/ops/triton_unified_attention.py.
+"""
+
+from __future__ import annotations
+
+from phase5_real_gpu.kernels.triton_setup import tl, triton
+
+# ---------------------------------------------------------------------- what several rungs share
+
+
+@triton.jit
+def load_queries(
+    q_ptr, sequence, kv_head, GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr
+):
+    """[ROWS, DIMS]: the queries that share a KV head, rows and columns beyond them 0."""
+    rows, dims = tl.arange(0, ROWS), tl.arange(0, DIMS)
+    first = (sequence * tl.num_programs(1) + kv_head) * GROUP  # axis 1 of the grid: the KV heads
+    mask = (rows < GROUP)[:, None] & (dims < D)[None, :]
+    return tl.load(q_ptr + (first + rows)[:, None] * D + dims[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def store_queries(
+    out_ptr,
+    out,
+    sequence,
+    kv_head,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    D: tl.constexpr,
+    DIMS: tl.constexpr,
+):
+    """Write [ROWS, DIMS] to where `load_queries` read."""
+    rows, dims = tl.arange(0, ROWS), tl.arange(0, DIMS)
+    first = (sequence * tl.num_programs(1) + kv_head) * GROUP
+    mask = (rows < GROUP)[:, None] & (dims < D)[None, :]
+    tl.store(out_ptr + (first + rows)[:, None] * D + dims[None, :], out, mask=mask)
+
+
+@triton.jit
+def load_rows(ptr, offsets, valid, D: tl.constexpr, DIMS: tl.constexpr, UPCAST: tl.constexpr):
+    """[tokens, DIMS]: the keys or values at `offsets`. What is not valid is not read: it may be NaN."""
+    dims = tl.arange(0, DIMS)
+    mask = valid[:, None] & (dims < D)[None, :]
+    rows = tl.load(ptr + offsets[:, None] + dims[None, :], mask=mask, other=0.0)
+    if UPCAST:  # the interpreter multiplies the bit patterns of bfloat16 instead of the numbers
+        rows = rows.to(tl.float32)
+    return rows
+
+
+@triton.jit
+def softmax_step(scores, values, largest, total, acc, BASE_2: tl.constexpr):
+    """Take a tile of scores into the online softmax of each row.
+
+    scores [ROWS, TILE], -inf where there is no token; values [TILE, DIMS]; largest, total [ROWS];
+    acc [ROWS, DIMS]. With BASE_2 the scores are in units of ln 2, and weights are powers of 2, not of e.
+    """
+    new_largest = tl.maximum(largest, tl.max(scores, axis=1))
+    if BASE_2:
+        shrink = tl.exp2(largest - new_largest)
+        weights = tl.exp2(scores - new_largest[:, None])
+    else:
+        shrink = tl.exp(largest - new_largest)
+        weights = tl.exp(scores - new_largest[:, None])
+    total = total * shrink + tl.sum(weights, axis=1)
+    acc = tl.dot(weights.to(values.dtype), values, acc * shrink[:, None], input_precision="ieee")
+    return new_largest, total, acc
+
+
+# ---------------------------------------------------------------------- 1: one program a query head
+
+
+@triton.jit
+def one_head_kernel(
+    q_ptr, k_ptr, v_ptr, tables_ptr, lens_ptr, out_ptr, scale,
+    table_stride, block_stride, token_stride, head_stride,
+    GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Grid (B, HQ). `paged_attention_loops` of phase 3 with the two inner loops as arrays; TILE >= BLOCK_SIZE."""
+    sequence, head = tl.program_id(0), tl.program_id(1)
+    row = sequence * tl.num_programs(1) + head
+    context_len = tl.load(lens_ptr + sequence)
+    dims, tokens = tl.arange(0, DIMS), tl.arange(0, TILE)
+    q = tl.load(q_ptr + row * D + dims, mask=dims < D, other=0.0).to(tl.float32)
+
+    largest, total = tl.full([], -float("inf"), tl.float32), tl.full([], 0.0, tl.float32)
+    acc = tl.zeros([DIMS], tl.float32)
+    for page in range(tl.cdiv(context_len, BLOCK_SIZE)):
+        block = tl.load(tables_ptr + sequence * table_stride + page).to(tl.int64)  # 32 bits end at 2 GB
+        valid = (tokens < BLOCK_SIZE) & (page * BLOCK_SIZE + tokens < context_len)
+        offsets = block * block_stride + tokens * token_stride + head // GROUP * head_stride
+        k = load_rows(k_ptr, offsets, valid, D, DIMS, True)
+        v = load_rows(v_ptr, offsets, valid, D, DIMS, True)
+        scores = tl.where(valid, tl.sum(q[None, :] * k, axis=1) * scale, -float("inf"))  # [TILE]
+        new_largest = tl.maximum(largest, tl.max(scores, axis=0))
+        shrink, weights = tl.exp(largest - new_largest), tl.exp(scores - new_largest)
+        total = total * shrink + tl.sum(weights, axis=0)
+        acc = acc * shrink + tl.sum(weights[:, None] * v, axis=0)
+        largest = new_largest
+    acc = acc / tl.where(total == 0, 1.0, total)  # an empty context: zeros
+    tl.store(out_ptr + row * D + dims, acc, mask=dims < D)
+
+
+# ---------------------------------------------------------------------- 2: all heads that share the keys
+
+
+@triton.jit
+def packed_kernel(
+    q_ptr, k_ptr, v_ptr, tables_ptr, lens_ptr, out_ptr, scale,
+    table_stride, block_stride, token_stride, head_stride,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr,
+    TILE: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """Grid (B, HKV). The group's queries are the rows of one tile; two matrix products a page."""
+    sequence, kv_head = tl.program_id(0), tl.program_id(1)
+    context_len = tl.load(lens_ptr + sequence)
+    tokens = tl.arange(0, TILE)
+    q = load_queries(q_ptr, sequence, kv_head, GROUP, ROWS, D, DIMS)
+    if UPCAST:
+        q = q.to(tl.float32)
+
+    largest, total = tl.full([ROWS], -float("inf"), tl.float32), tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DIMS], tl.float32)
+    for page in range(tl.cdiv(context_len, BLOCK_SIZE)):
+        block = tl.load(tables_ptr + sequence * table_stride + page).to(tl.int64)
+        valid = (tokens < BLOCK_SIZE) & (page * BLOCK_SIZE + tokens < context_len)
+        offsets = block * block_stride + tokens * token_stride + kv_head * head_stride
+        k = load_rows(k_ptr, offsets, valid, D, DIMS, UPCAST)
+        v = load_rows(v_ptr, offsets, valid, D, DIMS, UPCAST)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale  # [ROWS, TILE]
+        scores = tl.where(valid[None, :], scores, -float("inf"))
+        largest, total, acc = softmax_step(scores, v, largest, total, acc, False)
+    acc = acc / tl.where(total == 0, 1.0, total)[:, None]
+    store_queries(out_ptr, acc, sequence, kv_head, GROUP, ROWS, D, DIMS)
+
+
+# ---------------------------------------------------------------------- 3: a tile is not a page
+
+
+@triton.jit
+def tile_kernel(
+    q_ptr, k_ptr, v_ptr, tables_ptr, lens_ptr, out_ptr, scale,
+    table_stride, block_stride, token_stride, head_stride,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr,
+    TILE: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """Grid (B, HKV). TILE tokens a turn, whatever the page; each token looks its page up."""
+    sequence, kv_head = tl.program_id(0), tl.program_id(1)
+    context_len = tl.load(lens_ptr + sequence)
+    table_ptr = tables_ptr + sequence * table_stride
+    q = load_queries(q_ptr, sequence, kv_head, GROUP, ROWS, D, DIMS)
+    if UPCAST:
+        q = q.to(tl.float32)
+
+    largest, total = tl.full([ROWS], -float("inf"), tl.float32), tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DIMS], tl.float32)
+    for start in range(0, context_len, TILE):
+        tokens = start + tl.arange(0, TILE)
+        valid = tokens < context_len
+        blocks = tl.load(table_ptr + tokens // BLOCK_SIZE, mask=valid, other=0).to(tl.int64)
+        offsets = blocks * block_stride + tokens % BLOCK_SIZE * token_stride + kv_head * head_stride
+        k = load_rows(k_ptr, offsets, valid, D, DIMS, UPCAST)
+        v = load_rows(v_ptr, offsets, valid, D, DIMS, UPCAST)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        scores = tl.where(valid[None, :], scores, -float("inf"))
+        largest, total, acc = softmax_step(scores, v, largest, total, acc, False)
+    acc = acc / tl.where(total == 0, 1.0, total)[:, None]
+    store_queries(out_ptr, acc, sequence, kv_head, GROUP, ROWS, D, DIMS)
+
+
+# ---------------------------------------------------------------------- 4 and 5: page ids one turn ahead
+
+
+@triton.jit
+def hoisted_kernel(
+    q_ptr, k_ptr, v_ptr, tables_ptr, lens_ptr, out_ptr, scale,
+    table_stride, block_stride, token_stride, head_stride,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr,
+    TILE: tl.constexpr, UPCAST: tl.constexpr, BASE_2: tl.constexpr,
+):  # fmt: skip
+    """Grid (B, HKV). Loads the page ids of the next tile while it works on this one.
+
+    BASE_2, rung 5: `scale` has been multiplied by log2(e), since exp(x) = 2 ** (x log2(e)).
+    """
+    sequence, kv_head = tl.program_id(0), tl.program_id(1)
+    context_len = tl.load(lens_ptr + sequence)
+    table_ptr = tables_ptr + sequence * table_stride
+    q = load_queries(q_ptr, sequence, kv_head, GROUP, ROWS, D, DIMS)
+    if UPCAST:
+        q = q.to(tl.float32)
+
+    largest, total = tl.full([ROWS], -float("inf"), tl.float32), tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DIMS], tl.float32)
+    ahead = tl.arange(0, TILE)
+    blocks = tl.load(table_ptr + ahead // BLOCK_SIZE, mask=ahead < context_len, other=0)
+    for start in range(0, context_len, TILE):
+        tokens = start + tl.arange(0, TILE)
+        valid = tokens < context_len
+        offsets = (
+            blocks.to(tl.int64) * block_stride + tokens % BLOCK_SIZE * token_stride + kv_head * head_stride
+        )
+        ahead = tokens + TILE
+        blocks = tl.load(table_ptr + ahead // BLOCK_SIZE, mask=ahead < context_len, other=0)
+        k = load_rows(k_ptr, offsets, valid, D, DIMS, UPCAST)
+        v = load_rows(v_ptr, offsets, valid, D, DIMS, UPCAST)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        scores = tl.where(valid[None, :], scores, -float("inf"))
+        largest, total, acc = softmax_step(scores, v, largest, total, acc, BASE_2)
+    acc = acc / tl.where(total == 0, 1.0, total)[:, None]
+    store_queries(out_ptr, acc, sequence, kv_head, GROUP, ROWS, D, DIMS)
+
+
+# ---------------------------------------------------------------------- 6: split KV
+
+
+@triton.jit
+def split_kernel(
+    q_ptr, k_ptr, v_ptr, tables_ptr, lens_ptr, parts_ptr, logs_ptr, scale_log2,
+    table_stride, block_stride, token_stride, head_stride, split_tokens,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr,
+    TILE: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """Grid (B, HKV, splits). Attention over `split_tokens` tokens, a multiple of TILE, of the context.
+
+    Writes parts [B, HQ, splits, D] in float32, the attention within each part, and logs [B, HQ, splits],
+    the base-2 logarithm of the part's sum of weights. With the two, parts can be merged exactly.
+    """
+    sequence, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    rows, dims = tl.arange(0, ROWS), tl.arange(0, DIMS)
+    begin = split * split_tokens
+    end = tl.minimum(begin + split_tokens, tl.load(lens_ptr + sequence))
+    table_ptr = tables_ptr + sequence * table_stride
+    q = load_queries(q_ptr, sequence, kv_head, GROUP, ROWS, D, DIMS)
+    if UPCAST:
+        q = q.to(tl.float32)
+
+    largest, total = tl.full([ROWS], -float("inf"), tl.float32), tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DIMS], tl.float32)
+    ahead = begin + tl.arange(0, TILE)
+    blocks = tl.load(table_ptr + ahead // BLOCK_SIZE, mask=ahead < end, other=0)
+    for start in range(begin, end, TILE):
+        tokens = start + tl.arange(0, TILE)
+        valid = tokens < end
+        offsets = (
+            blocks.to(tl.int64) * block_stride + tokens % BLOCK_SIZE * token_stride + kv_head * head_stride
+        )
+        ahead = tokens + TILE
+        blocks = tl.load(table_ptr + ahead // BLOCK_SIZE, mask=ahead < end, other=0)
+        k = load_rows(k_ptr, offsets, valid, D, DIMS, UPCAST)
+        v = load_rows(v_ptr, offsets, valid, D, DIMS, UPCAST)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
+        scores = tl.where(valid[None, :], scores, -float("inf"))
+        largest, total, acc = softmax_step(scores, v, largest, total, acc, True)
+
+    empty = total == 0
+    acc = acc / tl.where(empty, 1.0, total)[:, None]
+    logs = tl.where(empty, -float("inf"), largest + tl.log2(tl.where(empty, 1.0, total)))
+    place = ((sequence * tl.num_programs(1) + kv_head) * GROUP + rows) * tl.num_programs(2) + split
+    tl.store(logs_ptr + place, logs, mask=rows < GROUP)
+    mask = (rows < GROUP)[:, None] & (dims < D)[None, :]
+    tl.store(parts_ptr + place.to(tl.int64)[:, None] * D + dims[None, :], acc, mask=mask)
+
+
+@triton.jit
+def merge_parts_kernel(
+    parts_ptr, logs_ptr, out_ptr, num_splits, SPLITS: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr
+):
+    """Grid (B, HQ). Each part counts in proportion to its sum of weights; SPLITS >= num_splits."""
+    row = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+    splits, dims = tl.arange(0, SPLITS), tl.arange(0, DIMS)
+    place = row.to(tl.int64) * num_splits + splits
+    logs = tl.load(logs_ptr + place, mask=splits < num_splits, other=-float("inf"))
+    largest = tl.max(logs, axis=0)
+    weights = tl.exp2(logs - tl.where(largest == -float("inf"), 0.0, largest))  # 0 for an empty part
+    mask = (splits < num_splits)[:, None] & (dims < D)[None, :]
+    parts = tl.load(parts_ptr + place[:, None] * D + dims[None, :], mask=mask, other=0.0)
+    total = tl.sum(weights, axis=0)
+    out = tl.sum(weights[:, None] * parts, axis=0) / tl.where(total == 0, 1.0, total)
+    tl.store(out_ptr + row * D + dims, out, mask=dims < D)

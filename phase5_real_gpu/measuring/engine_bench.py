@@ -1,0 +1,79 @@
+"""Where the engine benchmark keeps what it measured, and what had to be left out and why."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from phase5_real_gpu.measuring.engine_cases import Floor, Plan
+from phase5_real_gpu.measuring.machine_limits import MachineLimits
+from phase5_real_gpu.measuring.measurements import Measurement
+
+
+@dataclass
+class Bench:
+    """What was measured, and what had to be left out and why.
+
+    Attributes:
+        by_name: all measurements.
+    """
+
+    device: str
+    dtype: str
+    plan: Plan
+    limits: MachineLimits
+    seed: int = 0
+    by_name: dict[str, Measurement] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+    def add(
+        self, name: str, values: list[float], unit: str, floor: Floor | None = None, **details: Any
+    ) -> Measurement:
+        """The median of several values. `floor` is the shortest time, or for a rate the time of the whole run
+        that `details["tokens"]` are written in."""
+        better, bound = "lower", None
+        if unit == "tok/s":
+            better = "higher"
+            bound = details["tokens"] / floor.seconds if floor else None
+        elif floor:
+            bound = 1e3 * floor.seconds
+        details |= dict(dtype=self.dtype, lowest=min(values), highest=max(values), times=len(values))
+        limit = floor.limit if floor else None
+        m = Measurement(name, statistics.median(values), unit, better, bound, limit, details)
+        self.by_name[name] = m
+        return m
+
+    def value(self, name: str) -> float | None:
+        return self.by_name[name].value if name in self.by_name else None
+
+    def attempt(self, what: str, run: Callable[[], Any], foreign: bool = False) -> Any:
+        """Run something that this machine may be too small for. Says what was left out; None then.
+
+        `foreign`: it is another project's engine, and whatever it fails with must not stop ours.
+        """
+        try:
+            return run()
+        except Exception as error:
+            if not (foreign or out_of_memory(error)):
+                raise
+            reason = (
+                "out of memory" if out_of_memory(error) else f"{type(error).__name__}: {first_line(error)}"
+            )
+            self.left_out.append(f"{what}: {reason}")
+            return None
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception means that memory ran out. On a CPU torch says so in a RuntimeError."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and (
+        "out of memory" in text or "not enough memory" in text or "can't allocate memory" in text
+    )
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0][:160]

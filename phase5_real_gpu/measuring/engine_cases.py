@@ -1,0 +1,228 @@
+"""What the engine benchmark runs, and the floor of each of its figures.
+
+Models by their shape (speed does not depend on the weights), workloads, the sizes that a machine can bear, and
+the arithmetic of the shortest time that a prefill or a decode step can take on it.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+import torch
+
+from labkit.errors import LabError
+from labkit.models import find_model
+from phase1_tokens_embeddings.memory_math import kv_per_token
+from phase1_tokens_embeddings.model_shapes import SHAPES, find_card
+from phase2_attention_kvcache.blocks import ModelConfig
+from phase2_attention_kvcache.checkpoint import parse_dtype, read_config
+from phase2_attention_kvcache.roofline import Work, work_of_step
+from phase2_attention_kvcache.transformer import GPT2_124M
+from phase5_real_gpu.measuring.machine_limits import MachineLimits
+
+Workload = list[tuple[list[int], int]]
+"""A prompt and the number of tokens to write, for each request."""
+
+SOURCE_TTFT_MS = {10: 25, 100: 30, 500: 55, 1000: 95}
+SOURCE_TOKENS_S = {1: 180, 8: 800, 32: 2400, 64: 2800}
+"""What the source article says of TinyLlama-1.1B on a T4. Never a result: it stands beside ours."""
+
+
+@dataclass(frozen=True)
+class BenchModel:
+    """A model to run. `name` is the one in the names of measurements."""
+
+    name: str
+    title: str
+    config: ModelConfig
+
+
+def _llama(shape: str, **settings: float) -> ModelConfig:
+    return ModelConfig(**vars(SHAPES[shape]), attention_bias=False, mlp_bias=False, **settings)
+
+
+MODEL_NAMES = ("tales", "gpt2", "tinyllama", "llama3-8b")
+
+
+def bench_model(name: str) -> BenchModel:
+    """The shape of a model by its short name.
+
+    TinyLlama was trained for 2,048 tokens. Positions are a rotation, so its shape can be run beyond that: the
+    text would be poor, the speed is right. GPT-2's table of positions ends at 1,024.
+
+    Raises:
+        LabError: unknown.
+    """
+    match name:
+        case "tales":
+            return BenchModel(name, "tales", read_config(find_model("tales")))
+        case "gpt2":
+            return BenchModel(name, "GPT-2 124M", GPT2_124M)
+        case "tinyllama":
+            return BenchModel(name, "TinyLlama-1.1B", replace(_llama("tinyllama-1.1b"), max_context=8192))
+        case "llama3-8b":
+            return BenchModel(name, "Llama-3-8B", _llama("llama-3-8b", rope_theta=500_000.0))
+    raise LabError(f"unknown model {name!r}: choose from {', '.join(MODEL_NAMES)}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to run.
+
+    Attributes:
+        models: names for `bench_model`.
+        isls: prompt lengths whose TTFT is measured.
+        batches: how many requests are served together. peer_batches: those that transformers serves as well.
+        isl, osl: tokens of each one's prompt and answer.
+        mixed: requests of the workload of unequal lengths, and its shortest and longest prompt and answer.
+        repeats: how often each figure is taken; the median counts.
+        step_tokens: most tokens of a step.
+        peer_seconds: time for the other engines, per model. What comes later is left out, and said so.
+    """
+
+    models: tuple[str, ...]
+    isls: tuple[int, ...]
+    batches: tuple[int, ...]
+    peer_batches: tuple[int, ...]
+    isl: int
+    osl: int
+    mixed: tuple[int, int, int]
+    repeats: int
+    step_tokens: int
+    peer_seconds: float
+
+
+def plan_for(device: str, quick: bool) -> Plan:
+    """Sizes that a machine bears: at most five minutes on a large GPU, one or two on a CPU, seconds with `quick`."""
+    if device == "cuda":
+        everybody = Plan(
+            models=("gpt2", "tinyllama", "llama3-8b"), isls=(10, 100, 500, 1000, 4000),
+            batches=(1, 8, 32, 64, 256), peer_batches=(1, 8, 32, 64, 256), isl=128, osl=128,
+            mixed=(64, 16, 256), repeats=3, step_tokens=8192, peer_seconds=50.0,
+        )  # fmt: skip
+        small = dict(
+            batches=(1, 64), peer_batches=(64,), osl=32, mixed=(64, 16, 64), repeats=1, peer_seconds=10.0
+        )
+        return replace(everybody, models=("tinyllama",), **small) if quick else everybody
+    everybody = Plan(
+        models=("tales", "gpt2"), isls=(10, 100, 500, 1000), batches=(1, 8, 32, 64), peer_batches=(1, 8, 32),
+        isl=32, osl=24, mixed=(16, 8, 48), repeats=2, step_tokens=2048, peer_seconds=20.0,
+    )  # fmt: skip
+    small = dict(batches=(1, 8, 32), peer_batches=(32,), isl=16, osl=12, mixed=(16, 4, 16), repeats=1)
+    return replace(everybody, models=("tales",), **small) if quick else everybody
+
+
+def default_dtype(device: str) -> str:
+    """bfloat16; float16 on a GPU that is too old for it (before Ampere, such as a T4)."""
+    if device == "cuda" and torch.cuda.get_device_capability() < (8, 0):
+        return "float16"
+    return "bfloat16"
+
+
+# ---------------------------------------------------------------------- workloads
+
+
+def prompts(count: int, isl: int, vocab_size: int, seed: int) -> list[list[int]]:
+    """Random token ids, so that no two prompts share a prefix."""
+    rng = random.Random(seed)
+    return [[rng.randrange(vocab_size) for _ in range(isl)] for _ in range(count)]
+
+
+def equal_workload(batch: int, isl: int, osl: int, vocab_size: int, seed: int = 0) -> Workload:
+    """Requests of one length that arrive together: what static batches are good at."""
+    return [(prompt, osl) for prompt in prompts(batch, isl, vocab_size, seed)]
+
+
+def mixed_workload(count: int, low: int, high: int, vocab_size: int, seed: int = 0) -> Workload:
+    """Prompts and answers of any length between `low` and `high`: what people send."""
+    rng = random.Random(seed)
+    lengths = [(rng.randint(low, high), rng.randint(low, high)) for _ in range(count)]
+    return [([rng.randrange(vocab_size) for _ in range(isl)], osl) for isl, osl in lengths]
+
+
+def num_output_tokens(workload: Workload) -> int:
+    return sum(osl for _, osl in workload)
+
+
+def blocks_of(workload: Workload, block_size: int) -> int:
+    """Blocks that all requests of a workload hold when they are at their longest."""
+    return sum(-(-(len(prompt) + osl) // block_size) for prompt, osl in workload)
+
+
+# ---------------------------------------------------------------------- floors
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The shortest time that something can take, and what sets it: "bandwidth" or "arithmetic"."""
+
+    seconds: float
+    limit: str
+
+
+def step_work(config: ModelConfig, batch: int, new_tokens: int, context: int, itemsize: int) -> Work:
+    """What a step costs that computes `new_tokens` for each of `batch` requests with `context` tokens each.
+
+    The weights are read once for all of them; keys and values once for each.
+    """
+    one = work_of_step(config, new_tokens, context, itemsize)
+    kv = kv_per_token(config, itemsize) * (context + new_tokens)
+    return Work(batch * one.operations, one.bytes + (batch - 1) * kv)
+
+
+def floor_of(work: Work, limits: MachineLimits, dtype: str) -> Floor:
+    """Bytes over the measured bandwidth, or operations over the measured rate, whichever takes longer."""
+    memory = work.bytes / (limits.read_gb_s * 1e9)
+    arithmetic = work.operations / (limits.matmul_tflops[dtype] * 1e12)
+    return Floor(memory, "bandwidth") if memory >= arithmetic else Floor(arithmetic, "arithmetic")
+
+
+def ttft_floor(config: ModelConfig, isl: int, limits: MachineLimits, dtype: str) -> Floor:
+    """Of a prompt that is alone: all its tokens in one step."""
+    return floor_of(step_work(config, 1, isl, 0, parse_dtype(dtype).itemsize), limits, dtype)
+
+
+def decode_floor(config: ModelConfig, batch: int, context: int, limits: MachineLimits, dtype: str) -> Floor:
+    """Of a step that writes one token for each of `batch` requests."""
+    return floor_of(step_work(config, batch, 1, context, parse_dtype(dtype).itemsize), limits, dtype)
+
+
+def run_floor(
+    config: ModelConfig, batch: int, isl: int, osl: int, limits: MachineLimits, dtype: str
+) -> Floor:
+    """Of a whole run: the prompts of `batch` requests, then a step for each further token.
+
+    `limit` is that of the decode steps, which take nearly all the time.
+    """
+    prefill = floor_of(step_work(config, batch, isl, 0, parse_dtype(dtype).itemsize), limits, dtype)
+    decode = decode_floor(config, batch, isl + osl // 2, limits, dtype)
+    return Floor(prefill.seconds + (osl - 1) * decode.seconds, decode.limit)
+
+
+@dataclass(frozen=True)
+class CardCeiling:
+    """What the data sheet of a card allows one user of a model, with nothing but arithmetic.
+
+    Attributes:
+        weight_bytes: bytes of all weights. read_bytes: those that a decode step reads: the table of token
+            vectors is not read, only one row of it.
+        tokens_s: bandwidth / read_bytes. rule_tokens_s: bandwidth / weight_bytes, the rule of thumb.
+    """
+
+    weight_bytes: int
+    read_bytes: float
+    rule_tokens_s: float
+    tokens_s: float
+
+
+def card_ceiling(card: str, shape: str, itemsize: int = 2) -> CardCeiling:
+    """Plain decode at batch 1: no token can be written before the weights have been read.
+
+    >>> round(card_ceiling("t4", "tinyllama-1.1b").rule_tokens_s)
+    145
+    """
+    bandwidth = find_card(card).bandwidth_gb_s * 1e9
+    weights = SHAPES[shape].num_parameters * itemsize
+    read = step_work(_llama(shape), 1, 1, 0, itemsize).bytes
+    return CardCeiling(weights, read, bandwidth / weights, bandwidth / read)

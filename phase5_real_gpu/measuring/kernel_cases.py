@@ -1,0 +1,281 @@
+"""What the benchmark runs: the cases, the data for them, the work in them, and the right answers.
+
+A case is a shape and some lengths. From these follow the operations and the bytes, and with the ceilings of a
+machine the shortest time that any kernel could take. The right answer is Phase 3's vectorised attention in
+float32, request by request; a kernel that does not give it gets no figure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from phase2_attention_kvcache.roofline import Work
+from phase3_paged_attention.paged_attention import paged_attention_vectorised
+
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+}
+FP8_SCALE = 0.5  # stored = key / scale: fp8 keeps no more than 448, so keys are stored scaled
+# Largest relative error of a head's output. Rounding gives about 0.003 in bfloat16; one token too few among
+# thousands shows as more than 0.02 in the head that looked at it most.
+LARGEST_ERROR = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 2e-2}
+
+
+class Heads(NamedTuple):
+    """The shape of attention in one layer."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int = 16
+
+
+LLAMA_8B = Heads(32, 8, 128)
+GPT2 = Heads(12, 12, 64)
+TINY = Heads(4, 1, 32)  # the same 4 query heads a KV head, for Triton's interpreter
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """Attention over blocks: `query_lens` new tokens of each request, with `context_lens` tokens in all.
+
+    Attributes:
+        name: of the measurement. title: for people.
+        dtype: of queries and results. kv_dtype: of the cache, if it is another.
+    """
+
+    name: str
+    title: str
+    query_lens: tuple[int, ...]
+    context_lens: tuple[int, ...]
+    heads: Heads = LLAMA_8B
+    dtype: str = "bfloat16"
+    kv_dtype: str = ""
+
+    @property
+    def is_decode(self) -> bool:
+        return max(self.query_lens) == 1
+
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        return DTYPES[self.kv_dtype or self.dtype]
+
+    @property
+    def work(self) -> Work:
+        """Operations: 4 for each pair of (query, key) numbers, two for the score and two for the weighted sum.
+
+        Bytes: keys and values once, queries, results, and the block tables. What a kernel writes and reads
+        again on its way is its own affair, and not counted.
+        """
+        h = self.heads
+        pairs = sum(
+            n * (c - n) + n * (n + 1) // 2  # n new tokens see the c - n before them, and themselves causally
+            for n, c in zip(self.query_lens, self.context_lens)
+        )
+        kv = 2 * sum(self.context_lens) * h.num_kv_heads * h.head_dim * self.cache_dtype.itemsize
+        q_and_out = 2 * sum(self.query_lens) * h.num_heads * h.head_dim * DTYPES[self.dtype].itemsize
+        tables = 4 * sum(-(-c // h.block_size) for c in self.context_lens)
+        return Work(4 * h.num_heads * h.head_dim * pairs, kv + q_and_out + tables)
+
+
+@dataclass(frozen=True)
+class WriteCase:
+    """Storing the keys and values of `tokens` new tokens: each is read once and written once."""
+
+    name: str
+    title: str
+    tokens: int
+    heads: Heads = LLAMA_8B
+    dtype: str = "bfloat16"
+
+    @property
+    def work(self) -> Work:
+        numbers = 2 * self.tokens * self.heads.num_kv_heads * self.heads.head_dim
+        return Work(0, 2 * numbers * DTYPES[self.dtype].itemsize + 8 * self.tokens)
+
+
+def decode_case(name: str, title: str, context_lens: Sequence[int], **more) -> AttentionCase:
+    return AttentionCase(name, title, (1,) * len(context_lens), tuple(context_lens), **more)
+
+
+def skewed_lengths(requests: int, total: int, pattern=(0.1, 0.4, 0.5, 1.0, 0.2)) -> list[int]:
+    """Lengths in these proportions, over and over, that add up to `total` exactly.
+
+    >>> skewed_lengths(5, 2200)
+    [100, 400, 500, 1000, 200]
+
+    Raises:
+        ValueError: fewer tokens than would give each request one.
+    """
+    parts = [pattern[i % len(pattern)] for i in range(requests)]
+    ends, so_far = [], 0.0
+    for part in parts:
+        so_far += part
+        ends.append(round(total * so_far / sum(parts)))
+    lengths = [end - start for start, end in zip([0, *ends], ends)]
+    if min(lengths, default=0) < 1:
+        raise ValueError(f"{total} tokens are too few for {requests} requests")
+    return lengths
+
+
+K = 1024
+DECODE_B64 = decode_case("decode-b64-4k", "decode, 64 users x 4k", [4 * K] * 64)
+DECODE_B1_32K = decode_case("decode-b1-32k", "decode, 1 user x 32k", [32 * K])
+DECODE_B1_4K = decode_case("decode-b1-4k", "decode, 1 user x 4k", [4 * K])
+DECODE_SKEWED = decode_case("decode-skewed", "decode, 64 unequal", skewed_lengths(64, 64 * 4 * K))
+DECODE_FP8 = replace(
+    DECODE_B64, name="decode-fp8-b64-4k", title="decode, fp8 KV, 64 x 4k", kv_dtype="float8_e4m3fn"
+)
+PREFILL_8K = AttentionCase("prefill-8k", "prefill, 8k tokens", (8 * K,), (8 * K,))
+WRITE_8K = WriteCase("write-kv-8k", "write KV, 8k tokens", 8 * K)
+PYTHON_GPU = decode_case("decode-b1-512", "decode, 1 user x 512", [512])
+
+CPU_DECODE = decode_case(
+    "cpu-decode-b16-512", "decode, 16 users x 512", [512] * 16, heads=GPT2, dtype="float32"
+)
+CPU_SKEWED = replace(
+    CPU_DECODE, name="cpu-decode-skewed", title="decode, 16 unequal",
+    context_lens=tuple(skewed_lengths(16, 16 * 512)),
+)  # fmt: skip
+CPU_DECODE_B1 = decode_case("cpu-decode-b1-8k", "decode, 1 user x 8k", [8 * K], heads=GPT2, dtype="float32")
+CPU_PREFILL = AttentionCase("cpu-prefill-1k", "prefill, 1k tokens", (K,), (K,), GPT2, "float32")
+PYTHON_CPU = decode_case("cpu-decode-b1-1k", "decode, 1 user x 1k", [K], heads=GPT2, dtype="float32")
+
+
+def tiny(case: AttentionCase) -> AttentionCase:
+    """The same case with fewer and shorter contexts and float16: small enough for Triton's interpreter."""
+    requests = min(len(case.context_lens), 5)
+    lens = [max(1, c // 64) for c in case.context_lens[:requests]]
+    query_lens = [1] * requests if case.is_decode else lens
+    return replace(
+        case, query_lens=tuple(query_lens), context_lens=tuple(lens), heads=TINY, dtype="float16"
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- data
+
+
+@dataclass
+class AttentionInputs:
+    """A case in memory. Blocks lie scattered; block 0, the null block, holds NaN, and nobody may read it.
+
+    Attributes:
+        q: [N, num_heads, head_dim]. k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim].
+        block_tables: [B, most blocks] int32. context_lens: [B] int32. cu_query_lens: [B + 1] int32.
+        k_scale, v_scale: what stored keys and values are to be multiplied by.
+    """
+
+    case: AttentionCase
+    q: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    block_tables: Tensor
+    context_lens: Tensor
+    cu_query_lens: Tensor
+    k_scale: float = 1.0
+    v_scale: float = 1.0
+
+    @property
+    def device(self) -> str:
+        return self.q.device.type
+
+    @property
+    def scale(self) -> float:
+        return self.case.heads.head_dim**-0.5
+
+    def rows_of(self, request: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one request in order, [context_len, num_kv_heads, head_dim] float32."""
+        n = self.case.context_lens[request]
+        blocks = self.block_tables[request, : -(-n // self.case.heads.block_size)].long()
+        found = []
+        for cache, scale in ((self.k_cache, self.k_scale), (self.v_cache, self.v_scale)):
+            bits = cache.view(torch.uint8)[blocks].view(cache.dtype)  # not all devices can index fp8
+            found.append(bits.flatten(0, 1)[:n].float() * scale)
+        return found[0], found[1]
+
+
+def make_inputs(case: AttentionCase, device: str, seed: int = 0) -> AttentionInputs:
+    """Random data (zeros would cost a GPU less power, and make it faster than it is)."""
+    h = case.heads
+    torch.manual_seed(seed)
+    needed = [-(-c // h.block_size) for c in case.context_lens]
+    blocks = 1 + torch.randperm(sum(needed))
+    tables = torch.zeros(len(needed), max(needed), dtype=torch.int32)
+    for row, part in zip(tables, blocks.split(needed)):
+        row[: len(part)] = part
+    dtype = DTYPES[case.dtype]
+
+    def cache() -> Tensor:
+        pool = torch.randn(1 + len(blocks), *h[3:], *h[1:3], dtype=dtype, device=device)
+        pool[0] = math.nan
+        if case.cache_dtype == dtype:
+            return pool
+        return pool.div_(FP8_SCALE).to(case.cache_dtype)
+
+    starts = torch.tensor([0, *case.query_lens]).cumsum(0)
+    return AttentionInputs(
+        case,
+        torch.randn(sum(case.query_lens), h.num_heads, h.head_dim, dtype=dtype, device=device),
+        cache(),
+        cache(),
+        tables.to(device),
+        torch.tensor(case.context_lens, dtype=torch.int32, device=device),
+        starts.to(device, torch.int32),
+        *([FP8_SCALE] * 2 if case.cache_dtype != dtype else [1.0] * 2),
+    )
+
+
+# ---------------------------------------------------------------------- the right answer
+
+
+class WrongAnswer(Exception):
+    """A kernel's result is not what attention is."""
+
+
+@torch.inference_mode()
+def reference(inputs: AttentionInputs, most_queries: int = 256) -> Tensor:
+    """[N, num_heads, head_dim] float32, on the same device: the vectorised reading of Phase 3.
+
+    A long prompt is done in chunks of `most_queries` tokens behind what came before them: its scores would
+    not fit in memory.
+    """
+    out, start = [], 0
+    for i, (query_len, context_len) in enumerate(zip(inputs.case.query_lens, inputs.case.context_lens)):
+        keys, values = inputs.rows_of(i)
+        q = inputs.q[start : start + query_len].float()
+        for first in range(0, query_len, most_queries):
+            chunk = q[first : first + most_queries]
+            seen = context_len - query_len + first + len(chunk)
+            # One block of `seen` tokens is a paged memory, too.
+            out.append(
+                paged_attention_vectorised(
+                    chunk, keys[None, :seen], values[None, :seen],
+                    torch.zeros(1, 1, dtype=torch.long, device=q.device), [len(chunk)], [seen], inputs.scale,
+                )
+            )  # fmt: skip
+        start += query_len
+    return torch.cat(out)
+
+
+def check_answer(out: Tensor, expected: Tensor, dtype: str, slack: float = 1.0) -> float:
+    """The largest relative error of any token's head; up to `slack` times LARGEST_ERROR is accepted.
+
+    Raises:
+        WrongAnswer: it is larger than rounding explains, or not a number.
+    """
+    if out.shape != expected.shape:
+        raise WrongAnswer(f"wrong: the result has shape {list(out.shape)}, not {list(expected.shape)}")
+    off = (out.float() - expected).norm(dim=-1) / expected.norm(dim=-1)
+    error = float(off.max())
+    if not error <= slack * LARGEST_ERROR[dtype]:  # NaN is not, either
+        raise WrongAnswer(f"wrong by {error:.1%} of a head's output, so it gets no figure")
+    return error

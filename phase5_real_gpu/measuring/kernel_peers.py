@@ -1,0 +1,333 @@
+"""Ways to compute the same attention: the course's own, and those of others, behind one handle.
+
+A runner takes one or several layers (same tables and lengths, keys and values of their own) and returns one
+call for each. Whatever may be done once a step, and not once a layer, is done here and timed apart: FlashInfer
+calls it `plan`. What a peer may have better than we do, it gets: keys in one row, not in blocks, for SDPA and
+flex attention, whose figure is thus what paging would cost nothing against.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from phase2_attention_kvcache.transformer import GPT2_124M
+from phase3_paged_attention.paged_attention import (
+    PagedKVCache,
+    StepLayout,
+    paged_attention_loops,
+    paged_attention_vectorised,
+    paged_decode_cpu,
+)
+from phase5_real_gpu.kernels import triton_setup  # noqa: F401  (before PyTorch parts that import Triton themselves)
+from phase5_real_gpu.measuring.kernel_cases import AttentionInputs
+
+Call = Callable[[], Tensor]
+Layers = Sequence[AttentionInputs]
+
+
+class NotHere(Exception):
+    """A peer that this machine, or this case, cannot have: why, in a line."""
+
+
+class Prepared(NamedTuple):
+    """calls: one a layer, each returns [N, num_heads, head_dim]. plan: what is done once a step."""
+
+    calls: list[Call]
+    plan: Call | None = None
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One way to compute attention.
+
+    Attributes:
+        prefix: of the measurement's name, "" for the course's production kernel.
+        title: for people.
+        prepare: layers -> calls. Raises NotHere.
+        slack: how much more than others it may round. Those that round after every step get 3.
+    """
+
+    prefix: str
+    title: str
+    prepare: Callable[[Layers], Prepared]
+    slack: float = 1.0
+
+
+def copies_in_memory(inputs: AttentionInputs, layers: int) -> list[AttentionInputs]:
+    """The same numbers again in other memory, so that a cache cannot help."""
+    more = [
+        replace(inputs, k_cache=inputs.k_cache.clone(), v_cache=inputs.v_cache.clone())
+        for _ in range(layers - 1)
+    ]
+    return [inputs, *more]
+
+
+# ---------------------------------------------------------------------- the course's own
+
+
+def triton_kernel(layers: Layers) -> Prepared:
+    """`paged_decode`, or `paged_prefill` for prompts."""
+    first = layers[0]
+    if first.case.is_decode:
+        from phase5_real_gpu.kernels.decode_kernel import paged_decode, plan_decode
+
+        def make_plan():
+            return plan_decode(first.case.context_lens, first.q, first.k_cache)
+
+        plan = make_plan()
+
+        def call(x: AttentionInputs, out: Tensor) -> Tensor:
+            return paged_decode(
+                x.q, x.k_cache, x.v_cache, x.block_tables, x.context_lens, x.scale,
+                k_scale=x.k_scale, v_scale=x.v_scale, plan=plan, out=out,
+            )  # fmt: skip
+
+    else:
+        from phase5_real_gpu.kernels.prefill_kernel import paged_prefill
+
+        make_plan = None
+
+        def call(x: AttentionInputs, out: Tensor) -> Tensor:
+            return paged_prefill(
+                x.q, x.k_cache, x.v_cache, x.block_tables, x.cu_query_lens, x.context_lens, x.scale,
+                k_scale=x.k_scale, v_scale=x.v_scale, out=out,
+            )  # fmt: skip
+
+    outs = [torch.empty_like(x.q) for x in layers]
+    return Prepared([lambda x=x, out=out: call(x, out) for x, out in zip(layers, outs)], make_plan)
+
+
+def phase3_cache(layers: Layers, use_kernel: bool) -> Prepared:
+    """`PagedKVCache.attend`: compiled and in place, or copied together first."""
+    calls = []
+    for x in layers:
+        if use_kernel and (paged_decode_cpu is None or x.device != "cpu"):
+            raise NotHere(
+                "numba is not installed, so Phase 3's compiled kernel is missing: pip install numba"
+            )
+        h, lens, new = x.case.heads, x.case.context_lens, x.case.query_lens
+        config = replace(
+            GPT2_124M, num_layers=1, num_heads=h.num_heads, num_kv_heads=h.num_kv_heads, head_dim=h.head_dim
+        )
+        cache = PagedKVCache(config, len(x.k_cache), h.block_size, x.q.dtype, x.device, use_kernel=use_kernel)
+        cache.data[0, 0].copy_(x.k_cache)
+        cache.data[1, 0].copy_(x.v_cache)
+        tables = [table[: -(-n // h.block_size)] for table, n in zip(x.block_tables.tolist(), lens)]
+        slots = torch.tensor(
+            [
+                table[t // h.block_size] * h.block_size + t % h.block_size
+                for table, n, count in zip(tables, lens, new)
+                for t in range(n - count, n)
+            ],
+            device=x.device,
+        )
+        # `attend` stores the new tokens first: these are in place already, and are stored once more.
+        k, v = (blocks.flatten(0, 1)[slots] for blocks in (x.k_cache, x.v_cache))
+        cache.begin_step(StepLayout(list(new), list(lens), tables, slots))
+        calls.append(lambda cache=cache, x=x, k=k, v=v: cache.attend(0, x.q, k, v))
+    return Prepared(calls)
+
+
+def vectorised(layers: Layers) -> Prepared:
+    return Prepared(
+        [
+            lambda x=x: paged_attention_vectorised(
+                x.q, x.k_cache, x.v_cache, x.block_tables, x.case.query_lens, x.case.context_lens, x.scale
+            )
+            for x in layers
+        ]
+    )
+
+
+def plain_loops(layers: Layers) -> Prepared:
+    """Decode with `paged_attention_loops`, on lists as it wants them."""
+    calls = []
+    for x in layers:
+        k, v, tables = x.k_cache.tolist(), x.v_cache.tolist(), x.block_tables.tolist()
+        rows = list(zip(x.q.tolist(), tables, x.case.context_lens, strict=True))
+        calls.append(
+            lambda rows=rows, k=k, v=v, device=x.q.device: torch.tensor(
+                [paged_attention_loops(q, k, v, table, n) for q, table, n in rows], device=device
+            )
+        )
+    return Prepared(calls)
+
+
+# ---------------------------------------------------------------------- PyTorch
+
+
+def _in_one_row(x: AttentionInputs) -> tuple[Tensor, Tensor]:
+    """Keys and values as [B, num_kv_heads, context_len, head_dim], side by side for each head."""
+    lens = x.case.context_lens
+    if len(set(lens)) > 1 or x.k_scale != 1:
+        raise NotHere("it takes equal lengths only, and no fp8 keys")
+    rows = [x.rows_of(i) for i in range(len(lens))]
+    keys, values = (torch.stack([row[i] for row in rows]).transpose(1, 2) for i in (0, 1))
+    return keys.to(x.q.dtype).contiguous(), values.to(x.q.dtype).contiguous()
+
+
+def sdpa(layers: Layers) -> Prepared:
+    """PyTorch's scaled_dot_product_attention on keys that lie in one row."""
+    calls = []
+    for x in layers:
+        keys, values = _in_one_row(x)
+        h, batch = x.case.heads, len(x.case.context_lens)
+        if x.case.is_decode:
+            # The queries that share a KV head as rows of one matrix: each key is read once for all of them.
+            q = x.q.view(batch, h.num_kv_heads, -1, h.head_dim)
+            call = lambda q=q, k=keys, v=values, shape=x.q.shape: (  # noqa: E731
+                F.scaled_dot_product_attention(q, k, v).reshape(shape)
+            )
+        else:
+            q = x.q.view(batch, -1, h.num_heads, h.head_dim).transpose(1, 2)
+            gqa = h.num_heads != h.num_kv_heads
+            call = lambda q=q, k=keys, v=values, shape=x.q.shape, gqa=gqa: (  # noqa: E731
+                F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=gqa)
+                .transpose(1, 2)
+                .reshape(shape)
+            )
+        calls.append(call)
+    return Prepared(calls)
+
+
+def _flex(device: str):
+    """Compiled on a GPU; in single steps elsewhere, where it only shows what it computes."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False) if device == "cuda" else flex_attention
+
+
+def _causal(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+    return q_idx >= kv_idx
+
+
+def _everything(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+    return kv_idx >= 0
+
+
+def flex(layers: Layers) -> Prepared:
+    """torch.nn.attention.flex_attention on keys that lie in one row."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    attend = _flex(layers[0].device)
+    calls = []
+    for x in layers:
+        keys, values = _in_one_row(x)
+        batch, n = len(x.case.context_lens), x.case.query_lens[0]
+        q = x.q.view(batch, n, -1, x.q.shape[2]).transpose(1, 2)  # [B, num_heads, n, head_dim]
+        mask = None if n == 1 else create_block_mask(_causal, None, None, n, n, device=x.device)
+        calls.append(
+            lambda q=q, k=keys, v=values, mask=mask, shape=x.q.shape: (
+                attend(q, k, v, block_mask=mask, enable_gqa=True).transpose(1, 2).reshape(shape)
+            )
+        )
+    return Prepared(calls)
+
+
+def flex_paged(layers: Layers, page_size: int = 128) -> Prepared:
+    """Flex attention with its experimental page table: the memory is one long row of pages for everybody."""
+    from torch.nn.attention.experimental._paged_attention import PagedAttention
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    attend, calls = _flex(layers[0].device), []
+    for x in layers:
+        keys, values = _in_one_row(x)
+        batch, _, context_len, _ = keys.shape
+        if not x.case.is_decode or context_len % page_size:
+            raise NotHere(f"tried for decode with whole pages of {page_size} only")
+        num_pages = batch * context_len // page_size
+        pages = PagedAttention(num_pages, page_size, batch, device=x.device)
+        memory_k, memory_v = (
+            t.new_empty(1, t.shape[1], num_pages * page_size, t.shape[3]) for t in (keys, values)
+        )
+        places = torch.arange(context_len, device=x.device)[None]
+        for i in range(batch):
+            which = torch.tensor(i, device=x.device)
+            pages.reserve(which, torch.tensor(context_len, device=x.device))
+            pages.assign(which[None], places, keys[i : i + 1], values[i : i + 1], memory_k, memory_v)
+        logical = create_block_mask(
+            _everything, batch, 1, 1, context_len, device=x.device, BLOCK_SIZE=(128, page_size)
+        )
+        mask = pages.convert_logical_block_mask(logical)
+        q = x.q[:, :, None]
+        calls.append(
+            lambda q=q, k=memory_k, v=memory_v, mask=mask: attend(
+                q, k, v, block_mask=mask, enable_gqa=True
+            ).squeeze(2)
+        )
+    return Prepared(calls)
+
+
+# ---------------------------------------------------------------------- FlashInfer
+
+
+def page_lists(x: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
+    """FlashInfer's form of the block tables.
+
+    Returns:
+        where each request's pages begin in the list of all pages, [B + 1]; the pages one after the other;
+        how many tokens each request's last page holds, [B]. All int32.
+    """
+    size = x.case.heads.block_size
+    needed = [-(-n // size) for n in x.case.context_lens]
+    starts = list(itertools.accumulate(needed, initial=0))
+    pages = torch.cat([table[:n] for table, n in zip(x.block_tables, needed)])
+    last = [(n - 1) % size + 1 for n in x.case.context_lens]
+    device = x.q.device
+    return (
+        torch.tensor(starts, dtype=torch.int32, device=device),
+        pages.to(torch.int32),
+        torch.tensor(last, dtype=torch.int32, device=device),
+    )
+
+
+def flashinfer(layers: Layers) -> Prepared:
+    """FlashInfer's kernels on the same blocks. Backend fa2 by name: "auto" has picked slower ones."""
+    try:
+        import flashinfer
+    except ImportError:
+        raise NotHere(
+            "FlashInfer is not installed: pip install flashinfer-python==0.6.4 (it compiles its kernels with nvcc)"
+        ) from None
+    x = layers[0]
+    h, (starts, pages, last) = x.case.heads, page_lists(x)
+    room = torch.zeros(256 * 2**20, dtype=torch.uint8, device=x.q.device)
+    kinds = dict(q_data_type=x.q.dtype, kv_data_type=x.k_cache.dtype)
+    if x.case.is_decode:
+        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+            room, "NHD", use_tensor_cores=True, backend="fa2"
+        )
+
+        def plan() -> None:
+            wrapper.plan(starts, pages, last, h.num_heads, h.num_kv_heads, h.head_dim, h.block_size, **kinds)
+    else:
+        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(room, "NHD", backend="fa2")
+
+        def plan() -> None:
+            wrapper.plan(
+                x.cu_query_lens, starts, pages, last, h.num_heads, h.num_kv_heads, h.head_dim, h.block_size,
+                causal=True, **kinds,
+            )  # fmt: skip
+
+    plan()
+    scales = {} if x.k_scale == 1 else dict(k_scale=x.k_scale, v_scale=x.v_scale)
+    return Prepared([lambda y=y: wrapper.run(y.q, (y.k_cache, y.v_cache), **scales) for y in layers], plan)
+
+
+TRITON = Runner("", "this course, Triton", triton_kernel)
+COMPILED = Runner("", "compiled, in place", lambda layers: phase3_cache(layers, True))
+GATHER = Runner("gather-", "copied, then PyTorch", lambda layers: phase3_cache(layers, False))
+PROMPT = Runner("", "Phase 3 (SDPA inside)", lambda layers: phase3_cache(layers, False))
+VECTORISED = Runner("vectorised-", "vectorised", vectorised, slack=3.0)
+PYTHON = Runner("python-", "plain Python loops", plain_loops)
+SDPA = Runner("sdpa-", "PyTorch SDPA, one row", sdpa)
+FLEX = Runner("flex-", "flex, one row", flex)
+FLEX_PAGED = Runner("flex-paged-", "flex, paged", flex_paged)
+FLASHINFER = Runner("flashinfer-", "FlashInfer", flashinfer)

@@ -1,0 +1,42 @@
+"""The tables that kernel_benchmark.py shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from labkit.lab import Lab
+from phase5_real_gpu.measuring.kernel_measure import Result
+from phase5_real_gpu.measuring.machine_limits import MachineLimits
+
+
+def show_limits(lab: Lab, limits: MachineLimits, dtype: str) -> None:
+    rate, unit = limits.matmul_tflops[dtype], "TFLOP/s"
+    if rate < 1:
+        rate, unit = 1000 * rate, "GFLOP/s"
+    rows = [
+        ["read memory", limits.read_gb_s, "GB/s"],
+        ["copy memory (read + written)", limits.copy_gb_s, "GB/s"],
+        [f"large matrix product, {dtype}", rate, unit],
+        ["start an operation on one number", limits.launch_us, "us"],
+    ]
+    if limits.h2d_gb_s:
+        rows += [["main memory to GPU (pinned)", limits.h2d_gb_s, "GB/s"]]
+    lab.table(limits.device_name, ["ceiling", "value", "unit"], rows)
+
+
+def show_results(lab: Lab, title: str, results: Sequence[Result], in_tera: bool) -> None:
+    rows = []
+    last = ""
+    for r in results:
+        m = r.measurement
+        share = "-" if m.share_of_limit is None else f"{m.share_of_limit:.1%} of {m.limit}"
+        rate = r.tflop_s * (1 if in_tera else 1000)
+        rows.append([r.case if r.case != last else "", r.runner, m.value, r.gb_s, rate, share])
+        last = r.case
+    if rows:
+        unit = "TFLOP/s" if in_tera else "GFLOP/s"
+        lab.table(
+            title, ["case", "kernel", "us", "GB/s", unit, "reached"], rows,
+            note="Medians. GB/s counts each key and value once, whatever a kernel really reads. Reached: the shortest "
+            "time that this machine allows, divided by the time taken. Each answer was checked first.",
+        )  # fmt: skip

@@ -1,0 +1,167 @@
+"""How fast a CPU core reads from each of its memories, and how long it waits for a single number.
+
+Both are measured over working sets of growing size, read again and again. As long as a set fits in a cache,
+it is read from there. When it outgrows one, the curve takes a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+try:  # torch first: see phase3_paged_attention/cpu_kernel.py
+    import torch  # noqa: F401  # isort: skip
+    from numba import njit
+except ImportError:
+    njit = None
+
+KIB, MIB, GB = 2**10, 2**20, 10**9
+LINE = 64  # bytes that a CPU fetches at a time
+SYSTEM_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+@dataclass(frozen=True)
+class Point:
+    """Measured on a working set of `size` bytes: GB/s in order, and nanoseconds for one jump (None: not taken)."""
+
+    size: int
+    gb_s: float
+    jump_ns: float | None = None
+
+
+def cache_sizes(folder: Path = SYSTEM_CACHES) -> dict[str, int]:
+    """{"L1": bytes, "L2": ..., "L3": ...} as Linux describes the first core. {} where it does not (macOS).
+
+    L1 is the one for data; the other one holds instructions.
+    """
+    sizes: dict[str, int] = {}
+    units = {"K": KIB, "M": MIB, "G": 2**30}
+    for index in sorted(folder.glob("index*")):
+        try:
+            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+            if kind != "Instruction":
+                number = int(size[:-1]) * units[size[-1]] if size[-1] in units else int(size)
+                sizes[f"L{int(level)}"] = number
+        except (OSError, ValueError, IndexError):
+            continue
+    return dict(sorted(sizes.items()))
+
+
+if njit is not None:
+
+    @njit(cache=True)
+    def _read(numbers, times):
+        """Sum of all numbers, `times` over. Integers: their additions may be done in any order, many at a time."""
+        total = 0
+        for _ in range(times):
+            for i in range(len(numbers)):
+                total += numbers[i]
+        return total
+
+    @njit(cache=True)
+    def _jump(following, place, jumps):
+        """Each place says which one is next, so no jump can begin before the last one ended."""
+        for _ in range(jumps):
+            place = following[place]
+        return place
+
+else:
+
+    def _read(numbers, times):
+        return sum(int(numbers.sum()) for _ in range(times))
+
+    _jump = None
+
+
+def sweep_sizes(largest: int, quick: bool = False) -> list[int]:
+    """4 KiB to `largest`, two a doubling; one every second doubling if quick."""
+    sizes, size = [], 4 * KIB
+    while size <= largest:
+        sizes.append(size)
+        if not quick and size * 3 // 2 <= largest:
+            sizes.append(size * 3 // 2)
+        size *= 4 if quick else 2
+    return sizes if sizes[-1] == largest else [*sizes, largest]
+
+
+def aligned_ones(count: int) -> np.ndarray:
+    """int64 ones that begin where a line of memory begins: otherwise every second load touches two lines."""
+    numbers = np.ones(count + LINE // 8, dtype=np.int64)
+    skip = -(numbers.ctypes.data // 8) % (LINE // 8)
+    return numbers[skip : skip + count]
+
+
+def read_speed(size: int, seconds: float = 0.02, runs: int = 3) -> float:
+    """GB/s of one core that reads `size` bytes again and again. The best of several runs."""
+    numbers = aligned_ones(max(1, size // 8))
+    _read(numbers, 1)  # compiles, and brings the numbers near
+    began = time.perf_counter()
+    _read(numbers, 1)
+    once = max(time.perf_counter() - began, 1e-7)
+    times = max(1, int(seconds / runs / once))
+    best = float("inf")
+    for _ in range(runs):
+        began = time.perf_counter()
+        total = _read(numbers, times)
+        best = min(best, time.perf_counter() - began)
+    if total != times * len(numbers):
+        raise AssertionError("the sum is wrong")  # a compiler that skips the reading would show here
+    return times * numbers.nbytes / best / GB
+
+
+def circle(size: int, seed: int = 0) -> np.ndarray:
+    """A walk through `size` bytes that touches each line of memory once, in random order, and comes back."""
+    step = LINE // 8
+    lines = max(2, size // LINE)
+    order = np.random.default_rng(seed).permutation(lines)
+    following = np.zeros(lines * step, dtype=np.int64)
+    following[order * step] = np.roll(order, -1) * step
+    return following
+
+
+def jump_time(size: int, seconds: float = 0.02) -> float | None:
+    """Nanoseconds to fetch one number whose address was not known before. None without numba."""
+    if _jump is None:
+        return None
+    following = circle(size)
+    lines = len(following) * 8 // LINE
+    place = _jump(following, 0, min(lines, 300_000))  # brings near what fits
+    began = time.perf_counter()
+    place = _jump(following, place, 2000)
+    each = (time.perf_counter() - began) / 2000
+    jumps = max(2000, int(seconds / max(each, 1e-9)))
+    began = time.perf_counter()
+    _jump(following, place, jumps)
+    return 1e9 * (time.perf_counter() - began) / jumps
+
+
+def level_of(size: int, caches: dict[str, int]) -> str | None:
+    """The memory that surely serves a set of this size: one that it fits with room, and the one before not at all."""
+    before = 0
+    for name, capacity in caches.items():
+        if 2 * before <= size <= capacity // 2:
+            return name
+        if size <= capacity:
+            return None
+        before = capacity
+    return "DRAM" if size >= 3 * before and before else None
+
+
+def by_level(points: Sequence[Point], caches: dict[str, int]) -> dict[str, Point]:
+    """For each level the median of the points that it surely served, as one Point (its size: the level's own)."""
+    found: dict[str, Point] = {}
+    for name in [*caches, "DRAM"]:
+        here = [p for p in points if level_of(p.size, caches) == name]
+        if here:
+            speeds = sorted(p.gb_s for p in here)
+            jumps = sorted(p.jump_ns for p in here if p.jump_ns is not None)
+            found[name] = Point(
+                caches.get(name, 0),
+                speeds[len(speeds) // 2],
+                jumps[len(jumps) // 2] if jumps else None,
+            )
+    return found

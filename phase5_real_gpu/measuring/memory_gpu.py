@@ -1,0 +1,134 @@
+"""How fast a GPU reads from each of its memories, and how long it waits for a single number.
+
+One kernel for all of them: every program goes over the same working set again and again, each from another
+place on. A set that fits beside a multiprocessor is read from its L1 cache, a larger one from the L2 cache that
+all share, one larger still from HBM. Registers have no addresses to sweep: they are timed with multiplications
+that find all their numbers there.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from phase5_real_gpu.kernels.triton_setup import require_triton, tl, triton
+from phase5_real_gpu.measuring.kernel_timing import time_call
+from phase5_real_gpu.measuring.memory_cpu import GB, KIB, circle
+
+BLOCK = 4096  # numbers that a program reads at a time: 16 KiB
+PROGRAMS_PER_MULTIPROCESSOR = 8
+REGISTER_BYTES = 16  # a multiply-add on 4-byte numbers reads three and writes one
+
+
+@triton.jit
+def sweep_kernel(
+    out,  # [programs] int32
+    numbers,  # [SIZE] int32
+    size,  # a power of two, and a multiple of BLOCK
+    stride,  # how far apart the programs begin, a multiple of BLOCK
+    turns,
+    BLOCK: tl.constexpr,
+):
+    """Each program adds up `turns` blocks, and begins again at the front when it comes to the end."""
+    program = tl.program_id(0)
+    places = tl.arange(0, BLOCK)
+    start = (program.to(tl.int64) * stride) & (size - 1)
+    total = tl.zeros([BLOCK], tl.int32)
+    for turn in range(turns):
+        # The place depends on the turn: a load that were always the same would be moved out of the loop.
+        first = (start + turn * BLOCK) & (size - 1)
+        total += tl.load(numbers + first + places)
+    tl.store(out + program, tl.sum(total, axis=0))
+
+
+@triton.jit
+def multiply_add_kernel(out, factor, summand, turns, BLOCK: tl.constexpr):
+    """x = x * factor + summand, over and over, for numbers that never leave the registers."""
+    program = tl.program_id(0)
+    places = tl.arange(0, BLOCK)
+    x = places.to(tl.float32)
+    for _ in range(turns):
+        x = x * factor + summand
+    tl.store(out + program * BLOCK + places, x)
+
+
+@triton.jit
+def jump_kernel(out, following, jumps):
+    """One program, one number at a time: each says where the next one lies."""
+    place = tl.load(following)
+    for _ in range(jumps - 1):
+        place = tl.load(following + place)
+    tl.store(out, place)
+
+
+def cache_sizes() -> dict[str, int]:
+    """{"L1": bytes beside one multiprocessor, "L2": bytes that all share}, as the driver says."""
+    card = torch.cuda.get_device_properties(0)
+    sizes = {"L2": card.L2_cache_size}
+    # L1 cache and shared memory are one piece of silicon, divided at need.
+    shared = getattr(card, "shared_memory_per_multiprocessor", 0)
+    return ({"L1": shared} if shared else {}) | sizes
+
+
+def sweep_sizes(largest: int, quick: bool = False) -> list[int]:
+    """Powers of two, as the kernel needs them."""
+    sizes, size = [], 16 * KIB
+    while size <= largest:
+        sizes.append(size)
+        size *= 4 if quick else 2
+    return sizes
+
+
+def sweep(numbers: torch.Tensor, programs: int, turns: int) -> torch.Tensor:
+    """[programs]: what each program's `turns` blocks add up to.
+
+    Args:
+        numbers: int32, a power of two of them, at least BLOCK.
+
+    Raises:
+        ValueError: another size. LabError: Triton is not installed.
+    """
+    require_triton()
+    size = numbers.numel()
+    if size < BLOCK or size & (size - 1):
+        raise ValueError(f"{size} numbers: a power of two from {BLOCK} on is needed")
+    out = torch.zeros(programs, dtype=torch.int32, device=numbers.device)
+    # Neighbours begin far apart: one must not find in L1 what another has just fetched.
+    stride = max(37, size // programs // BLOCK) * BLOCK
+    sweep_kernel[(programs,)](out, numbers, size, stride, turns, BLOCK=BLOCK, num_warps=8)
+    return out
+
+
+def read_speed(size: int, seconds: float = 0.02) -> float:
+    """GB/s of the whole card that reads a set of `size` bytes, a power of two, again and again."""
+    card = torch.cuda.get_device_properties(0)
+    programs = card.multi_processor_count * PROGRAMS_PER_MULTIPROCESSOR
+    numbers = torch.ones(size // 4, dtype=torch.int32, device="cuda")
+    turns = max(8, 4 * 2**30 // (programs * BLOCK * 4))  # 4 GiB in all: a millisecond or so
+    if int(sweep(numbers, programs, turns)[0]) != turns * BLOCK:
+        raise AssertionError("the sum is wrong")
+    timing = time_call(lambda: sweep(numbers, programs, turns), "cuda", seconds, cold=False)
+    return programs * turns * BLOCK * 4 / (timing.low_us / 1e6) / GB
+
+
+def register_speed(seconds: float = 0.02) -> float:
+    """GB/s between registers and arithmetic units, from the rate of multiply-adds."""
+    card = torch.cuda.get_device_properties(0)
+    block, turns = 2048, 4096
+    programs = card.multi_processor_count * PROGRAMS_PER_MULTIPROCESSOR
+    out = torch.empty(programs * block, device="cuda")
+
+    def run() -> None:
+        multiply_add_kernel[(programs,)](out, 0.999, 0.001, turns, BLOCK=block, num_warps=8)
+
+    timing = time_call(run, "cuda", seconds, cold=False)
+    return programs * block * turns * REGISTER_BYTES / (timing.low_us / 1e6) / GB
+
+
+def jump_time(size: int, jumps: int = 20_000) -> float:
+    """Nanoseconds to fetch one number whose address was not known before."""
+    following = torch.from_numpy(circle(size)).to("cuda")
+    out = torch.zeros(1, dtype=torch.int64, device="cuda")
+    timing = time_call(
+        lambda: jump_kernel[(1,)](out, following, jumps, num_warps=1), "cuda", 0.02, least=3, cold=False
+    )
+    return 1000 * timing.low_us / jumps

@@ -1,0 +1,70 @@
+"""Where the bytes of one decode step live, and how long each kind takes to move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phase1_tokens_embeddings.memory_math import kv_per_token
+from phase1_tokens_embeddings.model_shapes import ModelShape
+
+GB = 10**9
+
+
+@dataclass(frozen=True)
+class StepBytes:
+    """Bytes that one decode step moves: one new token for each of `users` users.
+
+    Attributes:
+        weights: read once for all users together.
+        kv: keys and values of all users, read once; the new ones, written.
+        activations: vectors between the operations, each written once and read once. They are small, so
+            they stay in a cache.
+    """
+
+    weights: int
+    kv: int
+    activations: int
+
+    @property
+    def from_memory(self) -> int:
+        return self.weights + self.kv
+
+    def seconds(self, gb_s: float) -> float:
+        """The shortest time of the step at this bandwidth."""
+        return self.from_memory / (gb_s * GB)
+
+
+def weights_read(shape: ModelShape) -> int:
+    """Parameters that a step reads. Of an embedding table a token needs one row, unless the table is the
+    output head as well (`tied`): then all of it is read for the scores. Of positions, one row."""
+    parts = shape.parameters_by_part()
+    return shape.num_parameters - parts.get("positions", 0) - (0 if shape.tied else parts["embedding"])
+
+
+def numbers_between(shape: ModelShape) -> int:
+    """Numbers that the operations of one token hand to one another: the size of all their results."""
+    q, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    d, wide = shape.d_model, shape.d_ff
+    mlp = wide * (2 if shape.family == "gpt2" else 3)  # up, bent; or gate, up, their product
+    a_layer = (
+        d + (q + 2 * kv) + q + d + d + d + mlp + d + d
+    )  # norm, qkv, attention, out, sum, norm, MLP, down, sum
+    return d + shape.num_layers * a_layer + d + shape.vocab_size
+
+
+def step_bytes(shape: ModelShape, users: int, context: int, bytes_per_number: int = 2) -> StepBytes:
+    """What one decode step moves.
+
+    Args:
+        context: tokens of each user, the new one included.
+
+    Raises:
+        ValueError: no user, no token, or more tokens than the model was made for.
+    """
+    if users < 1 or not 1 <= context <= shape.max_context:
+        raise ValueError(
+            f"{users} users with {context:,} tokens: {shape.name} takes 1 user or more, 1 to {shape.max_context:,} tokens"
+        )
+    kv = users * context * kv_per_token(shape, bytes_per_number)
+    between = 2 * users * numbers_between(shape) * bytes_per_number
+    return StepBytes(weights_read(shape) * bytes_per_number, kv, between)

@@ -1,0 +1,39 @@
+"""Paged attention on a GPU: three kernels in Triton, and what can be proven about them without one.
+
+A kernel is one small program, started thousands of times at once. Each copy knows its number and finds its own
+piece of the work: here one request, one KV head, one part of the context. A GPU is fast because its
+multiprocessors work on hundreds of such copies side by side, so the art is to have enough of them, and to let
+each fetch its keys and values from memory exactly once.
+
+You will see how the work of a step is handed out, that the kernels' results equal Phase 3's to the last bit
+that rounding leaves, by what rule a context is cut into parts, and the engine of Phase 4 running on them.
+
+Without a GPU the kernels run in Triton's interpreter: the same lines, slowly, on the CPU. That proves what they
+compute, and says nothing of speed. `compile_report.py` looks at their machine code, `kernel_benchmark.py` measures.
+
+Sources: Kwon et al. (2023), section 4.1; Dao, "Flash-Decoding" (2023); Tillet et al., "Triton" (2019).
+"""
+
+from __future__ import annotations
+
+from labkit.lab import Lab, run_lab
+from phase5_real_gpu.kernels.decode_kernel import paged_decode
+from phase5_real_gpu.kernels.prefill_kernel import paged_prefill
+from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
+from phase5_real_gpu.kernels.write_kv_kernel import write_kv
+
+__all__ = ["TritonPagedKVCache", "paged_decode", "paged_prefill", "write_kv"]
+
+
+def story(lab: Lab) -> None:
+    from phase5_real_gpu.triton_shown import tell  # which imports this module
+
+    tell(lab)
+
+
+def main(argv: list[str] | None = None) -> int:
+    return run_lab(story, __doc__, options=("device", "seed", "quick"), argv=argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,336 @@
+"""Each cause is provoked, or planted where only a GPU could show it, and must be named; a healthy report names none."""
+
+import dataclasses
+import time
+
+import pytest
+import torch
+
+from labkit.machine import time_calls
+from phase2_attention_kvcache.sampling_params import SamplingParams
+from phase2_attention_kvcache.transformer import Transformer
+from phase3_paged_attention.paged_attention import PagedKVCache, paged_decode_cpu
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase5_real_gpu.comparing.causes import CAUSES, find_causes
+from phase5_real_gpu.comparing.reference_files import Limits, Reference, find_reference
+from phase5_real_gpu.measuring import kernel_peers, quick_measurements
+from phase5_real_gpu.measuring.kernel_cases import decode_case
+from phase5_real_gpu.measuring.machine_limits import MachineLimits
+from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.measuring.quick_measurements import gap_details, measure_gaps, measure_kernel, path_of
+
+CPU = {"cpu": "Some CPU", "cores": 2, "threads": 2, "packages": {"torch": "2.13.0"}, "gpu": None}
+CARD = {
+    "name": "NVIDIA H200", "cuda": "13.0", "driver": "580.82.07",
+    "power_limit_w": 700.0, "default_power_limit_w": 700.0, "highest_sm_clock_mhz": 1965.0, "max_sm_clock_mhz": 1980.0,
+}  # fmt: skip
+GPU = {"cpu": "Some CPU", "cores": 16, "packages": {"torch": "2.13.0", "triton": "3.7.1"}, "gpu": CARD}
+
+
+def report(*measurements, environment=CPU, limits=None, **fields) -> Reference:
+    """A report of a machine without a GPU, unless the environment says otherwise."""
+    limits = limits or Limits(20.0, 15.0, {"bfloat16": 0.4}, 2.0)
+    when = "2026-11-21T10:00:00+00:00"
+    return Reference("mine", "mine", "measured", environment, "", when, limits, measurements, **fields)
+
+
+def named(mine, reference=None) -> list[str]:
+    return [finding.cause.name for finding in find_causes(mine, reference)]
+
+
+def evidence(mine, reference, cause) -> str:
+    return next(f.evidence.text for f in find_causes(mine, reference) if f.cause.name == cause)
+
+
+def healthy_gpu(**fields) -> Reference:
+    """What an H200 might report; made up, and consistent with itself."""
+
+    def itl(model, value, floor):
+        return Measurement(f"itl-{model}-b1", value, "ms", "lower", floor, "bandwidth", {"dtype": "bfloat16"})
+
+    rows = (
+        itl("gpt2", 0.35, 0.06),
+        itl("tinyllama", 0.62, 0.5),
+        itl("llama3-8b", 4.2, 3.7),
+        Measurement("ttft-tinyllama-isl10", 3.0, "ms", "lower", 0.5, "bandwidth", {"dtype": "bfloat16"}),
+        Measurement("ttft-tinyllama-isl4000", 22.0, "ms", "lower", 14.0, "arithmetic", {"dtype": "bfloat16"}),
+        Measurement("throughput-tinyllama-b1", 1500.0, "tok/s", "higher", 2000.0, "bandwidth"),
+        Measurement("throughput-tinyllama-b64", 60e3, "tok/s", "higher", 110e3, "bandwidth"),
+        Measurement("decode-b64-4k", 270.0, "us", "lower", 250.0, "bandwidth", {"dtype": "bfloat16"}),
+        Measurement("decode-b1-4k", 14.0, "us", "lower", 3.9, "bandwidth", {"dtype": "bfloat16"}),
+    )
+    limits = Limits(4300.0, 4100.0, {"bfloat16": 750.0}, 4.0)
+    return report(*rows, **{"environment": GPU, "limits": limits, **fields})
+
+
+def with_changed(reference: Reference, name: str, **fields) -> Reference:
+    rows = [dataclasses.replace(m, **fields) if m.name == name else m for m in reference.measurements]
+    return dataclasses.replace(reference, measurements=tuple(rows))
+
+
+# ---------------------------------------------------------------------- what a CPU can provoke
+
+
+@pytest.fixture(scope="module")
+def tales():
+    return Transformer.from_pretrained("tales")
+
+
+def engine_for(model, **settings) -> LLMEngine:
+    return LLMEngine(model, None, EngineConfig(num_blocks=400, enable_prefix_caching=False, **settings))
+
+
+def greedy(tokens: int) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+
+
+def test_compiling_inside_the_timed_region():
+    numba = pytest.importorskip("numba")
+
+    def timed(warmup: int) -> list[float]:
+        @numba.njit
+        def total(n):
+            s = 0.0
+            for i in range(n):
+                s += i * 0.5
+            return s
+
+        return time_calls(lambda: total(1000), repeats=6, warmup=warmup)
+
+    def as_report(seconds):
+        return report(Measurement("cpu-decode-b16-512", 50.0, "us", details={"seconds": seconds}))
+
+    counted, warm = timed(warmup=0), timed(warmup=1)
+    assert named(as_report(counted)) == ["compile or warm-up inside the timed region"]
+    assert "cpu-decode-b16-512" in evidence(
+        as_report(counted), None, "compile or warm-up inside the timed region"
+    )
+    assert named(as_report(warm)) == []
+    # A hiccup of the system is another thing: it is short, or hits others as well.
+    assert named(as_report([0.012, 0.001, 0.001, 0.001])) == []
+    assert named(as_report([0.5, 0.01, 0.4, 0.01, 0.01])) == []
+
+
+def test_float32_where_the_reference_has_bfloat16(monkeypatch):
+    """The same measurement in two formats, by the code of the course."""
+    limits = MachineLimits(20.0, 15.0, {"float32": 0.2, "bfloat16": 0.4}, 2.0)
+    plan = quick_measurements.plan_for("cpu", quick=True)
+    small = dataclasses.replace(plan, isls=(10,), batches=(1,), osl=4)
+    monkeypatch.setattr(quick_measurements, "plan_for", lambda *a, **k: small)
+    monkeypatch.setattr(quick_measurements, "ITL_TOKENS", 8)
+    wide, narrow = (
+        report(*quick_measurements.measure_engine("cpu", limits, dtype)) for dtype in ("float32", "bfloat16")
+    )
+    floors = [r.get("itl-tales-b1").floor for r in (wide, narrow)]
+    assert floors[0] == pytest.approx(2 * floors[1], rel=0.1)  # twice the bytes
+    assert named(wide, narrow) == ["wrong dtype"]
+    assert "float32, the reference in bfloat16: 2 times the bytes" in evidence(wide, narrow, "wrong dtype")
+    assert named(narrow, wide) == [] == named(narrow, narrow) == named(wide, wide)
+    on_gpu = dataclasses.replace(narrow, environment=GPU)
+    assert named(wide, on_gpu) == []  # another kind of machine has formats of its own
+
+
+@pytest.mark.skipif(paged_decode_cpu is None, reason="needs numba")
+def test_gathering_instead_of_the_compiled_kernel(tales):
+    def measured(use_kernel: bool) -> Reference:
+        config = EngineConfig(num_blocks=40, enable_prefix_caching=False)
+        cache = PagedKVCache(tales.config, 40, use_kernel=use_kernel)
+        engine = LLMEngine(tales, None, config, kv_cache=cache)
+        engine.generate([[1, 2, 3]], greedy(4))
+        return report(Measurement("itl-tales-b1", 2.0, "ms", details={"path": path_of(engine)}))
+
+    assert named(measured(False)) == ["eager fallback"] == named(measured(False), measured(True))
+    assert named(measured(True)) == [] == named(measured(False), measured(False))
+
+
+def test_a_missing_kernel_leaves_its_trace_in_the_figure(monkeypatch):
+    """Without numba the general way is measured under the kernel's name, and says so."""
+    limits = MachineLimits(20.0, 15.0, {"float32": 0.2}, 2.0)
+    case = decode_case(
+        "cpu-decode-b16-512", "small", [64] * 4, heads=quick_measurements.CPU_DECODE.heads, dtype="float32"
+    )
+    monkeypatch.setattr(quick_measurements, "CPU_DECODE", case)
+    monkeypatch.setattr(kernel_peers, "paged_decode_cpu", None)
+    (m,) = measure_kernel("cpu", limits)
+    assert (m.name, m.details["path"]) == ("cpu-decode-b16-512", "gather")
+    assert named(report(m)) == ["eager fallback"]
+
+
+def test_requests_one_after_the_other(tales):
+    """8 requests are asked for, and a step holds one of them."""
+
+    def throughput(requests: int, max_num_seqs: int) -> Measurement:
+        engine = engine_for(tales, max_num_seqs=max_num_seqs)
+        prompts = [[i + 1, 2, 3] for i in range(requests)]
+        engine.generate(prompts[:1], greedy(4))
+        times = []
+        for _ in range(3):
+            began = time.perf_counter()
+            engine.generate(prompts, greedy(8))
+            times.append(time.perf_counter() - began)
+        return Measurement(f"throughput-tales-b{requests}", requests * 8 / min(times), "tok/s", "higher")
+
+    one = throughput(1, 1)
+    assert named(report(one, throughput(8, 1))) == ["small batch"]
+    assert named(report(one, throughput(8, 8))) == []
+
+
+def test_a_batch_of_one_beside_a_batch_of_many():
+    rows = [Measurement(f"throughput-tales-b{b}", 400.0 * b**0.7, "tok/s", "higher") for b in (1, 8, 64)]
+    assert named(report(rows[0]), report(*rows)) == ["small batch"]
+    assert named(report(*rows), report(*rows)) == [] == named(report(rows[0]))
+    ran_alone = dataclasses.replace(rows[1], details={"batch": 1.5})
+    assert "1.5 requests shared a step" in evidence(report(rows[0], ran_alone), None, "small batch")
+
+
+def test_a_long_prompt_in_the_middle_of_an_answer(tales):
+    """Somebody decodes; every 15 tokens somebody else arrives with a long prompt."""
+    engine = engine_for(tales, max_num_batched_tokens=1024)
+    events, times = [], []
+    engine.generate([[1] * 700], greedy(2))
+    engine.record(events.append)
+    engine.add_request("writer", [1, 2, 3], greedy(62), on_output=lambda o: times.append(time.perf_counter()))
+    for step in range(62):
+        if step % 15 == 10:
+            engine.add_request(f"prompt-{step}", [step + 1] * 900, greedy(1))
+        engine.step()
+    gaps = [b - a for a, b in zip(times, times[1:])]
+    mine = report(
+        Measurement("itl-tales-b1", 1e3 * sorted(gaps)[30], "ms", details=gap_details(gaps, events))
+    )
+    assert mine.measurements[0].details["prefill_steps"] == 4
+    assert named(mine) == ["prefill mixed into decode"]
+    assert "4 steps had a prompt in them" in evidence(mine, None, "prefill mixed into decode")
+    # A report that counts no such steps has spikes of another origin; one that does not count is believed.
+    mine.measurements[0].details["prefill_steps"] = 0
+    assert named(mine) == []
+    del mine.measurements[0].details["prefill_steps"]
+    assert named(mine) == ["prefill mixed into decode"]
+
+
+def test_an_answer_that_nobody_disturbs(tales):
+    gaps, details = measure_gaps(engine_for(tales))
+    assert (len(gaps), details["prefill_steps"]) == (quick_measurements.ITL_TOKENS, 0)
+    assert named(report(Measurement("itl-tales-b1", 2.0, "ms", details=details))) == []
+
+
+def test_the_99th_percentile_alone_will_do():
+    spiky, even = (Measurement("itl-gpt2-b1", 2.0, "ms", details={"p99": p}) for p in (11.0, 3.0))
+    assert named(report(spiky)) == ["prefill mixed into decode"] and named(report(even)) == []
+
+
+# ---------------------------------------------------------------------- what only a GPU can show: planted
+
+
+def test_healthy_reports_name_nothing():
+    gpu = healthy_gpu()
+    cpu = report(
+        Measurement(
+            "itl-tales-b1", 2.4, "ms", "lower", 0.5, "bandwidth", {"dtype": "bfloat16", "path": "kernel"}
+        ),
+        Measurement("ttft-tales-isl10", 0.2, "ms", "lower", 0.5, "bandwidth"),  # the weights fit its cache
+        Measurement("throughput-tales-b1", 450.0, "tok/s", "higher", 1800.0, "bandwidth"),
+        Measurement("throughput-tales-b32", 4400.0, "tok/s", "higher", 17000.0, "arithmetic"),
+    )
+    article = find_reference("t4-article")
+    for mine in (gpu, cpu, article):
+        for reference in (None, mine, gpu, cpu, article):
+            assert named(mine, reference) == []
+
+
+def test_missing_synchronise_by_times_beyond_the_limit():
+    unsynchronised = with_changed(healthy_gpu(), "decode-b64-4k", value=9.0)
+    assert named(unsynchronised) == ["missing synchronise"]
+    text = evidence(unsynchronised, None, "missing synchronise")
+    assert "9 us" in text and "250 us" in text and "time of asking" in text
+    as_cpu = dataclasses.replace(unsynchronised, environment=CPU)
+    assert named(as_cpu) == []  # a CPU's call returns when the work is done
+
+
+def test_missing_synchronise_by_a_ttft_that_does_not_grow():
+    flat = with_changed(healthy_gpu(), "ttft-tinyllama-isl4000", value=3.1)
+    assert named(flat) == ["missing synchronise"]
+    assert "hardly depends on the prompt" in evidence(flat, None, "missing synchronise")
+
+
+def test_float32_on_a_gpu_needs_no_reference():
+    wide = with_changed(healthy_gpu(), "itl-llama3-8b-b1", details={"dtype": "float32"})
+    assert named(wide) == ["wrong dtype"] == named(wide, healthy_gpu())
+    halves = with_changed(healthy_gpu(), "itl-llama3-8b-b1", details={"dtype": "float16"})
+    assert named(halves) == []
+
+
+def test_no_cuda_graph_by_its_path_and_by_its_shape():
+    said = with_changed(healthy_gpu(), "itl-llama3-8b-b1", details={"path": "eager"})
+    assert named(said) == ["eager fallback"]
+    silent = with_changed(healthy_gpu(), "itl-tinyllama-b1", value=6.0)
+    assert "eager fallback" in named(silent, healthy_gpu())
+    all_slow = with_changed(silent, "throughput-tinyllama-b64", value=9e3)
+    assert "eager fallback" not in named(all_slow, healthy_gpu())  # then something else is slow as well
+
+
+def test_power_and_clock_limits():
+    capped = healthy_gpu(environment=GPU | {"gpu": CARD | {"power_limit_w": 350.0}})
+    assert named(capped) == ["power or clock limit"]
+    assert "350 W" in evidence(capped, None, "power or clock limit")
+    hot = healthy_gpu(
+        environment=GPU | {"gpu": CARD | {"highest_sm_clock_mhz": 1200.0}},
+        limits=Limits(4200.0, 4000.0, {"bfloat16": 450.0}, 4.0),
+    )
+    assert named(hot) == [] and named(hot, healthy_gpu()) == ["power or clock limit"]
+    text = evidence(hot, healthy_gpu(), "power or clock limit")
+    assert "bfloat16 products: 450 TFLOP/s, the reference 750" in text and "1,200 of 1,980 MHz" in text
+    other = healthy_gpu(environment=GPU | {"gpu": CARD | {"name": "NVIDIA L4"}}, limits=hot.limits)
+    assert named(other, healthy_gpu()) == []  # another card may well be slower
+
+
+def test_launches_that_fill_a_step():
+    details = {"dtype": "bfloat16", "path": "kernel", "kernels": 1500}
+    bound = with_changed(healthy_gpu(), "itl-tinyllama-b1", value=6.0, details=details)
+    assert named(bound) == ["a CPU-bound launch"]
+    assert "1,500 launches of 4 us are 6 ms" in evidence(bound, None, "a CPU-bound launch")
+    as_graph = with_changed(bound, "itl-tinyllama-b1", details=details | {"path": "graph"})
+    assert named(as_graph) == []
+    # Without a count: a dozen kernels a layer, 22 layers, 4 us each are a millisecond.
+    guessed = with_changed(healthy_gpu(), "itl-tinyllama-b1", value=1.3, details={"path": "kernel"})
+    assert named(guessed) == ["a CPU-bound launch"]
+    much_slower = with_changed(guessed, "itl-tinyllama-b1", value=40.0)
+    assert named(much_slower) == []
+
+
+def test_old_software_counts_where_something_is_slower():
+    old = GPU | {"packages": {"torch": "2.11.0", "triton": "3.6.0"}, "gpu": CARD | {"driver": "535.54.03"}}
+    slow = with_changed(healthy_gpu(environment=old), "decode-b64-4k", value=480.0)
+    assert named(slow, healthy_gpu()) == ["old driver or Triton"]
+    text = evidence(slow, healthy_gpu(), "old driver or Triton")
+    assert all(f"{old} (the reference has {new})" in text for old, new in (
+        ("torch 2.11.0", "2.13.0"), ("Triton 3.6.0".lower(), "3.7.1"), ("driver 535.54.03", "580.82.07"),
+    ))  # fmt: skip
+    assert named(healthy_gpu(environment=old), healthy_gpu()) == []
+    newer = with_changed(healthy_gpu(), "decode-b64-4k", value=480.0)
+    assert named(newer, healthy_gpu(environment=old)) == []
+    patched = GPU | {"packages": {"torch": "2.13.0", "triton": "3.7.0"}}
+    assert "old driver or Triton" not in named(dataclasses.replace(newer, environment=patched), healthy_gpu())
+
+
+def test_every_cause_says_what_to_do():
+    assert len(CAUSES) == 9 == len({c.name for c in CAUSES})
+    for cause in CAUSES:
+        assert cause.explanation.endswith(".") and cause.remedy and cause.signature.__doc__
+
+
+def test_evidence_knows_which_figures_it_explains():
+    mine = with_changed(healthy_gpu(), "decode-b64-4k", value=9.0)
+    (finding,) = find_causes(mine)
+    assert finding.explains("decode-b64-4k") and not finding.explains("itl-gpt2-b1")
+    capped = healthy_gpu(environment=GPU | {"gpu": CARD | {"power_limit_w": 350.0}})
+    assert find_causes(capped)[0].explains("itl-gpt2-b1")
+
+
+@pytest.fixture(autouse=True)
+def calm_threads():
+    """Two threads on two busy cores wait for each other; what is provoked here needs no speed."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

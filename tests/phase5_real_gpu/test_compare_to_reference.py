@@ -1,0 +1,447 @@
+"""Reference files read with suspicion, figures judged by their own limits, and the script's answers."""
+
+import copy
+import dataclasses
+import json
+import math
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.errors import LabError
+from phase5_real_gpu import compare_to_reference
+from phase5_real_gpu.comparing.comparison import CLOSE, compare, imagine, judge, pick_reference
+from phase5_real_gpu.comparing.reference_files import (
+    REFERENCES,
+    Limits,
+    Part,
+    Reference,
+    find_reference,
+    known_references,
+    parse_reference,
+    read_reference,
+    slug,
+    write_reference,
+)
+from phase5_real_gpu.measuring import quick_measurements
+from phase5_real_gpu.measuring.measurements import Measurement
+
+CPU = {"cpu": "Some CPU", "cores": 2, "threads": 2, "packages": {"torch": "2.13.0"}, "gpu": None}
+
+
+def a_reference(**changes) -> Reference:
+    fields = dict(
+        name="some-cpu",
+        title="Some CPU, 2 cores",
+        origin="measured",
+        environment=CPU,
+        command="python phase5_real_gpu/measure_machine.py",
+        measured_at="2026-11-21T10:00:00+00:00",
+        limits=Limits(20.0, 15.0, {"bfloat16": 0.4}, 2.0),
+        measurements=(
+            Measurement("itl-tales-b1", 2.0, "ms", "lower", 0.5, "bandwidth", {"dtype": "bfloat16"}),
+            Measurement("throughput-tales-b1", 450.0, "tok/s", "higher", 1800.0, "bandwidth"),
+            Measurement("throughput-tales-b8", 2400.0, "tok/s", "higher", 9000.0, "bandwidth"),
+            Measurement("read-bandwidth", 20.0, "GB/s", "higher"),
+        ),
+        parts=(
+            Part("engine_benchmark.py", "ok", 12.5),
+            Part("vllm_comparison.py", "skipped", 0.0, "no vLLM"),
+        ),
+    )
+    return Reference(**fields | changes)
+
+
+def as_file(tmp_path, text: str | bytes, name="my.json"):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+# ---------------------------------------------------------------------- reading and writing
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    reference = a_reference(quick=True, note="a note")
+    path = tmp_path / "deep" / "my.json"
+    write_reference(reference, path)
+    assert read_reference(path) == reference
+    assert [p.name for p in path.parent.iterdir()] == ["my.json"]  # nothing half-written beside it
+    measured = json.loads(path.read_text())["measurements"]
+    assert [m["share_of_limit"] for m in measured] == [0.25, 0.25, 2400 / 9000, None]
+
+
+def test_what_cannot_be_read_back_is_not_written(tmp_path):
+    broken = a_reference(measurements=(Measurement("itl-tales-b1", math.nan, "ms"),))
+    with pytest.raises(ValueError, match="above 0"):
+        write_reference(broken, tmp_path / "my.json")
+    assert not any(tmp_path.iterdir())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LabError, match="cannot write"):
+        write_reference(a_reference(), tmp_path / "file" / "my.json")
+
+
+def change(*keys, to):
+    """A valid file's contents with one value replaced (or removed, with to=...)."""
+    data = a_reference().to_json()
+    place = data
+    for key in keys[:-1]:
+        place = place[key]
+    if to is ...:
+        del place[keys[-1]]
+    else:
+        place[keys[-1]] = to
+    return json.dumps(data)
+
+
+WRONG = {
+    "empty": ("", "ends too early"),
+    "truncated": (json.dumps(a_reference().to_json())[:400], "ends too early"),
+    "not JSON": ("# notes\nttft 25", "no JSON at line 1"),
+    "binary": (b"\x89PNG\r\n\x1a\n\xff\x00", "not text in UTF-8"),
+    "list": ("[1, 2]", "it is a list, not an object"),
+    "foreign": ('{"figures": [1]}', "no reference file of the course"),
+    "script without figures": (
+        json.dumps({"script": "kv_cache.py", "environment": CPU, "results": {}}),
+        "report of kv_cache.py has no measurements",
+    ),
+    "newer": (change("schema", to=2), "update the course"),
+    "schema as text": (change("schema", to="1"), "'schema' is '1'"),
+    "schema true": (change("schema", to=True), "'schema' is True"),
+    "schema zero": (change("schema", to=0), "'schema' is 0"),
+    "no name": (change("name", to=...), "'name' is missing"),
+    "path as name": (change("name", to="../../etc/passwd"), "small letters"),
+    "escape in name": (change("name", to="\x1b[2Jgone"), "small letters"),
+    "endless title": (change("title", to="x" * 301), "shorten it to 300"),
+    "origin": (change("origin", to="hearsay"), "measured or article"),
+    "date": (change("measured_at", to="yesterday"), "should be a date"),
+    "no date": (change("measured_at", to=None), "should be a date"),
+    "no environment": (change("environment", to=None), "'environment' is missing"),
+    "gpu without name": (change("environment", "gpu", to={}), "'name' is missing"),
+    "gpu as text": (change("environment", "gpu", to="H200"), "'gpu' in 'environment' is a text"),
+    "limits": (change("limits", to=[4300]), "'limits' is a list"),
+    "negative limit": (change("limits", "read_gb_s", to=-1), "'read_gb_s' is -1"),
+    "rate of zero": (change("limits", "matmul_tflops", "bfloat16", to=0), "above 0"),
+    "no measurements": (change("measurements", to=...), "'measurements' is missing"),
+    "one number": (change("measurements", 0, to=25), "a measurement is a number"),
+    "NaN": (change("measurements", 0, "value", to=math.nan), "it holds NaN"),
+    "infinity": (change("measurements", 0, "value", to=math.inf), "it holds Infinity"),
+    "too large": (
+        change("measurements", 0, "value", to=0).replace('"value": 0', '"value": 1e999'),
+        "'value' of itl-tales-b1 is inf",
+    ),
+    "negative": (change("measurements", 0, "value", to=-2.0), "'value' of itl-tales-b1 is -2.0"),
+    "zero": (change("measurements", 0, "value", to=0), "must be a number above 0"),
+    "true": (change("measurements", 0, "value", to=True), "'value' of itl-tales-b1 is True"),
+    "text": (change("measurements", 0, "value", to="2 ms"), "'value' of itl-tales-b1 is '2 ms'"),
+    "negative floor": (change("measurements", 0, "floor", to=-1), "'floor' of itl-tales-b1"),
+    "better": (change("measurements", 0, "better", to="less"), "lower or higher"),
+    "limit": (change("measurements", 0, "limit", to="luck"), "bandwidth or arithmetic or launch"),
+    "details": (change("measurements", 0, "details", to=[1]), "'details' of itl-tales-b1 is a list"),
+    "infinite detail": (
+        change("measurements", 0, "details", to={"a": 7}).replace('{"a": 7}', '{"a": 1e999}'),
+        "it holds inf",
+    ),
+    "twice": (change("measurements", 1, "name", to="itl-tales-b1"), "itl-tales-b1 is in it twice"),
+    "quick": (change("quick", to="yes"), "true or false"),
+    "parts": (change("parts", to={"a": 1}), "'parts' is an object"),
+    "seconds": (change("parts", 0, "seconds", to=-1), "'seconds' of a part"),
+    "deep": ("[" * 100_000, "nested too deep"),
+    "deep details": (
+        change("measurements", 0, "details", to=json.loads('{"a":' * 20 + "1" + "}" * 20)),
+        "nested too deep",
+    ),
+    "many digits": ('{"schema": ' + "9" * 5000 + "}", "thousands of digits"),
+    "huge integer": ('{"schema": ' + "9" * 400 + "}", "update the course"),
+    "huge file": (b" " * (4 * 2**20 + 1), "no reference file: a few ten thousand are usual"),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), WRONG.values(), ids=WRONG.keys())
+def test_a_bad_file_gets_one_line_and_exit_code_2(tmp_path, capsys, text, says):
+    path = as_file(tmp_path, text)
+    assert compare_to_reference.main([str(path)]) == 2
+    said = capsys.readouterr().err
+    assert says in said and str(path) in said
+    assert said.count("\n") == 1 and "Traceback" not in said and "\x1b[2J" not in said
+
+
+def test_a_file_that_is_not_there_or_is_a_folder(tmp_path, capsys):
+    for path in (tmp_path / "none.json", tmp_path, tmp_path / "x\0y.json"):
+        assert compare_to_reference.main([str(path)]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and "error:" in said
+
+
+VALID = a_reference().to_json()
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=12),
+    st.just(10**400),
+    st.just(-0.0),
+)
+anything = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+)
+
+
+def places(value, path=()):
+    """Every place in a tree of values."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_mutilated_file_is_read_or_refused_in_one_line(tmp_path, data):
+    """Any value replaced or removed, or the text cut or overwritten somewhere: no other kind of end."""
+    tree = copy.deepcopy(VALID)
+    for _ in range(data.draw(st.integers(0, 3))):
+        path = data.draw(st.sampled_from([p for p in places(tree) if p] or [None]))
+        if path is None:
+            break
+        place = tree
+        for key in path[:-1]:
+            place = place[key]
+        if data.draw(st.booleans()):
+            place[path[-1]] = data.draw(anything)
+        else:
+            del place[path[-1]]
+    text = json.dumps(tree).encode()
+    if data.draw(st.booleans()):
+        at = data.draw(st.integers(0, len(text)))
+        text = text[:at] + data.draw(st.binary(max_size=6)) + text[at + data.draw(st.integers(0, 20)) :]
+    try:
+        reference = read_reference(as_file(tmp_path, text))
+    except LabError as error:
+        assert "\n" not in str(error) and str(error).isprintable() and len(str(error)) < 1000
+        return
+    # What was accepted can be used: compared, searched for causes, and written again.
+    compare(reference, a_reference())
+    compare(a_reference(), reference)
+    assert all(m.value > 0 and math.isfinite(m.value) for m in reference.measurements)
+    assert reference.title.isprintable()
+    assert parse_reference(json.loads(json.dumps(reference.to_json()))) == reference
+
+
+def test_the_report_of_one_script_is_read_as_well(tmp_path):
+    m = VALID["measurements"][0]
+    report = {
+        "script": "engine_benchmark.py",
+        "arguments": {"quick": True},
+        "environment": CPU | {"when": "2026-11-21T10:00:00+00:00"},
+        "results": {"measurements": [m], "limits": {"read_gb_s": 20.0, "device_name": "x", "h2d_gb_s": None}},
+    }
+    mine = read_reference(as_file(tmp_path, json.dumps(report), "My Laptop.json"))
+    assert (mine.name, mine.quick, mine.limits.read_gb_s) == ("my-laptop", True, 20.0)
+    assert mine.get("itl-tales-b1").value == 2.0
+
+
+def test_texts_cannot_move_the_cursor(tmp_path, capsys):
+    path = as_file(tmp_path, change("title", to="fine\x1b[2J\nerror: all is lost"))
+    assert "\x1b" not in read_reference(path).title and "\n" not in read_reference(path).title
+    environment = CPU | {"cpu": "[red]CPU[/] \x1b[2J"}
+    write_reference(a_reference(environment=environment), path)
+    assert compare_to_reference.main([str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said and "[red]CPU[/]" in said
+
+
+# ---------------------------------------------------------------------- the files of the course
+
+
+def test_all_files_of_the_course_can_be_read():
+    found, problems = known_references()
+    assert problems == [] and "t4-article" in {r.name for r in found}
+    assert len({r.name for r in found}) == len(found)
+    for r in found:
+        assert (REFERENCES / f"{r.name}.json").is_file()
+
+
+def test_the_articles_figures_are_told_as_such():
+    article = find_reference("t4-article")
+    assert article.origin == "article" and article.limits.source == "data sheet"
+    assert (article.limits.read_gb_s, article.limits.matmul_tflops) == (320, {"float16": 65})
+    ttft = {n: article.get(f"ttft-tinyllama-isl{n}").value for n in (10, 100, 500, 1000)}
+    speed = {b: article.get(f"throughput-tinyllama-b{b}").value for b in (1, 8, 32, 64)}
+    assert ttft == {10: 25, 100: 30, 500: 55, 1000: 95} and speed == {1: 180, 8: 800, 32: 2400, 64: 2800}
+    # 1.1 billion weights of two bytes; the table of 32,000 vectors of 2,048 numbers need not be read.
+    ceiling = 320e9 / (2 * (1.100e9 - 32_000 * 2_048))
+    assert article.get("throughput-tinyllama-b1").floor == pytest.approx(ceiling, rel=0.01)
+    assert [m.name for m in article.measurements if m.share_of_limit > 1] == ["throughput-tinyllama-b1"]
+    assert "145" in article.note
+
+
+def test_a_broken_file_in_the_folder_does_not_hide_the_others(tmp_path):
+    write_reference(a_reference(), tmp_path / "some-cpu.json")
+    as_file(tmp_path, "{", "broken.json")
+    found, problems = known_references(tmp_path)
+    assert [r.name for r in found] == ["some-cpu"] and len(problems) == 1 and "broken.json" in problems[0]
+    assert find_reference("some-cpu", tmp_path).name == "some-cpu"
+    assert find_reference(str(tmp_path / "some-cpu.json")).name == "some-cpu"
+    with pytest.raises(LabError, match="use one of some-cpu"):
+        find_reference("other", tmp_path)
+
+
+def test_slugs_are_names():
+    assert slug("NVIDIA H200") == "nvidia-h200" and slug("***") == "yours" and len(slug("ä b" * 90)) <= 60
+
+
+# ---------------------------------------------------------------------- judging
+
+
+def m(value, floor, better="lower", unit="ms") -> Measurement:
+    return Measurement("itl-tales-b1", value, unit, better, floor, "bandwidth")
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "verdict", "expected"),
+    [
+        (m(2.0, 1.0), m(2.0, 1.0), "as expected", 2.0),
+        (
+            m(20.0, 10.0),
+            m(2.0, 1.0),
+            "slower, as your limits are",
+            20.0,
+        ),  # ten times as slow, half its limit too
+        (m(0.2, 0.1), m(2.0, 1.0), "as expected", 0.2),
+        (m(2.0, 0.5), m(2.0, 1.0), "slower than your limits explain", 1.0),  # equal times, half the fraction
+        (m(1.0, 1.0), m(2.0, 1.0), "faster than expected", 2.0),
+        (m(100.0, 400.0, "higher"), m(1000.0, 4000.0, "higher"), "slower, as your limits are", 100.0),
+        (m(100.0, 1000.0, "higher"), m(50.0, 100.0, "higher"), "slower than your limits explain", 500.0),
+        (m(2.0, None), m(2.0, 1.0), "not comparable", None),
+        (m(2.0, 1.0), m(2.0, 1.0, unit="us"), "not comparable", None),
+    ],
+)
+def test_fractions_decide_and_milliseconds_do_not(mine, theirs, verdict, expected):
+    line = judge(mine, theirs)
+    assert line.verdict == verdict
+    assert line.expected == (None if expected is None else pytest.approx(expected))
+
+
+def test_without_floors_only_the_same_device_is_judged():
+    assert judge(m(4.0, None), m(2.0, None), same=True).verdict == "slower than your limits explain"
+    assert judge(m(4.0, None), m(2.0, None), same=False).verdict == "not comparable"
+
+
+positive = st.floats(1e-3, 1e6)
+
+
+@given(mine=positive, my_floor=positive, theirs=positive, their_floor=positive, factor=st.floats(0.01, 100))
+@settings(max_examples=200, deadline=None)
+def test_a_machine_slower_in_everything_needs_no_explanation(mine, my_floor, theirs, their_floor, factor):
+    """Scale one machine: what needed an explanation before needs one still, and nothing else does."""
+    for better in ("lower", "higher"):
+        times = factor if better == "lower" else 1 / factor
+        before = judge(m(mine, my_floor, better), m(theirs, their_floor, better))
+        after = judge(m(mine * times, my_floor * times, better), m(theirs, their_floor, better))
+        ratio = before.mine.share_of_limit / before.theirs.share_of_limit
+        if min(abs(ratio - CLOSE), abs(ratio - 1 / CLOSE)) > 1e-6:
+            assert after.is_off == before.is_off
+            assert (after.verdict == "faster than expected") == (before.verdict == "faster than expected")
+        assert after.expected == pytest.approx(before.expected * times)
+
+
+def test_an_imagined_machine_has_the_same_fractions():
+    slow = imagine(a_reference(), 3.0)
+    for a, b in zip(slow.measurements, a_reference().measurements, strict=True):
+        assert a.share_of_limit == pytest.approx(b.share_of_limit) if b.floor else a.share_of_limit is None
+    assert (slow.limits.read_gb_s, slow.limits.launch_us) == (pytest.approx(20 / 3), 6.0)
+
+
+def test_the_most_similar_machine_is_picked():
+    t4 = find_reference("t4-article")
+    other_cpu = a_reference(name="other", environment=CPU | {"cpu": "Other"})
+    twin = a_reference(name="twin")
+    h200 = a_reference(name="h200", environment=CPU | {"gpu": {"name": "NVIDIA H200"}})
+    assert pick_reference(a_reference(), [t4, h200, other_cpu, twin]).name == "twin"
+    assert pick_reference(a_reference(), [t4, h200, other_cpu]).name == "other"
+    assert pick_reference(imagine(t4, 2.0), [t4, other_cpu]).name == "other"
+    a_gpu = a_reference(environment={"gpu": {"name": "GPU"}}, measurements=t4.measurements)
+    assert pick_reference(a_gpu, [twin, t4]).name == "t4-article"
+    assert pick_reference(a_gpu, []) is None
+
+
+def test_ceilings_explain_and_are_not_judged():
+    slow = imagine(a_reference(), 2.0)
+    result = compare(slow, a_reference())
+    assert "read-bandwidth" not in {x.mine.name for x in result.lines}
+    assert [x.verdict for x in result.lines] == ["slower, as your limits are"] * 3 and not result.off
+
+
+# ---------------------------------------------------------------------- the script
+
+
+def test_script_with_two_files(tmp_path, capsys):
+    mine, theirs, report = (tmp_path / f"{n}.json" for n in ("mine", "theirs", "report"))
+    slower = [
+        Measurement("itl-tales-b1", 9.0, "ms", "lower", 0.5, "bandwidth", {"path": "gather"}),
+        *a_reference().measurements[1:],
+    ]
+    write_reference(a_reference(name="mine", measurements=tuple(slower)), mine)
+    write_reference(a_reference(name="theirs"), theirs)
+    assert compare_to_reference.main([str(mine), "--against", str(theirs), "--json", str(report)]) == 0
+    said = capsys.readouterr().out
+    assert "SLOWER (1)" in said and "Eager fallback" in said and "no_vLLM".replace("_", " ") in said
+    assert max(map(len, said.splitlines())) <= 100
+    data = json.loads(report.read_text())
+    assert {"fractions-carry-over", "compared-with-itself", "itl-from-reference"} <= {
+        p["claim"] for p in data["predictions"]
+    }
+    assert {x["name"]: x["verdict"] for x in data["results"]["lines"]}["itl-tales-b1"] == (
+        "slower than your limits explain"
+    )
+    assert [c["cause"] for c in data["results"]["causes"]] == ["eager fallback"]
+    # Its own report holds the figures, so it can be compared as well.
+    assert compare_to_reference.main([str(report), "--against", str(theirs)]) == 0
+
+
+def test_script_with_a_figure_that_nothing_explains(tmp_path, capsys):
+    mine, theirs = tmp_path / "mine.json", tmp_path / "theirs.json"
+    slower = (Measurement("itl-tales-b1", 9.0, "ms", "lower", 0.5, "bandwidth"),)
+    write_reference(a_reference(measurements=slower), mine)
+    write_reference(a_reference(), theirs)
+    assert compare_to_reference.main([str(mine), "--against", str(theirs)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "SLOWER: why?" in said and "none of the nine known causes left a trace (itl-tales-b1)" in said
+
+
+def test_script_against_an_unknown_name(tmp_path, capsys):
+    write_reference(a_reference(), tmp_path / "mine.json")
+    assert compare_to_reference.main([str(tmp_path / "mine.json"), "--against", "h9000"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "'h9000'" in said and "t4-article" in said
+
+
+def test_script_measures_this_machine(tmp_path, capsys, monkeypatch):
+    """And on a healthy CPU it raises no alarm, compared with itself."""
+    plan = quick_measurements.plan_for("cpu", quick=True)
+    small = dataclasses.replace(plan, isls=(10, 100), batches=(1, 16), osl=8)
+    monkeypatch.setattr(quick_measurements, "plan_for", lambda *a, **k: small)
+    report = tmp_path / "report.json"
+    assert compare_to_reference.main(["--quick", "--device", "cpu", "--json", str(report)]) == 0
+    capsys.readouterr()
+    mine = read_reference(report)
+    names = {x.name for x in mine.measurements}
+    assert {"read-bandwidth", "itl-tales-b1", "ttft-tales-isl10", "throughput-tales-b1"} <= names
+    assert "cpu-decode-b16-512" in names
+    assert mine.get("itl-tales-b1").details["prefill_steps"] == 0
+    assert len(mine.get("itl-tales-b1").details["seconds"]) == 100
+    result = compare(mine, mine)
+    assert not result.off and {x.verdict for x in result.lines} == {"as expected"}
+    assert result.findings == ()
+    write_reference(mine, tmp_path / "mine.json")
+    assert (
+        compare_to_reference.main([str(tmp_path / "mine.json"), "--against", str(tmp_path / "mine.json")])
+        == 0
+    )
+    assert "Nothing stands out" in capsys.readouterr().out
+    assert os.listdir(tmp_path / "outputs" / "reports")

@@ -1,0 +1,240 @@
+"""The kernels as machine code: that they compile for four cards, fit, do not spill, and fetch ahead."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from labkit.errors import LabError
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
+
+if not HAS_TRITON:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+from phase5_real_gpu import compile_report
+from phase5_real_gpu.compile_report import HOISTED, NOT_CAUGHT, PLAIN, dtype_for, main, requests
+from phase5_real_gpu.compiling import ahead_of_time
+from phase5_real_gpu.compiling.ahead_of_time import (
+    CARDS,
+    KB,
+    Compiled,
+    Launch,
+    compile_cases,
+    count_spills,
+    describe_arguments,
+    read_code,
+    read_machine_code,
+)
+from phase5_real_gpu.kernels import triton_setup
+
+SHAPES = [(case, 90) for case in ("decode", "decode split", "prefill", "write KV")]
+SHAPES += [(case, capability) for capability in (75, 80, 100) for case in ("decode", "prefill")]
+
+
+@pytest.fixture(scope="module")
+def compiled() -> list[Compiled]:
+    """One process compiles all that these tests look at."""
+    listed = [
+        {"case": case, "dtype": dtype_for(capability), "capability": capability}
+        for case, capability in SHAPES
+    ]
+    listed += [{"case": case, "dtype": "bfloat16", "capability": 90} for case in (PLAIN, HOISTED)]
+    listed += [{"case": HOISTED, "dtype": "bfloat16", "capability": 90, "num_stages": 4}]
+    listed += [{"case": "decode fp8", "dtype": "bfloat16", "capability": 80}]
+    return list(compile_cases(listed))
+
+
+@pytest.fixture
+def engine(compiled) -> list[Compiled]:
+    return [c for c in compiled if (c.case, c.capability) in SHAPES]
+
+
+def test_all_that_was_asked_for_came_back(engine):
+    assert {(c.case, c.capability) for c in engine} == set(SHAPES)
+    assert not [c for c in engine if c.error]
+    assert [c.kernel for c in engine if c.case == "decode split"] == ["decode_kernel", "merge_kernel"]
+
+
+def test_shared_memory_is_within_the_card(engine):
+    assert not [(c.case, c.capability, c.shared) for c in engine if not c.fits]
+
+
+def test_no_loop_spills(engine):
+    if any(c.spills is None for c in engine):
+        pytest.skip("needs cuobjdump")
+    assert not [(c.case, c.capability, c.spills_in_loops) for c in engine if c.spills_in_loops]
+    assert all(0 < c.registers <= 255 for c in engine)
+
+
+def test_attention_multiplies_on_the_matrix_units(engine):
+    for c in engine:
+        if c.kernel == "decode_kernel" and c.capability >= 80:
+            assert c.mma > 0, c
+        if c.kernel == "prefill_kernel" and c.capability >= 80:
+            assert {80: c.mma, 90: c.wgmma, 100: c.tcgen05}[c.capability] > 0, c
+
+
+def test_keys_are_fetched_ahead(engine):
+    """Two buffers, and the loop goes on while the next tile's fetches are under way."""
+    for c in engine:
+        if c.kernel in ("decode_kernel", "prefill_kernel") and c.capability >= 80:
+            assert c.buffers >= 2 and c.async_copies and max(c.waits) >= 2, c
+            assert c.narrow_copies == 0, c
+
+
+def test_keys_are_moved_16_bytes_at_a_time(engine):
+    assert all(c.wide_loads for c in engine if c.case == "write KV")
+
+
+def test_hoisting_buys_a_second_buffer(compiled):
+    stages = {(c.case, c.num_stages): c for c in compiled if c.case in (PLAIN, HOISTED)}
+    assert stages[PLAIN, 3].buffers == 1 and max(stages[PLAIN, 3].waits) == 0
+    assert stages[HOISTED, 3].buffers == 2 and max(stages[HOISTED, 3].waits) == 2
+    assert stages[HOISTED, 4].buffers == 3
+
+
+def test_a_refusal_is_a_line(compiled):
+    """An A100 has no fp8: the compiler says so, and the other kernels are compiled nevertheless."""
+    refused = next(c for c in compiled if c.case == "decode fp8")
+    assert refused.error and "\n" not in refused.error
+    assert not refused.fits and refused.programs_per_multiprocessor is None
+
+
+# ---------------------------------------------------------------------- reading code
+
+LISTING = """
+        /*0000*/                   STL [R1+0x4], R6 ;     /* 0x00 */
+        /*0010*/              @P1 BRA 0x60 ;
+        /*0020*/                   LDL.LU R8, [R1] ;
+        /*0030*/                   HMMA.16816.F32.BF16 R28, R24, R12, RZ ;
+        /*0040*/                   BRA.U !UP0, 0x20 ;
+        /*0050*/                   LDL R8, [R1+0x4] ;
+        /*0060*/                   EXIT ;
+        /*0070*/                   BRA 0x70;
+"""
+
+
+def test_spills_in_loops_are_told_from_others():
+    assert count_spills(LISTING) == (3, 1)
+    assert count_spills(LISTING.replace("!UP0, 0x20", "!UP0, 0x50")) == (3, 0)
+    assert count_spills("") == (0, 0)
+
+
+def test_instructions_are_counted(monkeypatch):
+    monkeypatch.setattr(ahead_of_time, "cuobjdump", lambda: None)
+    ptx = """
+        cp.async.cg.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x10, %r2;
+        cp.async.ca.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x4, %r2;
+        cp.async.wait_group \t2;
+        mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 { %r1 }
+        wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {
+        wgmma.wait_group.sync.aligned 0;
+        ld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd1 + 0 ];
+        ld.global.b32 { %r1 }, [ %rd1 + 0 ];
+    """
+    ttgir = "%a = ttg.local_alloc : () -> !ttg.memdesc<2x64x128xbf16, #s, #smem, mutable>\n"
+    ttgir += "%b = ttg.local_alloc : () -> !ttg.memdesc<7x64xi32, #s, #smem, mutable>\n"
+    found = read_code({"ptx": ptx, "ttgir": ttgir, "cubin": b""})
+    assert found == dict(
+        mma=1, wgmma=1, tcgen05=0, async_copies=2, narrow_copies=1, waits=(2,), buffers=2, wide_loads=1,
+        registers=None, stack=None, spills=None, spills_in_loops=None,
+    )  # fmt: skip
+
+
+def test_without_the_tool_registers_are_unknown(monkeypatch):
+    for tool in (None, "/bin/false", "/nowhere/cuobjdump"):
+        monkeypatch.setattr(ahead_of_time, "cuobjdump", lambda tool=tool: tool)
+        assert set(read_machine_code(b"no machine code").values()) == {None}
+
+
+def test_how_many_programs_fit():
+    plain = Compiled("x", "k", 90, "bfloat16", num_warps=4, registers=128, shared=70 * KB)
+    assert plain.programs_per_multiprocessor == 3  # 228 / 71
+    assert replace(plain, shared=0).programs_per_multiprocessor == 4  # 65,536 / (128 x 128)
+    assert replace(plain, shared=0, registers=16).programs_per_multiprocessor == 16  # 2,048 / 128
+    assert replace(plain, registers=121, shared=0).programs_per_multiprocessor == 4  # 121 counts as 128
+    assert replace(plain, shared=230 * KB).programs_per_multiprocessor is None
+    assert replace(plain, capability=75).fits is False  # 70 KiB of 64
+    assert replace(plain, registers=None).programs_per_multiprocessor is None
+
+
+def test_arguments_are_described_as_a_launch_would():
+    def parameter(name, is_constexpr=False):
+        return SimpleNamespace(name=name, is_constexpr=is_constexpr, do_not_specialize=False)
+
+    values = dict(
+        p=torch.empty(4, dtype=torch.bfloat16), n=32, odd=33, one=1, big=2**40, x=1.0, C=64, flag=True
+    )
+    kernel = SimpleNamespace(params=[parameter(name, name == "C") for name in values])
+    signature, constants, attributes = describe_arguments(Launch(kernel, values, {}))
+    assert signature == dict(
+        p="*bf16", n="i32", odd="i32", one="constexpr", big="i64", x="fp32", C="constexpr", flag="i1"
+    )
+    assert constants == {"one": 1, "C": 64}
+    assert set(attributes) == {(0,), (1,), (4,)}
+
+
+# ---------------------------------------------------------------------- the script
+
+
+def test_requests_name_each_card_and_each_kernel():
+    full = requests(quick=False)
+    assert {r["capability"] for r in full} == set(CARDS)
+    assert all(r["dtype"] == "float16" for r in full if r["capability"] == 75)
+    assert len(requests(quick=True)) < 8
+
+
+def test_the_story(tmp_path, capsys):
+    report = tmp_path / "report.json"
+    assert main(["--quick", "--json", str(report)]) == 0
+    data = json.loads(report.read_text())
+    claims = {p["claim"]: p["measured"] for p in data["predictions"]}
+    assert claims["aot-compiles"] == claims["aot-fits"] == 0
+    assert claims["aot-wgmma"] is True and claims["aot-hoisted-buffers"] == [1, 2]
+    text = capsys.readouterr().out
+    assert all(name in text for name, _ in NOT_CAUGHT)
+    assert all(len(line) <= 100 for line in text.splitlines() if "figure:" not in line)
+    assert {"races", "reads outside", "speed", "launches"} <= set(data["results"]["not_caught"])
+
+
+def story_with(monkeypatch, compiled, **changes) -> int:
+    def from_memory(listed):
+        wanted = {(r["case"], r["capability"], r.get("num_stages", 3)) for r in listed}
+        for c in compiled:
+            if (c.case, c.capability, c.num_stages) in wanted:
+                yield replace(c, **changes) if c.case == "decode" else c
+
+    monkeypatch.setattr(compile_report, "compile_cases", from_memory)
+    return main(["--quick"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"spills": 3, "spills_in_loops": 1}, {"shared": 300 * KB}, {"mma": 0}, {"buffers": 1}, {"error": "no"}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_worse_kernel_fails_the_script(monkeypatch, compiled, changes):
+    assert story_with(monkeypatch, compiled) == 0
+    assert story_with(monkeypatch, compiled, **changes) == 1
+
+
+def test_unknown_registers_are_left_out(monkeypatch, compiled, capsys):
+    unknown = dict.fromkeys(("registers", "stack", "spills", "spills_in_loops"))
+    everything = [replace(c, **unknown) for c in compiled]
+    assert story_with(monkeypatch, everything) == 0
+    assert "`cuobjdump`" in capsys.readouterr().out
+
+
+def test_without_triton(monkeypatch, capsys):
+    monkeypatch.setattr(triton_setup, "HAS_TRITON", False)
+    assert main(["--quick"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1 and "Triton is not installed" in captured.err
+
+
+def test_a_compiler_that_does_not_start(monkeypatch):
+    monkeypatch.setattr(ahead_of_time.sys, "executable", "/bin/false")
+    with pytest.raises(LabError, match="compiler did not run"):
+        list(compile_cases([]))

@@ -1,0 +1,352 @@
+"""paged_decode against the definition in float64 and against Phase 3's own readings.
+
+Without a GPU the kernel runs in Triton's interpreter, on a GPU compiled: the tests are the same. In every one
+of them the memory between the tokens holds NaN, and what stands behind a block table's end points outside.
+"""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from phase3_paged_attention.paged_attention import paged_attention_loops, paged_attention_vectorised
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
+
+if not HAS_TRITON:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+from phase5_real_gpu.kernels.decode_kernel import DecodePlan, paged_decode, plan_decode, tile_tokens
+from phase5_real_gpu.kernels.split_rule import MOST_SPLITS, Splits
+
+relaxed = dict(
+    deadline=None,
+    derandomize=True,
+    phases=[
+        Phase.explicit,
+        Phase.generate,
+    ],  # looking for a smaller example would take the interpreter minutes
+    suppress_health_check=[HealthCheck.too_slow],
+)
+FP8 = torch.float8_e4m3fn
+
+
+def decode(case, **options):
+    scales = dict(k_scale=case.k_scale, v_scale=case.v_scale)
+    return paged_decode(
+        case.q, case.k_cache, case.v_cache, case.block_tables(), case.lens(), **scales | options
+    )
+
+
+@given(
+    context_lens=st.lists(st.one_of(st.integers(0, 3), st.integers(0, 140)), min_size=1, max_size=4),
+    kv_heads=st.integers(1, 2),
+    group=st.integers(1, 16),
+    dim=st.sampled_from([32, 40, 64, 80, 96, 128, 192, 256]),
+    block_size=st.sampled_from([8, 16, 24, 32, 64, 128, 256]),
+    dtype=st.sampled_from([torch.float32, torch.float16]),
+    num_splits=st.sampled_from([None, 1, 2, 3, 5, 8]),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=20, **relaxed)
+def test_is_the_definition(lab, context_lens, kv_heads, group, dim, block_size, dtype, num_splits, seed):
+    case = lab.decode_case(
+        context_lens, kv_heads=kv_heads, group=group, dim=dim, block_size=block_size, dtype=dtype, seed=seed
+    )
+    case.assert_right(decode(case, num_splits=num_splits))
+
+
+@pytest.mark.parametrize("group", range(1, 17))
+def test_every_number_of_queries_a_kv_head(lab, group):
+    case = lab.decode_case([37, 1], group=group, kv_heads=2, seed=group)
+    case.assert_right(decode(case))
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 8, 16, 32, 64, 128, 256])
+def test_block_sizes_smaller_and_larger_than_a_tile(lab, block_size):
+    lens = [0, 1, block_size, block_size + 1, 150]
+    case = lab.decode_case(lens, kv_heads=1, block_size=block_size, seed=block_size)
+    case.assert_right(decode(case))
+    case.assert_right(decode(case, num_splits=2))
+
+
+@pytest.mark.parametrize("dim", [16, 32, 48, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_head_dims(lab, dim, dtype):
+    case = lab.decode_case([70, 3], kv_heads=1, group=3, dim=dim, dtype=dtype, seed=dim)
+    case.assert_right(decode(case))
+
+
+@pytest.mark.parametrize("around", [-1, 0, 1])
+def test_lengths_around_whole_tiles(lab, around):
+    tile = tile_tokens(32, 4)
+    case = lab.decode_case([tile + around, 2 * tile + around], block_size=8, seed=3)
+    for num_splits in (1, 2, 3):
+        case.assert_right(decode(case, num_splits=num_splits))
+
+
+def test_the_number_of_parts_does_not_matter(lab):
+    """From one part to more parts than tiles; requests far shorter than the longest, and one that is empty."""
+    case = lab.decode_case([330, 1, 0, 70, 129], kv_heads=1, block_size=16, seed=4)
+    whole = decode(case, num_splits=1)
+    case.assert_right(whole)
+    for num_splits in range(2, 10):
+        parts = decode(case, num_splits=num_splits)
+        case.assert_right(parts)
+        lab.assert_near(parts, whole)
+
+
+def test_the_most_parts(lab):
+    case = lab.decode_case([100], kv_heads=1, seed=5)
+    case.assert_right(decode(case, num_splits=MOST_SPLITS))
+
+
+def test_a_request_without_tokens_gets_zeros(lab):
+    case = lab.decode_case([0, 5, 0])
+    for num_splits in (1, 4):
+        out = decode(case, num_splits=num_splits, out=torch.full_like(case.q, math.nan))
+        assert (out[[0, 2]] == 0).all()
+        case.assert_right(out)
+
+
+def test_nobody_at_all(lab):
+    case = lab.decode_case([])
+    assert decode(case).shape == (0, 4, 32)
+
+
+@pytest.mark.parametrize("num_splits", [1, 2, 5])
+def test_scores_far_apart(lab, num_splits):
+    """exp of these scores would overflow: the largest has to be taken off, within parts and between them."""
+    case = lab.decode_case([300, 70], kv_heads=1, group=2, block_size=8, stretch=300.0, seed=6)
+    lab.assert_near(decode(case, num_splits=num_splits), case.expected(), 2e-3)
+
+
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_the_largest_score_comes_late(lab, num_splits):
+    """Each key more like the query than the one before it: everything summed so far shrinks at every tile."""
+    case = lab.decode_case([260], kv_heads=1, group=1, block_size=16, seed=7)
+    keys = case.stored[0][0]
+    keys[:] = case.q[0, 0] * torch.linspace(-3, 3, 260, device=lab.device)[:, None, None]
+    case.fill().assert_right(decode(case, num_splits=num_splits))
+
+
+def test_scale_of_ones_own(lab):
+    case = lab.decode_case([40, 9])
+    case.assert_right(decode(case, scale=0.5), scale=0.5)
+
+
+def test_phase_3_loops(lab):
+    case = lab.decode_case([21, 1, 8], kv_heads=2, group=3, block_size=8, seed=8)
+    k_cache, v_cache = case.k_cache.tolist(), case.v_cache.tolist()
+    wanted = [
+        paged_attention_loops(q.tolist(), k_cache, v_cache, table, context_len)
+        for q, table, context_len in zip(case.q, case.tables, case.context_lens)
+    ]
+    lab.assert_near(decode(case), torch.tensor(wanted, dtype=torch.float64, device=lab.device))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_phase_3_vectorised(lab, seed):
+    case = lab.decode_case([100, 1, 8, 65], kv_heads=2, group=4, dim=64, block_size=16, seed=seed)
+    caches = (case.k_cache, case.v_cache)
+    wanted = paged_attention_vectorised(case.q, *caches, case.block_tables(0), [1] * 4, case.context_lens)
+    lab.assert_near(decode(case), wanted)
+
+
+# ---------------------------------------------------------------------- other number formats
+
+
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_bfloat16(lab, num_splits):
+    """In the interpreter this proves addresses and scales, and no more. The kernel multiplies in float32 there,
+    because the interpreter's own product of bfloat16 is wrong, and what the interpreter turns into bfloat16 is cut
+    off instead of rounded. What a card's matrix instructions make of bfloat16 only a card can show."""
+    case = lab.decode_case([100, 1, 33], kv_heads=2, group=4, dim=64, dtype=torch.bfloat16, seed=9)
+    case.assert_right(decode(case, num_splits=num_splits))
+
+
+@given(
+    context_lens=st.lists(st.integers(0, 90), min_size=1, max_size=3),
+    group=st.integers(1, 8),
+    dim=st.sampled_from([32, 80, 128]),
+    dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+    scales=st.tuples(*[st.sampled_from([0.02, 0.3, 1.0, 4.0])] * 2),
+    num_splits=st.sampled_from([1, 2]),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=12, **relaxed)
+def test_fp8_cache(lab, context_lens, group, dim, dtype, scales, num_splits, seed):
+    """Equal to the definition over the numbers that the 8 bits stand for."""
+    case = lab.decode_case(
+        context_lens, kv_heads=1, group=group, dim=dim, dtype=dtype, cache_dtype=FP8, seed=seed,
+        k_scale=scales[0], v_scale=scales[1],
+    )  # fmt: skip
+    case.assert_right(decode(case, num_splits=num_splits))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_every_fp8_number_is_read_as_what_it_stands_for(lab, dtype):
+    """All 254 of them, as values of requests with a single token: that one's weight is 1."""
+    case = lab.decode_case([1] * 8, kv_heads=1, group=1, dim=32, dtype=dtype, cache_dtype=FP8)
+    codes = torch.arange(256, dtype=torch.uint8, device=lab.device)
+    codes[[0x7F, 0xFF]] = 0  # NaN
+    for value, row in zip(case.stored[1], codes.view(8, 1, 1, 32)):
+        lab.bits(value)[:] = row
+    wanted = codes.view(FP8).float().to(dtype).view(8, 1, 32)
+    for num_splits in (1, 2):
+        assert torch.equal(decode(case.fill(), num_splits=num_splits), wanted)
+
+
+def test_fp8_is_near_to_what_was_given(lab):
+    """3 bits behind the point: each number within 1/16 of itself, and so the mean of the values."""
+    case = lab.decode_case([64], kv_heads=1, cache_dtype=FP8, k_scale=0.01, v_scale=0.01, seed=10)
+    wanted = lab.plain_attention(case.q, case.given[0][0], case.given[1][0])
+    error = (decode(case).double() - wanted).abs().max().item()
+    assert 1e-4 < error < 0.15
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def test_queries_that_are_a_view_of_something_larger(lab):
+    """The model cuts q, k, v out of one tensor: their rows are not next to each other in memory."""
+    case = lab.decode_case([30, 4], kv_heads=2, group=2, dim=32)
+    wide = torch.full((2, 3 * 128), math.nan, device=lab.device)
+    wide[:, 128:256] = case.q.flatten(1)
+    case.q = wide[:, 128:256].view(2, 4, 32)
+    assert not case.q.is_contiguous()
+    case.assert_right(decode(case))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_tables_of_either_integer_type(lab, dtype):
+    case = lab.decode_case([30, 70, 0])
+    tables, lens = case.block_tables(dtype=dtype), case.lens(dtype)
+    for num_splits in (1, 2):
+        case.assert_right(
+            paged_decode(case.q, case.k_cache, case.v_cache, tables, lens, num_splits=num_splits)
+        )
+
+
+def test_tables_that_are_a_view_of_a_wider_one(lab):
+    case = lab.decode_case([30, 70])
+    tables = case.block_tables()
+    wide = torch.full((2, tables.shape[1] + 5), -1, dtype=torch.int32, device=lab.device)
+    wide[:, : tables.shape[1]] = tables
+    case.assert_right(
+        paged_decode(case.q, case.k_cache, case.v_cache, wide[:, : tables.shape[1]], case.lens())
+    )
+
+
+def test_a_cache_in_one_piece(lab):
+    case = lab.decode_case([30, 70])
+    case.k_cache, case.v_cache = case.k_cache.contiguous(), case.v_cache.contiguous()
+    case.assert_right(decode(case))
+
+
+def test_result_goes_where_it_is_wanted(lab):
+    case = lab.decode_case([30, 70])
+    room = torch.full((4, 4, 32), 7.0, device=lab.device)
+    out = decode(case, out=room[1:3])
+    assert out.data_ptr() == room[1].data_ptr()
+    case.assert_right(room[1:3])
+    assert (room[[0, 3]] == 7).all()
+
+
+def test_inputs_are_left_alone(lab):
+    case = lab.decode_case([30, 70])
+    before = lab.bits(case.data).clone(), case.q.clone()
+    decode(case, num_splits=2)
+    assert torch.equal(lab.bits(case.data), before[0]) and torch.equal(case.q, before[1])
+
+
+def test_a_request_that_went_wrong_harms_only_itself(lab):
+    case = lab.decode_case([20, 40, 33])
+    expected = case.expected()
+    case.stored[0][1][5] = math.nan
+    for num_splits in (1, 2):
+        out = decode(case.fill(), num_splits=num_splits)
+        lab.assert_near(out[[0, 2]], expected[[0, 2]])
+        assert out[1].isnan().all()
+
+
+def test_requests_that_share_blocks(lab):
+    case = lab.decode_case([40, 40])
+    case.tables[1] = case.tables[0]
+    out = decode(case)
+    keys, values = (case.stored[i][1] for i in range(2))  # those of request 0 were never in these blocks
+    case.stored = [[case.stored[i][0]] * 2 for i in range(2)]
+    case.assert_right(out)
+    assert not torch.equal(keys, case.stored[0][0]) and not torch.equal(values, case.stored[1][0])
+
+
+def test_a_plan_serves_other_lengths_and_is_not_used_up(lab):
+    """As in a recorded CUDA graph: the same launch and the same room, with other numbers in them."""
+    plan = DecodePlan.make(3, 4, 32, Splits(4, 64), lab.device)
+    for lens in ([200, 10, 0], [1, 256, 70], [0, 0, 5]):
+        case = lab.decode_case(lens, seed=sum(lens))
+        case.assert_right(decode(case, plan=plan))
+    plan.split_tokens.fill_(128)  # other lengths are cut elsewhere
+    case = lab.decode_case([500, 129, 3], kv_heads=2, seed=11)
+    case.assert_right(decode(case, plan=plan))
+
+
+def test_the_plan_of_the_rule(lab):
+    case = lab.decode_case([200, 10])
+    plan = plan_decode(case.context_lens, case.q, case.k_cache)
+    assert plan.num_splits * plan.split_tokens.item() >= 200
+    case.assert_right(decode(case, plan=plan))
+
+
+OUTSIDE = """
+import ctypes
+import mmap
+import torch
+from phase5_real_gpu.kernels.decode_kernel import paged_decode
+from phase5_real_gpu.kernels.prefill_kernel import paged_prefill
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED
+from phase5_real_gpu.kernels.write_kv_kernel import write_kv
+
+device = "cpu" if INTERPRETED else "cuda"
+kept = []
+
+def at_the_edge(x):  # a copy, right behind which memory begins that nobody may touch
+    if not INTERPRETED:
+        return x.to(device)
+    size = x.numel() * x.element_size()
+    room = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, room + mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + room), mmap.PAGESIZE, 0) == 0
+    kept.append(memory)
+    copy = torch.frombuffer(memory, dtype=x.dtype, count=x.numel(), offset=room - size).view(x.shape)
+    return copy.copy_(x)
+
+q = at_the_edge(torch.randn(21, 3, 40))
+k, v, new_k, new_v = (at_the_edge(torch.randn(n, 8, 1, 40)) for n in (6, 6, 3, 3))
+new_k, new_v = new_k.view(24, 1, 40)[3:], new_v.view(24, 1, 40)[3:]
+far = 2**30  # hundreds of gigabytes behind the pool
+lens = at_the_edge(torch.tensor([5, 16], dtype=torch.int32))
+starts = at_the_edge(torch.tensor([0, 5, 21], dtype=torch.int32))
+slots = at_the_edge(torch.tensor([*range(40, 45), *range(24, 32), *range(8, 16)]))
+room = at_the_edge(torch.empty(21, 3, 40))
+for tables in ([[5, far], [3, 1]], [[5, far, -far, far], [3, 1, far, -far]]):
+    tables = at_the_edge(torch.tensor(tables, dtype=torch.int32))
+    write_kv(new_k, new_v, k, v, slots)
+    for num_splits in (1, 2):
+        assert paged_decode(q[19:], k, v, tables, lens, num_splits=num_splits, out=room[19:]).isfinite().all()
+    assert paged_prefill(q, k, v, tables, starts, lens, out=room).isfinite().all()
+print("alive", flush=True)
+"""
+
+
+def test_nothing_is_read_or_written_outside():
+    """Every tensor lies at the edge of what may be touched, and tables go on with numbers that lead far away.
+
+    In a process of its own: the first wrong address would end it. (On a GPU only the numbers in the tables would.)
+    """
+    done = subprocess.run([sys.executable, "-c", OUTSIDE], capture_output=True, text=True, timeout=240)
+    assert done.stdout == "alive\n", done.stderr[-2000:] or f"ended with {done.returncode}"

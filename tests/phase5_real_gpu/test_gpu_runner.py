@@ -1,0 +1,335 @@
+"""The runner that replays decode steps: its logic, with a recording that is repeated in Python.
+
+What a CUDA graph adds (addresses frozen into a recording) only a GPU can show; there the last test uses real ones.
+"""
+
+import dataclasses
+import gc
+import random
+import weakref
+
+import pytest
+import torch
+
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
+
+if not HAS_TRITON:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+from phase2_attention_kvcache.sampling_params import SamplingParams
+from phase2_attention_kvcache.transformer import Transformer
+from phase3_paged_attention.block_manager import BlockManager
+from phase3_paged_attention.paged_attention import PagedKVCache
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.model_runner import ModelRunner
+from phase4_scheduler.requests import Request
+from phase4_scheduler.scheduler import Scheduled
+from phase5_real_gpu.kernels.gpu_runner import (
+    DecodeInputs,
+    GPURunner,
+    Recording,
+    bucket_sizes,
+    make_runner,
+    record_cuda_graph,
+    repeat_in_python,
+)
+from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
+
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+NUM_BLOCKS, SIZE = 60, 4
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt2"])
+def model(request, lab):
+    """Random; both ways of saying where a token stands."""
+    biased = request.param == "gpt2"
+    shape = (1, 1, 16, 1) if biased else (2, 1, 16, 2)  # small: the interpreter is slow
+    config = lab.model_config(*shape, family=request.param, attention_bias=biased, mlp_bias=biased)
+    model = Transformer.random(config, device=lab.device)
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            parameter *= 10
+    return model
+
+
+class Counting:
+    """A recorder that counts."""
+
+    def __init__(self):
+        self.recorded = self.replayed = 0
+
+    def __call__(self, step):
+        self.recorded += 1
+        recording = repeat_in_python(step)
+        replay = recording.replay
+
+        def counted():
+            self.replayed += 1
+            return replay()
+
+        recording.replay = counted
+        return recording
+
+
+class World:
+    """Requests over a cache, and two runners on the same requests, each with a cache of its own."""
+
+    def __init__(self, model, max_num_seqs=16, cut_for=1):
+        self.model = model
+        self.counter = Counting()
+        self.caches = [
+            TritonPagedKVCache(model.config, NUM_BLOCKS, SIZE, device=model.device),
+            PagedKVCache(model.config, NUM_BLOCKS, SIZE, device=model.device),
+        ]
+        self.caches[0].slots_of_card = cut_for
+        for cache in self.caches:
+            cache.data.fill_(float("nan"))
+        self.runner = GPURunner(model, self.caches[0], max_num_seqs, 128, self.counter)
+        self.reference = ModelRunner(model, self.caches[1])
+        self.manager = BlockManager(NUM_BLOCKS, SIZE, enable_prefix_caching=False)
+        self.rng = random.Random(0)
+        self.requests = []
+        self.done = {}
+
+    def add(self, length):
+        request = Request(f"r{len(self.requests)}", [self.rng.randrange(97) for _ in range(length)], GREEDY)
+        self.requests.append(request)
+        self.done[request.request_id] = 0
+        return request
+
+    def step(self, parts):
+        """parts: (request, tokens). Both runners compute them; returns both hidden states."""
+        scheduled = []
+        for request, n in parts:
+            first = self.done[request.request_id]
+            while len(request.token_ids) < first + n:
+                request.token_ids.append(self.rng.randrange(97))
+            assert self.manager.allocate(request.block_table, request.token_ids, first + n)
+            scheduled.append(Scheduled(request, n, first))
+            self.done[request.request_id] = first + n
+        return self.runner.execute(scheduled).clone(), self.reference.execute(scheduled)
+
+    def check(self, lab, parts):
+        got, wanted = self.step(parts)
+        assert got.shape == wanted.shape
+        lab.assert_near(got, wanted, 1e-4)
+        return got
+
+
+def test_decode_steps_of_every_batch_size(lab, model):
+    """Rows of padding are nobody's: 3, 5 and 9 requests in recordings of 4, 8 and 16."""
+    world = World(model)
+    requests = [world.add(3 + i) for i in range(9)]
+    world.check(lab, [(r, len(r.token_ids)) for r in requests])
+    assert world.counter.recorded == 0  # a step with prompts is not recorded
+    for n in (1, 2, 3, 4, 5, 8, 9, 3, 1):
+        world.check(lab, [(r, 1) for r in requests[:n]])
+    assert {bucket for bucket, _ in world.runner.recordings} == {1, 2, 4, 8, 16}
+    assert world.counter.recorded == 5 and world.counter.replayed == 9
+
+
+def test_padding_changes_nobody(lab, model):
+    """The same requests alone and among strangers: the same hidden states; and nothing is stored for padding."""
+    world = World(model)
+    a, b, c = world.add(5), world.add(9), world.add(2)
+    world.check(lab, [(a, 5), (b, 9), (c, 2)])
+    world.check(lab, [(a, 1), (b, 1), (c, 1)])  # padded to 4
+    untouched = [x for x in range(NUM_BLOCKS) if all(x not in r.block_table.block_ids for r in (a, b, c))]
+    assert 0 in untouched  # the null block, where a row of padding would write
+    assert world.caches[0].data[:, :, untouched].isnan().all()
+
+
+def test_mixed_steps_go_round_the_recordings(lab, model):
+    world = World(model)
+    a, b = world.add(5), world.add(9)
+    world.check(lab, [(a, 5), (b, 9)])
+    world.check(lab, [(a, 1), (b, 1)])
+    c = world.add(7)
+    world.check(lab, [(a, 1), (c, 7), (b, 1)])  # in between, the cache's own step is another one
+    assert (world.counter.recorded, world.counter.replayed) == (1, 1)
+    world.check(lab, [(b, 1), (a, 1)])  # in another order
+    world.check(lab, [(c, 1), (b, 1)])  # with somebody else in the same row
+    assert (world.counter.recorded, world.counter.replayed) == (1, 3)
+    world.check(lab, [(c, 1)])
+    world.check(lab, [(a, 1), (b, 1)])  # the first recording again, after another one
+    assert (world.counter.recorded, world.counter.replayed) == (2, 5)
+
+
+def test_tables_that_grow_shrink_and_change_hands(lab, model):
+    """A row of the recorded tables serves a long request, then a short one, then a longer one."""
+    world = World(model)
+    long, short, other = world.add(50), world.add(3), world.add(20)
+    for r in (long, short, other):
+        world.check(lab, [(r, len(r.token_ids))])
+    for r in (long, short, other, short):
+        for _ in range(SIZE - 1):  # over the end of a block, some of them
+            world.check(lab, [(r, 1)])
+    assert world.counter.recorded == 1
+    # A request leaves; its blocks go to another one in another order.
+    world.manager.free(long.block_table)
+    new = world.add(30)
+    world.check(lab, [(new, 30)])
+    world.check(lab, [(new, 1)])
+
+
+def test_a_request_moved_to_other_blocks(lab, model):
+    """As after a swap: as many blocks as before, but others."""
+    world = World(model)
+    a = world.add(10)
+    world.check(lab, [(a, 10)])
+    world.check(lab, [(a, 1)])
+    copies = []
+    for place in range(len(a.block_table.blocks)):
+        old = a.block_table.block_ids[place]
+        block = world.manager.allocator.blocks[NUM_BLOCKS - 1 - place]
+        assert block.block_id not in a.block_table.block_ids
+        copies.append(("copy", old, block.block_id))
+        a.block_table.block_ids[place] = block.block_id
+    for cache in world.caches:
+        cache.apply_copies(copies)
+        cache.data[:, :, [old for _, old, _ in copies]] = float("nan")
+    a.token_ids.append(7)
+    scheduled = [Scheduled(a, 1, 11)]
+    lab.assert_near(world.runner.execute(scheduled), world.reference.execute(scheduled), 1e-4)
+
+
+def test_long_contexts_have_recordings_of_their_own(lab, model):
+    """How many parts a context has is in the recording; where they are cut is not."""
+    world = World(model, cut_for=16)
+    world.caches[0].tile = 8  # so that a context of sixty tokens is one to cut
+    a, b = world.add(60), world.add(6)
+    world.check(lab, [(a, 60), (b, 6)])
+    for parts in ([b], [a], [b], [a, b], [a, b]):
+        world.check(lab, [(r, 1) for r in parts])
+    parts = {splits for bucket, splits in world.runner.recordings if bucket == 1}
+    assert len(parts) == 2 and 1 in parts and all(p & (p - 1) == 0 for p in parts)
+
+
+def test_what_a_recording_reads_stays_where_it_is(lab, model):
+    """A CUDA graph knows addresses and keeps no tensor alive. Whoever holds the recording has to: memory that was
+    given back would belong to somebody else at the next replay."""
+    world = World(model, cut_for=16)
+    world.caches[0].tile = 8
+    seen = []
+
+    def record(step):  # like a graph, it runs the step once and forgets it
+        result = step()
+        plan = world.caches[0].step.decodes.plan
+        seen[:] = [weakref.ref(t) for t in (plan.partial_out, plan.partial_lse)]
+        return Recording(lambda: None, result)
+
+    world.runner = GPURunner(model, world.caches[0], 16, 128, record)
+    a = world.add(60)
+    world.check(lab, [(a, 60)])
+    world.step([(a, 1)])
+    assert world.runner.recordings and seen
+    world.check(lab, [(a, 2)])  # the cache has another step now
+    gc.collect()
+    assert all(tensor() is not None for tensor in seen)
+
+
+def test_more_requests_than_the_largest_bucket(lab, model):
+    world = World(model, max_num_seqs=2)
+    requests = [world.add(3) for _ in range(3)]
+    world.check(lab, [(r, 3) for r in requests])
+    world.check(lab, [(r, 1) for r in requests])
+    assert world.counter.recorded == 0
+
+
+def test_without_recordings(lab, model):
+    world = World(model)
+    world.runner = GPURunner(model, world.caches[0], 16, 128, record=None)
+    a = world.add(5)
+    world.check(lab, [(a, 5)])
+    world.check(lab, [(a, 1)])
+    assert not world.runner.recordings
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 7, 8, 63, 64, 65, 96, 100, 256, 257])
+def test_bucket_sizes(most):
+    sizes = bucket_sizes(most)
+    assert sizes == sorted(set(sizes)) and sizes[0] == 1 and sizes[-1] == most
+    for n in range(1, most + 1):
+        bucket = next(s for s in sizes if s >= n)
+        assert bucket < 2 * n or n == 1
+        assert bucket - n < (8 if n <= 64 else 32)
+
+
+def test_inputs_are_where_a_recording_expects_them(lab):
+    """Every array begins at 16 bytes, and no step moves one."""
+    inputs = DecodeInputs(5, 7, torch.device(lab.device))
+    request = Request("r", list(range(10)), GREEDY)
+    request.block_table.block_ids = [3, 1, 2]
+    where = [t.data_ptr() for t in (*(inputs.part(i) for i in range(4)), inputs.split_tokens, inputs.tables)]
+    assert all(p % 16 == 0 for p in where)
+    inputs.fill([Scheduled(request, 1, 9), Scheduled(request, 1, 4)], 4, 64)
+    tokens, positions, slots, lens = (inputs.part(i).tolist() for i in range(4))
+    assert tokens == [9, 4, 0, 0, 0] and positions == [9, 4, 0, 0, 0]
+    assert slots == [2 * 4 + 1, 1 * 4, -1, -1, -1] and lens == [10, 5, 0, 0, 0]
+    assert inputs.split_tokens.tolist() == [64]
+    assert inputs.tables[:2, :3].tolist() == [[3, 1, 2]] * 2
+    inputs.fill([Scheduled(request, 1, 2)], 4, 128)
+    assert inputs.part(3).tolist() == [3, 0, 0, 0, 0] and inputs.part(2).tolist() == [14, -1, -1, -1, -1]
+    again = [t.data_ptr() for t in (*(inputs.part(i) for i in range(4)), inputs.split_tokens, inputs.tables)]
+    assert again == where
+
+
+# ---------------------------------------------------------------------- behind an engine
+
+
+def engine_with(model, record, **config):
+    engine = LLMEngine(model, None, EngineConfig(max_num_seqs=8, num_blocks=40, block_size=4, **config))
+    cache = TritonPagedKVCache(
+        model.config, 40, 4, model.dtype, model.device, config.get("num_swap_blocks", 0)
+    )
+    engine.runner = GPURunner(model, cache, 8, 128, record)
+    return engine
+
+
+@pytest.mark.parametrize("config", [{}, dict(max_num_batched_tokens=9)], ids=str)
+def test_the_engine_writes_the_same_tokens(lab, model, config):
+    rng = random.Random(3)
+    prompts = [[rng.randrange(97) for _ in range(n)] for n in (3, 11, 1, 2)]
+    params = [dataclasses.replace(GREEDY, max_tokens=m) for m in (6, 3, 5, 6)]
+    params[3] = dataclasses.replace(GREEDY, temperature=0.9, seed=1, n=2, max_tokens=4)
+    cpu = LLMEngine(
+        model, None, EngineConfig(max_num_seqs=8, num_blocks=40, block_size=4, **config),
+        kv_cache=PagedKVCache(model.config, 40, 4, device=model.device),
+    )  # fmt: skip
+    counter = Counting()
+    engine = engine_with(model, counter, **config)
+    wanted, got = cpu.generate(prompts, params), engine.generate(prompts, params)
+    assert [[c.token_ids for c in o.outputs] for o in got] == [
+        [c.token_ids for c in o.outputs] for o in wanted
+    ]
+    assert counter.replayed > counter.recorded > 0
+
+
+def test_the_engine_takes_this_runner_on_a_gpu(lab, model, monkeypatch):
+    """`make_runner` is what the engine calls for a device "cuda"."""
+    from phase5_real_gpu.kernels import gpu_runner
+
+    runner = make_runner(model, BlockManager(20, 4, num_swap_blocks=3), 8, 64)
+    assert isinstance(runner, GPURunner) and runner._record is record_cuda_graph
+    cache = runner.kv_cache
+    assert (cache.num_blocks, cache.block_size, cache.swap.shape[2]) == (20, 4, 3)
+    assert cache.data.device.type == model.device.type and cache.data.dtype == model.dtype
+    assert make_runner(model, BlockManager(20, 4), 8, 64, enforce_eager=True)._record is None
+    monkeypatch.setattr(gpu_runner, "card_problem", lambda dtype: "Some Card has compute capability 7.0")
+    with pytest.warns(UserWarning, match="capability 7.0.*gathers keys with torch"):
+        assert make_runner(model, BlockManager(20, 4), 8, 64) is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: CUDA graphs")
+def test_cuda_graphs(lab, model):
+    world = World(model, cut_for=264)
+    world.runner = GPURunner(model, world.caches[0], 16, 128)
+    requests = [world.add(3 + 5 * i) for i in range(7)]
+    world.check(lab, [(r, len(r.token_ids)) for r in requests])
+    for n in (1, 3, 7, 2, 7, 1):
+        for _ in range(3):
+            world.check(lab, [(r, 1) for r in requests[:n]])
+    world.check(lab, [(requests[0], 5), (requests[1], 1)])
+    for n in (7, 3):
+        world.check(lab, [(r, 1) for r in requests[:n]])
+    assert world.runner.recordings

@@ -1,0 +1,240 @@
+"""The levels of memory: working sets, walks, names of levels; the bytes of a step against a real model; the script."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phase1_tokens_embeddings.model_shapes import SHAPES
+from phase2_attention_kvcache.caches import ContiguousKVCache
+from phase2_attention_kvcache.transformer import Transformer
+from phase5_real_gpu import memory_hierarchy
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON  # first: it decides how Triton runs
+from phase5_real_gpu.measuring import memory_cpu
+from phase5_real_gpu.measuring.memory_cpu import (
+    KIB,
+    MIB,
+    Point,
+    by_level,
+    cache_sizes,
+    circle,
+    level_of,
+    sweep_sizes,
+)
+from phase5_real_gpu.measuring.memory_figures import show_size
+from phase5_real_gpu.measuring.memory_step import numbers_between, step_bytes, weights_read
+
+CACHES = {"L1": 32 * KIB, "L2": MIB, "L3": 32 * MIB}
+
+
+def write_caches(folder, entries):
+    for i, (level, kind, size) in enumerate(entries):
+        index = folder / f"index{i}"
+        index.mkdir(parents=True)
+        for name, text in (("level", level), ("type", kind), ("size", size)):
+            (index / name).write_text(text + "\n")
+
+
+def test_cache_sizes_as_linux_tells_them(tmp_path):
+    write_caches(
+        tmp_path,
+        [
+            ("1", "Data", "48K"),
+            ("1", "Instruction", "32K"),
+            ("2", "Unified", "1280K"),
+            ("3", "Unified", "30M"),
+        ],
+    )
+    assert cache_sizes(tmp_path) == {"L1": 48 * KIB, "L2": 1280 * KIB, "L3": 30 * MIB}
+
+
+@pytest.mark.parametrize(
+    "entries", [[], [("one", "Data", "32K")], [("1", "Data", "")], [("1", "Data", "lots")]]
+)
+def test_where_the_system_says_nothing_there_is_nothing(tmp_path, entries):
+    write_caches(tmp_path, entries)
+    assert cache_sizes(tmp_path) == {}
+    assert cache_sizes(tmp_path / "no such folder") == {}
+
+
+@given(st.integers(64, 100_000), st.integers(0, 5))
+def test_a_walk_touches_every_line_once_and_comes_back(size, seed):
+    following = circle(size, seed)
+    lines = len(following) // 8
+    place, seen = 0, set()
+    for _ in range(lines):
+        assert place % 8 == 0
+        seen.add(place)
+        place = int(following[place])
+    assert place == 0 and len(seen) == lines == max(2, size // 64)
+
+
+def test_sweeps_grow_and_end_where_they_should():
+    for quick in (False, True):
+        sizes = sweep_sizes(128 * MIB, quick)
+        assert sizes == sorted(set(sizes)) and sizes[0] == 4 * KIB and sizes[-1] == 128 * MIB
+    assert len(sweep_sizes(128 * MIB)) > 2 * len(sweep_sizes(128 * MIB, quick=True))
+
+
+def test_reading_adds_up_and_jumping_jumps():
+    numbers = memory_cpu.aligned_ones(1000)
+    assert numbers.ctypes.data % 64 == 0 and len(numbers) == 1000
+    assert memory_cpu._read(numbers, 3) == 3000
+    assert memory_cpu.read_speed(8 * KIB, seconds=0.001) > 0
+    if memory_cpu._jump is not None:
+        assert memory_cpu._jump(np.array([2, 0, 1]), 0, 4) == 2
+        assert memory_cpu.jump_time(8 * KIB, seconds=0.001) > 0
+
+
+@pytest.mark.parametrize(
+    ("size", "level"),
+    [(4 * KIB, "L1"), (16 * KIB, "L1"), (24 * KIB, None), (48 * KIB, None), (64 * KIB, "L2"), (512 * KIB, "L2"),
+     (MIB, None), (2 * MIB, "L3"), (16 * MIB, "L3"), (32 * MIB, None), (64 * MIB, None), (96 * MIB, "DRAM")],
+)  # fmt: skip
+def test_a_level_is_named_only_where_it_is_sure(size, level):
+    assert level_of(size, CACHES) == level
+    assert level_of(size, {}) is None
+
+
+def test_levels_are_the_medians_of_their_points():
+    points = [Point(4 * KIB, 200.0, 2.0), Point(8 * KIB, 100.0, 1.0), Point(16 * KIB, 150.0, 3.0), Point(MIB, 90.0, 8.0),
+              Point(128 * MIB, 20.0, None)]  # fmt: skip
+    assert by_level(points, CACHES) == {"L1": Point(32 * KIB, 150.0, 2.0), "DRAM": Point(0, 20.0, None)}
+    assert by_level(points, {}) == {}
+
+
+def test_sizes_for_people():
+    assert [show_size(n) for n in (0, 32 * KIB, 1536 * KIB, 2**34)] == ["-", "32 KiB", "1.5 MiB", "16 GiB"]
+
+
+# ---------------------------------------------------------------------- the bytes of a step
+
+
+def test_weights_and_keys_of_a_step_are_those_of_a_real_model():
+    model = Transformer.from_pretrained("tales")
+    c, context = model.config, 100
+    step = step_bytes(c, 1, context, bytes_per_number=4)
+    read = sum(p.nbytes for name, p in model.named_parameters() if "position" not in name)
+    assert step.weights == read  # `tales` is tied: the embedding table is the head
+    cache = ContiguousKVCache(c)
+    model(torch.arange(context), torch.arange(context), cache)
+    assert step.kv == cache.bytes_used
+    many = step_bytes(c, 7, context, bytes_per_number=4)
+    assert (many.weights, many.kv, many.activations) == (step.weights, 7 * step.kv, 7 * step.activations)
+
+
+def test_activations_are_the_results_that_a_real_model_hands_on():
+    """Every matrix product, norm and activation of one token, counted as its result passes."""
+    model = Transformer.from_pretrained("tales")
+    c, seen = model.config, []
+
+    def count(module, inputs, output):
+        if isinstance(output, torch.Tensor):
+            seen.append(output.numel())
+
+    for module in model.modules():
+        if not list(module.children()):
+            module.register_forward_hook(count)
+    cache = ContiguousKVCache(c)
+    model.logits(model(torch.tensor([1]), torch.tensor([0]), cache))
+    # What hooks do not see: attention's result, both sums of a layer, the bent vector in the MLP; the vector at
+    # the bottom; the scores at the top.
+    unseen = c.num_layers * (c.num_heads * c.head_dim + 2 * c.d_model + c.d_ff) + c.d_model + c.vocab_size
+    assert numbers_between(c) == sum(seen) + unseen
+
+
+def test_an_untied_table_is_not_read():
+    llama = SHAPES["llama-3-8b"]
+    assert weights_read(llama) == llama.num_parameters - llama.vocab_size * llama.d_model
+    step = step_bytes(llama, 32, 4096)
+    assert step.kv == 32 * 4096 * 131072 and step.seconds(4800) == (step.weights + step.kv) / 4800e9
+
+
+@pytest.mark.parametrize(("users", "context"), [(0, 10), (1, 0), (1, 8193)])
+def test_steps_that_cannot_be(users, context):
+    with pytest.raises(ValueError, match="llama-3-8b takes 1 user or more, 1 to 8,192 tokens"):
+        step_bytes(SHAPES["llama-3-8b"], users, context)
+
+
+# ---------------------------------------------------------------------- a GPU's kernels, interpreted
+
+needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
+
+
+@needs_triton
+@pytest.mark.parametrize(("blocks", "programs", "turns"), [(1, 2, 3), (4, 3, 5), (8, 2, 11)])
+def test_every_program_reads_what_it_should(blocks, programs, turns):
+    from phase5_real_gpu.measuring.memory_gpu import BLOCK, sweep
+
+    numbers = torch.randint(0, 9, (blocks * BLOCK,), dtype=torch.int32)
+    found = sweep(numbers, programs, turns)
+    sums = numbers.view(blocks, BLOCK).sum(1)
+    stride = max(37, blocks // programs)
+    for program in range(programs):
+        assert found[program] == sum(sums[(program * stride + t) % blocks] for t in range(turns))
+
+
+@needs_triton
+@pytest.mark.parametrize("size", [0, 100, 3 * 4096])
+def test_a_sweep_of_another_size_is_refused(size):
+    from phase5_real_gpu.measuring.memory_gpu import sweep
+
+    with pytest.raises(ValueError, match="a power of two from 4096 on"):
+        sweep(torch.zeros(size, dtype=torch.int32), 1, 1)
+
+
+@needs_triton
+def test_jumps_and_multiplications_of_a_gpu():
+    from phase5_real_gpu.measuring.memory_gpu import jump_kernel, multiply_add_kernel, sweep_sizes
+
+    following = torch.from_numpy(circle(20 * 64))
+    place = 0
+    for _ in range(13):
+        place = int(following[place])
+    out = torch.zeros(1, dtype=torch.int64)
+    jump_kernel[(1,)](out, following, 13)
+    assert int(out) == place
+    x = torch.empty(32)
+    multiply_add_kernel[(2,)](x, 0.5, 1.0, 4, BLOCK=16)
+    expected = torch.arange(16.0)
+    for _ in range(4):
+        expected = expected * 0.5 + 1
+    assert torch.allclose(x, expected.repeat(2))
+    assert all(size & (size - 1) == 0 for size in sweep_sizes(MIB))
+
+
+# ---------------------------------------------------------------------- the script
+
+
+@pytest.mark.parametrize("caches", [CACHES, {}], ids=["Linux", "a system that does not say"])
+def test_script_on_a_cpu(tmp_path, monkeypatch, capsys, caches):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(memory_cpu, "cache_sizes", lambda: caches)
+    if not caches:  # one sweep of the real length is enough
+        monkeypatch.setattr(memory_cpu, "sweep_sizes", lambda largest, quick: [4 * KIB, MIB])
+    file = tmp_path / "r.json"
+    assert memory_hierarchy.main(["--device", "cpu", "--quick", "--json", str(file)]) == 0
+    report = json.loads(file.read_text())
+    found = {m["name"]: (m["unit"], m["better"]) for m in report["results"]["measurements"]}
+    wanted = {
+        "read-bandwidth": ("GB/s", "higher"), "copy-bandwidth": ("GB/s", "higher"), "launch": ("us", "lower"),
+        "matmul-float32": ("TFLOP/s", "higher"),
+    }  # fmt: skip
+    wanted |= {f"cache-{name.lower()}": ("GB/s", "higher") for name in caches}
+    assert found == wanted
+    claims = {p["claim"]: p for p in report["predictions"]}
+    assert claims["step-kv-share"]["kind"] == "structure" and claims["step-kv-share"]["holds"]
+    assert ("l1-against-memory" in claims) == bool(caches)
+    assert ("does not say how large its caches are" in capsys.readouterr().out) != bool(caches)
+    for name in ("memory_hierarchy", "decode_step_bytes"):
+        assert (tmp_path / "outputs" / f"{name}.png").stat().st_size > 10_000
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_is_said_in_one_line(capsys):
+    assert memory_hierarchy.main(["--device", "cuda"]) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: no CUDA GPU") and "\n" not in error

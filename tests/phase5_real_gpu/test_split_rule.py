@@ -1,0 +1,146 @@
+"""Into how many parts a context is cut: the rule against a brute-force model of a card."""
+
+import heapq
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phase5_real_gpu.kernels.split_rule import GOOD_ENOUGH, MOST_SPLITS, choose_splits
+
+quick = settings(max_examples=150, deadline=None)
+contexts = st.lists(st.integers(0, 6000), min_size=1, max_size=12)
+kv_heads = st.sampled_from([1, 2, 3, 4, 8, 12, 32])
+slots = st.integers(2, 600)
+tiles = st.sampled_from([16, 32, 64, 128])
+
+
+def parts_of(context_lens, split_tokens):
+    """Tokens of each part of each context, empty ones left out."""
+    return [min(split_tokens, c - first) for c in context_lens for first in range(0, c, split_tokens)]
+
+
+def modelled_time(context_lens, heads, slots, tile, split_tiles):
+    """Rounds of programs that all take as long as a full part: the rule's own idea, written plainly."""
+    programs = heads * len(parts_of(context_lens, split_tiles * tile))
+    return math.ceil(programs / slots) * split_tiles
+
+
+def all_times(context_lens, heads, slots, tile):
+    longest = math.ceil(max(context_lens) / tile)
+    return {
+        n: modelled_time(context_lens, heads, slots, tile, math.ceil(longest / n))
+        for n in range(1, min(longest, MOST_SPLITS) + 1)
+    }
+
+
+@given(contexts, kv_heads, slots, tiles)
+@quick
+def test_each_context_is_covered_once(context_lens, heads, slots, tile):
+    splits = choose_splits(context_lens, heads, slots, tile)
+    longest = max(context_lens)
+    assert splits.split_tokens > 0 and splits.split_tokens % tile == 0
+    assert splits.num_splits * splits.split_tokens >= longest  # the kernel's parts reach the last token,
+    assert (splits.num_splits - 1) * splits.split_tokens < max(longest, 1)  # and the last part has one
+    assert 1 <= splits.num_splits <= min(MOST_SPLITS, max(1, math.ceil(longest / tile)))
+    for c in context_lens:
+        assert sum(parts_of([c], splits.split_tokens)) == c
+        assert len(parts_of([c], splits.split_tokens)) <= splits.num_splits
+
+
+@given(contexts, kv_heads, slots, tiles)
+@quick
+def test_the_fewest_parts_that_are_good_enough(context_lens, heads, slots, tile):
+    """Against brute force over every number of parts."""
+    chosen = choose_splits(context_lens, heads, slots, tile).num_splits
+    if math.ceil(max(context_lens) / tile) <= 4:
+        assert chosen == 1  # so little that merging would cost more than it saves
+        return
+    times = all_times(context_lens, heads, slots, tile)
+    good = [n for n, time in times.items() if time * GOOD_ENOUGH <= min(times.values()) * (1 + 1e-12)]
+    assert chosen == min(good)
+
+
+@given(
+    st.integers(1, 200), st.integers(5, 80), kv_heads, slots, tiles
+)  # fmt: skip
+@quick
+def test_one_part_where_there_is_work_enough(requests, length_in_tiles, heads, slots, tile):
+    """Requests of one length that fill their rounds to 85% need no cutting: no cut adds a multiprocessor."""
+    programs = requests * heads
+    full = programs / (math.ceil(programs / slots) * slots)
+    splits = choose_splits([length_in_tiles * tile] * requests, heads, slots, tile)
+    if full >= GOOD_ENOUGH + 1e-9:
+        assert splits == (1, length_in_tiles * tile)
+    if programs * 2 <= slots:  # half of the card idle, and more than four tiles to share out
+        assert splits.num_splits > 1
+
+
+@given(st.integers(1, 100_000), kv_heads, st.integers(1, 60), st.integers(0, 60), tiles)
+@quick
+def test_a_larger_card_never_gets_fewer_parts_of_a_single_request(context_len, heads, rows, more, tile):
+    """In whole rows of KV heads. (In between it may: 15 slots for 8 heads leave 7 idle, unless the parts are
+    many and small; 16 are full with two parts.)"""
+    few = choose_splits([context_len], heads, max(2, rows * heads), tile)
+    many = choose_splits([context_len], heads, max(2, (rows + more) * heads), tile)
+    assert many.num_splits >= few.num_splits
+
+
+@given(contexts, kv_heads, slots, st.integers(0, 400), tiles)
+@quick
+def test_a_larger_card_is_never_slower_than_the_rule_allows(context_lens, heads, slots, more, tile):
+    def time(slots):
+        split_tiles = choose_splits(context_lens, heads, slots, tile).split_tokens // tile
+        return modelled_time(context_lens, heads, slots, tile, split_tiles)
+
+    assert time(slots + more) * GOOD_ENOUGH <= time(slots) + 1e-9
+
+
+def makespan(context_lens, heads, slots, tile, split_tokens):
+    """When the last program ends if each slot takes the next one as soon as it is free, in tiles."""
+    parts = [math.ceil(p / tile) for p in parts_of(context_lens, split_tokens) for _ in range(heads)]
+    free_at = [0] * slots
+    for part in parts:
+        heapq.heappush(free_at, heapq.heappop(free_at) + part)
+    return max(free_at)
+
+
+@given(contexts, kv_heads, slots, tiles)
+@quick
+def test_against_a_card_that_runs_the_parts_one_after_the_other(context_lens, heads, slots, tile):
+    """The rule counts every part as a full one. A real card is never slower than that, nor faster than its
+    slots allow; and what the rule chose is never slower than not cutting at all by more than it may be."""
+    splits = choose_splits(context_lens, heads, slots, tile)
+    took = makespan(context_lens, heads, slots, tile, splits.split_tokens)
+    modelled = modelled_time(context_lens, heads, slots, tile, splits.split_tokens // tile)
+    work = heads * sum(math.ceil(c / tile) for c in context_lens)
+    assert math.ceil(work / slots) <= took <= modelled
+
+
+@pytest.mark.parametrize("slots", [132, 264, 528])
+def test_skewed_lengths(slots):
+    """One long request among short ones decides when the step ends. Uncut, its eight heads would be alone for
+    most of it; cut, the step comes near to what the same tokens take in equal lengths."""
+    skewed, uniform = [32_768, *[1024] * 31], [2016] * 32
+    cut = choose_splits(skewed, 8, slots, 64)
+    took = makespan(skewed, 8, slots, 64, cut.split_tokens)
+    uncut = makespan(skewed, 8, slots, 64, 32_768)
+    even = makespan(uniform, 8, slots, 64, choose_splits(uniform, 8, slots, 64).split_tokens)
+    assert cut.num_splits > 4
+    assert took < uncut / 4 and took <= 1.3 * even
+
+
+def test_the_example_of_the_text():
+    """One user with 32,768 tokens and 8 KV heads, on 132 multiprocessors with two programs each."""
+    splits = choose_splits([32_768], 8, 264, 64)
+    assert splits.num_splits * 8 <= 264  # in one round
+    assert splits.num_splits >= GOOD_ENOUGH * 264 / 8
+    assert all_times([32_768], 8, 264, 64)[32] * 32 == all_times([32_768], 8, 264, 64)[1]
+    assert all_times([32_768], 8, 264, 64)[35] > all_times([32_768], 8, 264, 64)[32]
+
+
+@pytest.mark.parametrize("context_lens", [[], [0], [0, 0, 0], [1], [256]])
+def test_nothing_to_cut(context_lens):
+    splits = choose_splits(context_lens, 8, 264, 64)
+    assert splits.num_splits == 1 and splits.split_tokens >= max(context_lens, default=0)

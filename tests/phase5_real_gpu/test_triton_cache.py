@@ -1,0 +1,388 @@
+"""TritonPagedKVCache behind the seam: the same as Phase 3's PagedKVCache, step by step and token by token."""
+
+import dataclasses
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
+
+if not HAS_TRITON:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+from phase2_attention_kvcache.sampling_params import SamplingParams
+from phase2_attention_kvcache.transformer import Transformer
+from phase3_paged_attention.block_manager import BlockCopy
+from phase3_paged_attention.paged_attention import PagedKVCache, StepLayout
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.model_runner import ModelRunner
+from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
+
+relaxed = dict(
+    deadline=None,
+    derandomize=True,
+    phases=[
+        Phase.explicit,
+        Phase.generate,
+    ],  # looking for a smaller example would take the interpreter minutes
+    suppress_health_check=[HealthCheck.too_slow],
+)
+FP8 = torch.float8_e4m3fn
+
+request = st.one_of(
+    st.tuples(st.just(0), st.integers(1, 30)),
+    st.tuples(st.integers(1, 60), st.integers(2, 12)),
+    st.tuples(st.integers(0, 70), st.just(1)),
+)
+
+
+def cache_of(case, cls=TritonPagedKVCache, layer=1, **options):
+    """A cache with what was computed before the step in a layer, and NaN everywhere else."""
+    cache = cls(case.config, case.num_blocks, case.block_size, case.cache_dtype, case.device, **options)
+    cache.data.copy_(torch.full(cache.data.shape, math.nan))
+    case.k_cache, case.v_cache = cache.k_cache[layer], cache.v_cache[layer]
+    case.fill(new_too=False)
+    return cache
+
+
+def attend(case, cache, layer=1):
+    cache.begin_step(case.layout())
+    return cache.attend(layer, case.q, case.new(case.given[0]), case.new(case.given[1]))
+
+
+@given(
+    requests=st.lists(request, min_size=1, max_size=5),
+    kv_heads=st.integers(1, 2),
+    group=st.integers(1, 5),
+    dim=st.sampled_from([32, 40, 64]),
+    block_size=st.sampled_from([1, 8, 16, 64]),
+    dtype=st.sampled_from([torch.float32, torch.float32, torch.float16, torch.bfloat16]),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=12, **relaxed)
+def test_a_mixed_step(lab, requests, kv_heads, group, dim, block_size, dtype, seed):
+    """Prompts, chunks and single tokens in any order, side by side or not."""
+    case = lab.Case(
+        [n for _, n in requests], [p + n for p, n in requests], kv_heads=kv_heads, group=group, dim=dim,
+        block_size=block_size, dtype=dtype, seed=seed,
+    )  # fmt: skip
+    reference = cache_of(case, PagedKVCache)
+    wanted = attend(case, reference)
+    cache = cache_of(case)
+    out = attend(case, cache)
+    case.assert_right(out)
+    lab.assert_near(out, wanted, lab.tolerance[dtype])
+    assert torch.equal(lab.bits(cache.data), lab.bits(reference.data))  # stored there, and nowhere else
+
+
+@pytest.mark.parametrize("order", ["dpdpd", "pdddp", "ppddd", "dddpp", "ddd", "ppp", "d", "p"])
+def test_every_order_of_prompts_and_single_tokens(lab, order):
+    lens = {"d": (20, 1), "p": (9, 6)}
+    case = lab.Case([lens[o][1] for o in order], [sum(lens[o]) for o in order], kv_heads=1)
+    case.assert_right(attend(case, cache_of(case)))
+
+
+@pytest.mark.parametrize("slots_of_card", [1, 7, 64])
+def test_contexts_are_cut_for_the_card(lab, slots_of_card):
+    case = lab.Case([1, 1, 5, 1], [700, 3, 9, 65], kv_heads=1, block_size=32)
+    cache = cache_of(case)
+    cache.slots_of_card = slots_of_card  # as if this machine could run so many programs at once
+    case.assert_right(attend(case, cache))
+    assert (cache.step.decodes.plan.num_splits > 1) == (slots_of_card > 1)
+
+
+def test_a_step_serves_all_layers_and_they_do_not_touch_each_other(lab):
+    case = lab.Case([1, 4], [9, 4])
+    cache = cache_of(case)
+    case.assert_right(attend(case, cache))
+    assert cache.k_cache[0].isnan().all() and cache.v_cache[0].isnan().all()
+    before = cache.data[:, 1].clone()
+    case.k_cache, case.v_cache = cache.k_cache[0], cache.v_cache[0]
+    case.fill(new_too=False)
+    case.assert_right(cache.attend(0, case.q, case.new(case.given[0]), case.new(case.given[1])))
+    assert torch.equal(lab.bits(cache.data[:, 1]), lab.bits(before))
+
+
+def test_views_of_the_models_product(lab):
+    """q, k and v are cut out of one tensor, as the model does it."""
+    case = lab.Case([1, 4, 1], [9, 4, 30], kv_heads=2, group=2, dim=32)
+    cache = cache_of(case)
+    parts = [case.q, case.new(case.given[0]), case.new(case.given[1])]
+    qkv = torch.cat([p.flatten(1) for p in parts], dim=1)
+    q, k, v = (p.view(6, -1, 32) for p in qkv.split([128, 64, 64], dim=-1))
+    cache.begin_step(case.layout())
+    case.assert_right(cache.attend(1, q, k, v))
+
+
+@pytest.mark.parametrize("reader_first", [True, False])
+def test_a_request_reads_what_another_writes_in_the_same_step(lab, reader_first):
+    """Two requests begin alike, admitted in the same step: the second finds the first one's blocks."""
+    torch.manual_seed(0)
+    a, b = list(range(10)), [*range(8), 10, 11]  # places in k and v; 8 tokens are shared, in blocks 5 and 2
+    k, v = torch.randn(2, 12, 1, 32, device=lab.device)
+    q = torch.randn(12, 2, 32, device=lab.device)
+    slots = [20, 21, 22, 23, 8, 9, 10, 11, 4, 5, 12, 13]
+    parts = [([10, 11], 10, [5, 2, 3]), (a, 10, [5, 2, 1])]
+    if not reader_first:
+        parts.reverse()
+    rows = [r for part in parts for r in part[0]]
+    cache = TritonPagedKVCache(lab.model_config(2, 1, 32, 1), 7, 4, device=lab.device)
+    cache.data.fill_(math.nan)
+    cache.begin_step(
+        StepLayout(
+            [len(p[0]) for p in parts], [p[1] for p in parts], [p[2] for p in parts],
+            torch.tensor([slots[r] for r in rows], device=lab.device),
+        )
+    )  # fmt: skip
+    out = torch.empty_like(q)
+    out[rows] = cache.attend(0, q[rows], k[rows], v[rows])
+    lab.assert_near(out[:10], lab.plain_attention(q[:10], k[:10], v[:10]))
+    lab.assert_near(out[10:], lab.plain_attention(q[10:], k[b], v[b]))
+
+
+# ---------------------------------------------------------------------- many steps
+
+
+class Books:
+    """Block tables, kept by hand: blocks go to whoever grows, move about, and go to main memory and back."""
+
+    def __init__(self, num_blocks: int, num_swap: int, size: int, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.free = list(range(1, num_blocks))
+        self.rng.shuffle(self.free)
+        self.free_swap, self.size = list(range(num_swap)), size
+        self.tables: list[list[int]] = [[] for _ in range(4)]
+        self.lens = [0] * 4
+        self.swapped: dict[int, list[int]] = {}
+
+    def copies(self) -> list[BlockCopy]:
+        copies = []
+        for i, table in enumerate(self.tables):
+            what = self.rng.choice(["stay", "stay", "move", "swap"])
+            if i in self.swapped and what != "stay" and len(self.free) >= len(self.swapped[i]):
+                for slot in self.swapped.pop(i):
+                    table.append(self.free.pop())
+                    copies.append(BlockCopy("in", slot, table[-1]))
+                    self.free_swap.append(slot)
+            elif what == "swap" and len(self.free_swap) >= len(table) and i not in self.swapped:
+                self.swapped[i] = []
+                for block in table:
+                    self.swapped[i].append(self.free_swap.pop())
+                    copies.append(BlockCopy("out", block, self.swapped[i][-1]))
+                    self.free.insert(0, block)
+                table.clear()
+            elif what == "move" and table and self.free:
+                place = self.rng.randrange(len(table))
+                copies.append(BlockCopy("copy", table[place], self.free.pop()))
+                self.free.insert(0, table[place])
+                table[place] = copies[-1].target
+        return copies
+
+    def step(self) -> StepLayout:
+        parts = []
+        for i, table in enumerate(self.tables):
+            n = self.rng.choice([0, 1, 1, 1, 2, 7, 20])
+            if i in self.swapped or not n or self.lens[i] + n > 90:
+                continue
+            needed = -(-(self.lens[i] + n) // self.size) - len(table)
+            if needed > len(self.free):
+                continue
+            table += [self.free.pop() for _ in range(needed)]
+            first, self.lens[i] = self.lens[i], self.lens[i] + n
+            parts.append(
+                (i, n, [table[t // self.size] * self.size + t % self.size for t in range(first, first + n)])
+            )
+        self.rng.shuffle(parts)
+        self.who = [i for i, _, _ in parts]
+        return StepLayout(
+            [n for _, n, _ in parts], [self.lens[i] for i in self.who], [list(self.tables[i]) for i in self.who],
+            torch.tensor([s for _, _, slots in parts for s in slots], dtype=torch.int64),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_steps_with_copies_and_swaps(lab, seed):
+    """Both caches go through the same 16 steps, and so does the definition, which knows nothing of blocks."""
+    config, size = lab.model_config(4, 2, 32, num_layers=1), 8
+    caches = [
+        TritonPagedKVCache(config, 40, size, device=lab.device, num_swap_blocks=16),
+        PagedKVCache(config, 40, size, device=lab.device, num_swap_blocks=16),
+    ]
+    for cache in caches:
+        cache.data.fill_(math.nan)
+        cache.swap.fill_(math.nan)
+    books, generator = Books(40, 16, size, seed), torch.Generator().manual_seed(seed)
+    texts = [[torch.empty(0, 2, 32, device=lab.device)] * 2 for _ in range(4)]
+    kinds, mixed = set(), 0
+    for _ in range(16):
+        copies = books.copies()
+        kinds |= {c.kind for c in copies}
+        layout = books.step()
+        for cache in caches:
+            cache.apply_copies(copies)
+        if not books.who:
+            continue
+        mixed += bool(layout.decodes and layout.prefills)
+        n = sum(layout.query_lens)
+        q = torch.randn(n, 4, 32, generator=generator).to(lab.device)
+        k, v = torch.randn(2, n, 2, 32, generator=generator).to(lab.device)
+        outs = []
+        for cache in caches:
+            slots = layout.slot_mapping.to(lab.device)
+            cache.begin_step(StepLayout(layout.query_lens, layout.context_lens, layout.block_tables, slots))
+            outs.append(cache.attend(0, q, k, v))
+        lab.assert_near(outs[0], outs[1])
+        expected = []
+        for i, *new in zip(books.who, *(x.split(layout.query_lens) for x in (q, k, v))):
+            texts[i] = [torch.cat(pair) for pair in zip(texts[i], new[1:])]
+            expected.append(lab.plain_attention(new[0], *texts[i]))
+        lab.assert_near(outs[0], torch.cat(expected))
+    assert kinds == {"copy", "in", "out"} and mixed > 3
+    assert torch.equal(lab.bits(caches[0].data), lab.bits(caches[1].data))
+
+
+# ---------------------------------------------------------------------- fp8
+
+
+def test_fp8_cache_with_scales(lab):
+    case = lab.Case(
+        [1, 6, 1], [40, 6, 9], kv_heads=2, dtype=torch.float16, cache_dtype=FP8, k_scale=0.02, v_scale=0.05
+    )
+    cache = cache_of(case, compute_dtype=torch.float16, k_scale=0.02, v_scale=0.05)
+    out = attend(case, cache)
+    # A number on the border of two may have gone to the other one.
+    lab.assert_near(out, case.expected(), 5e-3)
+    assert cache.data.element_size() == 1
+
+
+def test_fp8_blocks_are_copied(lab):
+    cache = TritonPagedKVCache(
+        lab.model_config(2, 1, 32), 4, 8, FP8, lab.device, 2, compute_dtype=torch.float32
+    )
+    codes = torch.arange(256, dtype=torch.uint8, device=lab.device)
+    lab.bits(cache.data)[:, :, 1] = codes.view(8, 1, 32)
+    cache.apply_copies([BlockCopy("copy", 1, 2), BlockCopy("out", 2, 1), BlockCopy("in", 1, 3)])
+    assert (lab.bits(cache.data)[:, :, 1:] == codes.view(8, 1, 32)).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(block_size=512), "block size 512 is out of range"),
+        (dict(dtype=torch.float64), "k_cache is torch.float64"),
+        (dict(k_scale=0.0), "k_scale is 0.0, v_scale 1.0: both must be above 0"),
+        (dict(v_scale=-1.0), "v_scale -1.0"),
+    ],
+    ids=str,
+)
+def test_bad_settings(lab, options, message):
+    with pytest.raises(ValueError, match=message) as stop:
+        TritonPagedKVCache(lab.model_config(4, 2, 32), 8, **dict(device=lab.device) | options)
+    assert "\n" not in str(stop.value)
+
+
+def test_a_head_too_small(lab):
+    with pytest.raises(ValueError, match="head_dim 8 is out of range"):
+        TritonPagedKVCache(lab.model_config(4, 2, 8), 8, device=lab.device)
+
+
+# ---------------------------------------------------------------------- a whole model, a whole engine
+
+GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+STORY = "Once upon a time there was a little girl who lived in a dark forest with her"  # more than two blocks of 8
+
+
+def cpu_engine(model, tokenizer=None, **config):
+    cache = PagedKVCache(
+        model.config, config["num_blocks"], config["block_size"], model.dtype, "cpu",
+        config.get("num_swap_blocks", 0),
+    )  # fmt: skip
+    return LLMEngine(model, tokenizer, EngineConfig(**config), kv_cache=cache)
+
+
+def triton_engine(model, tokenizer=None, **config):
+    cache = TritonPagedKVCache(
+        model.config, config["num_blocks"], config["block_size"], model.dtype, model.device,
+        config.get("num_swap_blocks", 0),
+    )  # fmt: skip
+    engine = LLMEngine(model, tokenizer, EngineConfig(**config), kv_cache=cache)
+    assert type(engine.runner) is ModelRunner and engine.runner.kv_cache is cache
+    return engine
+
+
+def answers(outputs):
+    return [[c.token_ids for c in out.outputs] for out in outputs]
+
+
+@pytest.fixture(scope="module")
+def tales():
+    """The embedded model on this machine's CPU and where the kernels run."""
+    tales = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", num_blocks=8)
+    return tales.model, tales.tokenizer
+
+
+def where_kernels_run(model, lab):
+    if lab.device == "cpu":
+        return model
+    copy = Transformer(model.config).to(lab.device)
+    copy.load_state_dict(model.state_dict())
+    return copy.finish_loading()
+
+
+def test_the_engine_writes_the_same_tokens(lab, tales):
+    """On the embedded model: greedy and drawn, a prompt known from before, and two answers to one prompt."""
+    model, tokenizer = tales
+    config = dict(
+        num_blocks=24, block_size=8, max_num_batched_tokens=24
+    )  # prompts go in chunks beside decodes
+    prompts = [STORY + " mother", "The king", STORY + " two brothers. One day", "A bird"]
+    params = [
+        GREEDY,
+        dataclasses.replace(GREEDY, temperature=0.8, seed=3),
+        GREEDY,
+        dataclasses.replace(GREEDY, temperature=0.9, seed=7, n=2, max_tokens=3),
+    ]
+    reference = cpu_engine(model, tokenizer, **config)
+    engine = triton_engine(where_kernels_run(model, lab), tokenizer, **config)
+    again = [STORY + " mother and"]
+    for batch, p in ((prompts, params), (again, GREEDY)):
+        wanted, got = reference.generate(batch, p), engine.generate(batch, p)
+        assert answers(got) == answers(wanted)
+    assert len(got[0].outputs[0].token_ids) == 4
+    assert got[0].metrics.num_cached_tokens == wanted[0].metrics.num_cached_tokens >= 16
+    assert (
+        engine.block_manager.stats.copied_blocks == reference.block_manager.stats.copied_blocks > 0
+    )  # the fork
+    assert engine.num_steps == reference.num_steps
+
+
+@pytest.fixture(scope="module")
+def grouped(lab):
+    """A random Llama, 4 query heads on 2 KV heads; with weights this large its scores lie far apart."""
+    model = Transformer.random(lab.model_config(4, 2, 16, num_layers=1))
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            parameter *= 10
+    return model
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_the_engine_where_memory_is_short(lab, grouped, preemption):
+    """Grouped queries and rotated keys; requests make room for each other."""
+    config = dict(num_blocks=11, block_size=4, max_num_batched_tokens=20, preemption=preemption)
+    if preemption == "swap":
+        config["num_swap_blocks"] = 20
+    rng = random.Random(1)
+    prompts = [[rng.randrange(97) for _ in range(n)] for n in (9, 3, 12, 1)]
+    params = dataclasses.replace(GREEDY, max_tokens=11)
+    reference = cpu_engine(grouped, **config)
+    wanted = answers(reference.generate(prompts, params))
+    engine = triton_engine(where_kernels_run(grouped, lab), **config)
+    assert answers(engine.generate(prompts, params)) == wanted
+    assert engine.scheduler.num_preemptions == reference.scheduler.num_preemptions > 0
+    swapped = engine.block_manager.stats.swapped_in_blocks
+    assert (swapped > 0) == (preemption == "swap")

