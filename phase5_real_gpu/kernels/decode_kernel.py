@@ -74,7 +74,7 @@ def decode_kernel(
     num_heads = tl.num_programs(1) * QUERIES_PER_KV
 
     # 1. Which tokens are mine?
-    end = tl.load(context_lens + request)
+    end = tl.load(context_lens + request).to(tl.int32)  # they may come in 64 bits
     first = 0
     if IS_SPLIT:
         first = part * tl.load(split_tokens)
@@ -289,6 +289,12 @@ def paged_decode(
                 raise ValueError(f"num_splits is {num_splits}: from 1 to {MOST_SPLITS}")
             tiles = max(1, -(-longest // tile))
             plan = DecodePlan.make(*q.shape, Splits(num_splits, -(-tiles // num_splits) * tile), q.device)
+    if plan.num_splits > 1 and (
+        plan.partial_lse.shape[0] < batch or plan.partial_out.shape[1::2] != (num_heads, head_dim)
+    ):
+        raise ValueError(
+            f"the plan has room for {list(plan.partial_out.shape)}, q is {list(q.shape)}: make one for q"
+        )
     is_split = plan.num_splits > 1
     scale = head_dim**-0.5 if scale is None else scale
     queries_per_kv = num_heads // num_kv_heads

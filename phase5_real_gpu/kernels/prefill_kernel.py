@@ -135,8 +135,8 @@ def prefill_kernel(
         else:
             high = middle
     request = low
-    start = tl.load(starts + request)
-    query_len = tl.load(starts + request + 1) - start
+    start = tl.load(starts + request).to(tl.int32)  # they may come in 64 bits
+    query_len = tl.load(starts + request + 1).to(tl.int32) - start
     first_new = (run - (start // RUN + request)) * RUN  # of this request's new tokens
     if first_new >= query_len:
         return
@@ -156,7 +156,7 @@ def prefill_kernel(
         q_tile = q_tile.to(tl.float32)
 
     # 3. First the tiles that every row may see, then those across the diagonal.
-    before = tl.load(context_lens + request) - query_len
+    before = tl.load(context_lens + request).to(tl.int32) - query_len
     row_positions = before + new
     seen_by_all = (before + first_new + 1) // TILE * TILE
     end = before + tl.minimum(first_new + RUN, query_len)

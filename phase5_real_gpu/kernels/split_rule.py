@@ -11,7 +11,8 @@ parts cost something, too: merging, and a last round of work in which most multi
 The rule: the fewest parts whose time is within 15% of the best.
 
 Example: one request of 32,768 tokens, 8 KV heads, 264 slots. One part: 8 programs, 1 round of 32,768 tokens.
-32 parts: 256 programs, 1 round of 1,024 tokens: 32 times as fast. 34 parts would need a second round.
+32 parts: 256 programs, 1 round of 1,024 tokens: 32 times as fast. 35 parts would need a second round. The rule
+takes 29: one round of 1,152 tokens is near enough.
 
 Source of the idea: FlashAttention-3's split heuristic (hopper/heuristics.h), which weighs rounds in this way
 for contexts of equal length; counting the parts of each request covers unequal ones as well.

@@ -80,8 +80,10 @@ def card_problem(dtype: torch.dtype) -> str | None:
     """Why this machine's card cannot run the kernels in this number format, in a line; None if it can."""
     if not HAS_TRITON:
         return "Triton is not installed"
-    if INTERPRETED or not torch.cuda.is_available():
+    if INTERPRETED or compiling_for is not None:
         return None
+    if not torch.cuda.is_available():
+        return "TRITON_INTERPRET=0 asks for compiled kernels, and there is no GPU to run them: unset it"
     capability, name = torch.cuda.get_device_capability(), torch.cuda.get_device_name()
     has = f"{name} has compute capability {capability[0]}.{capability[1]}"
     if capability < OLDEST_CAPABILITY:

@@ -79,7 +79,7 @@ class World:
         self.counter = Counting()
         self.caches = [
             TritonPagedKVCache(model.config, NUM_BLOCKS, SIZE, device=model.device),
-            PagedKVCache(model.config, NUM_BLOCKS, SIZE, device=model.device),
+            PagedKVCache(model.config, NUM_BLOCKS, SIZE, device=model.device, use_kernel=False),
         ]
         self.caches[0].slots_of_card = cut_for
         for cache in self.caches:

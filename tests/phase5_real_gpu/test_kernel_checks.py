@@ -299,6 +299,43 @@ def test_checked_lets_through_what_is_never_read(lab, decode_inputs, prefill_inp
     write_kv(*(case.new(t) for t in case.given), case.k_cache, case.v_cache, slots, checked=True)
 
 
+# ---------------------------------------------------------------------- what is let through compiles
+
+COMPILE = """
+import os
+os.environ["TRITON_INTERPRET"] = "0"
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from phase5_real_gpu.kernels.decode_kernel import decode_kernel
+from phase5_real_gpu.kernels.prefill_kernel import prefill_kernel
+
+tensors = dict.fromkeys(["out", "q", "k_cache", "v_cache"], "*fp16")
+tensors |= dict.fromkeys(["partial_out", "partial_lse"], "*fp32") | {"split_tokens": "*i32"}
+tensors |= dict.fromkeys(["block_tables", "context_lens", "starts"], "*i64")
+tensors |= dict.fromkeys(["score_scale", "value_scale"], "fp32")
+sizes = dict(QUERIES_PER_KV=4, HEAD_DIM=64, BLOCK_SIZE=16, DIMS=64, TILE=32, UPCAST=False)
+for kernel, more in (
+    (decode_kernel, dict(ROWS=16, IS_SPLIT=True)),
+    (decode_kernel, dict(ROWS=16, IS_SPLIT=False)),
+    (prefill_kernel, dict(ROWS=64, RUN=16)),
+):
+    fixed = sizes | more
+    names = kernel.arg_names
+    types = {n: "constexpr" if n in fixed else tensors.get(n, "i32") for n in names}
+    source = ASTSource(kernel, types, {(names.index(n),): value for n, value in fixed.items()}, {})
+    triton.compile(source, target=GPUTarget("cuda", 90, 32), options=dict(num_warps=4, num_stages=3))
+print("compiled")
+"""
+
+
+@needs_triton
+def test_tables_of_64_bits_compile():
+    """The checks take int32 and int64. The interpreter does not mind mixing them; the compiler does, in a loop."""
+    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=240)
+    assert done.stdout == "compiled\n", done.stderr[-2000:]
+
+
 # ---------------------------------------------------------------------- machines
 
 

@@ -70,7 +70,7 @@ def test_a_mixed_step(lab, requests, kv_heads, group, dim, block_size, dtype, se
         [n for _, n in requests], [p + n for p, n in requests], kv_heads=kv_heads, group=group, dim=dim,
         block_size=block_size, dtype=dtype, seed=seed,
     )  # fmt: skip
-    reference = cache_of(case, PagedKVCache)
+    reference = cache_of(case, PagedKVCache, use_kernel=False)
     wanted = attend(case, reference)
     cache = cache_of(case)
     out = attend(case, cache)
@@ -210,7 +210,7 @@ def test_steps_with_copies_and_swaps(lab, seed):
     config, size = lab.model_config(4, 2, 32, num_layers=1), 8
     caches = [
         TritonPagedKVCache(config, 40, size, device=lab.device, num_swap_blocks=16),
-        PagedKVCache(config, 40, size, device=lab.device, num_swap_blocks=16),
+        PagedKVCache(config, 40, size, device=lab.device, num_swap_blocks=16, use_kernel=False),
     ]
     for cache in caches:
         cache.data.fill_(math.nan)
