@@ -129,6 +129,16 @@ def _triton() -> Finding:
             "the GPU kernels of Phase 5 are skipped",
             "Linux: pip install -r requirements.txt; there is no triton for macOS and Windows",
         )
+    import torch
+
+    if torch.cuda.is_available() and not any(shutil.which(name) for name in ("gcc", "clang")):
+        return Finding(
+            "triton",
+            f"{triton.__version__}, no C compiler",
+            False,
+            "Triton cannot start kernels; the engine uses torch alone",
+            "install gcc and Python's headers (python3-dev)",
+        )
     return Finding("triton", triton.__version__, True, "kernels: interpreted on a CPU, compiled on a GPU")
 
 

@@ -58,7 +58,11 @@ class EngineConfig:
 
 
 def default_num_blocks(model: Transformer, config: EngineConfig, longest: int) -> int:
-    """Enough for `max_num_seqs` requests of full length, if the memory holds them; never too few for one."""
+    """Enough for `max_num_seqs` requests of full length, if the memory holds them.
+
+    Raises:
+        ValueError: it does not even hold one.
+    """
     if config.block_size < 1:
         raise ValueError(f"block_size is {config.block_size}: a block holds at least 1 token")
     blocks_each = -(-longest // config.block_size)
@@ -68,4 +72,10 @@ def default_num_blocks(model: Transformer, config: EngineConfig, longest: int) -
     else:
         available = (memory_bytes() or 8 * 2**30) * MEMORY_SHARE
     block_bytes = config.block_size * kv_per_token(model.config, model.dtype.itemsize)
+    if blocks_each > available // block_bytes:
+        raise ValueError(
+            f"a request of {longest:,} tokens needs {blocks_each * block_bytes / 2**30:.1f} GiB of KV cache, and "
+            f"{available / 2**30:.1f} may be used: set max_model_len to "
+            f"{int(available // block_bytes) * config.block_size:,} or less, or num_blocks to what you want to give it"
+        )
     return max(blocks_each, min(wanted, int(available // block_bytes))) + 1

@@ -5,6 +5,7 @@ And what happens when it fails for somebody: that request ends with its error, a
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -57,7 +58,11 @@ class StepWork:
         computed = self.output.scheduled
         try:
             hidden = self.runner.execute(computed)
-        except Exception:
+        except Exception as error:
+            warnings.warn(
+                f"a step of {len(computed)} requests failed ({type(error).__name__}: {error}); each is computed alone",
+                stacklevel=2,
+            )
             hidden = None
         if hidden is None:  # out here, where the error no longer holds on to the memory of the failed step
             hidden, computed = self._compute_one_by_one()
@@ -84,7 +89,8 @@ class StepWork:
                 self.scheduler.restart(s.request)
                 continue
             try:
-                pieces.append(self.runner.execute([s]))
+                # A copy: a runner may use the same memory for its next result.
+                pieces.append(self.runner.execute([s]).clone())
                 computed.append(s)
                 continue
             except Exception as error:

@@ -17,6 +17,7 @@ runs in a process of its own: `compile_cases` starts it, and reads its answers, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -317,8 +318,9 @@ def compile_cases(requests: Iterable[dict[str, Any]]) -> Iterator[Compiled]:
             env=environment, cwd=ROOT, text=True, encoding="utf-8",
         ) as process,
     ):  # fmt: skip
-        process.stdin.write(json.dumps(list(requests)))
-        process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it is gone already, and said why
+            process.stdin.write(json.dumps(list(requests)))
+            process.stdin.close()
         for line in process.stdout:
             if line.startswith("{"):
                 fields = json.loads(line)

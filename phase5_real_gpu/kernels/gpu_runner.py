@@ -43,18 +43,30 @@ class Recording:
     result: Tensor
 
 
-def record_cuda_graph(step: Callable[[], Tensor]) -> Recording:
-    """Record a step. Nothing may be compiled or initialised while recording, so it runs twice before."""
-    beside = torch.cuda.Stream()
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):
-        for _ in range(2):
-            step()
-    torch.cuda.current_stream().wait_stream(beside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = step()
-    return Recording(graph.replay, result)
+class CUDAGraphRecorder:
+    """Records steps as CUDA graphs. They are replayed one at a time, so all may use the same memory pool."""
+
+    def __init__(self) -> None:
+        self._pool = None
+
+    def __call__(self, step: Callable[[], Tensor]) -> Recording:
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        usual = torch.cuda.current_stream()
+        try:
+            # Nothing may be compiled or initialised while recording, so the step runs twice before.
+            beside = torch.cuda.Stream()
+            beside.wait_stream(usual)
+            with torch.cuda.stream(beside):
+                for _ in range(2):
+                    step()
+            usual.wait_stream(beside)
+            graph = torch.cuda.CUDAGraph()
+            # thread_local: what another thread does on the GPU meanwhile is its own business.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                result = step()
+        finally:
+            torch.cuda.set_stream(usual)  # a recording that fails leaves its own stream behind
+        return Recording(graph.replay, result)
 
 
 def repeat_in_python(step: Callable[[], Tensor]) -> Recording:
@@ -86,6 +98,8 @@ class DecodeInputs:
         self._numbers = torch.zeros_like(self._host, device=device)
         self.tables = torch.zeros_like(self._host_tables, device=device)
         self._lists: list[list[int]] = [[] for _ in range(bucket)]  # what each row of the tables holds
+        self._tables_changed = False
+        self._copied = torch.cuda.Event() if on_gpu else None  # when the copies from the host are done
 
     def part(self, number: int) -> Tensor:
         """tokens, positions, slots or lens: [bucket] int32, on the device."""
@@ -97,8 +111,9 @@ class DecodeInputs:
 
     def fill(self, scheduled: Sequence[Scheduled], block_size: int, split_tokens: int) -> None:
         """Bring a step's numbers to the device. Who is not there becomes a row of padding."""
+        if self._copied is not None:
+            self._copied.synchronize()  # the GPU may still be reading what is overwritten below
         tokens, positions, slots, lens = [], [], [], []
-        changed = False
         for i, s in enumerate(scheduled):
             blocks, place = s.request.block_table.block_ids, s.num_computed
             tokens.append(s.request.token_ids[place])
@@ -108,22 +123,24 @@ class DecodeInputs:
             if blocks != self._lists[i]:  # once in block_size steps, as a rule
                 self._host_tables.numpy()[i, : len(blocks)] = blocks
                 self._lists[i] = list(blocks)
-                changed = True
+                self._tables_changed = True
         host = self._host.numpy()
         host[:] = 0
         host[2 * self.row : 3 * self.row] = -1
         for number, values in enumerate((tokens, positions, slots, lens)):
             host[number * self.row : number * self.row + len(values)] = values
         host[4 * self.row] = split_tokens
-        # The copies need not be waited for: the step's tokens are fetched before these are written again.
         self._numbers.copy_(self._host, non_blocking=True)
-        if changed:
+        if self._tables_changed:
             width = max(map(len, self._lists))
             if width * 4 > self.tables.shape[1]:
                 self.tables.copy_(self._host_tables, non_blocking=True)
             else:  # in a long context's table most is empty
                 used = self._host_tables[:, :width].contiguous()
                 self.tables[:, :width].copy_(used.to(self.tables.device))
+            self._tables_changed = False
+        if self._copied is not None:
+            self._copied.record()
 
 
 class GPURunner(ModelRunner):
@@ -131,7 +148,8 @@ class GPURunner(ModelRunner):
 
     Args:
         max_num_seqs: most requests of a step. max_model_len: most tokens of a request.
-        record: how a step is recorded; None: none is (vLLM calls that "enforce eager").
+        record: how a step is recorded; None: none is (vLLM calls that "enforce eager"). If it fails, none is from
+            then on.
     """
 
     def __init__(
@@ -140,7 +158,7 @@ class GPURunner(ModelRunner):
         kv_cache: TritonPagedKVCache,
         max_num_seqs: int,
         max_model_len: int,
-        record: Recorder | None = record_cuda_graph,
+        record: Recorder | None = None,
     ) -> None:
         super().__init__(model, kv_cache)
         self._record = record
@@ -176,7 +194,16 @@ class GPURunner(ModelRunner):
                 kv.step = where
                 return self.model(tokens, positions, kv)
 
-            recording = self._record(step)
+            try:
+                recording = self._record(step)
+            except Exception as error:
+                hidden = super().execute(scheduled)  # if this fails as well, recording is not to blame
+                warnings.warn(
+                    f"a step cannot be recorded ({type(error).__name__}: {error}): going on without CUDA graphs",
+                    stacklevel=2,
+                )
+                self._record = None
+                return hidden
             self._recorded.append(where)
             self.recordings[bucket, num_splits] = recording
         recording.replay()
@@ -204,5 +231,5 @@ def make_runner(
         model.device,
         manager.num_swap_blocks,
     )
-    record = None if enforce_eager else record_cuda_graph
+    record = None if enforce_eager else CUDAGraphRecorder()
     return GPURunner(model, kv_cache, max_num_seqs, max_model_len, record)

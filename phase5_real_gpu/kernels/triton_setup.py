@@ -7,7 +7,11 @@ Triton decides when a kernel is defined, so every module with a kernel gets `tri
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
+import sysconfig
+from pathlib import Path
 
 import torch
 
@@ -84,7 +88,9 @@ def card_problem(dtype: torch.dtype) -> str | None:
         return None
     if not torch.cuda.is_available():
         return "TRITON_INTERPRET=0 asks for compiled kernels, and there is no GPU to run them: unset it"
-    capability, name = torch.cuda.get_device_capability(), torch.cuda.get_device_name()
+    capability, name, compiler_missing = _card()
+    if compiler_missing:
+        return compiler_missing
     has = f"{name} has compute capability {capability[0]}.{capability[1]}"
     if capability < OLDEST_CAPABILITY:
         return f"{has}, Triton needs 7.5 or more"
@@ -95,11 +101,22 @@ def card_problem(dtype: torch.dtype) -> str | None:
     return None
 
 
+@functools.cache  # asked at every launch
+def _card() -> tuple[tuple[int, int], str, str | None]:
+    """Capability and name of the GPU, and what Triton lacks to start kernels on it."""
+    missing = None
+    if not (shutil.which("gcc") or shutil.which("clang") or os.environ.get("CC")):
+        missing = "Triton needs a C compiler to start kernels: install gcc"
+    elif not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+        missing = "Triton needs Python.h to start kernels: install Python's headers (python3-dev)"
+    return torch.cuda.get_device_capability(), torch.cuda.get_device_name(), missing
+
+
 def capability() -> tuple[int, int]:
     """Compute capability of the card that kernels are made for."""
     if compiling_for is not None:
         return compiling_for
-    return torch.cuda.get_device_capability() if torch.cuda.is_available() else (9, 0)
+    return (9, 0) if INTERPRETED or not torch.cuda.is_available() else _card()[0]
 
 
 def has_matrix_instructions(itemsize: int) -> bool:

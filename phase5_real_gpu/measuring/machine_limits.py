@@ -76,7 +76,8 @@ def measure_limits(device: str, dtypes: Sequence[str] = ("bfloat16",), quick: bo
     # Far more than any cache holds.
     size = 256 * 2**20
     if device == "cuda":
-        size = min(GIB if quick else 4 * GIB, torch.cuda.mem_get_info()[0] // 4)
+        # Many times the caches; from 2 GiB on torch would read it in pieces.
+        size = min(GIB, torch.cuda.mem_get_info()[0] // 4)
     seconds = 0.05 if quick else 0.3
     name = torch.cuda.get_device_name() if device == "cuda" else cpu_name()
     tensor = torch.ones(size // 4, device=device)  # 4 bytes a number

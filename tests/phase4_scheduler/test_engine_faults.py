@@ -848,3 +848,9 @@ def test_outputs_handed_out_earlier_do_not_change_later(tiny):
     engine.generate([[5, 6, 7]], GREEDY)
     drain(engine)
     assert all(out.token_ids == then for out, then in steps)
+
+
+def test_a_context_that_the_memory_does_not_hold(monkeypatch, tiny):
+    monkeypatch.setattr("phase4_scheduler.engine_config.memory_bytes", lambda: 10_000)
+    with pytest.raises(ValueError, match="GiB of KV cache.*set max_model_len to .* or less, or num_blocks"):
+        LLMEngine(tiny.model, None, EngineConfig(max_num_seqs=2))

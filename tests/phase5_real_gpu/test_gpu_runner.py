@@ -25,12 +25,12 @@ from phase4_scheduler.model_runner import ModelRunner
 from phase4_scheduler.requests import Request
 from phase4_scheduler.scheduler import Scheduled
 from phase5_real_gpu.kernels.gpu_runner import (
+    CUDAGraphRecorder,
     DecodeInputs,
     GPURunner,
     Recording,
     bucket_sizes,
     make_runner,
-    record_cuda_graph,
     repeat_in_python,
 )
 from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
@@ -305,12 +305,49 @@ def test_the_engine_writes_the_same_tokens(lab, model, config):
     assert counter.replayed > counter.recorded > 0
 
 
+def test_who_survives_a_failed_step_gets_their_own_tokens(model):
+    """After a step that fails each request is computed alone, in the same recording: a result that is not copied is
+    overwritten by the next one's."""
+    rng = random.Random(4)
+    prompts = [[rng.randrange(97) for _ in range(n)] for n in (3, 5, 8)]
+
+    def tokens(fail_at):
+        engine = engine_with(model, repeat_in_python)
+        execute = engine.runner.execute
+
+        def sometimes(scheduled):
+            if len(scheduled) == 3 and engine.num_steps == fail_at:
+                raise RuntimeError("not today")
+            return execute(scheduled)
+
+        engine.runner.execute = sometimes
+        return [o.token_ids for o in engine.generate(prompts, GREEDY)]
+
+    wanted = tokens(fail_at=None)
+    with pytest.warns(UserWarning, match="a step of 3 requests failed .*not today"):
+        assert tokens(fail_at=3) == wanted
+    assert len({tuple(t) for t in wanted}) == 3
+
+
+def test_a_recording_that_fails_leaves_the_engine_running(model):
+    prompts = [[1, 2, 3], [4, 5]]
+
+    def refuse(step):
+        raise RuntimeError("no graphs here")
+
+    engine = engine_with(model, refuse)
+    with pytest.warns(UserWarning, match="no graphs here.*going on without CUDA graphs"):
+        got = [o.token_ids for o in engine.generate(prompts, GREEDY)]
+    assert engine.runner._record is None
+    assert got == [o.token_ids for o in engine_with(model, repeat_in_python).generate(prompts, GREEDY)]
+
+
 def test_the_engine_takes_this_runner_on_a_gpu(lab, model, monkeypatch):
     """`make_runner` is what the engine calls for a device "cuda"."""
     from phase5_real_gpu.kernels import gpu_runner
 
     runner = make_runner(model, BlockManager(20, 4, num_swap_blocks=3), 8, 64)
-    assert isinstance(runner, GPURunner) and runner._record is record_cuda_graph
+    assert isinstance(runner, GPURunner) and isinstance(runner._record, CUDAGraphRecorder)
     cache = runner.kv_cache
     assert (cache.num_blocks, cache.block_size, cache.swap.shape[2]) == (20, 4, 3)
     assert cache.data.device.type == model.device.type and cache.data.dtype == model.dtype
@@ -323,7 +360,7 @@ def test_the_engine_takes_this_runner_on_a_gpu(lab, model, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: CUDA graphs")
 def test_cuda_graphs(lab, model):
     world = World(model, cut_for=264)
-    world.runner = GPURunner(model, world.caches[0], 16, 128)
+    world.runner = GPURunner(model, world.caches[0], 16, 128, CUDAGraphRecorder())
     requests = [world.add(3 + 5 * i) for i in range(7)]
     world.check(lab, [(r, len(r.token_ids)) for r in requests])
     for n in (1, 3, 7, 2, 7, 1):

@@ -411,10 +411,24 @@ def test_cards(monkeypatch, capability, dtype, problem):
     monkeypatch.setattr(triton_setup, "HAS_TRITON", True)
     monkeypatch.setattr(triton_setup, "INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Some Card")
+    monkeypatch.setattr(triton_setup, "_card", lambda: (capability, "Some Card", None))
     found = card_problem(dtype)
     if problem is None:
         assert found is None
     else:
         assert found.startswith("Some Card has compute") and re.search(problem, found)
+
+
+def test_what_triton_needs_to_start_kernels(monkeypatch, tmp_path):
+    """The first launch on a card compiles a small piece of C. Better to say beforehand what is missing."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Some Card")
+    monkeypatch.delenv("CC", raising=False)
+    look = triton_setup._card.__wrapped__
+    monkeypatch.setattr(triton_setup.shutil, "which", lambda name: None)
+    assert "install gcc" in look()[2]
+    monkeypatch.setattr(triton_setup.shutil, "which", lambda name: "/usr/bin/" + name)
+    monkeypatch.setattr(triton_setup.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    assert "Python.h" in look()[2]
+    (tmp_path / "Python.h").touch()
+    assert look() == ((9, 0), "Some Card", None)
