@@ -852,5 +852,5 @@ def test_outputs_handed_out_earlier_do_not_change_later(tiny):
 
 def test_a_context_that_the_memory_does_not_hold(monkeypatch, tiny):
     monkeypatch.setattr("phase4_scheduler.engine_config.memory_bytes", lambda: 10_000)
-    with pytest.raises(ValueError, match="GiB of KV cache.*set max_model_len to .* or less, or num_blocks"):
+    with pytest.raises(ValueError, match=r"GiB of KV cache.*set max_model_len to .* or less, or num_blocks"):
         LLMEngine(tiny.model, None, EngineConfig(max_num_seqs=2))
