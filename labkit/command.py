@@ -1,4 +1,4 @@
-"""The `lab` command: list and run the scripts, see the claims, look at the machine."""
+"""The `lab` command: list and run the scripts, see the claims, look at the machine, check an exercise."""
 
 from __future__ import annotations
 
@@ -147,6 +147,13 @@ def fetch(console: Console, name: str) -> int:
     return 0
 
 
+def exercises(command: str, *words: str) -> int:
+    """Commands about notebooks and exercises: the folder `exercises` has them, in a process of its own."""
+    # A path is meant from where the user is, and the process runs in the course's folder.
+    words = tuple(str(Path(w).resolve()) if Path(w).is_file() else w for w in words)
+    return subprocess.run([sys.executable, "-m", "exercises.commands", command, *words], cwd=ROOT).returncode
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lab", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -165,6 +172,14 @@ def build_parser() -> argparse.ArgumentParser:
         "fetch", help="download a model once (gpt2, with its vocabulary), to use it offline later"
     )
     get.add_argument("name", help="gpt2, or a name on the Hugging Face hub")
+    commands.add_parser("progress", help="the exercises: which are solved, hints used, predictions scored")
+    for name, does in (
+        ("check", "run a notebook from top to bottom, and say in a few lines what came out"),
+        ("reset", "a fresh copy of an exercise notebook; your old one is kept beside it"),
+    ):
+        commands.add_parser(name, help=does).add_argument(
+            "notebook", help="its path or its name, such as p1e1_pairs"
+        )
     return parser
 
 
@@ -190,6 +205,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return show_claims(console)
         if args.command == "doctor":
             return show_doctor(console)
+        if args.command == "progress":
+            return exercises("progress")
+        if args.command in ("check", "reset"):
+            return exercises(args.command, args.notebook)
         return fetch(console, args.name)
     except LabError as error:
         Console(stderr=True, soft_wrap=True).print(f"[red]error:[/] {escape(str(error))}", highlight=False)

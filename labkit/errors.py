@@ -6,3 +6,7 @@ class LabError(Exception):
 
     Scripts print it and end with exit code 2. It is never a bug of the course.
     """
+
+    def _render_traceback_(self) -> list[str]:
+        """What Jupyter shows in place of a traceback."""
+        return [f"error: {self}"]

@@ -1,0 +1,111 @@
+"""The sources of the exercises: where they are, what they are called, and the solution that stands in them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.paths import ROOT
+
+SOURCES = ROOT / "exercises"
+BEGIN, END, STUB = "# BEGIN SOLUTION", "# END SOLUTION", "# STUB:"
+
+
+def all_sources() -> list[Path]:
+    """The sources, in the order of the course: by phase, then by the number in the heading."""
+    found = [
+        p for p in SOURCES.glob("phase*/*.py") if p.stem not in ("__init__", "graders") and _is_source(p)
+    ]
+    return sorted(found, key=lambda p: (p.parent.name, _number(p), p.stem))
+
+
+def _is_source(path: Path) -> bool:
+    return path.read_text(encoding="utf-8").lstrip().startswith("# %%")
+
+
+def _number(path: Path) -> tuple[int, ...]:
+    found = re.match(r"[\d.]+", title_of(path))
+    if found:
+        return tuple(int(n) for n in found[0].split(".") if n)
+    return (99,)  # a debugging lab has no number, and comes last in its phase
+
+
+def name_of(source: Path) -> str:
+    """exercises/phase1/e1_pairs.py -> p1e1_pairs"""
+    return f"p{source.parent.name.removeprefix('phase')}{source.stem}"
+
+
+def all_names() -> list[str]:
+    return [name_of(source) for source in all_sources()]
+
+
+def source_of(name: str) -> Path:
+    """p1e1_pairs -> exercises/phase1/e1_pairs.py
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = re.fullmatch(r"p(\d)(\w+)", name)
+    path = SOURCES / f"phase{found[1]}" / f"{found[2]}.py" if found else None
+    if path is None or not path.is_file():
+        raise ValueError(f"no exercise is called {name!r}")
+    return path
+
+
+def title_of(source: Path) -> str:
+    """The first heading of a source."""
+    found = re.search(r"^# # (.+)$", source.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1].strip() if found else name_of(source)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The lines of a cell without its solution, and the same with it but without the markers."""
+
+    student: str
+    solution: str
+    has_solution: bool
+
+
+def cut(cell: str) -> Cut:
+    """Split a cell at its solution markers.
+
+    Raises:
+        ValueError: a marker without its partner.
+    """
+    student: list[str] = []
+    solution: list[str] = []
+    inside: list[str] | None = None  # the stub's lines while a block is open
+    any_block = False
+    for line in cell.splitlines():
+        text = line.strip()
+        indent = line[: len(line) - len(line.lstrip())]
+        if text == BEGIN:
+            if inside is not None:
+                raise ValueError(f"two lines `{BEGIN}` without an end between them")
+            inside, margin, any_block = [], indent, True
+        elif text == END:
+            if inside is None:
+                raise ValueError(f"a line `{END}` without a beginning")
+            student += inside or [
+                margin + ('raise NotImplementedError("your turn")' if margin else "# your turn")
+            ]
+            inside = None
+        elif inside is None:
+            student.append(line)
+            solution.append(line)
+        elif text.startswith(STUB):
+            inside.append(indent + text.removeprefix(STUB).removeprefix(" "))
+        else:
+            solution.append(line)
+    if inside is not None:
+        raise ValueError(f"a line `{BEGIN}` without an end")
+    return Cut("\n".join(student), "\n".join(solution), any_block)
+
+
+def solution_of(name: str) -> str:
+    """The cells of an exercise that hold its solution, without the markers."""
+    cells = re.split(r"^# %%.*$", source_of(name).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    cuts = [cut(cell) for cell in cells]
+    return "\n\n".join(c.solution.strip() for c in cuts if c.has_solution)

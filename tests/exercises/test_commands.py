@@ -1,0 +1,264 @@
+"""`lab progress`, `lab check` and `lab reset`: what a learner reads, also after every kind of mistake."""
+
+import json
+
+import nbformat
+import pytest
+
+from exercises import commands, nbval_runs, progress
+from exercises.build_notebooks import build_student, text_of
+from exercises.grading import Verdict
+from exercises.sources import all_names, source_of
+from labkit.command import main as lab
+from labkit.paths import outputs
+
+RIGHT_PAIRS = (
+    "from collections import Counter\ndef count_pairs(tokens):\n    return Counter(zip(tokens, tokens[1:]))"
+)
+WRONG_PAIRS = "def count_pairs(tokens):\n    return dict.fromkeys(zip(tokens, tokens[1:]), 1)"
+MERGE = """
+def merge(tokens, pair, new_id):
+    out = []
+    while tokens:
+        hit = tuple(tokens[:2]) == pair
+        out.append(new_id if hit else tokens[0])
+        tokens = tokens[1 + hit:]
+    return out
+"""
+
+
+@pytest.fixture
+def books(tmp_path, monkeypatch):
+    """A folder of notebooks with one exercise in it, in place of the course's own."""
+    folder = tmp_path / "notebooks"
+    (folder / "exercises").mkdir(parents=True)
+    monkeypatch.setattr(commands, "NOTEBOOKS", folder)
+    (folder / "exercises" / "p1e1_pairs.ipynb").write_text(fresh("p1e1_pairs"), encoding="utf-8")
+    return folder
+
+
+def fresh(name):
+    return text_of(build_student(source_of(name)))
+
+
+def write(path, *sources, tags=()):
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    for cell, tag in zip(cells, tags):
+        cell.metadata["tags"] = [tag]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return path
+
+
+def solve(path, *answers):
+    nb = nbformat.read(path, as_version=4)
+    cell = next(c for c in nb.cells if c.metadata.get("tags") == ["answer"])
+    cell.source = "\n\n".join(answers)
+    nbformat.write(nb, path)
+
+
+def run(capsys, *words):
+    """(exit code, what was printed, what was complained), through the commands' main."""
+    code = commands.main(words)
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    assert max((len(line) for line in out.splitlines() if "/" not in line), default=0) <= 100
+    return code, out, err
+
+
+def refused(capsys, *words):
+    """The one line that a mistake gets."""
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "") and err.startswith("error: ") and err.count("\n") == 1
+    return err
+
+
+# ------------------------------------------------------------------ progress
+
+
+def test_progress_of_a_beginner(capsys, books):
+    code, out, _ = run(capsys, "progress")
+    assert code == 0
+    assert all(name in out for name in all_names())
+    assert f"0 of {len(all_names())} exercises solved" in out
+    assert "predictions: none yet" in out and "lab run kv_cache --predict" in out
+    assert "next: 1.1 Which pair comes most often?" in out
+    assert "jupyter lab notebooks/exercises/p1e1_pairs.ipynb" in out
+
+
+def test_progress_says_what_is_solved_tried_hinted_and_guessed(capsys, books):
+    progress.note_check("p1e1_pairs", Verdict("correct"))
+    progress.note_check("p1e2_encode", Verdict("not yet", "encode-longest-first"))
+    progress.note_check("p1e2_encode", Verdict("not yet", "encode-longest-first"))
+    progress.note_hint("p1e2_encode", 2)
+    for name, points in (("kv_cache", [3, 1, None]), ("notebook", [2])):
+        report = outputs() / "reports" / "phase2" / f"{name}.json"
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.write_text(json.dumps({"predictions": [{"points": p} for p in points]}))
+    (outputs() / "reports" / "phase2" / "broken.json").write_text("{")
+    code, out, _ = run(capsys, "progress")
+    rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    assert code == 0
+    assert "solved" in rows["p1e1_pairs"] and "tried" not in rows["p1e1_pairs"]
+    assert "tried 2 times" in rows["p1e2_encode"] and "2 of 4" in rows["p1e2_encode"]
+    assert "not yet tried" in rows["p1e3_streaming"]
+    assert "1 of" in out and "predictions: 6 of 9 points, 3 guesses" in out
+    after = out[out.index("next: 1.2") :]
+    assert "last diagnosis: encode-longest-first" in after and 'hint("p1e2_encode")' in after
+    assert "its notebook is not there: lab reset p1e2_encode" in after
+
+
+def test_progress_of_one_who_is_done(capsys, books):
+    for name in all_names():
+        progress.note_check(name, Verdict("correct"))
+    _, out, _ = run(capsys, "progress")
+    n = len(all_names())
+    assert f"{n} of {n} exercises solved" in out and "next:" not in out
+
+
+# ------------------------------------------------------------------ check
+
+
+def test_check_of_a_fresh_notebook(capsys, books):
+    code, out, _ = run(capsys, "check", "p1e1")
+    assert code == 1 and out.count("○ Not attempted") == 1 and "failed" not in out
+    assert out.splitlines()[-1] == "2 of 4 code cells ran well · 2 wait for your answer"
+    assert progress.load() == {}
+
+
+def test_check_of_a_wrong_answer_and_then_of_the_right_one(capsys, books):
+    path = books / "exercises" / "p1e1_pairs.ipynb"
+    solve(path, WRONG_PAIRS, MERGE)
+    before = path.read_bytes()
+    code, out, _ = run(capsys, "check", str(path))
+    assert code == 1 and "✗ Not yet" in out and "tried" in out and "Diagnosis: " in out
+    solve(path, RIGHT_PAIRS, MERGE)
+    code, out, _ = run(capsys, "check", str(path))
+    assert code == 0 and "✓ Correct" in out and out.endswith("4 of 4 code cells ran well\n")
+    assert before != path.read_bytes() and not nbformat.read(path, as_version=4).cells[1].get("outputs")
+    assert progress.of("p1e1_pairs")["solved"]
+
+
+def test_check_names_the_line_that_failed_and_skips_what_needs_a_gpu(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    path = write(
+        tmp_path / "mine.ipynb", "a = 0\n\n# [red]\nb = 1 / a", "print(b)", "1 + 1", tags=("x", "y", "gpu")
+    )
+    code, out, _ = run(capsys, "check", str(path))
+    assert code == 1
+    assert "Code cell 1 failed in line 4:\n    b = 1 / a\nZeroDivisionError: division by zero" in out
+    assert "1 later cell failed too" in out
+    assert out.splitlines()[-1] == "0 of 3 code cells ran well · 2 failed · 1 skipped (this cell needs a GPU)"
+
+
+def test_check_of_a_cell_that_never_ends(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(nbval_runs, "CELL_SECONDS", 2)
+    path = write(tmp_path / "mine.ipynb", "while True:\n    pass", "print('after')")
+    code, out, _ = run(capsys, "check", str(path))
+    assert code == 1 and "It still ran after 2 s, so it was stopped." in out
+    assert out.splitlines()[-1] == "1 of 2 code cells ran well · 1 failed"
+
+
+def test_check_of_a_cell_that_ends_the_kernel(capsys, tmp_path):
+    path = write(tmp_path / "mine.ipynb", "import os\nos._exit(1)", "print('after')")
+    code, out, _ = run(capsys, "check", str(path))
+    assert code == 1 and "It ended the kernel itself" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "is not a notebook"),
+        ('{"cells": [', "is not a notebook"),
+        ("{}", "is not a notebook"),
+        ("[1]", "is not a notebook"),
+        ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": 3}', "is not a notebook"),
+        ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}', "has no code cells"),
+        (b"\xff\xfe\x00\x80", "is not a notebook"),
+    ],
+)
+def test_check_of_a_file_that_is_no_notebook(capsys, tmp_path, content, says):
+    path = tmp_path / "mine.ipynb"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert says in refused(capsys, "check", str(path))
+
+
+def test_a_broken_exercise_notebook_can_be_had_again(capsys, books):
+    path = books / "exercises" / "p1e1_pairs.ipynb"
+    path.write_text("{")
+    assert "`lab reset p1e1_pairs` writes a fresh one" in refused(capsys, "check", "p1e1")
+    path.unlink()
+    assert "is not there: `lab reset p1e1_pairs` writes it" in refused(capsys, "check", "p1e1")
+
+
+@pytest.mark.parametrize("command", ["check", "reset"])
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("nonsense", "no notebook is called 'nonsense'; `lab progress` lists the exercises"),
+        ("", "no notebook is called ''"),
+        (".", "no notebook is called '.'"),
+        ("p1e1_pair.ipynb.txt", "a notebook ends in .ipynb"),
+        ("p1e1_pears", "did you mean p1e1_pairs?"),
+        ("p1", "is the beginning of 5 notebooks: p1e1_pairs, "),
+        ("elsewhere/p1e1_pairs.ipynb", "there is no notebook elsewhere/p1e1_pairs.ipynb"),
+        ("[red]x", "no notebook is called '[red]x'"),
+    ],
+)
+def test_unknown_names(capsys, books, command, word, says):
+    assert says in refused(capsys, command, word)
+
+
+# ------------------------------------------------------------------ reset
+
+
+def test_reset_keeps_the_old_one(capsys, books):
+    path = books / "exercises" / "p1e1_pairs.ipynb"
+    progress.note_hint("p1e1_pairs", 3)
+    for number in (1, 2):
+        solve(path, RIGHT_PAIRS, MERGE, f"# {number}")
+        mine = path.read_bytes()
+        code, out, _ = run(capsys, "reset", "p1e1")
+        kept = path.with_suffix(f".bak-{number}.ipynb")
+        assert code == 0 and "is kept as" in out and kept.name in out.replace("\n", "")
+        assert kept.read_bytes() == mine
+        assert path.read_text(encoding="utf-8") == fresh("p1e1_pairs")
+    assert progress.of("p1e1_pairs")["rung"] == 0 and progress.of("p1e1_pairs")["hints"] == 3
+    code, out, _ = run(capsys, "reset", "p1e1_pairs.ipynb")
+    assert code == 0 and "is fresh already" in out
+    assert len(list(path.parent.glob("*.ipynb"))) == 3
+
+
+def test_reset_writes_a_lost_notebook(capsys, books):
+    code, _, _ = run(capsys, "reset", "p1e2_encode")
+    path = books / "exercises" / "p1e2_encode.ipynb"
+    assert code == 0 and path.read_text(encoding="utf-8") == fresh("p1e2_encode")
+
+
+def test_only_exercises_can_be_reset(capsys, books, tmp_path):
+    companion = write(books / "phase1_tokens_embeddings.ipynb", "1")
+    other = write(tmp_path / "p1e1_pairs.ipynb", "1")
+    for path in (companion, other):
+        before = path.read_bytes()
+        assert "only the notebooks in notebooks/exercises can be reset" in refused(capsys, "reset", str(path))
+        assert path.read_bytes() == before
+
+
+def test_reset_where_nothing_can_be_written(capsys, books):
+    path = books / "exercises" / "p1e1_pairs.ipynb"
+    path.unlink()
+    path.mkdir()
+    assert "p1e1_pairs.ipynb cannot be read or written (Is a directory)" in refused(capsys, "reset", "p1e1")
+
+
+# ------------------------------------------------------------------ as the command `lab`
+
+
+def test_lab_passes_it_on(capfd, tmp_path, monkeypatch):
+    assert lab(["progress"]) == 0
+    assert "exercises solved" in capfd.readouterr().out
+    (tmp_path / "mine.ipynb").write_text("{")
+    monkeypatch.chdir(tmp_path)  # a path is meant from here
+    for words in (["check", "mine.ipynb"], ["reset", "mine.ipynb"], ["check", "nonsense"]):
+        assert lab(words) == 2
+        out, err = capfd.readouterr()
+        assert out == "" and err.count("\n") == 1 and err.startswith("error: "), err

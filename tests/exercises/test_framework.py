@@ -1,0 +1,737 @@
+"""check, hint and progress: what an answer may do to them, and what the learner then reads."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exercises import boxes, grading, progress, sandbox, sources
+from exercises.answers import is_stub
+from exercises.comparing import difference, same, show
+from exercises.grading import (
+    Exercise,
+    NotAttempted,
+    NotYet,
+    Verdict,
+    check,
+    diagnose,
+    expect_equal,
+    guard,
+    hint,
+)
+from labkit.paths import ROOT
+
+# ------------------------------------------------------------------ answers
+
+
+def stub(a, b):
+    """What a and b make."""
+    raise NotImplementedError("your turn")
+
+
+def ellipsis(a, b):
+    """What a and b make."""
+    ...  # noqa: PIE790
+
+
+def right(a, b):
+    return a + b
+
+
+def minus(a, b):
+    return a - b
+
+
+def times(a, b):
+    return a * b
+
+
+def forgets_return(a, b):
+    a + b
+
+
+def text(a, b):
+    return str(a + b)
+
+
+def raises(a, b):
+    c = 0
+    # a comment, to move the line
+    return a / c
+
+
+def raises_in_a_comprehension(a, b):
+    return sum([1 / n for n in range(2)])
+
+
+def one_argument(a):
+    return a
+
+
+def leaves(a, b):
+    sys.exit("done")
+
+
+def exits(a, b):
+    os._exit(0)
+
+
+def crashes(a, b):
+    import ctypes
+
+    ctypes.string_at(0)
+
+
+def kills_itself(a, b):
+    import signal
+
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def closes_everything(a, b):
+    os.closerange(0, 200)
+    return a + b
+
+
+def loops(a, b):
+    while True:
+        pass
+
+
+def loops_and_catches_all(a, b):
+    while True:
+        try:
+            time.sleep(0.01)
+        except BaseException:
+            continue
+
+
+def eats_memory(a, b):
+    kept = []
+    while True:
+        kept.append(bytearray(1 << 28))
+
+
+def recurses(a, b):
+    return recurses(a, b)
+
+
+def asks(a, b):
+    return int(input("a number, please: "))
+
+
+def verdict(answer, exercise):
+    return sandbox.judge_safely(exercise, (answer,))
+
+
+# ------------------------------------------------------------------ every kind of answer has its own word
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis", "says"),
+    [
+        (stub, "not-attempted", "`add` is still empty"),
+        (ellipsis, "not-attempted", "`add` is still empty"),
+        (..., "not-attempted", "`add` has no value yet"),
+        (None, "not-attempted", "`add` has no value yet"),
+        (minus, "subtracts", "You take `b` away."),
+        (times, "wrong-result", "2 where 3 is right"),
+        (forgets_return, "returns-nothing", "`return`"),
+        (text, "wrong-type", "a number is asked for, and a str came back"),
+        (raises, "raises", "ZeroDivisionError in line 4 of your `raises`, `return a / c`: division by zero."),
+        (raises_in_a_comprehension, "raises", "line 2 of your `raises_in_a_comprehension`"),
+        (one_argument, "wrong-signature", "Keep the arguments of the stub"),
+        (7, "not-a-function", "this is 7"),
+        (leaves, "ends-python", "line 2 of your `leaves`"),
+        (exits, "ends-python", "exit code 0"),
+        (crashes, "crashes-python", "SIGSEGV"),
+        (kills_itself, "crashes-python", "SIGKILL"),
+        (closes_everything, "ends-python", "unharmed"),
+        (eats_memory, "raises", "MemoryError in line 4"),
+        (recurses, "raises", "calls itself too often"),
+        (asks, "raises", "input() asks somebody"),
+    ],
+)
+def test_every_kind_of_wrong_answer_has_its_own_word(adding, answer, diagnosis, says):
+    v = verdict(answer, adding)
+    assert v.diagnosis == diagnosis, v
+    assert says.lower() in v.says.lower(), v
+    assert v.state == ("not attempted" if diagnosis == "not-attempted" else "not yet")
+
+
+@pytest.mark.parametrize("answer", [loops, loops_and_catches_all])
+def test_an_endless_loop_ends_with_a_message(course, adding, answer):
+    quick = Exercise(**{**vars(adding), "seconds": 0.5})
+    v = verdict(answer, quick)
+    assert v.diagnosis == "endless" and "still ran after 0.5 s" in v.says
+
+
+def test_a_right_answer_passes_and_says_what_was_tried(adding, capfd):
+    assert check("p1t1_add", right) is None
+    out = capfd.readouterr().out
+    assert "✓ Correct" in out and "three sums" in out
+
+
+def test_check_shows_one_box_and_raises(adding, capsys):
+    with pytest.raises(NotYet, match="subtracts") as caught:
+        check("p1t1_add", minus)
+    out = capsys.readouterr().out
+    assert out.count("┌") == out.count("└") == 1
+    for part in ("✗ Not yet", "You take `b` away.", "add(1, 2)", "-1", "3", "Diagnosis: subtracts"):
+        assert part in out
+    assert "Traceback" not in out
+    assert (caught.value.diagnosis, caught.value.got, caught.value.expected) == ("subtracts", "-1", "3")
+
+
+def test_check_says_how_it_is_called(adding):
+    with pytest.raises(ValueError, match=r"this exercise takes 1: check\('p1t1_add', add\)"):
+        check("p1t1_add", right, right)
+    with pytest.raises(ValueError, match="no exercise is called 'p9e9_nothing'"):
+        check("p9e9_nothing", right)
+    with pytest.raises(ValueError, match="no exercise is called 'pairs'"):
+        check("pairs", right)
+
+
+def test_a_class_as_answer(course):
+    def grade(box):
+        b = guard(box)
+        b.put(3)
+        expect_equal(guard(b.take), 3, "take()")
+
+    box = course(Exercise("p1t2_box", 1, "A box", ("Box",), grade, ("", "", "")))
+
+    class Empty:
+        def put(self, x):
+            raise NotImplementedError("your turn")
+
+        def take(self):
+            raise NotImplementedError("your turn")
+
+    class Half:
+        def put(self, x):
+            self.x = x
+
+        def take(self):
+            raise NotImplementedError("your turn")
+
+    class Broken(Half):
+        def put(self, x):
+            self.y = x.nothing
+
+    class Good(Half):
+        def take(self):
+            return self.x
+
+    assert verdict(Empty, box).diagnosis == "not-attempted"
+    half = verdict(Half, box)
+    assert half.diagnosis == "not-attempted" and "take" in half.says
+    broken = verdict(Broken, box)
+    assert broken.diagnosis == "raises" and "line 2 of your `Broken.put`" in broken.says
+    assert verdict(Good, box).state == "correct"
+
+
+def grader(text):
+    """A grader in a file of its own: what it raises is not in a line of the learner's."""
+    names = {"guard": guard}
+    exec(compile(text, "graders.py", "exec"), names)
+    return names["grade"]
+
+
+def test_a_grader_that_trips_over_the_result_blames_it_in_words(course):
+    grade = grader("def grade(f):\n    out = guard(f, 2, 3)\n    assert out.shape == (2, 3)")
+    shape = course(Exercise("p1t3_shape", 1, "A shape", ("f",), grade, ("", "", "")))
+    v = verdict(right, shape)
+    assert v.diagnosis == "unusable-result" and "`right`" in v.says and v.got == "5"
+    assert verdict(forgets_return, shape).diagnosis == "returns-nothing"
+
+
+def test_a_grader_that_fails_by_itself_does_not_blame_the_learner(course):
+    grade = grader("def grade(f):\n    raise KeyError('oops')")
+    v = verdict(right, course(Exercise("p1t4", 1, "x", ("f",), grade, ("", "", ""))))
+    assert v.diagnosis == "grader-failed" and "fault of the course" in v.says
+
+
+@pytest.mark.parametrize(
+    ("value", "empty"),
+    [
+        (stub, True),
+        (ellipsis, True),
+        (lambda: None, True),
+        ({"a": ..., "b": None}, True),
+        ([..., ...], True),
+        (lambda: 0, False),
+        (lambda: NotImplemented, False),
+        (forgets_return, False),
+        ({}, False),
+        ({"a": ..., "b": 0}, False),
+        (0, False),
+        ("", False),
+    ],
+)
+def test_what_counts_as_not_attempted(value, empty):
+    assert is_stub(value) is empty
+
+
+# ------------------------------------------------------------------ what the child process may not harm
+
+
+def test_prints_of_the_answer_are_passed_on(adding, capsys):
+    def chatty(a, b):
+        print("adding", a)
+        os.write(1, b"from below\n")
+        return a + b
+
+    check("p1t1_add", chatty)
+    out = capsys.readouterr().out
+    assert out.count("adding 1\n") == 1 and "from below" in out
+    assert out.index("adding") < out.index("Correct")
+
+
+def test_what_was_printed_before_an_endless_loop_is_shown(adding, capsys):
+    def stuck(a, b):
+        print("here I am")
+        while True:
+            pass
+
+    assert sandbox.judge_safely(adding, (stuck,), 0.5).diagnosis == "endless"
+    assert "here I am" in capsys.readouterr().out
+
+
+def test_a_huge_print_is_cut(adding, capsys):
+    def floods(a, b):
+        print("é" * 3_000_000)
+        return a + b
+
+    check("p1t1_add", floods)
+    out = capsys.readouterr().out
+    assert out.count("é") == sandbox.MOST_PRINTED
+    assert "more characters that your answer printed" in out and "Correct" in out
+
+
+def test_a_huge_result_is_shown_short(adding, capsys):
+    with pytest.raises(NotYet):
+        check("p1t1_add", lambda a, b: list(range(10**6)))
+    assert len(capsys.readouterr().out) < 5000
+
+
+def test_the_answer_cannot_change_what_is_outside(adding):
+    seen = []
+
+    def remembers(a, b):
+        seen.append(a)
+        os.environ["INFERENCE_LAB_TEST"] = "1"
+        os.chdir("/")
+        return a + b
+
+    here = os.getcwd()
+    assert verdict(remembers, adding).state == "correct"
+    assert not seen and "INFERENCE_LAB_TEST" not in os.environ and os.getcwd() == here
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_nothing_of_the_child_is_left_behind(adding, tmp_path):
+    note = tmp_path / "pid"
+
+    def starts_another(a, b):
+        sleeper = subprocess.Popen(["sleep", "1000"])
+        note.write_text(str(sleeper.pid))
+        return a + b
+
+    assert verdict(starts_another, adding).state == "correct"
+    state = f"/proc/{note.read_text()}/stat"
+    for _ in range(200):
+        if not os.path.exists(state) or Path(state).read_text().split()[2] == "Z":
+            return
+        time.sleep(0.02)
+    pytest.fail("the answer's own process still runs")
+
+
+def test_an_interrupt_ends_the_child_too(adding, monkeypatch):
+    forked = []
+    real = os.fork
+    monkeypatch.setattr(os, "fork", lambda: forked.append(real()) or forked[-1])
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sandbox, "_read_ready", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        verdict(loops, adding)
+    with pytest.raises(ProcessLookupError):
+        os.kill(forked[0], 0)
+
+
+def test_an_interrupted_check_shows_no_traceback(adding, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grading, "judge_safely", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        check("p1t1_add", right)
+    assert len(caught.value._render_traceback_()) == 1
+    assert progress.of("p1t1_add") == progress.FRESH
+
+
+def run_python(code, **env):
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+LONELY = """
+import torch
+from exercises.grading import Exercise
+from exercises.sandbox import judge_safely
+def told(grade, seconds=20.0):
+    exercise = Exercise("p1t1", 1, "x", ("f",), grade, ("", "", ""), seconds)
+    v = judge_safely(exercise, (lambda x: x,))
+    print(v.state, v.diagnosis, v.says)
+"""
+
+
+def test_torch_works_in_the_child_after_threads_in_the_parent():
+    """Without care it hangs: the threads of OpenMP's pool do not come along in a fork."""
+    code = LONELY + (
+        "torch.set_num_threads(4)\n"
+        "a = torch.randn(1500, 1500); (a @ a).sum(); (a + a).exp().sum(); torch.sort(a)\n"
+        "def grade(f):\n"
+        "    b = torch.randn(1500, 1500); (b @ b).sum(); (b + b).exp().sum(); torch.sort(b)\n"
+        "    torch.nn.functional.scaled_dot_product_attention(*[torch.randn(1, 4, 512, 64)] * 3).sum()\n"
+        "told(grade)\n"
+    )
+    assert run_python(code, OMP_NUM_THREADS="4").startswith("correct")
+
+
+def test_the_engines_kernel_works_in_the_child():
+    """numba ends a process that was forked after its threads began; the sandbox leaves it out there."""
+    pytest.importorskip("numba")
+    code = LONELY + (
+        "from phase4_scheduler.engine import LLMEngine, SamplingParams\n"
+        "def answer():\n"
+        "    engine = LLMEngine.from_pretrained('tales')\n"
+        "    outputs = engine.generate(['Once upon a time', 'The dog'], SamplingParams(temperature=0))\n"
+        "    return [list(o.token_ids) for o in outputs]\n"
+        "before = answer()\n"
+        "def grade(f):\n"
+        "    assert answer() == before\n"
+        "told(grade, 60.0)\n"
+    )
+    assert run_python(code, OMP_NUM_THREADS="2").startswith("correct")
+
+
+def test_triton_works_in_the_child():
+    pytest.importorskip("triton")
+    code = (
+        LONELY
+        + """
+import linecache
+source = '''
+import triton, triton.language as tl
+@triton.jit
+def double(x, out, n: tl.constexpr):
+    i = tl.arange(0, n)
+    tl.store(out + i, tl.load(x + i) * 2)
+'''
+linecache.cache["<kernel>"] = (len(source), None, source.splitlines(True), "<kernel>")
+names = {"__name__": "kernel"}
+exec(compile(source, "<kernel>", "exec"), names)
+x, out = torch.arange(8.0), torch.zeros(8)
+names["double"][(1,)](x, out, 8)
+def grade(f):
+    out = torch.zeros(8)
+    names["double"][(1,)](x, out, 8)
+    assert out.tolist() == [2 * i for i in range(8)], out
+told(grade)
+"""
+    )
+    assert run_python(code, TRITON_INTERPRET="1").startswith("correct")
+
+
+# ------------------------------------------------------------------ where there is no fork
+
+
+def test_without_fork_a_thread_serves(adding, monkeypatch):
+    monkeypatch.setenv("INFERENCE_LAB_IN_PROCESS", "1")
+    monkeypatch.setattr(os, "fork", None)
+    assert verdict(right, adding).state == "correct"
+    assert verdict(minus, adding).diagnosis == "subtracts"
+    assert verdict(leaves, adding).diagnosis == "ends-python"
+    quick = Exercise(**{**vars(adding), "seconds": 0.3})
+    assert verdict(loops, quick).diagnosis == "endless"
+
+    def stubborn(a, b):
+        for _ in range(3):
+            try:
+                while True:
+                    pass
+            except BaseException:
+                pass
+        return 0
+
+    assert verdict(stubborn, quick).diagnosis in ("endless", "wrong-result")
+
+
+# ------------------------------------------------------------------ comparing
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(values)
+def test_a_value_is_the_same_as_itself(value):
+    assert difference(value, value) is None
+    assert difference(json.loads(json.dumps(value)), value) is None
+
+
+@given(st.lists(st.integers(), min_size=1), st.data())
+def test_one_other_item_is_found_and_named(items, data):
+    place = data.draw(st.integers(0, len(items) - 1))
+    other = [*items]
+    other[place] += 1
+    kind, sentence = difference(other, items)
+    assert kind == "wrong-result" and f"[{place}]" in sentence
+    assert difference([*items, 0], items)[0] == "wrong-result"
+    assert difference(items[:-1], items)[0] == "wrong-result"
+    tensors = torch.tensor(other, dtype=torch.float64), torch.tensor(items, dtype=torch.float64)
+    if max(map(abs, items)) < 10_000:  # beside large values a difference of 1 is rounding
+        assert f"first at [{place}]" in difference(*tensors)[1]
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "diagnosis"),
+    [
+        (2.0, 2, None),
+        (np.float32(2.5), 2.5, None),
+        (torch.tensor(2.5), 2.5, None),
+        (0.1 + 0.2, 0.3, None),
+        ((1, 2), [1, 2], None),
+        (torch.ones(2, 3, dtype=torch.bfloat16), torch.ones(2, 3), None),
+        (torch.tensor([float("nan")]), torch.tensor([float("nan")]), None),
+        (float("inf"), float("inf"), None),
+        ({1: 2}, {1: 2.0}, None),
+        ({2, 1}, {1, 2}, None),
+        (2.1e-6, 2e-6, "wrong-result"),
+        (10**20 + 1, 10**20, "wrong-result"),
+        (float("nan"), 1.0, "wrong-result"),
+        (torch.tensor([float("nan"), 1.0]), torch.tensor([1.0, 1.0]), "wrong-result"),
+        (torch.tensor([float("-inf"), 1.0]), torch.tensor([0.0, 1.0]), "wrong-result"),
+        (torch.tensor([1, 2]), torch.tensor([1, 3]), "wrong-result"),
+        (torch.zeros(2, 3), torch.zeros(3, 2), "wrong-shape"),
+        ([0.0, 0.0], torch.zeros(2), "wrong-type"),
+        (np.zeros(2), torch.zeros(2), "wrong-type"),
+        (torch.zeros(2), [0.0, 0.0], "wrong-type"),
+        (None, torch.zeros(2), "returns-nothing"),
+        (None, None, None),
+        (1, None, "wrong-result"),
+        (2, True, "wrong-result"),
+        ("2", 2, "wrong-type"),
+        ("abd", "abc", "wrong-result"),
+        ("ab", "abc", "wrong-result"),
+        (b"ab", "ab", "wrong-type"),
+        ("ab", b"ab", "wrong-type"),
+        ({1: 2}, {1: 2, 3: 4}, "wrong-result"),
+        ({1: 2, 3: 4}, {1: 2}, "wrong-result"),
+        ([(1, 2)], {(1, 2): 1}, "wrong-type"),
+        ({1}, {1, 2}, "wrong-result"),
+        ([1, 2], {1, 2}, "wrong-type"),
+    ],
+)
+def test_difference(got, expected, diagnosis):
+    found = difference(got, expected)
+    assert (found and found[0]) == diagnosis, found
+    assert same(got, expected) is (diagnosis is None)
+    if diagnosis:
+        with pytest.raises(NotYet, match=diagnosis):
+            expect_equal(got, expected, "f()")
+
+
+def test_diagnose_names_a_mistake_only_if_it_is_one():
+    known = {"halved": (1, "You halve it."), "same-here": (2, "No difference here.")}
+    diagnose(2, known, expected=2)  # right, although a mistake gives it too
+    diagnose(5, known, expected=2)  # wrong, and none of these
+    with pytest.raises(NotYet, match="halved: You halve it"):
+        diagnose(1, known, expected=2)
+
+
+def test_show_never_raises_and_is_never_long():
+    class Hostile:
+        def __repr__(self):
+            raise RuntimeError
+
+    assert "Hostile" in show(Hostile())
+    assert "shape (50, 50)" in show(torch.zeros(50, 50))
+    assert show(torch.tensor([[1.0, 0.25]])) == "[[1.  , 0.25]]"
+    for value in (list(range(10**5)), {i: i for i in range(10**5)}, "x" * 10**6, torch.randn(14, 14)):
+        assert len(show(value)) < 3000
+
+
+# ------------------------------------------------------------------ boxes
+
+LONG = "word " * 80
+VERDICTS = [
+    Verdict("correct", says="What was tried."),
+    Verdict("not yet", "long-one", LONG, "f(" + "x" * 300 + ")", "line 1\n" + "y" * 250, "<b>1 & 2</b>"),
+    Verdict("not attempted", "not-attempted", "`f` is still empty"),
+]
+
+
+@pytest.mark.parametrize("v", VERDICTS, ids=lambda v: v.state)
+def test_boxes_fit_and_bring_nothing_from_outside(adding, v):
+    box = boxes.verdict_box(adding, v)
+    lines = str(box).splitlines()
+    assert max(map(len, lines)) <= 100
+    words = {"correct": "✓ Correct", "not yet": "✗ Not yet", "not attempted": "○ Not attempted"}[v.state]
+    assert words in lines[0]
+    html = box._repr_html_()
+    assert words[2:] in html and "Add &lt;two&gt; numbers" in html
+    for outside in ("http", "src=", "<script", "<link", "url(", "<b>1"):
+        assert outside not in html
+    assert html.count("<div") == html.count("</div>") and html.count("<pre") == html.count("</pre>")
+
+
+def test_ticks_are_code_in_html(adding):
+    html = boxes.verdict_box(adding, VERDICTS[2])._repr_html_()
+    assert "<code>f</code> is still empty" in html
+
+
+# ------------------------------------------------------------------ hints
+
+
+@pytest.fixture
+def source(adding, tmp_path, monkeypatch):
+    folder = tmp_path / "exercises" / "phase1"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(sources, "SOURCES", folder.parent)
+    path = folder / "t1_add.py"
+    path.write_text(
+        "# %% [markdown]\n# # 1.0 Add two numbers\n#\n# Do it.\n\n"
+        '# %%\nfrom exercises.grading import check\n\n# %% tags=["answer"]\n'
+        'def add(a, b):\n    """Their sum."""\n    # BEGIN SOLUTION\n    secret = a + b\n    return secret\n'
+        '    # END SOLUTION\n\n# %% tags=["check"]\ncheck("p1t1_add", add)\n'
+    )
+    return path
+
+
+def test_hints_climb_a_ladder_and_remember(source, capsys):
+    shown = []
+    for _ in range(5):
+        hint("p1t1_add")
+        shown.append(capsys.readouterr().out)
+    assert "What does + do?" in shown[0] and "1 of 4" in shown[0]
+    assert "a + b" in shown[1]
+    assert "take a\n│   put b to it" in shown[2]
+    assert "secret = a + b" in shown[3] and "def add(a, b):" in shown[3]
+    assert "SOLUTION" not in shown[3]
+    assert shown[4] == shown[3]
+    assert progress.of("p1t1_add")["hints"] == 4
+    hint("p1t1_add", 1)
+    assert "What does + do?" in capsys.readouterr().out
+    hint("p1t1_add")
+    assert "2 of 4" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="there are 4 hints, 1 to 4, and 5 was asked for"):
+        hint("p1t1_add", 5)
+
+
+# ------------------------------------------------------------------ progress
+
+
+def test_progress_counts_answers_not_stubs(adding, capsys):
+    for answer in (stub, minus, times):
+        with pytest.raises(NotYet):
+            check("p1t1_add", answer)
+    assert progress.of("p1t1_add") == progress.FRESH | {"tries": 2, "last": "wrong-result"}
+    check("p1t1_add", right)
+    assert "Solved, after 3 tries." in capsys.readouterr().out
+    with pytest.raises(NotYet):
+        check("p1t1_add", minus)
+    entry = progress.of("p1t1_add")
+    assert entry["solved"] and entry["tries"] == 4
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"exercises": 3}', '{"exercises": {"a": 1}}', "\x00", '{"version": 1}']
+)
+def test_a_broken_progress_file_costs_the_notes_only(adding, content):
+    progress.path().parent.mkdir(parents=True, exist_ok=True)
+    progress.path().write_text(content)
+    assert progress.of("p1t1_add") == progress.FRESH
+    check("p1t1_add", right)
+    assert progress.of("p1t1_add")["solved"]
+    kept = progress.path().with_suffix(".broken.json")
+    assert kept.read_text() == content
+
+
+def test_strange_entries_are_left_out(adding):
+    progress.path().parent.mkdir(parents=True, exist_ok=True)
+    progress.path().write_text('{"exercises": {"p1t1_add": {"tries": "many", "solved": true, "else": 1}}}')
+    assert progress.of("p1t1_add") == progress.FRESH | {"solved": True}
+
+
+def test_progress_that_cannot_be_written_is_told_and_remembered(adding, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("INFERENCE_LAB_OUTPUTS", str(tmp_path / "file" / "below"))
+    monkeypatch.setattr(progress, "_unwritten", {})
+    check("p1t1_add", right)
+    check("p1t1_add", right)
+    assert capsys.readouterr().err.count("cannot be noted") == 1
+    assert progress.of("p1t1_add")["tries"] == 2
+
+
+def test_the_courses_own_solution_solves_nothing(adding, monkeypatch):
+    monkeypatch.setattr(progress, "is_demonstration", lambda: True)
+    check("p1t1_add", right)
+    assert progress.of("p1t1_add") == progress.FRESH
+
+
+def test_demonstrations(monkeypatch, tmp_path):
+    assert not progress.is_demonstration()
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__file__", str(ROOT / "exercises" / "phase1" / "e1_pairs.py"), raising=False)
+    assert progress.is_demonstration()
+    monkeypatch.setattr(main, "__file__", str(tmp_path / "mine.py"))
+    assert not progress.is_demonstration()
+
+
+# ------------------------------------------------------------------ in a script
+
+
+def test_a_script_shows_the_box_and_no_traceback(tmp_path):
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "from exercises import registry\nfrom exercises.grading import *\n"
+        "def grade(f):\n    expect_equal(guard(f, 1), 2, 'f(1)')\n"
+        "e = Exercise('p1t1', 1, 'One more', ('f',), grade, ('', '', ''))\n"
+        "registry.find = lambda name: e\n"
+        "check('p1t1', lambda x: x)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert done.returncode == 1 and done.stderr == ""
+    assert "✗ Not yet · One more" in done.stdout
+
+
+def test_the_exceptions_show_no_traceback_in_jupyter():
+    assert NotYet("mask-off-by-one", "Long story")._render_traceback_() == ["not yet: mask-off-by-one"]
+    assert NotAttempted("x")._render_traceback_(NotAttempted, None, None) == ["not attempted"]
