@@ -1,0 +1,93 @@
+# %% [markdown]
+# # 1.2 From a word to its tokens
+#
+# Training gave us a list of tokens in the order in which they were learned. The place of a token in that list is its
+# **rank**, and here also its id. Encoding a word replays the training:
+#
+# 1. Start with single bytes.
+# 2. Of all neighbours whose joined bytes are a token, take those with the **lowest rank**, the one learned first.
+#    If they occur several times, take the leftmost. Join them.
+# 3. Again, until no two neighbours can be joined.
+#
+# Not the longest token, and not the first that fits: the one that was learned first.
+#
+# By hand. The ranks: `a 0, b 1, c 2, bc 3, ab 4, abb 5`.
+#
+# - `abc` starts as `a b c`. Two joins are possible: `ab` (rank 4) and `bc` (rank 3). The lower rank wins: `a bc`. The two
+#   joined would be `abc`, which is no token. So the result is `[0, 3]`.
+# - `abb` starts as `a b b`. Only `ab` can be joined: `ab b`. Now these two can be: `abb`. Result: `[5]`.
+# - `abbc`: again `bc` comes first: `a b bc`, then `ab bc`: `[4, 3]`. The longest token, `abb`, is never reached.
+#
+# Single bytes have ids as well, and they need not be the byte's own value. In GPT-2's table "!" (byte 33) has id 0.
+#
+# Words here are `bytes`. `word[0]` is a number then; `word[0:1]` is the first byte as `bytes`, which can be looked up in the
+# table and joined with `+`.
+# %%
+from exercises.grading import check, hint
+
+
+# %% tags=["answer"]
+def encode(word: bytes, ranks: dict[bytes, int]) -> list[int]:
+    """The ids of a word's tokens.
+
+    Args:
+        word: the bytes of one word.
+        ranks: bytes of each token -> its rank, which is its id. All single bytes are in it.
+    """
+    # BEGIN SOLUTION
+    parts = [word[i : i + 1] for i in range(len(word))]
+    while True:
+        joins = [(ranks[a + b], i) for i, (a, b) in enumerate(zip(parts, parts[1:])) if a + b in ranks]
+        if not joins:
+            return [ranks[part] for part in parts]
+        _, i = min(joins)
+        parts[i : i + 2] = [parts[i] + parts[i + 1]]
+    # END SOLUTION
+
+
+# %% tags=["check"]
+check("p1e2_encode", encode)
+# %% [markdown]
+# Stuck? `hint("p1e2_encode")`.
+#
+# ## Into the engine
+#
+# Now the engine's own tokenizer encodes with your function: it cuts the text into words as GPT-2 does, and each word goes
+# through your `encode`. Ids and story must be the same as before. Look at the speed, too. The course keeps the possible joins
+# in a heap, from which the lowest rank is taken at once. For words of a few letters that gains nothing. For one "word" of
+# 100,000 letters, which a user may well send, looking at all pairs after every join would take minutes.
+# %% tags=["engine"]
+from unittest.mock import patch
+
+from exercises.phase1.side_by_side import passed, speed, timed
+from phase1_tokens_embeddings.tokenizer import BPETokenizer
+from phase2_attention_kvcache.sampling import SamplingParams
+from phase4_scheduler.continuous_batching import LLMEngine
+
+passed("p1e2_encode", encode)
+engine = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", max_num_seqs=2, max_model_len=128)
+prompt = "Once upon a time there was an unbelievable little goat who"
+
+
+def story():
+    """Words that were encoded before are remembered: forget them, then ask."""
+    engine.tokenizer._word_cache.clear()
+    return engine.generate([prompt], SamplingParams(temperature=0, max_tokens=24))[0]
+
+
+def encode_a_lot():
+    engine.tokenizer._word_cache.clear()
+    return engine.tokenizer.encode(" ".join(f"unbelievable{n} little{n} woodcutters{n}" for n in range(300)))
+
+
+course, (many, course_seconds) = story(), timed(encode_a_lot)
+with patch.object(BPETokenizer, "_encode_word", lambda self, word: encode(word, self.id_of_bytes)):
+    mine, (my_many, my_seconds) = story(), timed(encode_a_lot)
+
+assert mine.prompt_token_ids == course.prompt_token_ids and my_many == many, (
+    "the course's tokenizer gives other ids"
+)
+assert mine.token_ids == course.token_ids
+print(f"{len(mine.prompt_token_ids)} tokens, the same as the course's. The story goes on:")
+print(prompt + mine.text)
+print(speed(my_seconds, course_seconds))

@@ -1,0 +1,111 @@
+# %% [markdown]
+# # 1.4 Where in the file is that tensor?
+#
+# A safetensors file is as plain as a file of numbers can be:
+#
+# | bytes | what |
+# |---|---|
+# | 8 | N, the length of the header: a whole number without sign, 64 bits, little-endian (lowest byte first) |
+# | N | the header, JSON |
+# | the rest | the numbers of all tensors |
+#
+# The header names each tensor with its number format, its shape and two offsets, first byte and the byte after the
+# last. The offsets **count from the end of the header**, not from the beginning of the file:
+#
+#     {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "__metadata__": {"format": "pt"}}
+#
+# One entry is no tensor: `__metadata__` holds free text of whoever wrote the file. It may be missing.
+#
+# By hand: if the header above takes 95 bytes, the data begins at byte 8 + 95 = 103, and tensor `a` lies in the bytes
+# 103 to 111 of the file. So `read_header` gives `{"a": ("F32", [2], 103, 111)}`.
+#
+# A file from the net comes from a stranger. Raise a `ValueError` if the file is too short for its 8 bytes or for the header
+# that they announce, if a tensor ends behind the end of the file, or if it begins below 0 or after its own end. Check
+# *before* you believe.
+# %%
+import json
+import struct
+
+from exercises.grading import check, hint
+
+
+# %% tags=["answer"]
+def read_header(data: bytes) -> dict[str, tuple[str, list[int], int, int]]:
+    """What a safetensors file holds.
+
+    Args:
+        data: the bytes of the whole file.
+
+    Returns:
+        name -> (number format, shape, first byte in the file, byte after the last in the file).
+
+    Raises:
+        ValueError: the header, or a tensor, does not fit into the file.
+    """
+    # BEGIN SOLUTION
+    if len(data) < 8:
+        raise ValueError(f"{len(data)} bytes: too short for a safetensors file")
+    (length,) = struct.unpack("<Q", data[:8])
+    start = 8 + length
+    if start > len(data):
+        raise ValueError(f"the header should take {length} bytes, the file has {len(data)}")
+    tensors = {}
+    for name, entry in json.loads(data[8:start]).items():
+        if name == "__metadata__":
+            continue
+        first, end = entry["data_offsets"]
+        if not 0 <= first <= end <= len(data) - start:
+            raise ValueError(f"tensor {name} lies outside the file")
+        tensors[name] = (entry["dtype"], entry["shape"], start + first, start + end)
+    return tensors
+    # END SOLUTION
+
+
+# %% tags=["check"]
+check("p1e4_header", read_header)
+# %% [markdown]
+# Stuck? `hint("p1e4_header")`.
+#
+# ## Into the engine
+#
+# That is enough to load a model. Each tensor of `tales` is cut out of the file at the bytes that you found, and the engine
+# is built from these. It has to write what it writes with the course's own loader. (The time is that of loading and of one
+# short story. Both read the same bytes.)
+# %% tags=["engine"]
+from unittest.mock import patch
+
+import torch
+
+from exercises.phase1.side_by_side import passed, speed, timed
+from phase2_attention_kvcache import checkpoint
+from phase2_attention_kvcache.sampling import SamplingParams
+from phase4_scheduler.continuous_batching import LLMEngine
+
+passed("p1e4_header", read_header)
+FORMATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def your_tensors(folder):
+    """All tensors of a model folder, through your `read_header`."""
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    tensors = {}
+    for name, (dtype, shape, first, end) in read_header(bytes(data)).items():
+        tensor = torch.frombuffer(data[first:end], dtype=FORMATS[dtype]).view(shape)
+        tensors[name.removeprefix("transformer.")] = tensor
+    return tensors
+
+
+def story():
+    engine = LLMEngine.from_pretrained(
+        "tales", dtype="float32", device="cpu", max_num_seqs=1, max_model_len=128
+    )
+    return engine.generate("The king had three sons, and", SamplingParams(temperature=0, max_tokens=24))[0]
+
+
+course, course_seconds = timed(story)
+with patch.object(checkpoint, "read_tensors", your_tensors):
+    mine, my_seconds = timed(story)
+assert mine.token_ids == course.token_ids, "the model writes something else with your tensors"
+print("The same story from your tensors:")
+print(mine.prompt + mine.text)
+print(speed(my_seconds, course_seconds))

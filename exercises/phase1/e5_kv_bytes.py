@@ -1,0 +1,75 @@
+# %% [markdown]
+# # 1.5 How many users fit on the card?
+#
+# For each token of each user the engine keeps a **key** and a **value** in every layer: the KV cache. Its size per token
+# depends on the model alone:
+#
+#     bytes a token = 2 x layers x KV heads x head size x bytes a number
+#
+# What is left on the card beside the weights, divided by that and by the length of a user's text, is the number of users
+# who fit at the same time.
+#
+# The numbers stand in the model's `config.json`, with these names:
+#
+# | name | what |
+# |---|---|
+# | `num_hidden_layers` | layers |
+# | `num_attention_heads` | query heads |
+# | `num_key_value_heads` | heads that have keys and values. **May be missing**: then as many as query heads |
+# | `hidden_size` | width of the model |
+# | `head_dim` | numbers in a head. **May be missing**: then width / query heads |
+#
+# By hand, for Llama-3 8B (32 layers, 32 query heads, 8 KV heads, width 4096, 2 bytes a number): the head size is
+# 4096 / 32 = 128, and 2 x 32 x 8 x 128 x 2 = 131,072 bytes a token. A card with 24,000,000,000 bytes beside weights of
+# 16,060,522,496: 7,939,477,504 are left, and a user with 8,192 tokens takes 1,073,741,824. So 7 users fit.
+# An eighth would not: nobody wants a part of an answer.
+# %%
+from exercises.grading import check, hint
+
+
+# %% tags=["answer"]
+def kv_bytes(config: dict, bytes_per_number: int = 2) -> int:
+    """Bytes of KV cache for one token, from the fields of a config.json."""
+    # BEGIN SOLUTION
+    heads = config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    return 2 * config["num_hidden_layers"] * kv_heads * head_dim * bytes_per_number
+    # END SOLUTION
+
+
+def users_that_fit(card_bytes: int, weight_bytes: int, bytes_per_token: int, tokens_per_user: int) -> int:
+    """How many users fit at the same time: a whole number, 0 if not even the weights fit."""
+    # BEGIN SOLUTION
+    return max(0, card_bytes - weight_bytes) // (bytes_per_token * tokens_per_user)
+    # END SOLUTION
+
+
+# %% tags=["check"]
+check("p1e5_kv_bytes", kv_bytes, users_that_fit)
+# %% [markdown]
+# Stuck? `hint("p1e5_kv_bytes")`.
+#
+# ## Into the engine
+#
+# A formula is right if memory agrees with it. The engine below reserved its cache when it was made; nobody used your
+# formula for it. Is the tensor as large as you say? (Block 0 belongs to nobody, and it takes its bytes all the same.)
+# %% tags=["engine"]
+from exercises.phase1.side_by_side import passed
+from phase4_scheduler.continuous_batching import LLMEngine
+
+passed("p1e5_kv_bytes", kv_bytes, users_that_fit)
+engine = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", num_blocks=40, block_size=16)
+shape = engine.model.config
+config = {
+    "num_hidden_layers": shape.num_layers,
+    "num_attention_heads": shape.num_heads,
+    "hidden_size": shape.d_model,
+}
+cache = engine.runner.kv_cache.data
+expected = 40 * 16 * kv_bytes(config, bytes_per_number=4)
+assert cache.nbytes == expected, f"the engine reserved {cache.nbytes:,} bytes, your formula says {expected:,}"
+print(f"The engine reserved {cache.nbytes:,} bytes for 640 tokens, as you say.")
+for card in (24, 80):
+    users = users_that_fit(card * 10**9, 16_060_522_496, 131_072, 8_192)
+    print(f"Llama-3 8B on a card of {card} GB: {users} users with 8,192 tokens each.")

@@ -1,0 +1,131 @@
+"""Grader of encoding with ranks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import pairwise
+
+from exercises.phase1.judge import judge
+from phase1_tokens_embeddings.bpe import count_words, learn_merges
+
+
+@lru_cache
+def _tables() -> list[tuple[dict[bytes, int], list[bytes]]]:
+    """Rank tables with words to encode. Single bytes are shuffled: their ids are not their values."""
+    small = {b"a": 0, b"b": 1, b"c": 2, b"bc": 3, b"ab": 4, b"abb": 5}  # the notebook's
+    text = "low low lower lowest slow slower slowly flow flower banana bandana ananas aaaa aaaaaaa hahaha ha na nana"
+    merges = learn_merges(count_words([text * 3]), 60)
+    pieces = [bytes([b]) for b in range(256)]
+    for a, b in merges:
+        pieces.append(pieces[a] + pieces[b])
+    order = list(range(256))
+    random.Random(5).shuffle(order)
+    trained = {pieces[b]: rank for rank, b in enumerate(order)}
+    trained.update({piece: 256 + i for i, piece in enumerate(pieces[256:])})
+    rng = random.Random(2)
+    words = [w.encode() for w in text.split()] + [b"", b"a", b"aaaaa", b"lowlow", "é".encode(), b"nananana"]
+    words += [bytes(rng.choice(b"lowersnabh") for _ in range(rng.randrange(1, 14))) for _ in range(30)]
+    tables = [(small, [b"abc", b"abb", b"abbc", b"abbabc", b"aabcc", b"", b"c"]), (trained, words)]
+    for _ in range(4):  # a table in which much can be joined, so that the order decides
+        pieces = [b"a", b"b", b"c", b"d"]
+        while len(pieces) < 16:
+            piece = rng.choice(pieces) + rng.choice(pieces)
+            if piece not in pieces and len(piece) < 6:
+                pieces.append(piece)
+        random_words = [bytes(rng.choice(b"abcd") for _ in range(rng.randrange(2, 12))) for _ in range(15)]
+        tables.append(({piece: rank for rank, piece in enumerate(pieces)}, random_words))
+    return tables
+
+
+def _encode_by(choose: Callable, most: int = 10**9) -> Callable:
+    """Encode by joining what `choose(list of (rank, place))` picks, at most `most` times."""
+
+    def encode(word: bytes, ranks: dict[bytes, int]) -> list[int]:
+        parts = [word[i : i + 1] for i in range(len(word))]
+        for _ in range(most):
+            joins = [(ranks[a + b], i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in ranks]
+            if not joins:
+                break
+            _, i = choose(joins)
+            parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        return [ranks[part] for part in parts]
+
+    return encode
+
+
+def _longest_match(word: bytes, ranks: dict[bytes, int]) -> list[int]:
+    ids, i = [], 0
+    while i < len(word):
+        end = next(end for end in range(len(word), i, -1) if word[i:end] in ranks)
+        ids.append(ranks[word[i:end]])
+        i = end
+    return ids
+
+
+def _one_pass(word: bytes, ranks: dict[bytes, int]) -> list[int]:
+    parts, i = [word[i : i + 1] for i in range(len(word))], 0
+    while i + 1 < len(parts):
+        if parts[i] + parts[i + 1] in ranks:
+            parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        else:
+            i += 1
+    return [ranks[part] for part in parts]
+
+
+def _bytes_as_ids(word: bytes, ranks: dict[bytes, int]) -> list[int]:
+    names = {rank: piece for piece, rank in ranks.items()}
+    return [names[i][0] if len(names[i]) == 1 else i for i in _right_encode(word, ranks)]
+
+
+_right_encode = _encode_by(min)
+ENCODING = {
+    "encode-longest-first": (
+        _longest_match,
+        "You take the longest token that fits. BPE does not look at length: it replays the merges, lowest rank first.",
+    ),
+    "encode-leftmost-first": (
+        _encode_by(lambda joins: min(joins, key=lambda join: join[1])),
+        "You join the leftmost pair that can be joined. Look at all of them and take the one with the lowest rank.",
+    ),
+    "encode-one-pass": (
+        _one_pass,
+        "You go over the word once, joining what fits on the way. After every join all neighbours are candidates again.",
+    ),
+    "encode-highest-rank": (
+        _encode_by(lambda joins: max(joins, key=lambda join: (join[0], -join[1]))),
+        "You join the pair with the highest rank, the one learned last. The first learned comes first.",
+    ),
+    "encode-stops-after-one": (
+        _encode_by(min, most=1),
+        "You stop after the first join. Go on until no two neighbours can be joined.",
+    ),
+    "encode-no-joins": (
+        lambda word, ranks: [ranks[word[i : i + 1]] for i in range(len(word))],
+        "Nothing was joined: these are the single bytes.",
+    ),
+    "encode-rightmost-of-equals": (
+        _encode_by(lambda joins: min(joins, key=lambda join: (join[0], -join[1]))),
+        "When a pair occurs several times you take the last one. Take the leftmost, as training does.",
+    ),
+    "encode-bytes-are-not-ids": (
+        _bytes_as_ids,
+        "A single byte went out as its value. Its id is in the table, like that of every token.",
+    ),
+}
+
+
+def grade_encode(encode: Callable) -> None:
+    cases = [(word, ranks) for ranks, words in _tables() for word in words]
+    judge(
+        encode,
+        cases,
+        _right_encode,  # its ids are those of the course's apply_merges and of tiktoken: see the tests
+        ENCODING,
+        show=lambda word, ranks: (
+            f"encode({word!r}, {ranks})"
+            if len(ranks) < 8
+            else f"encode({word!r}, a table of {len(ranks)} ranks)"
+        ),
+    )

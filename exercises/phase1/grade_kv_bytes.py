@@ -1,0 +1,151 @@
+"""Grader of KV bytes a token, and of the users that fit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from exercises.grading import NotYet, guard
+from exercises.phase1.judge import judge
+from phase1_tokens_embeddings.memory_math import kv_bytes_per_token
+
+LLAMA3 = dict(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
+GPT2 = dict(num_hidden_layers=12, num_attention_heads=12, hidden_size=768)
+QWEN3 = dict(
+    num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8, hidden_size=1024, head_dim=128
+)
+LLAMA2 = dict(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=32, hidden_size=4096)
+
+
+def _kv(
+    config: dict, size: int, two: int = 2, layers: bool = True, query: bool = False, given: bool = True
+) -> int:
+    heads = config["num_attention_heads"]
+    kv_heads = heads if query else config.get("num_key_value_heads", heads)
+    head_dim = config["hidden_size"] // heads
+    if given:
+        head_dim = config.get("head_dim", head_dim)
+    return two * (config["num_hidden_layers"] if layers else 1) * kv_heads * head_dim * size
+
+
+def _width_over_kv_heads(config: dict, size: int) -> int:
+    heads = config.get("num_key_value_heads", config["num_attention_heads"])
+    head_dim = config.get("head_dim", config["hidden_size"] // heads)
+    return 2 * config["num_hidden_layers"] * heads * head_dim * size
+
+
+def _right_kv(config: dict, size: int) -> int:
+    heads = config["num_attention_heads"]
+    return kv_bytes_per_token(
+        config["num_hidden_layers"],
+        config.get("num_key_value_heads", heads),
+        config.get("head_dim", config["hidden_size"] // heads),
+        size,
+    )
+
+
+KV = {
+    "kv-only-one-of-two": (
+        lambda c, size: _kv(c, size, two=1),
+        "Half of it: each token keeps a key and a value.",
+    ),
+    "kv-query-heads": (
+        lambda c, size: _kv(c, size, query=True),
+        "You counted the query heads. Only KV heads are stored, and several query heads may share one of them.",
+    ),
+    "kv-one-layer": (
+        lambda c, size: _kv(c, size, layers=False),
+        "That is one layer. Every layer keeps keys and values of its own.",
+    ),
+    "kv-head-dim-ignored": (
+        lambda c, size: _kv(c, size, given=False),
+        "This config gives head_dim, and it is not width / heads. Use it where it is given.",
+    ),
+    "kv-width-over-kv-heads": (
+        _width_over_kv_heads,
+        "You divided the width by the KV heads. The size of a head is the width over the query heads.",
+    ),
+    "kv-always-two-bytes": (
+        lambda c, size: _right_kv(c, 2),
+        "The result does not change with the bytes a number takes.",
+    ),
+}
+KV_MISSING = (
+    "kv-heads-missing",
+    "This config has no num_key_value_heads, as older models have it. Then there are as many as query heads.",
+)
+USERS = {
+    "users-in-parts": (
+        lambda card, weights, token, n: (card - weights) / (token * n),
+        "A part of a user does not help anybody: the result is a whole number.",
+    ),
+    "users-rounded": (
+        lambda card, weights, token, n: max(0, round((card - weights) / (token * n))),
+        "You rounded to the nearest number. The last user would fit only in part: round down.",
+    ),
+    "users-rounded-up": (
+        lambda card, weights, token, n: max(0, -(-(card - weights) // (token * n))),
+        "You rounded up. The last user fits only in part: round down.",
+    ),
+    "users-weights-forgotten": (
+        lambda card, weights, token, n: card // (token * n),
+        "The weights are on the card as well. Take them off first.",
+    ),
+    "users-below-zero": (
+        (
+            lambda card, weights, token, n: (card - weights) // (token * n),
+            lambda card, weights, token, n: int((card - weights) / (token * n)),
+        ),
+        "Fewer than no users. If the weights do not fit, nobody does: 0.",
+    ),
+    "users-of-one-token": (
+        lambda card, weights, token, n: max(0, card - weights) // token,
+        "That is the number of tokens that fit. Each user has many.",
+    ),
+}
+
+
+def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
+    try:
+        guard(kv_bytes, dict(GPT2), 2, tried=f"kv_bytes({GPT2}, 2)")
+    except NotYet as no:
+        if no.diagnosis != "raises" or "num_key_value_heads" not in str(no) + str(getattr(no, "says", "")):
+            raise
+        raise NotYet(
+            diagnosis=KV_MISSING[0],
+            says=KV_MISSING[1],
+            tried=f"kv_bytes({GPT2}, 2)",
+            got="a KeyError",
+            expected=36_864,
+        ) from None
+    rng = random.Random(4)
+    cases = [(LLAMA3, 2), (GPT2, 2), (QWEN3, 2), (LLAMA2, 1), (LLAMA3, 4)]
+    for _ in range(10):
+        heads = rng.choice([4, 8, 16])
+        config = dict(
+            num_hidden_layers=rng.randrange(1, 50), num_attention_heads=heads, hidden_size=heads * 48
+        )
+        config["num_key_value_heads"] = heads // rng.choice([1, 2, 4])
+        cases.append((config, rng.choice([1, 2, 4])))
+    judge(kv_bytes, cases, _right_kv, KV, show=lambda config, size: f"kv_bytes({config}, {size})")
+
+    users = [
+        (24 * 10**9, 16_060_522_496, 131_072, 8_192),
+        (16 * 10**9, 16_060_522_496, 131_072, 8_192),
+        (10_000, 2_000, 10, 100),
+        (10_999, 2_000, 10, 100),
+        (100, 100, 10, 1),
+    ]
+    users += [
+        (rng.randrange(10**6), rng.randrange(10**6), rng.randrange(1, 9), rng.randrange(1, 999))
+        for _ in range(20)
+    ]
+    judge(
+        users_that_fit,
+        users,
+        lambda card, weights, token, n: max(0, card - weights) // (token * n),
+        USERS,
+        show=lambda *args: f"users_that_fit({', '.join(f'{a:,}' for a in args)})".replace(",", "_").replace(
+            "_ ", ", "
+        ),
+    )

@@ -1,0 +1,173 @@
+"""Grader of pair counting and merging."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+
+from exercises.grading import NotYet
+from exercises.phase1.judge import judge
+from phase1_tokens_embeddings.bpe import merge_pair
+
+
+def _pairs_not_overlapping(tokens: list[int]) -> dict:
+    counts: Counter = Counter()
+    i = 0
+    while i + 1 < len(tokens):
+        counts[tokens[i], tokens[i + 1]] += 1
+        i += 2 if tokens[i : i + 1] == tokens[i + 1 : i + 2] == tokens[i + 2 : i + 3] else 1
+    return dict(counts)
+
+
+COUNTING = {
+    "pairs-step-by-two": (
+        lambda t: dict(Counter(zip(t[::2], t[1::2]))),
+        "You look at tokens 1 and 2, then 3 and 4. Every neighbourhood counts: 1 and 2, 2 and 3, 3 and 4.",
+    ),
+    "pairs-last-missing": (
+        lambda t: dict(Counter(pairwise(t[:-1]))),
+        "The last pair of the list is missing. Look at where your loop ends.",
+    ),
+    "pairs-wrap-around": (
+        lambda t: dict(Counter((t[i - 1], t[i]) for i in range(len(t)))),
+        "There is a pair of the last token and the first. They are no neighbours. In Python index -1 is the last item.",
+    ),
+    "pairs-without-order": (
+        lambda t: dict(Counter(tuple(sorted(p)) for p in pairwise(t))),
+        "(1, 2) and (2, 1) are different pairs: a token that comes before another one is not the same as after it.",
+    ),
+    "pairs-overlap-left-out": (
+        _pairs_not_overlapping,
+        "In 7 7 7 the pair (7, 7) occurs twice: the middle one belongs to both. Only merging uses it up.",
+    ),
+    "pairs-counted-once": (
+        lambda t: dict.fromkeys(pairwise(t), 1),
+        "Every pair has the count 1. Add 1 each time you meet it, instead of starting anew.",
+    ),
+}
+
+
+def _merge_where(
+    tokens: list[int], pair: tuple[int, int], new_id: int, step: int, last: bool, most: int
+) -> list:
+    merged, i, done = [], 0, 0
+    while i < len(tokens) - (0 if last else 1):
+        if tuple(tokens[i : i + 2]) == pair and done < most:
+            merged.append(new_id)
+            i, done = i + step, done + 1
+        else:
+            merged.append(tokens[i])
+            i += 1
+    return merged
+
+
+def _merge_from_the_right(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+    return merge_pair(tokens[::-1], pair[::-1], new_id)[::-1]
+
+
+def _merge_either_order(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+    merged, i = [], 0
+    while i < len(tokens):
+        if tuple(tokens[i : i + 2]) in (pair, pair[::-1]):
+            merged.append(new_id)
+            i += 2
+        else:
+            merged.append(tokens[i])
+            i += 1
+    return merged
+
+
+def _merge_overlapping(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+    starts = {i for i, p in enumerate(pairwise(tokens)) if p == pair}
+    return [new_id if i in starts else t for i, t in enumerate(tokens) if i in starts or i - 1 not in starts]
+
+
+def _merge_as_text(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+    text = " ".join(map(str, tokens)).replace(" ".join(map(str, pair)), str(new_id))
+    return [int(number) for number in text.split()]
+
+
+MERGING = {
+    "merge-inside-numbers": (
+        _merge_as_text,
+        "Part of a number was replaced: written as text, the pair 1 2 also stands inside 11 2. Compare tokens, not their "
+        "digits.",
+    ),
+    "merge-keeps-the-second": (
+        lambda t, p, n: _merge_where(t, p, n, step=1, last=True, most=10**9),
+        "The second token of the pair is still there after the new one. A merge uses up two tokens.",
+    ),
+    "merge-overlaps": (
+        _merge_overlapping,
+        "In 7 7 7 the middle token was merged twice. Once it is part of a new token it is gone: go on behind it.",
+    ),
+    "merge-first-only": (
+        lambda t, p, n: _merge_where(t, p, n, step=2, last=True, most=1),
+        "Only the first occurrence was merged. All of them are to be replaced.",
+    ),
+    "merge-drops-the-last": (
+        lambda t, p, n: _merge_where(t, p, n, step=2, last=False, most=10**9),
+        "The last token is lost. It has no right neighbour, but it stays in the list.",
+    ),
+    "merge-from-the-right": (
+        _merge_from_the_right,
+        "Of three equal tokens the last two were merged. Merging goes from the left, or encoding and training differ.",
+    ),
+    "merge-in-any-order": (
+        _merge_either_order,
+        "The pair was merged the wrong way round as well: for (1, 2), tokens 2 1 must stay.",
+    ),
+}
+
+
+def grade_pairs(count_pairs: Callable, merge: Callable) -> None:
+    rng = random.Random(1)
+    lists = [[1, 2, 3, 1, 2], [7, 7, 7], [7, 7, 7, 7], [], [5], [4, 2], [2, 1, 1, 2]]
+    lists += [[rng.randrange(4) for _ in range(rng.randrange(2, 40))] for _ in range(20)]
+    judge(
+        count_pairs,
+        [(tokens,) for tokens in lists],
+        lambda tokens: dict(Counter(pairwise(tokens))),
+        COUNTING,
+        show=lambda tokens: f"count_pairs({tokens})",
+    )
+    cases = [
+        ([1, 2, 3, 1, 2], (1, 2), 9),
+        ([7, 7, 7], (7, 7), 9),
+        ([7, 7, 7, 7, 7], (7, 7), 9),
+        ([], (1, 2), 9),
+    ]
+    cases += [([5], (5, 5), 9), ([2, 1, 1, 2], (1, 2), 9), ([1, 2, 1], (2, 2), 9)]
+    cases += [([11, 2, 1, 2], (1, 2), 256), ([300, 301, 30, 1], (30, 1), 302)]
+    cases += [
+        ([rng.randrange(3) for _ in range(rng.randrange(30))], (rng.randrange(3), rng.randrange(3)), 9)
+        for _ in range(30)
+    ]
+    judge(
+        merge,
+        cases,
+        merge_pair,
+        MERGING,
+        show=lambda tokens, pair, new_id: f"merge({tokens}, {pair}, {new_id})",
+    )
+    tokens = [1, 2, 1, 2]
+    count_pairs(tokens)
+    if tokens != [1, 2, 1, 2]:
+        raise NotYet(
+            diagnosis="pairs-changes-its-input",
+            says="Counting has changed the list that was given. Whoever called you still needs it.",
+            tried="count_pairs(tokens), then a look at tokens",
+            got=tokens,
+            expected=[1, 2, 1, 2],
+        )
+    merge(tokens, (1, 2), 9)
+    if tokens != [1, 2, 1, 2]:
+        raise NotYet(
+            diagnosis="merge-changes-its-input",
+            says="The list that was given has changed. Whoever called you may still need it: build a new one.",
+            tried="merge(tokens, (1, 2), 9), then a look at tokens",
+            got=tokens,
+            expected=[1, 2, 1, 2],
+        )

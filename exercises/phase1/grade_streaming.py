@@ -1,0 +1,156 @@
+"""Grader of the streaming decoder."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from exercises.grading import NotYet, guard
+
+STREAMS = [  # (bytes of each token, name)
+    ([b"\xc3", b"\xa9", b"!"], "é! in tokens of one byte"),
+    ([b"caf", b"\xc3\xa9 ", b"cr", b"\xc3", b"\xa8me"], "café crème"),
+    ([b"\xf0", b"\x9f\x90", b"\x90", b" goat"], "a goat in three tokens"),
+    ([b"\xe2\x82", b"\xac5 \xe2", b"\x82\xac6"], "two euros, the second beginning where the first ends"),
+    ([b"plain ", b"", b"words"], "plain words, and an empty token"),
+]
+ODD_STREAMS = [
+    ([b"a\xff", b"b", b"cdefghij"], "FF, which is no character, in the middle"),
+    ([b"\xf0\x9f", b"x"], "half a goat, then an x"),
+    ([b"ok", b"\xe2\x82"], "ends with half a euro"),
+    ([b"\x90\x90", b"end"], "two bytes that never begin a character"),
+    ([b"\xe2", b"\x82", b"\xc3", b"\xa9"], "half a euro, then é"),
+]
+
+
+def _play(streamer_class: Callable, tokens: Sequence[bytes], tried: str) -> tuple[list[str], str]:
+    streamer = guard(streamer_class, tried="Streamer()")
+    shown = [guard(streamer.push, token, tried=f"{tried}: push({token!r})") for token in tokens]
+    rest = guard(streamer.finish, tried=f"{tried}: finish()")
+    for text in (*shown, rest):
+        if not isinstance(text, str):
+            raise NotYet(
+                diagnosis="stream-no-text",
+                says="push and finish return text, and '' when there is nothing to show yet.",
+                tried=tried,
+                got=text,
+                expected="a string",
+            )
+    return shown, rest
+
+
+def grade_streaming(streamer_class: Callable) -> None:
+    rng = random.Random(3)
+    streams = list(STREAMS)
+    for n in range(15):
+        data = "".join(rng.choice("aé€🐐ñ한 ") for _ in range(12)).encode()
+        cuts = [0, *sorted(rng.sample(range(1, len(data)), 6)), len(data)]
+        streams.append(([data[a:b] for a, b in pairwise(cuts)], f"random text {n}"))
+    for tokens, name in streams:
+        _grade_whole_characters(streamer_class, tokens, name)
+    _grade_two_at_once(streamer_class)
+    for tokens, name in ODD_STREAMS:
+        _grade_odd_bytes(streamer_class, tokens, name)
+
+
+def _grade_whole_characters(streamer_class: Callable, tokens: Sequence[bytes], name: str) -> None:
+    """A stream that is good UTF-8: after each token exactly the complete characters were shown."""
+    import codecs
+
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    expected = [decoder.decode(token) for token in tokens]
+    tried = f"{name}: push of {', '.join(map(repr, tokens))}"
+    shown, rest = _play(streamer_class, tokens, name)
+    if shown == expected and rest == "":
+        return
+
+    def no(diagnosis: str, says: str) -> NotYet:
+        return NotYet(
+            diagnosis=diagnosis, says=says, tried=tried, got=[*shown, rest], expected=[*expected, ""]
+        )
+
+    whole = "".join(expected)
+    if "\ufffd" in "".join(shown):
+        raise no(
+            "stream-half-characters",
+            "Half a character was shown as a �. Bytes that may be the beginning of a character have to wait.",
+        )
+    if shown == ["".join(expected[: i + 1]) for i in range(len(expected))]:
+        raise no("stream-shows-again", "What was shown before is shown again. Return only what is new.")
+    if shown == _all_or_nothing(tokens) and "".join(shown) + rest == whole:
+        raise no(
+            "stream-all-or-nothing",
+            "One character that is not complete held back the complete ones before it. Only its own bytes have to wait.",
+        )
+    if "".join(shown) + rest == whole:
+        raise no(
+            "stream-a-token-late",
+            "A complete character was held back. What is certain must be shown at once, or the user waits in vain.",
+        )
+    if "".join(shown) + rest == b"".join(tokens).decode() + whole or len("".join(shown) + rest) > len(whole):
+        raise no(
+            "stream-shows-again", "Something was shown twice. What has been shown must not wait any longer."
+        )
+    raise no(
+        "stream-loses-characters",
+        "Characters are missing. Bytes that cannot be shown yet must be kept for the next push, not thrown away.",
+    )
+
+
+def _all_or_nothing(tokens: Sequence[bytes]) -> list[str]:
+    """What is shown by one who waits until all that came can be decoded."""
+    waiting, shown = b"", []
+    for token in tokens:
+        waiting += token
+        try:
+            text, waiting = waiting.decode("utf-8"), b""
+        except UnicodeDecodeError:
+            text = ""
+        shown.append(text)
+    return shown
+
+
+def _grade_two_at_once(streamer_class: Callable) -> None:
+    """Two users: what waits for one must not turn up at the other."""
+    first, second = guard(streamer_class, tried="Streamer()"), guard(streamer_class, tried="Streamer()")
+    shown = [first.push(b"\xc3"), second.push(b"A"), first.push(b"\xa9"), second.push(b"B")]
+    if shown != ["", "A", "é", "B"]:
+        raise NotYet(
+            diagnosis="stream-users-share",
+            says="Two users got each other's bytes. What waits belongs to one Streamer: keep it in self, not in the class.",
+            tried="two streamers in turn: the first gets C3 and A9, the second gets A and B",
+            got=shown,
+            expected=["", "A", "é", "B"],
+        )
+
+
+def _grade_odd_bytes(streamer_class: Callable, tokens: Sequence[bytes], name: str) -> None:
+    """Bytes that are no characters. When exactly a � appears is left open, unless the text stands still."""
+    shown, rest = _play(streamer_class, tokens, name)
+    expected = b"".join(tokens).decode("utf-8", errors="replace")
+    tried, got = f"{name}: push of {', '.join(map(repr, tokens))}", "".join(shown) + rest
+
+    def no(diagnosis: str, says: str) -> NotYet:
+        return NotYet(diagnosis=diagnosis, says=says, tried=tried, got=[*shown, rest], expected=expected)
+
+    if got != expected:
+        if "".join(shown) + "\ufffd" == expected and rest == "":
+            raise no(
+                "stream-end-forgotten",
+                "Bytes still wait at the end, and finish returns nothing. They become a �.",
+            )
+        if got.replace("\ufffd", "") == expected.replace("\ufffd", ""):
+            raise no(
+                "stream-drops-odd-bytes",
+                "Bytes that are no character must show as �, as many as Python's errors='replace' gives. Yours differ.",
+            )
+        raise no(
+            "stream-odd-bytes",
+            "After bytes that are no character the text is not what decoding all of it gives.",
+        )
+    if name.startswith("FF") and "bcdefghi" not in "".join(shown):
+        raise no(
+            "stream-waits-for-ever",
+            "One byte that is no character holds up all that follows. It will never become one: show � and go on.",
+        )

@@ -1,0 +1,124 @@
+# %% [markdown]
+# # Debugging lab 2: a story with a gap
+#
+# **The symptom.** A small engine writes text with a KV cache. The first token of each answer is always right. The rest reads
+# like language, but it is another story than the one that the model tells without a cache, and often a worse one. With
+# very long prompts it stops with an error instead.
+#
+# This was a real bug, in tiny-llm, a course like this one: its pull request 46
+# (https://github.com/skyzh/tiny-llm/pull/46) has a log of it. Below is our own loop with the bug planted.
+#
+# What you need to know:
+#
+# - `step(tokens, first)` computes tokens on top of all computed before, and returns the likeliest next one. `first` is the
+#   **position** of the first of these tokens in the text, counted from 0. The others follow it.
+# - The cache hands out keys and values in the order in which they came. It does not know positions. But the model was trained
+#   with them: a token believes to stand where it is told.
+#
+# Run the next two cells, and look at the symptom first.
+# %%
+import torch
+
+from exercises.grading import check, hint
+from labkit.models import find_model
+from phase1_tokens_embeddings.tokenizer import BPETokenizer
+from phase2_attention_kvcache.caches import ContiguousKVCache
+from phase2_attention_kvcache.generation import generate_cached, generate_naive
+from phase2_attention_kvcache.transformer import Transformer
+
+
+def broken_generate(step, prompt_ids, max_new_tokens):
+    """With the bug. Copy it into your answer below, and repair it there."""
+    new, offset, answer = list(prompt_ids), 0, []
+    token = step(new, offset)
+    offset += len(new)
+    while True:
+        answer.append(token)
+        if len(answer) == max_new_tokens:
+            return answer
+        offset += len(new)
+        new = [token]
+        token = step(new, offset)
+
+
+# %%
+tokenizer, model = (
+    BPETokenizer.from_file(find_model("tales") / "tokenizer.json"),
+    Transformer.from_pretrained("tales"),
+)
+
+
+def new_step():
+    """A `step` of the embedded model with an empty cache."""
+    cache = ContiguousKVCache(model.config)
+
+    def step(tokens, first):
+        with torch.inference_mode():
+            hidden = model(torch.tensor(tokens), torch.arange(first, first + len(tokens)), cache)
+            return int(model.logits(hidden[-1:])[0].argmax())
+
+    return step
+
+
+prompt = tokenizer.encode("Once upon a time there was a poor woodcutter who lived in")
+print("without a cache: ", tokenizer.decode(generate_naive(model, prompt, 30).token_ids))
+print("the broken copy: ", tokenizer.decode(broken_generate(new_step(), prompt, 30)))
+try:
+    broken_generate(new_step(), (prompt * 100)[:600], 3)
+except ValueError as error:
+    print(f"600 tokens of prompt: {error}")
+# %% [markdown]
+# ## Find it, say what it is, repair it
+#
+# A good way: let `step` print `len(tokens)` and `first`, with a prompt of 6 tokens. Compare with what you expect.
+#
+# Two answers are asked for. `generate` is the repaired loop. And so that you do not repair by chance, `wrong_place` says
+# where the *broken* copy puts a token of the answer. By hand: the prompt has 6 tokens, positions 0 to 5. Token 0 of the
+# answer belongs at 6. Where did it go? And token 1?
+
+
+# %% tags=["answer"]
+def generate(step, prompt_ids, max_new_tokens):
+    """Write max_new_tokens tokens. The last of them is never computed: nobody asks what follows it."""
+    # BEGIN SOLUTION
+    new, offset, answer = list(prompt_ids), 0, []
+    while True:
+        token = step(new, offset)
+        offset += len(new)  # once for each step, and before `new` becomes another
+        answer.append(token)
+        if len(answer) == max_new_tokens:
+            return answer
+        new = [token]
+    # END SOLUTION
+
+
+def wrong_place(prompt_length: int, i: int) -> int:
+    """The position at which the broken copy computes token i of the answer (0 is the first)."""
+    # BEGIN SOLUTION
+    return 2 * prompt_length + i
+    # END SOLUTION
+
+
+# %% tags=["check"]
+check("p2d1_words_after_a_gap", generate, wrong_place)
+# %% [markdown]
+# Stuck? `hint("p2d1_words_after_a_gap")`.
+#
+# ## Into the engine
+#
+# Your loop drives the real model and its cache. It has to tell the same story as the course's loop, in about the same time,
+# and a long prompt must no longer fall off the end of the position table.
+# %% tags=["engine"]
+from exercises.phase1.side_by_side import passed, speed, timed
+
+passed("p2d1_words_after_a_gap", generate, wrong_place)
+mine, my_seconds = timed(lambda: generate(new_step(), prompt, 30))
+course, course_seconds = timed(lambda: generate_cached(model, prompt, 30))
+assert mine == course.token_ids, "your loop writes something else than the course's"
+long = (prompt * 100)[:600]
+assert generate(new_step(), long, 3) == generate_cached(model, long, 3).token_ids
+print("repaired:        ", tokenizer.decode(mine))
+print(speed(my_seconds, course_seconds))
+# %% [markdown]
+# Why did no test of the broken loop notice? A test with one new token passes. So does one that looks whether the text is
+# "fluent". The test that finds it compares, token for token, with a loop that has no cache. This course does so everywhere.

@@ -1,0 +1,72 @@
+# %% [markdown]
+# # 2.1 Who may look at whom?
+#
+# When a model writes, the tokens to come do not exist yet. So a token may look at itself and at everything before it,
+# never at what comes later. Who may look at whom is a table of yes and no: the **causal mask**. Row: the token that looks
+# (the query). Column: the token it looks at (the key).
+#
+# In an engine there are often fewer queries than keys. The keys of older tokens are remembered; only the **last N of M**
+# tokens are new and ask. By hand, for 2 queries and 5 keys: the queries are tokens 3 and 4 (counted from 0), so
+#
+# | | key 0 | 1 | 2 | 3 | 4 |
+# |---|---|---|---|---|---|
+# | query of token 3 | yes | yes | yes | yes | no |
+# | query of token 4 | yes | yes | yes | yes | yes |
+#
+# With a single query, as when the answer is written token by token (**decode**), the table is one row of yes. With as many
+# queries as keys, as for a prompt that is read in one go, it is a triangle.
+# %%
+import torch
+
+from exercises.grading import check, hint
+
+
+# %% tags=["answer"]
+def may_see(num_queries: int, num_keys: int) -> torch.Tensor:
+    """The causal mask for the last `num_queries` of `num_keys` tokens.
+
+    Returns:
+        [num_queries, num_keys] of bool, True where the query may look at the key.
+    """
+    # BEGIN SOLUTION
+    positions = torch.arange(num_keys - num_queries, num_keys)
+    return torch.arange(num_keys)[None, :] <= positions[:, None]
+    # END SOLUTION
+
+
+# %% tags=["check"]
+check("p2e1_causal_mask", may_see)
+# %% [markdown]
+# Stuck? `hint("p2e1_causal_mask")`.
+#
+# ## Into the engine
+#
+# The engine below reads long prompts in chunks of 8 tokens. From the second chunk on there are more keys than queries, and
+# in decode there is one query. All of that goes through your mask. (Making a table costs little beside the attention. The
+# course saves it in decode, where it would only say yes.)
+# %% tags=["engine"]
+import torch.nn.functional as F
+
+from exercises.phase1.side_by_side import passed, speed, timed
+from exercises.phase2.in_engine import YourAttention, tales, tokens_of
+
+passed("p2e1_causal_mask", may_see)
+tokenizer, model = tales()
+texts = ("Once upon a time there was a poor woodcutter who lived in", "The king")
+prompts = [tokenizer.encode(text) for text in texts]
+
+
+def attend(q, k, v):
+    """PyTorch's attention with your mask. q: [N, heads, head_dim]; k, v: [M, heads, head_dim]."""
+    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    mask = may_see(q.shape[1], k.shape[1])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(0, 1)
+
+
+course, course_seconds = timed(lambda: tokens_of(model, prompts))
+mine, my_seconds = timed(lambda: tokens_of(model, prompts, YourAttention(model.config, attend)))
+assert mine == course, "with your mask the model writes something else"
+print("Token for token the course's story:")
+for prompt, answer in zip(prompts, mine):
+    print("-", tokenizer.decode(prompt + answer))
+print(speed(my_seconds, course_seconds))

@@ -1,0 +1,79 @@
+# %% [markdown]
+# # 2.2 One head of attention
+#
+# A token asks a question (its query), each token it may see shows a label (its key) and carries a content (its value). The
+# token compares its query with all keys, turns the scores into shares that add up to 1, and takes the mixture of the
+# values in these shares:
+#
+#     out = softmax(q k^T / sqrt(d)) v        d: numbers in a vector
+#
+# Here q holds one query a row, k one key a row, v one value a row. k^T is k with rows and columns exchanged, so `q k^T` is a
+# table of scores: a row for each query, a column for each key.
+#
+# **Softmax** turns scores into shares: e to the power of each score, divided by the sum of these. A token that must not be
+# seen gets the score minus infinity *before* the softmax. Its share is then exactly 0, and the others add up to 1.
+#
+# By hand, with d = 1: query 1, keys 0 and ln 3 = 1.0986, values 10 and 20. The scores are 0 and 1.0986, e to their
+# power is 1 and 3, the shares are 1/4 and 3/4. So the result is 10/4 + 60/4 = 17.5. If the second token may not be
+# seen it is 10.
+#
+# Scores can be large. e to the power of 1,000 is more than a float can hold; `torch.softmax` takes care of that by first
+# subtracting the largest score. If you write your own, do the same.
+# %%
+import torch
+
+from exercises.grading import check, hint
+
+
+# %% tags=["answer"]
+def one_head(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Attention of one head.
+
+    Args:
+        q: [N, d]. k, v: [M, d].
+        mask: [N, M] of bool, True where the query may look at the key. Each query may look
+            at one key at least.
+
+    Returns:
+        [N, d].
+    """
+    # BEGIN SOLUTION
+    scores = q @ k.T / q.shape[-1] ** 0.5
+    shares = torch.softmax(scores.masked_fill(~mask, float("-inf")), dim=-1)
+    return shares @ v
+    # END SOLUTION
+
+
+# %% tags=["check"]
+check("p2e2_one_head", one_head)
+# %% [markdown]
+# Stuck? `hint("p2e2_one_head")`.
+#
+# ## Into the engine
+#
+# `tales` has 6 layers of 4 heads. Every one of them, for every token, now goes through your function. The course computes
+# all heads of a layer in one call, which saves starting many small operations. How much does that gain here?
+# %% tags=["engine"]
+from exercises.phase1.side_by_side import passed, speed, timed
+from exercises.phase2.in_engine import YourAttention, tales, tokens_of
+
+passed("p2e2_one_head", one_head)
+tokenizer, model = tales()
+texts = ("Once upon a time there was a poor woodcutter who lived in", "The king")
+prompts = [tokenizer.encode(text) for text in texts]
+
+
+def attend(q, k, v):
+    """All heads, one after the other. q: [N, heads, d]; k, v: [M, heads, d]."""
+    n, m = len(q), len(k)
+    mask = torch.ones(n, m, dtype=torch.bool).tril(diagonal=m - n)
+    return torch.stack([one_head(q[:, h], k[:, h], v[:, h], mask) for h in range(q.shape[1])], dim=1)
+
+
+course, course_seconds = timed(lambda: tokens_of(model, prompts))
+mine, my_seconds = timed(lambda: tokens_of(model, prompts, YourAttention(model.config, attend)))
+assert mine == course, "with your attention the model writes something else"
+print("Token for token the course's story:")
+for prompt, answer in zip(prompts, mine):
+    print("-", tokenizer.decode(prompt + answer))
+print(speed(my_seconds, course_seconds))

@@ -1,0 +1,68 @@
+# %% [markdown]
+# # 2.3 Several questions, one memory
+#
+# A layer has several heads, each an attention of its own, with queries, keys and values of its own. But keys and values take
+# memory for each token, in every head that has them. In **grouped-query attention** several query
+# heads share one KV head (a head of keys and values). Llama-3 8B has 32 query heads and 8 KV heads, so it remembers a
+# quarter.
+#
+# Query heads that stand side by side share. By hand, 4 query heads and 2 KV heads: heads 0 and 1 use KV head 0, heads 2 and
+# 3 use KV head 1. (The weights in a model's file are made for this order. In another order the same file gives nonsense.)
+#
+# Write attention for all heads. Each token of `q` is one of the last N of the M tokens, so it sees itself and all before
+# it. What one head does is given: `one_head` below.
+# %%
+import torch
+
+from exercises.grading import check, hint
+
+
+def one_head(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Causal attention of one head: q [N, d], k and v [M, d] -> [N, d]. The queries are the last N of M tokens."""
+    n, m = len(q), len(k)
+    future = torch.ones(n, m, dtype=torch.bool).triu(diagonal=m - n + 1)
+    scores = (q @ k.T / q.shape[-1] ** 0.5).masked_fill(future, float("-inf"))
+    return torch.softmax(scores, dim=-1) @ v
+
+
+# %% tags=["answer"]
+def grouped_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention in which several query heads share a KV head.
+
+    Args:
+        q: [N, num_heads, d]. k, v: [M, num_kv_heads, d]; num_heads is a multiple of num_kv_heads.
+
+    Returns:
+        [N, num_heads, d].
+    """
+    # BEGIN SOLUTION
+    num_heads, num_kv_heads = q.shape[1], k.shape[1]
+    group = num_heads // num_kv_heads
+    outputs = [one_head(q[:, h], k[:, h // group], v[:, h // group]) for h in range(num_heads)]
+    return torch.stack(outputs, dim=1)
+    # END SOLUTION
+
+
+# %% tags=["check"]
+check("p2e3_grouped", grouped_attention)
+# %% [markdown]
+# Stuck? `hint("p2e3_grouped")`.
+#
+# ## Into the engine
+#
+# `tales` is a GPT-2 and shares nothing. So this cell makes a small Llama with random weights: 8 query heads, 2 KV heads. What
+# it writes is noise, but with your attention it has to be the same noise. The course hands all heads to PyTorch at once; in
+# a model as small as this one, starting operations is most of the work, and a loop over heads shows.
+# %% tags=["engine"]
+from exercises.phase1.side_by_side import passed, speed, timed
+from exercises.phase2.in_engine import YourAttention, small_llama, tokens_of
+
+passed("p2e3_grouped", grouped_attention)
+model, prompts = small_llama(), [list(range(20, 45)), [7, 8, 9]]
+config = model.config
+course, course_seconds = timed(lambda: tokens_of(model, prompts))
+mine, my_seconds = timed(lambda: tokens_of(model, prompts, YourAttention(config, grouped_attention)))
+assert mine == course, "with your attention the model writes something else"
+print(f"{config.num_heads} query heads, {config.num_kv_heads} KV heads, and the course's tokens:")
+print(mine[0], mine[1], sep="\n")
+print(speed(my_seconds, course_seconds))

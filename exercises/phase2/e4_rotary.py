@@ -1,0 +1,86 @@
+# %% [markdown]
+# # 2.4 Turning vectors instead of numbering them
+#
+# Attention by itself does not know where a token stands. Llama tells it by **turning** queries and keys. Take two numbers
+# of a vector as a point in the plane and turn it by an angle that grows with the token's position. Two turned vectors then
+# differ by the *difference* of their angles, so a score depends on the distance of two tokens.
+#
+# A vector of d numbers has d/2 pairs. Number i goes with number i + d/2 (as in the files of Hugging Face; in the paper
+# neighbours are pairs). Pair i, counted from 0, turns by
+#
+#     angle = position x speed        speed = theta^(-2i / d)        theta: 10,000
+#
+# in radians (a full turn is 2 pi). So pair 0 turns by 1 from token to token, and the others ever more slowly. Turning a
+# point (a, b) gives
+#
+#     (a cos - b sin, b cos + a sin)
+#
+# By hand:
+#
+# - d = 2, position 1: the angle is 1, and (1, 0) becomes (cos 1, sin 1) = (0.54, 0.84). At position 0 nothing changes.
+# - d = 4, position 2: the speeds are 1 and 10,000^(-2/4) = 0.01, the angles 2 and 0.02. In (1, 1, 0, 0) the pairs are
+#   numbers 0 and 2, which are (1, 0), and numbers 1 and 3, also (1, 0). The first becomes (cos 2, sin 2), the second
+#   (cos 0.02, sin 0.02), each back to its places: (-0.42, 1.00, 0.91, 0.02).
+#
+# Mind the **positions**. A prompt may come in chunks, and a new token comes alone: the first token of a call is rarely at
+# position 0. And mind the number format: x may be in bfloat16, which cannot tell position 1,001 from 1,002. Compute
+# the angles in float32, and return the format of `x`.
+# %%
+import torch
+
+from exercises.grading import check, hint
+
+
+# %% tags=["answer"]
+def rotate(x: torch.Tensor, positions: torch.Tensor, theta: float = 10_000.0) -> torch.Tensor:
+    """Turn queries or keys by the angles of their positions.
+
+    Args:
+        x: [N, heads, d], d even.
+        positions: [N] whole numbers, where each token stands.
+
+    Returns:
+        [N, heads, d], in the number format of x.
+    """
+    # BEGIN SOLUTION
+    half = x.shape[-1] // 2
+    speeds = theta ** (-torch.arange(half, dtype=torch.float32) / half)
+    angles = positions.float()[:, None] * speeds  # [N, d/2]
+    cos, sin = angles.cos()[:, None, :], angles.sin()[:, None, :]  # the same for every head
+    a, b = x[..., :half].float(), x[..., half:].float()
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
+    # END SOLUTION
+
+
+# %% tags=["check"]
+check("p2e4_rotary", rotate)
+# %% [markdown]
+# Stuck? `hint("p2e4_rotary")`.
+#
+# ## Into the engine
+#
+# A small Llama with random weights runs in the engine, its prompts cut into chunks of 8 tokens. First with the course's
+# rotation, then with yours. The course computes the table of angles once, for all positions, and only looks up its rows;
+# yours computes sines and cosines at every step of every layer.
+# %% tags=["engine"]
+from unittest.mock import patch
+
+from exercises.phase1.side_by_side import passed, speed, timed
+from exercises.phase2.in_engine import small_llama, tokens_of
+from phase2_attention_kvcache import blocks
+
+passed("p2e4_rotary", rotate)
+prompts = [list(range(20, 45)), [7, 8, 9]]
+model = small_llama()
+course, course_seconds = timed(lambda: tokens_of(model, prompts))
+
+# The model looks up rows of two tables, by position, and hands them on to apply_rotary.
+# With positions in the tables, the positions arrive.
+model.cos = model.sin = torch.arange(model.config.max_context)
+theta = model.config.rope_theta
+with patch.object(blocks, "apply_rotary", lambda x, positions, _: rotate(x, positions, theta)):
+    mine, my_seconds = timed(lambda: tokens_of(model, prompts))
+assert mine == course, "with your rotation the model writes something else"
+print("The course's tokens:")
+print(mine[0], mine[1], sep="\n")
+print(speed(my_seconds, course_seconds))

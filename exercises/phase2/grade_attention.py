@@ -1,0 +1,295 @@
+"""Graders of one head and of grouped queries. The references count in float64, in plain loops."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from exercises.grading import NotYet, expect_equal, guard, same
+from exercises.phase1.judge import judge
+from exercises.phase2.grade_mask import right_mask
+
+# ---------------------------------------------------------------------- 2.2 one head
+
+
+def right_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """In plain loops and float64."""
+    queries, keys, values = q.double().tolist(), k.double().tolist(), v.double().tolist()
+    out = []
+    for query, sees in zip(queries, mask.tolist()):
+        scores = [
+            sum(a * b for a, b in zip(query, key)) / math.sqrt(len(query)) if yes else -math.inf
+            for key, yes in zip(keys, sees)
+        ]
+        weights = [math.exp(score - max(scores)) for score in scores]
+        out.append([sum(w * x for w, x in zip(weights, column)) / sum(weights) for column in zip(*values)])
+    return torch.tensor(out, dtype=torch.float64).to(q.dtype)
+
+
+def head_with(
+    scale: Callable[[Tensor, Tensor], float] = lambda q, k: q.shape[-1] ** -0.5,
+    dim: int = -1,
+    mask_how: str = "before",
+) -> Callable:
+    """One head with a detail changed."""
+
+    def head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        scores = (q.double() @ k.double().T) * scale(q, k)
+        if mask_how == "inverted":
+            mask = ~mask
+        if mask_how == "zero score":
+            scores = scores * mask
+        elif mask_how in ("before", "inverted"):
+            scores = scores.masked_fill(~mask, -math.inf)
+        shares = scores.softmax(dim)
+        if mask_how == "after":
+            shares = shares * mask
+        return (shares @ v.double()).to(q.dtype)
+
+    return head
+
+
+def _no_softmax(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return (((q @ k.T) * q.shape[-1] ** -0.5) * mask) @ v
+
+
+def _own_mask(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return right_head(q, k, v, right_mask(len(q), len(k)))
+
+
+def _own_mask_top_left(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """As PyTorch's attention does it with is_causal=True."""
+    return right_head(q, k, v, torch.ones(len(q), len(k), dtype=torch.bool).tril())
+
+
+HEADS = {
+    "head-not-scaled": (
+        head_with(scale=lambda q, k: 1.0),
+        "The scores are not divided by sqrt(d). Long vectors then have large scores, and one token takes everything.",
+    ),
+    "head-divided-by-d": (
+        head_with(scale=lambda q, k: 1 / q.shape[-1]),
+        "The scores are divided by d. It is the square root of d.",
+    ),
+    "head-scaled-by-tokens": (
+        (head_with(scale=lambda q, k: k.shape[0] ** -0.5), head_with(scale=lambda q, k: q.shape[0] ** -0.5)),
+        "The scores are divided by the root of the number of tokens. d is the length of a vector.",
+    ),
+    "head-multiplied": (
+        head_with(scale=lambda q, k: q.shape[-1] ** 0.5),
+        "The scores are multiplied by sqrt(d) instead of divided.",
+    ),
+    "head-softmax-over-queries": (
+        head_with(dim=0),
+        "The shares of one key add up to 1 over all queries. Each query shares out 1 among its keys: a row, not a column.",
+    ),
+    "head-masked-after-softmax": (
+        head_with(mask_how="after"),
+        "The mask came after the softmax: the shares of a row no longer add up to 1. Set scores to minus infinity before.",
+    ),
+    "head-masked-with-zero": (
+        head_with(mask_how="zero score"),
+        "A masked score became 0, and e to the power of 0 is 1: such a token gets a share. It takes minus infinity.",
+    ),
+    "head-no-mask": (
+        head_with(mask_how="none"),
+        "The mask is not used: tokens see the future.",
+    ),
+    "head-mask-inverted": (
+        head_with(mask_how="inverted"),
+        "The mask is used the wrong way round: True says that the query may look.",
+    ),
+    "head-own-mask": (
+        (_own_mask, _own_mask_top_left),
+        "The mask that was given is not used: you made a causal one. It may be another one.",
+    ),
+    "head-no-softmax": (
+        _no_softmax,
+        "There is no softmax: the scores themselves were taken for shares.",
+    ),
+}
+OVERFLOW = (
+    "head-overflows",
+    "With large scores the result is not a number: e to such a power is more than a float holds. Subtract the largest "
+    "score of a row first, or let torch.softmax do it.",
+)
+
+
+MASKED_TOO_HIGH = (
+    "head-masked-not-low-enough",
+    "Where all scores are very low, what you put in place of masked ones is the largest, and they get the shares. Only minus "
+    "infinity is below every score.",
+)
+CHANGES = "The {} that you were given have changed. In an engine these are the cache, and the next token needs them as they were."
+
+
+def grade_head(one_head: Callable) -> None:
+    random = torch.Generator().manual_seed(1)
+    ln3 = math.log(3)
+    cases = [
+        (
+            torch.tensor([[1.0], [1.0]]),
+            torch.tensor([[0.0], [ln3]]),
+            torch.tensor([[10.0], [20.0]]),
+            torch.tensor([[True, False], [True, True]]),
+        )
+    ]
+    for n, m, d in ((3, 3, 4), (2, 5, 8), (1, 6, 16), (5, 5, 2), (4, 9, 64)):
+        q, k, v = (torch.randn(rows, d, generator=random) for rows in (n, m, m))
+        cases.append((q, k, v, right_mask(n, m)))
+    cases.append((cases[1][0], cases[1][1], cases[1][2], torch.eye(3, dtype=torch.bool)))
+    show = lambda q, k, v, mask: (  # noqa: E731
+        f"one_head with q {list(q.shape)}, k and v {list(k.shape)}"
+        if q.numel() > 4
+        else f"one_head(q {q.tolist()}, k {k.tolist()}, v {v.tolist()}, mask {mask.tolist()})"
+    )
+    judge(one_head, cases, right_head, HEADS, show=show)
+
+    _grade_large_scores(one_head)
+    q, k, v, mask = cases[2]
+    expect_untouched(one_head, "head-changes-its-input", (q, k, v, mask), {"keys": 1, "values": 2, "mask": 3})
+
+
+def _grade_large_scores(one_head: Callable) -> None:
+    """Scores of 7,200 in one row and of -28,800 in another: e to such powers is infinite, or 0."""
+    q = torch.tensor([[60.0] * 4, [-240.0] * 4])
+    k = torch.tensor([[60.0] * 4, [59.0] * 4, [61.0] * 4])
+    v = torch.tensor([[1.0, 2, 3, 4], [5.0, 6, 7, 8], [9.0, 10, 11, 12]])
+    mask = torch.tensor([[True, False, False], [True, True, False]])
+    want, tried = right_head(q, k, v, mask), "one_head with scores of 7,200 and of -28,800"
+    got = guard(one_head, q.clone(), k.clone(), v.clone(), mask.clone(), tried=tried)
+    if same(got, want, 1e-4):
+        return
+    if not torch.isfinite(got).all():
+        raise NotYet(*OVERFLOW, tried, got, want)
+    if same(got[0], want[0], 1e-4):
+        raise NotYet(*MASKED_TOO_HIGH, tried, got, want)
+    expect_equal(got, want, tried, tolerance=1e-4)
+
+
+def expect_untouched(answer: Callable, diagnosis: str, args: tuple, watched: dict[str, int]) -> None:
+    """Raise NotYet if the answer changes an argument that others still need. `watched`: what it is -> which argument."""
+    given = copy.deepcopy(args)
+    guard(answer, *given, tried="a call, then a look at what was given")
+    for name, place in watched.items():
+        if not torch.equal(given[place], args[place]):
+            raise NotYet(
+                diagnosis,
+                CHANGES.format(name),
+                f"a call, then a look at the {name}",
+                given[place],
+                args[place],
+            )
+
+
+# ---------------------------------------------------------------------- 2.3 grouped queries
+
+
+def grouped_by(
+    kv_head: Callable[[int, int, int], int], sees: Callable[[int, int], Tensor] = right_mask
+) -> Callable:
+    """Attention of all heads where query head h uses KV head `kv_head(h, heads, kv_heads)`."""
+
+    def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads, kv_heads = q.shape[1], k.shape[1]
+        mask = sees(len(q), len(k))
+        return torch.stack(
+            [
+                right_head(q[:, h], k[:, (g := kv_head(h, heads, kv_heads))], v[:, g], mask)
+                for h in range(heads)
+            ],
+            dim=1,
+        )
+
+    return grouped
+
+
+def _neighbours_share(h: int, heads: int, kv_heads: int) -> int:
+    return h // (heads // kv_heads)
+
+
+right_grouped = grouped_by(_neighbours_share)
+
+
+def _averaged(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    kv_heads = k.shape[1]
+    grouped = q.view(len(q), kv_heads, -1, q.shape[-1]).mean(2)
+    return right_grouped(grouped, k, v)
+
+
+GROUPS = {
+    "group-repeat-not-interleave": (
+        grouped_by(lambda h, heads, kv_heads: h % kv_heads),
+        "KV heads are dealt out in turn: 0, 1, 0, 1. Neighbours share: 0, 0, 1, 1. (`repeat` copies the whole row of heads, "
+        "`repeat_interleave` each head.)",
+    ),
+    "group-mask-top-left": (
+        grouped_by(_neighbours_share, lambda n, m: torch.ones(n, m, dtype=torch.bool).tril()),
+        "The first query was taken for token 0, and the last N of M tokens ask. (`is_causal=True` of PyTorch's attention means "
+        "just that, where there are more keys than queries.)",
+    ),
+    "group-no-mask": (
+        grouped_by(_neighbours_share, lambda n, m: torch.ones(n, m, dtype=torch.bool)),
+        "The sharing is right, but tokens see those after them.",
+    ),
+    "group-always-two": (
+        grouped_by(lambda h, heads, kv_heads: h // 2),
+        "Two query heads share a KV head in the example. In other models it is another number: work it out from the shapes.",
+    ),
+    "group-only-the-first": (
+        grouped_by(lambda h, heads, kv_heads: 0),
+        "All query heads use KV head 0.",
+    ),
+    "group-divided-by-kv-heads": (
+        grouped_by(lambda h, heads, kv_heads: h // kv_heads),
+        "You divided by the number of KV heads. Divide by how many query heads share one.",
+    ),
+    "group-backwards": (
+        grouped_by(lambda h, heads, kv_heads: kv_heads - 1 - h // (heads // kv_heads)),
+        "The KV heads are taken in the wrong order, the last one first.",
+    ),
+    "group-no-sharing": (
+        grouped_by(lambda h, heads, kv_heads: min(h, kv_heads - 1)),
+        "Query head 1 uses KV head 1, as if every head had its own. Heads that stand side by side share.",
+    ),
+    "group-heads-stacked-first": (
+        lambda q, k, v: right_grouped(q, k, v).transpose(0, 1).contiguous(),
+        "The result has heads first, then tokens. Each token's heads belong together: [N, num_heads, d].",
+    ),
+    "group-heads-mixed-up": (
+        lambda q, k, v: right_grouped(q, k, v).transpose(0, 1).reshape(q.shape),
+        "The shape is right, but numbers of different tokens got mixed: [heads, N, d] was read as [N, heads, d]. Exchange "
+        "the dimensions instead of reshaping.",
+    ),
+    "group-queries-averaged": (
+        _averaged,
+        "Only as many heads came out as there are KV heads. Queries are not shared: each query head has a result of its own.",
+    ),
+}
+
+
+def grade_grouped(grouped_attention: Callable) -> None:
+    random = torch.Generator().manual_seed(2)
+    cases = []
+    for n, m, heads, kv_heads, d in (
+        (3, 3, 4, 2, 4),
+        (2, 5, 8, 2, 4),
+        (1, 4, 6, 3, 8),
+        (4, 4, 3, 3, 2),
+        (3, 6, 4, 1, 4),
+    ):
+        q = torch.randn(n, heads, d, generator=random)
+        k, v = (torch.randn(m, kv_heads, d, generator=random) for _ in range(2))
+        cases.append((q, k, v))
+    judge(
+        grouped_attention,
+        cases,
+        right_grouped,
+        GROUPS,
+        show=lambda q, k, v: f"grouped_attention with q {list(q.shape)}, k and v {list(k.shape)}",
+    )
+    expect_untouched(grouped_attention, "group-changes-its-input", cases[1], {"keys": 1, "values": 2})

@@ -1,0 +1,288 @@
+"""Grader of the cache: what was appended must come back, layer by layer, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from exercises.grading import NotYet, expect_equal, guard, same
+
+
+class RightCache:
+    """What a cache holds, in lists: no places, no room, nothing to overwrite."""
+
+    def __init__(self, num_layers: int, room: int) -> None:
+        self.room = room
+        self.keys: list[list[Tensor]] = [[] for _ in range(num_layers)]
+        self.values: list[list[Tensor]] = [[] for _ in range(num_layers)]
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        if len(self.keys[layer]) + len(k) > self.room:
+            raise ValueError("full")
+        self.keys[layer] += k.clone().unbind(0)
+        self.values[layer] += v.clone().unbind(0)
+        return torch.stack(self.keys[layer]), torch.stack(self.values[layer])
+
+
+# A step: how many new tokens; every layer gets them, one after the other.
+RUNS = {
+    "a prompt of 3 tokens, one layer": (1, 8, [3]),
+    "a prompt of 3 tokens, then one more, one layer": (1, 8, [3, 1]),
+    "a prompt of 3 tokens, two layers": (2, 8, [3]),
+    "a prompt of 3 tokens, then two more, three layers": (3, 8, [3, 1, 1]),
+    "chunks of 4, 4 and 2 tokens, filling the room to the last place": (2, 10, [4, 4, 2]),
+}
+
+
+def _new(right: RightCache, layer: int, n: int) -> tuple[Tensor, Tensor]:
+    """The next tokens of a layer. Their numbers tell where they belong: the key of token 3 in layer 0 is 103, 103.01, ..."""
+    token = 100.0 * (layer + 1) + len(right.keys[layer]) + torch.arange(n)
+    k = token[:, None, None] + torch.tensor([[0.0, 0.01, 0.02, 0.03], [0.1, 0.11, 0.12, 0.13]])
+    return k, -k
+
+
+def _brief(pair: Any) -> Any:
+    """Keys and values by the first number of each token, which is enough to see who stands where."""
+    try:
+        keys, values = (tensor[:, 0, 0].tolist() for tensor in pair)
+    except Exception:
+        return pair
+    rows = (", ".join(f"{number:g}" for number in numbers) for numbers in (keys, values))
+    text = "keys    {}\nvalues  {}".format(*rows)
+    return text + "\n(nan: nobody has written there)" if "nan" in text else text
+
+
+def _pair(got: Any) -> Any:
+    """Keys and values in one tensor are as good as two: whoever takes them apart gets the same."""
+    return tuple(got) if isinstance(got, Tensor) and got.ndim == 4 and len(got) == 2 else got
+
+
+def grade_cache(cache_class: Callable) -> None:
+    with _empty_is_nan():
+        for name, (layers, room, steps) in RUNS.items():
+            _grade_run(cache_class, name, layers, room, steps)
+        _grade_full(cache_class)
+        _grade_own_memory(cache_class)
+
+
+@contextlib.contextmanager
+def _empty_is_nan() -> Iterator[None]:
+    """Memory that nobody has written holds what was there before: by chance the right numbers. Make it NaN."""
+    plain = torch.empty
+
+    def empty(*size: Any, **how: Any) -> Tensor:
+        out = plain(*size, **how)
+        return out.fill_(torch.nan) if out.is_floating_point() else out
+
+    torch.empty = empty
+    try:
+        yield
+    finally:
+        torch.empty = plain
+
+
+def _grade_run(cache_class: Callable, name: str, layers: int, room: int, steps: Sequence[int]) -> None:
+    cache, right = guard(cache_class, layers, room, 2, 4, tried="Cache(...)"), RightCache(layers, room)
+    for number, n in enumerate(steps):
+        for layer in range(layers):
+            k, v = _new(right, layer, n)
+            tried = f"{name}: step {number + 1} of {len(steps)}, layer {layer}.\nBelow stands the first number of each token"
+            try:
+                got = _pair(guard(cache.append, layer, k.clone(), v.clone(), tried=tried))
+            except NotYet as no:
+                if no.diagnosis != "raises":
+                    raise
+                if number == 0 and layer:
+                    raise _one_counter(tried, str(no.says), n) from None
+                if "ValueError" in str(no.says):
+                    raise _full_too_early(tried, str(no.says), len(right.keys[layer]) + n, room) from None
+                raise
+            want = right.append(layer, k, v)
+            if not same(got, want):
+                _say_what_is_wrong(cache, right, got, want, layer, k, v, tried)
+
+
+def _full_too_early(tried: str, got: str, tokens: int, room: int) -> NotYet:
+    says = (
+        "The last place was refused. A room for 10 tokens holds 10 of them."
+        if tokens == room
+        else "There is room, and your ValueError says that there is none. What do you compare the new length with?"
+    )
+    return NotYet("cache-full-too-early", says, tried, got, f"{tokens} tokens, with room for {room}")
+
+
+def _one_counter(tried: str, got: Any, expected: Any) -> NotYet:
+    return NotYet(
+        "cache-one-counter-for-all-layers",
+        "Layers seem to share one counter. All layers get the same tokens, one layer after the other, and each has places "
+        "of its own.",
+        tried,
+        got,
+        expected,
+    )
+
+
+def _say_what_is_wrong(
+    cache: Any,
+    right: RightCache,
+    got: Any,
+    want: tuple[Tensor, Tensor],
+    layer: int,
+    k: Tensor,
+    v: Tensor,
+    tried: str,
+) -> None:
+    """Raise NotYet with what fits best to keys and values that are not `want`."""
+
+    def no(diagnosis: str, says: str) -> NotYet:
+        return NotYet(diagnosis, says, tried, _brief(got), _brief(want))
+
+    if not (isinstance(got, (tuple, list)) and len(got) == 2 and all(isinstance(t, Tensor) for t in got)):
+        if got is None:
+            raise NotYet("returns-nothing", "None came back. Is a `return` missing?", tried, None, want)
+        says = "append returns two tensors, the keys and the values of all tokens so far."
+        raise NotYet("cache-wrong-type", says, tried, got, _brief(want))
+    keys, values = got
+    total, new = len(want[0]), len(k)
+    old = total - new
+    if same((values, keys), want):
+        raise no("cache-exchanged", "Keys and values are exchanged.")
+    if keys.shape[1:] != k.shape[1:]:
+        expect_equal(got, want, tried)  # the shapes say it
+    if old and same((keys, values), (k, v)):
+        if _length_of(cache, layer) == total:
+            raise no(
+                "cache-only-the-new",
+                "Only the new tokens come back. A token looks at all tokens before it, too.",
+            )
+        raise no(
+            "cache-length-not-updated",
+            "What was stored before is gone. Is the length of this layer updated after each call?",
+        )
+    if len(keys) == right.room != total:
+        raise no(
+            "cache-returns-its-room",
+            "The whole room comes back, with places that nobody has written yet. Softmax gives shares to whatever stands "
+            "there.",
+        )
+    if layer and len(keys) > total:
+        raise _one_counter(tried, _brief(got), _brief(want))
+    if old and same((keys, values), (want[0][:old], want[1][:old])):
+        raise no(
+            "cache-new-missing",
+            "The new tokens are missing in what comes back. A token looks at itself, too.",
+        )
+    if any(
+        same(keys[:old], torch.stack(other[:old]))
+        for other in right.keys
+        if old and other is not right.keys[layer]
+    ):
+        raise no(
+            "cache-layers-mixed",
+            "These keys belong to another layer. Each layer has places of its own, and only those.",
+        )
+    if len(keys) == total - 1 and same(keys, want[0][:-1]):
+        raise no(
+            "cache-last-missing",
+            "The last token is missing. In Python a slice ends before its second number.",
+        )
+    if old and len(keys) == total:
+        if same(torch.cat([keys[new:], keys[:new]]), want[0]):
+            raise no(
+                "cache-new-in-front", "The new tokens stand before the old ones. They belong behind them."
+            )
+        if same(keys[:new], k):
+            raise no(
+                "cache-overwrites",
+                "The new tokens were written over the oldest ones. They belong behind what is stored already.",
+            )
+        if same((keys[:old], values[:old]), (want[0][:old], want[1][:old])):
+            raise no(
+                "cache-new-in-the-wrong-place",
+                "The old tokens are right, the new ones are not where they belong.",
+            )
+    if len(keys) == total and same(keys, want[0]):
+        raise no("cache-values-wrong", "The keys are right, the values are not.")
+    if len(keys) == total and same(values, want[1]):
+        raise no("cache-keys-wrong", "The values are right, the keys are not.")
+    if old and len(keys) < total:
+        raise no(
+            "cache-length-not-updated", "Tokens are missing. Is the length updated, and by how many tokens?"
+        )
+    expect_equal(got, want, tried)
+
+
+def _length_of(cache: Any, layer: int) -> Any:
+    """What the cache itself notes as the length of a layer, if it does so as in the stub."""
+    try:
+        return cache.lengths[layer]
+    except Exception:
+        return None
+
+
+def _grade_full(cache_class: Callable) -> None:
+    cache, right = cache_class(1, 4, 2, 4), RightCache(1, 4)
+    k, v = _new(right, 0, 3)
+    cache.append(0, k, v)
+    right.append(0, k, v)
+    more_k, more_v = (x + 50 for x in _new(right, 0, 2))
+    tried = "room for 4 tokens, 3 are stored, 2 more arrive"
+    try:
+        got: Any = cache.append(0, more_k, more_v)
+    except ValueError:
+        pass
+    except Exception as error:
+        got = f"{type(error).__name__}: {error}"
+        raise NotYet(
+            "cache-full-unnoticed",
+            "The room is used up, and what came was not your ValueError. Ask for the room before you write.",
+            tried,
+            got,
+            "a ValueError",
+        ) from None
+    else:
+        raise NotYet(
+            "cache-full-unnoticed",
+            "The room is used up, and nobody was told: tokens got lost without a word.",
+            tried,
+            _brief(got),
+            "a ValueError",
+        )
+    k, v = _new(right, 0, 1)
+    want = right.append(0, k, v)
+    try:
+        got = _pair(guard(cache.append, 0, k, v, tried=tried))
+    except NotYet as no:
+        got = str(no.says)
+    if not same(got, want):
+        raise NotYet(
+            "cache-half-stored",
+            "After the call that failed the cache is not as it was before. Check first, then store.",
+            f"{tried}: a ValueError, as it should be. Then 1 token arrives",
+            _brief(got),
+            _brief(want),
+        )
+
+
+def _grade_own_memory(cache_class: Callable) -> None:
+    """The caller goes on using its tensors."""
+    cache, right = cache_class(1, 8, 2, 4), RightCache(1, 8)
+    k, v = _new(right, 0, 2)
+    right.append(0, k, v)
+    cache.append(0, k, v)
+    k.zero_()
+    v.zero_()
+    k, v = _new(right, 0, 1)
+    got, want = _pair(cache.append(0, k, v)), right.append(0, k, v)
+    if not same(got, want):
+        raise NotYet(
+            "cache-borrows-memory",
+            "The caller used its tensor for something else, and the cache changed with it. Copy the numbers into your own.",
+            "append of 2 tokens; the tensors given are then set to 0; append of 1 token",
+            _brief(got),
+            _brief(want),
+        )

@@ -1,0 +1,276 @@
+"""Graders of top-p and of the roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from exercises.phase1.judge import judge
+
+# ---------------------------------------------------------------------- 2.6 top-p
+
+
+def right_top_p(probs: Tensor, p: float) -> Tensor:
+    """Token by token, from the likeliest down, in float64."""
+    ranked = sorted(((value, token) for token, value in enumerate(probs.double().tolist())), reverse=True)
+    kept, total = [0.0] * len(ranked), 0.0
+    for value, token in ranked:
+        if total >= p:
+            break
+        kept[token] = value
+        total += value
+    return torch.tensor([value / total for value in kept], dtype=torch.float64).float()
+
+
+def top_p_with(
+    keep: Callable[[Tensor, float], Tensor],
+    divide: bool = True,
+    back: str = "to its place",
+) -> Callable:
+    """`keep(sorted probabilities, p)` says which of them stay."""
+
+    def top_p(probs: Tensor, p: float) -> Tensor:
+        ordered, places = probs.double().sort(descending=True)
+        kept = torch.where(keep(ordered, p), ordered, 0.0)
+        if divide:
+            kept = kept / kept.sum()
+        if back == "to its place":
+            kept = torch.zeros_like(kept).scatter(0, places, kept)
+        elif back == "gathered":  # the permutation instead of its inverse
+            kept = kept[places]
+        return kept.float()
+
+    return top_p
+
+
+def _right_keep(ordered: Tensor, p: float) -> Tensor:
+    return ordered.cumsum(0) - ordered < p
+
+
+def _one_more(ordered: Tensor, p: float) -> Tensor:
+    keep = _right_keep(ordered, p)
+    keep[min(int(keep.sum()), len(keep) - 1)] = True
+    return keep
+
+
+def _cuts_but_keeps_one(ordered: Tensor, p: float) -> Tensor:
+    keep = ordered.cumsum(0) <= p
+    keep[0] = True
+    return keep
+
+
+def _shifted(ordered: Tensor, p: float) -> Tensor:
+    """Cut what lies above p, moved on by one place; the first place got lost."""
+    above = ordered.cumsum(0) > p
+    above[1:] = above[:-1].clone()
+    return ~above
+
+
+def _softmax_again(probs: Tensor, p: float) -> Tensor:
+    kept = top_p_with(_right_keep, divide=False)(probs, p)
+    return kept.softmax(0)
+
+
+def _softmax_of_the_kept(probs: Tensor, p: float) -> Tensor:
+    kept = top_p_with(_right_keep, divide=False)(probs, p)
+    return kept.masked_fill(kept == 0, float("-inf")).softmax(0)
+
+
+def _least_likely_first(probs: Tensor, p: float) -> Tensor:
+    ordered, places = probs.double().sort()
+    kept = torch.where(_right_keep(ordered, p), ordered, 0.0)
+    return torch.zeros_like(kept).scatter(0, places, kept / kept.sum()).float()
+
+
+def _not_sorted(probs: Tensor, p: float) -> Tensor:
+    kept = torch.where(_right_keep(probs.double(), p), probs.double(), 0.0)
+    return (kept / kept.sum()).float()
+
+
+TOP_P = {
+    "top-p-cuts-the-crossing-token": (
+        (top_p_with(lambda o, p: o.cumsum(0) <= p), top_p_with(_cuts_but_keeps_one)),
+        "The token that crosses p was cut. It belongs to the set: without it the others hold less than p.",
+    ),
+    "top-p-keeps-one-too-many": (
+        (top_p_with(_one_more), top_p_with(lambda o, p: o.cumsum(0) - o <= p)),
+        "One token too many: the set held p already. For each token, ask what those before it hold together.",
+    ),
+    "top-p-empty": (
+        top_p_with(_shifted),
+        "Where the first token holds more than p by itself, nothing is left, and 0 / 0 is not a number. At least one token is "
+        "always kept.",
+    ),
+    "top-p-softmax-again": (
+        (_softmax_again, _softmax_of_the_kept),
+        "A softmax was taken of the probabilities, which changes how they stand to each other. They only have to add up to 1 "
+        "again.",
+    ),
+    "top-p-not-divided": (
+        top_p_with(_right_keep, divide=False),
+        "The right tokens are kept, but what is left does not add up to 1.",
+    ),
+    "top-p-divided-by-p": (
+        lambda probs, p: (top_p_with(_right_keep, divide=False)(probs, p).double() / p).float(),
+        "You divided by p. What is kept holds p or a little more: divide by what it really holds.",
+    ),
+    "top-p-order-lost": (
+        top_p_with(_right_keep, back="stays sorted"),
+        "The result is sorted. Place i must be token i again: put each probability back where it came from.",
+    ),
+    "top-p-put-back-wrongly": (
+        top_p_with(_right_keep, back="gathered"),
+        "The probabilities went back to the wrong tokens. kept[places] takes from `places`; to put something there it must "
+        "stand on the left side.",
+    ),
+    "top-p-single-probability": (
+        top_p_with(lambda o, p: o >= p),
+        "Each probability was held against p by itself. It is their sum, from the likeliest down, that has to reach p.",
+    ),
+    "top-p-least-likely-first": (
+        _least_likely_first,
+        "The sum begins with the least likely tokens. Begin with the likeliest.",
+    ),
+    "top-p-not-sorted": (
+        _not_sorted,
+        "The sum goes in the order of the vocabulary. The likeliest tokens come first, wherever they stand.",
+    ),
+    "top-p-nothing-cut": (
+        lambda probs, p: probs,
+        "Nothing was cut.",
+    ),
+}
+
+
+def grade_top_p(keep_top_p: Callable) -> None:
+    random = torch.Generator().manual_seed(8)
+    four = torch.tensor([0.15, 0.5, 0.05, 0.3])
+    cases = [(four, 0.7), (four, 0.4), (four, 0.9), (four, 0.97), (torch.tensor([0.6, 0.1, 0.3]), 0.65)]
+    cases += [(torch.tensor([1.0]), 0.5), (four, 1.0), (torch.tensor([0.02, 0.9, 0.03, 0.05]), 0.1)]
+    # A set that holds exactly p is enough. (These fractions are exact in binary, so rounding cannot matter.)
+    cases += [(torch.tensor([0.25, 0.5, 0.125, 0.125]), p) for p in (0.5, 0.75)]
+    for size, p in ((10, 0.3), (50, 0.5), (200, 0.8), (1000, 0.9)):
+        cases.append((torch.randn(size, generator=random).mul(2).softmax(0), p))
+    judge(
+        keep_top_p,
+        cases,
+        right_top_p,
+        TOP_P,
+        show=lambda probs, p: (
+            f"keep_top_p({[round(x, 3) for x in probs.tolist()]}, {p})"
+            if len(probs) < 8
+            else f"keep_top_p({len(probs)} probabilities, {p})"
+        ),
+    )
+
+
+# ---------------------------------------------------------------------- 2.7 the roofline
+
+
+def _times(n: int, params: float, size: float, bandwidth: float, rate: float) -> tuple[float, float]:
+    return 2 * params * n / rate, params * size / bandwidth
+
+
+def right_seconds(n: int, params: float, size: float, bandwidth: float, rate: float) -> float:
+    return max(_times(n, params, size, bandwidth, rate))
+
+
+SECONDS = {
+    "roofline-adds": (
+        lambda *a: sum(_times(*a)),
+        "The two times were added. Fetching and computing go on at the same time: the slower one decides.",
+    ),
+    "roofline-takes-the-faster": (
+        lambda *a: min(_times(*a)),
+        "The faster of the two was taken. A step is done when both are done.",
+    ),
+    "roofline-one-operation": (
+        lambda n, params, size, bandwidth, rate: max(params * n / rate, params * size / bandwidth),
+        "A parameter costs two operations, a multiplication and an addition, for each token.",
+    ),
+    "roofline-weights-for-each-token": (
+        lambda n, params, size, bandwidth, rate: max(2 * params * n / rate, n * params * size / bandwidth),
+        "The weights were fetched once for each token. A step fetches them once, for all its tokens: that is its gain.",
+    ),
+    "roofline-bytes-forgotten": (
+        lambda n, params, size, bandwidth, rate: max(2 * params * n / rate, params / bandwidth),
+        "A parameter takes more than one byte: bandwidth counts bytes.",
+    ),
+    "roofline-bits": (
+        lambda n, params, size, bandwidth, rate: max(2 * params * n / rate, 8 * params * size / bandwidth),
+        "Fetching takes 8 times too long: bandwidth counts bytes, and the parameters are given in bytes, too.",
+    ),
+    "roofline-milliseconds": (
+        lambda *a: 1000 * right_seconds(*a),
+        "That is in milliseconds. The answer is in seconds.",
+    ),
+    "roofline-only-memory": (
+        lambda n, params, size, bandwidth, rate: params * size / bandwidth,
+        "The time does not grow with the prompt. That is fetching alone; from some length on computing takes longer.",
+    ),
+    "roofline-only-arithmetic": (
+        lambda n, params, size, bandwidth, rate: 2 * params * n / rate,
+        "A short prompt takes hardly any time in your answer. The weights have to be fetched, however short it is.",
+    ),
+    "roofline-one-token": (
+        lambda n, params, size, bandwidth, rate: max(2 * params / rate, params * size / bandwidth),
+        "The number of tokens is not used: each of them has to be computed.",
+    ),
+    "roofline-exchanged": (
+        lambda n, params, size, bandwidth, rate: max(2 * params * n / bandwidth, params * size / rate),
+        "bandwidth and rate are exchanged: operations go by the rate, bytes by the bandwidth.",
+    ),
+}
+FREE = {
+    "free-tokens-without-two": (
+        lambda size, bandwidth, rate: size * rate / bandwidth,
+        "Twice too many: a parameter takes 2 operations for each token.",
+    ),
+    "free-tokens-bytes-forgotten": (
+        lambda size, bandwidth, rate: rate / (2 * bandwidth),
+        "The bytes of a parameter do not matter in your answer. The longer fetching takes, the more can be computed meanwhile.",
+    ),
+    "free-tokens-only-ridge": (
+        lambda size, bandwidth, rate: rate / bandwidth,
+        "That is the ridge, in operations a byte. How many operations does a token need for each byte?",
+    ),
+    "free-tokens-bits": (
+        lambda size, bandwidth, rate: 8 * size * rate / (2 * bandwidth),
+        "8 times too many. Both the parameters and the bandwidth are given in bytes.",
+    ),
+    "free-tokens-upside-down": (
+        lambda size, bandwidth, rate: 2 * bandwidth / (size * rate),
+        "This is the fraction upside down: a machine that computes faster has room for more tokens.",
+    ),
+}
+
+
+def grade_ttft(step_seconds: Callable, tokens_for_free: Callable) -> None:
+    card = (1e12, 1e14)
+    cases = [(n, 8e9, 2, *card) for n in (1, 1000, 100, 50, 200)]
+    cases += [
+        (3, 1e9, 1, 1e12, 1e12),
+        (1, 8e9, 1, *card),
+        (300, 124e6, 4, 20e9, 120e9),
+        (2, 124e6, 4, 20e9, 120e9),
+        (12, 70e9, 0.5, 3e12, 9e14),
+    ]
+    judge(
+        step_seconds,
+        cases,
+        right_seconds,
+        SECONDS,
+        show=lambda n, params, size, bandwidth, rate: (
+            f"step_seconds({n}, {params:g}, {size}, bandwidth={bandwidth:g}, rate={rate:g})"
+        ),
+    )
+    # Whole numbers all of them: whoever rounds down is right as well.
+    judge(
+        tokens_for_free,
+        [(2, *card), (4, 20e9, 120e9), (1, 3e12, 9e14), (0.5, 3e12, 9e14)],
+        lambda size, bandwidth, rate: size * rate / (2 * bandwidth),
+        FREE,
+        show=lambda size, bandwidth, rate: f"tokens_for_free({size}, bandwidth={bandwidth:g}, rate={rate:g})",
+    )

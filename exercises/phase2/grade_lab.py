@@ -1,0 +1,175 @@
+"""Grader of the debugging lab: where does each token go, and where did the broken copy put it?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from exercises.grading import NotYet, guard
+from exercises.phase1.judge import judge
+
+Step = Callable[[list[int], int], int]
+Call = tuple[list[int], int]  # the tokens of a step, the place of the first
+
+
+def broken_generate(step: Step, prompt_ids: Sequence[int], max_new_tokens: int) -> list[int]:
+    """The copy with the bug, as in the notebook."""
+    new, offset, answer = list(prompt_ids), 0, []
+    token = step(new, offset)
+    offset += len(new)
+    while True:
+        answer.append(token)
+        if len(answer) == max_new_tokens:
+            return answer
+        offset += len(new)
+        new = [token]
+        token = step(new, offset)
+
+
+def generate_at(place: Callable[[int, int], int]) -> Callable:
+    """A loop that computes answer token i after a prompt of n tokens at `place(n, i)`."""
+
+    def generate(step: Step, prompt_ids: Sequence[int], max_new_tokens: int) -> list[int]:
+        answer = [step(list(prompt_ids), 0)]
+        for i in range(max_new_tokens - 1):
+            answer.append(step([answer[-1]], place(len(prompt_ids), i)))
+        return answer
+
+    return generate
+
+
+def _everything_again(step: Step, prompt_ids: Sequence[int], max_new_tokens: int) -> list[int]:
+    ids, answer = list(prompt_ids), []
+    for _ in range(max_new_tokens):
+        answer.append(step(list(ids), 0))
+        ids.append(answer[-1])
+    return answer
+
+
+def _prompt_as_well(step: Step, prompt_ids: Sequence[int], max_new_tokens: int) -> list[int]:
+    return [*prompt_ids, *generate_at(lambda n, i: n + i)(step, prompt_ids, max_new_tokens)]
+
+
+def _one_step_more(step: Step, prompt_ids: Sequence[int], max_new_tokens: int) -> list[int]:
+    return generate_at(lambda n, i: n + i)(step, prompt_ids, max_new_tokens + 1)[:-1]
+
+
+def recorded(generate: Callable) -> Callable[[list[int], int], tuple[list[Call], list[int]]]:
+    """What `generate` asks of the model, and its answer. The model is arithmetic: each token has its influence."""
+
+    def run(prompt_ids: list[int], max_new_tokens: int) -> tuple[list[Call], list[int]]:
+        calls: list[Call] = []
+
+        def step(tokens: list[int], first: int) -> int:
+            calls.append((list(tokens), first))
+            if len(calls) > 4 * max_new_tokens + 4:
+                raise RuntimeError(f"{len(calls)} steps for {max_new_tokens} tokens: the loop does not end")
+            return (31 * sum(tokens) + 7 * first + 11 * len(calls)) % 97
+
+        answer = guard(
+            generate, step, list(prompt_ids), max_new_tokens, tried=_show(prompt_ids, max_new_tokens)
+        )
+        return calls, answer
+
+    return run
+
+
+def _show(prompt_ids: Sequence[int], max_new_tokens: int) -> str:
+    return f"generate(step, {list(prompt_ids)}, {max_new_tokens}): each step's (tokens, first position), then the answer"
+
+
+REPAIRS = {
+    "lab-still-jumps": (
+        recorded(broken_generate),
+        "The second step still jumps: the offset is moved on by the length of the prompt once more. What does `new` hold "
+        "when the offset moves, and was that counted already?",
+    ),
+    "lab-moves-by-the-prompt": (
+        recorded(generate_at(lambda n, i: n * (i + 1))),
+        "The offset moves on by the length of the prompt in every step. A step of one token moves it by one.",
+    ),
+    "lab-stands-still": (
+        recorded(generate_at(lambda n, i: n)),
+        "All tokens of the answer stand at one place. Each step moves the offset on.",
+    ),
+    "lab-one-too-far": (
+        recorded(generate_at(lambda n, i: n + 1 + i)),
+        "Off by one: there is a gap of one place between the prompt and the answer.",
+    ),
+    "lab-one-behind": (
+        recorded(generate_at(lambda n, i: n - 1 + i)),
+        "Off by one: the first token of the answer stands where the prompt's last token stands.",
+    ),
+    "lab-starts-again": (
+        recorded(generate_at(lambda n, i: i)),
+        "The tokens of the answer are counted from 0 again. They go on behind the prompt.",
+    ),
+    "lab-everything-again": (
+        recorded(_everything_again),
+        "The places are right now, since every step computes the whole text. That goes round the bug, and gives up the cache: "
+        "a step has one new token.",
+    ),
+    "lab-prompt-in-the-answer": (
+        recorded(_prompt_as_well),
+        "The places are right. What comes back holds the prompt as well: only the new tokens are asked for.",
+    ),
+    "lab-one-step-too-many": (
+        recorded(_one_step_more),
+        "One step more than needed: nobody asks what follows the last token.",
+    ),
+}
+CAUSES = {
+    "cause-is-the-right-place": (
+        lambda n, i: n + i,
+        "That is where the token belongs. The question is where the broken copy puts it.",
+    ),
+    "cause-jumps-each-time": (
+        lambda n, i: n * (i + 2),
+        "You have the jump at every step. Follow the broken copy for two steps: what is `new` in the second one?",
+    ),
+    "cause-everything-doubled": (
+        lambda n, i: 2 * (n + i),
+        "Only the prompt is counted twice, not the answer.",
+    ),
+    "cause-one-too-far": (
+        lambda n, i: 2 * n + i + 1,
+        "Nearly: one too far. Token 0 of the answer is the first that a step of its own computes.",
+    ),
+    "cause-one-behind": (
+        lambda n, i: 2 * n + i - 1,
+        "Nearly: one too near. Positions count from 0, so a prompt of n tokens ends at n - 1.",
+    ),
+}
+
+
+def _places() -> Iterator[tuple[int, int]]:
+    yield from ((6, 0), (6, 1), (6, 2), (1, 0), (1, 3), (100, 5), (9, 9), (512, 0))
+
+
+def grade_lab(generate: Callable, wrong_place: Callable) -> None:
+    right = recorded(generate_at(lambda n, i: n + i))
+    cases = [
+        ([5, 6, 7, 8, 9, 10], 5),
+        ([3], 4),
+        ([3, 1, 4, 1], 1),
+        (list(range(20)), 7),
+        ([8, 8], 2),
+        ([2, 7], 12),
+    ]
+    judge(recorded(generate), cases, right, REPAIRS, show=_show)
+    prompt = [4, 5, 6]
+    guard(generate, lambda tokens, first: 1, prompt, 3, tried=_show(prompt, 3))
+    if prompt != [4, 5, 6]:
+        raise NotYet(
+            "lab-changes-the-prompt",
+            "The list that the caller gave has changed: the answer was appended to it.",
+            _show([4, 5, 6], 3),
+            prompt,
+            [4, 5, 6],
+        )
+    judge(
+        wrong_place,
+        list(_places()),
+        lambda n, i: 2 * n + i,
+        CAUSES,
+        show=lambda n, i: f"wrong_place({n}, {i})",
+    )

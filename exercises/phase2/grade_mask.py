@@ -1,0 +1,97 @@
+"""Grader of the causal mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from exercises.grading import NotYet, guard
+from exercises.phase1.judge import judge
+
+
+def right_mask(n: int, m: int) -> Tensor:
+    """Token for token: query i stands at position m - n + i."""
+    return torch.tensor([[key <= m - n + i for key in range(m)] for i in range(n)])
+
+
+MASKS = {
+    "mask-blind-to-itself": (
+        lambda n, m: torch.ones(n, m, dtype=torch.bool).tril(m - n - 1),
+        "Off by one: a token does not see itself. It may look at itself and at all before it.",
+    ),
+    "mask-sees-the-next": (
+        lambda n, m: torch.ones(n, m, dtype=torch.bool).tril(m - n + 1),
+        "Off by one: each token sees the one after it. When the model writes, that one does not exist yet.",
+    ),
+    "mask-top-left": (
+        lambda n, m: torch.ones(n, m, dtype=torch.bool).tril(),
+        "The first query was taken for token 0. The queries are the last N of M tokens: the first stands at M - N.",
+    ),
+    "mask-upside-down": (
+        lambda n, m: ~right_mask(n, m),
+        "Yes and no are exchanged: True is to say that the query may look.",
+    ),
+    "mask-looks-ahead": (
+        lambda n, m: torch.ones(n, m, dtype=torch.bool).triu(m - n),
+        "Each token sees itself and what comes after it. It is the other way round.",
+    ),
+    "mask-turned": (
+        lambda n, m: right_mask(n, m).T.contiguous(),
+        "Rows and columns are exchanged: a row is a query, a column a key.",
+    ),
+    "mask-forgets-old-keys": (
+        lambda n, m: torch.ones(n, n, dtype=torch.bool).tril(),
+        "The table has no columns for the older keys. There are M keys, whatever the number of queries.",
+    ),
+    "mask-hides-old-keys": (
+        lambda n, m: torch.cat([torch.zeros(n, m - n), torch.ones(n, n).tril()], dim=1).bool(),
+        "The new tokens see only each other. They are to look at the older keys as well, all of them.",
+    ),
+    "mask-of-all-tokens": (
+        lambda n, m: torch.ones(m, m, dtype=torch.bool).tril(),
+        "There is a row for every token. Only the last N of them ask.",
+    ),
+    "mask-sees-all": (
+        lambda n, m: torch.ones(n, m, dtype=torch.bool),
+        "Every query sees every key, the future ones included.",
+    ),
+}
+
+
+def grade_mask(may_see: Callable) -> None:
+    sizes = [(3, 3), (2, 5), (1, 1), (1, 5), (4, 4), (3, 7), (8, 8), (5, 6), (16, 40)]
+    first = guard(may_see, 2, 5)
+    if isinstance(first, Tensor) and first.dtype != torch.bool:
+        raise NotYet(
+            "mask-not-bool",
+            "The table holds numbers. It is to hold True and False: torch.bool.",
+            "may_see(2, 5)",
+            first,
+            right_mask(2, 5),
+        )
+    try:
+        judge(may_see, sizes, right_mask, MASKS, show=lambda n, m: f"may_see({n}, {m})")
+    except NotYet as no:
+        if no.diagnosis == "wrong-result":
+            _say_which_way(may_see, sizes)
+        raise
+
+
+def _say_which_way(may_see: Callable, sizes: list[tuple[int, int]]) -> None:
+    """No known mistake: does the mask hide what may be seen, or show what may not?"""
+    for n, m in sizes:
+        got, want = may_see(n, m), right_mask(n, m)
+        if got.shape != want.shape or torch.equal(got, want):
+            continue
+        if not (got & ~want).any():
+            diagnosis, says = (
+                "mask-hides-too-much",
+                "Keys are hidden that the query may see. It looks at itself and at all before it, however far back.",
+            )
+        elif not (want & ~got).any():
+            diagnosis, says = "mask-shows-too-much", "A query sees keys that come after it."
+        else:
+            continue
+        raise NotYet(diagnosis, says, f"may_see({n}, {m})", got, want)

@@ -1,0 +1,200 @@
+"""Grader of the rotation. The reference multiplies complex numbers, one by one."""
+
+from __future__ import annotations
+
+import cmath
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from exercises.grading import NotYet, guard, same
+from exercises.phase1.judge import judge
+
+
+def right_rotation(x: Tensor, positions: Tensor, theta: float = 10_000.0) -> Tensor:
+    """Each pair as a complex number, multiplied by e^(i angle), one by one."""
+    half = x.shape[-1] // 2
+    out = x.double().clone()
+    for token, position in enumerate(positions.tolist()):
+        for head in range(x.shape[1]):
+            for i in range(half):
+                point = complex(out[token, head, i], out[token, head, i + half])
+                point *= cmath.exp(1j * position * theta ** (-2 * i / x.shape[-1]))
+                out[token, head, i], out[token, head, i + half] = point.real, point.imag
+    return out.to(x.dtype)
+
+
+def rotation_with(
+    speed: Callable[[Tensor, int], Tensor] | None = None,
+    place: Callable[[Tensor], Tensor] = lambda positions: positions,
+    sign: float = 1.0,
+    pairs: str = "halves",
+    angles: Callable[[Tensor], Tensor] = lambda angles: angles,
+    theta_given: bool = True,
+) -> Callable:
+    """The rotation with a detail changed."""
+
+    def rotate(x: Tensor, positions: Tensor, theta: float = 10_000.0) -> Tensor:
+        d = x.shape[-1]
+        theta = theta if theta_given else 10_000.0
+        i = torch.arange(d // 2).double()
+        speeds = theta ** (-2 * i / d) if speed is None else speed(i, d)
+        turn = sign * angles(place(positions).double()[:, None] * speeds)
+        cos, sin = turn.cos()[:, None], turn.sin()[:, None]
+        x64 = x.double()
+        if pairs == "neighbours":
+            a, b = x64[..., 0::2], x64[..., 1::2]
+            out = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+        else:
+            a, b = x64.chunk(2, dim=-1)
+            first, second = a * cos - b * sin, b * cos + a * sin
+            if pairs == "mirrored":
+                second = a * cos + b * sin
+            elif pairs == "no minus":
+                first = a * cos + b * sin
+            elif pairs == "exchanged":
+                first, second = a * sin - b * cos, b * sin + a * cos
+            elif pairs == "one after the other":
+                second = b * cos + first * sin
+            out = torch.cat((first, second), dim=-1)
+        return out.to(x.dtype)
+
+    return rotate
+
+
+def _rounded_positions(x: Tensor, positions: Tensor, theta: float = 10_000.0) -> Tensor:
+    """Angles in the number format of x."""
+    half = x.shape[-1] // 2
+    speeds = (theta ** (-torch.arange(half).float() / half)).to(x.dtype)
+    turn = positions.to(x.dtype)[:, None] * speeds
+    cos, sin = turn.cos()[:, None], turn.sin()[:, None]
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+ROTATIONS = {
+    "rotary-positions-start-anew": (
+        rotation_with(place=lambda p: torch.arange(len(p))),
+        "The first token of each call is taken for position 0. A chunk in the middle of a prompt, or a new token, stands "
+        "elsewhere: use `positions`.",
+    ),
+    "rotary-one-position-for-all": (
+        rotation_with(place=lambda p: torch.arange(len(p)) + p[0]),
+        "Only the first position is used, and the others are counted up from it. Tokens of one call need not be neighbours.",
+    ),
+    "rotary-counts-from-one": (
+        rotation_with(place=lambda p: p + 1),
+        "Off by one: the token at position 0 is turned. Scores between two tokens would not show it, but the cache and the "
+        "other engine would disagree.",
+    ),
+    "rotary-pairs-of-neighbours": (
+        rotation_with(pairs="neighbours"),
+        "Neighbours 0 and 1, 2 and 3 are turned together, as in the paper. Here number i goes with number i + d/2: the "
+        "weights in the files are made for that.",
+    ),
+    "rotary-turns-backwards": (
+        rotation_with(sign=-1.0),
+        "It turns the wrong way: look at the signs of the two sines.",
+    ),
+    "rotary-is-no-rotation": (
+        rotation_with(pairs="mirrored"),
+        "The length of the vectors changes, so this is no rotation. In the second half a and b are exchanged.",
+    ),
+    "rotary-no-minus": (
+        rotation_with(pairs="no minus"),
+        "The length of the vectors changes, so this is no rotation. Look at the signs in the first half.",
+    ),
+    "rotary-first-half-overwritten": (
+        rotation_with(pairs="one after the other"),
+        "The second half was computed from the first half after it was turned. Both need the numbers as they came: do not write over the "
+        "first half before the second is done.",
+    ),
+    "rotary-speed-without-two": (
+        rotation_with(speed=lambda i, d: 10_000.0 ** (-i / d)),
+        "The pairs are too fast, all but the first. The exponent is -2i / d: look at the 2.",
+    ),
+    "rotary-too-slow": (
+        rotation_with(speed=lambda i, d: 10_000.0 ** (-4 * i / d)),
+        "The pairs are too slow, all but the first. i counts pairs, from 0 to d/2 - 1; it goes into the exponent as 2i / d.",
+    ),
+    "rotary-one-speed": (
+        rotation_with(speed=lambda i, d: torch.ones_like(i)),
+        "All pairs turn at the same speed. Each pair has its own.",
+    ),
+    "rotary-grows": (
+        rotation_with(speed=lambda i, d: 10_000.0 ** (2 * i / d)),
+        "Later pairs turn faster. They should turn more slowly: look at the sign of the exponent.",
+    ),
+    "rotary-speed-from-one": (
+        rotation_with(speed=lambda i, d: 10_000.0 ** (-2 * (i + 1) / d)),
+        "Every pair is as slow as the next one should be. Pairs are counted from 0, so pair 0 has speed 1.",
+    ),
+    "rotary-sine-for-cosine": (
+        rotation_with(pairs="exchanged"),
+        "Sine and cosine are exchanged: at position 0, where nothing should change, the vector is turned by a right angle.",
+    ),
+    "rotary-unchanged": (
+        lambda x, positions, theta=10_000.0: x,
+        "x came back as it was: nothing is turned.",
+    ),
+    "rotary-degrees": (
+        rotation_with(angles=torch.deg2rad),
+        "The angles are taken as degrees. They are radians.",
+    ),
+    "rotary-theta-ignored": (
+        rotation_with(theta_given=False),
+        "theta is always 10,000 in there. Another model brings another one: Llama 3 has 500,000.",
+    ),
+}
+
+
+def grade_rotary(rotate: Callable) -> None:
+    random = torch.Generator().manual_seed(3)
+    cases = [
+        (torch.tensor([[[1.0, 0.0]]]), torch.tensor([1])),
+        (torch.tensor([[[1.0, 1.0, 0, 0]]]), torch.tensor([2])),
+    ]
+    for heads, d, positions in (
+        (2, 8, [0, 1, 2]),
+        (2, 8, [3, 4, 5]),
+        (1, 16, [41]),
+        (3, 4, [7, 0, 30, 12]),
+        (2, 64, [900, 901]),
+    ):
+        cases.append((torch.randn(len(positions), heads, d, generator=random), torch.tensor(positions)))
+
+    def show(x: Tensor, positions: Tensor, *theta: float) -> str:
+        what = x.tolist() if x.numel() < 9 else list(x.shape)
+        return (
+            f"rotate(x {what}, positions {positions.tolist()}{''.join(f', theta {t:,.0f}' for t in theta)})"
+        )
+
+    judge(rotate, cases, right_rotation, ROTATIONS, show=show, tolerance=2e-4)
+    other = [(*cases[2], 500_000.0), (*cases[5], 100.0)]
+    judge(rotate, other, right_rotation, ROTATIONS, show=show, tolerance=2e-4)
+    _grade_bfloat16(rotate)
+
+
+def _grade_bfloat16(rotate: Callable) -> None:
+    x = torch.randn(2, 2, 8, generator=torch.Generator().manual_seed(4)).bfloat16()
+    positions = torch.tensor([1001, 1002])
+    tried = "rotate(x in bfloat16, positions [1001, 1002])"
+    got, want = guard(rotate, x.clone(), positions, tried=tried), right_rotation(x, positions)
+    if isinstance(got, Tensor) and got.dtype != torch.bfloat16:
+        raise NotYet(
+            "rotary-format-changed",
+            "x came in bfloat16, and the result has another format. The cache that it goes into holds the model's format.",
+            tried,
+            got.dtype,
+            "torch.bfloat16",
+        )
+    if same(got.float(), want.float(), 0.03):
+        return
+    raise NotYet(
+        "rotary-angles-rounded",
+        "The angles were computed in the format of x. bfloat16 has 8 bits for the digits: 1,001 and 1,002 are both 1,000.",
+        tried,
+        got,
+        want,
+    )

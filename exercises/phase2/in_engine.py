@@ -1,0 +1,104 @@
+"""What the last cells of phase 2 need: the engine, with a learner's part where the course's own would be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.models import find_model
+from phase1_tokens_embeddings.tokenizer import BPETokenizer
+from phase2_attention_kvcache.blocks import ModelConfig
+from phase2_attention_kvcache.caches import causal_attention
+from phase2_attention_kvcache.sampling import SamplingParams
+from phase2_attention_kvcache.transformer import Transformer
+from phase3_paged_attention.paged_attention import PagedKVCache
+from phase4_scheduler.continuous_batching import EngineConfig, LLMEngine
+
+BLOCKS, BLOCK_SIZE, LONGEST = 24, 16, 96
+
+
+class YourAttention(PagedKVCache):
+    """The engine's paged memory, with attention by `attend(q, k, v)`, called for each request by itself."""
+
+    def __init__(self, config: ModelConfig, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__(config, BLOCKS, BLOCK_SIZE, use_kernel=False)
+        self.your_attend = attend
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        layout, out, start = self.layout, torch.empty_like(q), 0
+        for cache, new in ((self.k_cache[layer], k), (self.v_cache[layer], v)):
+            cache.view(-1, self.num_kv_heads, self.head_dim).index_copy_(0, layout.slot_mapping, new)
+        for table, new, length in zip(
+            layout.block_tables, layout.query_lens, layout.context_lens, strict=True
+        ):
+            blocks = torch.tensor(table[: -(-length // BLOCK_SIZE)])
+            keys, values = self._gather(layer, blocks, length)
+            out[start : start + new] = self.your_attend(q[start : start + new], keys, values)
+            start += new
+        return out
+
+
+class YourMemory(PagedKVCache):
+    """In place of the engine's paged memory a cache for each request, made by `new_cache(config, room)`."""
+
+    def __init__(self, config: ModelConfig, new_cache: Callable[[ModelConfig, int], Any]) -> None:
+        super().__init__(config, BLOCKS, BLOCK_SIZE, use_kernel=False)
+        self.config, self.new_cache = config, new_cache
+        self.caches: dict[int, Any] = {}  # by the first block of the request: no two of them have the same
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        layout, out, start = self.layout, torch.empty_like(q), 0
+        for (first, *_), new, length in zip(
+            layout.block_tables, layout.query_lens, layout.context_lens, strict=True
+        ):
+            if layer == 0 and new == length:  # its first step
+                self.caches[first] = self.new_cache(self.config, LONGEST)
+            rows = slice(start, start + new)
+            keys, values = self.caches[first].append(layer, k[rows], v[rows])
+            out[rows] = causal_attention(q[rows], keys, values)
+            start += new
+        return out
+
+
+def tales() -> tuple[BPETokenizer, Transformer]:
+    """The embedded model and its tokenizer."""
+    folder = find_model("tales")
+    return BPETokenizer.from_file(folder / "tokenizer.json"), Transformer.from_pretrained(folder)
+
+
+def tokens_of(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    kv_cache: PagedKVCache | None = None,
+    max_tokens: int = 16,
+) -> list[list[int]]:
+    """What the engine writes. Long prompts come in chunks of 8 tokens.
+
+    Args:
+        kv_cache: `YourAttention(...)` or `YourMemory(...)`; None: the course's own.
+    """
+    config = EngineConfig(
+        max_num_seqs=4, max_num_batched_tokens=8, num_blocks=BLOCKS, block_size=BLOCK_SIZE,
+        max_model_len=LONGEST, enable_prefix_caching=False,
+    )  # fmt: skip
+    kv_cache = kv_cache or PagedKVCache(model.config, BLOCKS, BLOCK_SIZE, use_kernel=False)
+    engine = LLMEngine(model, None, config, kv_cache=kv_cache)
+    greedy = SamplingParams(temperature=0, max_tokens=max_tokens)
+    return [output.token_ids for output in engine.generate(list(prompts), greedy)]
+
+
+def small_llama() -> Transformer:
+    """A Llama of random weights: 8 query heads, 2 KV heads, rotary positions. Its text is noise, but always the same."""
+    config = ModelConfig(
+        name="small", family="llama", vocab_size=512, d_model=64, num_layers=2, num_heads=8, num_kv_heads=2,
+        head_dim=8, d_ff=128, max_context=256, tied=False, attention_bias=False, mlp_bias=False,
+    )  # fmt: skip
+    model = Transformer.random(config, seed=3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(8)  # small weights would hardly look at other tokens
+    return model

@@ -1,0 +1,221 @@
+"""Grader of exercise 3.6: attention over scattered blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from exercises.grading import NotYet, expect_equal, guard
+from phase3_paged_attention.paged_attention import paged_attention_loops
+
+Attention = Callable[[Tensor, Tensor, Tensor, list[int], int], Tensor]
+
+SAYS = {
+    "logical-as-physical": "The blocks were read in the order 0, 1, 2, ... That is how the request counts them. Where "
+    "they lie, only the block table knows.",
+    "no-square-root": "The scores are plain dot products. They have to be divided by sqrt(head_dim), or the softmax puts "
+    "nearly everything on one token.",
+    "divided-by-head-dim": "The scores are divided by head_dim itself. That makes all weights nearly equal: it is its square "
+    "root.",
+    "reads-past-the-end": "The last block was read to its end. Only its first places belong to the request: behind "
+    "context_len lies what somebody else left.",
+    "last-block-lost": "The tokens of the last, half-filled block are missing. The number of blocks is rounded up.",
+    "acc-not-rescaled": "The sum of weights was scaled down when a larger score turned up, the weighted values were not. "
+    "Both were measured against the old maximum.",
+    "sum-not-rescaled": "The weighted values were scaled down when a larger score turned up, the sum of weights was not. "
+    "Both were measured against the old maximum.",
+    "nothing-rescaled": "When a larger score turned up, what had been summed so far stayed as it was. It was measured "
+    "against the old maximum, and has to be scaled down to the new one.",
+    "not-divided": "These are the weighted values, not yet divided by the sum of the weights.",
+    "softmax-of-each-block": "Each block has a softmax of its own, and these were averaged. Then a block full of tokens "
+    "that hardly matter counts as much as one that holds the answer.",
+}  # fmt: skip
+
+
+def walk(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Sequence[int], n: int, mistake: str = ""
+) -> Tensor:
+    """The online softmax a block at a time, with one mistake on request."""
+    q, k_cache, v_cache = q.double(), k_cache.double(), v_cache.double()
+    size, dim = k_cache.shape[1:]
+    scale = dim ** {"no-square-root": 0.0, "divided-by-head-dim": -1.0}.get(mistake, -0.5)
+    largest, total, acc = -math.inf, 0.0, torch.zeros(dim, dtype=torch.float64)
+    of_blocks = []
+    for logical in range(n // size if mistake == "last-block-lost" else -(-n // size)):
+        physical = logical if mistake == "logical-as-physical" else table[logical]
+        tokens = size if mistake == "reads-past-the-end" else min(size, n - logical * size)
+        scores = k_cache[physical, :tokens] @ q * scale
+        values = v_cache[physical, :tokens]
+        of_blocks.append(scores.softmax(0) @ values)
+        new = max(largest, float(scores.max()))
+        shrink = math.exp(largest - new)
+        weights = (scores - new).exp()
+        total = total * (1 if mistake in ("sum-not-rescaled", "nothing-rescaled") else shrink) + float(
+            weights.sum()
+        )
+        acc = acc * (1 if mistake in ("acc-not-rescaled", "nothing-rescaled") else shrink) + weights @ values
+        largest = new
+    if mistake == "softmax-of-each-block":
+        return torch.stack(of_blocks).mean(0)
+    return acc if mistake == "not-divided" else acc / total if total else acc
+
+
+def by_token(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Sequence[int], n: int, mistake: str
+) -> Tensor:
+    """As `walk`, a token at a time: some mistakes look different then."""
+    size, dim = k_cache.shape[1:]
+    singles = [int(table[t // size]) * size + t % size for t in range(n)]
+    flat_k, flat_v = k_cache.reshape(-1, 1, dim), v_cache.reshape(-1, 1, dim)
+    return walk(q, flat_k, flat_v, singles, n, mistake)
+
+
+def make_case(seed: int, n: int, size: int, dim: int, unused: float, spread: float = 2.0) -> tuple:
+    """Keys and values of one request, scattered at random; every other place holds `unused`."""
+    g = torch.Generator().manual_seed(seed)
+    blocks = -(-n // size)
+    num_blocks = 2 * blocks + 2
+    table = (1 + torch.randperm(num_blocks - 1, generator=g)[:blocks]).tolist()
+    keys, values = torch.randn(n, dim, generator=g), torch.randn(n, dim, generator=g)
+    q = spread * torch.randn(dim, generator=g)
+    k_cache, v_cache = (torch.full((num_blocks, size, dim), unused) for _ in range(2))
+    if unused == unused:
+        junk = [torch.randn(num_blocks, size, dim, generator=g) for _ in range(2)]
+        k_cache, v_cache = (c + j for c, j in zip((k_cache, v_cache), junk, strict=True))
+    for t in range(n):
+        k_cache[table[t // size], t % size], v_cache[table[t // size], t % size] = keys[t], values[t]
+    return q, k_cache, v_cache, table, n
+
+
+def course(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: list[int], n: int) -> Tensor:
+    """The course's own loops, in double precision."""
+    k, v = k_cache.double()[:, :, None].tolist(), v_cache.double()[:, :, None].tolist()
+    return torch.tensor(paged_attention_loops([q.double().tolist()], k, v, table, n)[0], dtype=torch.float64)
+
+
+def call(attend: Attention, case: tuple, tried: str) -> Tensor | None:
+    q, k_cache, v_cache, table, n = case
+    got = guard(attend, q.clone(), k_cache.clone(), v_cache.clone(), list(table), n, tried=tried)
+    if got is None or got is Ellipsis:
+        return got
+    return torch.as_tensor(got, dtype=torch.float64).reshape(-1)
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)
+
+
+def grade_attention(paged_attention: Attention) -> str:
+    shapes = [(11, 4, 8), (1, 4, 8), (8, 4, 8), (5, 1, 4), (37, 16, 64), (30, 4, 16)]
+    for seed, (n, size, dim) in enumerate(shapes):
+        case = make_case(seed, n, size, dim, unused=0.5)
+        tried = f"{n} tokens in blocks of {size}, head_dim {dim}, block_table {case[3]}"
+        got, expected = call(paged_attention, case, tried), course(*case)
+        if isinstance(got, Tensor) and not same(got, expected):
+            _name_the_mistake(got, expected, case, tried)
+        expect_equal(got, expected, tried=tried, tolerance=1e-3)
+    _unused_places(paged_attention)
+    _large_and_small_scores(paged_attention)
+    _a_long_text(paged_attention)
+    return (
+        "Six requests beside the course's own loops; NaN in every place of others; scores over 1,000 and under -1,000; a text "
+        "of 400 tokens, of which nothing was kept that is as long as the text."
+    )
+
+
+def _name_the_mistake(got: Tensor, expected: Tensor, case: tuple, tried: str) -> None:
+    for mistake, says in SAYS.items():
+        for wrong in (walk(*case, mistake=mistake), by_token(*case, mistake=mistake)):
+            if same(got, wrong) and not same(wrong, expected):
+                raise NotYet(
+                    diagnosis=mistake, says=says, tried=tried, got=_short(got), expected=_short(expected)
+                )
+
+
+def _short(x: Tensor) -> str:
+    more = ", ..." if len(x) > 4 else ""
+    return "[" + ", ".join(f"{float(a):.4f}" for a in x[:4]) + more + "]"
+
+
+def _unused_places(paged_attention: Attention) -> None:
+    case = make_case(50, 11, 4, 8, unused=math.nan)
+    tried = "11 tokens in blocks of 4; every place that is not the request's holds NaN"
+    got = call(paged_attention, case, tried)
+    if not bool(torch.isfinite(got).all()):
+        raise NotYet(
+            diagnosis="unused-places-read", tried=tried, got=_short(got), expected=_short(course(*case)),
+            says="A place that belongs to nobody was read, and masked afterwards. 0 x NaN is NaN: do not read it at all.",
+        )  # fmt: skip
+    expect_equal(got, course(*case), tried=tried, tolerance=1e-3)
+
+
+class _Largest(TorchFunctionMode):
+    """Watches an answer: the largest tensor of floats that it makes. Views of what it was given do not count."""
+
+    def __init__(self, *given: Tensor) -> None:
+        super().__init__()
+        self.given = {tensor.untyped_storage().data_ptr() for tensor in given}
+        self.shape: tuple[int, ...] = ()
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(x, Tensor) and x.is_floating_point() and x.numel() > math.prod(self.shape):
+                with torch._C.DisableTorchFunction():
+                    if x.untyped_storage().data_ptr() not in self.given:
+                        self.shape = tuple(x.shape)
+        return out
+
+
+def _a_long_text(paged_attention: Attention) -> None:
+    case = make_case(70, 400, 4, 8, unused=0.5)
+    tried = "400 tokens in blocks of 4, head_dim 8"
+    q, k_cache, v_cache, table, n = case
+    with _Largest(q, k_cache, v_cache) as largest:
+        got = guard(paged_attention, q, k_cache, v_cache, list(table), n, tried=tried)
+    expect_equal(
+        torch.as_tensor(got, dtype=torch.float64).reshape(-1), course(*case), tried=tried, tolerance=1e-3
+    )
+    if math.prod(largest.shape) >= n:
+        raise NotYet(
+            diagnosis="keeps-everything", tried=tried, got=f"a tensor of shape {largest.shape}",
+            expected="the largest score, a sum, and head_dim values",
+            says="The numbers are right. But on the way something is made that is as long as the whole text: keys copied "
+            "together, or all scores at once. Walk the table, and keep three things only.",
+        )  # fmt: skip
+
+
+def _large_and_small_scores(paged_attention: Attention) -> None:
+    no_maximum = (
+        "Weights are exp(score - largest score so far). Without the subtraction, exp of a large score is larger than any "
+        "number the machine has."
+    )
+    at_zero = (
+        "The largest score starts at 0. When all scores lie far below, every weight is exp of something like -1000, "
+        "which is 0, and in the end 0 is divided by 0. Start below every possible score."
+    )
+    for sign, diagnosis, says in ((1, "no-maximum", no_maximum), (-1, "maximum-starts-at-zero", at_zero)):
+        q, k_cache, v_cache, table, n = make_case(60, 9, 4, 8, unused=0.5)
+        q = sign * torch.full((8,), 400.0)
+        k_cache = k_cache.abs() + 1.0  # so that all scores lie far on one side of 0
+        case = (q, k_cache, v_cache, table, n)
+        tried = f"9 tokens in blocks of 4, and every score is {'above 1,000' if sign > 0 else 'below -1,000'}"
+        expected = course(*case)
+        try:
+            got = torch.as_tensor(
+                paged_attention(q.clone(), k_cache.clone(), v_cache.clone(), list(table), n)
+            )
+            broken = not bool(torch.isfinite(got).all())
+            shown = _short(got.reshape(-1))
+        except (OverflowError, ZeroDivisionError) as error:
+            broken, shown = True, f"{type(error).__name__}: {error}"
+        if broken or (sign < 0 and not bool(got.any())):
+            raise NotYet(diagnosis=diagnosis, says=says, tried=tried, got=shown, expected=_short(expected))
+        expect_equal(got.double().reshape(-1), expected, tried=tried, tolerance=1e-3)

@@ -1,0 +1,277 @@
+"""Graders of exercises 3.1 and 3.2: blocks given out, and looked up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from exercises.grading import NotYet, expect_equal, guard
+
+
+def expect_error(
+    call: Callable[[], Any], error: type[Exception], diagnosis: str, says: str, tried: str
+) -> None:
+    """The call has to raise `error`. If it does anything else, that is what the diagnosis is about."""
+    try:
+        got = call()
+    except error:
+        return
+    except NotImplementedError:  # a stub: the framework says so
+        raise
+    except Exception as other:
+        got = f"{type(other).__name__}: {other}"
+        says = f"A {error.__name__} is asked for here, and this came: {type(other).__name__}."
+    raise NotYet(diagnosis=diagnosis, says=says, tried=tried, got=got, expected=f"a {error.__name__}")
+
+
+# ---------------------------------------------------------------------- 3.1 allocate and free
+
+NULL = (
+    "Block 0 is the null block: tables may point to it where there is nothing to read. It is never given out."
+)
+TWICE = "Two requests hold the same block: each would overwrite what the other one remembers."
+LOST = (
+    "Every request has ended, and some blocks are missing. A count never reached 0, or a block at 0 was not put "
+    "back: look at what give_back does with a block that was shared."
+)
+WHILE_SHARED = "Two tables point to a block, one of them gives it back, and it counts as free. The other one still reads it."
+
+
+def grade_allocator(Allocator: type) -> str:
+    _take_all(Allocator)
+    _take_and_give_back(Allocator)
+    _share_and_give_back(Allocator)
+    _give_back_twice(Allocator)
+    for seed in range(20):
+        _random_requests(Allocator, seed)
+    return "The example above, and 20 servers on which requests come, fork and end at random."
+
+
+def _free(allocator: Any, tried: str) -> int:
+    return guard(getattr, allocator, "num_free", tried=tried)
+
+
+def _take_all(Allocator: type) -> None:
+    tried = "a = Allocator(4), then a.take() three times"
+    a = guard(Allocator, 4, tried=tried)
+    taken = [guard(a.take, tried=tried) for _ in range(3)]
+    if 0 in taken:
+        raise NotYet(diagnosis="null-block-given-out", says=NULL, tried=tried, got=taken, expected=[1, 2, 3])
+    if len(set(taken)) < 3:
+        raise NotYet(
+            diagnosis="block-given-out-twice", says=TWICE, tried=tried, got=taken, expected=[1, 2, 3]
+        )
+    expect_equal(sorted(taken), [1, 2, 3], tried=tried)
+    expect_equal(_free(a, tried), 0, tried=tried + ", then a.num_free")
+    expect_error(
+        a.take,
+        MemoryError,
+        "wrong-end-of-memory",
+        "When nothing is free, the engine waits for a MemoryError to make room. Anything else looks to it like a bug "
+        "of its own.",
+        tried + ", and once more",
+    )
+
+
+def _take_and_give_back(Allocator: type) -> None:
+    tried = "a = Allocator(3); b = a.take(); a.give_back([b])"
+    a = guard(Allocator, 3, tried=tried)
+    b = guard(a.take, tried=tried)
+    try:
+        a.give_back([b])
+    except ValueError as error:
+        raise NotYet(
+            diagnosis="taken-and-not-counted", tried=tried, got=f"ValueError: {error}", expected="2 free blocks",
+            says="A block that was taken a moment ago counts as free: `give_back` refuses it. What is its count after `take`?",
+        ) from None  # fmt: skip
+    free = _free(a, tried)
+    if free < 2:
+        raise NotYet(diagnosis="blocks-lost", says=LOST, tried=tried + "; a.num_free", got=free, expected=2)
+    expect_equal(free, 2, tried=tried + "; a.num_free")
+
+
+def _share_and_give_back(Allocator: type) -> None:
+    tried = "a = Allocator(3); b = a.take(); a.share(b); a.give_back([b])"
+    a = guard(Allocator, 3, tried=tried)
+    b = guard(a.take, tried=tried)
+    guard(a.share, b, tried=tried)
+    guard(a.give_back, [b], tried=tried)
+    free = _free(a, tried)
+    if free > 1:
+        raise NotYet(
+            diagnosis="freed-while-shared",
+            says=WHILE_SHARED,
+            tried=tried + "; a.num_free",
+            got=free,
+            expected=1,
+        )
+    expect_equal(free, 1, tried=tried + "; a.num_free")
+    tried += "; a.give_back([b])"
+    guard(a.give_back, [b], tried=tried)
+    free = _free(a, tried)
+    if free < 2:
+        raise NotYet(diagnosis="blocks-lost", says=LOST, tried=tried + "; a.num_free", got=free, expected=2)
+    expect_equal(free, 2, tried=tried + "; a.num_free")
+
+
+def _give_back_twice(Allocator: type) -> None:
+    tried = "a = Allocator(4); b = a.take(); a.give_back([b]); a.give_back([b])"
+    a = guard(Allocator, 4, tried=tried)
+    b = guard(a.take, tried=tried)
+    guard(a.give_back, [b], tried=tried)
+    expect_error(
+        lambda: a.give_back([b]),
+        ValueError,
+        "double-free",
+        "A block that is free already was given back once more, and nobody objected. From now on it is twice in the "
+        "free list, and two requests will get it.",
+        tried,
+    )
+    for order in ("b, c", "c, b"):
+        _refused_as_a_whole(Allocator, order)
+
+
+def _refused_as_a_whole(Allocator: type, order: str) -> None:
+    """b has two readers, c is free already, and a table that lists both is given back."""
+    tried = (
+        f"a = Allocator(4); b = a.take(); c = a.take(); a.share(b); a.give_back([c]); a.give_back([{order}])"
+    )
+    a = guard(Allocator, 4, tried=tried)
+    b, c = guard(a.take, tried=tried), guard(a.take, tried=tried)
+    guard(a.share, b, tried=tried)
+    guard(a.give_back, [c], tried=tried)
+    says = "c was free already, so the whole call has to be refused with a ValueError."
+    expect_error(
+        lambda: a.give_back([b, c] if order == "b, c" else [c, b]), ValueError, "double-free", says, tried
+    )
+    tried += ", which raises; then a.give_back([b]) twice, for b has two readers; a.num_free"
+    try:
+        steps = [_free(a, tried)]
+        for _ in range(2):
+            a.give_back([b])
+            steps.append(_free(a, tried))
+    except ValueError as error:
+        steps.append(f"ValueError: {error}")
+    if steps != [2, 2, 3]:
+        raise NotYet(
+            diagnosis="refused-and-half-done",
+            says="The call was refused, and yet it changed what is known of b. Look at all blocks first, change them afterwards.",
+            tried=tried, got=f"free after each call: {steps}", expected=[2, 2, 3],
+        )  # fmt: skip
+
+
+def _random_requests(Allocator: type, seed: int) -> None:
+    """Requests come, fork and go. Who holds what is written down here as well."""
+    rng, size = random.Random(seed), 12
+    tried = f"{size - 1} blocks; requests come, fork and end, 60 times at random (seed {seed})"
+    a = guard(Allocator, size, tried=tried)
+    tables: list[list[int]] = []
+
+    def held() -> set[int]:
+        return {b for table in tables for b in table}
+
+    for _ in range(60):
+        what = rng.random()
+        if what < 0.5 and len(held()) < size - 3:
+            table = []
+            for _ in range(rng.randint(1, 3)):
+                block = guard(a.take, tried=tried)
+                if block in held() or block in table:
+                    raise NotYet(
+                        diagnosis="block-given-out-twice", says=TWICE, tried=tried, got=f"block {block} again",
+                        expected="a block that nobody holds",
+                    )  # fmt: skip
+                table.append(block)
+            tables.append(table)
+        elif what < 0.7 and tables:
+            twin = list(rng.choice(tables))
+            for block in twin:
+                guard(a.share, block, tried=tried)
+            tables.append(twin)
+        elif tables:
+            guard(a.give_back, tables.pop(rng.randrange(len(tables))), tried=tried)
+        _compare_free(a, size - 1 - len(held()), tried)
+    while tables:
+        guard(a.give_back, tables.pop(), tried=tried)
+    _compare_free(a, size - 1, tried + ", and then all of them end")
+
+
+def _compare_free(a: Any, expected: int, tried: str) -> None:
+    free = _free(a, tried)
+    if free != expected:
+        diagnosis, says = ("blocks-lost", LOST) if free < expected else ("freed-while-shared", WHILE_SHARED)
+        raise NotYet(
+            diagnosis=diagnosis, says=says, tried=tried, got=f"{free} free", expected=f"{expected} free"
+        )
+
+
+# ---------------------------------------------------------------------- 3.2 block table lookup
+
+
+def slots_of(table: list[int], first: int, n: int, size: int) -> list[int]:
+    """As `ModelRunner.execute` works it out."""
+    return [table[t // size] * size + t % size for t in range(first, first + n)]
+
+
+SLOT_MISTAKES: dict[str, tuple[Callable[[list[int], int, int, int], list[int]], str]] = {
+    "logical-as-physical": (
+        lambda table, first, n, size: [t // size * size + t % size for t in range(first, first + n)],
+        "The slot is the token's own number. t // block_size says which of the request's blocks it is, and the table "
+        "has yet to say where that one lies.",
+    ),
+    "block-id-not-multiplied": (
+        lambda table, first, n, size: [table[t // size] + t % size for t in range(first, first + n)],
+        "Block 7 begins at slot 7 x block_size: six blocks and the null block lie before it.",
+    ),
+    "starts-at-token-zero": (
+        lambda table, first, n, size: slots_of(table, 0, n, size),
+        "These are the slots of the request's first tokens. The new ones begin at token `first`.",
+    ),
+    "runs-on-past-the-block": (
+        lambda table, first, n, size: [table[first // size] * size + first % size + i for i in range(n)],
+        "The first slot is right, and the others simply follow it. At the end of a block the next token lies in the "
+        "table's next block, anywhere in memory.",
+    ),
+    "quotient-and-rest-swapped": (
+        lambda table, first, n, size: [
+            (table[t % size] if t % size < len(table) else -1) * size + t // size
+            for t in range(first, first + n)
+        ],
+        "Quotient and rest have changed places: t // block_size says which block, t % block_size which place in it.",
+    ),
+    "one-token-late": (
+        lambda table, first, n, size: slots_of([*table, table[-1]], first + 1, n, size),
+        "All slots are those of the token behind. Tokens count from 0, and so do places in a block.",
+    ),
+}
+
+
+def grade_slots(slots: Callable[[list[int], int, int, int], list[int]]) -> str:
+    cases = [([7, 3, 9, 2], 2, 5, 4), ([5], 0, 4, 4), ([2, 8], 7, 1, 4)]
+    rng = random.Random(0)
+    for _ in range(40):
+        size, blocks = rng.choice([1, 4, 16]), rng.randint(1, 6)
+        first = rng.randrange(size * blocks)
+        n = rng.randint(1, size * blocks - first)
+        cases.append((rng.sample(range(1, 50), blocks), first, n, size))
+    for table, first, n, size in cases:
+        tried = f"slots(block_table={table}, first={first}, num_tokens={n}, block_size={size})"
+        got = guard(slots, list(table), first, n, size, tried=tried)
+        expected = slots_of(table, first, n, size)
+        if got is not None:
+            got = [int(x) for x in got]
+        if got == expected:
+            continue
+        if got is not None and len(got) != n:
+            few, end = len(got) < n, f"{n} tokens, the first of which is token {first}"
+            raise NotYet(
+                diagnosis="too-few-slots" if few else "too-many-slots", tried=tried, got=got, expected=expected,
+                says=f"Each new token needs one slot, and {len(got)} came back for {end}. `num_tokens` is how many there "
+                "are, not where they end.",
+            )  # fmt: skip
+        for diagnosis, (mistake, says) in SLOT_MISTAKES.items():
+            if got == mistake(table, first, n, size):
+                raise NotYet(diagnosis=diagnosis, says=says, tried=tried, got=got, expected=expected)
+        expect_equal(got, expected, tried=tried)
+    return f"{len(cases)} block tables, with blocks of 1, 4 and 16 tokens."

@@ -1,0 +1,193 @@
+"""Grader of exercise 3.5: blocks that several answers share, and copy before they write."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from exercises.grading import NotYet, expect_equal, guard
+from exercises.phase3.pool import Pool
+
+Fork = Callable[[list[int], Pool], list[int]]
+MakeRoom = Callable[[list[int], int, Pool], None]
+
+
+class Answers:
+    """Answers to one prompt. Each writes; each reads back what it wrote; and somebody compares."""
+
+    def __init__(self, fork: Fork, make_room: MakeRoom, num_blocks: int, size: int) -> None:
+        self.fork_it, self.make_room = fork, make_room
+        self.pool = Pool(num_blocks, size)
+        self.tables: list[list[int]] = [[]]
+        self.texts: list[list[int]] = [[]]
+        self.story: list[str] = []
+
+    @property
+    def tried(self) -> str:
+        return f"blocks of {self.pool.block_size}; tokens: " + ", ".join(self.story[-8:])
+
+    def fork(self, who: int) -> int:
+        self.story.append(f"answer {who} forks into {len(self.tables)}")
+        before = list(self.tables[who])
+        counts, copies = list(self.pool.ref_count), len(self.pool.copies)
+        twin = guard(self.fork_it, self.tables[who], self.pool, tried=self.tried)
+        if twin is self.tables[who]:
+            raise NotYet(
+                diagnosis="one-table-for-both", tried=self.tried, got="the same list object", expected="a list of its own",
+                says="Both answers have the very same list. When one of them gets a new block, it appears in the "
+                "other's table as well.",
+            )  # fmt: skip
+        if len(self.pool.copies) > copies or (twin is not None and list(twin) != before):
+            raise NotYet(
+                diagnosis="fork-copies", tried=self.tried, got=twin, expected=before,
+                says="A fork takes no block and copies none: the twin points to the same blocks. Copying waits until "
+                "somebody writes, and most blocks are never written again.",
+            )  # fmt: skip
+        for block in before:
+            counts[block] += 1
+        if self.pool.ref_count != counts:
+            raise NotYet(
+                diagnosis="fork-not-counted", tried=self.tried,
+                got={b: self.pool.ref_count[b] for b in before}, expected={b: counts[b] for b in before},
+                says="Each block of the prompt has one more table pointing to it now, and the counts do not say so. "
+                "Whoever writes next will believe that it is alone.",
+            )  # fmt: skip
+        self.tables.append(twin)
+        self.texts.append(list(self.texts[who]))
+        return len(self.tables) - 1
+
+    def write(self, who: int, token: int) -> None:
+        """Make room for the next token, write it, and look at everybody."""
+        pool, table, text = self.pool, self.tables[who], self.texts[who]
+        size, place = pool.block_size, len(text)
+        old = list(table)
+        shared = place % size > 0 and pool.ref_count[table[place // size]] > 1
+        copies = len(pool.copies)
+        if self.story and self.story[-1].startswith(f"answer {who} writes "):
+            first = self.story.pop().split()[3]
+            self.story.append(f"answer {who} writes {first} to {place}")
+        else:
+            self.story.append(f"answer {who} writes {place}")
+        new = guard(self.make_room, table, place, pool, tried=self.tried)
+        if isinstance(new, list) and new != table == old:
+            raise NotYet(
+                diagnosis="table-not-changed", tried=self.tried, got=f"table {table}, and {new} came back", expected=f"table {new}",
+                says="`make_room` returns a new list, and the table that it was given stays as it was. The request keeps its "
+                "table: change that one.",
+            )  # fmt: skip
+        made = pool.copies[copies:]
+        self._look_at_table(table, old, place, shared)
+        self._look_at_copies(made, old, table, place, shared)
+        pool.memory[table[place // size]][place % size] = token
+        text.append(token)
+        self._look_at_texts(who)
+        self._look_at_counts(old)
+
+    def _look_at_table(self, table: list[int], old: list[int], place: int, shared: bool) -> None:
+        size = self.pool.block_size
+        if len(table) <= place // size:
+            raise NotYet(
+                diagnosis="no-block-for-the-token", tried=self.tried, got=table, expected="one block more",
+                says="The last block was full (or there was none), and the table got no new one: the token has no place.",
+            )  # fmt: skip
+        if shared and table == old:
+            raise NotYet(
+                diagnosis="writes-into-shared", tried=self.tried, got=table, expected="a block of its own at the end",
+                says="The block that is about to be written has another reader, and the table still points to it. The "
+                "token would appear in the middle of somebody else's answer.",
+            )  # fmt: skip
+
+    def _look_at_copies(self, made: list, old: list[int], table: list[int], place: int, shared: bool) -> None:
+        at = place // self.pool.block_size
+        if not shared:
+            if made and place % self.pool.block_size == 0:
+                raise NotYet(
+                    diagnosis="copies-a-full-block", tried=self.tried, got=made, expected="no copy",
+                    says="The last block is full, so nobody writes into it any more: it can stay shared. The token goes "
+                    "into a new, empty block.",
+                )  # fmt: skip
+            if made:
+                raise NotYet(
+                    diagnosis="copies-when-alone", tried=self.tried, got=made, expected="no copy",
+                    says="Nobody else reads this block: its count is 1. The last one left writes in place.",
+                )  # fmt: skip
+            return
+        right = [(old[at], table[at])]
+        if made == [(b, a) for a, b in right]:
+            raise NotYet(
+                diagnosis="copied-backwards", tried=self.tried, got=made, expected=right,
+                says="The copy went from the new block, which is empty, into the one that others read.",
+            )  # fmt: skip
+        if not made:
+            raise NotYet(
+                diagnosis="copy-missing", tried=self.tried, got="no copy", expected=right,
+                says="The table points to a new block, but what the old one held did not come along: the answer has lost "
+                "its latest tokens.",
+            )  # fmt: skip
+        if len(made) > 1:
+            raise NotYet(
+                diagnosis="copies-too-much", tried=self.tried, got=made, expected=right,
+                says="Only the block that is written needs a copy. The full ones before it stay shared: that is the point.",
+            )  # fmt: skip
+        if made == [(table[at], table[at])]:
+            raise NotYet(
+                diagnosis="copied-onto-itself", tried=self.tried, got=made, expected=right,
+                says="The new block was copied onto itself: the table pointed to it by then. The old block has to be known "
+                "until it is copied.",
+            )  # fmt: skip
+        expect_equal(made, right, tried=self.tried + ": copies as (source, target)")
+
+    def _look_at_texts(self, wrote: int) -> None:
+        pool, size = self.pool, self.pool.block_size
+        for who, (table, text) in enumerate(zip(self.tables, self.texts, strict=True)):
+            reads = [pool.memory[table[t // size]][t % size] for t in range(len(text))]
+            if reads != text:
+                raise NotYet(
+                    diagnosis="writes-into-shared" if who != wrote else "copy-missing",
+                    says=f"Answer {who} reads something else than it wrote.",
+                    tried=self.tried, got=reads, expected=text,
+                )  # fmt: skip
+
+    def _look_at_counts(self, old: Sequence[int]) -> None:
+        pool = self.pool
+        held = [sum(b in table for table in self.tables) for b in range(len(pool.ref_count))]
+        wrong = [b for b, count in enumerate(pool.ref_count) if count != held[b]]
+        if not wrong:
+            return
+        block = wrong[0]
+        got, expected = f"block {block}: {pool.ref_count[block]}", f"block {block}: {held[block]}"
+        if block in old and pool.ref_count[block] > held[block]:
+            raise NotYet(
+                diagnosis="old-count-kept", tried=self.tried, got=got, expected=expected,
+                says="This table does not point to the shared block any more, but is still counted there. When all "
+                "answers have ended, its count will be 1, and the block is lost.",
+            )  # fmt: skip
+        raise NotYet(
+            diagnosis="counts-wrong", tried=self.tried, got=got, expected=expected,
+            says="The reference count is not the number of tables that point to the block.",
+        )  # fmt: skip
+
+
+def grade_copy_on_write(fork: Fork, make_room: MakeRoom) -> str:
+    answers = Answers(fork, make_room, 20, 4)
+    for token in range(6):  # a block and a half
+        answers.write(0, token)
+    answers.fork(0)
+    answers.fork(0)
+    for who in (1, 0, 2, 2, 2, 1, 1, 0):
+        answers.write(who, 100 * who + len(answers.texts[who]))
+    answers = Answers(fork, make_room, 20, 4)
+    for token in range(4):  # exactly one block
+        answers.write(0, token)
+    answers.fork(0)
+    for who in (1, 0, 0, 1):
+        answers.write(who, 100 * who + len(answers.texts[who]))
+    for seed in range(20):
+        rng = random.Random(seed)
+        answers = Answers(fork, make_room, 300, rng.choice([1, 2, 4]))
+        for step in range(60):
+            if rng.random() < 0.15 and len(answers.tables) < 6:
+                answers.fork(rng.randrange(len(answers.tables)))
+            else:
+                answers.write(rng.randrange(len(answers.tables)), step)
+    return "Three answers by hand; then 20 times up to six of them that fork and write at random, each read back."

@@ -1,0 +1,142 @@
+"""Grader of exercise 3.3: blocks found again by their names."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable
+
+from exercises.grading import NotYet, expect_equal, guard
+from phase3_paged_attention.block_manager import BlockManager, BlockTable
+
+Names = Callable[[list[int], int], list[Hashable]]
+Find = Callable[[list[int], int, dict[Hashable, int]], list[int]]
+
+A, B, C, D = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12], [13, 14, 15, 16]
+
+
+def grade_prefix(block_names: Names, find_prefix: Find) -> str:
+    _names_by_hand(block_names)
+    _finds_by_hand(block_names, find_prefix)
+    for seed in range(20):
+        _like_the_manager(block_names, find_prefix, seed)
+    return "A few texts by hand, and 480 random ones that begin alike, beside the course's own BlockManager."
+
+
+def _names(block_names: Names, tokens: list[int], size: int = 4) -> list[Hashable]:
+    tried = f"block_names({tokens}, {size})"
+    names = list(guard(block_names, list(tokens), size, tried=tried))
+    guard(dict.fromkeys, names, tried=tried + ", used as keys of a dict")
+    return names
+
+
+def _names_by_hand(block_names: Names) -> None:
+    tokens = A + B + [9, 10]
+    names = _names(block_names, tokens)
+    if len(names) == 3:
+        raise NotYet(
+            diagnosis="partial-block-named",
+            says="The last block holds two tokens and will hold two more. It gets a name when it is full: until then "
+            "its content still changes.",
+            tried=f"block_names({tokens}, 4)", got="3 names", expected="2 names",
+        )  # fmt: skip
+    expect_equal(len(names), 2, tried=f"len(block_names({tokens}, 4))")
+    expect_equal(len(_names(block_names, A + B)), 2, tried=f"len(block_names({A + B}, 4))")
+    tried = f"block_names twice with {A + B}"
+    expect_equal(_names(block_names, A + B) == names, True, tried=f"{tried}: the same names")
+    _demand_other(
+        block_names, A + C, B + C, 1, "hash-without-parent",
+        "The same four tokens stand behind two different beginnings, and got the same name. Their keys and values "
+        "differ, for they depend on everything before them: one user would read what another one's text left.",
+    )  # fmt: skip
+    _demand_other(
+        block_names, A + B + D, A + C + D, 2, "parent-is-not-the-block-before",
+        "The third blocks have one name, though the second blocks differ. The parent of a block is the block right "
+        "before it, not the first one of the text.",
+    )  # fmt: skip
+    _demand_other(
+        block_names, A, [2, 1, 3, 4], 0, "order-lost",
+        "The same tokens in another order got the same name. A name that adds tokens up, or sorts them, does not know "
+        "their order.",
+    )  # fmt: skip
+    _demand_other(
+        block_names, [1, 23, 4, 5], [12, 3, 4, 5], 0, "tokens-run-together",
+        "Two texts got the same name, since their tokens, written one behind the other, give the same digits. It must be "
+        "seen where a token ends.",
+    )  # fmt: skip
+
+
+def _demand_other(
+    block_names: Names, one: list[int], two: list[int], i: int, diagnosis: str, says: str
+) -> None:
+    if _names(block_names, one)[i] == _names(block_names, two)[i]:
+        raise NotYet(
+            diagnosis=diagnosis, says=says, tried=f"the name of block {i} of {one} and of {two}",
+            got="one name", expected="two names",
+        )  # fmt: skip
+
+
+def _finds_by_hand(block_names: Names, find_prefix: Find) -> None:
+    names = _names(block_names, A + B + C)
+    cached = dict(zip(names, (7, 3, 9), strict=True))
+    gap = {names[0]: 7, names[2]: 9}
+    text = "the cache holds blocks 7, 3, 9 for the tokens 1 to 12"
+
+    def find(tokens: list[int], known: dict[Hashable, int], what: str) -> list[int]:
+        got = guard(find_prefix, list(tokens), 4, dict(known), tried=what)
+        return got if got is None else list(got)
+
+    what = f"find_prefix of the tokens 1 to 12 and another one; {text}"
+    got = find(A + B + C + [99], cached, what)
+    if got == [7, 3]:
+        raise NotYet(
+            diagnosis="last-block-given-away", tried=what, got=got, expected=[7, 3, 9],
+            says="All three blocks are cached, and a thirteenth token is left to compute. There is no need to leave "
+            "out the last full block here.",
+        )  # fmt: skip
+    if got and got == names[: len(got)]:
+        raise NotYet(
+            diagnosis="names-in-place-of-blocks", tried=what, got="names of blocks", expected=[7, 3, 9],
+            says="These are the names that were found. The block table needs the blocks that they lead to.",
+        )  # fmt: skip
+    expect_equal(got, [7, 3, 9], tried=what)
+    what = f"find_prefix of the tokens 1 to 12; {text}"
+    got = find(A + B + C, cached, what)
+    if got == [7, 3, 9]:
+        raise NotYet(
+            diagnosis="nothing-left-to-compute", tried=what, got=got, expected=[7, 3],
+            says="The whole prompt was found, so no token is computed in this step, and there are no scores to pick "
+            "the next token from. At least the last token has to be left.",
+        )  # fmt: skip
+    expect_equal(got, [7, 3], tried=what)
+    what = "find_prefix of the tokens 1 to 12 and another one; the second block was evicted"
+    got = find(A + B + C + [99], gap, what)
+    if got == [7, 9]:
+        raise NotYet(
+            diagnosis="goes-on-after-a-miss", tried=what, got=got, expected=[7],
+            says="The second block is missing, and the third was handed over in its place: its keys would count as "
+            "those of tokens 5 to 8. Stop at the first miss.",
+        )  # fmt: skip
+    expect_equal(got, [7], tried=what)
+    for tokens in ([], [1], A[:3], [*D, 1]):
+        what = f"find_prefix({tokens}, 4, ...); {text}"
+        expect_equal(find(tokens, cached, what), [], tried=what)
+
+
+def _like_the_manager(block_names: Names, find_prefix: Find, seed: int) -> None:
+    """Random texts with common beginnings, against the course's own BlockManager."""
+    rng, size = random.Random(seed), (1, 2, 4)[seed % 3]
+    manager, cached = BlockManager(400, size), {}
+    texts = [[rng.randrange(3) for _ in range(rng.randint(1, 4 * size))] for _ in range(12)]
+    for text in list(texts):
+        texts.append(
+            text[: rng.randint(1, len(text))] + [rng.randrange(3) for _ in range(rng.randint(0, 2 * size))]
+        )
+    for text in texts:
+        table = BlockTable()
+        found = manager.match_prefix(table, text)
+        what = f"texts with common beginnings in blocks of {size} (seed {seed}); find_prefix({text}, {size}, ...)"
+        got = guard(find_prefix, list(text), size, dict(cached), tried=what)
+        expect_equal(None if got is None else list(got), [b.block_id for b in found], tried=what)
+        manager.allocate(table, text, len(text), found)
+        for name, block in zip(_names(block_names, text, size), table.block_ids):
+            cached.setdefault(name, block)

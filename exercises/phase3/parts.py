@@ -1,0 +1,164 @@
+"""Parts of the engine that call a learner's part in one place, and are the course's own elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phase3_paged_attention.block_manager import BlockCopy, BlockManager, BlockTable, PhysicalBlock
+from phase3_paged_attention.paged_attention import PagedKVCache, StepLayout
+
+
+class AllocatorManager(BlockManager):
+    """The course's manager, without prefix caching: blocks come from the learner's allocator."""
+
+    def __init__(self, allocator: Any, num_blocks: int) -> None:
+        super().__init__(num_blocks, enable_prefix_caching=False)
+        self.learners = allocator
+
+    def _take(self) -> PhysicalBlock:
+        block = self.allocator.blocks[self.learners.take()]
+        self.allocator.remove(block)
+        block.ref_count = 1
+        return block
+
+    def _give_back(self, table: BlockTable) -> None:
+        self.learners.give_back(list(table.block_ids))
+        super()._give_back(table)
+
+    def fork(self, table: BlockTable) -> BlockTable:
+        for block in table.block_ids:
+            self.learners.share(block)
+        return super().fork(table)
+
+    def _copy_on_write(self, table: BlockTable, index: int) -> None:
+        old = table.block_ids[index]
+        super()._copy_on_write(table, index)
+        self.learners.give_back([old])
+
+
+class SlotsCache(PagedKVCache):
+    """Keys and values go where the learner's function says."""
+
+    part: Callable
+
+    def begin_step(self, layout: StepLayout) -> None:
+        slots: list[int] = []
+        for n, context, table in zip(
+            layout.query_lens, layout.context_lens, layout.block_tables, strict=True
+        ):
+            slots += [int(slot) for slot in self.part(list(table), context - n, n, self.block_size)]
+        layout.slot_mapping = torch.tensor(slots, device=self.data.device)
+        super().begin_step(layout)
+
+
+class PrefixManager(BlockManager):
+    """Blocks are named and found by the learner's functions."""
+
+    def __init__(self, num_blocks: int, block_names: Callable, find_prefix: Callable) -> None:
+        super().__init__(num_blocks)
+        self.block_names, self.find_prefix = block_names, find_prefix
+
+    def match_prefix(self, table: BlockTable, token_ids: Sequence[int]) -> list[PhysicalBlock]:
+        cached = {name: next(iter(same)) for name, same in self._blocks_by_hash.items()}
+        found = self.find_prefix(list(token_ids), self.block_size, cached)
+        return [self.allocator.blocks[block] for block in found]
+
+    def _hash_chain(self, table: BlockTable, token_ids: Sequence[int], num_blocks: int) -> list[Any]:
+        return list(self.block_names(list(token_ids[: num_blocks * self.block_size]), self.block_size))
+
+
+class OrderManager(BlockManager):
+    """The learner's list says which free block is taken next."""
+
+    def __init__(self, num_blocks: int, FreeList: type) -> None:
+        super().__init__(num_blocks)
+        self.order = FreeList(list(range(1, num_blocks)))
+        allocator = self.allocator
+        unlink = allocator.remove
+
+        def take() -> PhysicalBlock:
+            block = allocator.blocks[self.order.take()]
+            unlink(block)
+            block.ref_count = 1
+            return block
+
+        def remove(block: PhysicalBlock) -> None:
+            self.order.hit(block.block_id)
+            unlink(block)
+
+        allocator.take, allocator.remove = take, remove
+
+    def _give_back(self, table: BlockTable) -> None:
+        freed = [block for block in table.blocks if block.ref_count == 1]
+        num_full = sum(block.content_hash is not None for block in freed)
+        self.order.give_back([block.block_id for block in freed], num_full)
+        super()._give_back(table)
+
+
+class _Counts:
+    """The manager's reference counts, as a list."""
+
+    def __init__(self, manager: BlockManager) -> None:
+        self._blocks = manager.allocator.blocks
+
+    def __getitem__(self, block: int) -> int:
+        return self._blocks[block].ref_count
+
+    def __setitem__(self, block: int, count: int) -> None:
+        self._blocks[block].ref_count = count
+
+
+class ManagerPool:
+    """What exercise 3.5 calls a pool, on the engine's own block manager."""
+
+    def __init__(self, manager: CopyManager) -> None:
+        self._manager = manager
+        self.block_size, self.ref_count = manager.block_size, _Counts(manager)
+
+    def take(self) -> int:
+        return self._manager._take().block_id
+
+    def copy(self, source: int, target: int) -> None:
+        self._manager._copies.append(BlockCopy("copy", source, target))
+        self._manager.stats.copied_blocks += 1
+
+
+class CopyManager(BlockManager):
+    """Tables fork, and shared blocks are copied, the learner's way."""
+
+    def __init__(self, num_blocks: int, fork: Callable, make_room: Callable) -> None:
+        super().__init__(num_blocks)
+        self._fork, self._make_room, self._pool = fork, make_room, ManagerPool(self)
+
+    def fork(self, table: BlockTable) -> BlockTable:
+        twin = super().fork(table)
+        for block in twin.blocks:
+            block.ref_count -= 1  # the learner's function counts
+        twin.block_ids = list(self._fork(table.block_ids, self._pool))
+        return twin
+
+    def _copy_on_write(self, table: BlockTable, index: int) -> None:
+        self._make_room(table.block_ids, table.num_tokens, self._pool)
+        table.blocks[index] = self.allocator.blocks[table.block_ids[index]]
+
+
+class AttentionCache(PagedKVCache):
+    """Single new tokens attend with the learner's function, one head at a time."""
+
+    part: Callable
+
+    def _decode(self, layer: int, q: Tensor) -> Tensor:
+        out, layout = torch.empty_like(q), self.layout
+        group = q.shape[1] // self.num_kv_heads
+        for row, i in enumerate(layout.decodes):
+            for head in range(q.shape[1]):
+                k_cache, v_cache = (c[layer][:, :, head // group] for c in (self.k_cache, self.v_cache))
+                found = self.part(
+                    q[row, head], k_cache, v_cache, layout.block_tables[i], layout.context_lens[i]
+                )
+                out[row, head] = torch.as_tensor(found, dtype=q.dtype)
+        return out

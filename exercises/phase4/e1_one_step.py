@@ -1,0 +1,66 @@
+# %% [markdown]
+# # 4.1 One step, one budget
+#
+# Before every step of the model somebody decides who computes how many tokens. A step takes at most `budget` tokens,
+# whoever they belong to. That is the **token budget**. At most `max_num_seqs` requests run at a time: the **seats**.
+#
+# There is no prefill phase and no decode phase. A request has `num_tokens` tokens, of which `num_computed_tokens` went
+# through the model. What is missing, it may catch up with. A new prompt lags by hundreds, an answer in the making by one.
+#
+# 1. Those who **run** go first, in their order. Each takes what it lags, or what is left of the budget if that is less.
+# 2. Then those who **wait** are admitted from the head of the queue, while there are a seat and budget. Nobody is skipped.
+#    Whoever is admitted takes what it lags, or the rest of the budget.
+# 3. Nobody is listed with 0 tokens.
+#
+# By hand, with a budget of 16 and 4 seats. Ann has 9 of her 10 tokens computed, Ben 4 of 5; Lea waits with 40, Tom with 3.
+# Ann 1, Ben 1, Lea 14; nothing is left for Tom: `[(Ann, 1), (Ben, 1), (Lea, 14)]`. In the next step Lea is one of those who
+# run.
+#
+# The course's own is `Scheduler.schedule` in `phase4_scheduler/scheduler.py`. Memory comes in 4.2.
+
+# %%
+from exercises.grading import check, hint
+from exercises.phase4.visitors import Visitor
+
+ann, ben, lea, tom = Visitor("Ann", 10, 9), Visitor("Ben", 5, 4), Visitor("Lea", 40), Visitor("Tom", 3)
+
+
+# %% tags=["answer"]
+def share_budget(running: list, waiting: list, budget: int, max_num_seqs: int) -> list[tuple]:
+    """Who computes how many tokens in this step: [(request, tokens), ...], in the order of the decisions.
+
+    Each request has num_tokens and num_computed_tokens. Change neither them nor the lists.
+    """
+    # BEGIN SOLUTION
+    plan = []
+    for request in running:
+        n = min(request.num_tokens - request.num_computed_tokens, budget)
+        if n > 0:
+            plan.append((request, n))
+            budget -= n
+    seats = max_num_seqs - len(running)
+    for request in waiting:
+        if seats == 0 or budget == 0:
+            break
+        n = min(request.num_tokens - request.num_computed_tokens, budget)
+        plan.append((request, n))
+        budget -= n
+        seats -= 1
+    return plan
+    # END SOLUTION
+
+
+# %% tags=["check"]
+check("p4e1_one_step", share_budget)
+
+# %% [markdown]
+# Stuck? Run `hint("p4e1_one_step")`, and again for a bigger hint.
+#
+# ## Into the engine
+#
+# Four prompts, three seats, 16 tokens a step. The model is real, and every step is decided by your function.
+
+# %% tags=["engine"]
+from exercises.phase4.into_engine import budget_in_the_engine
+
+budget_in_the_engine(share_budget)

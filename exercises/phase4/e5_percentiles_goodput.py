@@ -1,0 +1,67 @@
+# %% [markdown]
+# # 4.5 What one user in twenty feels
+#
+# A mean hides the unlucky. The 95th **percentile**, p95, is the value that 95 of 100 stay below. Sort the values and walk
+# along them: the smallest is at place 0, the largest at place `n - 1`. Rank 0 is the first place, rank 100 the last, and rank
+# `r` is at `r / 100 * (n - 1)`. That is rarely a whole number: between two places go along the straight line.
+#
+# By hand, `[40, 10, 30, 20]`, p50: sorted 10, 20, 30, 40; the place is 1.5, half way from 20 to 30: 25.
+#
+# **Goodput** counts only what kept its promise. The promise (**SLO**, service level objective) has two halves: the first token
+# comes within `ttft_slo` seconds of the arrival, **and** the *mean* gap between the tokens of this request is at most
+# `itl_slo` seconds. (An answer of one token has no gap; only its first half counts.) Goodput is the number of requests that
+# kept both, divided by the seconds of the whole run: from the first arrival to the last token of anybody.
+#
+# A request is a pair: `(arrival, [time of token 1, time of token 2, ...])`. By hand, with `ttft_slo` 1.0 and `itl_slo` 0.5:
+#
+#     (2.0, [2.5, 2.6, 2.7])    first token after 0.5, mean gap 0.1    kept both
+#     (2.0, [4.5, 4.6])         first token after 2.5                  too late
+#     (3.0, [3.2, 4.2, 5.2])    first token after 0.2, mean gap 1.0    too slow
+#
+# The run lasts from 2.0 to 5.2. Goodput: 1 / 3.2 = 0.3125 requests a second.
+
+# %%
+from exercises.grading import check, hint
+
+
+# %% tags=["answer"]
+def percentile(values: list[float], rank: float) -> float:
+    """The value that `rank` percent (0 to 100) of the values stay below."""
+    # BEGIN SOLUTION
+    ordered = sorted(values)
+    place = rank / 100 * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    # END SOLUTION
+
+
+def goodput(requests: list[tuple[float, list[float]]], ttft_slo: float, itl_slo: float) -> float:
+    """Requests a second that kept both halves of the promise."""
+    # BEGIN SOLUTION
+    good = 0
+    for arrival, times in requests:
+        gaps = len(times) - 1
+        mean_gap = (times[-1] - times[0]) / gaps if gaps else 0.0
+        good += times[0] - arrival <= ttft_slo and mean_gap <= itl_slo
+    begin = min(arrival for arrival, _ in requests)
+    end = max(times[-1] for _, times in requests)
+    return good / (end - begin)
+    # END SOLUTION
+
+
+# %% tags=["check"]
+check("p4e5_percentiles_goodput", percentile, goodput)
+
+# %% [markdown]
+# Stuck? Run `hint("p4e5_percentiles_goodput")`, and again for a bigger hint.
+#
+# ## Into the engine
+#
+# The real engine serves a few requests and writes down when each token was there. Your figures stand beside those of
+# `phase4_scheduler/latency.py`. (No times are printed: yours are others than ours.)
+
+# %% tags=["engine"]
+from exercises.phase4.into_engine import sum_up_the_engine
+
+sum_up_the_engine(percentile, goodput)

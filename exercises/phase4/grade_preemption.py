@@ -1,0 +1,221 @@
+"""Grader of exercise 4.2: somebody has to leave."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from exercises.grading import NotYet, guard
+from exercises.phase4.visitors import NAMES, Plan, Pool, Visitor, as_plan, show_plan
+
+
+def _step(running, waiting, budget, seats, pool):
+    """The course's rules, as in Scheduler._schedule_running and _admit_waiting."""
+    plan, preempted, index = [], [], 0
+    while index < len(running) and budget > 0:
+        request = running[index]
+        n = min(request.num_tokens - request.num_computed_tokens, budget)
+        while not pool.allocate(request, request.num_computed_tokens + n):
+            victim = running.pop()
+            pool.free(victim)
+            victim.num_computed_tokens = 0
+            waiting.appendleft(victim)
+            preempted.append(victim)
+            if victim is request:
+                return plan, preempted
+        plan.append((request, n))
+        budget, index = budget - n, index + 1
+    while not preempted and waiting and budget > 0 and len(running) < seats:
+        request = waiting[0]
+        n = min(request.num_tokens - request.num_computed_tokens, budget)
+        if not pool.allocate(request, request.num_computed_tokens + n, must_fit=request.num_tokens):
+            break
+        running.append(waiting.popleft())
+        plan.append((request, n))
+        budget -= n
+    return plan, preempted
+
+
+class _WatchedPool(Pool):
+    """Notes whether somebody who waits was to get blocks after somebody had to leave."""
+
+    def __init__(self, num_blocks: int) -> None:
+        super().__init__(num_blocks)
+        self.at_first: list[Visitor] = []
+        self.freed: list[Visitor] = []
+        self.asked_too_late: Visitor | None = None
+
+    def allocate(self, request: Visitor, num_tokens: int, must_fit: int = 0) -> bool:
+        if self.freed and (request in self.freed or request not in self.at_first):
+            self.asked_too_late = request
+        return super().allocate(request, num_tokens, must_fit)
+
+    def free(self, request: Visitor) -> None:
+        self.freed.append(request)
+        super().free(request)
+
+
+class _Scene:
+    """Who runs and waits, with which blocks; made anew for each call."""
+
+    def __init__(
+        self, running: list[tuple[int, int]], waiting: list[int], free: int, budget: int, seats: int
+    ) -> None:
+        names = iter(NAMES)
+        self.running = [Visitor(next(names), tokens, computed) for tokens, computed in running]
+        self.waiting = deque(Visitor(next(names), tokens) for tokens in waiting)
+        self.pool = _WatchedPool(10**6)
+        self.pool.at_first = list(self.running)
+        for v in self.running:
+            self.pool.allocate(v, v.num_computed_tokens)
+        self.pool.num_blocks = sum(self.pool.held.values()) + free
+        self.before, self.computed = list(self.running), {v.name: v.num_computed_tokens for v in self.running}
+        self.budget, self.seats = budget, seats
+        self.told = (
+            f"running {self.running}, waiting {list(self.waiting)} (computed/tokens), {free} free blocks of 4 tokens, "
+            f"budget {budget}, {seats} seats"
+        )
+
+    def args(self) -> tuple:
+        return self.running, self.waiting, self.budget, self.seats, self.pool
+
+    @property
+    def gone(self) -> list[Visitor]:
+        """Those who ran before the step and do not run after it."""
+        return [v for v in self.before if v not in self.running]
+
+    @property
+    def admitted(self) -> list[str]:
+        return [v.name for v in self.running if v not in self.before]
+
+    @property
+    def queue(self) -> list[str]:
+        return [v.name for v in self.waiting]
+
+    @property
+    def blocks(self) -> dict[str, int]:
+        return {v.name: n for v, n in self.pool.held.items() if n}
+
+    def state(self, plan: Plan) -> str:
+        return f"computed {show_plan(plan)}; running {[v.name for v in self.running]}, waiting {self.queue}"
+
+
+def grade_preemption(step: Callable) -> str:
+    rng = random.Random(2)
+    shapes = [
+        ([(9, 8), (8, 7)], [5], 0, 16, 4),
+        ([(9, 8), (9, 8)], [3], 0, 16, 4),
+        ([(9, 8), (5, 4), (9, 8)], [4, 4], 1, 16, 8),
+        ([(30, 8), (5, 4), (5, 4)], [4], 1, 20, 8),
+        ([(5, 4)], [20, 3], 3, 16, 4),
+        ([(6, 5)], [7, 3], 4, 16, 4),
+        ([(6, 5), (7, 6)], [3], 4, 16, 2),
+    ]
+    for _ in range(300):
+        running = []
+        for _ in range(rng.randint(1, 4)):
+            computed = rng.choice((4, 8, 8, 12, rng.randint(1, 14)))
+            running.append((computed + rng.choice((1, 1, 1, 9)), computed))
+        waiting = [rng.randint(1, 20) for _ in range(rng.randint(0, 3))]
+        shapes.append(
+            (running, waiting, rng.randint(0, 5), rng.randint(2, 30), len(running) + rng.randint(0, 2))
+        )
+    for shape in shapes:
+        mine, course = _Scene(*shape), _Scene(*shape)
+        expected, preempted = _step(*course.args())
+        got = as_plan(guard(step, *mine.args(), tried=mine.told))
+        _judge_step(mine, course, got, as_plan(expected), [v.name for v in preempted])
+    return f"{len(shapes)} steps: some by hand, others at random; who runs, who waits, who holds how many blocks."
+
+
+def _judge_step(mine: _Scene, course: _Scene, got: Plan, expected: Plan, preempted: list[str]) -> None:
+    """Look first at those who had to leave, then at those who were admitted, then at all the rest."""
+    state, right = mine.state(got), course.state(expected)
+
+    def fail(diagnosis: str, says: str, a: Any = state, b: Any = right) -> None:
+        raise NotYet(diagnosis, says, tried=mine.told, got=a, expected=b)
+
+    _judge_leaving(mine, course, got, preempted, fail)
+    if sum(n for _, n in got) > mine.budget:
+        fail("budget-per-request", "Together they compute more than the budget of the step.")
+    if len(mine.admitted) > len(course.admitted):
+        if len(mine.running) > mine.seats:
+            fail("seats-ignored", "More requests run than there are seats.")
+        if mine.admitted[0] != [*course.admitted, *course.queue][0]:
+            fail("jumps-the-queue", "The head of the queue did not fit, and somebody behind it was admitted.")
+        who = mine.admitted[len(course.admitted)]
+        fail(
+            "admits-what-does-not-fit",
+            f"{who} was admitted, though there are not enough blocks for all its tokens.",
+        )
+    if idle := [name for name in mine.admitted if name not in dict(got)]:
+        fail(
+            "admitted-and-idle",
+            f"{idle[0]} was moved to those who run, and is not in the list: it computes nothing.",
+        )
+    if got != expected or mine.queue != course.queue:
+        fail("wrong-result", "The step is another one. Work it out by hand.")
+    for v in mine.running:
+        if v.num_computed_tokens != mine.computed.get(v.name, 0):
+            fail(
+                "moves-computed-on", f"{v.name}.num_computed_tokens was changed. The engine moves it on when the step is done: "
+                "moved twice, tokens would be left out.", v.num_computed_tokens, mine.computed.get(v.name, 0),
+            )  # fmt: skip
+    if mine.blocks != course.blocks:
+        fail(
+            "blocks-for-later", "Who computes is right, but somebody holds blocks that this step does not fill. Blocks are "
+            "for the tokens computed so far and those of this step.", f"blocks held: {mine.blocks}", f"{course.blocks}",
+        )  # fmt: skip
+
+
+def _judge_leaving(mine: _Scene, course: _Scene, got: Plan, preempted: list[str], fail: Callable) -> None:
+    gone = mine.gone
+    names = [v.name for v in gone]
+    for v in gone:
+        if v not in mine.waiting:
+            fail("victim-lost", f"{v.name} runs no more and waits nowhere: nobody will ever serve it again.")
+    if preempted and not gone:
+        fail("nobody-preempted", "A running request got no blocks, and nobody made room for it.")
+    if preempted and preempted[0] not in names:
+        fail(
+            "wrong-victim",
+            f"{names[0]} had to leave, and {preempted[0]}, who came last, stayed. Whoever came first is nearer to its end.",
+        )
+    for v in gone:
+        if v.num_computed_tokens:
+            fail(
+                "keeps-computed",
+                f"{v.name} left, and its keys and values are gone. It still says that {v.num_computed_tokens} tokens are "
+                "computed, so the model would attend to nothing.",
+                f"{v.name}.num_computed_tokens = {v.num_computed_tokens}", f"{v.name}.num_computed_tokens = 0",
+            )  # fmt: skip
+        if any(name == v.name for name, _ in got):
+            fail("computes-without-blocks", f"{v.name} had to leave in this step, and yet computes in it.")
+        if v in mine.pool.held:
+            fail("blocks-not-freed", f"{v.name} left and still holds its blocks.")
+    late = mine.pool.asked_too_late
+    if preempted and (late or mine.admitted):
+        fail(
+            "admits-after-preemption",
+            "Somebody was preempted in this step, and those who wait are to be admitted in the same one. They would take the "
+            "blocks that were made free.",
+            f"{late.name if late else mine.admitted[0]} is to get blocks; {mine.state(got)}",
+        )
+    if len(gone) > len(preempted):
+        fail(
+            "preempted-for-nothing",
+            f"{names[0]} had to leave, though those who run had blocks enough without that.",
+        )
+    if gone and mine.queue != course.queue:
+        tail = mine.queue[-len(gone) :]
+        if tail in (names, names[::-1]) and len(mine.queue) > len(gone):
+            fail(
+                "victim-at-the-tail",
+                "Whoever had to leave stands at the end of the queue, behind people who came after it.",
+            )
+        fail(
+            "queue-out-of-order",
+            "Those who had to leave stand in the queue in another order than they came in.",
+        )

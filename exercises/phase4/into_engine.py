@@ -1,0 +1,262 @@
+"""The way into the engine: steps of `LLMEngine` decided by the learner's functions, beside the course's scheduler."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from exercises.grading import NotYet
+from exercises.phase3.into_engine import passed, refuse, tales
+from phase2_attention_kvcache.sampling_params import SamplingParams
+from phase3_paged_attention.block_manager import BlockManager
+from phase4_scheduler.batching_compared import Job, serve_continuously, serve_statically
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.latency import RequestRecord, percentiles, summarise
+from phase4_scheduler.requests import Request, RequestStatus
+from phase4_scheduler.scheduler import Scheduled, Scheduler, SchedulerConfig, SchedulerOutput
+
+PROMPTS = (
+    "Once upon a time there was a king who had three sons, and",
+    "The sea was calm, but",
+    "In the middle of the forest stood a little house, and in it lived an old woman. One day",
+    "Nobody knew where the",
+)
+
+# ---------------------------------------------------------------------- the learner's step in the engine
+
+
+class EnginePool:
+    """What exercise 4.2 calls a pool, on the engine's own block manager."""
+
+    def __init__(self, manager: BlockManager) -> None:
+        self._manager = manager
+
+    def allocate(self, request: Request, num_tokens: int, must_fit: int = 0) -> bool:
+        return self._manager.allocate(request.block_table, request.token_ids, num_tokens, must_fit=must_fit)
+
+    def free(self, request: Request) -> None:
+        self._manager.free(request.block_table)
+
+
+class LearnersScheduler(Scheduler):
+    """The course's scheduler, with a step of yours.
+
+    Args:
+        step: step(running, waiting, budget, max_num_seqs, pool) -> [(request, tokens), ...]; it moves
+            requests between `running` (a list) and `waiting` (a deque) by itself.
+    """
+
+    def __init__(self, config: SchedulerConfig, block_manager: BlockManager, step: Callable) -> None:
+        super().__init__(config, block_manager)
+        self._step = step
+
+    def schedule(self) -> SchedulerOutput:
+        config, output = self.config, SchedulerOutput()
+        before, waiting = list(self.running), deque(self.waiting)
+        plan = self._step(
+            self.running,
+            waiting,
+            config.max_num_batched_tokens,
+            config.max_num_seqs,
+            EnginePool(self.block_manager),
+        )
+        for request in list(self.waiting):
+            self.waiting.remove(request)
+        for request in waiting:
+            self.waiting.push(request)
+        for request in before:
+            if request not in self.running:
+                request.status = RequestStatus.PREEMPTED
+                request.num_preemptions += 1
+                self.num_preemptions += 1
+                output.preempted.append(request)
+        self._seats = sum(request.num_seats for request in self.running)
+        for request, n in plan:
+            request.status = RequestStatus.RUNNING
+            output.scheduled.append(Scheduled(request, n, request.num_computed_tokens))
+            request.num_computed_tokens += n
+            output.num_batched_tokens += n
+        output.copies = self.block_manager.take_copies()
+        return output
+
+
+def step_of_plan(plan: Callable) -> Callable:
+    """A plan without memory, plan(running, waiting, budget, max_num_seqs), as a step: it gets blocks and seats."""
+
+    def step(running: list, waiting: deque, budget: int, max_num_seqs: int, pool: EnginePool) -> list:
+        chosen = list(plan(list(running), list(waiting), budget, max_num_seqs))
+        for request, n in chosen:
+            if not pool.allocate(request, request.num_computed_tokens + n):
+                raise RuntimeError("this engine was given too few blocks for a plan without memory")
+            if request in waiting:
+                waiting.remove(request)
+                running.append(request)
+        return chosen
+
+    return step
+
+
+@dataclass
+class EngineRun:
+    """What came out of a run, who computed how much in each step, and how long it took."""
+
+    tokens: list[list[int]]
+    first_text: str
+    steps: list[dict[str, int]]
+    preemptions: int
+    seconds: float
+
+    @property
+    def largest_step(self) -> int:
+        return max(sum(step.values()) for step in self.steps)
+
+
+def run_engine(scheduler: Scheduler, prompts: Sequence[str]) -> EngineRun:
+    """Answer the prompts with this scheduler."""
+    model, tokenizer = tales()
+    engine = LLMEngine(model, tokenizer, EngineConfig(), scheduler=scheduler)
+    steps: list[dict[str, int]] = []
+    engine.record(lambda event: steps.append(dict(event["tokens"])))
+    began, params = (
+        time.perf_counter(),
+        SamplingParams(temperature=0.7, seed=11, max_tokens=20, ignore_eos=True),
+    )
+    for i, prompt in enumerate(prompts):
+        engine.add_request(str(i), prompt, params, arrival_time=i)
+    tokens: dict[str, list[int]] = {str(i): [] for i in range(len(prompts))}
+    while engine.has_unfinished_requests:
+        for output in engine.step():
+            tokens[output.request_id] += output.token_ids
+    seconds = time.perf_counter() - began
+    text = f"{prompts[0]}{tokenizer.decode(tokens['0'])} ..."
+    return EngineRun(list(tokens.values()), text, steps, scheduler.num_preemptions, seconds)
+
+
+@cache
+def warm_up() -> None:
+    """The first run of a process is slower than all later ones: it would spoil the comparison."""
+    run_engine(Scheduler(SchedulerConfig(), BlockManager(40)), PROMPTS[:2])
+
+
+def side_by_side(
+    step: Callable,
+    config: SchedulerConfig,
+    num_blocks: int,
+    block_size: int = 4,
+    prompts: Sequence[str] = PROMPTS,
+) -> EngineRun:
+    """The engine with the learner's step and with the course's scheduler, both without prefix caching.
+
+    Prints tokens and speed; refuses where steps or tokens differ.
+    """
+    warm_up()
+    course = run_engine(Scheduler(config, BlockManager(num_blocks, block_size, False)), prompts)
+    mine = run_engine(LearnersScheduler(config, BlockManager(num_blocks, block_size, False), step), prompts)
+    for i, (a, b) in enumerate(zip(mine.steps, course.steps)):
+        if a != b:
+            says = "In the engine your part decides another step than the course's scheduler does."
+            refuse(NotYet("other-steps", says, f"step {i + 1} of the engine, {{request: tokens}}", a, b))
+    if mine.tokens != course.tokens or len(mine.steps) != len(course.steps):
+        says = "With your part the engine writes other tokens than with the course's."
+        refuse(NotYet("other-tokens", says, f"{len(prompts)} prompts", mine.tokens, course.tokens))
+    count = sum(map(len, mine.tokens))
+    print(
+        f"{count} tokens in {len(mine.steps)} steps, the same ones with your part and with the course's own."
+    )
+    print(f"Preemptions: {mine.preemptions}. Most tokens in one step: {mine.largest_step}.")
+    print(
+        f"Speed: {count / mine.seconds:,.0f} tokens a second with yours, {count / course.seconds:,.0f} with the course's."
+    )
+    return mine
+
+
+# ---------------------------------------------------------------------- one by one
+
+
+def budget_in_the_engine(share_budget: Callable) -> None:
+    """Exercise 4.1: three seats for four prompts, 16 tokens a step, memory for all."""
+    passed("p4e1_one_step", share_budget)
+    config = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=3)
+    print("\n" + side_by_side(step_of_plan(share_budget), config, 200).first_text)
+
+
+def preemption_in_the_engine(step: Callable) -> None:
+    """Exercise 4.2: a cache that is too small for four answers at once."""
+    passed("p4e2_preemption", step)
+    config = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=4)
+    print("\n" + side_by_side(step, config, 22).first_text)
+
+
+def chunks_in_the_engine(tokens_now: Callable, admit: Callable) -> None:
+    """Exercise 4.3: two short prompts and a long one, with and without a threshold."""
+    passed("p4e3_chunks", tokens_now, admit)
+
+    def step_with(threshold: int) -> Callable:
+        def plan(running: list, waiting: list, budget: int, max_num_seqs: int) -> list:
+            alone = len(running) + len(waiting) <= 1
+            chosen = []
+            for request in running:
+                n = tokens_now(request, budget, threshold, alone, True)
+                if n:
+                    chosen.append((request, n))
+                    budget -= n
+            seats = max_num_seqs - len(running)
+            return chosen + list(admit(waiting[:seats], budget, threshold, alone, True))
+
+        return step_of_plan(plan)
+
+    prompts = [*PROMPTS[:2], " ".join(PROMPTS * 5)]
+    for threshold in (0, 16):
+        print(f"--- {f'threshold {threshold}' if threshold else 'no threshold'}")
+        config = SchedulerConfig(max_num_batched_tokens=512, long_prefill_token_threshold=threshold)
+        run = side_by_side(step_with(threshold), config, 200, 16, prompts)
+    print("\n" + run.first_text)
+
+
+def predict_the_engine(static: Callable, continuous: Callable) -> None:
+    """Exercise 4.4: the learner's step numbers beside the engine's."""
+    passed("p4e4_static_continuous", static, continuous)
+    lengths, seats = [20, 3, 28, 9, 14, 5, 22], 3
+    predicted = {"static": static(list(lengths), seats), "continuous": continuous(list(lengths), seats)}
+    model, tokenizer = tales()
+    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=seats, num_blocks=100))
+    jobs = [Job(str(i), [100 + i], length) for i, length in enumerate(lengths)]
+    served = {
+        "static": serve_statically(engine, jobs, seats, pad=False),
+        "continuous": serve_continuously(engine, jobs),
+    }
+    print(f"{seats} seats, answers of {lengths} tokens")
+    for way, run in served.items():
+        measured = [run.done_step[job.name] for job in jobs]
+        if measured != list(predicted[way]):
+            says = "The engine hands answers out in other steps than you say."
+            refuse(NotYet("other-steps", says, f"{way}, {lengths}, {seats} seats", predicted[way], measured))
+        print(f"{way:>10}: {measured}, as you said; {run.steps} steps in all")
+    same = served["static"].token_ids == served["continuous"].token_ids
+    print("The answers are the same in both ways." if same else "The answers differ!")
+
+
+def sum_up_the_engine(percentile: Callable, goodput: Callable) -> None:
+    """Exercise 4.5: the learner's figures of a real run beside the course's."""
+    passed("p4e5_percentiles_goodput", percentile, goodput)
+    model, tokenizer = tales()
+    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=2, num_blocks=100))
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (12, 1, 20, 6)]
+    metrics = [out.metrics for out in engine.generate(list(PROMPTS), params)]
+    requests = [(m.arrival_time, list(m.token_times)) for m in metrics]
+    records = [RequestRecord("chat", a, 1, len(times), list(times)) for a, times in requests]
+    ttfts = [record.ttft for record in records]
+    ttft_slo, itl_slo = sorted(ttfts)[2] * 1.01, 1.0
+    pairs = {
+        "p50 of the TTFT": (percentile(list(ttfts), 50), percentiles(ttfts, [50])[0]),
+        "p95 of the TTFT": (percentile(list(ttfts), 95), percentiles(ttfts, [95])[0]),
+        "goodput": (goodput(requests, ttft_slo, itl_slo), summarise(records, ttft_slo, itl_slo).goodput),
+    }
+    for name, (mine, course) in pairs.items():
+        if abs(mine - course) > 1e-9 * abs(course):
+            says = f"Your {name} is another one than the course's."
+            refuse(NotYet("other-figure", says, "a run of the engine", mine, course))
+        print(f"{name:>15}: the same as the course's")

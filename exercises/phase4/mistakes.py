@@ -1,0 +1,86 @@
+"""Telling which mistake an answer makes: it is compared with the right one, and with what each mistake would give."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+from exercises.grading import NotAttempted, NotYet, guard
+
+
+class Raised:
+    """An outcome that is an exception. Two of the same type are equal."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def name_the_mistake(
+    answer: Callable,
+    cases: Sequence[tuple],
+    right: Callable,
+    mistakes: Mapping[str, tuple[Callable, str]],
+    tried: Callable[..., str],
+    same: Callable[[Any, Any], bool] = operator.eq,
+    clean: Callable[[Any], Any] = lambda result: result,
+    show: Callable[[Any], str] = str,
+    look: Callable[[tuple, tuple], None] = lambda before, after: None,
+) -> None:
+    """Return if `answer` equals `right` in all cases; otherwise raise NotYet.
+
+    A mistake is named if it explains every case; failing that, if it explains the first wrong one and most others.
+
+    Args:
+        cases: arguments, one tuple a case; each call gets its own copy.
+        mistakes: diagnosis -> (what this mistake computes, what to say of it).
+        tried: the arguments in words. show: a result in words.
+        clean: checks the kind of a result and brings it into the form that `same` compares.
+        look: gets the arguments before and after the call; raises NotYet if the answer must not change them so.
+    """
+    got: list[Any] = []
+    for args in cases:
+        try:
+            own = deepcopy(args)
+            got.append(clean(guard(answer, *own, tried=tried(*args))))
+            look(args, own)
+        except NotAttempted:
+            raise
+        except NotYet as error:
+            if error.diagnosis != "raises":
+                raise
+            got.append(Raised(error))
+
+    def alike(a: Any, b: Any) -> bool:
+        if isinstance(a, Raised) or isinstance(b, Raised):
+            return isinstance(a, Raised) and isinstance(b, Raised)
+        return same(a, b)
+
+    expected = [clean(right(*deepcopy(args))) for args in cases]
+    bad = [i for i in range(len(cases)) if not alike(got[i], expected[i])]
+    if not bad:
+        return
+    first = bad[0]
+    best, best_share = None, 0.5
+    for diagnosis, (wrong, says) in mistakes.items():
+        theirs = []
+        for args in cases:
+            try:
+                theirs.append(clean(wrong(*deepcopy(args))))
+            except Exception as error:
+                theirs.append(Raised(error))
+        fits = [alike(g, t) for g, t in zip(got, theirs, strict=True)]
+        share = 1.0 + all(fits) if all(fits) else sum(fits[i] for i in bad) / len(bad)
+        if fits[first] and share > best_share:
+            best, best_share = (diagnosis, says), share
+    if best is None and isinstance(got[first], Raised):
+        raise got[first].error
+    diagnosis, says = best or ("wrong-result", "The result is another one. Work this case out by hand.")
+    raise NotYet(
+        diagnosis=diagnosis,
+        says=says,
+        tried=tried(*cases[first]),
+        got=got[first].error.says if isinstance(got[first], Raised) else show(got[first]),
+        expected=show(expected[first]),
+    )

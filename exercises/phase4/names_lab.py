@@ -1,0 +1,229 @@
+"""Debugging lab 4: a scheduler with a planted bug, a memory that knows what it holds, and the symptom on the engine."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from exercises.grading import NotYet
+from exercises.phase3.into_engine import passed, refuse, tales
+from phase2_attention_kvcache.sampling_params import SamplingParams
+from phase3_paged_attention.block_manager import BlockManager, hash_block
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.queues import urgency
+from phase4_scheduler.requests import Request, RequestStatus
+from phase4_scheduler.scheduler import Scheduler, SchedulerConfig
+
+__all__ = ["RequestStatus", "play", "repair_in_the_engine", "show_symptom", "urgency"]
+
+
+class LabScheduler(Scheduler):
+    """The course's scheduler under the policy "priority"; who has to leave, and how, is a function of yours."""
+
+    def __init__(self, config: SchedulerConfig, block_manager: BlockManager, preempt: Callable) -> None:
+        super().__init__(config, block_manager)
+        self.preempt = preempt
+
+    def _preempt_one(self, output):
+        before = list(self.running)
+        victim = self.preempt(self, output)
+        if not isinstance(victim, Request) or victim in self.running or victim not in before:
+            raise NotYet(
+                "no-victim",
+                "Return the request that has to leave, and take it out of scheduler.running.",
+                tried="preempt_one(scheduler, output)",
+                got=repr(victim),
+                expected="one of those who ran, which runs no more",
+            )
+        return victim
+
+
+def with_the_bug(scheduler, output):
+    """The planted bug: a victim of this very step leaves names on blocks that nobody will fill."""
+    victim = max(scheduler.running, key=urgency)
+    scheduler.running.remove(victim)
+    scheduler._seats -= victim.num_seats
+    scheduler.block_manager.free(victim.block_table)
+    victim.num_computed_tokens = 0
+    victim.status = RequestStatus.PREEMPTED
+    victim.num_preemptions += 1
+    scheduler.num_preemptions += 1
+    scheduler.waiting.put_back(victim)
+    output.preempted.append(victim)
+    return victim
+
+
+# ---------------------------------------------------------------------- a memory that knows what it holds
+
+
+@dataclass
+class Log:
+    """What happened: victims by name; names known after each step; names whose block holds something else."""
+
+    plans: list[dict[str, int]] = field(default_factory=list)
+    victims: list[tuple[int, str]] = field(default_factory=list)
+    names: list[int] = field(default_factory=list)
+    lies: list[str] = field(default_factory=list)
+    lies_of_half_filled: list[bool] = field(default_factory=list)
+    broken_books: str = ""
+    kept_computed: str = ""
+    not_waiting: str = ""
+    stuck: bool = False
+
+
+def play(seed: int, preempt: Callable | None) -> Log:
+    """A random workload; blocks remember whose tokens were computed in them. None: the course's own scheduler."""
+    rng = random.Random(seed)
+    size = rng.choice((2, 4))
+    manager = BlockManager(1 + rng.randint(84, 120) // size, size)
+    config = SchedulerConfig(
+        max_num_seqs=6, max_num_batched_tokens=40, max_model_len=80, policy="priority",
+        long_prefill_token_threshold=rng.choice((7, 11)),
+    )  # fmt: skip
+    scheduler = Scheduler(config, manager) if preempt is None else LabScheduler(config, manager, preempt)
+    system_prompt = [rng.randrange(50) for _ in range(12)]
+    requests = []
+    for i in range(9):
+        patient = i < 3  # a long prompt in no hurry: it comes first and in pieces, and it has to leave
+        own = [rng.randrange(50) for _ in range(rng.randint(30, 60) if patient else rng.randint(3, 12))]
+        prompt = (system_prompt if rng.random() < 0.5 else []) + own
+        params = SamplingParams(
+            max_tokens=rng.randint(2, 6) if patient else rng.randint(4, 20), ignore_eos=True
+        )
+        priority = 4 - i if patient else rng.randint(0, 1)
+        requests.append(Request(f"{i}", prompt, params, arrival_time=i, priority=priority))
+    log, memory, meaning = Log(), {}, {}
+    chains = {request: [b""] for request in requests}  # names of the full blocks so far
+    arrivals = {r: i if i < 3 else rng.randint(1, 14) for i, r in enumerate(requests)}
+    for step in range(400):
+        for request in requests:
+            if arrivals[request] == step:
+                scheduler.add(request)
+        if not scheduler.has_requests and step > 14:
+            return log
+        try:
+            output = scheduler.schedule()
+            manager.check_integrity()
+        except (RuntimeError, MemoryError) as error:
+            log.broken_books = str(error)
+            return log
+        log.plans.append({s.request.request_id: s.num_tokens for s in output.scheduled})
+        log.victims += [(step, r.request_id) for r in output.preempted]
+        waiting = list(scheduler.waiting)
+        for r in output.preempted:
+            if r not in waiting:
+                log.not_waiting = log.not_waiting or f"request {r.request_id} in step {step}"
+            elif r.num_computed_tokens:
+                log.kept_computed = log.kept_computed or f"request {r.request_id} in step {step}"
+        for s in output.scheduled:  # the model computes: a block's place holds a token and all before it
+            blocks, tokens = s.request.block_table.block_ids, s.request.token_ids
+            for place in range(s.num_computed, s.num_computed + s.num_tokens):
+                if place // size < len(blocks):
+                    memory[blocks[place // size], place % size] = tuple(tokens[: place + 1])
+        for request, chain in chains.items():
+            for end in range(size * len(chain), len(request.token_ids) + 1, size):
+                chain.append(hash_block(chain[-1], request.token_ids[end - size : end]))
+                meaning[chain[-1]] = request.token_ids[:end]
+        _compare_names(manager, memory, meaning, log, step)
+        scheduler.update(output, [rng.randrange(50) if s.samples else None for s in output.scheduled])
+    log.stuck = True
+    return log
+
+
+def _compare_names(manager, memory, meaning, log, step) -> None:
+    size, names = manager.block_size, 0
+    for block in manager.allocator.blocks:
+        if block.content_hash is None:
+            continue
+        names += 1
+        tokens = meaning[block.content_hash]
+        start = len(tokens) - size
+        holds = [memory.get((block.block_id, i)) for i in range(size)]
+        if holds != [tuple(tokens[: start + i + 1]) for i in range(size)]:
+            wrong = [i for i in range(size) if holds[i] != tuple(tokens[: start + i + 1])]
+            log.lies.append(
+                f"block {block.block_id} after step {step + 1}: places {wrong} of it were never filled"
+            )
+            log.lies_of_half_filled.append(wrong[0] > 0)
+    log.names.append(names if manager.enable_prefix_caching else -1)
+
+
+# ---------------------------------------------------------------------- the symptom
+
+NUM_BLOCKS, CHUNK = 39, 16  # with these the bug shows
+BEFORE = (
+    "Down by the harbour lay an old ship. The sailors were singing, and the captain counted his barrels of salt. "
+    * 8
+)
+PROMPTS = {
+    "Tom": (
+        "Once upon a time there was a king who had three sons. The eldest was strong, the second was clever, and the youngest "
+        "had a good heart. One day the king fell ill, and no doctor in the whole kingdom could help him. Then an old woman "
+        "came to the gate and said: In the garden at the end of the world there stands a tree with golden apples. Whoever "
+        "eats of them will be well again. So the eldest son took the best horse and rode away, and he did not come back. The "
+        "second son took the next best horse, and he did not come back either. Then the youngest",
+        2,  # the least urgent
+        24,
+    ),
+    "Ann": ("The sea was calm, but the old fisherman", 0, 8),
+    "Ben": ("Nobody knew where the little door", 1, 8),
+}
+
+
+def serve(preempt: Callable | None, num_blocks: int = NUM_BLOCKS) -> tuple[list[str], float]:
+    """(answers to three prompts, seconds). Tom, whose prompt is long, comes a step before the others."""
+    model, tokenizer = tales()
+    config = SchedulerConfig(
+        max_num_seqs=4, max_num_batched_tokens=3 * CHUNK, max_model_len=300, policy="priority",
+        long_prefill_token_threshold=CHUNK,
+    )  # fmt: skip
+    manager = BlockManager(num_blocks, 4)
+    scheduler = Scheduler(config, manager) if preempt is None else LabScheduler(config, manager, preempt)
+    engine = LLMEngine(model, tokenizer, EngineConfig(), scheduler=scheduler)
+    old = tokenizer.encode(BEFORE)[: 4 * (NUM_BLOCKS - 2)]
+    engine.generate(
+        [old], SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+    )  # memory is never empty
+    began = time.perf_counter()
+    answers: dict[str, list[int]] = {name: [] for name in PROMPTS}
+    for i, (name, (prompt, priority, length)) in enumerate(PROMPTS.items()):
+        params = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True)
+        engine.add_request(name, prompt, params, priority=priority, arrival_time=i)
+        if i == 0:
+            for output in engine.step():
+                answers[output.request_id] += output.token_ids
+    while engine.has_unfinished_requests:
+        for output in engine.step():
+            answers[output.request_id] += output.token_ids
+    return [tokenizer.decode(ids) for ids in answers.values()], time.perf_counter() - began
+
+
+def show_symptom() -> None:
+    """Three answers, with memory for all and with memory short, as the planted bug gives them."""
+    well, ill = serve(with_the_bug, 150)[0], serve(with_the_bug)[0]
+    for (name, (prompt, *_)), a, b in zip(PROMPTS.items(), well, ill):
+        print(f"{name}: ...{prompt[-40:]}")
+        print(f"  memory for all: {a!r}")
+        print(f"  memory short:   {b!r}")
+        if a != b:
+            print("                  another answer!")
+
+
+def repair_in_the_engine(preempt: Callable, lying: Iterable[int]) -> None:
+    """The same, with the learner's repair, beside the course's scheduler."""
+    passed("p4d1_names_without_blocks", preempt, lying)
+    (mine, seconds), (course, course_seconds) = serve(preempt), serve(None)
+    if mine != course or mine != serve(None, 150)[0]:
+        says = "With your repair somebody's answer still depends on how much memory there is."
+        refuse(NotYet("other-tokens", says, "three prompts, memory short", mine, course))
+    for name, answer in zip(PROMPTS, mine):
+        print(f"{name}: {answer!r}")
+    print(
+        "\nEverybody gets the same answer whether memory is short or not, as with the course's own scheduler."
+    )
+    tokens = sum(length for *_, length in PROMPTS.values())
+    print(
+        f"Speed: {tokens / seconds:,.0f} tokens a second with yours, {tokens / course_seconds:,.0f} with the course's."
+    )

@@ -1,0 +1,67 @@
+"""Requests and blocks without a model: what the exercises of phase 4 are tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from exercises.grading import NotYet
+
+NAMES = ("Ann", "Ben", "Cal", "Dan", "Eva", "Fay", "Gus", "Hal")
+Plan = list[tuple[str, int]]
+
+
+@dataclass(eq=False)
+class Visitor:
+    """A request without a model: a name and two numbers."""
+
+    name: str
+    num_tokens: int
+    num_computed_tokens: int = 0
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.num_computed_tokens}/{self.num_tokens}"
+
+
+class Pool:
+    """Blocks by their number alone. A call that cannot be satisfied changes nothing and returns False."""
+
+    def __init__(self, num_blocks: int, block_size: int = 4) -> None:
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.held: dict[Any, int] = {}  # request -> blocks
+
+    @property
+    def num_free(self) -> int:
+        return self.num_blocks - sum(self.held.values())
+
+    def allocate(self, request: Any, num_tokens: int, must_fit: int = 0) -> bool:
+        """Make room for the first `num_tokens` tokens; refuse unless `must_fit` tokens would fit as well."""
+        mine = self.held.get(request, 0)
+        missing = max(0, -(-num_tokens // self.block_size) - mine)
+        if max(missing, -(-must_fit // self.block_size) - mine) > self.num_free:
+            return False
+        self.held[request] = mine + missing
+        return True
+
+    def free(self, request: Any) -> None:
+        self.held.pop(request, None)
+
+
+def as_plan(result: Iterable[tuple[Any, int]]) -> Plan:
+    """[(request, tokens), ...] with names for the requests."""
+    if result is None:
+        raise NotYet(
+            "returns-nothing", "None came back. Is a `return` missing?", expected="[(request, tokens), ...]"
+        )
+    try:
+        return [(request.name, n) for request, n in result]
+    except (TypeError, ValueError, AttributeError):
+        raise NotYet(
+            "wrong-type", "A list of pairs is asked for, a request and its number of tokens each.",
+            got=repr(result)[:200], expected="[(request, tokens), ...]",
+        ) from None  # fmt: skip
+
+
+def show_plan(plan: Plan) -> str:
+    return ", ".join(f"{name} {n}" for name, n in plan) or "nobody"

@@ -1,0 +1,152 @@
+# %% [markdown]
+# # 5.1 A kernel of your own: paged decode
+#
+# A **kernel** describes one small piece of work. The GPU starts it many times over, as a **grid** of **programs**, and each program
+# asks for its number to find its own piece. Here the grid has a program for each request and each query head. A program takes one
+# query, walks along one block table, and writes one output: exercise 3.6, in the words of Triton.
+#
+# Without a GPU, Triton *interprets* the kernel, line by line on the CPU. With one it is compiled. The text of the kernel is the same.
+#
+# | in Triton | means |
+# |---|---|
+# | `tl.program_id(0)`, `tl.num_programs(0)` | my number along axis 0 of the grid, and how many there are |
+# | `tl.arange(0, 8)` | 0, 1, ..., 7; the length is a power of two |
+# | `tl.load(p + offsets, mask=m, other=0.0)` | read what lies `offsets` numbers behind `p`; where the mask is False nothing is read, and `other` is put there |
+# | `tl.store(p + offsets, x, mask=m)` | write |
+# | `x[:, None]`, `x[None, :]` | a column, a row, as in numpy: a column + a row make a table, and a column may be the mask of a table |
+# | `tl.sum(x, axis=1)`, `tl.max(x, axis=0)` | along an axis |
+# | `tl.maximum(a, b)`, `tl.exp(x)`, `tl.where(m, a, b)` | number by number |
+# | `tl.cdiv(a, b)` | a / b, rounded up |
+# | `tl.zeros([8], tl.float32)`, `float("-inf")` | eight zeros; -infinity |
+#
+# An argument with `tl.constexpr` is known when the kernel is compiled. A tensor arrives as an **address**, the place of its first
+# number; it has no shape any more. So a kernel computes with places.
+#
+# A small kernel to see how it goes. Each program adds up one row; the rows have different lengths, and it reads four numbers at a time:
+# %%
+import torch
+
+from exercises.grading import check, hint
+from exercises.phase5.launching import DEVICE
+from phase5_real_gpu.kernels.triton_setup import require_triton, tl, triton
+
+require_triton()  # it exists for Linux only
+
+
+@triton.jit
+def add_up(numbers, lengths, out, row_stride, TILE: tl.constexpr):
+    row = tl.program_id(0)
+    length = tl.load(lengths + row)
+    places = tl.arange(0, TILE)
+    total = 0.0
+    for start in range(0, length, TILE):
+        is_mine = start + places < length
+        tile = tl.load(numbers + row * row_stride + start + places, mask=is_mine, other=0.0)
+        total += tl.sum(tile, axis=0)
+    tl.store(out + row, total)
+
+
+numbers = torch.tensor([[1.0, 2, 3, 4, 5, 99], [10, 20, 99, 99, 99, 99]], device=DEVICE)
+sums = torch.zeros(2, device=DEVICE)
+add_up[(2,)](numbers, torch.tensor([5, 2], device=DEVICE), sums, numbers.stride(0), TILE=4)
+print(sums)
+# %% [markdown]
+# **Where a key lies.** `k_cache` is [num_blocks, BLOCK_SIZE, kv_heads, HEAD_DIM]. A **stride** says how far it is to the next block,
+# the next token, the next head. The key of KV head `h`, of token `t` in physical block `b`, begins at
+#
+#     b * block_stride  +  t * token_stride  +  h * head_stride          and has HEAD_DIM numbers
+#
+# By hand: blocks of 2 tokens, 2 KV heads, head_dim 4, everything close together. Then head_stride is 4, token_stride 8,
+# block_stride 16. Token 1 of block 3, KV head 1: 48 + 8 + 4 = 60. Its key is the numbers 60 to 63.
+#
+# **Who shares.** GROUP query heads in a row share a KV head: with GROUP = 2, query heads 0 and 1 use KV head 0, and 2 and 3 use KV head 1.
+#
+# **The walk** is that of 3.6, a block at a time: `scores` is BLOCK_SIZE numbers, and then
+#
+#     new    = the larger of `largest` and the largest of the scores         (begin with -infinity)
+#     shrink = exp(largest - new)              what was summed before is measured against the new maximum
+#     total  = total * shrink + sum of exp(scores - new)
+#     acc    = acc * shrink + sum of exp(scores - new) * values
+#     at the end: acc / total
+#
+# The last block is only partly the request's. A place that is not must weigh nothing: exp(-infinity) is 0. And it must not be
+# *read*: what lies there may be NaN, and 0 x NaN is NaN.
+#
+# Write what is missing: it leaves HEAD_DIM numbers in `result`. Every request has at least one token. `block_tables` and
+# `context_lens` are integers. Some requests have shorter tables than others; what stands behind their blocks is rubbish.
+#
+# Stay with the words in the table above: the interpreter is just Python and lets much pass that the compiler would not.
+
+
+# %% tags=["answer"]
+@triton.jit
+def paged_decode(
+    q,  # [requests, heads, HEAD_DIM]
+    k_cache,  # [num_blocks, BLOCK_SIZE, kv_heads, HEAD_DIM]
+    v_cache,  # the same, with the same strides
+    block_tables,  # [requests, most blocks]
+    context_lens,  # [requests]: tokens that each query sees
+    out,  # [requests, heads, HEAD_DIM]
+    scale,  # 1 / sqrt(HEAD_DIM): each score is multiplied by it
+    table_stride,  # from one request's row of block_tables to the next
+    block_stride,  # of k_cache and v_cache: to the next block,
+    token_stride,  # the next token of a block,
+    head_stride,  # the next KV head of a token
+    GROUP: tl.constexpr,  # query heads that share a KV head
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+):
+    """Attention of one query head of one request. Grid: (requests, heads)."""
+    request = tl.program_id(0)
+    head = tl.program_id(1)
+    row = request * tl.num_programs(1) + head
+    dims = tl.arange(0, HEAD_DIM)
+    query = tl.load(q + row * HEAD_DIM + dims).to(tl.float32)  # HEAD_DIM numbers
+    # BEGIN SOLUTION
+    context_len = tl.load(context_lens + request)
+    places = tl.arange(0, BLOCK_SIZE)
+    largest = float("-inf")
+    total = 0.0
+    acc = tl.zeros([HEAD_DIM], tl.float32)
+    for logical in range(tl.cdiv(context_len, BLOCK_SIZE)):
+        physical = tl.load(block_tables + request * table_stride + logical)
+        physical = physical.to(tl.int64)  # a place beyond 2^31 has no room in 32 bits
+        is_mine = logical * BLOCK_SIZE + places < context_len
+        begins = physical * block_stride + places * token_stride + (head // GROUP) * head_stride
+        where = begins[:, None] + dims[None, :]  # [BLOCK_SIZE, HEAD_DIM]
+        keys = tl.load(k_cache + where, mask=is_mine[:, None], other=0.0)
+        values = tl.load(v_cache + where, mask=is_mine[:, None], other=0.0)
+        scores = tl.sum(query[None, :] * keys, axis=1) * scale
+        scores = tl.where(is_mine, scores, float("-inf"))
+        new = tl.maximum(largest, tl.max(scores, axis=0))
+        shrink = tl.exp(largest - new)
+        weights = tl.exp(scores - new)
+        total = total * shrink + tl.sum(weights, axis=0)
+        acc = acc * shrink + tl.sum(weights[:, None] * values, axis=0)
+        largest = new
+    result = acc / total
+    # END SOLUTION
+    tl.store(out + row * HEAD_DIM + dims, result)
+
+
+# %% tags=["check"]
+check("p5e1_paged_decode", paged_decode)
+# %% [markdown]
+# Stuck? Run `hint("p5e1_paged_decode")`, and again for a bigger hint.
+#
+# ## Into the engine
+#
+# Every decode step of every layer goes through your kernel. In the interpreter that takes a while, so the answers are short.
+# %% tags=["engine"]
+from exercises.phase5.into_engine import kernel_in_the_engine
+
+kernel_in_the_engine(paged_decode)
+# %% [markdown]
+# ## On a GPU
+#
+# The same kernel, compiled. Beside it the first rung of the course's ladder, which is this kernel, and the last, which the engine uses. The
+# floor is the bytes of all keys and values, divided by the bandwidth of your card. What lies between is `decode_ladder.py`.
+# %% tags=["gpu"]
+from exercises.phase5.on_gpu import time_your_kernel
+
+time_your_kernel(paged_decode)

@@ -1,0 +1,66 @@
+# %% [markdown]
+# # 5.2 Putting parts together
+#
+# One user with a long text gives a GPU too little to do: a program for each KV head, and more than a hundred multiprocessors look on. So the
+# context is cut into **parts**, and each part gets a program of its own (**split KV**). None of them sees the whole. Each
+# does attention over its own tokens as if there were no others, and leaves two things:
+#
+#     out       the attention within the part: head_dim numbers, already divided by the part's sum of weights
+#     log_sum   log( sum over the part's tokens of exp(score) ), one number: how much this part weighs
+#
+# Why the logarithm? Scores may be 1,000, and exp(1000) is more than any number a machine knows. Its logarithm is just 1000.
+#
+# Whole attention is the sum over all tokens of exp(score) x value, divided by the sum of all exp(score). A part's share of that is
+# exp(log_sum), and `out` x exp(log_sum) is what it has to give.
+#
+# By hand, with head_dim 1: two parts, `out` 10 and 40, `log_sum` log 6 and log 2. Their weights are 6 and 2:
+#
+#     out      = (6 x 10 + 2 x 40) / (6 + 2) = 17.5
+#     log_sum  = log(6 + 2) = 2.079
+#
+# Write `merge`. It gives both, so that merged parts can be merged again. Three things to think of:
+#
+# - `log_sum` may be 1,000 for all parts, or -1,000. What matters is only how they differ.
+# - Requests are cut alike, so a short one has **empty parts**. Nobody wrote an empty part's `out`; what lies there may be NaN. Its
+#   `log_sum` is -infinity, as it should be: log 0.
+# - All parts may be empty (a row of padding). Then `out` is zeros and `log_sum` is -infinity.
+#
+# In the course this is `merge_kernel` in `phase5_real_gpu/kernels/decode_kernel.py` (with powers of two instead of e).
+# %%
+import torch
+from torch import Tensor
+
+from exercises.grading import check, hint
+
+
+# %% tags=["answer"]
+def merge(outs: Tensor, log_sums: Tensor) -> tuple[Tensor, Tensor]:
+    """The attention over all parts.
+
+    outs: [parts, head_dim], the attention within each part. log_sums: [parts].
+    Returns (out [head_dim], log_sum, a tensor of a single number).
+    """
+    # BEGIN SOLUTION
+    largest = log_sums.max()
+    if largest == -torch.inf:
+        return torch.zeros(outs.shape[1]), largest
+    weights = torch.exp(log_sums - largest)  # 0 for an empty part
+    outs = outs.where(weights[:, None] > 0, 0.0)  # 0 x NaN is NaN
+    total = weights.sum()
+    return weights @ outs / total, largest + total.log()
+    # END SOLUTION
+
+
+# %% tags=["check"]
+check("p5e2_merge_splits", merge)
+# %% [markdown]
+# Stuck? Run `hint("p5e2_merge_splits")`, and again for a bigger hint.
+#
+# ## Into the engine
+#
+# Every context is now cut into parts of 8 tokens, and your function puts them together: for every new token, layer and head. The requests differ in
+# length, so the shorter ones have empty parts.
+# %% tags=["engine"]
+from exercises.phase5.into_engine import merge_in_the_engine
+
+merge_in_the_engine(merge)

@@ -1,0 +1,147 @@
+"""Grader of the debugging lab 5.D: a recording that stores rows of those who have left."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from exercises.grading import NotAttempted, NotYet, guard
+from exercises.phase5.small_graph import ROWS
+
+THE_CAUSE = 3
+SAYS = {
+    "writes-into-anothers-block": "Somebody finds a token in its text that it never wrote. Look at all four rows of `tokens` and `slots` after "
+    "`fill`, also at those that nobody asks about: whose token is it, and whose slot is that by now?",
+    "token-cleared-slot-not": "The padding's token is cleared now, and its slot is not. So it still stores something in somebody's block, only "
+    "another thing. What of a row decides whether and where it is stored?",
+    "some-rows-left": "One row of padding is taken care of, or all but one; another still holds an old slot. With one user of four there are three "
+    "rows of padding.",
+    "padding-in-a-real-block": "Padding is stored in a slot that is somebody's, sooner or later. Every block but one is given out.",
+    "recording-does-not-see-it": "`fill` made a new tensor. The recording knows the address of the old one and goes on reading that. Copy the numbers into "
+    "the tensor that is there.",
+    "recorded-anew": "Everybody reads its own text, but the step was recorded again and again. A recording takes longer than many steps; its use is "
+    "to be made once.",
+    "step-not-stored": "The new tokens of a step were not stored: the rows of the users that are there were cleared as well, or hold other numbers.",
+}  # fmt: skip
+
+
+def grade_lab(Runner: type, cause: Any) -> str:
+    if cause is None or cause is Ellipsis:
+        raise NotAttempted("Find the cause first: which of the five sentences is it?")
+    _first_step(Runner)
+    _the_symptom(Runner)
+    _a_full_memory(Runner)
+    steps = sum(_random_users(Runner, seed) for seed in range(30))
+    if cause != THE_CAUSE:
+        raise NotYet(
+            "another-cause",
+            "The runner is right now, but the sentence is not the one that says what was wrong. Write down `tokens` and `slots`, all four rows of them, "
+            "after each step of the symptom.",
+            "cause", repr(cause), "the number of another sentence",
+        )  # fmt: skip
+    return f"The symptom is gone, with one recording; everybody read their own text in each of {steps:,} steps of random users."
+
+
+def _first_step(Runner: type) -> None:
+    tried = "alice alone, with the text [11, 12], writes 13"
+    m = guard(Runner, 6, 4, tried=tried)
+    guard(m.start, "alice", [11, 12], tried=tried)
+    guard(m.step, {"alice": 13}, tried=tried)
+    _look(Runner, m, 1, tried)
+
+
+def _the_symptom(Runner: type) -> None:
+    tried = (
+        "four users write; carol and dan leave; emma comes and gets dan's block; alice, bob and emma write"
+    )
+    m = guard(Runner, 6, 4, tried=tried)
+    for user, prompt in {"alice": [11, 12], "bob": [21], "carol": [31, 32], "dan": [41, 42]}.items():
+        guard(m.start, user, prompt, tried=tried)
+    guard(m.step, {"alice": 13, "bob": 22, "carol": 33, "dan": 43}, tried=tried)
+    _look(Runner, m, 4, tried)
+    guard(m.end, "carol", tried=tried)
+    guard(m.end, "dan", tried=tried)
+    guard(m.start, "emma", [51, 52, 53], tried=tried)
+    guard(m.step, {"alice": 14, "bob": 23, "emma": 54}, tried=tried)
+    _look(Runner, m, 3, tried)
+
+
+def _a_full_memory(Runner: type) -> None:
+    tried = "four users have filled all blocks but block 0; one leaves, gina comes and writes alone"
+    users = {"alice": 10, "bob": 20, "carol": 30, "dan": 40}
+    for order in (list(users), list(users)[::-1]):  # else padding might store what is there already
+        m = guard(Runner, 5, 4, tried=tried)
+        for user, first in users.items():
+            guard(m.start, user, [first, first + 1, first + 2], tried=tried)
+        guard(m.step, {user: users[user] + 3 for user in order}, tried=tried)
+        _look(Runner, m, 4, tried)
+        guard(m.end, "bob", tried=tried)
+        guard(m.start, "gina", [70, 71], tried=tried)
+        for token in (72, 73):
+            guard(m.step, {"gina": token}, tried=tried)
+            _look(Runner, m, 1, tried)
+
+
+def _random_users(Runner: type, seed: int) -> int:
+    rng = random.Random(seed)
+    size, steps = rng.choice([1, 2, 4]), 0
+    tried = f"up to four users come, write and go at random, blocks of {size} (seed {seed})"
+    m = guard(Runner, 1 + 40 // size, size, tried=tried)
+    for number in range(60):
+        alive = list(m.texts)
+        if len(alive) < ROWS and rng.random() < 0.35:
+            guard(
+                m.start,
+                f"user {number}",
+                [rng.randrange(10, 1000) for _ in range(rng.randint(1, 4))],
+                tried=tried,
+            )
+        elif alive and (rng.random() < 0.25 or any(len(m.texts[user]) >= 9 for user in alive)):
+            guard(m.end, max(alive, key=lambda user: (len(m.texts[user]) >= 9, rng.random())), tried=tried)
+        elif alive:
+            rng.shuffle(alive)  # not everybody writes in each step: a prompt may wait
+            chosen = alive[: rng.randint(1, len(alive))]
+            guard(m.step, {user: rng.randrange(10, 1000) for user in chosen}, tried=tried)
+            _look(Runner, m, len(chosen), tried)
+            steps += 1
+    return steps
+
+
+def _look(Runner: type, m: Any, n: int, tried: str) -> None:
+    """Everybody reads their own text, and it took one recording."""
+    recorded_tokens, recorded_slots, _ = m.recorded
+    if m.tokens is not recorded_tokens or m.slots is not recorded_slots:
+        raise NotYet(
+            "recording-does-not-see-it", SAYS["recording-does-not-see-it"], tried,
+            f"the recording reads slots {recorded_slots.tolist()}", f"slots {m.slots.tolist()}",
+        )  # fmt: skip
+    for user, text in m.texts.items():
+        reads = guard(m.read, user, tried=tried)
+        if reads != text:
+            diagnosis = _name(Runner, m, n)
+            raise NotYet(
+                diagnosis, SAYS[diagnosis], tried,
+                f"{user} reads {reads}\nthe recording's rows: tokens {m.tokens.tolist()}, slots {m.slots.tolist()}", f"{user} reads {text}",
+            )  # fmt: skip
+    if m.recordings > 1:
+        raise NotYet(
+            "recorded-anew", SAYS["recorded-anew"], tried, f"{m.recordings} recordings", "1 recording"
+        )
+
+
+def _name(Runner: type, m: Any, n: int) -> str:
+    """What goes wrong: four users write, and then only one of them."""
+    last = [m.slot(user, len(text) - 1) for user, text in m.texts.items()]
+    if any(int(slot) not in last for slot in m.slots[:n]):
+        return "step-not-stored"
+    probe = Runner(20, 4)
+    for i in range(ROWS):
+        probe.start(f"user {i}", [10 * i + 1])
+    probe.step({f"user {i}": 10 * i + 2 for i in range(ROWS)})
+    before, tokens = probe.slots.tolist(), probe.tokens.tolist()
+    probe.step({"user 0": 3})
+    stale = [row for row in range(1, ROWS) if int(probe.slots[row]) == before[row]]
+    if len(stale) == ROWS - 1:
+        changed = [row for row in stale if int(probe.tokens[row]) != tokens[row]]
+        return "token-cleared-slot-not" if changed else "writes-into-anothers-block"
+    return "some-rows-left" if stale else "padding-in-a-real-block"

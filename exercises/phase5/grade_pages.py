@@ -1,0 +1,249 @@
+"""Grader of exercise 5.3: which pages a tile needs, and asking for them one round ahead."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from exercises.grading import NotYet, guard, show
+from exercises.phase5.tile_machine import LATE, TileMachine
+
+Places = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+PLACES_SAYS = {
+    "tile-as-page": "`logical` counts tiles, not pages. Tile and page need not be equally large: divide by the size of a page.",
+    "one-page-for-the-tile": "All lanes got the page of the tile's first token. A tile may need several pages: each token finds its own.",
+    "start-forgotten": "Each tile gets the pages of the first tile: the lanes were numbered, and where the tile begins is missing.",
+    "offset-in-the-tile": "`offsets` counts from the beginning of the tile. It has to count from the beginning of the token's page.",
+    "offset-not-modulo": "`offsets` are the tokens themselves. Within its page a token has a place from 0 to block_size - 1.",
+    "one-lane-too-many": "One lane too many is valid. With context_len 15 the last token is number 14.",
+    "whole-last-page": "The places of the last page behind context_len count as valid. They are nobody's.",
+    "valid-counts-lanes": "`valid` compares the lane with context_len. Which token is it that the lane stands for?",
+    "all-valid": "All lanes are valid. In the last tile some have no token.",
+}  # fmt: skip
+SIZES = (
+    (0, 6, 15, 4),
+    (12, 6, 15, 4),
+    (6, 6, 15, 4),
+    (0, 4, 3, 16),
+    (16, 16, 40, 16),
+    (48, 16, 60, 64),
+    (8, 8, 13, 2),
+    (5, 5, 9, 3),
+)
+
+
+def right_places(start: int, tile: int, context_len: int, block_size: int) -> Places:
+    tokens = start + np.arange(tile)
+    return tokens // block_size, tokens % block_size, tokens < context_len
+
+
+def wrong_places(
+    start: int, tile: int, context_len: int, block_size: int
+) -> dict[str, dict[int, np.ndarray]]:
+    """What each mistake gives: number of the array -> its values."""
+    lanes = np.arange(tile)
+    tokens = start + lanes
+    pages = -(-context_len // block_size)
+    return {
+        "tile-as-page": {0: np.full(tile, start // tile)},
+        "one-page-for-the-tile": {0: np.full(tile, start // block_size)},
+        "start-forgotten": {0: lanes // block_size},
+        "offset-in-the-tile": {1: lanes},
+        "offset-not-modulo": {1: tokens},
+        "one-lane-too-many": {2: tokens <= context_len},
+        "whole-last-page": {2: tokens // block_size < pages},
+        "valid-counts-lanes": {2: lanes < context_len},
+        "all-valid": {2: np.full(tile, True)},
+    }
+
+
+def grade_pages(tile_places: Callable[..., Places], walk: Callable[..., None]) -> str:
+    _places(tile_places)
+    for context_len, block_size, tile in (
+        (15, 4, 6),
+        (15, 4, 4),
+        (64, 16, 16),
+        (50, 4, 16),
+        (37, 16, 4),
+        (3, 16, 8),
+        (33, 8, 32),
+    ):
+        _walk(walk, context_len, block_size, tile)
+    rng = random.Random(5)
+    for _ in range(60):
+        _walk(walk, rng.randint(1, 70), rng.choice([1, 2, 3, 4, 8, 16]), rng.choice([1, 2, 4, 6, 8, 16, 32]))
+    return "Eight tiles, then 67 walks with tiles larger and smaller than a page: every token once, no wait but the first."
+
+
+def _places(tile_places: Callable[..., Places]) -> None:
+    failed: list[tuple[tuple[int, ...], list[np.ndarray]]] = []
+    for sizes in SIZES:
+        tried = "start {}, tile {}, context_len {}, block_size {}".format(*sizes)
+        got = guard(tile_places, *sizes, tried=tried)
+        if got is None:
+            raise NotYet("returns-nothing", "None came back. Is a `return` missing?", tried)
+        if not isinstance(got, (tuple, list)) or len(got) != 3:
+            raise NotYet(
+                "not-three-arrays", "Three arrays are asked for: logical, offsets, valid.", tried, show(got)
+            )
+        arrays = [np.asarray(x) for x in got]
+        for name, array in zip(("logical", "offsets", "valid"), arrays):
+            if array.shape != (sizes[1],):
+                raise NotYet(
+                    "wrong-shape", f"`{name}` has one value for each lane of the tile.", tried, f"{name} has shape {array.shape}",
+                    f"shape {(sizes[1],)}",
+                )  # fmt: skip
+        failed.append((sizes, arrays))
+    for number, name in enumerate(("logical", "offsets", "valid")):
+        _name_the_array(number, name, failed)
+
+
+def _name_the_array(number: int, name: str, tries: list[tuple[tuple[int, ...], list[np.ndarray]]]) -> None:
+    """Raise if this one of the three arrays is wrong in any tile: a mistake must explain all of them."""
+    off = [
+        (sizes, arrays[number]) for sizes, arrays in tries if not _gives("", number, sizes, arrays[number])
+    ]
+    if not off:
+        return
+    sizes, got = off[0]
+    tried = "start {}, tile {}, context_len {}, block_size {}".format(*sizes)
+    shown, wanted = (
+        f"{name}: {got.astype(int).tolist()}",
+        f"{name}: {right_places(*sizes)[number].astype(int).tolist()}",
+    )
+    for mistake, says in PLACES_SAYS.items():
+        if all(_gives(mistake, number, sizes, arrays[number]) for sizes, arrays in tries):
+            raise NotYet(mistake, says, tried, shown, wanted)
+    raise NotYet("wrong-result", f"`{name}` is not right yet.", tried, shown, wanted)
+
+
+def _gives(mistake: str, number: int, sizes: tuple[int, ...], got: np.ndarray) -> bool:
+    """Whether this is what the mistake gives, or ("") what is right."""
+    right = right_places(*sizes)
+    wanted = wrong_places(*sizes)[mistake].get(number) if mistake else right[number]
+    if wanted is None:
+        return False
+    counts = right[2] | (number == 2)  # a lane without a token may hold anything: nobody reads it
+    return np.array_equal(got[counts], wanted[counts])
+
+
+def _walk(walk: Callable[..., Any], context_len: int, block_size: int, tile: int) -> None:
+    rng = random.Random(context_len * 1000 + block_size * 50 + tile)
+    table = rng.sample(range(1, 900), -(-context_len // block_size))
+    machine = TileMachine(table, block_size)
+    tried = f"{context_len} tokens, pages of {block_size}, tiles of {tile}, block table {show(table, 80)}"
+    guard(walk, machine.load, machine.fetch, context_len, block_size, tile, tried=tried)
+    tiles = -(-context_len // tile)
+    expected = [
+        [
+            table[t // block_size] * block_size + t % block_size
+            for t in range(first, min(first + tile, context_len))
+        ]
+        for first in range(0, context_len, tile)
+    ]
+    fetched = [slots for what, slots in machine.log if what == "fetch"]
+    loads = [read for what, read in machine.log if what == "load" and read]
+
+    def no(diagnosis: str, says: str, got: Any, wanted: Any) -> NotYet:
+        return NotYet(
+            diagnosis,
+            says,
+            tried,
+            got if isinstance(got, str) else show(got),
+            wanted if isinstance(wanted, str) else show(wanted),
+        )
+
+    if machine.outside:
+        raise no(
+            "reads-beyond-the-table",
+            "`load` was let to read an entry that the table does not have: what stands there belongs to another request, or to nobody. Which lanes of "
+            "the tile whose pages you load have a token?",
+            f"entries read: {show(sorted(set(machine.outside)))}", f"the table has {len(table)}: 0 to {len(table) - 1}",
+        )  # fmt: skip
+    if not fetched:
+        says = "`fetch` was never called: no key was fetched."
+        raise no("nothing-fetched", says, f"{len(machine.log)} calls of load", f"{tiles} calls of fetch")
+    if fetched != expected:
+        raise _name_the_order(no, fetched, expected, table, block_size, tile, context_len)
+    if sum(map(len, loads)) > context_len:
+        raise no(
+            "loaded-twice",
+            "The pages of a tile were loaded more than once. What was loaded ahead is to be kept for the next round.",
+            f"{len(loads)} loads that read something", f"{tiles}, one for each tile",
+        )  # fmt: skip
+    held = most = 0
+    for what, numbers in machine.log:
+        held += bool(numbers) if what == "load" else -1
+        most = max(most, held)
+    if most > 2:
+        raise no(
+            "all-up-front",
+            "The pages of many tiles were loaded before the first one was used. A program has few registers: keep this tile's and the next's.",
+            f"pages of {most} tiles at a time", "of 2 at most",
+        )  # fmt: skip
+    if machine.waited > LATE:
+        raise no(
+            "just-in-time",
+            "The right slots, but every tile waits for its page ids: they are asked for in the round in which they are used. Ask for the next tile's "
+            "before you fetch this one.",
+            f"waited {machine.waited} of {machine.now} units of time", f"waited {LATE}, for the first tile's",
+        )  # fmt: skip
+
+
+def _name_the_order(
+    no: Callable[..., NotYet], fetched: list[list[int]], expected: list[list[int]], table: list[int], block_size: int, tile: int,
+    context_len: int,
+) -> NotYet:  # fmt: skip
+    if fetched == expected[:-1]:
+        return no(
+            "last-tile-lost",
+            "The last tile was not fetched. The number of tiles is rounded up.",
+            fetched[-1:],
+            expected[-1],
+        )
+    if fetched == expected[1:]:
+        return no(
+            "first-tile-lost",
+            "The first tile was not fetched: the walk begins with the second one.",
+            fetched[:1],
+            expected[0],
+        )
+    n = next(
+        (i for i, (a, b) in enumerate(zip(fetched, expected)) if a != b), min(len(fetched), len(expected))
+    )
+    got = fetched[n] if n < len(fetched) else []
+    right = expected[n] if n < len(expected) else []
+    shown, as_it_should = f"tile {n}: {show(got, 200)}", f"tile {n}: {show(right, 200)}"
+    first = n * tile
+    tokens = range(first, min(first + tile, context_len))
+    ahead = [
+        (table[(t + tile) // block_size] if t + tile < context_len else 0) * block_size + t % block_size
+        for t in tokens
+    ]
+    if got == ahead:
+        says = "The pages of the next tile were used for this one. What is loaded ahead is kept until its own round."
+        return no("pages-of-the-next-tile", says, shown, as_it_should)
+    before = [
+        (table[(t - tile) // block_size] if t >= tile else 0) * block_size + t % block_size for t in tokens
+    ]
+    if got == before or (n == 0 and got == [t % block_size for t in tokens]):
+        says = "The pages belong to the tile before this one (the first tile has none at all). Who loads the pages of tile 0, and before which round?"
+        return no("pages-of-the-tile-before", says, shown, as_it_should)
+    if got == list(tokens):
+        return no(
+            "logical-as-physical",
+            "These are the tokens' own numbers. Where they lie, the pages say.",
+            shown,
+            as_it_should,
+        )
+    next_offsets = [table[t // block_size] * block_size + (t + tile) % block_size for t in tokens]
+    if got and got == next_offsets[: len(got)]:
+        says = (
+            "The pages are this tile's, the offsets (and valid lanes) those of the next one: keep them apart."
+        )
+        return no("offsets-of-the-next-tile", says, shown, as_it_should)
+    return no("wrong-result", "These are not the slots of the tile's tokens.", shown, as_it_should)

@@ -1,0 +1,134 @@
+"""Launching a kernel that a learner wrote: interpreted for the grader, and as it is (on a GPU compiled) elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from exercises.answers import is_stub, name_the_trouble, stub_says, watch
+from exercises.grading import NotAttempted, NotYet
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, tl
+
+DEVICE = "cuda" if HAS_TRITON and not INTERPRETED and torch.cuda.is_available() else "cpu"
+"""Where the tensors of a kernel have to lie on this machine."""
+
+
+def body_of(kernel: Any) -> types.FunctionType:
+    """The Python function under `@triton.jit`.
+
+    Raises:
+        NotYet: it is no kernel, or there is no Triton. NotAttempted: it is still the stub.
+    """
+    if kernel is None or kernel is Ellipsis:
+        raise NotAttempted("There is no kernel yet.")
+    if not HAS_TRITON:
+        raise NotYet(
+            "raises",
+            "Triton is not installed here (it exists for Linux only), so nothing can run a kernel.",
+        )
+    body = getattr(kernel, "fn", None)
+    if not isinstance(body, types.FunctionType):
+        if isinstance(kernel, types.FunctionType):
+            raise NotYet(
+                "no-kernel", f"`{kernel.__name__}` is a plain function. Keep the line `@triton.jit` above it."
+            )
+        raise NotYet("no-kernel", f"A kernel is asked for, and this is a {type(kernel).__name__}.")
+    if is_stub(body):
+        raise NotAttempted(stub_says(body.__name__, body))
+    return body
+
+
+def launch_interpreted(
+    kernel: Any, grid: Sequence[int], *args: Any, tried: str = "", **constants: Any
+) -> None:
+    """Run a learner's kernel line by line on the CPU. An error in it becomes NotYet, with the learner's line."""
+    from triton.runtime.errors import InterpreterError
+    from triton.runtime.interpreter import InterpretedFunction
+
+    body = body_of(kernel)
+    watch.files = {
+        body.__code__.co_filename
+    }  # and none of Triton's own files: the kernel is an object of theirs
+    with _helpers_interpreted(), np.errstate(all="ignore"):
+        try:
+            InterpretedFunction(body)[tuple(grid)](*args, **constants)
+        except InterpreterError as error:
+            cause: BaseException = error
+            while isinstance(cause, InterpreterError) and cause.__cause__ is not None:
+                cause = cause.__cause__
+            raise name_the_trouble(cause, body, args, constants, tried) from None
+
+
+@contextlib.contextmanager
+def _helpers_interpreted() -> Iterator[None]:
+    """On a GPU machine Triton's own helpers (tl.sum, tl.max, ...) are compiled. In here they are not."""
+    if INTERPRETED:
+        yield
+        return
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    with contextlib.suppress(ImportError):
+        import triton.experimental.gluon  # noqa: F401 - the first launch imports it, and it wants them compiled
+
+    compiled = [
+        (module, name, helper)
+        for module in (tl, tl.standard)
+        for name, helper in vars(module).items()
+        if isinstance(helper, JITFunction)
+    ]
+    for module, name, helper in compiled:
+        setattr(module, name, InterpretedFunction(helper.fn))
+    try:
+        yield
+    finally:
+        for module, name, helper in compiled:
+            setattr(module, name, helper)
+
+
+def decode_arguments(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    out: Tensor,
+) -> tuple[tuple[int, ...], tuple[Any, ...], dict[str, int]]:
+    """(grid, arguments, constants) of the kernel of exercise 5.1 for these tensors.
+
+    q, out: [requests, heads, head_dim]. k_cache, v_cache: [num_blocks, block_size, kv_heads, head_dim].
+    """
+    scale = q.shape[2] ** -0.5
+    arguments = (
+        q,
+        k_cache,
+        v_cache,
+        block_tables,
+        context_lens,
+        out,
+        scale,
+        block_tables.stride(0),
+        *k_cache.stride()[:3],
+    )
+    constants = dict(GROUP=q.shape[1] // k_cache.shape[2], BLOCK_SIZE=k_cache.shape[1], HEAD_DIM=q.shape[2])
+    return tuple(q.shape[:2]), arguments, constants
+
+
+def decode_with(
+    kernel: Any, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: Tensor
+) -> Tensor:
+    """[requests, heads, head_dim]: attention by the kernel of exercise 5.1, on the device that has the kernels."""
+    home = q.device
+    q, k_cache, v_cache, block_tables, context_lens = (
+        x.to(DEVICE) for x in (q.contiguous(), k_cache, v_cache, block_tables, context_lens)
+    )
+    out = torch.empty_like(q)
+    grid, arguments, constants = decode_arguments(q, k_cache, v_cache, block_tables, context_lens, out)
+    kernel[grid](*arguments, **constants)
+    return out.to(home)

@@ -1,0 +1,50 @@
+"""On a GPU: the learner's kernel beside the course's, in microseconds and as a share of what the memory can deliver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from exercises.phase5.launching import DEVICE, decode_arguments
+from phase5_real_gpu.kernels.ladder_rungs import LADDER, Shape, run_rung
+from phase5_real_gpu.measuring.machine_limits import measure_limits
+
+SHAPE = Shape([2048] * 16, num_heads=32, num_kv_heads=8, head_dim=128)
+
+
+def time_your_kernel(kernel: Any) -> None:
+    """Print the times of 16 requests of 2,048 tokens each, bfloat16 (float16 on older cards)."""
+    if DEVICE != "cuda":
+        print("No GPU here: nothing to time. The interpreter says nothing about speed.")
+        return
+    from triton.testing import do_bench
+
+    device = torch.device("cuda")
+    dtype = torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16
+    batch, tokens, size = len(SHAPE.context_lens), SHAPE.context_lens[0], SHAPE.block_size
+    per_request = tokens // size
+    tables = torch.randperm(batch * per_request, device=device, dtype=torch.int32).view(batch, per_request)
+    lens = torch.full((batch,), tokens, dtype=torch.int32, device=device)
+    cache = (batch * per_request, size, SHAPE.num_kv_heads, SHAPE.head_dim)
+    k_cache, v_cache = (torch.randn(cache, dtype=dtype, device=device) for _ in range(2))
+    q = torch.randn(batch, SHAPE.num_heads, SHAPE.head_dim, dtype=dtype, device=device)
+    out = torch.empty_like(q)
+    grid, arguments, constants = decode_arguments(q, k_cache, v_cache, tables, lens, out)
+
+    def yours() -> None:
+        kernel[grid](*arguments, **constants)
+
+    runs = {"yours": yours}
+    for rung in (LADDER[0], LADDER[-1]):
+        runs[f"the course's, rung '{rung.name}'"] = lambda rung=rung: run_rung(
+            rung, q, k_cache, v_cache, tables, lens
+        )
+    yours()
+    error = (out - run_rung(LADDER[0], q, k_cache, v_cache, tables, lens)).abs().max().item()
+    assert error < 2e-3, f"on the card your kernel differs from the course's by {error:.3f}"
+    floor_us = SHAPE.kv_bytes / measure_limits("cuda", quick=True).read_gb_s / 1e3
+    print(f"{'':36} microseconds   of the floor\n{'the floor: bytes / bandwidth':36} {floor_us:12.1f}")
+    for name, call in runs.items():
+        us = 1e3 * do_bench(call, quantiles=[0.5])
+        print(f"{name:36} {us:12.1f} {floor_us / us:14.0%}")

@@ -1,0 +1,160 @@
+"""Answers to p1e3_streaming: right ones, and mistakes by the diagnosis they must get."""
+
+import codecs
+
+
+class Incremental:
+    def __init__(self):
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token):
+        return self.decoder.decode(token)
+
+    def finish(self):
+        return self.decoder.decode(b"", True)
+
+
+class HoldsBackReplacement:
+    """As real detokenizers do: show the new part of the whole text unless it ends with a �."""
+
+    def __init__(self):
+        self.data, self.shown = b"", 0
+
+    def push(self, token):
+        self.data += token
+        text = self.data.decode("utf-8", "replace")
+        if text.endswith("\ufffd"):
+            # Everything before the last � is certain.
+            text = text.rstrip("\ufffd")
+        new, self.shown = text[self.shown :], max(self.shown, len(text))
+        return new
+
+    def finish(self):
+        return self.data.decode("utf-8", "replace")[self.shown :]
+
+
+class EachAlone:
+    def push(self, token):
+        return token.decode("utf-8", errors="replace")
+
+    def finish(self):
+        return ""
+
+
+class Ignores:
+    def push(self, token):
+        return token.decode("utf-8", errors="ignore")
+
+    def finish(self):
+        return ""
+
+
+class Again:
+    def __init__(self):
+        self.data = b""
+
+    def push(self, token):
+        self.data += token
+        return self.data.decode("utf-8", errors="ignore")
+
+    def finish(self):
+        return ""
+
+
+class OneLate:
+    def __init__(self):
+        self.decoder, self.held = codecs.getincrementaldecoder("utf-8")("replace"), ""
+
+    def push(self, token):
+        out, self.held = self.held, self.decoder.decode(token)
+        return out
+
+    def finish(self):
+        return self.held + self.decoder.decode(b"", True)
+
+
+class EndForgotten(Incremental):
+    def finish(self):
+        return ""
+
+
+class AllOrNothing:
+    def __init__(self):
+        self.waiting = b""
+
+    def push(self, token):
+        self.waiting += token
+        try:
+            text = self.waiting.decode("utf-8")
+        except UnicodeDecodeError:
+            return ""
+        self.waiting = b""
+        return text
+
+    def finish(self):
+        return self.waiting.decode("utf-8", errors="replace")
+
+
+class WaitsForEver(AllOrNothing):
+    def push(self, token):
+        """Whatever cannot be decoded waits, also what never will be."""
+        data = self.waiting + token
+        try:
+            text, self.waiting = data.decode("utf-8"), b""
+        except UnicodeDecodeError as error:
+            text, self.waiting = data[: error.start].decode("utf-8"), data[error.start :]
+        return text
+
+
+WAITING = codecs.getincrementaldecoder("utf-8")("replace")
+
+
+class Shared:
+    """One decoder for everybody."""
+
+    decoder = WAITING
+
+    def push(self, token):
+        return self.decoder.decode(token)
+
+    def finish(self):
+        return self.decoder.decode(b"", True)
+
+
+class DropsOdd(Incremental):
+    def __init__(self):
+        self.decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+
+
+class ReturnsNone(Incremental):
+    def push(self, token):
+        return super().push(token) or None
+
+
+RIGHT = [Incremental, HoldsBackReplacement]
+
+
+class OddBytesAsNumbers:
+    def __init__(self):
+        self.decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def push(self, token):
+        return self.decoder.decode(token)
+
+    def finish(self):
+        return self.decoder.decode(b"", True)
+
+
+WRONG = {
+    "stream-odd-bytes": OddBytesAsNumbers,
+    "stream-half-characters": EachAlone,
+    "stream-loses-characters": Ignores,
+    "stream-shows-again": Again,
+    "stream-a-token-late": OneLate,
+    "stream-end-forgotten": EndForgotten,
+    "stream-all-or-nothing": AllOrNothing,
+    "stream-users-share": Shared,
+    "stream-waits-for-ever": WaitsForEver,
+    "stream-drops-odd-bytes": DropsOdd,
+    "stream-no-text": ReturnsNone,
+}

@@ -1,0 +1,114 @@
+"""Answers to p1e4_header: right ones, and mistakes by the diagnosis they must get."""
+
+import json
+import struct
+
+
+def _read(data, byteorder="little", base=None, check_length=True, check_offsets=True, skip=True):
+    if check_length and len(data) < 8:
+        raise ValueError("too short")
+    n = int.from_bytes(data[:8], byteorder)
+    if check_length and n > len(data) - 8:
+        raise ValueError("header longer than the file")
+    start = 8 + n if base is None else base(n)
+    out = {}
+    for name, e in json.loads(data[8 : 8 + n].decode()).items():
+        if skip and name == "__metadata__":
+            continue
+        first, end = e["data_offsets"]
+        if check_offsets and (first < 0 or end < first or 8 + n + end > len(data)):
+            raise ValueError("outside the file")
+        out[name] = (e["dtype"], e["shape"], start + first, start + end)
+    return out
+
+
+def right(data):
+    return _read(data)
+
+
+def right_with_view(data):
+    view = memoryview(data)
+    if len(view) < 8:
+        raise ValueError(f"a file of {len(view)} bytes")
+    length = struct.unpack_from("<Q", view)[0]
+    header, numbers = view[8 : 8 + length], view[8 + length :]
+    if len(header) != length:
+        raise ValueError("cut off")
+    entries = json.loads(bytes(header))
+    entries.pop("__metadata__", None)
+    found = {}
+    for name, entry in entries.items():
+        a, b = entry["data_offsets"]
+        if a < 0 or not a <= b <= len(numbers):
+            raise ValueError(name)
+        found[name] = (entry["dtype"], tuple(entry["shape"]), 8 + length + a, 8 + length + b)
+    return found
+
+
+def big_endian(data):
+    n = struct.unpack(">Q", data[:8])[0]
+    if n > len(data) - 8:
+        raise ValueError("header longer than the file")
+    return _read(data, "big")
+
+
+def big_endian_unchecked(data):
+    return _read(data, "big", check_length=False)
+
+
+def forgot_eight(data):
+    return _read(data, base=lambda n: n)
+
+
+def raw_offsets(data):
+    return _read(data, base=lambda n: 0)
+
+
+def header_forgotten(data):
+    return _read(data, base=lambda n: 8)
+
+
+def with_metadata(data):
+    return _read(data, skip=False)
+
+
+def metadata_as_entry(data):
+    out = {}
+    n = struct.unpack("<Q", data[:8])[0]
+    if n > len(data) - 8:
+        raise ValueError("too long")
+    for name, e in json.loads(data[8 : 8 + n]).items():
+        first, end = e.get("data_offsets", (0, 0))
+        out[name] = (e.get("dtype"), e.get("shape", []), 8 + n + first, 8 + n + end)
+    return out
+
+
+def believes_length(data):
+    return _read(data, check_length=False)
+
+
+def four_byte_length(data):
+    n = struct.unpack("<I", data[:4])[0]
+    return _read(struct.pack("<Q", n) + data[8:])
+
+
+def believes_offsets(data):
+    return _read(data, check_offsets=False)
+
+
+RIGHT = [right, right_with_view]
+WRONG = {
+    "header-big-endian": big_endian,
+    "header-forgot-the-eight": forgot_eight,
+    "header-offsets-from-the-data": raw_offsets,
+    "header-length-only-skipped": header_forgotten,
+    "header-metadata-is-no-tensor": with_metadata,
+    "header-believes-the-length": believes_length,
+    "header-believes-the-offsets": believes_offsets,
+}
+# Other ways to make the same mistakes.
+ALSO_WRONG = [
+    ("header-big-endian", big_endian_unchecked),
+    ("header-metadata-is-no-tensor", metadata_as_entry),
+    ("header-believes-the-length", four_byte_length),
+]

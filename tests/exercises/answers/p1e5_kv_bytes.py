@@ -1,0 +1,130 @@
+"""Answers to p1e5_kv_bytes: right ones, and mistakes by the diagnosis they must get."""
+
+
+def kv(config, bytes_per_number=2):
+    heads = config["num_attention_heads"]
+    head_dim = config.get("head_dim", config["hidden_size"] // heads)
+    return (
+        2
+        * config["num_hidden_layers"]
+        * config.get("num_key_value_heads", heads)
+        * head_dim
+        * bytes_per_number
+    )
+
+
+def kv_step_by_step(config, bytes_per_number=2):
+    if "head_dim" in config:
+        numbers = config["head_dim"]
+    else:
+        numbers = config["hidden_size"] / config["num_attention_heads"]
+    if "num_key_value_heads" in config:
+        numbers *= config["num_key_value_heads"]
+    else:
+        numbers *= config["num_attention_heads"]
+    key_and_value = numbers + numbers
+    return int(key_and_value * bytes_per_number * config["num_hidden_layers"])
+
+
+def users(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
+    return max(0, (card_bytes - weight_bytes) // (bytes_per_token * tokens_per_user))
+
+
+def users_by_counting(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
+    left = card_bytes - weight_bytes
+    if left <= 0:
+        return 0
+    tokens = left // bytes_per_token
+    return tokens // tokens_per_user
+
+
+def one_of_two(config, bytes_per_number=2):
+    return kv(config, bytes_per_number) // 2
+
+
+def query_heads(config, bytes_per_number=2):
+    heads = config["num_attention_heads"]
+    return (
+        2
+        * config["num_hidden_layers"]
+        * heads
+        * config.get("head_dim", config["hidden_size"] // heads)
+        * bytes_per_number
+    )
+
+
+def one_layer(config, bytes_per_number=2):
+    return kv(config, bytes_per_number) // config["num_hidden_layers"]
+
+
+def head_dim_ignored(config, bytes_per_number=2):
+    return kv({k: v for k, v in config.items() if k != "head_dim"}, bytes_per_number)
+
+
+def over_kv_heads(config, bytes_per_number=2):
+    kv_heads = config.get("num_key_value_heads", config["num_attention_heads"])
+    head_dim = config.get("head_dim", config["hidden_size"] // kv_heads)
+    return 2 * config["num_hidden_layers"] * kv_heads * head_dim * bytes_per_number
+
+
+def two_bytes(config, bytes_per_number=2):
+    return kv(config)
+
+
+def must_be_named(config, bytes_per_number=2):
+    return kv({**config, "num_key_value_heads": config["num_key_value_heads"]}, bytes_per_number)
+
+
+def in_parts(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
+    return (card_bytes - weight_bytes) / bytes_per_token / tokens_per_user
+
+
+def rounded(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
+    return max(0, round((card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user)))
+
+
+def rounded_up(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
+    import math
+
+    return max(0, math.ceil((card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user)))
+
+
+def weights_forgotten(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
+    return card_bytes // (bytes_per_token * tokens_per_user)
+
+
+def below_zero(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
+    return (card_bytes - weight_bytes) // (bytes_per_token * tokens_per_user)
+
+
+def tokens_only(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
+    return max(0, (card_bytes - weight_bytes) // bytes_per_token)
+
+
+def towards_zero(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
+    return int((card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user))
+
+
+def users_as_float(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
+    import numpy as np
+
+    return np.floor(max(0, card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user))
+
+
+RIGHT = [(kv, users), (kv, users_as_float), (kv_step_by_step, users_by_counting)]
+WRONG = {
+    "kv-only-one-of-two": (one_of_two, users),
+    "kv-query-heads": (query_heads, users),
+    "kv-one-layer": (one_layer, users),
+    "kv-head-dim-ignored": (head_dim_ignored, users),
+    "kv-width-over-kv-heads": (over_kv_heads, users),
+    "kv-always-two-bytes": (two_bytes, users),
+    "kv-heads-missing": (must_be_named, users),
+    "users-in-parts": (kv, in_parts),
+    "users-rounded": (kv, rounded),
+    "users-rounded-up": (kv, rounded_up),
+    "users-weights-forgotten": (kv, weights_forgotten),
+    "users-below-zero": (kv, below_zero),
+    "users-of-one-token": (kv, tokens_only),
+}
+ALSO_WRONG = [("users-below-zero", (kv, towards_zero))]

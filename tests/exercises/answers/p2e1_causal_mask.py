@@ -1,0 +1,112 @@
+"""Answers to p2e1_causal_mask: right ones, and mistakes by the diagnosis they must get."""
+
+import torch
+
+
+def in_loops(num_queries, num_keys):
+    table = torch.zeros(num_queries, num_keys, dtype=torch.bool)
+    for i in range(num_queries):
+        for j in range(num_keys):
+            if j <= num_keys - num_queries + i:
+                table[i, j] = True
+    return table
+
+
+def by_tril(num_queries, num_keys):
+    return torch.ones(num_queries, num_keys, dtype=torch.bool).tril(diagonal=num_keys - num_queries)
+
+
+def last_rows(num_queries, num_keys):
+    """The mask of all tokens, of which the last rows are wanted."""
+    everything = ~torch.triu(torch.ones(num_keys, num_keys), diagonal=1).bool()
+    return everything[-num_queries:]
+
+
+def old_then_new(num_queries, num_keys):
+    old = torch.ones(num_queries, num_keys - num_queries) > 0
+    return torch.cat([old, torch.ones(num_queries, num_queries).tril() > 0], dim=-1)
+
+
+def not_itself(num_queries, num_keys):
+    positions = torch.arange(num_keys - num_queries, num_keys)
+    return torch.arange(num_keys) < positions[:, None]
+
+
+def sees_next(num_queries, num_keys):
+    positions = torch.arange(num_keys - num_queries + 1, num_keys + 1)
+    return torch.arange(num_keys) <= positions[:, None]
+
+
+def top_left(num_queries, num_keys):
+    return torch.tril(torch.ones(num_queries, num_keys, dtype=torch.bool))
+
+
+def inverted(num_queries, num_keys):
+    """True where attention is forbidden, as in torch.nn.MultiheadAttention."""
+    return torch.triu(
+        torch.ones(num_queries, num_keys, dtype=torch.bool), diagonal=num_keys - num_queries + 1
+    )
+
+
+def ahead(num_queries, num_keys):
+    positions = torch.arange(num_keys - num_queries, num_keys)
+    return torch.arange(num_keys) >= positions[:, None]
+
+
+def turned(num_queries, num_keys):
+    positions = torch.arange(num_keys - num_queries, num_keys)
+    return torch.arange(num_keys)[:, None] <= positions[None, :]
+
+
+def only_new(num_queries, num_keys):
+    return torch.ones(num_queries, num_queries, dtype=torch.bool).tril()
+
+
+def hides_old(num_queries, num_keys):
+    table = torch.zeros(num_queries, num_keys, dtype=torch.bool)
+    table[:, -num_queries:] = torch.ones(num_queries, num_queries).tril().bool()
+    return table
+
+
+def all_tokens(num_queries, num_keys):
+    return torch.ones(num_keys, num_keys).tril().bool()
+
+
+def everything(num_queries, num_keys):
+    return torch.full((num_queries, num_keys), True)
+
+
+def numbers(num_queries, num_keys):
+    return torch.ones(num_queries, num_keys).tril(diagonal=num_keys - num_queries)
+
+
+def additive(num_queries, num_keys):
+    return torch.zeros(num_queries, num_keys).masked_fill(~by_tril(num_queries, num_keys), float("-inf"))
+
+
+def window(num_queries, num_keys):
+    """A sliding window, as some models have it. This one does not."""
+    return by_tril(num_queries, num_keys).triu(diagonal=num_keys - num_queries - 3)
+
+
+def two_ahead(num_queries, num_keys):
+    return torch.ones(num_queries, num_keys, dtype=torch.bool).tril(diagonal=num_keys - num_queries + 2)
+
+
+RIGHT = [in_loops, by_tril, last_rows, old_then_new]
+WRONG = {
+    "mask-blind-to-itself": not_itself,
+    "mask-sees-the-next": sees_next,
+    "mask-top-left": top_left,
+    "mask-upside-down": inverted,
+    "mask-looks-ahead": ahead,
+    "mask-turned": turned,
+    "mask-forgets-old-keys": only_new,
+    "mask-hides-old-keys": hides_old,
+    "mask-of-all-tokens": all_tokens,
+    "mask-sees-all": everything,
+    "mask-not-bool": numbers,
+    "mask-hides-too-much": window,
+    "mask-shows-too-much": two_ahead,
+}
+ALSO_WRONG = [("mask-not-bool", additive)]

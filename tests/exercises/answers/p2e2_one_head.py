@@ -1,0 +1,162 @@
+"""Answers to p2e2_one_head: right ones, and mistakes by the diagnosis they must get."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+
+def in_loops(q, k, v, mask):
+    rows = []
+    for i in range(len(q)):
+        scores = []
+        for j in range(len(k)):
+            score = float(torch.dot(q[i], k[j])) / math.sqrt(len(q[i]))
+            scores.append(score if mask[i, j] else float("-inf"))
+        largest = max(scores)
+        weights = [math.exp(s - largest) for s in scores]
+        row = torch.zeros(v.shape[1])
+        for weight, value in zip(weights, v):
+            row += weight / sum(weights) * value
+        rows.append(row)
+    return torch.stack(rows)
+
+
+def by_library(q, k, v, mask):
+    return F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask[None])[0]
+
+
+def scaled_first(q, k, v, mask):
+    """1/sqrt(d) on the queries; an additive mask; softmax by hand, in double."""
+    scores = torch.einsum("nd,md->nm", (q / math.sqrt(q.size(1))).double(), k.double())
+    scores = scores + torch.zeros_like(scores).masked_fill(mask.logical_not(), -torch.inf)
+    e = torch.exp(scores - scores.amax(1, keepdim=True))
+    return (e / e.sum(1, keepdim=True)) @ v.double()
+
+
+def very_low_number(q, k, v, mask):
+    scores = (q @ k.transpose(0, 1)) / q.shape[1] ** 0.5
+    scores[~mask] = torch.finfo(scores.dtype).min
+    return scores.softmax(dim=1) @ v
+
+
+def share_out_again(q, k, v, mask):
+    """The softmax of all, the masked ones to 0, and shared out anew: equal, as long as nothing is too small."""
+    shares = torch.softmax(q @ k.T / q.shape[-1] ** 0.5, dim=-1) * mask
+    return shares / shares.sum(dim=-1, keepdim=True) @ v
+
+
+def _head(q, k, v, mask, scale=None, dim=-1, fill=float("-inf")):
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    scores = (q @ k.T * scale).masked_fill(~mask, fill)
+    return torch.softmax(scores, dim=dim) @ v
+
+
+def no_scale(q, k, v, mask):
+    return _head(q, k, v, mask, scale=1)
+
+
+def by_d(q, k, v, mask):
+    return _head(q, k, v, mask, scale=1 / q.shape[-1])
+
+
+def by_keys(q, k, v, mask):
+    return _head(q, k, v, mask, scale=len(k) ** -0.5)
+
+
+def by_queries(q, k, v, mask):
+    return _head(q, k, v, mask, scale=q.shape[0] ** -0.5)
+
+
+def multiplied(q, k, v, mask):
+    return _head(q, k, v, mask, scale=math.sqrt(q.shape[-1]))
+
+
+def over_queries(q, k, v, mask):
+    return _head(q, k, v, mask, dim=0)
+
+
+def mask_after(q, k, v, mask):
+    shares = torch.softmax(q @ k.T / math.sqrt(q.shape[-1]), dim=-1)
+    return shares.masked_fill(~mask, 0) @ v
+
+
+def zero_score(q, k, v, mask):
+    return _head(q, k, v, mask, fill=0.0)
+
+
+def mask_forgotten(q, k, v, mask):
+    return torch.softmax(q @ k.T / math.sqrt(q.shape[-1]), dim=-1) @ v
+
+
+def mask_inverted(q, k, v, mask):
+    return _head(q, k, v, ~mask)
+
+
+def own_mask(q, k, v, mask):
+    return _head(q, k, v, torch.ones_like(mask).tril(len(k) - len(q)))
+
+
+def is_causal(q, k, v, mask):
+    return F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]
+
+
+def no_softmax(q, k, v, mask):
+    return (q @ k.T / math.sqrt(q.shape[-1])).masked_fill(~mask, 0) @ v
+
+
+def overflows(q, k, v, mask):
+    e = torch.exp(q @ k.T / math.sqrt(q.shape[-1])) * mask
+    return e / e.sum(-1, keepdim=True) @ v
+
+
+def largest_of_all(q, k, v, mask):
+    scores = (q @ k.T / math.sqrt(q.shape[-1])).masked_fill(~mask, float("-inf"))
+    e = torch.exp(scores - scores.max())
+    return e / e.sum(-1, keepdim=True) @ v
+
+
+def not_low_enough(q, k, v, mask):
+    return _head(q, k, v, mask, fill=-1e4)
+
+
+def hundred_below(q, k, v, mask):
+    return _head(q, k, v, mask, fill=-100.0)
+
+
+def scales_keys_in_place(q, k, v, mask):
+    k /= math.sqrt(q.shape[-1])
+    return _head(q, k, v, mask, scale=1)
+
+
+def inverts_in_place(q, k, v, mask):
+    return (
+        torch.softmax((q @ k.T / math.sqrt(q.shape[-1])).masked_fill(mask.logical_not_(), -math.inf), -1) @ v
+    )
+
+
+RIGHT = [in_loops, by_library, scaled_first, very_low_number]
+WRONG = {
+    "head-not-scaled": no_scale,
+    "head-divided-by-d": by_d,
+    "head-scaled-by-tokens": by_keys,
+    "head-multiplied": multiplied,
+    "head-softmax-over-queries": over_queries,
+    "head-masked-after-softmax": mask_after,
+    "head-masked-with-zero": zero_score,
+    "head-no-mask": mask_forgotten,
+    "head-mask-inverted": mask_inverted,
+    "head-own-mask": own_mask,
+    "head-no-softmax": no_softmax,
+    "head-overflows": overflows,
+    "head-masked-not-low-enough": not_low_enough,
+    "head-changes-its-input": scales_keys_in_place,
+}
+ALSO_WRONG = [
+    ("head-own-mask", is_causal),
+    ("head-scaled-by-tokens", by_queries),
+    ("head-overflows", largest_of_all),
+    ("head-overflows", share_out_again),
+    ("head-masked-not-low-enough", hundred_below),
+    ("head-changes-its-input", inverts_in_place),
+]

@@ -1,0 +1,315 @@
+"""Answers to p2e5_cache: right ones, and mistakes by the diagnosis they must get."""
+
+import torch
+
+
+class Stub:
+    """The beginning of the class, as the notebook gives it."""
+
+    def __init__(self, num_layers, room, num_kv_heads, head_dim):
+        self.keys = torch.empty(num_layers, room, num_kv_heads, head_dim)
+        self.values = torch.empty(num_layers, room, num_kv_heads, head_dim)
+        self.lengths = [0] * num_layers
+
+    @property
+    def room(self):
+        return self.keys.shape[1]
+
+    def end(self, layer, k):
+        end = self.lengths[layer] + len(k)
+        if end > self.room:
+            raise ValueError(f"no room for {len(k)} more tokens")
+        return end
+
+
+class TokenByToken(Stub):
+    def append(self, layer, k, v):
+        if self.lengths[layer] + len(k) > self.room:
+            raise ValueError("full")
+        for key, value in zip(k, v):
+            self.keys[layer][self.lengths[layer]] = key
+            self.values[layer][self.lengths[layer]] = value
+            self.lengths[layer] += 1
+        return self.keys[layer][: self.lengths[layer]], self.values[layer][: self.lengths[layer]]
+
+
+class Growing:
+    """Tensors that grow, in a dictionary; a copy at each call, which is slow and right."""
+
+    def __init__(self, num_layers, room, num_kv_heads, head_dim):
+        self.room, self.kv = room, {}
+
+    def append(self, layer, k, v):
+        old_k, old_v = self.kv.get(layer, (k[:0], v[:0]))
+        if old_k.size(0) + k.size(0) > self.room:
+            raise ValueError(f"{old_k.size(0) + k.size(0)} > {self.room}")
+        self.kv[layer] = [torch.cat([old_k, k]), torch.cat([old_v, v])]
+        return self.kv[layer]
+
+
+class OneCounterMovedByTheLastLayer(Stub):
+    """One counter will do, if only the last layer moves it."""
+
+    def append(self, layer, k, v):
+        start = self.lengths[0]
+        if start + len(k) > self.keys.size(1):
+            raise ValueError("full")
+        places = torch.arange(start, start + len(k))
+        self.keys[layer].index_copy_(0, places, k)
+        self.values[layer].index_copy_(0, places, v)
+        if layer == len(self.keys) - 1:
+            self.lengths[0] = start + len(k)
+        return self.keys[layer].narrow(0, 0, start + len(k)), self.values[layer].narrow(0, 0, start + len(k))
+
+
+class OneCounter(Stub):
+    def __init__(self, num_layers, room, num_kv_heads, head_dim):
+        super().__init__(num_layers, room, num_kv_heads, head_dim)
+        self.length = 0
+
+    def append(self, layer, k, v):
+        end = self.length + len(k)
+        if end > self.room:
+            raise ValueError("full")
+        self.keys[layer, self.length : end], self.values[layer, self.length : end] = k, v
+        self.length = end
+        return self.keys[layer, :end], self.values[layer, :end]
+
+
+class MovedByTheFirstLayer(Stub):
+    def append(self, layer, k, v):
+        start = self.lengths[0]
+        if start + len(k) > self.room:
+            raise ValueError("full")
+        self.keys[layer, start : start + len(k)], self.values[layer, start : start + len(k)] = k, v
+        if layer == 0:
+            self.lengths[0] += len(k)
+        return self.keys[layer, : start + len(k)], self.values[layer, : start + len(k)]
+
+
+class OnlyNew(Stub):
+    def append(self, layer, k, v):
+        start, end = self.lengths[layer], self.end(layer, k)
+        self.keys[layer, start:end], self.values[layer, start:end] = k, v
+        self.lengths[layer] = end
+        return self.keys[layer, start:end], self.values[layer, start:end]
+
+
+class NewMissing(Stub):
+    def append(self, layer, k, v):
+        start, end = self.lengths[layer], self.end(layer, k)
+        self.keys[layer, start:end], self.values[layer, start:end] = k, v
+        self.lengths[layer] = end
+        # On the first call there is nothing old: give back the new.
+        return self.keys[layer, : start or end], self.values[layer, : start or end]
+
+
+class LengthForgotten(Stub):
+    def append(self, layer, k, v):
+        start, end = self.lengths[layer], self.end(layer, k)
+        self.keys[layer, start:end], self.values[layer, start:end] = k, v
+        return self.keys[layer, :end], self.values[layer, :end]
+
+
+class LengthByOne(Stub):
+    def append(self, layer, k, v):
+        start, end = self.lengths[layer], self.end(layer, k)
+        self.keys[layer, start:end], self.values[layer, start:end] = k, v
+        self.lengths[layer] += 1
+        return self.keys[layer, :end], self.values[layer, :end]
+
+
+class Overwrites(Stub):
+    def append(self, layer, k, v):
+        end = self.end(layer, k)
+        self.keys[layer, : len(k)], self.values[layer, : len(k)] = k, v
+        self.lengths[layer] = end
+        return self.keys[layer, :end], self.values[layer, :end]
+
+
+class AtTheEndOfTheRoom(Stub):
+    def append(self, layer, k, v):
+        end = self.end(layer, k)
+        if self.lengths[layer]:
+            self.keys[layer, -len(k) :], self.values[layer, -len(k) :] = k, v
+        else:
+            self.keys[layer, :end], self.values[layer, :end] = k, v
+        self.lengths[layer] = end
+        return self.keys[layer, :end], self.values[layer, :end]
+
+
+class NewInFront(Growing):
+    def append(self, layer, k, v):
+        old_k, old_v = self.kv.get(layer, (k[:0], v[:0]))
+        if len(old_k) + len(k) > self.room:
+            raise ValueError("full")
+        self.kv[layer] = torch.cat([k, old_k]), torch.cat([v, old_v])
+        return self.kv[layer]
+
+
+class WholeRoom(Stub):
+    def append(self, layer, k, v):
+        start, end = self.lengths[layer], self.end(layer, k)
+        self.keys[layer, start:end], self.values[layer, start:end] = k, v
+        self.lengths[layer] = end
+        return self.keys[layer], self.values[layer]
+
+
+class LastMissing(Stub):
+    def append(self, layer, k, v):
+        start, end = self.lengths[layer], self.end(layer, k)
+        self.keys[layer, start:end], self.values[layer, start:end] = k, v
+        self.lengths[layer] = end
+        return self.keys[layer, : end - 1], self.values[layer, : end - 1]
+
+
+class Exchanged(TokenByToken):
+    def append(self, layer, k, v):
+        return super().append(layer, k, v)[::-1]
+
+
+class ValuesForgotten(Stub):
+    def append(self, layer, k, v):
+        start, end = self.lengths[layer], self.end(layer, k)
+        self.keys[layer, start:end] = k
+        self.values[layer, start:end] = k
+        self.lengths[layer] = end
+        return self.keys[layer, :end], self.values[layer, :end]
+
+
+class KeysForgotten(Stub):
+    def append(self, layer, k, v):
+        start, end = self.lengths[layer], self.end(layer, k)
+        self.keys[layer, start:end] = v
+        self.values[layer, start:end] = v
+        self.lengths[layer] = end
+        return self.keys[layer, :end], self.values[layer, :end]
+
+
+class OneTensor(TokenByToken):
+    def append(self, layer, k, v):
+        return torch.stack(super().append(layer, k, v))
+
+
+class NoCheck(Stub):
+    def append(self, layer, k, v):
+        start = self.lengths[layer]
+        end = start + len(k)
+        self.keys[layer, start:end], self.values[layer, start:end] = k, v
+        self.lengths[layer] = end
+        return self.keys[layer, :end], self.values[layer, :end]
+
+
+class WritesWhatFits(Stub):
+    def append(self, layer, k, v):
+        start = self.lengths[layer]
+        end = min(start + len(k), self.room)
+        self.keys[layer, start:end], self.values[layer, start:end] = k[: end - start], v[: end - start]
+        self.lengths[layer] = end
+        return self.keys[layer, :end], self.values[layer, :end]
+
+
+class WritesBeforeItAsks(Stub):
+    def append(self, layer, k, v):
+        for key, value in zip(k, v):
+            if self.lengths[layer] == self.room:
+                raise ValueError("full")
+            self.keys[layer, self.lengths[layer]] = key
+            self.values[layer, self.lengths[layer]] = value
+            self.lengths[layer] += 1
+        return self.keys[layer, : self.lengths[layer]], self.values[layer, : self.lengths[layer]]
+
+
+class CountsBeforeItAsks(Stub):
+    def append(self, layer, k, v):
+        start = self.lengths[layer]
+        self.lengths[layer] += len(k)
+        end = self.lengths[layer]
+        if end > self.room:
+            raise ValueError("full")
+        self.keys[layer, start:end], self.values[layer, start:end] = k, v
+        return self.keys[layer, :end], self.values[layer, :end]
+
+
+class LastPlaceRefused(Stub):
+    def append(self, layer, k, v):
+        if self.lengths[layer] + len(k) >= self.room:
+            raise ValueError("full")
+        return TokenByToken.append(self, layer, k, v)
+
+
+class RoomOfTheLayers(Stub):
+    def append(self, layer, k, v):
+        if self.lengths[layer] + len(k) > len(self.keys):
+            raise ValueError("full")
+        return TokenByToken.append(self, layer, k, v)
+
+
+class Lists:
+    """Keeps the very tensors that it was given."""
+
+    def __init__(self, num_layers, room, num_kv_heads, head_dim):
+        self.room = room
+        self.kv = [([], []) for _ in range(num_layers)]
+
+    def append(self, layer, k, v):
+        keys, values = self.kv[layer]
+        if sum(map(len, keys)) + len(k) > self.room:
+            raise ValueError("full")
+        keys.append(k)
+        values.append(v)
+        return torch.cat(keys), torch.cat(values)
+
+
+class OneLayerForAll(Stub):
+    """`layer` is used for the length, and forgotten where the keys go."""
+
+    def append(self, layer, k, v):
+        start, end = self.lengths[layer], self.end(layer, k)
+        self.keys[0, start:end], self.values[0, start:end] = k, v
+        self.lengths[layer] = end
+        return self.keys[0, :end], self.values[0, :end]
+
+
+class IntoEveryLayer(Stub):
+    def append(self, layer, k, v):
+        start, end = self.lengths[layer], self.end(layer, k)
+        self.keys[:, start:end], self.values[:, start:end] = k, v
+        self.lengths[layer] = end
+        return self.keys[layer, :end], self.values[layer, :end]
+
+
+class KeysOnly(TokenByToken):
+    def append(self, layer, k, v):
+        return super().append(layer, k, v)[0]
+
+
+RIGHT = [TokenByToken, Growing, OneTensor, OneCounterMovedByTheLastLayer]
+WRONG = {
+    "cache-one-counter-for-all-layers": OneCounter,
+    "cache-layers-mixed": OneLayerForAll,
+    "cache-only-the-new": OnlyNew,
+    "cache-new-missing": NewMissing,
+    "cache-length-not-updated": LengthForgotten,
+    "cache-overwrites": Overwrites,
+    "cache-new-in-the-wrong-place": AtTheEndOfTheRoom,
+    "cache-new-in-front": NewInFront,
+    "cache-returns-its-room": WholeRoom,
+    "cache-last-missing": LastMissing,
+    "cache-exchanged": Exchanged,
+    "cache-values-wrong": ValuesForgotten,
+    "cache-keys-wrong": KeysForgotten,
+    "cache-wrong-type": KeysOnly,
+    "cache-full-unnoticed": NoCheck,
+    "cache-half-stored": WritesBeforeItAsks,
+    "cache-full-too-early": LastPlaceRefused,
+    "cache-borrows-memory": Lists,
+}
+ALSO_WRONG = [
+    ("cache-layers-mixed", IntoEveryLayer),
+    ("cache-one-counter-for-all-layers", MovedByTheFirstLayer),
+    ("cache-length-not-updated", LengthByOne),
+    ("cache-full-unnoticed", WritesWhatFits),
+    ("cache-half-stored", CountsBeforeItAsks),
+    ("cache-full-too-early", RoomOfTheLayers),
+]

@@ -1,0 +1,218 @@
+"""Answers to exercise 3.1 that learners give."""
+
+from collections import deque
+
+
+class Base:
+    def __init__(self, num_blocks):
+        self.free = deque(range(1, num_blocks))
+        self.ref_count = [0] * num_blocks
+
+    @property
+    def num_free(self):
+        return len(self.free)
+
+    def take(self):
+        if not self.free:
+            raise MemoryError("nothing is free")
+        block = self.free.popleft()
+        self.ref_count[block] = 1
+        return block
+
+    def share(self, block):
+        self.ref_count[block] += 1
+
+    def give_back(self, blocks):
+        for block in blocks:
+            if self.ref_count[block] == 0:
+                raise ValueError("free already")
+        for block in blocks:
+            self.ref_count[block] -= 1
+            if self.ref_count[block] == 0:
+                self.free.append(block)
+
+
+class FromTheBack(Base):
+    """Right: a stack instead of a queue."""
+
+    def take(self):
+        try:
+            block = self.free.pop()
+        except IndexError:
+            raise MemoryError("nothing is free") from None
+        self.ref_count[block] += 1
+        return block
+
+
+class SetAndDict:
+    """Right: other books."""
+
+    def __init__(self, num_blocks):
+        self.all, self.counts = set(range(1, num_blocks)), {}
+
+    @property
+    def num_free(self):
+        return len(self.all) - len(self.counts)
+
+    def take(self):
+        left = self.all - self.counts.keys()
+        if not left:
+            raise MemoryError
+        block = min(left)
+        self.counts[block] = 1
+        return block
+
+    def share(self, block):
+        self.counts[block] = self.counts[block] + 1
+
+    def give_back(self, blocks):
+        if not all(block in self.counts for block in blocks):
+            raise ValueError(f"double free in {blocks}")
+        for block in blocks:
+            if self.counts[block] == 1:
+                del self.counts[block]
+            else:
+                self.counts[block] -= 1
+
+
+class GivesOutZero(Base):
+    def __init__(self, num_blocks):
+        self.free = deque(range(num_blocks))
+        self.ref_count = [0] * num_blocks
+
+
+class LooksAndLeaves(Base):
+    """Forgets to remove the block from the list."""
+
+    def take(self):
+        if not self.free:
+            raise MemoryError
+        block = self.free[0]
+        self.ref_count[block] = 1
+        return block
+
+
+class IndexErrorAtTheEnd(Base):
+    def take(self):
+        block = self.free.popleft()
+        self.ref_count[block] = 1
+        return block
+
+
+class NoneAtTheEnd(Base):
+    def take(self):
+        return Base.take(self) if self.free else None
+
+
+class FreesAtOnce(Base):
+    """Nobody looks at the count."""
+
+    def give_back(self, blocks):
+        if any(self.ref_count[b] == 0 for b in blocks):
+            raise ValueError
+        for block in blocks:
+            self.ref_count[block] = 0
+            self.free.append(block)
+
+
+class SharesWithoutCounting(Base):
+    def share(self, block):
+        return block
+
+
+class Leaks(Base):
+    """Shared blocks are skipped, and their count stays."""
+
+    def give_back(self, blocks):
+        if any(self.ref_count[b] == 0 for b in blocks):
+            raise ValueError
+        for block in blocks:
+            if self.ref_count[block] > 1:
+                continue
+            self.ref_count[block] = 0
+            self.free.append(block)
+
+
+class CountsAndNeverFrees(Base):
+    def give_back(self, blocks):
+        if any(self.ref_count[b] == 0 for b in blocks):
+            raise ValueError
+        for block in blocks:
+            self.ref_count[block] -= 1
+
+
+class AcceptsDoubleFree(Base):
+    def give_back(self, blocks):
+        for block in blocks:
+            self.ref_count[block] -= 1
+            if self.ref_count[block] <= 0:
+                self.free.append(block)
+
+
+class HalfDone(Base):
+    """Refuses when it comes to the free block, with the others given back already."""
+
+    def give_back(self, blocks):
+        for block in blocks:
+            if self.ref_count[block] == 0:
+                raise ValueError("free already")
+            self.ref_count[block] -= 1
+            if self.ref_count[block] == 0:
+                self.free.append(block)
+
+
+class NotCounted(Base):
+    """Taken, and the count stays at 0."""
+
+    def take(self):
+        if not self.free:
+            raise MemoryError
+        return self.free.popleft()
+
+
+class CountsDownFirst(Base):
+    """Frees nothing when it refuses, but the counts are lowered by then."""
+
+    def give_back(self, blocks):
+        for block in blocks:
+            self.ref_count[block] -= 1
+        if min(self.ref_count[block] for block in blocks) < 0:
+            raise ValueError("free already")
+        self.free.extend(block for block in blocks if self.ref_count[block] == 0)
+
+
+class HalfDoneFromTheEnd(Base):
+    """As a request's end gives back its blocks: the last one first."""
+
+    def give_back(self, blocks):
+        for block in reversed(blocks):
+            if self.ref_count[block] == 0:
+                raise ValueError("free already")
+            Base.give_back(self, [block])
+
+
+class Asserts(Base):
+    def give_back(self, blocks):
+        assert all(self.ref_count[block] for block in blocks), "free already"
+        Base.give_back(self, blocks)
+
+
+RIGHT = [FromTheBack, SetAndDict]
+WRONG = {
+    "taken-and-not-counted": NotCounted,
+    "null-block-given-out": GivesOutZero,
+    "block-given-out-twice": LooksAndLeaves,
+    "wrong-end-of-memory": IndexErrorAtTheEnd,
+    "freed-while-shared": FreesAtOnce,
+    "blocks-lost": Leaks,
+    "double-free": AcceptsDoubleFree,
+    "refused-and-half-done": HalfDone,
+}
+ALSO_WRONG = [
+    ("wrong-end-of-memory", NoneAtTheEnd),
+    ("freed-while-shared", SharesWithoutCounting),
+    ("blocks-lost", CountsAndNeverFrees),
+    ("refused-and-half-done", CountsDownFirst),
+    ("refused-and-half-done", HalfDoneFromTheEnd),
+    ("double-free", Asserts),
+]

@@ -1,0 +1,121 @@
+"""Answers to exercise 3.4 that learners give."""
+
+from collections import OrderedDict
+
+
+class Base:
+    def __init__(self, blocks):
+        self.blocks = list(blocks)
+
+    def take(self):
+        return self.blocks.pop(0)
+
+    def hit(self, block):
+        self.blocks.remove(block)
+
+    def give_back(self, table, num_full):
+        self.blocks = table[num_full:][::-1] + self.blocks + table[:num_full][::-1]
+
+
+class Ordered:
+    """Right: an OrderedDict, where a hit costs the same however long the row is."""
+
+    def __init__(self, blocks):
+        self.row = OrderedDict.fromkeys(blocks)
+
+    def take(self):
+        return self.row.popitem(last=False)[0]
+
+    def hit(self, block):
+        del self.row[block]
+
+    def give_back(self, table, num_full):
+        for i, block in enumerate(table):
+            if i >= num_full:
+                self.row[block] = None
+                self.row.move_to_end(block, last=False)
+        for block in reversed(table[:num_full]):
+            self.row[block] = None
+
+
+class Clock:
+    """Right: a number for each block, the smallest goes first."""
+
+    def __init__(self, blocks):
+        self.when = {block: i for i, block in enumerate(blocks)}
+        self.late, self.early = len(self.when), 0
+
+    def take(self):
+        block = min(self.when, key=self.when.get)
+        del self.when[block]
+        return block
+
+    def hit(self, block):
+        self.when.pop(block)
+
+    def give_back(self, table, num_full):
+        for block in table[num_full:]:
+            self.early -= 1
+            self.when[block] = self.early
+        for block in table[:num_full][::-1]:
+            self.late += 1
+            self.when[block] = self.late
+
+
+class HeadFirst(Base):
+    def give_back(self, table, num_full):
+        self.blocks = table[num_full:] + self.blocks + table[:num_full]
+
+
+class MostRecent(Base):
+    """Takes from the end, as a stack does."""
+
+    def take(self):
+        return self.blocks.pop()
+
+
+class MostRecentInFront(Base):
+    """Freed blocks go to the front."""
+
+    def give_back(self, table, num_full):
+        self.blocks = table[::-1] + self.blocks
+
+
+class KeepsNameless(Base):
+    """All go to the back, whether they have a name or not."""
+
+    def give_back(self, table, num_full):
+        self.blocks += table[::-1]
+
+
+class NamelessOneByOne(Base):
+    """insert(0, ...) in the order of freeing: the last one inserted stands first."""
+
+    def give_back(self, table, num_full):
+        for block in table[num_full:][::-1]:
+            self.blocks.insert(0, block)
+        self.blocks += table[:num_full][::-1]
+
+
+class HitMovesToTheEnd(Base):
+    """As in an LRU cache that keeps what is in use."""
+
+    def hit(self, block):
+        self.blocks.remove(block)
+        self.blocks.append(block)
+
+
+class HitDoesNothing(Base):
+    def hit(self, block):
+        return block
+
+
+RIGHT = [Ordered, Clock]
+WRONG = {
+    "head-evicted-first": HeadFirst,
+    "evicts-most-recent": MostRecent,
+    "nameless-kept": KeepsNameless,
+    "nameless-turned-round": NamelessOneByOne,
+    "hit-still-free": HitMovesToTheEnd,
+}
+ALSO_WRONG = [("evicts-most-recent", MostRecentInFront), ("hit-still-free", HitDoesNothing)]

@@ -1,0 +1,156 @@
+"""Answers to exercise 4.1."""
+
+
+def _lag(request):
+    return request.num_tokens - request.num_computed_tokens
+
+
+def right_loops(running, waiting, budget, max_num_seqs):
+    plan = []
+    for request in running:
+        n = min(_lag(request), budget)
+        if n:
+            plan.append((request, n))
+            budget -= n
+    free = max_num_seqs - len(running)
+    for request in waiting[:free]:
+        if budget:
+            n = min(_lag(request), budget)
+            plan.append((request, n))
+            budget -= n
+    return plan
+
+
+def right_one_list(running, waiting, budget, max_num_seqs):
+    plan, used = [], 0
+    for request in [*running, *waiting][:max_num_seqs]:
+        n = min(_lag(request), budget - used)
+        used += n
+        plan.append([request, n])
+    return [part for part in plan if part[1] > 0]
+
+
+def budget_each(running, waiting, budget, max_num_seqs):
+    plan = [(r, min(_lag(r), budget)) for r in running if _lag(r)]
+    for request in waiting[: max_num_seqs - len(running)]:
+        plan.append((request, min(_lag(request), budget)))
+    return plan
+
+
+def newcomers_first(running, waiting, budget, max_num_seqs):
+    plan = []
+    for request in waiting[: max_num_seqs - len(running)] + running:
+        n = min(_lag(request), budget)
+        if n:
+            plan.append((request, n))
+            budget -= n
+    return plan
+
+
+def decode_is_one(running, waiting, budget, max_num_seqs):
+    plan = []
+    for request in running:
+        if _lag(request) and budget:
+            plan.append((request, 1))
+            budget -= 1
+    for request in waiting[: max_num_seqs - len(running)]:
+        n = min(_lag(request), budget)
+        if n == 0:
+            break
+        plan.append((request, n))
+        budget -= n
+    return plan
+
+
+def no_seats(running, waiting, budget, max_num_seqs):
+    return right_one_list(running, waiting, budget, len(running) + len(waiting))
+
+
+def seats_of_newcomers(running, waiting, budget, max_num_seqs):
+    return right_one_list(running, waiting, budget, len(running) + max_num_seqs)
+
+
+def zeros(running, waiting, budget, max_num_seqs):
+    plan = []
+    for request in [*running, *waiting][:max_num_seqs]:
+        n = min(_lag(request), budget)
+        plan.append((request, n))
+        budget -= n
+    return plan
+
+
+def skips_long_ones(running, waiting, budget, max_num_seqs):
+    plan = right_one_list(running, [], budget, max_num_seqs)
+    budget -= sum(n for _, n in plan)
+    seats = max_num_seqs - len(running)
+    for request in waiting:
+        if seats and 0 < _lag(request) <= budget:
+            plan.append((request, _lag(request)))
+            budget -= _lag(request)
+            seats -= 1
+    return plan
+
+
+def no_pieces(running, waiting, budget, max_num_seqs):
+    plan = right_one_list(running, [], budget, max_num_seqs)
+    budget -= sum(n for _, n in plan)
+    for request in waiting[: max_num_seqs - len(running)]:
+        if _lag(request) > budget:
+            break
+        plan.append((request, _lag(request)))
+        budget -= _lag(request)
+    return plan
+
+
+def takes_out_of_the_queue(running, waiting, budget, max_num_seqs):
+    plan = right_one_list(running, [], budget, max_num_seqs)
+    budget -= sum(n for _, n in plan)
+    seats = max_num_seqs - len(running)
+    while waiting and seats and budget:
+        request = waiting.pop(0)
+        plan.append((request, min(_lag(request), budget)))
+        budget -= plan[-1][1]
+        seats -= 1
+    return plan
+
+
+def moves_on(running, waiting, budget, max_num_seqs):
+    plan = right_one_list(running, waiting, budget, max_num_seqs)
+    for request, n in plan:
+        request.num_computed_tokens += n
+    return plan
+
+
+def counts_the_plan(running, waiting, budget, max_num_seqs):
+    plan = right_one_list(running, [], budget, len(running))
+    budget -= sum(n for _, n in plan)
+    for request in waiting:
+        if len(plan) == max_num_seqs or budget == 0:
+            break
+        plan.append((request, min(_lag(request), budget)))
+        budget -= plan[-1][1]
+    return plan
+
+
+def right_one_by_one(running, waiting, budget, max_num_seqs):
+    for request in (running + waiting)[:max_num_seqs]:
+        n = min(_lag(request), budget)
+        if n:
+            yield request, n
+        budget -= n
+
+
+RIGHT = [right_loops, right_one_list, right_one_by_one]
+WRONG = {
+    "budget-per-request": budget_each,
+    "waiting-first": newcomers_first,
+    "one-token-for-those-who-run": decode_is_one,
+    "seats-ignored": no_seats,
+    "seats-of-those-who-run": seats_of_newcomers,
+    "parts-of-nothing": zeros,
+    "jumps-the-queue": skips_long_ones,
+    "whole-prompts-only": no_pieces,
+    "idle-seats-given-away": counts_the_plan,
+    "changes-the-lists": takes_out_of_the_queue,
+    "changes-the-requests": moves_on,
+}

@@ -1,0 +1,126 @@
+"""Answers to exercise 4.3."""
+
+
+def right_now(request, budget, threshold, alone, chunked):
+    n = request.num_tokens - request.num_computed_tokens
+    if threshold > 0 and not alone:
+        n = min(n, threshold)
+    if n <= budget:
+        return n
+    return budget if chunked else 0
+
+
+def right_now_in_one(request, budget, threshold, alone, chunked):
+    limit = threshold if threshold and not alone else request.num_tokens
+    n = min(request.num_tokens - request.num_computed_tokens, limit)
+    return min(n, budget) * (chunked or n <= budget)
+
+
+def right_admit(waiting, budget, threshold, alone, chunked):
+    plan = []
+    for request in waiting:
+        n = right_now(request, budget, threshold, alone, chunked)
+        if not n:
+            break
+        plan.append((request, n))
+        budget -= n
+    return plan
+
+
+def right_admit_by_index(waiting, budget, threshold, alone, chunked):
+    plan, i = [], 0
+    while i < len(waiting) and (n := right_now(waiting[i], budget, threshold, alone, chunked)) > 0:
+        plan, budget, i = [*plan, (waiting[i], n)], budget - n, i + 1
+    return plan
+
+
+def whole_prompt(request, budget, threshold, alone, chunked):
+    n = request.num_tokens
+    if threshold and not alone:
+        n = min(n, threshold)
+    return min(n, budget) if chunked or n <= budget else 0
+
+
+def never_alone(request, budget, threshold, alone, chunked):
+    return right_now(request, budget, threshold, False, chunked)
+
+
+def zero_is_a_limit(request, budget, threshold, alone, chunked):
+    n = request.num_tokens - request.num_computed_tokens
+    if not alone:
+        n = min(n, threshold)
+    return min(n, budget) if chunked or n <= budget else 0
+
+
+def always_cuts(request, budget, threshold, alone, chunked):
+    return right_now(request, budget, threshold, alone, True)
+
+
+def no_budget(request, budget, threshold, alone, chunked):
+    n = request.num_tokens - request.num_computed_tokens
+    if threshold and not alone:
+        n = min(n, threshold)
+    return n if chunked or n <= budget else 0
+
+
+def budget_first(request, budget, threshold, alone, chunked):
+    n = request.num_tokens - request.num_computed_tokens
+    if not chunked and n > budget:
+        return 0
+    return right_now(request, budget, threshold, alone, chunked)
+
+
+def threshold_with_chunks_only(request, budget, threshold, alone, chunked):
+    n = request.num_tokens - request.num_computed_tokens
+    if not chunked:
+        return n if n <= budget else 0
+    return right_now(request, budget, threshold, alone, chunked)
+
+
+def passes(waiting, budget, threshold, alone, chunked):
+    plan = []
+    for request in waiting:
+        n = right_now(request, budget, threshold, alone, chunked)
+        if n:
+            plan.append((request, n))
+            budget -= n
+    return plan
+
+
+def budget_each(waiting, budget, threshold, alone, chunked):
+    plan = []
+    for request in waiting:
+        n = right_now(request, budget, threshold, alone, chunked)
+        if not n:
+            break
+        plan.append((request, n))
+    return plan
+
+
+def zeros(waiting, budget, threshold, alone, chunked):
+    plan = []
+    for request in waiting:
+        n = right_now(request, budget, threshold, alone, chunked)
+        plan.append((request, n))
+        budget -= n
+    return plan
+
+
+def head_only(waiting, budget, threshold, alone, chunked):
+    return right_admit(waiting[:1], budget, threshold, alone, chunked)
+
+
+RIGHT = [(right_now, right_admit), (right_now_in_one, right_admit_by_index)]
+WRONG = {
+    "begins-anew": (whole_prompt, right_admit),
+    "threshold-for-one-alone": (never_alone, right_admit),
+    "threshold-of-nothing": (zero_is_a_limit, right_admit),
+    "cuts-anyway": (always_cuts, right_admit),
+    "over-the-budget": (no_budget, right_admit),
+    "threshold-only-with-chunks": (threshold_with_chunks_only, right_admit),
+    "waits-before-the-threshold": (budget_first, right_admit),
+    "jumps-the-queue": (right_now, passes),
+    "budget-per-request": (right_now, budget_each),
+    "parts-of-nothing": (right_now, zeros),
+    "one-at-a-time": (right_now, head_only),
+}

@@ -1,0 +1,116 @@
+"""Answers to exercise 4.4."""
+
+import heapq
+
+
+def right_static(lengths, seats):
+    done, clock = [], 0
+    for i in range(0, len(lengths), seats):
+        clock += max(lengths[i : i + seats])
+        done += [clock] * len(lengths[i : i + seats])
+    return done
+
+
+def right_static_by_user(lengths, seats):
+    longest = [max(lengths[i : i + seats]) for i in range(0, len(lengths), seats)]
+    return tuple(sum(longest[: i // seats + 1]) for i in range(len(lengths)))
+
+
+def right_continuous(lengths, seats):
+    free, done = [0] * seats, []
+    for length in lengths:
+        done.append(heapq.heappop(free) + length)
+        heapq.heappush(free, done[-1])
+    return done
+
+
+def right_step_by_step(lengths, seats):
+    waiting, running, done, step = list(enumerate(lengths)), {}, [0] * len(lengths), 0
+    while waiting or running:
+        while waiting and len(running) < seats:
+            user, length = waiting.pop(0)
+            running[user] = length
+        step += 1
+        for user in list(running):
+            running[user] -= 1
+            if running[user] == 0:
+                done[user] = step
+                del running[user]
+    return done
+
+
+def static_own_length(lengths, seats):
+    done, clock = [], 0
+    for i in range(0, len(lengths), seats):
+        done += [clock + n for n in lengths[i : i + seats]]
+        clock += max(lengths[i : i + seats])
+    return done
+
+
+def static_sum(lengths, seats):
+    done, clock = [], 0
+    for i in range(0, len(lengths), seats):
+        clock += sum(lengths[i : i + seats])
+        done += [clock] * len(lengths[i : i + seats])
+    return done
+
+
+def static_no_clock(lengths, seats):
+    done = []
+    for i in range(0, len(lengths), seats):
+        batch = lengths[i : i + seats]
+        done += [max(batch)] * len(batch)
+    return done
+
+
+def static_first(lengths, seats):
+    done, clock = [], 0
+    for i in range(0, len(lengths), seats):
+        clock += lengths[i]
+        done += [clock] * len(lengths[i : i + seats])
+    return done
+
+
+def fixed(lengths, seats):
+    done = []
+    for i, length in enumerate(lengths):
+        done.append(length + (done[i - seats] if i >= seats else 0))
+    return done
+
+
+def gap(lengths, seats):
+    free, done = [0] * seats, []
+    for length in lengths:
+        begin = heapq.heappop(free)
+        done.append(begin + length + (begin > 0))
+        heapq.heappush(free, done[-1])
+    return done
+
+
+def overlap(lengths, seats):
+    free, done = [0] * seats, []
+    for length in lengths:
+        begin = heapq.heappop(free)
+        done.append(max(begin - 1, 0) + length)
+        heapq.heappush(free, done[-1])
+    return done
+
+
+def shortest(lengths, seats):
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    steps = right_continuous([lengths[i] for i in order], seats)
+    return [steps[order.index(i)] for i in range(len(lengths))]
+
+
+RIGHT = [(right_static, right_continuous), (right_static_by_user, right_step_by_step)]
+WRONG = {
+    "hands-out-early": (static_own_length, right_continuous),
+    "adds-up": (static_sum, right_continuous),
+    "clock-starts-anew": (static_no_clock, right_continuous),
+    "first-of-the-batch": (static_first, right_continuous),
+    "waits-for-the-batch": (right_static, static_own_length),
+    "seat-empty-for-a-step": (right_static, gap),
+    "two-on-a-seat": (right_static, overlap),
+    "shortest-first": (right_static, shortest),
+    "fixed-seats": (right_static, fixed),
+}

@@ -1,0 +1,189 @@
+"""Answers to exercise 4.5."""
+
+import statistics
+
+import numpy as np
+
+
+def right_numpy(values, rank):
+    return np.percentile(values, rank)
+
+
+def right_by_hand(values, rank):
+    ordered = sorted(values)
+    place = rank * (len(ordered) - 1) / 100
+    low = int(place)
+    if low == len(ordered) - 1:
+        return ordered[low]
+    part = place - low
+    return (1 - part) * ordered[low] + part * ordered[low + 1]
+
+
+def _rate(requests, kept):
+    begin = min(arrival for arrival, _ in requests)
+    return sum(kept) / (max(times[-1] for _, times in requests) - begin)
+
+
+def right_goodput(requests, ttft_slo, itl_slo):
+    kept = []
+    for arrival, times in requests:
+        ok = times[0] - arrival <= ttft_slo
+        if len(times) > 1:
+            ok = ok and (times[-1] - times[0]) / (len(times) - 1) <= itl_slo
+        kept.append(ok)
+    return _rate(requests, kept)
+
+
+def right_goodput_numpy(requests, ttft_slo, itl_slo):
+    return _rate(
+        requests,
+        [t[0] - a <= ttft_slo and (len(t) == 1 or np.diff(t).mean() <= itl_slo) for a, t in requests],
+    )
+
+
+def off_by_one(values, rank):
+    return sorted(values)[min(len(values) - 1, int(len(values) * rank / 100))]
+
+
+def raw_index(values, rank):  # fails at p100
+    return sorted(values)[int(len(values) * rank / 100)]
+
+
+def one_too_far(values, rank):
+    ordered = sorted(values)
+    place = min(rank / 100 * len(ordered), len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def lower(values, rank):
+    return np.percentile(values, rank, method="lower")
+
+
+def rounded(values, rank):
+    return sorted(values)[round((len(values) - 1) * rank / 100)]
+
+
+def nearest(values, rank):
+    return np.percentile(values, rank, method="inverted_cdf")
+
+
+def unsorted(values, rank):
+    place = rank / 100 * (len(values) - 1)
+    low = int(place)
+    high = min(low + 1, len(values) - 1)
+    return values[low] + (values[high] - values[low]) * (place - low)
+
+
+def reverse(values, rank):
+    return np.percentile(values, 100 - rank)
+
+
+def averages(requests, ttft_slo, itl_slo):
+    ttft = statistics.mean(t[0] - a for a, t in requests)
+    itl = statistics.mean(np.diff(t).mean() if len(t) > 1 else 0.0 for _, t in requests)
+    return _rate(requests, [ttft <= ttft_slo and itl <= itl_slo] * len(requests))
+
+
+def worst_gap(requests, ttft_slo, itl_slo):
+    return _rate(
+        requests, [t[0] - a <= ttft_slo and all(g <= itl_slo for g in np.diff(t)) for a, t in requests]
+    )
+
+
+def either(requests, ttft_slo, itl_slo):
+    return _rate(
+        requests,
+        [t[0] - a <= ttft_slo or len(t) == 1 or np.diff(t).mean() <= itl_slo for a, t in requests],
+    )
+
+
+def absolute(requests, ttft_slo, itl_slo):
+    return _rate(
+        requests, [t[0] <= ttft_slo and (len(t) == 1 or np.diff(t).mean() <= itl_slo) for _, t in requests]
+    )
+
+
+def by_token(requests, ttft_slo, itl_slo):
+    return _rate(requests, [t[0] - a <= ttft_slo and (t[-1] - t[0]) / len(t) <= itl_slo for a, t in requests])
+
+
+def _kept(requests, ttft_slo, itl_slo):
+    begin = min(a for a, _ in requests)
+    seconds = max(t[-1] for _, t in requests) - begin
+    return round(right_goodput(requests, ttft_slo, itl_slo) * seconds)
+
+
+def share(requests, ttft_slo, itl_slo):
+    return _kept(requests, ttft_slo, itl_slo) / len(requests)
+
+
+def count(requests, ttft_slo, itl_slo):
+    return _kept(requests, ttft_slo, itl_slo)
+
+
+def from_zero(requests, ttft_slo, itl_slo):
+    return _kept(requests, ttft_slo, itl_slo) / max(t[-1] for _, t in requests)
+
+
+def added_up(requests, ttft_slo, itl_slo):
+    return _kept(requests, ttft_slo, itl_slo) / sum(t[-1] - a for a, t in requests)
+
+
+def divides_by_zero(requests, ttft_slo, itl_slo):
+    return _rate(
+        requests,
+        [t[0] - a <= ttft_slo and (t[-1] - t[0]) / (len(t) - 1) <= itl_slo for a, t in requests],
+    )
+
+
+def whole_answer(requests, ttft_slo, itl_slo):
+    return _rate(requests, [t[0] - a <= ttft_slo and (t[-1] - a) / len(t) <= itl_slo for a, t in requests])
+
+
+def fraction(values, rank):
+    """Takes the rank for a number from 0 to 1."""
+    ordered = sorted(values)
+    return ordered[int(rank * (len(ordered) - 1))]
+
+
+def less_than(requests, ttft_slo, itl_slo):
+    return _rate(
+        requests, [t[0] - a < ttft_slo and (len(t) == 1 or np.diff(t).mean() < itl_slo) for a, t in requests]
+    )
+
+
+def averages_of_all_gaps(requests, ttft_slo, itl_slo):
+    gaps = [gap for _, t in requests for gap in np.diff(t)]
+    good = np.mean([t[0] - a for a, t in requests]) <= ttft_slo and (not gaps or np.mean(gaps) <= itl_slo)
+    return _rate(requests, [good] * len(requests))
+
+
+RIGHT = [(right_numpy, right_goodput), (right_by_hand, right_goodput_numpy)]
+WRONG = {
+    "index-off-by-one": (off_by_one, right_goodput),
+    "one-place-too-far": (one_too_far, right_goodput),
+    "no-line-between": (lower, right_goodput),
+    "rounded-place": (rounded, right_goodput),
+    "nearest-rank": (nearest, right_goodput),
+    "not-sorted": (unsorted, right_goodput),
+    "from-the-top": (reverse, right_goodput),
+    "averages-first": (right_numpy, averages),
+    "worst-gap": (right_numpy, worst_gap),
+    "either-half": (right_numpy, either),
+    "absolute-ttft": (right_numpy, absolute),
+    "gap-by-token": (right_numpy, by_token),
+    "share-not-rate": (right_numpy, share),
+    "count-not-rate": (right_numpy, count),
+    "clock-from-zero": (right_numpy, from_zero),
+    "adds-up-times": (right_numpy, added_up),
+    "one-token-answer": (right_numpy, divides_by_zero),
+    "ttft-in-the-mean": (right_numpy, whole_answer),
+    "whole-fraction": (fraction, right_goodput),
+    "limit-not-kept": (right_numpy, less_than),
+}
+ALSO_WRONG = [
+    ("index-off-by-one", (raw_index, right_goodput)),
+    ("averages-first", (right_numpy, averages_of_all_gaps)),
+]

@@ -1,0 +1,219 @@
+"""Answers to exercise 5.1 that learners give."""
+
+from phase5_real_gpu.kernels.triton_setup import tl, triton
+
+
+@triton.jit
+def a_token_at_a_time(
+    q, k_cache, v_cache, block_tables, context_lens, out, scale, table_stride, block_stride, token_stride, head_stride,
+    GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+):  # fmt: skip
+    """Right: no masks at all, since no token is read that is not the request's."""
+    request, head = tl.program_id(0), tl.program_id(1)
+    row = request * tl.num_programs(1) + head
+    dims = tl.arange(0, HEAD_DIM)
+    query = tl.load(q + row * HEAD_DIM + dims).to(tl.float32)
+    largest, total = -float("inf"), 0.0
+    acc = tl.zeros([HEAD_DIM], tl.float32)
+    for token in range(tl.load(context_lens + request)):
+        block = tl.load(block_tables + request * table_stride + token // BLOCK_SIZE)
+        place = block * block_stride + token % BLOCK_SIZE * token_stride + head // GROUP * head_stride + dims
+        score = tl.sum(query * tl.load(k_cache + place), axis=0) * scale
+        new = tl.maximum(largest, score)
+        total = total * tl.exp(largest - new) + tl.exp(score - new)
+        acc = acc * tl.exp(largest - new) + tl.exp(score - new) * tl.load(v_cache + place)
+        largest = new
+    result = acc / total
+    tl.store(out + row * HEAD_DIM + dims, result)
+
+
+@triton.jit
+def divided_as_it_goes(
+    q, k_cache, v_cache, block_tables, context_lens, out, scale, table_stride, block_stride, token_stride, head_stride,
+    GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+):  # fmt: skip
+    """Right: keeps a divided result and the logarithm of the sum; goes through the blocks from the last to the first."""
+    request, head = tl.program_id(0), tl.program_id(1)
+    row = request * tl.num_programs(1) + head
+    dims = tl.arange(0, HEAD_DIM)[None, :]
+    places = tl.arange(0, BLOCK_SIZE)[:, None]
+    query = tl.load(q + row * HEAD_DIM + dims)
+    n = tl.load(context_lens + request)
+    blocks = (n + BLOCK_SIZE - 1) // BLOCK_SIZE
+    result, log_sum = tl.zeros([1, HEAD_DIM], tl.float32), -1e30
+    for i in range(blocks):
+        logical = blocks - 1 - i
+        block = tl.load(block_tables + request * table_stride + logical)
+        mask = places < n - logical * BLOCK_SIZE
+        at = block * block_stride + places * token_stride + (head // GROUP) * head_stride + dims
+        scores = tl.sum(tl.load(k_cache + at, mask=mask, other=0) * query * scale, axis=1)[:, None]
+        scores = tl.where(mask, scores, -1e30)
+        here = tl.max(scores)
+        weights = tl.where(mask, tl.exp(scores - here), 0.0)
+        sum_here = tl.sum(weights)
+        part = tl.sum(weights * tl.load(v_cache + at, mask=mask, other=0), axis=0)[None, :] / sum_here
+        log_here = here + tl.log(sum_here)
+        both = tl.maximum(log_sum, log_here)
+        both = both + tl.log(tl.exp(log_sum - both) + tl.exp(log_here - both))
+        result = result * tl.exp(log_sum - both) + part * tl.exp(log_here - both)
+        log_sum = both
+    tl.store(out + row * HEAD_DIM + dims, result)
+
+
+BODY = """
+@triton.jit
+def {name}(
+    q, k_cache, v_cache, block_tables, context_lens, out, scale, table_stride, block_stride, token_stride, head_stride,
+    GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+):
+    request = tl.program_id(0)
+    head = tl.program_id(1)
+    row = request * tl.num_programs(1) + head
+    dims = tl.arange(0, HEAD_DIM)
+    query = tl.load(q + row * HEAD_DIM + dims).to(tl.float32)
+    context_len = tl.load(context_lens + request)
+    places = tl.arange(0, BLOCK_SIZE)
+    largest = float("-inf")
+    total = 0.0
+    acc = tl.zeros([HEAD_DIM], tl.float32)
+    for logical in range(0, tl.cdiv(context_len, BLOCK_SIZE)):
+        physical = tl.load(block_tables + request * table_stride + logical)
+        is_mine = logical * BLOCK_SIZE + places < context_len
+        begins = physical * block_stride + places * token_stride + (head // GROUP) * head_stride
+        where = begins[:, None] + dims[None, :]
+        keys = tl.load(k_cache + where, mask=is_mine[:, None], other=0.0)
+        values = tl.load(v_cache + where, mask=is_mine[:, None], other=0.0)
+        scores = tl.sum(query[None, :] * keys, axis=1) * scale
+        scores = tl.where(is_mine, scores, float("-inf"))
+        new = tl.maximum(largest, tl.max(scores, axis=0))
+        shrink = tl.exp(largest - new)
+        weights = tl.exp(scores - new)
+        total = total * shrink + tl.sum(weights, axis=0)
+        acc = acc * shrink + tl.sum(weights[:, None] * values, axis=0)
+        largest = new
+    result = acc / total
+    tl.store(out + row * HEAD_DIM + dims, result)
+"""
+FOLDER = None
+
+
+def with_mistake(name, *changes):
+    """The kernel above with some of its text changed. Triton reads a kernel's source, so it becomes a file."""
+    import importlib.util
+    import tempfile
+    from pathlib import Path
+
+    global FOLDER
+    text = BODY.format(name=name)
+    for old, new in changes:
+        assert text.count(old) >= 1, f"{name}: {old!r} is not in the kernel"
+        text = text.replace(old, new)
+    FOLDER = FOLDER or tempfile.TemporaryDirectory()
+    path = Path(FOLDER.name) / f"{name}.py"
+    path.write_text(
+        "from phase5_real_gpu.kernels.triton_setup import tl, triton\n\n" + text, encoding="utf-8"
+    )
+    spec = importlib.util.spec_from_file_location(f"bank_of_p5e1_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+MASK = "mask=is_mine[:, None], other=0.0"
+NO_MASKS = ((f", {MASK}", ""),)
+NO_WHERE = (('        scores = tl.where(is_mine, scores, float("-inf"))\n', ""),)
+MAXIMUM = "new = tl.maximum(largest, tl.max(scores, axis=0))"
+
+tail_used = with_mistake("tail_used", *NO_MASKS, *NO_WHERE)
+scores_not_masked = with_mistake("scores_not_masked", *NO_WHERE)
+masked_with_zero = with_mistake("masked_with_zero", ('scores, float("-inf"))', "scores, 0.0)"))
+masked_with_zero_values_read = with_mistake(
+    "masked_with_zero_values_read", ('scores, float("-inf"))', "scores, 0.0)"), *NO_MASKS
+)
+values_read = with_mistake("values_read", (f"v_cache + where, {MASK}", "v_cache + where"))
+acc_kept = with_mistake("acc_kept", ("acc * shrink", "acc"))
+total_kept = with_mistake("total_kept", ("total * shrink", "total"))
+nothing_shrinks = with_mistake("nothing_shrinks", ("acc * shrink", "acc"), ("total * shrink", "total"))
+upside_down = with_mistake("upside_down", ("tl.exp(largest - new)", "tl.exp(new - largest)"))
+page_as_token = with_mistake("page_as_token", ("physical * block_stride", "physical * token_stride"))
+page_and_place = with_mistake(
+    "page_and_place",
+    ("physical * block_stride + places * token_stride", "(physical + places) * token_stride"),
+)
+twice_the_size = with_mistake(
+    "twice_the_size", ("physical * block_stride", "physical * BLOCK_SIZE * block_stride")
+)
+strides_mixed = with_mistake(
+    "strides_mixed",
+    (
+        "places * token_stride + (head // GROUP) * head_stride",
+        "places * head_stride + (head // GROUP) * token_stride",
+    ),
+)
+strides_assumed = with_mistake(
+    "strides_assumed",
+    ("physical * block_stride", "physical * BLOCK_SIZE * (tl.num_programs(1) // GROUP) * HEAD_DIM"),
+)
+modulo_head = with_mistake("modulo_head", ("head // GROUP", "head % (tl.num_programs(1) // GROUP)"))
+query_head = with_mistake("query_head", ("(head // GROUP)", "head"))
+no_scale = with_mistake("no_scale", ("axis=1) * scale", "axis=1)"))
+scale_twice = with_mistake("scale_twice", ("axis=1) * scale", "axis=1) * scale * scale"))
+row_of_request_0 = with_mistake("row_of_request_0", ("block_tables + request * table_stride", "block_tables"))
+length_of_request_0 = with_mistake(
+    "length_of_request_0", ("tl.load(context_lens + request)", "tl.load(context_lens)")
+)
+no_table = with_mistake("no_table", ("physical * block_stride", "logical * block_stride"))
+rounded_down = with_mistake("rounded_down", ("tl.cdiv(context_len, BLOCK_SIZE)", "context_len // BLOCK_SIZE"))
+last_total = with_mistake("last_total", ("total = total * shrink + ", "total = "))
+not_divided = with_mistake("not_divided", ("acc / total", "acc"))
+block_softmax = with_mistake(
+    "block_softmax", ("acc = acc * shrink + tl.sum(weights[:, None] * values, axis=0)",
+                      "acc += tl.sum(weights[:, None] * values, axis=0) / tl.sum(weights, axis=0)"),
+    (MAXIMUM, "new = tl.max(scores, axis=0)"), ("acc / total", "acc / tl.cdiv(context_len, BLOCK_SIZE)"),
+)  # fmt: skip
+no_maximum = with_mistake("no_maximum", (MAXIMUM, "new = 0.0"), ("tl.exp(largest - new)", "1.0"))
+starts_at_zero = with_mistake("starts_at_zero", ('largest = float("-inf")', "largest = 0.0"))
+misspelt = with_mistake("misspelt", ("places < context_len", "places < contxt_len"))
+
+
+def no_kernel(
+    q, k_cache, v_cache, block_tables, context_lens, out, scale, *strides, GROUP, BLOCK_SIZE, HEAD_DIM
+):
+    """The line `@triton.jit` got lost."""
+    out.copy_(q * scale)
+
+
+RIGHT = [a_token_at_a_time, divided_as_it_goes]
+WRONG = {
+    "unmasked-tail": tail_used,
+    "masked-with-zero": masked_with_zero,
+    "unused-places-read": values_read,
+    "acc-not-rescaled": acc_kept,
+    "total-not-rescaled": total_kept,
+    "nothing-rescaled": nothing_shrinks,
+    "nan-everywhere": upside_down,
+    "page-id-as-token": page_as_token,
+    "block-stride-times-size": twice_the_size,
+    "strides-mixed": strides_mixed,
+    "strides-assumed": strides_assumed,
+    "wrong-kv-head": modulo_head,
+    "no-scale": no_scale,
+    "scale-twice": scale_twice,
+    "table-of-request-0": row_of_request_0,
+    "length-of-request-0": length_of_request_0,
+    "logical-as-physical": no_table,
+    "last-block-lost": rounded_down,
+    "total-of-the-last-block": last_total,
+    "not-divided": not_divided,
+    "softmax-of-each-block": block_softmax,
+    "no-maximum": no_maximum,
+    "maximum-starts-at-zero": starts_at_zero,
+    "no-kernel": no_kernel,
+}
+ALSO_WRONG = [
+    ("masked-with-zero", scores_not_masked),
+    ("masked-with-zero", masked_with_zero_values_read),
+    ("page-id-as-token", page_and_place),
+    ("wrong-kv-head", query_head),
+    ("raises", misspelt),
+]

@@ -1,0 +1,209 @@
+"""Answers to exercise 5.3 that learners give."""
+
+import numpy as np
+
+
+def places(start, tile, context_len, block_size):
+    tokens = np.arange(start, start + tile)
+    return tokens // block_size, tokens % block_size, tokens < context_len
+
+
+def in_a_loop(start, tile, context_len, block_size):
+    """Right: lane by lane, as lists."""
+    logical, offsets, valid = [], [], []
+    for lane in range(tile):
+        page, place = divmod(start + lane, block_size)
+        logical.append(page)
+        offsets.append(place)
+        valid.append(start + lane < context_len)
+    return logical, offsets, valid
+
+
+def walk(load, fetch, context_len, block_size, tile):
+    """Right."""
+    here = places(0, tile, context_len, block_size)
+    pages = load(here[0], here[2])
+    start = 0
+    while start < context_len:
+        start += tile
+        after = places(start, tile, context_len, block_size)
+        pages_after = load(after[0], after[2])
+        fetch(pages, here[1], here[2])
+        here, pages = after, pages_after
+
+
+def walk_with_a_last_round(load, fetch, context_len, block_size, tile):
+    """Right: keeps what waits to be fetched, and fetches the last tile after the loop. No load without a token."""
+    waiting = None
+    for start in range(0, context_len, tile):
+        logical, offsets, valid = places(start, tile, context_len, block_size)
+        pages = load(logical, valid)
+        if waiting:
+            fetch(*waiting)
+        waiting = pages, offsets, valid
+    fetch(*waiting)
+
+
+def tile_as_page(start, tile, context_len, block_size):
+    _, offsets, valid = places(start, tile, context_len, block_size)
+    return np.full(tile, start // tile), offsets, valid
+
+
+def one_page(start, tile, context_len, block_size):
+    _, offsets, valid = places(start, tile, context_len, block_size)
+    return np.full(tile, start // block_size), offsets, valid
+
+
+def no_start(start, tile, context_len, block_size):
+    _, offsets, valid = places(start, tile, context_len, block_size)
+    return np.arange(tile) // block_size, offsets, valid
+
+
+def offsets_in_tile(start, tile, context_len, block_size):
+    logical, _, valid = places(start, tile, context_len, block_size)
+    return logical, np.arange(tile), valid
+
+
+def offsets_not_modulo(start, tile, context_len, block_size):
+    logical, _, valid = places(start, tile, context_len, block_size)
+    return logical, start + np.arange(tile), valid
+
+
+def one_too_many(start, tile, context_len, block_size):
+    tokens = start + np.arange(tile)
+    return tokens // block_size, tokens % block_size, tokens <= context_len
+
+
+def whole_page(start, tile, context_len, block_size):
+    tokens = start + np.arange(tile)
+    return tokens // block_size, tokens % block_size, tokens // block_size <= (context_len - 1) // block_size
+
+
+def lane_valid(start, tile, context_len, block_size):
+    logical, offsets, _ = places(start, tile, context_len, block_size)
+    return logical, offsets, np.arange(tile) < context_len
+
+
+def everything_valid(start, tile, context_len, block_size):
+    logical, offsets, _ = places(start, tile, context_len, block_size)
+    return logical, offsets, np.ones(tile, dtype=bool)
+
+
+def no_valid(start, tile, context_len, block_size):
+    return places(start, tile, context_len, block_size)[:2]
+
+
+def just_in_time(load, fetch, context_len, block_size, tile):
+    for start in range(0, context_len, tile):
+        logical, offsets, valid = places(start, tile, context_len, block_size)
+        fetch(load(logical, valid), offsets, valid)
+
+
+def ahead_and_again(load, fetch, context_len, block_size, tile):
+    """Loads the next tile's pages, forgets them, and loads them again."""
+    for start in range(0, context_len, tile):
+        logical, offsets, valid = places(start, tile, context_len, block_size)
+        after, _, valid_after = places(start + tile, tile, context_len, block_size)
+        pages = load(logical, valid)
+        load(after, valid_after)
+        fetch(pages, offsets, valid)
+
+
+def next_pages_used(load, fetch, context_len, block_size, tile):
+    logical, offsets, valid = places(0, tile, context_len, block_size)
+    pages = load(logical, valid)
+    for start in range(0, context_len, tile):
+        logical, offsets, valid = places(start, tile, context_len, block_size)
+        after, _, valid_after = places(start + tile, tile, context_len, block_size)
+        pages = load(after, valid_after)
+        fetch(pages, offsets, valid)
+
+
+def no_first_load(load, fetch, context_len, block_size, tile):
+    pages = np.zeros(tile, dtype=int)
+    for start in range(0, context_len, tile):
+        _, offsets, valid = places(start, tile, context_len, block_size)
+        after, _, valid_after = places(start + tile, tile, context_len, block_size)
+        pages_after = load(after, valid_after)
+        fetch(pages, offsets, valid)
+        pages = pages_after
+
+
+def this_tiles_mask(load, fetch, context_len, block_size, tile):
+    """The next tile's pages are loaded with this tile's valid lanes."""
+    logical, offsets, valid = places(0, tile, context_len, block_size)
+    pages = load(logical, valid)
+    for start in range(0, context_len, tile):
+        after, offsets_after, valid_after = places(start + tile, tile, context_len, block_size)
+        pages_after = load(after, valid)
+        fetch(pages, offsets, valid)
+        pages, offsets, valid = pages_after, offsets_after, valid_after
+
+
+def everything_first(load, fetch, context_len, block_size, tile):
+    tiles = [places(start, tile, context_len, block_size) for start in range(0, context_len, tile)]
+    pages = [load(logical, valid) for logical, _, valid in tiles]
+    for here, (_, offsets, valid) in zip(pages, tiles):
+        fetch(here, offsets, valid)
+
+
+def full_tiles_only(load, fetch, context_len, block_size, tile):
+    logical, offsets, valid = places(0, tile, context_len, block_size)
+    pages = load(logical, valid)
+    for i in range(context_len // tile):
+        after, offsets_after, valid_after = places((i + 1) * tile, tile, context_len, block_size)
+        pages_after = load(after, valid_after)
+        fetch(pages, offsets, valid)
+        pages, offsets, valid = pages_after, offsets_after, valid_after
+
+
+def starts_with_the_second(load, fetch, context_len, block_size, tile):
+    logical, offsets, valid = places(0, tile, context_len, block_size)
+    pages = load(logical, valid)
+    for start in range(tile, context_len, tile):
+        logical, offsets, valid = places(start, tile, context_len, block_size)
+        pages = load(logical, valid)
+        fetch(pages, offsets, valid)
+
+
+def next_offsets_used(load, fetch, context_len, block_size, tile):
+    """One set of names for this tile's places and the next one's."""
+    logical, offsets, valid = places(0, tile, context_len, block_size)
+    pages = load(logical, valid)
+    for start in range(0, context_len, tile):
+        here = valid
+        logical, offsets, valid = places(start + tile, tile, context_len, block_size)
+        pages_after = load(logical, valid)
+        fetch(pages, offsets, here)
+        pages = pages_after
+
+
+def only_loads(load, fetch, context_len, block_size, tile):
+    for start in range(0, context_len, tile):
+        logical, _, valid = places(start, tile, context_len, block_size)
+        load(logical, valid)
+
+
+RIGHT = [(places, walk), (in_a_loop, walk_with_a_last_round)]
+WRONG = {
+    "tile-as-page": (tile_as_page, walk),
+    "one-page-for-the-tile": (one_page, walk),
+    "start-forgotten": (no_start, walk),
+    "offset-in-the-tile": (offsets_in_tile, walk),
+    "offset-not-modulo": (offsets_not_modulo, walk),
+    "one-lane-too-many": (one_too_many, walk),
+    "whole-last-page": (whole_page, walk),
+    "valid-counts-lanes": (lane_valid, walk),
+    "all-valid": (everything_valid, walk),
+    "not-three-arrays": (no_valid, walk),
+    "just-in-time": (places, just_in_time),
+    "loaded-twice": (places, ahead_and_again),
+    "pages-of-the-next-tile": (places, next_pages_used),
+    "pages-of-the-tile-before": (places, no_first_load),
+    "reads-beyond-the-table": (places, this_tiles_mask),
+    "all-up-front": (places, everything_first),
+    "nothing-fetched": (places, only_loads),
+    "last-tile-lost": (places, full_tiles_only),
+    "first-tile-lost": (places, starts_with_the_second),
+    "offsets-of-the-next-tile": (places, next_offsets_used),
+}

@@ -1,0 +1,215 @@
+"""Answers to exercise 5.4 that learners give."""
+
+from statistics import mean, median
+
+
+def floor(record, card):
+    size = 2 * record.requests * record.context_len * record.num_kv_heads * record.head_dim * record.itemsize
+    return size / card.memory_gb_s / 1000
+
+
+def judge(record, card):
+    """Right: as in the solution, put together differently."""
+    low, usual, says = (
+        floor(record, card),
+        sorted(record.repeats_us)[len(record.repeats_us) // 2],
+        record.says_us,
+    )
+    if usual < low / 1.2:
+        in_cache = low * card.memory_gb_s / 1000 <= card.cache_mb  # GB/s x us / 1000 = MB
+        return "cache" if in_cache and usual >= 0.7 * low * card.memory_gb_s / card.cache_gb_s else "no wait"
+    if says / usual >= 1.5:
+        if any(n != record.requests for n in record.new_tokens):
+            return "prefill"
+        return "compile" if record.repeats_us[0] > 3 * usual else "outlier"
+    bytes_said, bytes_read = record.says_gb_s * says, low * card.memory_gb_s
+    return "bytes" if not 0.67 < bytes_said / bytes_read < 1.5 else "nothing"
+
+
+def floor_in_seconds(record, card):
+    """Right: by way of bytes and seconds."""
+    one_token = 2 * record.num_kv_heads * record.head_dim * record.itemsize
+    seconds = record.requests * record.context_len * one_token / (card.memory_gb_s * 10**9)
+    return seconds * 10**6
+
+
+def judge_from_the_other_end(record, card):
+    """Right: first what is said, then what was measured. The mean without the slow repeats stands for the median."""
+    fastest = min(record.repeats_us)
+    quiet = [us for us in record.repeats_us if us < 2 * fastest]
+    usual = mean(quiet)
+    least = floor_in_seconds(record, card)
+    if usual >= 0.9 * least:
+        if record.says_us > 1.3 * usual:
+            slow = [i for i, us in enumerate(record.repeats_us) if us >= 2 * fastest]
+            if record.new_tokens[slow[0]] > record.requests:
+                return "prefill"
+            return "compile" if slow == [0] else "outlier"
+        said = record.says_gb_s * 1e9 * record.says_us * 1e-6
+        read = least * 1e-6 * card.memory_gb_s * 1e9
+        return "nothing" if abs(said - read) < 0.2 * read else "bytes"
+    size = least * 1e-6 * card.memory_gb_s * 1e9
+    if size > card.cache_mb * 1e6 or usual < 0.7 * size / (card.cache_gb_s * 1e9) * 1e6:
+        return "no wait"
+    return "cache"
+
+
+# ---------------------------------------------------------------------- floors
+
+
+def query_heads(record, card):
+    return floor(record, card) * record.num_heads / record.num_kv_heads
+
+
+def keys_only(record, card):
+    return floor(record, card) / 2
+
+
+def one_request(record, card):
+    return floor(record, card) / record.requests
+
+
+def numbers(record, card):
+    return floor(record, card) / record.itemsize
+
+
+def one_token(record, card):
+    return floor(record, card) / record.context_len
+
+
+def at_the_speed_of_the_cache(record, card):
+    return floor(record, card) * card.memory_gb_s / card.cache_gb_s
+
+
+def milliseconds(record, card):
+    return floor(record, card) / 1000
+
+
+def upside_down(record, card):
+    return card.memory_gb_s * 1e3 / (floor(record, card) * card.memory_gb_s * 1e3)
+
+
+def from_what_is_said(record, card):
+    return floor(record, card) * card.memory_gb_s / record.says_gb_s
+
+
+# ---------------------------------------------------------------------- verdicts
+
+
+def all_no_wait(record, card):
+    return "no wait" if judge(record, card) == "cache" else judge(record, card)
+
+
+def fits_then_cache(record, card):
+    """Below the floor and fits: cache. How fast the cache is was not asked."""
+    if median(record.repeats_us) < 0.9 * floor(record, card):
+        return "cache" if floor(record, card) * card.memory_gb_s * 1e3 <= card.cache_mb * 1e6 else "no wait"
+    return judge(record, card)
+
+
+def fits_means_cache(record, card):
+    if floor(record, card) * card.memory_gb_s * 1e3 <= card.cache_mb * 1e6:
+        return "cache"
+    return judge(record, card)
+
+
+def slow_is_wrong(record, card):
+    return "no wait" if median(record.repeats_us) > 4 * floor(record, card) else judge(record, card)
+
+
+def by_the_gb_s(record, card):
+    """Asks the author: more GB/s than the card has."""
+    if record.says_gb_s > card.cache_gb_s:
+        return "no wait"
+    if record.says_gb_s > card.memory_gb_s:
+        return "cache"
+    return judge(record, card)
+
+
+def no_bytes(record, card):
+    word = judge(record, card)
+    return "nothing" if word == "bytes" else word
+
+
+def repeats_alone(record, card):
+    """Looks at the repeats, and not at what is said."""
+    usual = median(record.repeats_us)
+    if usual >= 0.9 * floor(record, card) and max(record.repeats_us) > 3 * usual:
+        if max(record.new_tokens) > record.requests:
+            return "prefill"
+        return "compile" if record.repeats_us[0] > 3 * usual else "outlier"
+    return judge(record, card)
+
+
+def no_tokens(record, card):
+    """Never looks at new_tokens."""
+    word = judge(record, card)
+    return "outlier" if word == "prefill" else word
+
+
+def first_is_an_outlier_too(record, card):
+    word = judge(record, card)
+    return "outlier" if word == "compile" else word
+
+
+def every_slow_one_compiles(record, card):
+    word = judge(record, card)
+    return "compile" if word == "outlier" else word
+
+
+def never_compares_with_what_is_said(record, card):
+    word = judge(record, card)
+    return "nothing" if word in ("compile", "outlier", "prefill") else word
+
+
+def bytes_by_the_median(record, card):
+    """GB/s beside the median, before anything else."""
+    true = floor(record, card) * card.memory_gb_s / median(record.repeats_us)
+    return "bytes" if not 0.8 < record.says_gb_s / true < 1.25 else judge(record, card)
+
+
+def no_floor(record, card):
+    word = judge(record, card)
+    return "nothing" if word in ("cache", "no wait") else word
+
+
+def synonyms(record, card):
+    return {"no wait": "missing synchronise"}.get(judge(record, card), judge(record, card))
+
+
+def strict(record, card):
+    """Wants to see 95% of the floor."""
+    return (
+        "no wait"
+        if judge(record, card) == "nothing" and floor(record, card) / record.says_us < 0.95
+        else judge(record, card)
+    )
+
+
+RIGHT = [(floor, judge), (floor_in_seconds, judge_from_the_other_end)]
+WRONG = {
+    "floor-counts-query-heads": (query_heads, judge),
+    "floor-forgets-values": (keys_only, judge),
+    "floor-of-one-request": (one_request, judge),
+    "floor-forgets-itemsize": (numbers, judge),
+    "floor-of-the-new-token": (one_token, judge),
+    "floor-of-the-cache": (at_the_speed_of_the_cache, judge),
+    "floor-units": (milliseconds, judge),
+    "floor-upside-down": (upside_down, judge),
+    "floor-by-the-author": (from_what_is_said, judge),
+    "cache-taken-for-no-wait": (floor, all_no_wait),
+    "no-wait-taken-for-cache": (floor, fits_then_cache),
+    "fits-is-not-enough": (floor, fits_means_cache),
+    "slow-is-no-lie": (floor, slow_is_wrong),
+    "believes-the-author": (floor, by_the_gb_s),
+    "bytes-not-checked": (floor, no_bytes),
+    "left-out-does-no-harm": (floor, repeats_alone),
+    "prefill-taken-for-something-else": (floor, no_tokens),
+    "compile-taken-for-outlier": (floor, first_is_an_outlier_too),
+    "outlier-taken-for-compile": (floor, every_slow_one_compiles),
+    "mean-not-seen": (floor, never_compares_with_what_is_said),
+    "bytes-taken-for-the-mean": (floor, bytes_by_the_median),
+    "too-fast-not-seen": (floor, no_floor),
+    "not-one-of-the-words": (floor, synonyms),
+    "honest-called-a-liar": (floor, strict),
+}

@@ -1,0 +1,155 @@
+"""The graders, tried with answers that learners give: answers/<exercise>.py holds right ones and wrong ones.
+
+    RIGHT = [answer, ...]                  # at least two, written differently
+    WRONG = {"diagnosis-id": answer, ...}  # at least four, each with the diagnosis that it must get
+    ALSO_WRONG = [("diagnosis-id", answer), ...]   # if there are more that get the same one
+
+An answer is what `check` gets after the name: one thing, or a tuple where an exercise asks for several.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from exercises import boxes
+from exercises.build_notebooks import build_student, read_source
+from exercises.grading import hint
+from exercises.plain_runs import run_cells
+from exercises.registry import EXERCISES, find
+from exercises.sandbox import judge_safely
+from exercises.sources import all_names, all_sources, source_of, title_of
+from labkit.paths import ROOT
+
+BANKS = Path(__file__).parent / "answers"
+NAMES = all_names()
+OF_THE_FRAMEWORK = {
+    *("not-attempted", "returns-nothing", "wrong-type", "wrong-shape", "wrong-result", "raises"),
+    *("wrong-signature", "not-a-function", "unusable-result", "endless", "ends-python", "crashes-python"),
+}
+IN_THE_ENGINE = {  # said by a notebook's last cell, where no bank comes
+    *("other-steps", "other-tokens", "other-figure", "other-than-the-course", "fails-in-the-engine"),
+}
+
+
+@cache
+def bank(name: str) -> ModuleType:
+    path = BANKS / f"{name}.py"
+    if not path.is_file():  # then only the tests that need it fail
+        return ModuleType(name)
+    spec = importlib.util.spec_from_file_location(f"answers_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def right_ones(name: str) -> list[Any]:
+    return getattr(bank(name), "RIGHT", [])
+
+
+def wrong_ones(name: str) -> list[tuple[str, Any]]:
+    return [*getattr(bank(name), "WRONG", {}).items(), *getattr(bank(name), "ALSO_WRONG", [])]
+
+
+def judged(name: str, answer: Any):
+    answers = answer if isinstance(answer, tuple) else (answer,)
+    exercise = find(name)
+    assert len(answers) == len(exercise.asks), f"the exercise asks for {exercise.asks}"
+    return judge_safely(exercise, answers)
+
+
+def without_numbers(title: str) -> str:
+    return re.sub(r"[\d. ]", "", title)
+
+
+# ------------------------------------------------------------------ what there is
+
+
+def test_every_source_has_a_grader_and_every_grader_a_source():
+    assert [*EXERCISES] == NAMES, "the order of EXERCISES in graders.py and of the sources' headings"
+
+
+def test_every_bank_belongs_to_an_exercise():
+    assert {p.stem for p in BANKS.glob("*.py")} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_exercise_is_whole(name):
+    exercise = find(name)
+    assert exercise.name == name and exercise.phase == int(name[1])
+    assert without_numbers(exercise.title) == without_numbers(title_of(source_of(name)))
+    assert exercise.asks and len(exercise.hints) == 3 and all(h.strip() for h in exercise.hints)
+    assert (BANKS / f"{name}.py").is_file(), "a bank of answers is missing"
+    assert len(right_ones(name)) >= 2
+    assert len(set(getattr(bank(name), "WRONG", {})) - OF_THE_FRAMEWORK) >= 4
+
+
+# ------------------------------------------------------------------ answers
+
+
+@pytest.mark.parametrize(
+    ("name", "which"), [(name, i) for name in NAMES for i in range(len(right_ones(name)))]
+)
+def test_a_right_answer_is_correct(name, which):
+    verdict = judged(name, right_ones(name)[which])
+    assert verdict.state == "correct", verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "which", "diagnosis"),
+    [(name, i, diagnosis) for name in NAMES for i, (diagnosis, _) in enumerate(wrong_ones(name))],
+)
+def test_a_wrong_answer_gets_its_own_diagnosis(name, which, diagnosis):
+    verdict = judged(name, wrong_ones(name)[which][1])
+    assert (verdict.state, verdict.diagnosis) == ("not yet", diagnosis), verdict
+    assert verdict.says
+
+
+@pytest.mark.parametrize("phase", sorted({e.phase for e in EXERCISES.values()}))
+def test_every_diagnosis_has_a_wrong_answer_that_gets_it(phase):
+    """Any text in a phase's graders that looks like-this is a diagnosis."""
+    known = {d for name in NAMES if find(name).phase == phase for d, _ in wrong_ones(name)}
+    unheard = {}
+    for path in sorted((ROOT / "exercises" / f"phase{phase}").glob("*.py")):
+        if path in all_sources():
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and re.fullmatch(r"[a-z][a-z0-9]*(-[a-z][a-z0-9]*)+", text):
+                unheard[text] = f"{path.name}:{node.lineno}"
+    for text in known | OF_THE_FRAMEWORK | IN_THE_ENGINE:
+        unheard.pop(text, None)
+    assert not unheard
+
+
+# ------------------------------------------------------------------ the notebooks' own text, without Jupyter
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_source_as_it_stands_is_correct(name, capsys):
+    run_cells(read_source(source_of(name), name), name, leave_out=("engine",))
+    assert capsys.readouterr().out.count("✓ Correct") == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_stub_is_not_attempted_and_the_last_hint_is_correct(name, capsys, monkeypatch):
+    student = build_student(source_of(name))
+    names, cells = run_cells(student, name, leave_out=("engine",), go_on=True)
+    failed = [cell for cell in cells if cell["outcome"] == "failed"]
+    assert [cell["tags"] for cell in failed] == [["check"]], failed
+    assert failed[0]["error"] == "NotAttempted"
+
+    shown = []
+    monkeypatch.setattr(boxes, "display", shown.append)
+    hint(name, 4)
+    capsys.readouterr()
+    exec(shown[0].parts[0][1], names)  # typed in below the stub
+    exec(failed[0]["source"], names)
+    assert shown[1].state == "correct"

@@ -1,0 +1,123 @@
+"""Notebooks are what their sources say, companions run, and a check in a real kernel shows one box and no traceback."""
+
+import tomllib
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from exercises import build_notebooks
+from exercises.build_notebooks import companion_of, companion_sources, read_notebook, stale
+from labkit.paths import ROOT
+
+# ------------------------------------------------------------------ what is in the repository
+
+
+def test_no_notebook_is_stale(being_worked_in):
+    """Byte for byte for the exercises; for the companions the cells without their outputs."""
+    own = {build_notebooks.STUDENT / f"{name}.ipynb" for name in being_worked_in}
+    found = {str(path.relative_to(ROOT)): why for path, why in stale() if path not in own}
+    assert found == {}, "make notebooks"
+
+
+def test_stale_notebooks_are_noticed(tmp_path, monkeypatch):
+    for folder in ("STUDENT", "SOLUTION"):
+        monkeypatch.setattr(build_notebooks, folder, tmp_path / folder)
+        (tmp_path / folder).mkdir()
+    texts = build_notebooks.wanted()
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
+    own = {path for path, _ in stale() if tmp_path in path.parents}
+    assert own == set()
+    first, second, *_ = texts
+    first.write_text(texts[first].replace("check(", "check (", 1), encoding="utf-8")
+    second.unlink()
+    (tmp_path / "STUDENT" / "p9e9_gone.ipynb").write_text("{}")
+    (tmp_path / "STUDENT" / "p1e1_pairs.bak-1.ipynb").write_text("{}")  # a learner's own
+    own = {path: why for path, why in stale() if tmp_path in path.parents}
+    assert own == {
+        first: "differs from its source",
+        second: "is missing",
+        tmp_path / "STUDENT" / "p9e9_gone.ipynb": "has no source: remove it",
+    }
+
+
+def test_a_student_never_gets_a_solution():
+    for path, text in build_notebooks.wanted().items():
+        assert "SOLUTION" not in text
+        if path.parent == build_notebooks.STUDENT:
+            nb = nbformat.reads(text, as_version=4)
+            assert all(not c.outputs and c.execution_count is None for c in nb.cells if c.cell_type == "code")
+
+
+@pytest.mark.parametrize("source", companion_sources(), ids=lambda path: path.stem)
+def test_a_companion_ships_with_its_outputs(source):
+    nb = read_notebook(companion_of(source))
+    code = [c for c in nb.cells if c.cell_type == "code" and "gpu" not in c.metadata.get("tags", ())]
+    assert [c.execution_count for c in code] == list(range(1, len(code) + 1))
+    assert not [o for c in code for o in c.outputs if o.output_type == "error"]
+    assert any("image/png" in o.get("data", {}) for c in code for o in c.outputs)
+    text = companion_of(source).read_text(encoding="utf-8")
+    assert str(ROOT) not in text and len(text) < 5_000_000
+
+
+def test_a_kernel_finds_the_exercises():
+    """They are installed with the course: a notebook runs in its own folder."""
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
+        "packages"
+    ]
+    assert {f"exercises.phase{p}" for p in range(1, 6)} | {"exercises", "notebooks.widgets"} <= set(packages)
+
+
+# ------------------------------------------------------------------ companions, run by nbval
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("source", companion_sources(), ids=lambda path: path.stem)
+def test_a_companion_runs(cells_of, source):
+    cells = cells_of("companions", source.stem)
+    assert [cell for cell in cells if cell["outcome"] == "failed"] == []
+
+
+# ------------------------------------------------------------------ a check in a real kernel
+
+SETUP = """
+from exercises import registry
+from exercises.grading import *
+def grade(add):
+    expect_equal(guard(add, 1, 2), 3, "add(1, 2)")
+exercise = Exercise("p1t1_add", 1, "Add", ("add",), grade, ("", "", ""), seconds=2.0)
+registry.find = lambda name: exercise
+"""
+TRIED = {  # the line of the answer -> the line in place of a traceback
+    "return a + b": None,
+    "return a - b": "not yet: wrong-result",
+    "return undefined": "not yet: raises",
+    "while True: pass": "not yet: endless",
+    "__import__('os')._exit(3)": "not yet: ends-python",
+    "__import__('sys').exit()": "not yet: ends-python",
+    "__import__('ctypes').string_at(0)": "not yet: crashes-python",
+    "return [0] * 10**12": "not yet: raises",
+    "raise NotImplementedError('your turn')": "not attempted",
+}
+
+
+def test_in_jupyter_a_check_shows_one_box_and_no_traceback(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    new = nbformat.v4.new_code_cell
+    nb = nbformat.v4.new_notebook(cells=[new(SETUP)])
+    for line in TRIED:
+        nb.cells.append(new(f"def add(a, b):\n    {line}\ncheck('p1t1_add', add)"))
+    NotebookClient(
+        nb,
+        kernel_name="python3",
+        timeout=60,
+        allow_errors=True,
+        resources={"metadata": {"path": str(tmp_path)}},
+    ).execute()
+    assert not nb.cells[0].outputs
+    for cell, (line, end) in zip(nb.cells[1:], TRIED.items()):
+        box, *errors = cell.outputs
+        assert box.data["text/html"].count("inference-lab-box") == 1, line
+        assert [error.traceback for error in errors] == ([[end]] if end else []), line
+        assert ("add(1, 2)" in box.data["text/plain"]) is bool(end and end.startswith("not yet")), line
