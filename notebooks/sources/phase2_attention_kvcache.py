@@ -1,0 +1,329 @@
+# %% [markdown]
+# # Phase 2: the model, and what it remembers, with your hands on it
+#
+# This notebook goes beside the [README of Phase 2](../phase2_attention_kvcache/README.md). It runs the phase's own
+# modules on the embedded model `tales`: a small GPT-2 that writes stories.
+#
+# Put your guess in place of the dots, where a cell says `guess = ...`, and run it.
+
+# %%
+
+import torch
+
+from labkit.figures import BLUE, ORANGE, new_figure, plain_numbers
+from labkit.models import find_model
+from notebooks.widgets import Decoding, Guesses, attention_piece, decoding_piece, show_figure, show_table
+from phase1_tokens_embeddings.model_shapes import CARDS
+from phase1_tokens_embeddings.tokenizer import BPETokenizer
+from phase2_attention_kvcache.attention import attention_weights
+from phase2_attention_kvcache.attention_by_hand import (
+    EMBEDDINGS,
+    W_K,
+    W_Q,
+    W_V,
+    WORDS,
+    attention_by_hand,
+    percent,
+    side_by_side,
+)
+from phase2_attention_kvcache.caches import ContiguousKVCache, NoCache
+from phase2_attention_kvcache.generation import generate_cached, generate_naive
+from phase2_attention_kvcache.positions_compared import compare_kinds, draw_scores
+from phase2_attention_kvcache.roofline import Ceilings, work_of_step
+from phase2_attention_kvcache.sampling import reshape
+from phase2_attention_kvcache.sampling_params import SamplingParams
+from phase2_attention_kvcache.transformer import GPT2_124M, Transformer, draw_layers, guesses_by_layer
+
+guesses = Guesses("phase2_attention_kvcache")
+model_folder = find_model("tales")
+tok = BPETokenizer.from_file(model_folder / "tokenizer.json")
+model = Transformer.from_pretrained(model_folder)
+f"{model.config.num_layers} layers of {model.config.num_heads} heads, {model.num_parameters / 1e6:.1f} million parameters"
+
+# %% [markdown]
+# ## 1. Three words by hand
+#
+# Each token makes three vectors: a **query** (what am I looking for?), a **key** (what do I offer?) and a **value** (what
+# do I hand over?). Query times key gives a **score**. Here are the scores of three words, the row looks at the column:
+
+# %%
+s = attention_by_hand(EMBEDDINGS, W_Q, W_K, W_V)
+print(side_by_side([("Q", s.q), ("K", s.k), ("V", s.v), ("scores = Q K^T", s.raw)], WORDS))
+
+# %% [markdown]
+# A word may not look at what comes later: the **causal mask**. Scores are divided by the square root of the vectors'
+# length, here 1.73. Then **softmax** makes shares of them: `e` to the power of each score, divided by the sum.
+
+# %%
+guess = ...  # the shares of "dogs" in percent, from scores 5, 5 and 4, such as [40, 40, 20]
+
+guesses.reveal("shares-of-dogs", guess, measured=percent(s.weights[2]))
+
+# %%
+print(side_by_side([("shares", s.weights), ("output = shares x V", s.output)], WORDS, 2))
+
+# %% [markdown]
+# "I" comes first and sees only itself, so all of its share stays there. "dogs" goes on as a mixture of three values. That
+# is all that attention does: it moves information between tokens.
+#
+# ## 2. Hover the attention of a real model
+#
+# The model hands queries, keys and values to an object, `kv.attend`, and takes what comes back. It does not know what
+# stands there. So put an object of your own there, one that writes down who looks at whom:
+
+
+# %%
+class Looking(NoCache):
+    def __init__(self):
+        self.weights = []  # of each layer [heads, N, N]
+
+    def attend(self, layer, q, k, v):
+        self.weights.append(attention_weights(q, k))
+        return super().attend(layer, q, k, v)
+
+
+def look(text):
+    ids = torch.tensor(tok.encode(text))
+    looking = Looking()
+    with torch.inference_mode():
+        model(ids, torch.arange(len(ids)), looking)
+    return looking.weights, [tok.decode([i]) for i in ids.tolist()]
+
+
+weights, tokens = look("The king took off his crown, because the king was tired of it.")
+
+# %%
+on_first = torch.stack([w[:, -1, 0] for w in weights])  # the full stop's look at the first token
+
+guess = ...  # of the 24 heads, how many give the first token, "The", more than half of the last token's look?
+
+guesses.reveal(
+    "look-at-first",
+    guess,
+    measured=int((on_first > 0.5).sum()),
+    tokens=len(tokens),
+    even=1 / len(tokens),
+    most=on_first.max(),
+)
+
+# %% [markdown]
+# Choose a layer and a head. Then point at a word, or at a square, or step into the map with the Tab key and go on with the
+# arrow keys. The row looks at the column.
+#
+# - Which words does the second "king" look at? Try all the heads of the first layer.
+# - Find a head that looks at the token before, and one that looks at the token itself.
+# - Why is half of the map striped?
+
+# %%
+attention_piece(weights, tokens, layer=0, head=0)
+
+# %% [markdown]
+# The mask has a consequence that this whole course lives on. What is computed for a token never changes, whatever comes
+# after it. Another ending, the same shares before:
+
+# %%
+other, _ = look("The king took off his crown, because the dragon said so.")
+same = tokens.index(" because") + 1
+difference = max(float((a[:, :same, :same] - b[:, :same, :same]).abs().max()) for a, b in zip(weights, other))
+print(f"largest difference in the first {same} tokens, all layers: {difference:.6f}")
+assert difference < 1e-5
+
+# %% [markdown]
+# ## 3. Where am I?
+#
+# Attention compares contents, wherever they stand. The order has to be put in. Two ways add a vector for each position.
+# **Rotary** positions turn queries and keys by an angle that grows with the position, so that only the distance of two
+# tokens counts:
+
+# %%
+show_figure(draw_scores(compare_kinds(seed=0, num_places=40)))
+
+# %% [markdown]
+# ## 4. How an answer forms
+#
+# The vector of the last token passes six blocks. What would the model answer, if the tower ended earlier?
+
+# %%
+prompt = "Once upon a time there was a king who had three"
+ids = torch.tensor(tok.encode(prompt))
+layers = guesses_by_layer(model, ids)
+best = layers[-1].topk(5).indices
+names = [repr(tok.decode([i])) for i in best.tolist()]
+leads = [bool((layers[i:].argmax(-1) == best[0]).all()) for i in range(1, len(layers))]
+
+guess = ...  # the layer, 1 to 6, from which on the final favourite is ahead of all 8,192 tokens
+
+guesses.reveal("leading-layer", guess, measured=leads.index(True) + 1, favourite=names[0])
+
+# %%
+show_figure(draw_layers(layers[1:, best], names, prompt))
+
+# %% [markdown]
+# ## 5. From scores to a word
+#
+# Someone has to choose. **Temperature** makes differences larger or smaller; **top-p** keeps the smallest set of tokens that
+# holds a share p of the probability.
+
+# %%
+prompt = "Once upon a time there was a little girl who"
+ids = torch.tensor(tok.encode(prompt))
+with torch.inference_mode():
+    logits = model.logits(model(ids, torch.arange(len(ids)), NoCache())[-1:])
+kept = {p: int((reshape(logits, [SamplingParams(top_p=p)]) > 0).sum()) for p in (0.5, 0.8, 0.9, 0.95, 0.99)}
+
+guess = ...  # tokens that top-p 0.9 keeps, of 8,192, after "there was a little girl who"
+
+guesses.reveal("top-p", guess, measured=kept[0.9], half=kept[0.5], most=kept[0.99])
+
+# %%
+settings = {
+    "as it is": SamplingParams(),
+    "temperature 0.5": SamplingParams(temperature=0.5),
+    "temperature 1.5": SamplingParams(temperature=1.5),
+    "top-k 5": SamplingParams(top_k=5),
+    "top-p 0.9": SamplingParams(top_p=0.9),
+}
+probs = reshape(logits.expand(len(settings), -1), list(settings.values()))
+likeliest = probs[0].topk(5).indices.tolist()
+show_table(
+    ["setting", "tokens left", *(repr(tok.decode([i])) for i in likeliest)],
+    [
+        [name, int((p > 0).sum()), *(f"{100 * p[i]:.0f}%" for i in likeliest)]
+        for name, p in zip(settings, probs)
+    ],
+)
+assert torch.allclose(probs.sum(-1), torch.ones(len(settings)))
+
+# %% [markdown]
+# ## 6. Compute each token once
+#
+# To write a word, the model looks at all words before it. The **naive** way computes all of them again for every new
+# word. But keys and values never change (section 2). Keep them: that is the **KV cache**.
+#
+# How much work does it save? 100 new tokens after a prompt of 2:
+
+# %%
+start = tok.encode("Once upon")
+naive, cached = generate_naive(model, start, 100), generate_cached(model, start, 100)
+assert naive.token_ids == cached.token_ids  # the same story, to the last token
+
+guess = ...  # tokens that go through the model, the naive way
+
+guesses.reveal("work-naive", guess, measured=naive.computed_tokens)
+
+# %%
+guess = ...  # and with a cache
+
+guesses.reveal("work-cached", guess, measured=cached.computed_tokens)
+
+# %% [markdown]
+# Step through it. Both ways write the same text. Orange is computed in this step, blue lies in the cache.
+#
+# - In which step does the cache compute more than one token, and why is that step called **prefill**?
+# - Look at a key in the middle of the text. How often has the naive way computed it?
+# - When does the room double? How much of it is empty right after that?
+
+# %%
+run = Decoding.of(model, tok, "Once upon a time there was", new_tokens=16)
+decoding_piece(run)
+
+# %%
+lengths = list(range(1, 101))
+fig, (ax,) = new_figure(
+    f"{naive.computed_tokens:,} tokens computed, or {cached.computed_tokens}",
+    "Work for each length of the answer, after a prompt of 2",
+)
+ax.plot(lengths, [sum(range(2, 2 + n)) for n in lengths], color=ORANGE, label="naive")
+ax.plot(lengths, [2 + n - 1 for n in lengths], color=BLUE, label="with a cache")
+ax.set(xlabel="new tokens", ylabel="tokens computed in all", ylim=(0, None), xlim=(0, 100))
+plain_numbers(ax, "y")
+ax.legend()
+show_figure(fig)
+
+# %% [markdown]
+# Fifty times less work is not fifty times the speed: a step that computes many tokens at once costs less for each, because
+# it reads the weights once for all of them. How much less? `kv_cache.py` measures it on your machine.
+#
+# ## 7. The price is memory
+#
+# Every token keeps a key and a value in each layer. Count it in a real cache, at the size of GPT-2: 12 layers, 12 heads of
+# 64 numbers, 2 bytes a number.
+
+# %%
+cache = ContiguousKVCache(GPT2_124M)
+token = torch.zeros(1, GPT2_124M.num_kv_heads, GPT2_124M.head_dim, dtype=torch.float16)
+used, reserved = [], []
+for _ in range(300):
+    for layer in range(GPT2_124M.num_layers):
+        cache.append(layer, token, token)
+    used.append(cache.bytes_used)
+    reserved.append(cache.bytes_reserved)
+
+guess = ...  # bytes that one token leaves in the cache of GPT-2
+
+guesses.reveal("kv-bytes", guess, measured=used[0])
+
+# %%
+fig, (ax,) = new_figure(
+    f"Room for {reserved[-1] // used[0]} tokens is taken, {len(used)} are there",
+    "One sequence in the cache of Phase 2, GPT-2's size; room doubles when it is used up",
+)
+ax.step(range(1, len(used) + 1), [b / 1e6 for b in reserved], where="post", color=ORANGE, label="reserved")
+ax.plot(range(1, len(used) + 1), [b / 1e6 for b in used], color=BLUE, label="in use")
+ax.set(xlabel="tokens of text", ylabel="MB", ylim=(0, None), xlim=(0, len(used)))
+ax.legend(loc="upper left")
+show_figure(fig)
+assert all(u <= r < 2 * u + 64 * used[0] for u, r in zip(used, reserved))
+
+# %% [markdown]
+# Up to half of the room is empty. With many users that waste decides how many fit: that is where
+# [Phase 3](phase3_paged_attention.ipynb) begins.
+#
+# ## 8. What limits a step?
+#
+# A step fetches bytes and does operations. Operations divided by bytes is its **intensity**. A card has a top speed for
+# each, and the **ridge** is the intensity at which both take equally long. Take an A100, by its data sheet: 2,039 GB and
+# 312,000 billion operations a second. (What a program really gets is less. `roofline.py` measures both on your machine.)
+
+# %%
+a100 = Ceilings(CARDS["a100-80"].bandwidth_gb_s * 1e9, 312e12)
+steps = {n: work_of_step(GPT2_124M, n, 0, 2) for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)}
+
+guess = ...  # operations a byte of a decode step: one token, each weight of 2 bytes used once
+
+guesses.reveal("intensity", guess, measured=round(steps[1].intensity, 1), ridge=a100.ridge)
+
+# %%
+fig, (ax,) = new_figure(
+    f"Up to a ridge of {a100.ridge:.0f}, more tokens in a step are nearly free",
+    "The shortest time of a step, from bytes and operations alone; GPT-2 in 16 bit, an A100 by its data sheet",
+)
+ax.plot(list(steps), [1e6 * a100.seconds(w) for w in steps.values()], "o-", color=BLUE)
+ax.axvline(next(n for n, w in steps.items() if w.intensity > a100.ridge), color=ORANGE, linestyle="--")
+ax.set(
+    xscale="log",
+    yscale="log",
+    xlabel="tokens computed in the step",
+    ylabel="at least, microseconds",
+    ylim=(50, 2000),
+)
+ax.set_xticks(list(steps)[::2])
+plain_numbers(ax)
+show_figure(fig)
+
+# %% [markdown]
+# Right of the dashed line arithmetic is the limit: that is prefill. Left of it the step waits for memory: that is decode,
+# and there is room for many more users in the same step. [Phase 4](phase4_scheduler.ipynb) fills it.
+#
+# ## 9. Your score, and what next
+
+# %%
+guesses.score()
+
+# %% [markdown]
+# - In section 2, give `look` a sentence with two people in it. Which head knows whom "he" means? Does it know in another
+#   sentence, too?
+# - In section 6, let the model write 40 tokens. How often does the room double?
+# - In section 7, work out the bytes a token of Llama-3 8B by hand: 32 layers, 8 KV heads of 128. Then look at Phase 1.
+# - Then build the parts yourself: the exercises whose names begin with `p2`.
+# - [Phase 3](phase3_paged_attention.ipynb) makes room for many users.

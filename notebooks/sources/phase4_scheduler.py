@@ -1,0 +1,205 @@
+# %% [markdown]
+# # Phase 4: many users, one model, with your hands on it
+#
+# This notebook goes beside the [README of Phase 4](../phase4_scheduler/README.md). Many users want to be served at once,
+# and each wants to feel alone. You will see who computes what in each step, and replay a run of the real engine.
+#
+# Put your guess in place of the dots, where a cell says `guess = ...`, and run it.
+
+# %%
+
+from labkit.figures import BLUE, ORANGE, new_figure, plain_numbers
+from notebooks.widgets import Guesses, Recording, replay_piece, show_figure, show_table
+from phase1_tokens_embeddings.model_shapes import CARDS, SHAPES
+from phase2_attention_kvcache.sampling_params import SamplingParams
+from phase4_scheduler.batching_compared import Job, serve_continuously, serve_statically
+from phase4_scheduler.cost_model import ComputedCost
+from phase4_scheduler.engine import LLMEngine
+from phase4_scheduler.latency import percentiles, summarise
+from phase4_scheduler.scheduler import SchedulerConfig
+from phase4_scheduler.scheduler_shown import ask, draw, play
+from phase4_scheduler.traffic import draw_traffic
+from phase4_scheduler.virtual_time import simulate
+
+guesses = Guesses("phase4_scheduler")
+
+# %% [markdown]
+# ## 1. Why decide before every step?
+#
+# A wants 50 tokens, B 1 and C 80. A **static batch** runs to the end of its longest answer, and hands out all of them
+# then. **Continuous batching** decides anew before every step. Both on the real engine:
+
+# %%
+engine = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", max_num_seqs=3)
+jobs = [Job("A", [100], 50), Job("B", [101], 1), Job("C", [102], 80)]
+static, continuous = serve_statically(engine, jobs, batch_size=3), serve_continuously(engine, jobs)
+
+guess = ...  # steps that B's finished answer waits in the static batch
+
+guesses.reveal("static-wait", guess, measured=static.done_step["B"] - static.written_step["B"])
+
+# %%
+show_table(
+    ["user", "tokens", "static: done in step", "continuous: done in step"],
+    [[j.name, j.osl, static.done_step[j.name], continuous.done_step[j.name]] for j in jobs],
+)
+assert static.token_ids == continuous.token_ids  # nobody's words changed
+
+# %% [markdown]
+# ## 2. One budget for all
+#
+# A step computes at most so many tokens: the **token budget**, 16 here. Ann and Ben are in the middle of their answers.
+# In step 3 Lea comes with a prompt of 40 tokens. Those who run go first, and each needs one token. Lea gets the rest.
+
+# %%
+budget = 16
+visitors = {1: [ask("Ann", 3, 12), ask("Ben", 4, 12)], 3: [ask("Lea", 40, 4)]}
+shared = play(visitors, max_num_batched_tokens=budget)
+lea = [step["Lea"] for step in shared.steps if "Lea" in step]
+
+guess = ...  # Lea's tokens in her first three steps, such as [16, 16, 8]
+
+guesses.reveal("budget", guess, measured=lea[:3])
+
+# %%
+print(draw(shared, ["Ann", "Ben", "Lea"], 1, 8, budget))
+assert all(sum(step.values()) <= budget for step in shared.steps)
+
+# %% [markdown]
+# Nothing here says "prefill" or "decode". Everybody has tokens that are not computed yet, Lea 40 and Ann 1, and one rule
+# serves both.
+#
+# ## 3. Memory runs short
+#
+# Now the memory has 10 blocks of 4 tokens. Ann and Ben bring 14 tokens each and write one a step. At some point both need
+# a new block, and none is left. The last one to come makes room: it is **preempted**, and computed again later.
+
+# %%
+tight = play({1: [ask("Ann", 14, 10), ask("Ben", 14, 12)]}, num_blocks=11, max_model_len=40, caching=False)
+
+guess = ...  # the step in which somebody is preempted
+
+guesses.reveal("memory-runs-out", guess, measured=tight.preempted[0][0])
+
+# %%
+print(draw(tight, ["Ann", "Ben"], 5, 18))
+
+# %% [markdown]
+# ## 4. Replay the engine
+#
+# Now the real engine with the embedded model: three seats, a budget of 12 tokens, 13 blocks of 4 tokens. That is cruelly
+# small, so that everything happens within a few steps. Ann and Ben begin their stories with the same words. Zoe comes when
+# all is over.
+
+# %%
+engine = LLMEngine.from_pretrained(
+    "tales", dtype="float32", device="cpu",
+    max_num_seqs=3, max_num_batched_tokens=12, num_blocks=14, block_size=4, max_model_len=48,
+)  # fmt: skip
+common = "Once upon a time there was a king who "
+wants = {"Ann": 18, "Ben": 16, "Lea": 14, "Zoe": 6}
+params = {n: SamplingParams(temperature=0, max_tokens=k, ignore_eos=True) for n, k in wants.items()}
+run = Recording.of(
+    engine,
+    [
+        (1, "Ann", common + "lived in a castle by the sea and", params["Ann"]),
+        (1, "Ben", common + "had", params["Ben"]),
+        (3, "Lea", "The cat looked at the moon and", params["Lea"]),
+        (60, "Zoe", common + "slept", params["Zoe"]),
+    ],
+)
+print(f"{len(run.events)} steps for {sum(wants.values())} words")
+
+# %% [markdown]
+# Step through it, forwards and backwards. Look for these moments:
+#
+# - Ann's prompt takes the whole budget of step 1, and Ben has to wait.
+# - Somebody is preempted. Who, and what did the others need?
+# - That request comes back, and computes fewer tokens than it has. Where are the others from?
+# - Zoe's prompt is found in the cache, though nobody is left.
+
+# %%
+replay_piece(run)
+
+# %%
+back = next(e for e in run.events if e["hit"] and "Zoe" in e["tokens"])
+
+guess = ...  # Zoe's prompt has 10 tokens or so. How many are computed in her first step?
+
+guesses.reveal("prefix-hit", guess, measured=back["tokens"]["Zoe"], found=back["computed"]["Zoe"])
+
+# %% [markdown]
+# What did the users see of all this? Nothing. Each story, told again to somebody who is alone, comes out the same:
+
+# %%
+quiet = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu")
+for name, request in run.requests.items():
+    alone = quiet.generate(request["prompt"], params[name])[0].text
+    assert alone == run.texts[name]
+    print(f"{name}: {request['prompt']}{alone}")
+
+# %% [markdown]
+# ## 5. The worst of a hundred
+#
+# Users do not feel averages. **p95** is the value that one in twenty exceeds.
+
+# %%
+waits = [0.2] * 90 + [2.0] * 6 + [9.0] * 4
+guess = ...  # the 95th percentile of these hundred waits, in seconds
+
+guesses.reveal("p95", guess, measured=round(percentiles(waits, [95])[0], 2), mean=sum(waits) / 100)
+
+# %% [markdown]
+# ## 6. How much load is too much?
+#
+# In **virtual time** the real scheduler and block manager decide every step, and only the time of a step comes from a
+# formula: here that of Llama-3 8B on an A100, from its bytes and operations. So the same numbers come out everywhere.
+# Chats arrive at random, at growing rates. Where does the wait for the first token explode?
+
+# %%
+cost = ComputedCost.of(SHAPES["llama-3-8b"], CARDS["a100-40"])
+config = SchedulerConfig(max_num_seqs=32, max_num_batched_tokens=2048, max_model_len=4096)
+rates, felt = [2, 4, 8, 10, 12, 14, 16, 20, 24, 28], []
+for rate in rates:
+    traffic = draw_traffic("chat", 300, rate, seed=1)
+    felt.append(
+        summarise(simulate(traffic, config, num_blocks=2000, cost=cost).records, ttft_slo=1.0, itl_slo=0.05)
+    )
+knee = next((r for r, f in zip(rates, felt) if f.ttft.p95 > 1), None)
+
+guess = ...  # the lowest of these rates, 2 to 28 a second, at which p95 is above a second
+
+guesses.reveal("knee", guess, measured=knee)
+
+# %%
+fig, (left, right) = new_figure(
+    f"From {knee} chats a second on, users queue",
+    "Llama-3 8B on an A100 40 GB, 32 seats, 300 chats at each rate, in virtual time",
+    panels=2,
+)
+left.plot(rates, [f.ttft.p50 for f in felt], "o-", color=BLUE, label="median")
+left.plot(rates, [f.ttft.p95 for f in felt], "o-", color=ORANGE, label="p95")
+left.set(yscale="log", xlabel="chats a second", ylabel="time to first token, seconds")
+plain_numbers(left, "y")
+left.legend()
+right.plot(rates, [f.requests_per_second for f in felt], "o-", color=BLUE, label="served")
+right.plot(rates, [f.goodput for f in felt], "o-", color=ORANGE, label="served within the promise")
+right.set(xlabel="chats a second", ylabel="requests a second", ylim=(0, None))
+right.legend()
+show_figure(fig)
+
+# %% [markdown]
+# The promise here: first token within a second, then 50 ms a token or better. **Goodput** counts only the requests that
+# met it. Beyond the knee the server is busier than ever, and hardly anybody is content.
+#
+# ## 7. Your score, and what next
+
+# %%
+guesses.score()
+
+# %% [markdown]
+# - In section 4, give the engine `num_blocks=30`. Which of the four moments are gone?
+# - Set `max_num_batched_tokens=64` there. Who gains, and who loses?
+# - In section 6, double `num_blocks`. Where is the knee now? What if you double `max_num_seqs` instead?
+# - Then build the parts yourself: the exercises whose names begin with `p4`.
+# - [Phase 5](phase5_real_gpu.ipynb) moves the computing to a GPU.

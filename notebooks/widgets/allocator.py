@@ -1,0 +1,100 @@
+"""Poke the paged allocator. What the piece shows after each click is what Phase 3's `BlockManager` decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from notebooks.widgets.piece import HOW_TO_RUN, Piece
+from phase3_paged_attention.block_manager import BlockManager, BlockTable
+
+Operation = Sequence[Any]
+"""("add", tokens of the common prompt, tokens of its own), ("append", name), ("fork", name), ("free", name)."""
+
+
+@dataclass
+class Guest:
+    """A request in the piece: its tokens and its table."""
+
+    number: int
+    tokens: list[int]
+    table: BlockTable = field(default_factory=BlockTable)
+
+
+@dataclass
+class Played:
+    """What a manager did with some operations: guests by name, and whether the last one was refused."""
+
+    manager: BlockManager
+    guests: dict[str, Guest] = field(default_factory=dict)
+    count: int = 0
+    refused: bool = False
+
+
+def play_operations(manager: BlockManager, operations: Sequence[Operation]) -> Played:
+    """Do with a real block manager what the piece's buttons do. Requests are named A, B, C in their order.
+
+    Raises:
+        ValueError: an unknown operation, or a name that nobody has.
+    """
+    played = Played(manager)
+    for what, *rest in operations:
+        played.refused = False
+        if what == "add":
+            shared, own = rest
+            number = played.count + 1
+            tokens = [i + 1 if i < shared else 1000 * number + i for i in range(shared + own)]
+            guest = Guest(number, tokens)
+            prefix = manager.match_prefix(guest.table, tokens)
+            if manager.allocate(guest.table, tokens, len(tokens), prefix):
+                played.count = number
+                played.guests[chr(64 + number)] = guest
+            else:
+                played.refused = True
+            continue
+        guest = played.guests.get(rest[0])
+        if guest is None:
+            raise ValueError(f"nobody is called {rest[0]!r}: there are {', '.join(played.guests) or 'none'}")
+        if what == "append":
+            guest.tokens.append(1000 * guest.number + len(guest.tokens))
+            if not manager.allocate(guest.table, guest.tokens, len(guest.tokens)):
+                guest.tokens.pop()
+                played.refused = True
+        elif what == "fork":
+            played.count += 1
+            twin = Guest(played.count, list(guest.tokens), manager.fork(guest.table))
+            played.guests[chr(64 + played.count)] = twin
+        elif what == "free":
+            manager.free(guest.table)
+            del played.guests[rest[0]]
+        else:
+            raise ValueError(f"unknown operation {what!r}: use add, append, fork or free")
+    return played
+
+
+def allocator_piece(
+    num_blocks: int = 17,
+    block_size: int = 4,
+    caching: bool = True,
+    operations: Sequence[Operation] = (),
+) -> Piece:
+    """Blocks to be poked.
+
+    Args:
+        num_blocks: the null block included, as in `BlockManager`.
+        operations: what has happened before the first click.
+    """
+    played = play_operations(BlockManager(num_blocks, block_size, caching), operations)
+    lines = [
+        f"request {n}: {len(g.tokens)} tokens in blocks {g.table.block_ids}" for n, g in played.guests.items()
+    ]
+    free = [block.block_id for block in played.manager.allocator]
+    data = {
+        "setup": {"num_blocks": num_blocks, "block_size": block_size, "caching": caching},
+        "operations": [list(o) for o in operations],
+    }
+    fallback = f"Buttons to add, grow, fork and free requests. {HOW_TO_RUN}\n\n" + "\n".join(
+        [*lines, f"free blocks, next one first: {free}"]
+    )
+    return Piece("allocator", data, fallback)

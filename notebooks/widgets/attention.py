@@ -1,0 +1,43 @@
+"""Hover the attention of a real model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from notebooks.widgets.piece import HOW_TO_RUN, Piece
+
+MOST_TOKENS = 40
+
+
+def attention_piece(weights: Sequence[Tensor], tokens: Sequence[str], layer: int = 0, head: int = 0) -> Piece:
+    """A heat map for each layer and head, and the text itself, coloured by who is looked at.
+
+    Args:
+        weights: for each layer [num_heads, N, N], as `model_weights` of Phase 2 gives them.
+        tokens: the N tokens as text.
+
+    Raises:
+        ValueError: too many tokens to be seen, or shapes that do not fit.
+    """
+    if not 1 <= len(tokens) <= MOST_TOKENS:
+        raise ValueError(f"{len(tokens)} tokens: from 1 to {MOST_TOKENS}, so that the map can be read")
+    if any(w.shape[1:] != (len(tokens), len(tokens)) for w in weights):
+        raise ValueError(f"weights {tuple(weights[0].shape)} do not fit {len(tokens)} tokens")
+    data = {
+        "tokens": list(tokens),
+        # What a token sees: itself and what came before. Three digits are enough for the eye.
+        "weights": [
+            [[[round(x, 3) for x in row[: q + 1]] for q, row in enumerate(h)] for h in w.tolist()]
+            for w in weights
+        ],
+        "layer": layer,
+        "head": head,
+    }
+    lines = []
+    for q, token in enumerate(tokens):
+        best = int(weights[layer][head, q, : q + 1].argmax())
+        lines.append(f"{token!r:>14} looks most at {tokens[best]!r:<14} {weights[layer][head, q, best]:.2f}")
+    fallback = f"A map to hover over, here layer {layer}, head {head}. {HOW_TO_RUN}\n\n"
+    return Piece("attention", data, fallback + "\n".join(lines))

@@ -1,0 +1,145 @@
+"""Step through decoding: what the naive way computes again, and what a cache keeps."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from notebooks.widgets.piece import HOW_TO_RUN, Piece
+from phase1_tokens_embeddings.tokenizer import BPETokenizer
+from phase2_attention_kvcache.caches import ContiguousKVCache, NoCache
+from phase2_attention_kvcache.transformer import Transformer
+
+SHOWN_NUMBERS = 3  # of each key
+MOST_TOKENS = 60
+
+
+class WatchedNoCache(NoCache):
+    """Remembers nothing, and notes the keys of the first layer as they are computed."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if layer == 0:
+            self.keys = k.clone()
+        return super().attend(layer, q, k, v)
+
+
+class WatchedCache(ContiguousKVCache):
+    """The cache of Phase 2 with little room at first, so that one sees it double; counts what is computed."""
+
+    FIRST_ROOM = 8
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.keys: list[Tensor] = []  # of the first layer, in the order of the tokens
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        if layer == 0:
+            self.keys += list(k.clone())
+        return super().append(layer, k, v)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One step of both ways.
+
+    Attributes:
+        computed_naive, computed_cached: tokens that went through the model in this step.
+        stored, room: tokens in the cache after it, and places that it has.
+        bytes_used, bytes_reserved: the cache's own count.
+        said: the token that both ways chose.
+        choices: the likeliest tokens, with their probabilities.
+    """
+
+    computed_naive: int
+    computed_cached: int
+    stored: int
+    room: int
+    bytes_used: int
+    bytes_reserved: int
+    said: str
+    choices: list[tuple[str, float]]
+
+
+@dataclass
+class Decoding:
+    """A text as it was written, step by step, twice.
+
+    Attributes:
+        tokens: all of it, the prompt first.
+        keys: of each token that went through the model, the first numbers of its key (first layer, first head).
+        drift: the largest difference between a key in the cache and the same key computed again.
+    """
+
+    prompt_tokens: int
+    tokens: list[str]
+    moments: list[Moment] = field(default_factory=list)
+    keys: list[list[float]] = field(default_factory=list)
+    drift: float = 0.0
+
+    @classmethod
+    @torch.inference_mode()
+    def of(cls, model: Transformer, tok: BPETokenizer, prompt: str, new_tokens: int) -> Decoding:
+        """Write `new_tokens` tokens, the likeliest each time, without a cache and with one.
+
+        Raises:
+            ValueError: an empty prompt, no new token, or a text too long to be seen.
+            RuntimeError: the two ways differ. They must not.
+        """
+        ids = tok.encode(prompt)
+        if not ids or new_tokens < 1 or len(ids) + new_tokens > MOST_TOKENS:
+            raise ValueError(
+                f"{len(ids)} prompt tokens and {new_tokens} new ones: at least one of each, at most {MOST_TOKENS} in all"
+            )
+        cache, new = WatchedCache(model.config), list(ids)
+        run = cls(len(ids), [tok.decode([i]) for i in ids])
+        for _ in range(new_tokens):
+            nothing = WatchedNoCache()
+            naive = model.logits(model(torch.tensor(ids), torch.arange(len(ids)), nothing)[-1:])[0]
+            at = torch.arange(cache.num_tokens, cache.num_tokens + len(new))
+            logits = model.logits(model(torch.tensor(new), at, cache)[-1:])[0]
+            chosen = int(logits.argmax())
+            if chosen != int(naive.argmax()):
+                raise RuntimeError(f"after {len(ids)} tokens the naive way and the cache disagree")
+            stored = torch.stack(cache.keys)
+            run.drift = max(run.drift, float((stored - nothing.keys).abs().max()))
+            best = logits.float().softmax(-1).topk(4)
+            run.moments.append(
+                Moment(
+                    len(ids), len(new), cache.num_tokens,
+                    cache.num_tokens * cache.bytes_reserved // cache.bytes_used,
+                    cache.bytes_used, cache.bytes_reserved, tok.decode([chosen]),
+                    [(tok.decode([i]), round(p, 4)) for i, p in zip(best.indices.tolist(), best.values.tolist())],
+                )
+            )  # fmt: skip
+            ids.append(chosen)
+            run.tokens.append(run.moments[-1].said)
+            new = [chosen]
+        run.keys = [[round(x, 2) for x in k[0, :SHOWN_NUMBERS].tolist()] for k in cache.keys]
+        if run.drift > 1e-3:
+            raise RuntimeError(f"a key computed again differs by {run.drift:.1e} from the one that was kept")
+        return run
+
+
+def decoding_piece(run: Decoding) -> Piece:
+    """A text being written, to go through forwards and backwards."""
+    data = {
+        "prompt_tokens": run.prompt_tokens,
+        "tokens": run.tokens,
+        "keys": run.keys,
+        "moments": [asdict(m) for m in run.moments],
+    }
+    lines = [f"{'step':>4}  {'naive':>6}  {'cached':>6}  {'in the cache':>12}  {'room':>5}  next token"]
+    for number, m in enumerate(run.moments, 1):
+        lines.append(
+            f"{number:>4}  {m.computed_naive:>6}  {m.computed_cached:>6}  {m.stored:>12}  {m.room:>5}  {m.said!r}"
+        )
+    naive, cached = (sum(getattr(m, f"computed_{way}") for m in run.moments) for way in ("naive", "cached"))
+    lines.append(f" all  {naive:>6}  {cached:>6}")
+    fallback = f"A text being written, to step through. {HOW_TO_RUN}\n\nTokens computed in each step, without a cache and with one:\n\n"
+    return Piece("decoding", data, fallback + "\n".join(lines))

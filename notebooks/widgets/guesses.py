@@ -1,0 +1,153 @@
+"""Guess first, then look: the companion notebooks' side of `--predict`, with the same points."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit.paths import outputs
+from labkit.predictions import Prediction, agrees, parse_guess, score_guess, show_value
+from notebooks.widgets.questions import QUESTIONS, Question
+
+BOX = "border-left: 4px solid {}; padding: 6px 12px; margin: 6px 0"
+
+
+@dataclass
+class Revealed:
+    """A question, its answer, and what a learner guessed."""
+
+    question: str
+    measured: Any
+    unit: str = ""
+    why: str = ""
+    guess: Any = None
+    points: int | None = None
+
+    @property
+    def verdict(self) -> str:
+        if self.points is None:
+            return "no guess"
+        return ("not near", "within a factor of 4", "near", "right")[self.points]
+
+    def _repr_html_(self) -> str:
+        answer = f"<b>{html.escape(show_value(self.measured, self.unit))}</b>"
+        why = f"<br>{html.escape(self.why)}" if self.why else ""
+        question = html.escape(self.question)
+        if self.points is None:  # folded away: a reader who wants to guess is not told
+            return (
+                f'<div style="{BOX.format("#9aa5b1")}">{question}<br><i>No guess yet. Put yours in place of the '
+                f"dots, and run the cell again.</i>"
+                f"<details><summary>Show the answer without a guess</summary>{answer}{why}</details></div>"
+            )
+        colour = ("#c8453b", "#e07b39", "#e07b39", "#3c9d6b")[self.points]
+        guess = html.escape(show_value(self.guess, self.unit))
+        return (
+            f'<div style="{BOX.format(colour)}">{question}<br>measured {answer} · your guess {guess} · '
+            f"{self.points} of 3 points{why}</div>"
+        )
+
+    def __repr__(self) -> str:
+        if self.points is None:
+            return f"{self.question}: no guess yet"
+        return (
+            f"{self.question}: measured {show_value(self.measured, self.unit)}, "
+            f"your guess {show_value(self.guess, self.unit)}, {self.points} of 3 points"
+        )
+
+
+@dataclass
+class Guesses:
+    """Keeps the score of a notebook.
+
+    Args:
+        notebook: its name, such as "phase2_attention_kvcache": guesses that were scored are then written to
+            `outputs/reports/<name>/notebook.json`, in the form of a script's report, where `lab progress` finds
+            them. "": nothing is written.
+
+    >>> guesses = Guesses()
+    >>> guesses.reveal("tokens of a cat", 7, measured=6).points
+    2
+    >>> guesses.score()
+    1 of 1 questions guessed, 2 of 3 points
+    """
+
+    notebook: str = ""
+    revealed: dict[str, Revealed] = field(default_factory=dict)
+
+    @property
+    def file(self) -> Path:
+        return outputs() / "reports" / self.notebook / "notebook.json"
+
+    def reveal(self, question: str, guess: Any, measured: Any, **facts: Any) -> Revealed:
+        """Score a guess and show what came out. `...` or None: not guessed yet, and the answer stays folded.
+
+        Running a cell again replaces its guess.
+
+        Args:
+            question: its name in `questions.py`, or the question itself.
+            facts: figures that its text asks for.
+
+        Raises:
+            ValueError: a guess of the wrong kind, such as a word where a number is asked for.
+        """
+        text, why, unit = QUESTIONS.get(self.notebook, {}).get(question, Question(question, ""))
+        question, why = text.format(**facts), why.format(**facts)
+        shown = Revealed(question, measured, unit, why)
+        if guess is not ... and guess is not None:
+            shown.guess = _same_kind(guess, measured)
+            shown.points = 3 if agrees(measured, shown.guess, 0) else score_guess(shown.guess, measured)
+        self.revealed[question] = shown
+        if self.notebook and shown.points is not None:
+            self._note(shown)
+        return shown
+
+    def _note(self, shown: Revealed) -> None:
+        """Add a scored guess to those of earlier sessions. What cannot be written costs the note, not the lesson."""
+        kept = {}
+        with contextlib.suppress(
+            OSError, ValueError, KeyError, TypeError
+        ):  # none yet, or a broken one: begin anew
+            kept = {
+                p["question"]: p for p in json.loads(self.file.read_text(encoding="utf-8"))["predictions"]
+            }
+        kept[shown.question] = Prediction(
+            "notebook", shown.question, predicted=shown.measured, measured=shown.measured, unit=shown.unit,
+            note=shown.why, guess=shown.guess, points=shown.points,
+        ).to_json()  # fmt: skip
+        text = json.dumps(
+            {"script": "notebook", "phase": self.notebook, "predictions": list(kept.values())}, indent=1
+        )
+        beside = self.file.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_text(text, encoding="utf-8")
+            os.replace(beside, self.file)
+        except OSError as error:
+            print(f"Your score cannot be noted in {self.file} ({error.strerror}).")
+
+    @property
+    def points(self) -> int:
+        return sum(r.points or 0 for r in self.revealed.values())
+
+    def score(self) -> Guesses:
+        """As the last line of a cell: the score so far."""
+        return self
+
+    def __repr__(self) -> str:
+        guessed = [r for r in self.revealed.values() if r.points is not None]
+        return f"{len(guessed)} of {len(self.revealed)} questions guessed, {self.points} of {3 * len(guessed)} points"
+
+    def _repr_html_(self) -> str:
+        return f'<div style="{BOX.format("#2f6fb0")}">{self!r}</div>'
+
+
+def _same_kind(guess: Any, measured: Any) -> Any:
+    """A guess as the kind of thing that was measured; "7", "yes" and [1, 2] may be given as they are."""
+    if isinstance(guess, (list, tuple)):
+        return parse_guess(" ".join(map(str, guess)), measured)
+    return parse_guess(str(guess), measured)

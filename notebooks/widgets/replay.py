@@ -1,0 +1,91 @@
+"""Replay an engine's run step by step, from what `engine.record` writes down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from notebooks.widgets.piece import HOW_TO_RUN, Piece
+from phase2_attention_kvcache.sampling_params import SamplingParams
+from phase4_scheduler.engine import LLMEngine
+
+SHOWN = (
+    "step", "tokens", "computed", "blocks", "preempted", "finished", "running", "waiting", "free_blocks",
+    "taken", "hit", "freed", "evicted",
+)  # fmt: skip
+"""Of the engine's events. Times are left out: they differ from run to run, and nothing here needs them."""
+
+
+@dataclass
+class Recording:
+    """A run of an engine: its events, and what each user saw.
+
+    Attributes:
+        events: the engine's, each with two things added: `arrived` (names) and `said` (name -> new text).
+        requests: name -> prompt and its number of tokens.
+        texts: name -> the whole answer.
+    """
+
+    budget: int
+    num_blocks: int
+    block_size: int
+    events: list[dict[str, Any]] = field(default_factory=list)
+    requests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, engine: LLMEngine, arrivals: Sequence[tuple[int, str, str, SamplingParams]]) -> Recording:
+        """Let users come to an engine and write down what happens until all are served.
+
+        Args:
+            engine: idle.
+            arrivals: (step before which the user comes, counted from 1; name; prompt; parameters).
+        """
+        events: list[dict[str, Any]] = []
+        manager = engine.block_manager
+        run = cls(
+            engine.scheduler.config.max_num_batched_tokens, manager.num_blocks - 1, manager.block_size, events
+        )
+        waiting, step = sorted(arrivals, key=lambda a: a[0]), 0
+        engine.record(events.append)
+        try:
+            while waiting or engine.has_unfinished_requests:
+                step += 1
+                arrived = []
+                while waiting and (waiting[0][0] <= step or not engine.has_unfinished_requests):
+                    _, name, prompt, params = waiting.pop(0)
+                    engine.add_request(name, prompt, params)
+                    arrived.append(name)
+                    run.requests[name] = {
+                        "prompt": prompt,
+                        "prompt_tokens": len(engine.tokenizer.encode(prompt)),
+                    }
+                    run.texts[name] = ""
+                said = {output.request_id: output.text for output in engine.step()}
+                for name, text in said.items():
+                    run.texts[name] += text
+                events[-1] = {k: events[-1][k] for k in SHOWN} | {"arrived": arrived, "said": said}
+        finally:
+            engine.record(None)
+        return run
+
+
+def replay_piece(recording: Recording) -> Piece:
+    """A run to go through, forwards and backwards."""
+    data = {
+        "budget": recording.budget,
+        "num_blocks": recording.num_blocks,
+        "block_size": recording.block_size,
+        "events": recording.events,
+        "requests": recording.requests,
+    }
+    names = list(recording.requests)
+    width = max(6, *(len(n) + 1 for n in names))
+    lines = ["step  " + "".join(f"{n:>{width}}" for n in names) + "   free blocks"]
+    for number, event in enumerate(recording.events, 1):
+        row = "".join(f"{event['tokens'].get(n, '·'):>{width}}" for n in names)
+        gone = f"   {', '.join(event['preempted'])} preempted" if event["preempted"] else ""
+        lines.append(f"{number:>4}  {row}{event['free_blocks']:>14}{gone}")
+    fallback = f"A run to step through. {HOW_TO_RUN}\n\nTokens that each user computes in a step:\n\n"
+    return Piece("replay", data, fallback + "\n".join(lines))

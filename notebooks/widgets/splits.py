@@ -1,0 +1,43 @@
+"""How a context is cut into parts, and how full that makes a card."""
+
+from __future__ import annotations
+
+from notebooks.widgets.piece import HOW_TO_RUN, Piece
+from phase5_real_gpu.kernels.split_rule import Splits, choose_splits
+
+# Multiprocessors of each card; two programs of the decode kernel run on each at a time.
+CARDS = {"T4": 40, "A100": 108, "H100": 132, "B200": 148}
+USERS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
+TOKENS = [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]
+TILE = 64
+
+
+def splits_for(card: str, users: int, tokens: int, kv_heads: int = 8) -> Splits:
+    """The rule of the decode kernel for users with contexts of one length."""
+    return choose_splits([tokens] * users, kv_heads, 2 * CARDS[card], TILE)
+
+
+def splits_piece(kv_heads: int = 8, card: str = "H100", users: int = 1, tokens: int = 32768) -> Piece:
+    """Sliders for users and their contexts; the parts, the programs and the rounds that the rule makes of them.
+
+    Raises:
+        ValueError: a start that the sliders do not have.
+    """
+    for value, known in ((card, list(CARDS)), (users, USERS), (tokens, TOKENS)):
+        if value not in known:
+            raise ValueError(f"{value!r} is not on the slider: use one of {known}")
+    data = {
+        "kv_heads": kv_heads,
+        "cards": [{"name": name, "slots": 2 * count} for name, count in CARDS.items()],
+        "users": USERS,
+        "tokens": TOKENS,
+        "rule": [[[list(splits_for(name, u, t, kv_heads)) for t in TOKENS] for u in USERS] for name in CARDS],
+        "start": {"card": list(CARDS).index(card), "users": users, "tokens": tokens},
+    }
+    lines = [f"{'users':>6}  {'tokens':>8}  {'parts':>6}  {'tokens a part':>14}"]
+    for u in (1, 8, 64):
+        for t in (2048, 32768):
+            parts, size = splits_for(card, u, t, kv_heads)
+            lines.append(f"{u:>6}  {t:>8,}  {parts:>6}  {size:>14,}")
+    fallback = f"Sliders. {HOW_TO_RUN}\n\nThe rule on a card of type {card}, {kv_heads} KV heads:\n\n"
+    return Piece("splits", data, fallback + "\n".join(lines))

@@ -1,0 +1,33 @@
+"""Type into a tokenizer: tokens, ids, and a word put together merge by merge."""
+
+from __future__ import annotations
+
+from notebooks.widgets.piece import HOW_TO_RUN, Piece
+from phase1_tokens_embeddings.bpe import GPT2_SPLIT_PATTERN
+from phase1_tokens_embeddings.tokenizer import BPETokenizer
+
+
+def tokenizer_piece(tok: BPETokenizer, text: str = "The goat was waiting for a boat.") -> Piece:
+    """A text field that shows its tokens while one types.
+
+    Args:
+        tok: any tokenizer of the course with GPT-2's way to cut text into words.
+        text: what stands in the field at first.
+
+    Raises:
+        ValueError: a tokenizer with rules that the piece does not know.
+    """
+    if tok.split_pattern != GPT2_SPLIT_PATTERN or tok.whole_words_first or tok.unicode_form:
+        raise ValueError("this piece cuts text as GPT-2 does: give a tokenizer without rules of its own")
+    data = {
+        "text": text,
+        "byte_ids": [tok.id_of_bytes[bytes([b])] for b in range(256)],
+        "merges": [[a, b, tok.id_of_bytes[tok.token_bytes[a] + tok.token_bytes[b]]] for a, b in tok.merges],
+    }
+    ids = tok.encode(text)
+    shown = "|".join(tok.token_bytes[i].decode("utf-8", errors="replace") for i in ids)
+    fallback = (
+        f"A field to type into, with the tokens of what is typed. {HOW_TO_RUN}\n\n"
+        f"{shown}\n{len(text)} characters, {len(text.encode())} bytes, {len(ids)} tokens: {ids}"
+    )
+    return Piece("tokens", data, fallback)

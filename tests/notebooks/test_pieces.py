@@ -1,0 +1,548 @@
+"""The interactive pieces, clicked in a real browser: what they show is what Python computes."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from labkit.models import find_model
+from notebooks.widgets import (
+    Decoding,
+    Piece,
+    Recording,
+    allocator_piece,
+    attention_piece,
+    decoding_piece,
+    play_operations,
+    replay_piece,
+    splits_piece,
+    tokenizer_piece,
+)
+from notebooks.widgets import piece as piece_module
+from notebooks.widgets.splits import CARDS, TOKENS, USERS, splits_for
+from phase1_tokens_embeddings.tokenization_lab import with_first_merges
+from phase1_tokens_embeddings.tokenizer import BPETokenizer
+from phase2_attention_kvcache.caches import NoCache
+from phase2_attention_kvcache.generation import generate_cached, generate_naive
+from phase2_attention_kvcache.sampling_params import SamplingParams
+from phase2_attention_kvcache.transformer import Transformer
+from phase3_paged_attention.block_manager import BlockManager
+from phase4_scheduler.engine import LLMEngine
+
+TALES = find_model("tales")
+
+
+@pytest.fixture(scope="module")
+def tales() -> BPETokenizer:
+    return BPETokenizer.from_file(TALES / "tokenizer.json")
+
+
+def text_of(page, name: str) -> str:
+    return page.locator(f'[data-name="{name}"]').first.inner_text()
+
+
+def number_of(page, name: str) -> int:
+    return int(text_of(page, name).replace(",", ""))
+
+
+def slide(page, label: str, to: int) -> None:
+    page.get_by_label(label, exact=True).evaluate(
+        "(input, to) => { input.value = to; input.dispatchEvent(new Event('input')) }", str(to)
+    )
+
+
+# ---------------------------------------------------------------------- 1: type into the tokenizer
+
+TEXTS = [
+    "",
+    "The goat was waiting for a boat.",
+    "  two  spaces,\n\n\tlines 'll don't it's 12345 +=",
+    "नमस्ते दुनिया, 你好, Ünïcödé, 🐐🚣",
+    "aaaaaaaaaaaaaaaa unbelievable </script><b>&amp;",
+    "next\x85line\ufeffmark\u3000wide ",
+    "<|endoftext|>",
+]
+
+
+def test_tokens_are_those_of_python(open_piece, tales):
+    page = open_piece(tokenizer_piece(tales))
+    for text in TEXTS:
+        page.get_by_label("text", exact=True).fill(text)
+        ids = [int(chip.get_attribute("data-id")) for chip in page.locator(".chip").all()]
+        assert ids == tales.encode(text), text
+        assert number_of(page, "tokens") == len(ids)
+        assert number_of(page, "characters") == len(text)
+        assert number_of(page, "bytes") == len(text.encode())
+
+
+def test_fewer_merges_and_the_steps_of_a_word(open_piece, tales):
+    page = open_piece(tokenizer_piece(tales))
+    page.get_by_label("text", exact=True).fill("Something wonderful was waiting for the goat 🐐.")
+    text = page.get_by_label("text", exact=True).input_value()
+    for stop, count in enumerate([0, 10, 50, 100, 250, 500, 1000, 2000, 4000]):
+        slide(page, "merges", stop)
+        assert text_of(page, "limit").startswith(f"{count:,} of {len(tales.merges):,}")
+        ids = [int(chip.get_attribute("data-id")) for chip in page.locator(".chip").all()]
+        assert ids == with_first_merges(tales, count).encode(text)
+    slide(page, "merges", 9)
+    page.locator(".chip").nth(1).click()
+    rows = [row.get_attribute("data-ids") for row in page.locator("tr[data-ids]").all()]
+    word = tales.decode([int(i) for i in rows[0].split()])
+    assert rows[0].split() == [str(tales.id_of_bytes[bytes([b])]) for b in word.encode()]
+    assert [int(i) for i in rows[-1].split()] == tales.encode(word)
+    assert len(rows) > 2
+    # One merge more from row to row, each the earliest learned that fits.
+    assert [len(r.split()) for r in rows] == sorted({len(r.split()) for r in rows}, reverse=True)
+
+
+def test_a_tokenizer_with_other_rules_is_refused(tales):
+    other = BPETokenizer(tales.token_bytes, tales.merges, {}, unicode_form="NFC")
+    with pytest.raises(ValueError, match="rules of its own"):
+        tokenizer_piece(other)
+
+
+# ---------------------------------------------------------------------- 2: hover the attention
+
+
+def test_attention_shows_the_models_shares(open_piece):
+    scores = torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(1))
+    mask = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    weights = list(scores.masked_fill(mask, -torch.inf).softmax(-1))
+    page = open_piece(attention_piece(weights, ["The", " cat", "\n", " <b>", "!"]))
+    for layer, head, query, key in [(0, 0, 4, 1), (1, 2, 3, 3), (0, 1, 2, 0)]:
+        page.get_by_label("layer").select_option(str(layer))
+        page.get_by_label("head").select_option(str(head))
+        page.locator(f'[data-cell="{query},{key}"]').hover()
+        assert float(text_of(page, "share")) == pytest.approx(
+            weights[layer][head, query, key].item(), abs=6e-4
+        )
+        assert text_of(page, "sum") == "1.00"
+    page.locator('[data-token="3"]').hover()  # a word: whom it looks at most
+    assert float(text_of(page, "share")) == pytest.approx(weights[0][1, 3].max().item(), abs=6e-4)
+    assert page.locator(".cell.future").count() == 10
+
+
+def test_attention_refuses_what_cannot_be_seen():
+    with pytest.raises(ValueError, match="41 tokens"):
+        attention_piece([torch.zeros(1, 41, 41)], ["a"] * 41)
+    with pytest.raises(ValueError, match="do not fit"):
+        attention_piece([torch.zeros(1, 3, 3)], ["a"] * 4)
+
+
+# ---------------------------------------------------------------------- 3: poke the allocator
+
+
+def books(page) -> dict:
+    """What the page shows of the manager's books."""
+    blocks = page.evaluate("""() => [...document.querySelectorAll("[data-block]")].map(
+        (b) => [Number(b.dataset.refs), b.dataset.cached === "true"])""")
+    tables = page.evaluate("""() => Object.fromEntries([...document.querySelectorAll("[data-request]")].map((r) => [r.dataset.request,
+        [Number(r.querySelector('[data-name="tokens"]').textContent), r.querySelector('[data-name="table"]').textContent]]))""")
+    free = text_of(page, "free-list")
+    return {
+        "refs": [refs for refs, _ in blocks],
+        "named": [cached for _, cached in blocks],
+        "tables": {n: (tokens, [int(b) for b in table.split()]) for n, (tokens, table) in tables.items()},
+        "free": [] if free == "empty" else [int(b) for b in free.split()],
+        "hit": number_of(page, "tokens found in the cache"),
+        "evicted": number_of(page, "blocks evicted"),
+        "copied": number_of(page, "blocks copied"),
+        "refused": text_of(page, "says").startswith("Refused"),
+    }
+
+
+def books_of(setup: tuple[int, int, bool], operations: list) -> dict:
+    """The same of the real manager."""
+    played = play_operations(BlockManager(*setup), operations)
+    manager = played.manager
+    manager.check_integrity()
+    return {
+        "refs": [b.ref_count for b in manager.allocator.blocks[1:]],
+        "named": [b.content_hash is not None for b in manager.allocator.blocks[1:]],
+        "tables": {n: (g.table.num_tokens, g.table.block_ids) for n, g in played.guests.items()},
+        "free": [b.block_id for b in manager.allocator],
+        "hit": manager.stats.hit_tokens,
+        "evicted": manager.stats.evicted_blocks,
+        "copied": manager.stats.copied_blocks,
+        "refused": played.refused,
+    }
+
+
+@pytest.mark.parametrize("seed, setup", [(7, (17, 4, True)), (1, (9, 2, True)), (2, (7, 4, False))])
+def test_allocator_clicked_at_random_keeps_the_managers_books(open_piece, seed, setup):
+    rng = random.Random(seed)
+    page = open_piece(allocator_piece(*setup))
+    operations: list = []
+    refused = 0
+    for _ in range(40):
+        names = list(play_operations(BlockManager(*setup), operations).guests)
+        what = rng.choice(["add", "append", "append", "append", "fork", "free"]) if names else "add"
+        if what == "add":
+            shared, own = rng.choice([0, 4, 8, 9]), rng.randint(1, 6)
+            page.get_by_label("shared tokens").fill(str(shared))
+            page.get_by_label("own tokens").fill(str(own))
+            page.locator('[data-do="add"]').click()
+            operations.append((what, shared, own))
+        else:
+            name = rng.choice(names)
+            button = page.locator(f'[data-do="{what} {name}"]')
+            if button.is_disabled():  # all 26 names are taken
+                continue
+            button.click()
+            operations.append((what, name))
+        shown = books(page)
+        assert shown == books_of(setup, operations), operations
+        assert "no block is lost" in text_of(page, "invariant")
+        refused += shown["refused"]
+        if play_operations(BlockManager(*setup), operations).count >= 25:
+            break
+    assert refused, "the pool was never full: the test is too easy"
+
+
+def test_allocator_goes_back_and_forward_and_starts_anew(open_piece):
+    operations = [("add", 8, 3), ("add", 8, 2), ("fork", "A"), ("append", "C"), ("free", "B")]
+    page = open_piece(allocator_piece(operations=operations))
+    for n in (5, 4, 3, 2, 1, 0):
+        assert books(page) == books_of((17, 4, True), operations[:n])
+        if n:
+            page.locator('[data-do="back"]').click()
+    for n in (1, 2, 3, 4, 5):
+        page.locator('[data-do="forward"]').click()
+        assert books(page) == books_of((17, 4, True), operations[:n])
+    page.get_by_label("block size").select_option("16")
+    page.locator('[data-do="add"]').click()
+    assert books(page) == books_of((17, 16, True), [("add", 8, 3)])
+
+
+def test_operations_that_nobody_knows():
+    with pytest.raises(ValueError, match="nobody is called 'B'"):
+        play_operations(BlockManager(5, 4), [("add", 0, 3), ("append", "B")])
+    with pytest.raises(ValueError, match="unknown operation 'sell'"):
+        play_operations(BlockManager(5, 4), [("add", 0, 3), ("sell", "A")])
+
+
+# ---------------------------------------------------------------------- 4: replay a run
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    """A run with chunks, a queue, prefix hits, a preemption, and somebody who comes late."""
+    engine = LLMEngine.from_pretrained(
+        "tales", dtype="float32", device="cpu",
+        max_num_seqs=3, max_num_batched_tokens=12, num_blocks=14, block_size=4, max_model_len=48,
+    )  # fmt: skip
+    common = "Once upon a time there was a king who "
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (18, 16, 14, 6)]
+    arrivals = [
+        (1, "Ann", common + "lived in a castle by the sea and", params[0]),
+        (1, "Ben", common + "had", params[1]),
+        (3, "Lea", "The cat looked at the moon and", params[2]),
+        (60, "Zoe", common + "slept", params[3]),
+    ]
+    run = Recording.of(engine, arrivals)
+    assert engine.block_manager.num_free_blocks == engine.block_manager.num_blocks - 1
+    return run
+
+
+def test_the_recording_holds_what_the_users_saw(recording):
+    engine = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu")
+    for name, request in recording.requests.items():
+        tokens = sum(name in event["said"] for event in recording.events)
+        alone = engine.generate(
+            request["prompt"], SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+        )
+        assert alone[0].text == recording.texts[name]
+    assert any(event["preempted"] for event in recording.events)
+    assert any(event["hit"] for event in recording.events)
+    assert not {"time", "seconds"} & set(recording.events[0])
+
+
+def test_replay_agrees_with_the_engine_at_every_step(open_piece, recording):
+    page = open_piece(replay_piece(recording))
+    texts = dict.fromkeys(recording.requests, "")
+    last = len(recording.events)
+    for number, event in enumerate(recording.events, 1):
+        assert text_of(page, "step") == f"step {number} of {last}"
+        assert number_of(page, "tokens in this step") == sum(event["tokens"].values())
+        assert number_of(page, "running") == event["running"]
+        assert number_of(page, "waiting") == event["waiting"]
+        assert number_of(page, "blocks held") == recording.num_blocks - event["free_blocks"]
+        assert "the engine counts the same" in text_of(page, "invariant")
+        for name, piece in event["said"].items():
+            texts[name] += piece
+        rows = page.evaluate("""() => Object.fromEntries([...document.querySelectorAll("tr[data-request]")].map((r) => [r.dataset.request,
+            Object.fromEntries([...r.querySelectorAll("[data-name]")].map((c) => [c.dataset.name, c.textContent]))]))""")
+        for name, count in event["tokens"].items():
+            assert rows[name]["doing"] == str(count)
+            if name not in event["finished"]:
+                assert rows[name]["computed"] == str(event["computed"][name] + count)
+            assert rows[name]["text"] == recording.requests[name]["prompt"] + texts[name]
+        for name in event["preempted"]:
+            assert rows[name]["state"] == "preempted"
+            assert f"{name} preempted" in text_of(page, "says")
+        if number < last:
+            page.locator('[data-do="forward"]').click()
+    assert texts == recording.texts
+    assert page.locator('[data-do="forward"]').is_disabled()
+    slide(page, "step", 2)  # and back again
+    assert text_of(page, "step") == f"step 3 of {last}"
+    page.locator('[data-do="back"]').click()
+    assert number_of(page, "tokens in this step") == sum(recording.events[1]["tokens"].values())
+
+
+def test_replay_says_so_when_the_books_differ(open_piece, recording):
+    events = [dict(e) for e in recording.events]
+    events[1]["free_blocks"] += 1
+    broken = Recording(
+        recording.budget, recording.num_blocks, recording.block_size, events, recording.requests
+    )
+    page = open_piece(replay_piece(broken))
+    assert "the engine counts the same" in text_of(page, "invariant")
+    page.locator('[data-do="forward"]').click()
+    assert text_of(page, "invariant") == "the engine counts differently"
+
+
+# ---------------------------------------------------------------------- 5: cut a context
+
+
+def test_splits_are_those_of_the_rule(open_piece):
+    page = open_piece(splits_piece())
+    for card, users, tokens in [
+        ("H100", 1, 32768),
+        ("T4", 1, 131072),
+        ("H100", 16, 4096),
+        ("B200", 256, 256),
+    ]:
+        page.get_by_label("card").select_option(str(list(CARDS).index(card)))
+        slide(page, "users", USERS.index(users))
+        slide(page, "tokens", TOKENS.index(tokens))
+        parts, size = splits_for(card, users, tokens)
+        assert number_of(page, "parts") == parts == page.locator(".context i").count()
+        assert number_of(page, "tokens a part") == size
+        assert number_of(page, "programs") == parts * users * 8
+        slots = 2 * CARDS[card]
+        assert number_of(page, "rounds") == -(-parts * users * 8 // slots)
+        assert page.locator(".slots i").count() == slots
+        busy = (parts * users * 8 - 1) % slots + 1
+        assert page.locator(".slots i.busy").count() == busy
+    page.get_by_label("cut").uncheck()
+    assert number_of(page, "parts") == 1
+    with pytest.raises(ValueError, match="not on the slider"):
+        splits_piece(users=3)
+
+
+# ---------------------------------------------------------------------- all of them
+
+
+def test_what_a_code_host_shows_when_no_script_runs(tales):
+    piece = tokenizer_piece(tales, "a <b> & c")
+    head = piece.fragment().split("<script>")[0]
+    assert "&lt;|b|&gt;" in head
+    assert "<b>" not in head
+    assert piece.fragment().count("</script>") == 1  # nothing in the data ends the script early
+
+
+def test_live_only_where_somebody_can_talk_back(monkeypatch):
+    piece = splits_piece()
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    assert set(piece._repr_mimebundle_()) == {"text/plain", "text/html"}
+    monkeypatch.setenv("JPY_SESSION_NAME", "phase5_real_gpu.ipynb")
+    monkeypatch.setattr(piece_module.importlib.util, "find_spec", lambda name: None)
+    assert set(piece._repr_mimebundle_()) == {"text/plain", "text/html"}
+    assert piece.state == {}
+
+
+def test_the_same_module_as_a_widget(monkeypatch):
+    pytest.importorskip("anywidget", reason="needs anywidget: pip install anywidget")
+    piece = Piece("splits", splits_piece().data, "text")
+    monkeypatch.setenv("JPY_SESSION_NAME", "phase5_real_gpu.ipynb")
+    bundle = piece._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert bundle["text/plain"] == "text"
+    live = piece.live()
+    assert str(live._esm) == piece.code
+    assert live.data == piece.data
+    live.state = {"users": 4}
+    assert piece.state == {"users": 4}
+
+
+# ---------------------------------------------------------------------- 6: step through decoding
+
+
+@pytest.fixture(scope="module")
+def story() -> tuple[Transformer, BPETokenizer, Decoding]:
+    model, tok = Transformer.from_pretrained("tales"), BPETokenizer.from_file(TALES / "tokenizer.json")
+    return model, tok, Decoding.of(model, tok, "The cat looked at the moon and", 14)
+
+
+def test_decoding_counts_what_the_generation_loops_count(open_piece, story):
+    model, tok, run = story
+    page = open_piece(decoding_piece(run))
+    prompt = tok.encode("The cat looked at the moon and")
+    naive, cached = generate_naive(model, prompt, 14), generate_cached(model, prompt, 14)
+    kv = model.config.num_layers * 2 * model.config.num_kv_heads * model.config.head_dim * 4
+    rooms = []
+    for n in range(1, 15):
+        assert text_of(page, "step") == f"step {n} of 14"
+        if n in (1, 6, 14):  # asked to write so many, the loops of Phase 2 compute
+            assert number_of(page, "naive in all") == generate_naive(model, prompt, n).computed_tokens
+            assert number_of(page, "cached in all") == generate_cached(model, prompt, n).computed_tokens
+        assert number_of(page, "naive in all") == sum(range(len(prompt), len(prompt) + n))
+        assert number_of(page, "naive now") == len(prompt) + n - 1
+        stored = number_of(page, "stored")
+        assert stored == len(prompt) + n - 1
+        assert float(text_of(page, "used")) == pytest.approx(stored * kv / 1000, abs=0.06)
+        rooms.append(page.locator('[data-row="cached"] .cell').count())
+        assert float(text_of(page, "reserved")) == pytest.approx(rooms[-1] * kv / 1000, abs=0.06)
+        assert page.locator('[data-row="cached"] .cell.new').count() == (len(prompt) if n == 1 else 1)
+        assert page.locator('[data-row="naive"] .cell').count() == len(prompt) + n - 1
+        said = page.locator('[data-name="said"]').text_content().replace("↵", "\n")
+        assert said == tok.decode([naive.token_ids[n - 1]]) == tok.decode([cached.token_ids[n - 1]])
+        text = page.locator('[data-name="says"]').text_content().replace("↵", "\n")
+        assert text == tok.decode([*prompt, *naive.token_ids[:n]])
+        assert text_of(page, "invariant").startswith(f"Each of {stored} tokens was computed once")
+        if n < 14:
+            page.locator('[data-do="forward"]').click()
+    assert set(rooms) == {8, 16, 32}  # it doubles
+    assert page.locator('[data-do="forward"]').is_disabled()
+    slide(page, "step", 3)
+    page.locator('[data-do="back"]').click()
+    assert text_of(page, "step") == "step 3 of 14"
+
+
+def test_a_key_is_the_same_however_often_it_is_computed(open_piece, story):
+    model, tok, run = story
+    page = open_piece(decoding_piece(run))
+    keys: list[list[float]] = []
+
+    class Listening(NoCache):
+        def attend(self, layer, q, k, v):
+            if layer == 0:
+                keys[:] = [[round(x, 2) for x in key[0, :3].tolist()] for key in k]
+            return super().attend(layer, q, k, v)
+
+    ids = torch.tensor(tok.encode("The cat looked at the moon and"))
+    with torch.inference_mode():
+        model(ids, torch.arange(len(ids)), Listening())
+    slide(page, "step", 5)
+    page.locator('[data-row="cached"] [data-token="2"]').focus()  # without a mouse
+    detail = text_of(page, "detail")
+    assert ", ".join(f"{x:.2f}" for x in keys[2]) in detail.replace("-0.00", "0.00")
+    assert "naive way: 6 times" in detail
+    assert page.locator('[data-token="2"].on').count() == 2
+    page.locator(f'[data-row="naive"] [data-token="{len(ids) + 2}"]').hover()  # not there from the beginning
+    assert "naive way: 3 times" in text_of(page, "detail")
+
+
+def test_decoding_says_so_when_the_books_are_wrong(open_piece, story):
+    run = story[2]
+    moments = list(run.moments)
+    moments[4] = replace(moments[4], computed_cached=2)
+    page = open_piece(decoding_piece(replace(run, moments=moments)))
+    slide(page, "step", 4)
+    assert "wrong" in text_of(page, "invariant")
+
+
+def test_a_text_that_cannot_be_shown(story):
+    model, tok, _ = story
+    for prompt, new in (("", 3), ("The cat", 0), ("The cat", 99)):
+        with pytest.raises(ValueError, match="at least one of each"):
+            Decoding.of(model, tok, prompt, new)
+
+
+# ---------------------------------------------------------------------- without a mouse
+
+
+def test_all_pieces_are_reached_by_the_keyboard(open_piece, tales, story, recording):
+    scores = torch.rand(1, 2, 4, 4, generator=torch.Generator().manual_seed(2)).tril()
+    page = open_piece(attention_piece(list(scores / scores.sum(-1, keepdim=True)), ["a", "b", "c", "d"]))
+    page.locator(".att .grid").focus()
+    page.keyboard.press("ArrowUp")  # from the last word's row, which has no square chosen yet
+    page.keyboard.press("ArrowLeft")
+    shares = scores[0, 0, 2] / scores[0, 0, 2].sum()
+    assert page.locator(".cell.on").get_attribute("data-cell") == "2,1"
+    assert float(text_of(page, "share")) == pytest.approx(shares[1].item(), abs=6e-4)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")  # not into the future
+    assert page.locator(".cell.on").get_attribute("data-cell") == "2,2"
+
+    page = open_piece(allocator_piece(operations=[("add", 0, 3)]))
+    page.locator('[data-do="append A"]').focus()
+    for _ in range(3):  # the button is made anew each time, and keeps the focus
+        page.keyboard.press("Enter")
+    assert books(page) == books_of((17, 4, True), [("add", 0, 3), *[("append", "A")] * 3])
+
+    page = open_piece(tokenizer_piece(tales))
+    page.locator(".chip").nth(1).focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    third = page.locator(".chip.word").first.get_attribute("data-id")
+    assert int(third) == tales.encode("The goat was waiting for a boat.")[2]
+
+    for piece, name in ((replay_piece(recording), "step"), (decoding_piece(story[2]), "step")):
+        page = open_piece(piece)
+        page.get_by_label(name, exact=True).focus()
+        page.keyboard.press("ArrowRight")
+        assert text_of(page, "step").startswith("step 2 of")
+    page = open_piece(splits_piece(users=1, tokens=32768))
+    page.get_by_label("users", exact=True).focus()
+    page.keyboard.press("ArrowRight")
+    assert number_of(page, "parts") == splits_for("H100", 2, 32768).num_splits
+
+
+# ---------------------------------------------------------------------- in somebody else's colours
+
+# What Jupyter's dark theme does to tables and text in an output.
+DARK = """
+body, .jp-RenderedHTMLCommon { background: #111; color: #eee }
+.jp-RenderedHTMLCommon table { color: #eee; margin-left: auto }
+body.jp-RenderedHTMLCommon div table td, body.jp-RenderedHTMLCommon div table th, .jp-RenderedHTMLCommon tr { text-align: right; color: #eee; background: #222 }
+.jp-RenderedHTMLCommon tbody tr:nth-child(odd) { background: #111 }
+.jp-RenderedHTMLCommon tbody tr:nth-child(even) { background: #222 }
+"""
+# The worst contrast of any text to what is painted behind it (WCAG 2.1, relative luminance).
+CONTRAST = """() => {
+  const light = ([r, g, b]) => [r, g, b].map((x) => x / 255).map((x) => (x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, x, i) => sum + x * [0.2126, 0.7152, 0.0722][i], 0);
+  const numbers = (color) => { const n = color.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
+  const behind = (e) => {  // paints, from the page's ground up
+    const layers = [];
+    for (; e; e = e.parentElement) layers.unshift(numbers(getComputedStyle(e).backgroundColor));
+    return layers.reduce((under, [r, g, b, a]) => [r, g, b].map((x, i) => x * a + under[i] * (1 - a)), [255, 255, 255]);
+  };
+  let worst = [99, ""];
+  for (const e of document.querySelectorAll("[data-piece] *")) {
+    if (e.tagName === "STYLE" || e.disabled || !e.getClientRects().length) continue;
+    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
+    const [one, two] = [light(numbers(getComputedStyle(e).color)), light(behind(e))].sort((a, b) => b - a);
+    const contrast = (one + 0.05) / (two + 0.05);
+    if (contrast < worst[0]) worst = [contrast, `${e.tagName} ${e.className} "${e.textContent.slice(0, 30)}"`];
+  }
+  return worst;
+}"""
+
+
+def test_pieces_can_be_read_in_a_dark_theme(open_piece, tales, story, recording):
+    weights = [torch.rand(2, 4, 4, generator=torch.Generator().manual_seed(3)).tril().softmax(-1)]
+    for piece in (
+        tokenizer_piece(tales),
+        attention_piece(weights, ["a", "b", "c", "d"]),
+        allocator_piece(operations=[("add", 8, 3), ("add", 8, 2), ("fork", "A"), ("free", "B")]),
+        decoding_piece(story[2]),
+        replay_piece(recording),
+        splits_piece(),
+    ):
+        page = open_piece(piece)
+        page.evaluate("document.body.classList.add('jp-RenderedHTMLCommon')")
+        page.add_style_tag(content=DARK)
+        if piece.module == "tokens":
+            page.locator(".chip").first.click()
+        contrast, where = page.evaluate(CONTRAST)
+        assert contrast > 3, f"{piece.module}: {where} has a contrast of {contrast:.1f}"
+        cells = page.locator("table td:first-child")
+        aligned = {cell.evaluate("c => getComputedStyle(c).textAlign") for cell in cells.all()}
+        assert aligned <= {"left", "start"}, (
+            f"{piece.module}: the page's own rules for tables reach into the piece"
+        )
