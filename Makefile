@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: course test setup figures clean
+.PHONY: course test setup notebooks companions figures clean
 .DEFAULT_GOAL := course
 
 # Run every script of the course in its quick form; ends with many users streaming and the ledger of claims.
@@ -17,6 +17,14 @@ test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+# Write the exercise notebooks and their solutions from the sources in exercises/.
+notebooks: setup
+	$(BIN)/python -m exercises.build_notebooks
+
+# Run the notebooks beside the phases and keep their outputs. They belong to the machine that runs them.
+companions: setup
+	$(BIN)/python -m exercises.build_notebooks --execute
 
 # Draw again the figures that the READMEs show. They belong to the machine that draws them.
 figures: setup
