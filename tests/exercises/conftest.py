@@ -34,7 +34,7 @@ ADD = Exercise(
     ("add",),
     grade_add,
     ("What does + do?", "a + b", "take a\n  put b to it"),
-    seconds=3.0,
+    seconds=30.0,
 )
 
 
