@@ -82,7 +82,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "wrong dtype",
-        "Decode takes the time that its bytes take. float32 has twice those of bfloat16, and no fast matrix units.",
+        "Decode takes the time that its bytes take. float32 has twice those of bfloat16, and no fast matrix units unless TF32 is allowed.",
         "--dtype bfloat16 (float16 on cards older than compute capability 8.0)",
         more_bytes_a_number,
     ),

@@ -103,7 +103,9 @@ def one_head_kernel(
     largest, total = tl.full([], -float("inf"), tl.float32), tl.full([], 0.0, tl.float32)
     acc = tl.zeros([DIMS], tl.float32)
     for page in range(tl.cdiv(context_len, BLOCK_SIZE)):
-        block = tl.load(tables_ptr + sequence * table_stride + page).to(tl.int64)  # 32 bits end at 2 GB
+        block = tl.load(tables_ptr + sequence * table_stride + page).to(
+            tl.int64
+        )  # 32 bits end at 2^31 numbers
         valid = (tokens < BLOCK_SIZE) & (page * BLOCK_SIZE + tokens < context_len)
         offsets = block * block_stride + tokens * token_stride + head // GROUP * head_stride
         k = load_rows(k_ptr, offsets, valid, D, DIMS, True)
