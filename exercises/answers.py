@@ -129,7 +129,7 @@ def _is_stub_code(code: CodeType, doc: str | None) -> bool:
 def stub_says(name: str, answer: Any) -> str:
     if answer is None or answer is Ellipsis or isinstance(answer, (Mapping, list, tuple)):
         return f"`{name}` has no value yet: put your answer in place of `...`."
-    return f"`{name}` is still empty: write your lines in place of `raise NotImplementedError(...)`."
+    return f"`{name}` is still empty: your lines go where `raise NotImplementedError(...)`, `pass` or `...` stands."
 
 
 # ------------------------------------------------------------------ what went wrong inside
@@ -154,7 +154,8 @@ def name_the_trouble(
     message = " ".join(str(error).split())[:300]
     if isinstance(error, SystemExit):
         where = f" in {_place(found)}" if found else ""
-        return NotYet("ends-python", f"sys.exit was called{where}. An answer returns its result.", tried)
+        says = f"sys.exit, exit or quit was called{where}. An answer returns its result."
+        return NotYet("ends-python", says, tried)
     if found is None and answer is not None:
         if isinstance(error, TypeError) and not _takes(answer, args, kwargs or {}):
             says = (

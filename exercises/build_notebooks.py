@@ -41,10 +41,18 @@ def read_source(path: Path, name: str) -> nbformat.NotebookNode:
     nb.metadata = nbformat.from_dict(METADATA)
     nb.nbformat, nb.nbformat_minor = 4, 5
     for number, cell in enumerate(nb.cells):
-        tags = cell.metadata.get("tags")
-        cell.metadata = nbformat.from_dict({"tags": list(tags)} if tags else {})
+        cell.metadata = _metadata(cell)
         cell.id = f"{name[:58]}-{number:02d}".replace("_", "-")
     return nb
+
+
+def _metadata(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """The tags of a cell. What comes `after-guess` is folded in JupyterLab until the learner runs the cell."""
+    tags = list(cell.metadata.get("tags", ()))
+    kept: dict[str, Any] = {"tags": tags} if tags else {}
+    if "after-guess" in tags and cell.cell_type == "code":
+        kept["jupyter"] = {"outputs_hidden": True}
+    return nbformat.from_dict(kept)
 
 
 def build_student(path: Path) -> nbformat.NotebookNode:
@@ -199,7 +207,7 @@ def execute(source: Path, seconds: int = 120) -> nbformat.NotebookNode:
         METADATA | ({"widgets": nb.metadata.widgets} if nb.metadata.get("widgets") else {})
     )
     for cell in nb.cells:
-        cell.metadata = nbformat.from_dict({k: v for k, v in cell.metadata.items() if k == "tags"})
+        cell.metadata = _metadata(cell)
     return nb
 
 

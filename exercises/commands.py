@@ -30,8 +30,11 @@ NOTEBOOKS = ROOT / "notebooks"
 def show_progress(console: Console) -> int:
     """What is solved, tried, and predicted, and what comes next."""
     notes = progress.load()
-    table = Table(title="Exercises", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    table.add_column("notebook", no_wrap=True)
+    table = Table(
+        title="Exercises", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    narrow = console.width < WIDTH
+    table.add_column("name" if narrow else "notebook", no_wrap=True)
     table.add_column("exercise")
     table.add_column("state", no_wrap=True)
     table.add_column("hints", justify="right", no_wrap=True)
@@ -43,7 +46,10 @@ def show_progress(console: Console) -> int:
         if source.parent != before:
             table.add_section()
         hints = f"{entry['hints']} of 4" if entry["hints"] else ""
-        table.add_row(name_of(source), escape(title_of(source)), state_of(entry), hints)
+        name = name_of(source)
+        if narrow:  # the beginning is enough for `lab check`
+            name = name.partition("_")[0]
+        table.add_row(name, escape(title_of(source)), state_of(entry), hints)
         before = source.parent
     console.print(table)
     solved = sum(entry["solved"] for entry in entries.values())
@@ -111,6 +117,8 @@ def check_notebook(console: Console, word: str) -> int:
         raise LabError(f"{_short(path)} could not be run: {last.strip()}")
     bad = [cell for cell in cells if cell["outcome"] == "failed"]
     own = [cell for cell in bad if not waits(cell)]
+    wrong = [cell for cell in bad if cell["error"] == "NotYet" and cell["boxes"]]
+    waiting = len(bad) - len(own) - len(wrong)
     for cell in cells:
         for text in cell["boxes"]:
             console.print(escape(text), highlight=False, soft_wrap=True)
@@ -124,12 +132,32 @@ def check_notebook(console: Console, word: str) -> int:
         console.print(f"[dim]{rest} failed too: often because of this one.[/]")
     counts = [
         f"{sum(c['outcome'] == 'passed' for c in cells)} of {len(cells)} code cells ran well",
-        *([f"{len(bad) - len(own)} wait for your answer"] if len(bad) > len(own) else []),
+        *([f"{_many(len(wrong), 'answer is', 'answers are')} not right yet"] if wrong else []),
+        *(
+            [f"{_many(waiting, 'cell waits', 'cells wait')} for {'it' if wrong else 'your answer'}"]
+            if waiting
+            else []
+        ),
         *([f"{len(own)} failed"] if own else []),
-        *(f"{n} skipped ({why})" for why, n in _skipped(cells).items()),
+        *(f"{n} skipped" + (f" ({why})" if why else "") for why, n in _skipped(cells).items()),
     ]
-    console.print(("[yellow]" if bad else "[green]") + escape(" · ".join(counts)) + "[/]", highlight=False)
-    return 1 if bad else 0
+    unasked = path.stem in all_names() and not any(map(has_check, cells))
+    fine = not bad and not unasked
+    console.print(("[green]" if fine else "[yellow]") + escape(" · ".join(counts)) + "[/]", highlight=False)
+    if unasked:
+        console.print(
+            f"[yellow]this notebook has no check(...) cell: `lab reset {path.stem}` brings it back[/]",
+            highlight=False,
+        )
+    return 0 if fine else 1
+
+
+def has_check(cell: dict[str, Any]) -> bool:
+    return re.search(r"^[^#\n]*\bcheck\s*\(", cell["source"], re.MULTILINE) is not None
+
+
+def _many(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"
 
 
 def must_be_a_notebook(path: Path) -> None:

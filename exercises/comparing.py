@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from exercises.verdict import NOTHING, NotYet
@@ -17,26 +17,38 @@ from exercises.verdict import NOTHING, NotYet
 LONGEST = 700  # characters of one value shown
 
 
-def as_text(value: Any) -> str:
+def as_text(value: Any, exact: bool = False) -> str:
     """A text as it is, anything else as `show` shows it; "" for nothing."""
     if value is NOTHING:
         return ""
-    text = value if isinstance(value, str) else show(value)
+    text = value if isinstance(value, str) else show(value, exact=exact)
     return text if len(text) <= 2 * LONGEST else text[: 2 * LONGEST] + " ..."
 
 
-def show(value: Any, longest: int = LONGEST) -> str:
-    """A value, short enough to read. Never raises, whatever the object's own repr does."""
+def show_both(got: Any, expected: Any, by: Callable[..., str] | None = None) -> tuple[str, str]:
+    """Both as `show` (or `by`) shows them; without rounding if they would look the same then."""
+    by = by or show
+    texts = by(got), by(expected)
+    return texts if texts[0] != texts[1] else (by(got, exact=True), by(expected, exact=True))
+
+
+def show(value: Any, longest: int = LONGEST, exact: bool = False) -> str:
+    """A value, short enough to read: floats have five digits, unless they are to be `exact`.
+
+    Never raises, whatever the object's own repr does.
+    """
     try:
         if _is_array(value):
-            return _show_array(value)
+            return _show_array(value, 9 if exact else 4)
         if isinstance(value, (list, tuple)) and len(value) > 40:
-            head = ", ".join(show(v, 80) for v in value[:12])
+            head = ", ".join(show(v, 80, exact) for v in value[:12])
             return f"[{head}, ...] ({len(value):,} items)"
         if isinstance(value, Mapping) and len(value) > 40:
-            head = ", ".join(f"{show(k, 60)}: {show(v, 60)}" for k, v in list(value.items())[:12])
+            head = ", ".join(f"{show(k, 60)}: {show(v, 60, exact)}" for k, v in list(value.items())[:12])
             return f"{{{head}, ...}} ({len(value):,} items)"
         text = repr(value)
+        if not exact and len(text) < 100 * longest:
+            text = _rounded(value)
     except Exception as error:  # the object of a learner may do anything
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) <= longest else f"{text[: longest - 20]} ... ({len(text):,} characters)"
@@ -94,7 +106,7 @@ def expect_equal(
     if kind == "wrong-result":
         kind = diagnosis
         sentence = f"{says} {sentence}".strip() if says else sentence
-    raise NotYet(kind, _capital(sentence), tried, show(got), show(expected))
+    raise NotYet(kind, as_sentence(sentence), tried, *show_both(got, expected))
 
 
 def diagnose(
@@ -114,9 +126,9 @@ def diagnose(
         return
     for diagnosis, (wrong, says) in known.items():
         if difference(got, wrong, tolerance) is None:
-            raise NotYet(
-                diagnosis, says, tried, show(got), NOTHING if expected is NOTHING else show(expected)
-            )
+            if expected is NOTHING:
+                raise NotYet(diagnosis, says, tried, show(got))
+            raise NotYet(diagnosis, says, tried, *show_both(got, expected))
 
 
 # ------------------------------------------------------------------ by kind
@@ -129,11 +141,23 @@ def _is_array(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
-def _show_array(value: Any) -> str:
+def _rounded(value: Any, depth: int = 0) -> str:
+    """The repr of a value with floats of five digits, also in lists, tuples and dicts."""
+    if isinstance(value, float) and math.isfinite(value) and value:
+        return repr(round(float(value), max(2, 4 - math.floor(math.log10(abs(value))))))
+    if depth < 8 and type(value) in (list, tuple):
+        items = ", ".join(_rounded(v, depth + 1) for v in value)
+        return f"[{items}]" if type(value) is list else f"({items}{',' * (len(value) == 1)})"
+    if depth < 8 and type(value) is dict:
+        return "{" + ", ".join(f"{k!r}: {_rounded(v, depth + 1)}" for k, v in value.items()) + "}"
+    return repr(value)
+
+
+def _show_array(value: Any, digits: int) -> str:
     kind = "tensor" if type(value).__module__.startswith("torch") else "array"
     size = math.prod(value.shape)
     if size > 200:
-        flat = ", ".join(f"{v:.4g}" for v in value.reshape(-1)[:6].tolist())
+        flat = ", ".join(f"{v:.{digits}g}" for v in value.reshape(-1)[:6].tolist())
         return f"{kind} of shape {tuple(value.shape)}, {value.dtype}; its first values: {flat}, ..."
     if kind == "tensor":
         import torch
@@ -142,7 +166,7 @@ def _show_array(value: Any) -> str:
         value = value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
     import numpy
 
-    return numpy.array2string(value, precision=4, suppress_small=True, separator=", ", max_line_width=88)
+    return numpy.array2string(value, precision=digits, suppress_small=True, separator=", ", max_line_width=88)
 
 
 def _plain(value: Any) -> Any:
@@ -279,6 +303,6 @@ def _set_difference(got: Any, expected: Set[Any], here: str) -> tuple[str, str] 
     return None
 
 
-def _capital(sentence: str) -> str:
+def as_sentence(sentence: str) -> str:
     """A sentence as it should stand: a capital first, and a full stop."""
     return sentence[:1].upper() + sentence[1:] + ("" if sentence[-1:] in ".?!" else ".")

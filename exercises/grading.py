@@ -22,9 +22,9 @@ from typing import Any
 
 from exercises import boxes, progress
 from exercises.answers import guard
-from exercises.comparing import diagnose, difference, expect_equal, same, show
+from exercises.comparing import as_sentence, diagnose, difference, expect_equal, same, show, show_both
 from exercises.sandbox import judge_safely
-from exercises.verdict import NOTHING, Exercise, NotAttempted, NotYet, Stopped, Verdict
+from exercises.verdict import NOTHING, Exercise, NotAttempted, NotYet, Stopped, Verdict, WrongCall
 
 __all__ = [
     "NOTHING",
@@ -32,6 +32,7 @@ __all__ = [
     "NotAttempted",
     "NotYet",
     "Verdict",
+    "WrongCall",
     "check",
     "diagnose",
     "difference",
@@ -39,59 +40,117 @@ __all__ = [
     "guard",
     "hint",
     "same",
+    "same_or_stop",
     "show",
 ]
 
 
-def check(name: str, *answers: Any) -> None:
+def check(name: str = NOTHING, *answers: Any) -> None:
     """Judge the answers to an exercise, show what came out in one box, and note the progress.
 
     Raises:
         NotAttempted: an answer is still the stub.
         NotYet: it is not right yet.
-        ValueError: there is no such exercise, or the number of answers is not what it asks for.
+        WrongCall: there is no such exercise, or the answers are not those that it asks for.
     """
-    from exercises.registry import find
-
-    exercise = find(name)
-    if len(answers) != len(exercise.asks):
-        raise ValueError(
-            f"this exercise takes {len(exercise.asks)}: check({name!r}, {', '.join(exercise.asks)})"
-        )
+    _quiet_traceback()
+    exercise = _find(name, answers)
+    _must_be_asked_for(exercise, answers)
     try:
         verdict = judge_safely(exercise, answers)
     except KeyboardInterrupt:
         raise Stopped from None
-    tries = progress.note_check(name, verdict)
+    tries = progress.note_check(exercise.name, verdict)
     boxes.display(boxes.verdict_box(exercise, verdict, tries))
     if verdict.state != "correct":
-        _quiet_traceback()
         raise verdict.to_error()
 
 
-def hint(name: str, rung: int | None = None) -> None:
-    """Show the next hint of an exercise, or a given one (1 to 4). The fourth is the solution."""
-    from exercises.registry import find
+def hint(name: str = NOTHING, rung: int | None = None) -> None:
+    """Show a hint of an exercise: the one that is asked for by its number (1 to 4; the fourth is the solution).
+
+    Without a number: the next one, if a check has failed since the last one was shown; else that one again. So a
+    cell with a hint may stay in the notebook.
+
+    Raises:
+        WrongCall: there is no such exercise, or no such hint.
+    """
     from exercises.sources import solution_of
 
-    exercise = find(name)
+    _quiet_traceback()
+    exercise = _find(name, (), "hint")
     rungs = len(exercise.hints) + 1
+    before = progress.rung(exercise.name)
+    again = False
     if rung is None:
-        rung = min(progress.rung(name) + 1, rungs)
-    elif rung not in range(1, rungs + 1):
-        raise ValueError(f"there are {rungs} hints, 1 to {rungs}, and {rung} was asked for")
-    progress.note_hint(name, rung)
-    text = solution_of(name) if rung == rungs else exercise.hints[rung - 1]
-    boxes.display(boxes.hint_box(exercise, rung, text))
+        rung = progress.next_rung(exercise.name, rungs)
+        again = rung == before
+    elif type(rung) is not int or not 1 <= rung <= rungs:
+        raise WrongCall(f"there are {rungs} hints, 1 to {rungs}, and {show(rung, 40)} was asked for")
+    if not again:
+        progress.note_hint(exercise.name, rung)
+    text = solution_of(exercise.name) if rung == rungs else exercise.hints[rung - 1]
+    boxes.display(boxes.hint_box(exercise, rung, text, again))
+
+
+def same_or_stop(mine: Any, course: Any, says: str = "", *, tolerance: float = 1e-5) -> None:
+    """For the cells "Into the engine": go on if both are the same, else show in a box where they part, and stop.
+
+    Args:
+        says: what it means that they differ, such as "with your mask the model writes something else".
+
+    Raises:
+        NotYet: they differ. Jupyter shows no traceback.
+    """
+    _quiet_traceback()
+    found = difference(mine, course, tolerance)
+    if found is None:
+        return
+    if course is True:  # a condition: what it was about stands in `says`
+        verdict = Verdict("not yet", "differs-in-engine", as_sentence(says))
+    else:
+        says = f"{as_sentence(says)} {as_sentence(found[1])}".strip()
+        verdict = Verdict("not yet", "differs-in-engine", says, "", *show_both(mine, course))
+    boxes.display(boxes.engine_box(verdict))
+    raise verdict.to_error()
+
+
+def _find(name: Any, answers: tuple[Any, ...], called: str = "check") -> Exercise:
+    from exercises.registry import find
+
+    if isinstance(name, str) and name:
+        return find(name)
+    given = [] if name is NOTHING or isinstance(name, str) else [name]
+    words = [str(getattr(a, "__name__", "...")) for a in (*given, *answers)] if called == "check" else []
+    call = ", ".join(['"NAME"', *words])
+    raise WrongCall(
+        f"the name of the exercise comes first, in quotes: {called}({call}). It is called as its notebook is, without .ipynb"
+    )
+
+
+def _must_be_asked_for(exercise: Exercise, answers: tuple[Any, ...]) -> None:
+    asks = exercise.asks
+    if len(answers) != len(asks):
+        raise WrongCall(
+            f"this exercise takes {len(asks)} answer{'s' * (len(asks) > 1)}, and {len(answers)} came: "
+            f'check("{exercise.name}", {", ".join(asks)})'
+        )
+    names = [getattr(answer, "__name__", "") for answer in answers]
+    if sorted(map(str, names)) == sorted(asks):
+        for asked, got in zip(asks, names):
+            if asked != got:
+                raise WrongCall(f"in the place of `{asked}` stands `{got}`: have they changed places?")
 
 
 def _quiet_traceback() -> None:
-    """In a plain script the box has said it all: leave out the traceback of NotYet."""
+    """In a plain script the box has said it all, and a wrong call is told in one line: leave out the traceback."""
     if sys.excepthook is not sys.__excepthook__:
         return
 
     def hook(kind: type[BaseException], error: BaseException, tb: Any) -> None:
-        if not isinstance(error, NotYet):
+        if isinstance(error, WrongCall):
+            print(f"error: {error}", file=sys.stderr)
+        elif not isinstance(error, NotYet):
             sys.__excepthook__(kind, error, tb)
 
     sys.excepthook = hook

@@ -12,8 +12,9 @@ from typing import Any
 from exercises.verdict import Verdict
 from labkit.paths import ROOT, outputs
 
-FRESH: dict[str, Any] = {"solved": False, "tries": 0, "hints": 0, "rung": 0, "last": ""}
-"""Of one exercise: solved once; checks of an answer; most hints seen; the hint shown last; the last diagnosis."""
+FRESH: dict[str, Any] = {"solved": False, "tries": 0, "hints": 0, "rung": 0, "stuck": False, "last": ""}
+"""Of one exercise: solved once; checks of an answer until then; most hints seen; the hint shown last; whether a check
+has failed since that hint; the last diagnosis."""
 
 _unwritten: dict[str, dict[str, Any]] = {}  # notes that could not be written: they last as long as the kernel
 
@@ -47,20 +48,41 @@ def rung(name: str) -> int:
     return of(name)["rung"]
 
 
-def note_check(name: str, verdict: Verdict) -> int:
-    """Count a check. Returns how many answers have been tried, this one included. The stub does not count."""
-    entry = of(name)
-    if verdict.state != "not attempted" and not is_demonstration():
-        entry["tries"] += 1
+def note_check(name: str, verdict: Verdict) -> int | None:
+    """Count a check. The stub does not count, and nothing does once it is solved.
+
+    Returns:
+        How many answers it took, if this one solves it; 0 if it was solved before; None if nothing is solved.
+    """
+    if is_demonstration():
+        return None
+    before, entry = of(name), of(name)
+    entry["stuck"] = verdict.state != "correct"
+    if verdict.state != "not attempted":
+        entry["tries"] += not entry["solved"]
         entry["solved"] = entry["solved"] or verdict.state == "correct"
         entry["last"] = verdict.diagnosis
+    elif is_lab_check():
+        return None
+    if entry != before:
         _keep(name, entry)
-    return entry["tries"]
+    if verdict.state != "correct":
+        return None
+    return 0 if before["solved"] else entry["tries"]
+
+
+def next_rung(name: str, rungs: int) -> int:
+    """The hint to be shown: the next one if a check has failed since the last hint, else that one again."""
+    entry = of(name)
+    climbs = not entry["rung"] or (entry["stuck"] and not is_lab_check())
+    return min(entry["rung"] + climbs, rungs)
 
 
 def note_hint(name: str, number: int) -> None:
+    if is_lab_check():  # it runs every cell, and nobody asked
+        return
     entry = of(name)
-    entry["rung"] = number
+    entry["rung"], entry["stuck"] = number, False
     entry["hints"] = max(entry["hints"], number)
     _keep(name, entry)
 
@@ -71,6 +93,11 @@ def restart_hints(name: str) -> None:
     if entry["rung"]:
         entry["rung"] = 0
         _keep(name, entry)
+
+
+def is_lab_check() -> bool:
+    """Whether `lab check`, or a test of the course, runs the notebook: nbval_runs sets this for its kernels."""
+    return "INFERENCE_LAB_NBVAL_REPORT" in os.environ
 
 
 def is_demonstration() -> bool:

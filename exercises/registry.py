@@ -12,7 +12,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from exercises.verdict import Exercise
+from exercises.verdict import Exercise, WrongCall
 
 HERE = Path(__file__).resolve().parent
 EXERCISES: dict[str, Exercise]
@@ -42,24 +42,28 @@ def phases() -> list[int]:
 
 
 def find(name: str) -> Exercise:
-    """An exercise by its name.
+    """An exercise by its name (p1e1_pairs), or by the beginning of its name (p1e1).
 
     Raises:
-        ValueError: there is none of that name.
+        WrongCall: there is none of that name, or there are several.
     """
     number = re.match(r"p(\d+)", name)
-    exercise = exercises_of(int(number[1])).get(name) if number else None
-    if exercise is None:
-        from exercises.sources import all_names
+    exercises = exercises_of(int(number[1])) if number else {}
+    found = [name] if name in exercises else [n for n in exercises if n.startswith(name)]
+    if len(found) == 1:
+        return exercises[found[0]]
+    if found:
+        raise WrongCall(f"{name!r} is the beginning of {len(found)} exercises: {', '.join(found)}")
+    from exercises.sources import all_names
 
-        names = all_names()
-        if name in names:
-            raise ValueError(
-                f"exercise {name!r} has a notebook and no grader in exercises/phase{number[1]}/graders.py"
-            )
-        near = difflib.get_close_matches(name, names, 1, 0.4)
-        raise ValueError(f"no exercise is called {name!r}" + (f": did you mean {near[0]}?" if near else ""))
-    return exercise
+    names = all_names()
+    if name in names:
+        raise WrongCall(f"exercise {name!r} has no grader in exercises/phase{name[1]}/graders.py")
+    near = difflib.get_close_matches(name, names, 1, 0.6)
+    raise WrongCall(
+        f"no exercise is called {name!r}"
+        + (f": did you mean {near[0]}?" if near else ". It is called as its notebook is, without .ipynb.")
+    )
 
 
 def __getattr__(name: str) -> dict[str, Exercise]:

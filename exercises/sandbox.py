@@ -125,6 +125,7 @@ def _be_a_child(print_to: int) -> None:
         shell = sys.modules["IPython"].get_ipython()
         if shell is not None:  # the kernel's sockets belong to the parent
             shell.display_pub.publish = _print_instead
+            shell.ask_exit = sys.exit  # what quit() calls: it asks the kernel to end, and returns
     if "torch" in sys.modules:
         # The threads of OpenMP's pool did not come along; with one thread nobody waits for them.
         sys.modules["torch"].set_num_threads(1)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from labkit.errors import LabError
+
 State = Literal["correct", "not yet", "not attempted"]
 NOTHING: Any = type("Nothing", (), {"__repr__": lambda self: "(nothing)", "__bool__": lambda self: False})()
 """Stands for "no value given", since None is a value that an answer may return."""
@@ -80,6 +82,10 @@ class NotAttempted(NotYet):
         super().__init__(diagnosis, says, tried, got, expected)
 
 
+class WrongCall(LabError, ValueError):
+    """`check` or `hint` was not called as it is meant. Jupyter shows its one line, and no traceback."""
+
+
 class Stopped(KeyboardInterrupt):
     """The learner interrupted a check."""
 
@@ -100,15 +106,11 @@ class Verdict:
 
     @classmethod
     def of(cls, error: NotYet) -> Verdict:
-        from exercises.comparing import as_text
+        from exercises.comparing import as_text, show_both
 
+        got, expected = show_both(error.got, error.expected, as_text)
         return cls(
-            error.state,
-            str(error.diagnosis),
-            str(error.says)[:2000],
-            as_text(error.tried),
-            as_text(error.got),
-            as_text(error.expected),
+            error.state, str(error.diagnosis), str(error.says)[:2000], as_text(error.tried), got, expected
         )
 
     def to_error(self) -> NotYet:

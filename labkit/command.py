@@ -156,7 +156,7 @@ def exercises(command: str, *words: str) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lab", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("list", help="all scripts, and what each shows")
     run = commands.add_parser(
         "run",
@@ -194,7 +194,11 @@ def split_run(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def main(argv: Sequence[str] | None = None) -> int:
     speak_utf8()
     words, passed_on = split_run(sys.argv[1:] if argv is None else argv)
-    args = build_parser().parse_args(words)
+    parser = build_parser()
+    args = parser.parse_args(words)
+    if args.command is None:
+        parser.print_help()
+        return 0
     console = Console(width=min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH)
     try:
         if args.command == "list":

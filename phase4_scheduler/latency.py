@@ -2,11 +2,12 @@
 
 - TTFT, time to first token: how long the screen stays empty.
 - ITL, inter-token latency: the gap between two tokens. A reader notices gaps longer than reading takes.
+- TPOT, time per output token: the mean gap of one answer.
 - End-to-end time: from the question to the last token of the answer.
 
 A mean hides the unlucky. p95 is the value that 95 of 100 stay below; one user in twenty fares worse.
 Goodput counts only requests that were served well enough: within the SLO (service level objective), a limit
-on TTFT and ITL. A server can be busy and have no goodput at all.
+on TTFT and TPOT. A server can be busy and have no goodput at all.
 
 Source: Zhong et al., "DistServe" (2024), section 2; vllm/benchmarks/serve.py for goodput by request.
 """
@@ -52,12 +53,12 @@ class RequestRecord:
         """Gaps between tokens; none if the answer has one token."""
         return np.diff(self.token_times)
 
-    def meets(self, ttft_slo: float, itl_slo: float) -> bool:
-        """Whether it was served well enough: its TTFT and its mean ITL are within the limits."""
+    def meets(self, ttft_slo: float, tpot_slo: float) -> bool:
+        """Whether it was served well enough: its TTFT and its TPOT are within the limits."""
         if self.ttft > ttft_slo:
             return False
         gaps = len(self.token_times) - 1
-        return gaps == 0 or (self.token_times[-1] - self.token_times[0]) / gaps <= itl_slo
+        return gaps == 0 or (self.token_times[-1] - self.token_times[0]) / gaps <= tpot_slo
 
 
 def percentiles(values: Sequence[float] | np.ndarray, ranks: Iterable[float]) -> list[float]:
@@ -146,17 +147,17 @@ class Latency:
 
 
 def summarise(
-    records: Sequence[RequestRecord], ttft_slo: float = math.inf, itl_slo: float = math.inf
+    records: Sequence[RequestRecord], ttft_slo: float = math.inf, tpot_slo: float = math.inf
 ) -> Latency:
     """Sum up finished requests.
 
     Args:
-        ttft_slo, itl_slo: seconds. A request's ITL counts by its mean.
+        ttft_slo, tpot_slo: seconds.
 
     Raises:
         ValueError: no requests, one without a token, or a limit that is not above 0.
     """
-    for name, slo in (("TTFT", ttft_slo), ("ITL", itl_slo)):
+    for name, slo in (("TTFT", ttft_slo), ("TPOT", tpot_slo)):
         if not slo > 0:
             raise ValueError(f"the SLO for {name} is {slo}: a number above 0 is needed")
     if not records or not all(r.token_times for r in records):
@@ -170,7 +171,7 @@ def summarise(
         ttft=Spread.of([r.ttft for r in records]),
         itl=Spread.of(np.concatenate([r.itls for r in records])),
         e2e=Spread.of([r.e2e for r in records]),
-        good=sum(r.meets(ttft_slo, itl_slo) for r in records),
+        good=sum(r.meets(ttft_slo, tpot_slo) for r in records),
     )
 
 

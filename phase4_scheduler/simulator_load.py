@@ -58,7 +58,7 @@ def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, mo
         )
     if run.refused:
         lab.say(f"{run.refused:,} of {len(traffic):,} requests were refused. The first: {run.refusal}.")
-    felt = summarise(run.records, a.ttft_slo, a.itl_slo)
+    felt = summarise(run.records, a.ttft_slo, a.tpot_slo)
     lab.predict(
         claim="littles-law",
         question="requests in the system on average: arrival rate x mean stay, and counted by the scheduler",
@@ -118,7 +118,7 @@ def real_run(lab: Lab, engines: Engines, fitted: FittedCost, trace: list[Traffic
     usage: list[float] = []
     engine.record(lambda event: usage.append(event["usage"]))
     records = list(lab.progress(serve(engine, traffic, prompts), "serving", total=len(traffic)))
-    felt = summarise(records, a.ttft_slo, a.itl_slo)
+    felt = summarise(records, a.ttft_slo, a.tpot_slo)
     show_latencies(
         lab, felt, records, f"{felt.requests} requests on the real engine ({a.trace or a.pattern})"
     )
@@ -145,11 +145,11 @@ def show_latencies(lab: Lab, felt: Latency, records: Sequence[RequestRecord], ti
     kinds = sorted({r.kind for r in records})
     by_kind: list[list[Any]] = []
     for kind in [*kinds, "all"] if len(kinds) > 1 else ["all"]:
-        part = summarise([r for r in records if kind in ("all", r.kind)], a.ttft_slo, a.itl_slo)
+        part = summarise([r for r in records if kind in ("all", r.kind)], a.ttft_slo, a.tpot_slo)
         good = part.good / felt.seconds
         by_kind.append([kind, part.requests, part.ttft.p95, part.itl.p95, f"{part.good_share:.1%}", good])
     lab.table(
-        f"Goodput: TTFT up to {a.ttft_slo:g} s, ITL up to {a.itl_slo:g} s on average of a request",
+        f"Goodput: TTFT up to {a.ttft_slo:g} s, TPOT (mean gap of an answer) up to {a.tpot_slo:g} s",
         ["who", "requests", "TTFT p95, s", "ITL p95, s", "good", "good requests/s"],
         by_kind,
     )

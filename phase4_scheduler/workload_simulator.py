@@ -59,7 +59,7 @@ def check_options(a: argparse.Namespace) -> None:
         value = getattr(a, name)
         if value is not None and value < least:
             raise LabError(f"--{name.replace('_', '-')} is {value}: it must be {least} or more")
-    for name in ("rate", "burstiness", "ttft_slo", "itl_slo"):
+    for name in ("rate", "burstiness", "ttft_slo", "tpot_slo"):
         value = getattr(a, name)
         if value is not None and not (value > 0 and (name == "rate" or math.isfinite(value))):
             raise LabError(f"--{name.replace('_', '-')} is {value}: a number above 0 is needed")
@@ -96,11 +96,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--save-cost", metavar="FILE", help="keep the clock fitted on this machine as JSON")
     add("--ttft-slo", type=float, default=1.0, metavar="S", help="limit for the first token, seconds (1)")
     add(
-        "--itl-slo",
+        "--tpot-slo",
         type=float,
         default=0.1,
         metavar="S",
-        help="limit for a request's mean ITL, seconds (0.1)",
+        help="limit for the mean gap of an answer, seconds (0.1)",
     )
     add("--max-num-seqs", type=int, default=256, metavar="N", help="most requests that run at a time (256)")
     add(

@@ -48,17 +48,21 @@ def encode(word: bytes, ranks: dict[bytes, int]) -> list[int]:
 # %% tags=["check"]
 check("p1e2_encode", encode)
 # %% [markdown]
-# Stuck? `hint("p1e2_encode")`.
+# Stuck? Run `hint("p1e2_encode")`, and again after your next try.
 #
 # ## Into the engine
 #
 # Now the engine's own tokenizer encodes with your function: it cuts the text into words as GPT-2 does, and each word goes
-# through your `encode`. Ids and story must be the same as before. Look at the speed, too. The course keeps the possible joins
-# in a heap, from which the lowest rank is taken at once. For words of a few letters that gains nothing. For one "word" of
-# 100,000 letters, which a user may well send, looking at all pairs after every join would take minutes.
+# through your `encode`. Ids and story must be the same as before.
+#
+# Look at the speed, too. The course keeps the possible joins in a heap, from which the lowest rank is taken at once. For words
+# of a few letters that gains nothing. So there is one "word" of 3,000 letters as well. Whoever looks at all pairs after every
+# join has work that grows with the *square* of the length: at 100,000 letters, which a user may well send, it takes minutes.
 # %% tags=["engine"]
+import random
 from unittest.mock import patch
 
+from exercises.grading import same_or_stop
 from exercises.phase1.side_by_side import passed, speed, timed
 from phase1_tokens_embeddings.tokenizer import BPETokenizer
 from phase2_attention_kvcache.sampling import SamplingParams
@@ -75,19 +79,28 @@ def story():
     return engine.generate([prompt], SamplingParams(temperature=0, max_tokens=24))[0]
 
 
-def encode_a_lot():
-    engine.tokenizer._word_cache.clear()
-    return engine.tokenizer.encode(" ".join(f"unbelievable{n} little{n} woodcutters{n}" for n in range(300)))
+def encode_anew(text):
+    """The ids, and the seconds that it takes."""
+
+    def once():
+        engine.tokenizer._word_cache.clear()
+        return engine.tokenizer.encode(text)
+
+    return timed(once)
 
 
-course, (many, course_seconds) = story(), timed(encode_a_lot)
+texts = {
+    "900 short words": " ".join(f"unbelievable{n} little{n} woodcutters{n}" for n in range(300)),
+    "One word of 3,000 letters": "".join(random.Random(1).choices("etaoinshrdlu", k=3000)),
+}
+course, courses = story(), {name: encode_anew(text) for name, text in texts.items()}
 with patch.object(BPETokenizer, "_encode_word", lambda self, word: encode(word, self.id_of_bytes)):
-    mine, (my_many, my_seconds) = story(), timed(encode_a_lot)
+    mine, yours = story(), {name: encode_anew(text) for name, text in texts.items()}
 
-assert mine.prompt_token_ids == course.prompt_token_ids and my_many == many, (
-    "the course's tokenizer gives other ids"
-)
-assert mine.token_ids == course.token_ids
+same_or_stop(mine.prompt_token_ids, course.prompt_token_ids, says="the course's tokenizer gives other ids")
+same_or_stop(mine.token_ids, course.token_ids, says="with your ids the model writes something else")
 print(f"{len(mine.prompt_token_ids)} tokens, the same as the course's. The story goes on:")
 print(prompt + mine.text)
-print(speed(my_seconds, course_seconds))
+for name, (ids, my_seconds) in yours.items():
+    same_or_stop(ids, courses[name][0], says=f"for {name.lower()} the course's tokenizer gives other ids")
+    print(f"{name}. {speed(my_seconds, courses[name][1])}")

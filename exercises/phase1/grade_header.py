@@ -58,7 +58,7 @@ READING = {
     ),
     "header-offsets-from-the-data": (
         _read_with(lambda n: 0),
-        "These are the offsets as the header gives them. They count from the end of the header, not of the file's start.",
+        "These are the offsets as the header gives them. They count from the end of the header, not from the start of the file.",
     ),
     "header-length-only-skipped": (
         _read_with(lambda n: 8),

@@ -89,7 +89,60 @@ def _merge_as_text(tokens: list[int], pair: tuple[int, int], new_id: int) -> lis
     return [int(number) for number in text.split()]
 
 
+def _merge_over_pairs(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+    return [new_id if p == pair else p[0] for p in pairwise(tokens)]
+
+
+def _slice_while_zipping(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+    for i, p in enumerate(zip(tokens, tokens[1:])):  # tokens[1:] is a copy and stays as it was
+        if p == pair:
+            tokens[i : i + 2] = [new_id]
+    return tokens
+
+
+def _slice_while_pairwise(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+    for i, p in enumerate(pairwise(tokens)):
+        if p == pair:
+            tokens[i : i + 2] = [new_id]
+    return tokens
+
+
+def _slice_in_a_range(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+    for i in range(len(tokens) - 1):
+        if (tokens[i], tokens[i + 1]) == pair:
+            tokens[i : i + 2] = [new_id]
+    return tokens
+
+
+def _slice_a_copy(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+    merged = list(tokens)
+    for i, p in enumerate(pairwise(tokens)):
+        if p == pair:
+            merged[i : i + 2] = [new_id]
+    return merged
+
+
 MERGING = {
+    "merge-nothing": (
+        lambda tokens, pair, new_id: tokens,
+        "Nothing was merged. A slice of a list is a list, and in Python a list is never equal to a tuple: `[1, 2] == (1, 2)` "
+        "is False.",
+    ),
+    "merge-while-going-over-it": (
+        (_slice_while_zipping, _slice_while_pairwise, _slice_in_a_range),
+        "The list becomes shorter while your loop goes over it. After the first merge everything behind it stands one place "
+        "further left than the loop believes. Build a new list instead.",
+    ),
+    "merge-at-old-places": (
+        _slice_a_copy,
+        "You look for places in the old list and cut at the same places of the new one, which is shorter by one for each "
+        "merge. From the second merge on they do not fit.",
+    ),
+    "merge-over-pairs": (
+        _merge_over_pairs,
+        "You go over the pairs. After a merge the next pair still begins with the token that was used up, and no pair begins "
+        "with the last token, so it is lost.",
+    ),
     "merge-inside-numbers": (
         _merge_as_text,
         "Part of a number was replaced: written as text, the pair 1 2 also stands inside 11 2. Compare tokens, not their "

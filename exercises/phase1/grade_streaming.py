@@ -21,7 +21,11 @@ ODD_STREAMS = [
     ([b"ok", b"\xe2\x82"], "ends with half a euro"),
     ([b"\x90\x90", b"end"], "two bytes that never begin a character"),
     ([b"\xe2", b"\x82", b"\xc3", b"\xa9"], "half a euro, then é"),
+    ([b"\xff", b"A", b"B", b"\xe2", b"\x82", b"\xac"], "FF, two letters, then a euro in three bytes"),
 ]
+STRAY = (
+    b"\xff\xc0\xc3\xe0\xe2\xed\xf0\xf4\x80\x90\xa0\xbf"  # beginnings without an end, and the other way round
+)
 
 
 def _play(streamer_class: Callable, tokens: Sequence[bytes], tried: str) -> tuple[list[str], str]:
@@ -52,6 +56,13 @@ def grade_streaming(streamer_class: Callable) -> None:
     _grade_two_at_once(streamer_class)
     for tokens, name in ODD_STREAMS:
         _grade_odd_bytes(streamer_class, tokens, name)
+    for n in range(20):
+        pieces = [
+            rng.choice("aé€🐐b한").encode() if rng.random() < 0.7 else bytes([rng.choice(STRAY)])
+            for _ in range(9)
+        ]
+        tokens = [bytes([byte]) for byte in b"".join(pieces)]
+        _grade_odd_bytes(streamer_class, tokens, f"characters and stray bytes {n}, in tokens of one byte")
 
 
 def _grade_whole_characters(streamer_class: Callable, tokens: Sequence[bytes], name: str) -> None:
@@ -140,6 +151,12 @@ def _grade_odd_bytes(streamer_class: Callable, tokens: Sequence[bytes], name: st
                 "stream-end-forgotten",
                 "Bytes still wait at the end, and finish returns nothing. They become a �.",
             )
+        if _swallowed(got, expected):
+            raise no(
+                "stream-swallows-after-odd-bytes",
+                "An incomplete character was replaced because of a bad byte before it. Only the bad byte becomes a �. What "
+                "may still become a character waits, and is shown whole.",
+            )
         if got.replace("\ufffd", "") == expected.replace("\ufffd", ""):
             raise no(
                 "stream-drops-odd-bytes",
@@ -149,8 +166,21 @@ def _grade_odd_bytes(streamer_class: Callable, tokens: Sequence[bytes], name: st
             "stream-odd-bytes",
             "After bytes that are no character the text is not what decoding all of it gives.",
         )
-    if name.startswith("FF") and "bcdefghi" not in "".join(shown):
+    if tokens is ODD_STREAMS[0][0] and "bcdefghi" not in "".join(shown):
         raise no(
             "stream-waits-for-ever",
             "One byte that is no character holds up all that follows. It will never become one: show � and go on.",
         )
+
+
+def _swallowed(got: str, expected: str) -> bool:
+    """Only characters of several bytes are missing, and there are � in their place."""
+    left = iter(got.replace("\ufffd", ""))
+    here, missing = next(left, None), []
+    for character in expected.replace("\ufffd", ""):
+        if character == here:
+            here = next(left, None)
+        else:
+            missing.append(character)
+    more = got.count("\ufffd") > expected.count("\ufffd")
+    return here is None and more and bool(missing) and not any(c.isascii() for c in missing)

@@ -33,6 +33,7 @@ def judge(
     *,
     show: Callable[..., str],
     tolerance: float = 1e-4,
+    present: Callable[[Any, Any], tuple[Any, Any]] = lambda got, want: (got, want),
 ) -> None:
     """Raise NotYet unless `answer` agrees with `reference` in all cases.
 
@@ -40,6 +41,8 @@ def judge(
         cases: the arguments of each call. Answer, reference and mistakes get copies of their own.
         reference, mistakes: called with the same arguments.
         show: the call as the learner would write it, for the box: `show(*args)`.
+        present: (result, right result) as the box shows them, shorter or in lines. Called only with what has the right
+            type and shape; if it fails the two are shown whole.
         tolerance: largest difference of two numbers, relative to the larger one if that is above 1.
     """
     outcomes = [_outcome(lambda *a: guard(answer, *a, tried=show(*a)), args) for args in cases]
@@ -60,11 +63,26 @@ def judge(
             how_many = len(cases) + 1 if all(explained) else sum(explained[i] for i in wrong)
             if explained[first] and how_many > most:
                 best, most = (diagnosis, says), how_many
-    if best is not None:
-        raise NotYet(*best, tried, str(got.error) if isinstance(got, Raised) else got, want)
     if isinstance(got, Raised):
-        raise got.error
-    expect_equal(got, want, tried=tried, tolerance=tolerance)
+        raise NotYet(*best, tried, str(got.error), want) if best is not None else got.error
+    shown = _presented(present, got, want, tolerance)
+    if best is not None:
+        raise NotYet(*best, tried, *shown)
+    try:
+        expect_equal(got, want, tried=tried, tolerance=tolerance)
+    except NotYet as no:
+        no.got, no.expected = shown
+        raise
+
+
+def _presented(present: Callable, got: Any, want: Any, tolerance: float) -> tuple[Any, Any]:
+    found = difference(got, want, tolerance)
+    if found and found[0] != "wrong-result":
+        return got, want
+    try:
+        return present(got, want)
+    except Exception:  # whatever an answer may hold
+        return got, want
 
 
 def _outcome(function: Callable[..., Any], args: tuple) -> Any:

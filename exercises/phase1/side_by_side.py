@@ -40,4 +40,4 @@ def speed(mine: float, course: float) -> str:
         return f"Speed: faster than with the course's part, which takes {1 / ratio:.1f} times as long."
     if ratio < 1.25:
         return "Speed: about the same as with the course's part."
-    return f"Speed: with your part it takes {ratio:.1f} times as long as with the course's."
+    return f"Speed: with your part it takes {ratio:.{int(ratio < 10)}f} times as long as with the course's."

@@ -47,19 +47,21 @@ def one_head(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tens
 # %% tags=["check"]
 check("p2e2_one_head", one_head)
 # %% [markdown]
-# Stuck? `hint("p2e2_one_head")`.
+# Stuck? Run `hint("p2e2_one_head")`, and again after your next try.
 #
 # ## Into the engine
 #
 # `tales` has 6 layers of 4 heads. Every one of them, for every token, now goes through your function. The course computes
-# all heads of a layer in one call, which saves starting many small operations. How much does that gain here?
+# all heads of a layer in one call, which saves starting many small operations. With 4 heads it hardly shows here: the
+# rest of a step takes much longer. On a GPU, where starting an operation takes longer than such a small one lasts, it does.
 # %% tags=["engine"]
+from exercises.grading import same_or_stop
 from exercises.phase1.side_by_side import passed, speed, timed
 from exercises.phase2.in_engine import YourAttention, tales, tokens_of
 
 passed("p2e2_one_head", one_head)
 tokenizer, model = tales()
-texts = ("Once upon a time there was a poor woodcutter who lived in", "The king")
+texts = ("A raven sat on the roof and cried,", "The ship sailed over the sea, and")
 prompts = [tokenizer.encode(text) for text in texts]
 
 
@@ -72,7 +74,7 @@ def attend(q, k, v):
 
 course, course_seconds = timed(lambda: tokens_of(model, prompts))
 mine, my_seconds = timed(lambda: tokens_of(model, prompts, YourAttention(model.config, attend)))
-assert mine == course, "with your attention the model writes something else"
+same_or_stop(mine, course, says="with your attention the model writes something else")
 print("Token for token the course's story:")
 for prompt, answer in zip(prompts, mine):
     print("-", tokenizer.decode(prompt + answer))

@@ -55,16 +55,18 @@ def rotate(x: torch.Tensor, positions: torch.Tensor, theta: float = 10_000.0) ->
 # %% tags=["check"]
 check("p2e4_rotary", rotate)
 # %% [markdown]
-# Stuck? `hint("p2e4_rotary")`.
+# Stuck? Run `hint("p2e4_rotary")`, and again after your next try.
 #
 # ## Into the engine
 #
 # A small Llama with random weights runs in the engine, its prompts cut into chunks of 8 tokens. First with the course's
 # rotation, then with yours. The course computes the table of angles once, for all positions, and only looks up its rows;
-# yours computes sines and cosines at every step of every layer.
+# yours computes sines and cosines at every step of every layer. Do not expect to see it in the speed: heads of 8 numbers, as
+# here, have 4 angles a token, and that is little beside the rest of a step.
 # %% tags=["engine"]
 from unittest.mock import patch
 
+from exercises.grading import same_or_stop
 from exercises.phase1.side_by_side import passed, speed, timed
 from exercises.phase2.in_engine import small_llama, tokens_of
 from phase2_attention_kvcache import blocks
@@ -80,7 +82,7 @@ model.cos = model.sin = torch.arange(model.config.max_context)
 theta = model.config.rope_theta
 with patch.object(blocks, "apply_rotary", lambda x, positions, _: rotate(x, positions, theta)):
     mine, my_seconds = timed(lambda: tokens_of(model, prompts))
-assert mine == course, "with your rotation the model writes something else"
+same_or_stop(mine, course, says="with your rotation the model writes something else")
 print("The course's tokens:")
 print(mine[0], mine[1], sep="\n")
 print(speed(my_seconds, course_seconds))

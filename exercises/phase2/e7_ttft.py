@@ -46,13 +46,14 @@ def tokens_for_free(bytes_per_parameter: float, bandwidth: float, rate: float) -
 # %% tags=["check"]
 check("p2e7_ttft", step_seconds, tokens_for_free)
 # %% [markdown]
-# Stuck? `hint("p2e7_ttft")`.
+# Stuck? Run `hint("p2e7_ttft")`, and again after your next try.
 #
 # ## Beside the course's roofline
 #
-# `roofline.py` counts every matrix, the attention and the cache. Your two lines leave most of that out. How far are they
-# off, for a model of the shape of GPT-2?
+# `roofline.py` counts every matrix, the attention and the cache. Your two lines leave attention and cache out, and
+# count every parameter for every token. How far are they off, for a model of the shape of GPT-2?
 # %% tags=["engine"]
+from exercises.grading import same_or_stop
 from exercises.phase1.side_by_side import passed
 from phase2_attention_kvcache.roofline import Ceilings, work_of_step
 from phase2_attention_kvcache.transformer import GPT2_124M
@@ -68,7 +69,12 @@ for n in (1, 4, 16, 64, 256):
     course = machine.seconds(work_of_step(GPT2_124M, n, 0, 4))
     print(f"{n:6}  {1e3 * yours:10.2f}  {1e3 * course:10.2f}")
     # The course scores the last token only, so it gets by with less for long prompts.
-    assert 0.95 < yours / course < 1.6, "further off than what was left out"
+    says = f"at {n} tokens you are further off than what was left out: {yours:.4g} s beside {course:.4g} s"
+    same_or_stop(0.95 < yours / course < 1.6, True, says=says)
 print(
     f"Free on this machine: the first {tokens_for_free(4, machine.bandwidth, machine.rate):.0f} tokens of a step."
 )
+# %% [markdown]
+# Up to 4 tokens fetching decides, and the two agree. From 16 on yours is the larger one. You let every token go through every
+# parameter. The course scores only the **last** token of a prompt against the 50,257 words, since nobody asks what follows the
+# others. That matrix is 31% of the parameters, and more than what you left out. So for the course 16 tokens are still free.

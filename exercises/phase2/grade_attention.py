@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from exercises.grading import NotYet, expect_equal, guard, same
+from exercises.grading import NotYet, expect_equal, guard, same, show
 from exercises.phase1.judge import judge
 from exercises.phase2.grade_mask import right_mask
 
@@ -272,6 +272,13 @@ GROUPS = {
 }
 
 
+def _first_token(got: Tensor, want: Tensor) -> tuple[str, str]:
+    """The heads of the first token that differs: all tokens would fill the screen."""
+    token = next(n for n in range(len(want)) if not same(got[n], want[n], 1e-4))
+    of = f"token {token} of {len(want)}, the first that differs, a row for each head:\n"
+    return of + show(got[token]), of + show(want[token])
+
+
 def grade_grouped(grouped_attention: Callable) -> None:
     random = torch.Generator().manual_seed(2)
     cases = []
@@ -291,5 +298,6 @@ def grade_grouped(grouped_attention: Callable) -> None:
         right_grouped,
         GROUPS,
         show=lambda q, k, v: f"grouped_attention with q {list(q.shape)}, k and v {list(k.shape)}",
+        present=_first_token,
     )
     expect_untouched(grouped_attention, "group-changes-its-input", cases[1], {"keys": 1, "values": 2})

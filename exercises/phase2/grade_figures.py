@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -240,6 +241,14 @@ FREE = {
         lambda size, bandwidth, rate: 8 * size * rate / (2 * bandwidth),
         "8 times too many. Both the parameters and the bandwidth are given in bytes.",
     ),
+    "free-tokens-rounded": (
+        (
+            lambda size, bandwidth, rate: int(size * rate / (2 * bandwidth)),
+            lambda size, bandwidth, rate: round(size * rate / (2 * bandwidth)),
+            lambda size, bandwidth, rate: math.ceil(size * rate / (2 * bandwidth)),
+        ),
+        "You rounded. The answer is where the two times cross, and that need not be a whole number of tokens.",
+    ),
     "free-tokens-upside-down": (
         lambda size, bandwidth, rate: 2 * bandwidth / (size * rate),
         "This is the fraction upside down: a machine that computes faster has room for more tokens.",
@@ -266,10 +275,9 @@ def grade_ttft(step_seconds: Callable, tokens_for_free: Callable) -> None:
             f"step_seconds({n}, {params:g}, {size}, bandwidth={bandwidth:g}, rate={rate:g})"
         ),
     )
-    # Whole numbers all of them: whoever rounds down is right as well.
     judge(
         tokens_for_free,
-        [(2, *card), (4, 20e9, 120e9), (1, 3e12, 9e14), (0.5, 3e12, 9e14)],
+        [(2, *card), (4, 20e9, 120e9), (1, 3e12, 9e14), (0.5, 3e12, 9e14), (2, 3.35e12, 989e12)],
         lambda size, bandwidth, rate: size * rate / (2 * bandwidth),
         FREE,
         show=lambda size, bandwidth, rate: f"tokens_for_free({size}, bandwidth={bandwidth:g}, rate={rate:g})",

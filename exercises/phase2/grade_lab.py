@@ -74,7 +74,29 @@ def recorded(generate: Callable) -> Callable[[list[int], int], tuple[list[Call],
 
 
 def _show(prompt_ids: Sequence[int], max_new_tokens: int) -> str:
-    return f"generate(step, {list(prompt_ids)}, {max_new_tokens}): each step's (tokens, first position), then the answer"
+    return f"generate(step, {list(prompt_ids)}, {max_new_tokens})"
+
+
+def _steps(got: tuple[list[Call], list[int]], want: tuple[list[Call], list[int]]) -> tuple[str, str]:
+    """One step a line, and what is wrong with its place; then the answer."""
+
+    def lines(run: tuple[list[Call], list[int]], other: tuple[list[Call], list[int]], note: bool) -> str:
+        (calls, answer), (right, _) = run, other
+        out = []
+        for n, (tokens, first) in enumerate(calls):
+            line = f"step {n}: tokens {tokens} at {first}"
+            if note and n >= len(right):
+                line += "  <- a step too many"
+            elif note and len(tokens) != len(right[n][0]):
+                line += f"  <- {len(tokens)} tokens instead of {len(right[n][0])}"
+            elif note and first != right[n][1]:
+                line += f", should be {right[n][1]}"
+            out.append(line)
+        if len(out) > 8:
+            out[8:] = [f"... {len(out)} steps"]
+        return "\n".join([*out, f"answer: {answer}"])
+
+    return lines(got, want, True), lines(want, want, False)
 
 
 REPAIRS = {
@@ -155,7 +177,7 @@ def grade_lab(generate: Callable, wrong_place: Callable) -> None:
         ([8, 8], 2),
         ([2, 7], 12),
     ]
-    judge(recorded(generate), cases, right, REPAIRS, show=_show)
+    judge(recorded(generate), cases, right, REPAIRS, show=_show, present=_steps)
     prompt = [4, 5, 6]
     guard(generate, lambda tokens, first: 1, prompt, 3, tried=_show(prompt, 3))
     if prompt != [4, 5, 6]:

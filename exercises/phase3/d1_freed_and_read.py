@@ -5,10 +5,10 @@
 # begins sensibly and ends in somebody else's subject. No error, no crash. It never happens with a single user, and never with
 # prefix caching switched off.
 #
-# This is a real bug of mini-sglang, a small engine: its pull request 142 ("Fix radix cache duplicate prefix remapping", July
-# 2026) tells of it. (There the cache is a tree of token runs, here a dict of names; the mistake is the same.) We planted it in
-# a small copy, `exercises/phase3/small_manager.py`. Read that first, it has a hundred lines. In place of keys and values its
-# blocks hold the tokens themselves, so that one can see who reads what.
+# This is a real bug of mini-sglang, a small engine: its pull request 142 (https://github.com/sgl-project/mini-sglang/pull/142,
+# July 2026) tells of it and proposes a fix. (There the cache is a tree of token runs, here a dict of names; the mistake is the
+# same.) We planted it in a small copy, `exercises/phase3/small_manager.py`. Read that first, it has a hundred lines. In place of
+# keys and values its blocks hold the tokens themselves, so that one can see who reads what.
 #
 # A step goes like this: `start` for each new request, then `compute`, then `remember`. Two requests that begin alike and start in the
 # same step do not find each other's blocks, for nothing is in the cache yet. Each computes its own. `remember` notices
@@ -17,10 +17,10 @@
 # **Your task.** The answer cell holds `remember` with the bug in it. Repair it, and say which of these sentences is the cause:
 #
 # 1. `start` gives bob the blocks of alice before alice has computed them.
-# 2. The name of a block does not depend on what stands before it, so bob finds a block of another text.
+# 2. `remember` enters bob's block under the name that leads to alice's, so the cache leads to a block of another text.
 # 3. `remember` gives bob's own block back, and bob's table still leads to it.
-# 4. `take` forgets to remove the old name of a block, so bob finds a block with new content under it.
-# 5. `end` gives blocks back from last to first, so carol gets them in the wrong order.
+# 4. `remember` runs for bob before alice's block is computed, so it keeps a block in which nothing is written yet.
+# 5. `take` forgets to remove the old name of a block, so bob finds a block with new content under it.
 #
 # The next cells show the symptom: run all of them.
 # %%
@@ -80,7 +80,7 @@ symptom(Manager)
 # %% tags=["check"]
 check("p3d1_freed_and_read", Manager, cause)
 # %% [markdown]
-# Stuck? Run `hint("p3d1_freed_and_read")`, and again for a bigger hint.
+# Stuck? Run `hint("p3d1_freed_and_read")`, and again after your next try.
 #
 # Merging is not the only way out. This course's own `BlockManager` and vLLM do not merge at all: a name leads to all the blocks
 # that hold its content, and each request keeps its own. That wastes a block now and then, and no table ever changes under

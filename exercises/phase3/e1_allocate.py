@@ -2,8 +2,8 @@
 # # 3.1 Allocate and free
 #
 # The memory for keys and values is cut into **blocks** of equal size, room for 16 tokens each. Any free block is as good as
-# any other. So an allocator needs no search: it keeps a list of the free ones (the **free list**), takes one, and puts it
-# back later.
+# any other. So an allocator needs no search: it keeps a list of the free ones (the **free list**), takes the first, and puts
+# it back at the end later. (From 3.4 on it matters which end; so keep to it from the beginning.)
 #
 # One thing makes it interesting. Requests *share* blocks: three answers to one prompt read the same prompt. A block may be
 # reused only when the last reader has gone. So each block has a **reference count**: how many block tables point to it.
@@ -19,6 +19,8 @@
 #     a.give_back([x])      its count is 1                 free: 2 3
 #     a.give_back([x])      its count is 0                 free: 2 3 1
 #     a.give_back([x])      ValueError: it is free already
+#
+# A table lists a block once at most, and so does the list that `give_back` gets.
 #
 # Two rules for when something is wrong. With nothing free, `take` raises a `MemoryError`: the engine catches that, and makes
 # room. And a `give_back` that lists a block which is free already raises a `ValueError` *and changes nothing at all*.
@@ -41,7 +43,7 @@ class Allocator:
         return len(self.free)
 
     def take(self) -> int:
-        """A free block, with a count of 1. MemoryError if there is none."""
+        """The first free block, now with a count of 1. MemoryError if there is none."""
         # BEGIN SOLUTION
         if not self.free:
             raise MemoryError("no free block")
@@ -57,7 +59,10 @@ class Allocator:
         # END SOLUTION
 
     def give_back(self, blocks: list[int]) -> None:
-        """A table that lists these blocks is gone. ValueError if one of them is free already."""
+        """A table that lists these blocks is gone. Who has no reader left joins the end of the free list.
+
+        ValueError if one of them is free already.
+        """
         # BEGIN SOLUTION
         if any(self.ref_count[block] == 0 for block in blocks):
             raise ValueError(f"one of {blocks} is free already")
@@ -71,7 +76,7 @@ class Allocator:
 # %% tags=["check"]
 check("p3e1_allocate", Allocator)
 # %% [markdown]
-# Stuck? Run `hint("p3e1_allocate")`, and again for a bigger hint.
+# Stuck? Run `hint("p3e1_allocate")`, and again after your next try.
 #
 # ## Into the engine
 #

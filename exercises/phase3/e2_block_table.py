@@ -35,7 +35,7 @@ def slots(block_table: list[int], first: int, num_tokens: int, block_size: int) 
 # %% tags=["check"]
 check("p3e2_block_table", slots)
 # %% [markdown]
-# Stuck? Run `hint("p3e2_block_table")`, and again for a bigger hint.
+# Stuck? Run `hint("p3e2_block_table")`, and again after your next try.
 #
 # ## Into the engine
 #

@@ -57,7 +57,7 @@ def find_prefix(token_ids: list[int], block_size: int, cached: dict[bytes, int])
 # %% tags=["check"]
 check("p3e3_prefix", block_names, find_prefix)
 # %% [markdown]
-# Stuck? Run `hint("p3e3_prefix")`, and again for a bigger hint.
+# Stuck? Run `hint("p3e3_prefix")`, and again after your next try.
 #
 # ## Into the engine
 #

@@ -58,7 +58,7 @@ class FreeList:
 # %% tags=["check"]
 check("p3e4_eviction", FreeList)
 # %% [markdown]
-# Stuck? Run `hint("p3e4_eviction")`, and again for a bigger hint.
+# Stuck? Run `hint("p3e4_eviction")`, and again after your next try.
 #
 # ## Into the engine
 #

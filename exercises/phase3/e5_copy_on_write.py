@@ -59,7 +59,7 @@ def make_room(table: list[int], num_tokens: int, pool) -> None:
 # %% tags=["check"]
 check("p3e5_copy_on_write", fork, make_room)
 # %% [markdown]
-# Stuck? Run `hint("p3e5_copy_on_write")`, and again for a bigger hint.
+# Stuck? Run `hint("p3e5_copy_on_write")`, and again after your next try.
 #
 # ## Into the engine
 #

@@ -66,7 +66,7 @@ def paged_attention(
 # %% tags=["check"]
 check("p3e6_paged_attention", paged_attention)
 # %% [markdown]
-# Stuck? Run `hint("p3e6_paged_attention")`, and again for a bigger hint.
+# Stuck? Run `hint("p3e6_paged_attention")`, and again after your next try.
 #
 # ## Into the engine
 #

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +44,7 @@ def grade_allocator(Allocator: type) -> str:
     _take_and_give_back(Allocator)
     _share_and_give_back(Allocator)
     _give_back_twice(Allocator)
+    _give_back_to_the_end(Allocator)
     for seed in range(20):
         _random_requests(Allocator, seed)
     return "The example above, and 20 servers on which requests come, fork and end at random."
@@ -63,6 +65,11 @@ def _take_all(Allocator: type) -> None:
             diagnosis="block-given-out-twice", says=TWICE, tried=tried, got=taken, expected=[1, 2, 3]
         )
     expect_equal(sorted(taken), [1, 2, 3], tried=tried)
+    if taken != [1, 2, 3]:
+        raise NotYet(
+            diagnosis="takes-from-the-wrong-end", tried=tried, got=taken, expected=[1, 2, 3],
+            says="The last block of the free list is taken. Take the first: see the comment in `__init__`.",
+        )  # fmt: skip
     expect_equal(_free(a, tried), 0, tried=tried + ", then a.num_free")
     expect_error(
         a.take,
@@ -159,6 +166,21 @@ def _refused_as_a_whole(Allocator: type, order: str) -> None:
             says="The call was refused, and yet it changed what is known of b. Look at all blocks first, change them afterwards.",
             tried=tried, got=f"free after each call: {steps}", expected=[2, 2, 3],
         )  # fmt: skip
+
+
+def _give_back_to_the_end(Allocator: type) -> None:
+    tried = "a = Allocator(4); b = a.take(); a.take(); a.give_back([b]); then a.take() twice"
+    a = guard(Allocator, 4, tried=tried)
+    b, _ = guard(a.take, tried=tried), guard(a.take, tried=tried)
+    guard(a.give_back, [b], tried=tried)
+    taken = [guard(a.take, tried=tried) for _ in range(2)]
+    if taken == [b, 3]:
+        raise NotYet(
+            diagnosis="gives-back-to-the-front", tried=tried, got=taken, expected=[3, b],
+            says="The block that was given back a moment ago is taken again before one that has been free for longer. What is "
+            "given back joins the end of the free list.",
+        )  # fmt: skip
+    expect_equal(taken, [3, b], tried=tried)
 
 
 def _random_requests(Allocator: type, seed: int) -> None:
@@ -273,5 +295,11 @@ def grade_slots(slots: Callable[[list[int], int, int, int], list[int]]) -> str:
         for diagnosis, (mistake, says) in SLOT_MISTAKES.items():
             if got == mistake(table, first, n, size):
                 raise NotYet(diagnosis=diagnosis, says=says, tried=tried, got=got, expected=expected)
+        for a, b, c in itertools.product((16, size), repeat=3):
+            if got == [table[min(t // a, len(table) - 1)] * b + t % c for t in range(first, first + n)]:
+                raise NotYet(
+                    diagnosis="block-size-fixed", tried=tried, got=got, expected=expected,
+                    says="Somewhere blocks count as 16 tokens long. How many there are is said by `block_size`.",
+                )  # fmt: skip
         expect_equal(got, expected, tried=tried)
     return f"{len(cases)} block tables, with blocks of 1, 4 and 16 tokens."

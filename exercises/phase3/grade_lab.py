@@ -9,10 +9,8 @@ from exercises.grading import NotAttempted, NotYet, guard
 
 THE_CAUSE = 3
 
-FREED = (
-    "Somebody reads a text that is not its own. A block was given back to the free list while a table still points to "
-    "it, and the next request took it. Look at what remember does with the user's own copy."
-)
+FREED = "{} reads {}'s tokens. Which block does {} table name, and who took it?"
+FREE_AND_NAMED = "A table names a block that is free. Who may be the next to take it?"
 UNCOUNTED = (
     "A table points to a block that does not count it. When the others have ended, the block is free, and this user "
     "still reads it."
@@ -20,14 +18,28 @@ UNCOUNTED = (
 LEAK = "All users have ended, and blocks are missing from the free list: a count stayed above 0."
 
 
-def grade_lab(Manager: type, cause: Any) -> str:
+def sentence_number(cause: Any, most: int = 5) -> int:
+    """The number of a sentence; "3" is as good as 3.
+
+    Raises:
+        NotAttempted: nothing is chosen yet. NotYet: it is no number from 1 to `most`.
+    """
     if cause is None or cause is Ellipsis:
         raise NotAttempted("Find the cause first: which of the five sentences is it?")
+    number = str(cause).strip().rstrip(".")
+    if number not in map(str, range(1, most + 1)):
+        says = f"`cause` is the number of a sentence: a number from 1 to {most}, without quotes."
+        raise NotYet("wrong-type", says, "cause", repr(cause), f"a number from 1 to {most}")
+    return int(number)
+
+
+def grade_lab(Manager: type, cause: Any) -> str:
+    number = sentence_number(cause)
     _the_symptom(Manager)
     _the_cache_still_works(Manager)
     for seed in range(30):
         _random_users(Manager, seed)
-    if str(cause).strip() != str(THE_CAUSE):
+    if number != THE_CAUSE:
         raise NotYet(
             diagnosis="another-cause",
             says="The manager is right now, but the sentence is not the one that says what was wrong. Play the symptom "
@@ -60,13 +72,13 @@ def _look(m: Any, tried: str) -> None:
             raise NotYet(
                 diagnosis="wrong-text" if counted else "reads-anothers-text",
                 says=f"{user} does not read its own text. Its table leads to other blocks than before."
-                if counted else FREED,
+                if counted else FREED.format(user, "somebody else", "its"),
                 tried=tried, got=f"{user} reads {reads}", expected=f"{user} reads {m.texts[user]}",
             )  # fmt: skip
     for block, n in enumerate(pointing):
         if n and block in m.free:
             raise NotYet(
-                diagnosis="reads-anothers-text", says=FREED, tried=tried,
+                diagnosis="reads-anothers-text", says=FREE_AND_NAMED, tried=tried,
                 got=f"block {block} is in the free list, and {n} of the tables point to it", expected="one or the other",
             )  # fmt: skip
         if n > m.ref_count[block]:
@@ -99,7 +111,8 @@ def _the_symptom(Manager: type) -> None:
     guard(m.start, "carol", [70, 80, 90], tried=tried)
     guard(m.compute, "carol", tried=tried)
     if (reads := guard(m.read, "bob", tried=tried)) != same:
-        raise NotYet(diagnosis="reads-anothers-text", says=FREED, tried=tried, got=reads, expected=same)
+        says = FREED.format("bob", "carol", "his")
+        raise NotYet(diagnosis="reads-anothers-text", says=says, tried=tried, got=reads, expected=same)
     _look(m, tried)
     for user in ("alice", "carol", "bob"):
         guard(m.end, user, tried=tried)

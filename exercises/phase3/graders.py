@@ -29,8 +29,9 @@ EXERCISES = [
             "share:\n"
             "    count of the block + 1\n"
             "give_back:\n"
-            "    if the count of any of the blocks is 0: raise ValueError (before changing anything)\n"
-            "    for each block: count - 1; if it is 0 now, append the block to the free list",
+            "    if the count of any of the blocks is 0:\n"
+            "        raise ValueError (before changing anything)\n"
+            "    for each block: count - 1; if it is 0 now, append it to the free list",
         ),
     ),
     Exercise(
@@ -59,7 +60,8 @@ EXERCISES = [
         hints=(
             "The name of a block needs the name of the block before it; for the first block that is b''. And to find "
             "something, walk from the first block on: what do you do at the first name that is not there?",
-            "name[i] = hash_block(name[i - 1], tokens of block i), only for full blocks\n"
+            "name[i] = hash_block(name[i - 1], tokens of block i)\n"
+            "only for full blocks\n"
             "at most (len(token_ids) - 1) // block_size blocks may be used",
             "block_names:\n"
             "    parent = b''\n"
@@ -101,7 +103,8 @@ EXERCISES = [
             "at = num_tokens // block_size\n"
             "at == len(table)               -> a new block\n"
             "ref_count[table[at]] == 1      -> write in place\n"
-            "ref_count[table[at]] > 1       -> a new block, the content copied, one reader less of the old one",
+            "ref_count[table[at]] > 1       -> a new block, the content copied,\n"
+            "                                  one reader less of the old one",
             "fork:\n"
             "    for each block of the table: count + 1\n"
             "    return a copy of the table\n"
@@ -134,7 +137,8 @@ EXERCISES = [
             "    scores = k_cache[physical, :n] @ q / sqrt(head_dim)\n"
             "    new = the larger of largest and scores.max()\n"
             "    scale total and acc down by exp(largest - new)\n"
-            "    weights = exp(scores - new); add them to total, and weights @ v_cache[physical, :n] to acc\n"
+            "    weights = exp(scores - new); add them to total,\n"
+            "    and weights @ v_cache[physical, :n] to acc\n"
             "    largest = new\n"
             "return acc / total",
         ),
@@ -147,12 +151,15 @@ EXERCISES = [
         grade=grade_lab,
         hints=(
             "Write down, after each line of the symptom, which blocks alice's and bob's tables list, what the counts are, "
-            "and what is in `free`. At one point a block stands in a table and in `free` at once.",
+            "and what is in `free`. From which line on do they not agree any more?",
+            "At one point a block stands in a table and in `free` at once.\n"
             "for every block: ref_count[block] == number of tables that list it\n"
             "free == the blocks whose count is 0\n"
             "Which of the two does `remember` break, and for which block?",
+            "Look at what `remember` does with the user's own copy.\n"
             "for each full block i of the user, with its name:\n"
-            "    same = what the cache holds under this name (enter the user's own block if there is nothing)\n"
+            "    same = what the cache holds under this name\n"
+            "           (enter the user's own block if there is nothing)\n"
             "    if that is another block than the user's:\n"
             "        point to `same`, and count it\n"
             "        give back the user's own\n"

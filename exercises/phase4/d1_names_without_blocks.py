@@ -5,9 +5,9 @@
 # in a while somebody gets an answer that has nothing to do with the question. The same prompt alone is answered well. With
 # prefix caching off it never happens. With the policy `fcfs` (first come, first served) it never happens.
 #
-# This is a real bug of vLLM. Its pull request 43569 ("Roll back eager prefix-cache registration on uncommitted free", May 2026)
-# tells how it comes about, and its issue 57580 shows it with models whose memory is a state (Mamba). Below is the place
-# that it lives in, from our own scheduler, with the bug planted.
+# This is a real bug of vLLM. A proposed fix, pull request 43569 (https://github.com/vllm-project/vllm/pull/43569, May 2026), tells
+# how it comes about, and issue 57580 (September 2026) has a case to reproduce. When we last looked both were open. Below is the
+# place that it lives in, from our own scheduler, with the bug planted.
 #
 # What you need to know:
 #
@@ -27,7 +27,7 @@
 # 1. Blocks of 4 tokens. Tom has 10 tokens computed and was given 6 more in this step: four blocks, number 0 to 3. Now he has to
 #    leave. Which of the four bear a name and do not hold what it says? Put their numbers into `lying`, a list.
 # 2. The answer cell holds `preempt_one` with the bug in it. Repair it. Take away no name that is true: the victim wants to
-#    find its computed blocks again.
+#    find its computed blocks again. Only the line with `free` matters; the rest is bookkeeping.
 #
 # Look at the symptom first. The model is real; Tom has a long prompt and is the least urgent of three.
 # %%
@@ -68,7 +68,7 @@ lying = [2, 3]
 check("p4d1_names_without_blocks", preempt_one, lying)
 
 # %% [markdown]
-# Stuck? Run `hint("p4d1_names_without_blocks")`, and again for a bigger hint.
+# Stuck? Run `hint("p4d1_names_without_blocks")`, and again after your next try.
 #
 # ## Into the engine
 #

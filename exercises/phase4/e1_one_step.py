@@ -54,7 +54,7 @@ def share_budget(running: list, waiting: list, budget: int, max_num_seqs: int) -
 check("p4e1_one_step", share_budget)
 
 # %% [markdown]
-# Stuck? Run `hint("p4e1_one_step")`, and again for a bigger hint.
+# Stuck? Run `hint("p4e1_one_step")`, and again after your next try.
 #
 # ## Into the engine
 #

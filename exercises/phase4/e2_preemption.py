@@ -8,7 +8,8 @@
 #   enough, the next to last follows, and so on. It may come to the request itself that needs the block: then nobody is left
 #   behind it, and the turn of those who run is over.
 # - **Where to?** To the *head* of `waiting`. It was admitted before all who stand there.
-# - **What of its work?** `num_computed_tokens = 0`: keys and values are gone, prompt and answer are computed again.
+# - **What of its work?** `num_computed_tokens = 0`: keys and values are gone, prompt and answer are computed again (unless prefix
+#   caching still has them).
 # - **And the others?** In a step in which somebody was preempted **nobody is admitted**: do not even ask for blocks for those
 #   who wait. Otherwise a small request takes just the blocks that were made free, and the game begins anew.
 # - Whoever waits is admitted only if *all* its tokens would fit: `must_fit=request.num_tokens`. If it does not fit, admission
@@ -17,7 +18,7 @@
 #   and gets blocks for no more than that.
 #
 # Who computes how many tokens is as in 4.1: those who run first, in their order; then those who wait, from the head, while
-# there are a seat and budget. Each takes what it lags, or what is left of the budget if that is less.
+# there are a seat and budget. Each takes what it lags, or what is left of the budget if that is less. Nobody is listed with 0 tokens.
 #
 # By hand: blocks of 4 tokens, 4 blocks, all taken. Ann has 8 tokens in two blocks and needs room for a ninth, Ben holds the
 # other two, Cal waits. Ben leaves, Ann gets her block and computes 1. Then `running` is `[Ann]`, `waiting` is `[Ben, Cal]`,
@@ -43,7 +44,8 @@ from exercises.phase4.visitors import Pool, Visitor
 pool = Pool(num_blocks=4, block_size=4)
 ann, ben, cal = Visitor("Ann", 9, 8), Visitor("Ben", 8, 7), Visitor("Cal", 3)
 running, waiting = [ann, ben], deque([cal])
-assert pool.allocate(ann, 8) and pool.allocate(ben, 7)
+for request in running:
+    pool.allocate(request, request.num_computed_tokens)
 
 
 # %% tags=["answer"]
@@ -85,7 +87,7 @@ def step(running: list, waiting: deque, budget: int, max_num_seqs: int, pool) ->
 check("p4e2_preemption", step)
 
 # %% [markdown]
-# Stuck? Run `hint("p4e2_preemption")`, and again for a bigger hint.
+# Stuck? Run `hint("p4e2_preemption")`, and again after your next try.
 #
 # ## Into the engine
 #

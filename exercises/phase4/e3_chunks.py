@@ -8,7 +8,8 @@
 #
 # 1. No more than the request lags: `num_tokens - num_computed_tokens`.
 # 2. No more than `threshold`, while others live. If it is `alone`, nobody is disturbed, and the threshold does not count. A
-#    threshold of 0 means: there is none.
+#    threshold of 0 means: there is none. (In vLLM this is the option `long_prefill_token_threshold`. That it spares whoever is alone
+#    is new there, since https://github.com/vllm-project/vllm/pull/57951 of September 2026; older versions cut a lone request too.)
 # 3. No more than the budget. If what is left after 1 and 2 is over the budget, it is cut down to the budget. But where the
 #    budget may not cut (`chunked` is False), the request has to wait for another step: 0 tokens now.
 #
@@ -58,7 +59,7 @@ def admit(waiting: list, budget: int, threshold: int, alone: bool, chunked: bool
 check("p4e3_chunks", tokens_now, admit)
 
 # %% [markdown]
-# Stuck? Run `hint("p4e3_chunks")`, and again for a bigger hint.
+# Stuck? Run `hint("p4e3_chunks")`, and again after your next try.
 #
 # ## Into the engine
 #

@@ -47,7 +47,7 @@ def continuous(lengths: list[int], seats: int) -> list[int]:
 check("p4e4_static_continuous", static, continuous)
 
 # %% [markdown]
-# Stuck? Run `hint("p4e4_static_continuous")`, and again for a bigger hint.
+# Stuck? Run `hint("p4e4_static_continuous")`, and again after your next try.
 #
 # ## Into the engine
 #

@@ -9,10 +9,13 @@
 #
 # **Goodput** counts only what kept its promise. The promise (**SLO**, service level objective) has two halves: the first token
 # comes within `ttft_slo` seconds of the arrival, **and** the *mean* gap between the tokens of this request is at most
-# `itl_slo` seconds. (An answer of one token has no gap; only its first half counts.) Goodput is the number of requests that
+# `tpot_slo` seconds. (An answer of one token has no gap; only its first half counts.) Goodput is the number of requests that
 # kept both, divided by the seconds of the whole run: from the first arrival to the last token of anybody.
 #
-# A request is a pair: `(arrival, [time of token 1, time of token 2, ...])`. By hand, with `ttft_slo` 1.0 and `itl_slo` 0.5:
+# The mean gap of an answer is called TPOT (time per output token). ITL (inter-token latency) stands for each single gap.
+# `--goodput` of vLLM's own benchmark takes limits for `ttft`, `tpot` and `e2el`, the time to the end.
+#
+# A request is a pair: `(arrival, [time of token 1, time of token 2, ...])`. By hand, with `ttft_slo` 1.0 and `tpot_slo` 0.5:
 #
 #     (2.0, [2.5, 2.6, 2.7])    first token after 0.5, mean gap 0.1    kept both
 #     (2.0, [4.5, 4.6])         first token after 2.5                  too late
@@ -36,14 +39,14 @@ def percentile(values: list[float], rank: float) -> float:
     # END SOLUTION
 
 
-def goodput(requests: list[tuple[float, list[float]]], ttft_slo: float, itl_slo: float) -> float:
+def goodput(requests: list[tuple[float, list[float]]], ttft_slo: float, tpot_slo: float) -> float:
     """Requests a second that kept both halves of the promise."""
     # BEGIN SOLUTION
     good = 0
     for arrival, times in requests:
         gaps = len(times) - 1
         mean_gap = (times[-1] - times[0]) / gaps if gaps else 0.0
-        good += times[0] - arrival <= ttft_slo and mean_gap <= itl_slo
+        good += times[0] - arrival <= ttft_slo and mean_gap <= tpot_slo
     begin = min(arrival for arrival, _ in requests)
     end = max(times[-1] for _, times in requests)
     return good / (end - begin)
@@ -54,7 +57,7 @@ def goodput(requests: list[tuple[float, list[float]]], ttft_slo: float, itl_slo:
 check("p4e5_percentiles_goodput", percentile, goodput)
 
 # %% [markdown]
-# Stuck? Run `hint("p4e5_percentiles_goodput")`, and again for a bigger hint.
+# Stuck? Run `hint("p4e5_percentiles_goodput")`, and again after your next try.
 #
 # ## Into the engine
 #

@@ -79,15 +79,15 @@ def grade_percentiles(percentile: Callable, goodput: Callable) -> str:
         tried=lambda v, r: f"p{r} of {v if len(v) <= 8 else f'{len(v)} values'}",
     )  # fmt: skip
     _grade_goodput(goodput, rng)
-    return f"{len(cases)} percentiles beside the course's own, and 64 runs with good and bad requests."
+    return f"{len(cases)} percentiles beside the course's own, and 65 runs with good and bad requests."
 
 
-def _goodput(requests, ttft_slo, itl_slo):
+def _goodput(requests, ttft_slo, tpot_slo):
     records = [RequestRecord("", arrival, 1, len(times), list(times)) for arrival, times in requests]
-    return summarise(records, ttft_slo, itl_slo).goodput
+    return summarise(records, ttft_slo, tpot_slo).goodput
 
 
-def _goodput_with(requests, ttft_slo, itl_slo, mistake):
+def _goodput_with(requests, ttft_slo, tpot_slo, mistake):
     def gaps(times):
         return [b - a for a, b in zip(times, times[1:])]
 
@@ -97,26 +97,30 @@ def _goodput_with(requests, ttft_slo, itl_slo, mistake):
     seconds = max(t[-1] for _, t in requests) - min(a for a, _ in requests)
     ttfts, itls = [t[0] - a for a, t in requests], [gaps(t) for _, t in requests]
     if mistake == "averages-first":
-        kept = mean(ttfts) <= ttft_slo and mean([mean(g) for g in itls]) <= itl_slo
+        kept = mean(ttfts) <= ttft_slo and mean([mean(g) for g in itls]) <= tpot_slo
         return len(requests) / seconds if kept else 0.0
     if mistake == "limit-not-kept":
-        good = sum(t < ttft_slo and mean(g) < itl_slo for t, g in zip(ttfts, itls))
+        good = sum(t < ttft_slo and mean(g) < tpot_slo for t, g in zip(ttfts, itls))
     elif mistake == "worst-gap":
-        good = sum(t <= ttft_slo and max(g, default=0) <= itl_slo for t, g in zip(ttfts, itls))
+        good = sum(t <= ttft_slo and max(g, default=0) <= tpot_slo for t, g in zip(ttfts, itls))
     elif mistake == "either-half":
-        good = sum(t <= ttft_slo or mean(g) <= itl_slo for t, g in zip(ttfts, itls))
+        good = sum(t <= ttft_slo or mean(g) <= tpot_slo for t, g in zip(ttfts, itls))
     elif mistake == "absolute-ttft":
-        good = sum(t[0] <= ttft_slo and mean(g) <= itl_slo for (_, t), g in zip(requests, itls))
+        good = sum(t[0] <= ttft_slo and mean(g) <= tpot_slo for (_, t), g in zip(requests, itls))
     elif mistake == "ttft-in-the-mean":
-        good = sum(t <= ttft_slo and (x[-1] - a) / len(x) <= itl_slo for t, (a, x) in zip(ttfts, requests))
-    elif mistake == "gap-by-token":
-        good = sum(t <= ttft_slo and (x[-1] - x[0]) / len(x) <= itl_slo for t, (_, x) in zip(ttfts, requests))
+        good = sum(t <= ttft_slo and (x[-1] - a) / len(x) <= tpot_slo for t, (a, x) in zip(ttfts, requests))
+    elif mistake == "gaps-counted-as-tokens":
+        good = sum(
+            t <= ttft_slo and (x[-1] - x[0]) / len(x) <= tpot_slo for t, (_, x) in zip(ttfts, requests)
+        )
     else:
-        good = sum(t <= ttft_slo and mean(g) <= itl_slo for t, g in zip(ttfts, itls))
+        good = sum(t <= ttft_slo and mean(g) <= tpot_slo for t, g in zip(ttfts, itls))
     if mistake == "share-not-rate":
         return good / len(requests)
     if mistake == "count-not-rate":
         return good
+    if mistake == "run-begins-late":
+        return good / (max(t[-1] for _, t in requests) - min(t[0] for _, t in requests))
     if mistake == "clock-from-zero":
         return good / max(t[-1] for _, t in requests)
     if mistake == "adds-up-times":
@@ -131,6 +135,7 @@ def _grade_goodput(goodput: Callable, rng: random.Random) -> None:
     cases = [
         ([(2.0, [2.5, 2.6, 2.7]), (2.0, [4.5, 4.6]), (3.0, [3.2, 4.2, 5.2])], 1.0, 0.5),
         ([(1.0, [1.5, 1.6, 2.6]), (1.5, [2.0])], 1.0, 0.6),
+        ([(1.0, [1.5, 2.0, 2.5]), (1.5, [2.0, 2.25])], 1.0, 0.375),  # a mean gap of 0.5, too slow
         ([(1.0, [1.5, 1.75, 2.0]), (1.5, [2.5, 3.0])], 0.5, 0.25),  # the first is at both limits exactly
         ([(1.0, [1.25, 1.5, 1.75]), (1.5, [1.75, 3.0])], 0.25, 0.25),
     ]
@@ -150,10 +155,11 @@ def _grade_goodput(goodput: Callable, rng: random.Random) -> None:
         "absolute-ttft": "The time of the first token is counted from 0 and not from the request's arrival.",
         "ttft-in-the-mean": "The mean is over the whole answer, the wait for the first token included. That wait has its own limit; "
         "gaps lie between tokens.",
-        "gap-by-token": "n tokens have n - 1 gaps between them.",
+        "gaps-counted-as-tokens": "The mean gap is divided by the number of tokens. n tokens have n - 1 gaps between them.",
         "limit-not-kept": "A request that is exactly at a limit is counted out. The promise is `within` and `at most`.",
         "share-not-rate": "That is the share of good requests. Goodput is good requests a second.",
         "count-not-rate": "That is the number of good requests. Goodput is good requests a second.",
+        "run-begins-late": "The seconds of the run begin with the first token here. They begin with the first arrival: that user waits already.",
         "clock-from-zero": "The seconds of the run begin with the first arrival, not at 0.",
         "adds-up-times": "The requests' own times are added up. They overlap: the run lasts from the first arrival to the last token.",
         "one-token-answer": "An answer of one token has no gap, and dividing by the number of gaps fails.",
@@ -162,10 +168,10 @@ def _grade_goodput(goodput: Callable, rng: random.Random) -> None:
     def wrong(mistake: str) -> Callable:
         return lambda *args: _goodput_with(*args, mistake=mistake)
 
-    def tried(requests, ttft_slo, itl_slo):
+    def tried(requests, ttft_slo, tpot_slo):
         small = [(round(a, 3), [round(t, 3) for t in times]) for a, times in requests[:3]]
         more = f" and {len(requests) - 3} more" if len(requests) > 3 else ""
-        return f"goodput of {small}{more}; ttft_slo {ttft_slo}, itl_slo {itl_slo}"
+        return f"goodput of {small}{more}; ttft_slo {ttft_slo}, tpot_slo {tpot_slo}"
 
     name_the_mistake(
         goodput, cases, _goodput, {name: (wrong(name), text) for name, text in says.items()}, tried,

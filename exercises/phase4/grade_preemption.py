@@ -46,10 +46,13 @@ class _WatchedPool(Pool):
         self.at_first: list[Visitor] = []
         self.freed: list[Visitor] = []
         self.asked_too_late: Visitor | None = None
+        self.served_outside: Visitor | None = None  # as one of those who run, after it had left
 
     def allocate(self, request: Visitor, num_tokens: int, must_fit: int = 0) -> bool:
         if self.freed and (request in self.freed or request not in self.at_first):
             self.asked_too_late = request
+        if request in self.freed and not must_fit:
+            self.served_outside = self.served_outside or request
         return super().allocate(request, num_tokens, must_fit)
 
     def free(self, request: Visitor) -> None:
@@ -74,8 +77,8 @@ class _Scene:
         self.before, self.computed = list(self.running), {v.name: v.num_computed_tokens for v in self.running}
         self.budget, self.seats = budget, seats
         self.told = (
-            f"running {self.running}, waiting {list(self.waiting)} (computed/tokens), {free} free blocks of 4 tokens, "
-            f"budget {budget}, {seats} seats"
+            f"running {self.running}, waiting {list(self.waiting)} (computed/tokens), {free or 'no'} free "
+            f"block{'s' * (free != 1)} of 4 tokens, budget {budget}, {seats} seat{'s' * (seats > 1)}"
         )
 
     def args(self) -> tuple:
@@ -83,8 +86,10 @@ class _Scene:
 
     @property
     def gone(self) -> list[Visitor]:
-        """Those who ran before the step and do not run after it."""
-        return [v for v in self.before if v not in self.running]
+        """Those who ran before the step and do not run after it, in the order in which they had to leave."""
+        gone = [v for v in self.before if v not in self.running]
+        freed = self.pool.freed
+        return sorted(gone, key=lambda v: freed.index(v) if v in freed else len(freed))
 
     @property
     def admitted(self) -> list[str]:
@@ -137,6 +142,11 @@ def _judge_step(mine: _Scene, course: _Scene, got: Plan, expected: Plan, preempt
     def fail(diagnosis: str, says: str, a: Any = state, b: Any = right) -> None:
         raise NotYet(diagnosis, says, tried=mine.told, got=a, expected=b)
 
+    if nothing := [name for name, n in got if n <= 0]:
+        fail(
+            "parts-of-nothing",
+            f"{nothing[0]} is listed with 0 tokens. Who computes nothing in this step is not listed.",
+        )
     _judge_leaving(mine, course, got, preempted, fail)
     if sum(n for _, n in got) > mine.budget:
         fail("budget-per-request", "Together they compute more than the budget of the step.")
@@ -176,6 +186,13 @@ def _judge_leaving(mine: _Scene, course: _Scene, got: Plan, preempted: list[str]
     for v in gone:
         if v not in mine.waiting:
             fail("victim-lost", f"{v.name} runs no more and waits nowhere: nobody will ever serve it again.")
+    outside = mine.pool.served_outside
+    if outside in gone:
+        fail(
+            "serves-who-has-left",
+            f"{outside.name} had to leave in this step, and after that your loop came to it and asked for blocks for it once more. Who has "
+            "left does not run: do you walk along a copy of `running`?",
+        )
     if preempted and not gone:
         fail("nobody-preempted", "A running request got no blocks, and nobody made room for it.")
     if preempted and preempted[0] not in names:

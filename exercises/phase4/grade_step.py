@@ -14,7 +14,7 @@ def _one_step(running, waiting, budget, seats, mistake=""):
     whole, plan, left = budget, [], seats - (0 if mistake == "seats-ignored" else len(running))
 
     def lag(request):
-        return request.num_tokens - request.num_computed_tokens
+        return request.num_tokens - (0 if mistake == "lag-ignores-computed" else request.num_computed_tokens)
 
     def run():
         nonlocal budget
@@ -94,6 +94,10 @@ def grade_one_step(share_budget: Callable) -> str:
             wrong("budget-per-request"),
             "Everybody gets up to the whole budget. There is one budget for all: what one takes, the others have no more.",
         ),
+        "lag-ignores-computed": (
+            wrong("lag-ignores-computed"),
+            "Everybody gets all of its tokens once more. What went through the model already (num_computed_tokens) is not missing.",
+        ),
         "waiting-first": (
             wrong("waiting-first"),
             "Those who wait are served before those who run. Then a flood of new requests stops everybody's answer.",
@@ -126,6 +130,6 @@ def grade_one_step(share_budget: Callable) -> str:
     }  # fmt: skip
     name_the_mistake(
         share_budget, cases, _one_step, mistakes, clean=as_plan, show=show_plan, look=_unchanged,
-        tried=lambda r, w, b, s: f"running {r}, waiting {w} (computed/tokens), budget {b}, {s} seats",
+        tried=lambda r, w, b, s: f"running {r}, waiting {w} (computed/tokens), budget {b}, {s} seat{'s' * (s > 1)}",
     )  # fmt: skip
     return f"{len(cases)} steps: the example, and others with up to seven requests at random."

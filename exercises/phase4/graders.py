@@ -58,7 +58,7 @@ EXERCISES = [
         "p4e5_percentiles_goodput", 4, "What one user in twenty feels", ("percentile", "goodput"), grade_percentiles,
         (
             "Where is p100 in a sorted list of n values? And p0? How many steps are between them?",
-            "place = rank / 100 * (n - 1). Good: ttft <= ttft_slo and (last - first) / (tokens - 1) <= itl_slo.",
+            "place = rank / 100 * (n - 1). Good: ttft <= ttft_slo and (last - first) / (tokens - 1) <= tpot_slo.",
             "percentile:\n    sort; place; value below + (value above - value below) * (fraction of the place)\n"
             "goodput:\n    count the requests that keep both halves (one token: no gap)\n    divide by last token - first arrival",
         ),

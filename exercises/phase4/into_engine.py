@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from exercises.grading import NotYet
+from exercises.phase1.side_by_side import speed
 from exercises.phase3.into_engine import passed, refuse, tales
 from phase2_attention_kvcache.sampling_params import SamplingParams
 from phase3_paged_attention.block_manager import BlockManager
@@ -153,8 +154,14 @@ def side_by_side(
     Prints tokens and speed; refuses where steps or tokens differ.
     """
     warm_up()
-    course = run_engine(Scheduler(config, BlockManager(num_blocks, block_size, False)), prompts)
-    mine = run_engine(LearnersScheduler(config, BlockManager(num_blocks, block_size, False), step), prompts)
+    course_seconds = my_seconds = float("inf")
+    for _ in range(2):  # a single time is mostly noise
+        course = run_engine(Scheduler(config, BlockManager(num_blocks, block_size, False)), prompts)
+        mine = run_engine(
+            LearnersScheduler(config, BlockManager(num_blocks, block_size, False), step), prompts
+        )
+        course_seconds = min(course_seconds, course.seconds)
+        my_seconds = min(my_seconds, mine.seconds)
     for i, (a, b) in enumerate(zip(mine.steps, course.steps)):
         if a != b:
             says = "In the engine your part decides another step than the course's scheduler does."
@@ -167,9 +174,7 @@ def side_by_side(
         f"{count} tokens in {len(mine.steps)} steps, the same ones with your part and with the course's own."
     )
     print(f"Preemptions: {mine.preemptions}. Most tokens in one step: {mine.largest_step}.")
-    print(
-        f"Speed: {count / mine.seconds:,.0f} tokens a second with yours, {count / course.seconds:,.0f} with the course's."
-    )
+    print(speed(my_seconds, course_seconds))
     return mine
 
 
@@ -249,11 +254,11 @@ def sum_up_the_engine(percentile: Callable, goodput: Callable) -> None:
     requests = [(m.arrival_time, list(m.token_times)) for m in metrics]
     records = [RequestRecord("chat", a, 1, len(times), list(times)) for a, times in requests]
     ttfts = [record.ttft for record in records]
-    ttft_slo, itl_slo = sorted(ttfts)[2] * 1.01, 1.0
+    ttft_slo, tpot_slo = sorted(ttfts)[2] * 1.01, 1.0
     pairs = {
         "p50 of the TTFT": (percentile(list(ttfts), 50), percentiles(ttfts, [50])[0]),
         "p95 of the TTFT": (percentile(list(ttfts), 95), percentiles(ttfts, [95])[0]),
-        "goodput": (goodput(requests, ttft_slo, itl_slo), summarise(records, ttft_slo, itl_slo).goodput),
+        "goodput": (goodput(requests, ttft_slo, tpot_slo), summarise(records, ttft_slo, tpot_slo).goodput),
     }
     for name, (mine, course) in pairs.items():
         if abs(mine - course) > 1e-9 * abs(course):

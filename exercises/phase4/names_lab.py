@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from exercises.grading import NotYet
+from exercises.phase1.side_by_side import speed
 from exercises.phase3.into_engine import passed, refuse, tales
 from phase2_attention_kvcache.sampling_params import SamplingParams
 from phase3_paged_attention.block_manager import BlockManager, hash_block
@@ -215,6 +216,8 @@ def repair_in_the_engine(preempt: Callable, lying: Iterable[int]) -> None:
     """The same, with the learner's repair, beside the course's scheduler."""
     passed("p4d1_names_without_blocks", preempt, lying)
     (mine, seconds), (course, course_seconds) = serve(preempt), serve(None)
+    seconds = min(seconds, serve(preempt)[1])  # a single time is mostly noise
+    course_seconds = min(course_seconds, serve(None)[1])
     if mine != course or mine != serve(None, 150)[0]:
         says = "With your repair somebody's answer still depends on how much memory there is."
         refuse(NotYet("other-tokens", says, "three prompts, memory short", mine, course))
@@ -223,7 +226,4 @@ def repair_in_the_engine(preempt: Callable, lying: Iterable[int]) -> None:
     print(
         "\nEverybody gets the same answer whether memory is short or not, as with the course's own scheduler."
     )
-    tokens = sum(length for *_, length in PROMPTS.values())
-    print(
-        f"Speed: {tokens / seconds:,.0f} tokens a second with yours, {tokens / course_seconds:,.0f} with the course's."
-    )
+    print(speed(seconds, course_seconds))

@@ -1,12 +1,12 @@
 # %% [markdown]
-# # Debugging lab: words of the departed
+# # Debugging lab 5: words of the departed
 #
 # **The symptom.** On a GPU, a server's answers are a little worse than they should be. No error, no crash; a test of arithmetic problems gets
 # a few points less. With CUDA graphs switched off (`enforce_eager`) all is well. While many users come and stay, all is well,
 # too. It happens when some have left, and somebody new has come.
 #
-# This is a real bug, and a frequent one. SGLang had it for models with a sliding window (pull request 24743: a buffer of
-# slots "is not cleared on padding"), lmdeploy had it with its block tables (pull request 4569).
+# This is a real bug. SGLang had it for models with a sliding window (https://github.com/sgl-project/sglang/pull/24743). There
+# too it was accuracy that suffered, and nothing else.
 #
 # **What you need to know.** A **CUDA graph** is a recording of a whole step, started with one call. A recording knows addresses. It repeats
 # the same work, for the same number of rows, on whatever lies at those addresses. So, before each replay, the step's numbers
@@ -74,8 +74,9 @@ symptom(Runner)
 # %% tags=["check"]
 check("p5d1_words_of_the_departed", Runner, cause)
 # %% [markdown]
-# Stuck? Run `hint("p5d1_words_of_the_departed")`, and again for a bigger hint.
+# Stuck? Run `hint("p5d1_words_of_the_departed")`, and again after your next try.
 #
 # This course's own `fill` is in `phase5_real_gpu/kernels/gpu_runner.py`. Padding has slot -1 there, and `write_kv_kernel` stores no such row. SGLang
-# gives padding slot 0, which is kept free for it. Either is right, as long as both sides mean the same by it: in vLLM's issue 43810 the padding
-# has slot -1, and one of the caches is written by an ordinary index. To an index, -1 is the last place, and somebody had it.
+# gives padding slot 0, which is kept free for it. Either is right, as long as both sides mean the same by it: in vLLM's issue 43810
+# (https://github.com/vllm-project/vllm/issues/43810) the padding has slot -1, and one of the caches is written by an
+# ordinary index. To an index, -1 is the last place, and somebody had it.

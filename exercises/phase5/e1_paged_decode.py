@@ -18,6 +18,7 @@
 # | `tl.maximum(a, b)`, `tl.exp(x)`, `tl.where(m, a, b)` | number by number |
 # | `tl.cdiv(a, b)` | a / b, rounded up |
 # | `tl.zeros([8], tl.float32)`, `float("-inf")` | eight zeros; -infinity |
+# | `x.to(tl.float32)`, `x.to(tl.int64)` | the same numbers, as 32-bit floats; as 64-bit integers |
 #
 # An argument with `tl.constexpr` is known when the kernel is compiled. A tensor arrives as an **address**, the place of its first
 # number; it has no shape any more. So a kernel computes with places.
@@ -74,6 +75,9 @@ print(sums)
 #
 # Write what is missing: it leaves HEAD_DIM numbers in `result`. Every request has at least one token. `block_tables` and
 # `context_lens` are integers. Some requests have shorter tables than others; what stands behind their blocks is rubbish.
+#
+# Block numbers have 32 bits. Make them 64-bit before you multiply: in a large cache `b * block_stride` goes beyond 2^31, and then
+# it wraps round silently, to a wrong place. (No test here has so large a cache.)
 #
 # Stay with the words in the table above: the interpreter is just Python and lets much pass that the compiler would not.
 
@@ -132,7 +136,7 @@ def paged_decode(
 # %% tags=["check"]
 check("p5e1_paged_decode", paged_decode)
 # %% [markdown]
-# Stuck? Run `hint("p5e1_paged_decode")`, and again for a bigger hint.
+# Stuck? Run `hint("p5e1_paged_decode")`, and again after your next try.
 #
 # ## Into the engine
 #

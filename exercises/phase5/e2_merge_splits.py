@@ -54,7 +54,7 @@ def merge(outs: Tensor, log_sums: Tensor) -> tuple[Tensor, Tensor]:
 # %% tags=["check"]
 check("p5e2_merge_splits", merge)
 # %% [markdown]
-# Stuck? Run `hint("p5e2_merge_splits")`, and again for a bigger hint.
+# Stuck? Run `hint("p5e2_merge_splits")`, and again after your next try.
 #
 # ## Into the engine
 #

@@ -21,8 +21,12 @@
 #     valid      x   x   x   -   -   -          the table has 4 entries: there is no entry 4!
 #
 # **Why a round ahead.** The address of a key comes out of the block table, and the table is in slow memory as well. Who asks for the
-# page ids and at once needs them, waits; and only then can ask for the keys, and wait again. So the page ids of the *next* tile are asked
-# for while this tile is worked on ("hoisted" out of its round). When their turn comes, they are there.
+# page ids and at once needs them, waits; and only then can ask for the keys. So the page ids of the *next* tile are asked for while this
+# tile is worked on ("hoisted" out of its round). When their turn comes, they are there.
+#
+# The machine below has no compiler that fetches ahead: whoever asks just in time waits in every tile. Triton's compiler does fetch ahead
+# (its **pipeliner** starts the loads of later rounds early), page ids as well as keys. But one hangs on the other, and that chain costs it a
+# stage, a round more that has to be kept in flight.
 #
 #     load the pages of tile 0
 #     in each round:  load the pages of the next tile;  fetch the keys of this one, with the pages from before
@@ -40,7 +44,7 @@
 import numpy as np
 
 from exercises.grading import check, hint
-from exercises.phase5.tile_machine import TileMachine
+from exercises.phase5.tile_machine import LATE, ROUND, TileMachine
 
 
 # %% tags=["answer"]
@@ -77,16 +81,18 @@ def look(walk) -> None:
     walk(machine.load, machine.fetch, 15, 4, 6)
     for what, numbers in machine.log:
         print(f"{what:6} {'entries' if what == 'load' else 'slots  '} {numbers}")
-    print(f"waited {machine.waited} of {machine.now} units of time")
+    print(
+        f"waited {machine.waited} of {machine.now} ticks (a tile's work takes {ROUND}, page ids come after {LATE})"
+    )
 
 
 # look(walk)
 # %% tags=["check"]
 check("p5e3_page_ids", tile_places, walk)
 # %% [markdown]
-# Stuck? Run `hint("p5e3_page_ids")`, and again for a bigger hint.
+# Stuck? Run `hint("p5e3_page_ids")`, and again after your next try.
 #
-# The first load is waited for: nothing can be done before it. With pages loaded just in time, *every* tile waits. In the course's kernel
+# The first load is waited for: nothing can be done before it. With pages loaded just in time, *every* tile waits here. In the course's kernel
 # this is the fourth rung of the ladder (`hoisted_kernel` in `phase5_real_gpu/kernels/ladder_kernels.py`).
 #
 # ## Into the engine

@@ -74,7 +74,7 @@ def what_is_wrong(record: Record, card: Card) -> str:
 # %% tags=["check"]
 check("p5e4_lying_benchmark", floor_us, what_is_wrong)
 # %% [markdown]
-# Stuck? Run `hint("p5e4_lying_benchmark")`, and again for a bigger hint.
+# Stuck? Run `hint("p5e4_lying_benchmark")`, and again after your next try.
 #
 # ## On real records
 #

@@ -33,6 +33,11 @@ SAYS = {
     "wrong-kv-head": "The KV head is not the right one. GROUP query heads in a row share one: 0, 1 | 2, 3 | ...",
     "no-scale": "The scores are plain dot products. Each has to be multiplied by `scale`.",
     "scale-twice": "The scores are multiplied by `scale` twice.",
+    "largest-never-moves": "Only the last block counts. `largest` stays at -infinity, so `shrink` is 0 in every block, and what was summed before is "
+    "thrown away. What has to be remembered for the next block?",
+    "keys-as-values": "Keys and values come from the same cache. The weights come from k_cache, what they weigh comes from v_cache.",
+    "row-by-own-blocks": "The row of the block table begins at request x the number of this request's blocks. The rows lie further apart: as long as the "
+    "longest needs, and that is table_stride.",
     "table-of-request-0": "All programs read the block table of request 0. Each request has a row of its own, and from row to row it "
     "is table_stride.",
     "length-of-request-0": "All programs take the length of request 0. `context_lens` is an address; where is your request's number?",
@@ -49,6 +54,7 @@ VARIANTS = {
     "masked-with-zero": ("values masked", "values read"),
     "wrong-kv-head": ("modulo", "query head", "first"),
     "softmax-of-each-block": ("mean", "sum"),
+    "keys-as-values": ("keys", "values"),
 }
 
 
@@ -103,7 +109,8 @@ def make_case(
             cache[mine] = kept
     q = spread * torch.randn(len(lens), heads, dim, generator=g)
     tried = (
-        f"lengths {lens}, blocks of {block_size}, {heads} query heads, {kv_heads} KV heads, head_dim {dim}"
+        f"lengths {lens}, blocks of {block_size}, {heads} query head{'s' * (heads > 1)}, "
+        f"{kv_heads} KV head{'s' * (kv_heads > 1)}, head_dim {dim}"
     )
     if math.isnan(unused):
         tried += "; NaN in every place that is nobody's"
@@ -126,11 +133,15 @@ def walk(case: Case, mistake: str = "", variant: str = "") -> np.ndarray:
         token_stride, head_stride = head_stride, token_stride
     scale = {"no-scale": 1.0, "scale-twice": 1.0 / dim}.get(mistake, dim**-0.5)
     keys_at, values_at = (m.double().numpy() for m in case.memory)
+    if mistake == "keys-as-values":
+        keys_at = values_at = keys_at if variant == "keys" else values_at
     entries = torch.as_strided(case.tables, (case.tables.stride(0) * (requests + 4),), (1,)).tolist()
     out = np.zeros((requests, heads, dim))
     for r in range(requests):
         n = case.lens[0] if mistake == "length-of-request-0" else case.lens[r]
         first_entry = 0 if mistake == "table-of-request-0" else r * case.tables.stride(0)
+        if mistake == "row-by-own-blocks":
+            first_entry = r * -(-n // block_size)
         for h in range(heads):
             kv = h // group
             if mistake == "wrong-kv-head":
@@ -164,7 +175,7 @@ def walk(case: Case, mistake: str = "", variant: str = "") -> np.ndarray:
                     total = 0.0
                 total = total * (1.0 if keeps_total else shrink) + weights.sum()
                 acc = acc * (1.0 if keeps_acc else shrink) + weights @ values
-                largest = new
+                largest = -math.inf if mistake == "largest-never-moves" else new
             if mistake == "softmax-of-each-block":
                 out[r, h] = np.sum(parts, 0) / (len(parts) if variant == "mean" else 1)
             else:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from exercises.grading import NotAttempted, NotYet, guard
+from exercises.grading import NotYet, guard
+from exercises.phase3.grade_lab import sentence_number
 from exercises.phase5.small_graph import ROWS
 
 THE_CAUSE = 3
 SAYS = {
-    "writes-into-anothers-block": "Somebody finds a token in its text that it never wrote. Look at all four rows of `tokens` and `slots` after "
-    "`fill`, also at those that nobody asks about: whose token is it, and whose slot is that by now?",
+    "writes-into-anothers-block": "Somebody finds a token in its text that it never wrote. Whose token is it, and what stored it there in this step?",
     "token-cleared-slot-not": "The padding's token is cleared now, and its slot is not. So it still stores something in somebody's block, only "
     "another thing. What of a row decides whether and where it is stored?",
     "some-rows-left": "One row of padding is taken care of, or all but one; another still holds an old slot. With one user of four there are three "
@@ -26,31 +26,42 @@ SAYS = {
 
 
 def grade_lab(Runner: type, cause: Any) -> str:
-    if cause is None or cause is Ellipsis:
-        raise NotAttempted("Find the cause first: which of the five sentences is it?")
-    _first_step(Runner)
-    _the_symptom(Runner)
-    _a_full_memory(Runner)
-    steps = sum(_random_users(Runner, seed) for seed in range(30))
-    if cause != THE_CAUSE:
+    number = sentence_number(cause)
+    runners = [_first_step(Runner), _the_symptom(Runner), *_a_full_memory(Runner)]
+    steps = 0
+    for seed in range(30):
+        runner, more = _random_users(Runner, seed)
+        runners, steps = [*runners, runner], steps + more
+    most = max(runner.recordings for runner in runners)
+    if most > 1:  # last of all: the box says that everybody reads its own text
+        tried = f"{steps:,} steps of random users"
+        raise NotYet(
+            "recorded-anew",
+            SAYS["recorded-anew"],
+            tried,
+            f"up to {most} recordings for one runner",
+            "1 recording",
+        )
+    if number != THE_CAUSE:
         raise NotYet(
             "another-cause",
-            "The runner is right now, but the sentence is not the one that says what was wrong. Write down `tokens` and `slots`, all four rows of them, "
-            "after each step of the symptom.",
+            "The runner is right now, but the sentence is not the one that says what was wrong. Write down all of `tokens` and `slots` after each step of "
+            "the symptom.",
             "cause", repr(cause), "the number of another sentence",
         )  # fmt: skip
     return f"The symptom is gone, with one recording; everybody read their own text in each of {steps:,} steps of random users."
 
 
-def _first_step(Runner: type) -> None:
+def _first_step(Runner: type) -> Any:
     tried = "alice alone, with the text [11, 12], writes 13"
     m = guard(Runner, 6, 4, tried=tried)
     guard(m.start, "alice", [11, 12], tried=tried)
     guard(m.step, {"alice": 13}, tried=tried)
     _look(Runner, m, 1, tried)
+    return m
 
 
-def _the_symptom(Runner: type) -> None:
+def _the_symptom(Runner: type) -> Any:
     tried = (
         "four users write; carol and dan leave; emma comes and gets dan's block; alice, bob and emma write"
     )
@@ -64,11 +75,12 @@ def _the_symptom(Runner: type) -> None:
     guard(m.start, "emma", [51, 52, 53], tried=tried)
     guard(m.step, {"alice": 14, "bob": 23, "emma": 54}, tried=tried)
     _look(Runner, m, 3, tried)
+    return m
 
 
-def _a_full_memory(Runner: type) -> None:
+def _a_full_memory(Runner: type) -> list[Any]:
     tried = "four users have filled all blocks but block 0; one leaves, gina comes and writes alone"
-    users = {"alice": 10, "bob": 20, "carol": 30, "dan": 40}
+    users, runners = {"alice": 10, "bob": 20, "carol": 30, "dan": 40}, []
     for order in (list(users), list(users)[::-1]):  # else padding might store what is there already
         m = guard(Runner, 5, 4, tried=tried)
         for user, first in users.items():
@@ -80,9 +92,11 @@ def _a_full_memory(Runner: type) -> None:
         for token in (72, 73):
             guard(m.step, {"gina": token}, tried=tried)
             _look(Runner, m, 1, tried)
+        runners.append(m)
+    return runners
 
 
-def _random_users(Runner: type, seed: int) -> int:
+def _random_users(Runner: type, seed: int) -> tuple[Any, int]:
     rng = random.Random(seed)
     size, steps = rng.choice([1, 2, 4]), 0
     tried = f"up to four users come, write and go at random, blocks of {size} (seed {seed})"
@@ -104,11 +118,11 @@ def _random_users(Runner: type, seed: int) -> int:
             guard(m.step, {user: rng.randrange(10, 1000) for user in chosen}, tried=tried)
             _look(Runner, m, len(chosen), tried)
             steps += 1
-    return steps
+    return m, steps
 
 
 def _look(Runner: type, m: Any, n: int, tried: str) -> None:
-    """Everybody reads their own text, and it took one recording."""
+    """Everybody reads their own text."""
     recorded_tokens, recorded_slots, _ = m.recorded
     if m.tokens is not recorded_tokens or m.slots is not recorded_slots:
         raise NotYet(
@@ -119,14 +133,15 @@ def _look(Runner: type, m: Any, n: int, tried: str) -> None:
         reads = guard(m.read, user, tried=tried)
         if reads != text:
             diagnosis = _name(Runner, m, n)
+            rows = f"\nthe recording's rows: tokens {m.tokens.tolist()}, slots {m.slots.tolist()}"
+            if (
+                diagnosis == "writes-into-anothers-block"
+            ):  # nothing is done yet: that would be the cause already
+                rows = ""
             raise NotYet(
                 diagnosis, SAYS[diagnosis], tried,
-                f"{user} reads {reads}\nthe recording's rows: tokens {m.tokens.tolist()}, slots {m.slots.tolist()}", f"{user} reads {text}",
+                f"{user} reads {reads}{rows}", f"{user} reads {text}",
             )  # fmt: skip
-    if m.recordings > 1:
-        raise NotYet(
-            "recorded-anew", SAYS["recorded-anew"], tried, f"{m.recordings} recordings", "1 recording"
-        )
 
 
 def _name(Runner: type, m: Any, n: int) -> str:

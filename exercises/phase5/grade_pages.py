@@ -190,7 +190,7 @@ def _walk(walk: Callable[..., Any], context_len: int, block_size: int, tile: int
             "just-in-time",
             "The right slots, but every tile waits for its page ids: they are asked for in the round in which they are used. Ask for the next tile's "
             "before you fetch this one.",
-            f"waited {machine.waited} of {machine.now} units of time", f"waited {LATE}, for the first tile's",
+            f"waited {machine.waited} of {machine.now} ticks of its clock", f"waited {LATE}, for the first tile's",
         )  # fmt: skip
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exercises.phase3.into_engine import PROMPTS, compare, gathering, passed, run
-from exercises.phase5.launching import decode_with
+from exercises.phase3.into_engine import PROMPTS, compare, passed, side_by_side
+from exercises.phase5.launching import DEVICE, decode_with
 from phase2_attention_kvcache.sampling import SamplingParams
 from phase3_paged_attention.block_manager import BlockManager
 from phase3_paged_attention.paged_attention import PagedKVCache, StepLayout
@@ -21,12 +21,18 @@ PART = 8  # tokens
 
 
 def _beside_the_course(
-    kind: type[PagedKVCache], part: Any, params: SamplingParams, prompts: tuple[str, ...]
+    kind: type[PagedKVCache], part: Any, params: SamplingParams, prompts: tuple[str, ...], note: str = ""
 ) -> None:
-    manager = BlockManager(60)
-    course = run(manager, gathering(manager), (prompts,), params)
-    manager = BlockManager(60)
-    compare(run(manager, gathering(manager, kind, part), (prompts,), params), course)
+    course, _, mine, _ = side_by_side(
+        lambda: BlockManager(60),
+        lambda: BlockManager(60),
+        kind,
+        part,
+        waves=(prompts,),
+        params=params,
+        rounds=2,
+    )
+    compare(mine, course, note=note)
 
 
 # ---------------------------------------------------------------------- 5.1
@@ -52,7 +58,8 @@ class KernelCache(PagedKVCache):
 def kernel_in_the_engine(kernel: Any) -> None:
     """Exercise 5.1."""
     passed("p5e1_paged_decode", kernel)
-    _beside_the_course(KernelCache, kernel, SHORT, PROMPTS[:2])
+    note = "" if DEVICE == "cuda" else " (Yours is interpreted here, line by line.)"
+    _beside_the_course(KernelCache, kernel, SHORT, PROMPTS[:2], note)
 
 
 # ---------------------------------------------------------------------- 5.2

@@ -5,7 +5,8 @@
 # modules, so whatever you see here you can find in their code.
 #
 # Where a cell says `guess = ...`, put a number in place of the dots and run it. You get 0 to 3 points, as with
-# `--predict`. A guess that is wrong by a factor of ten, once, is how these numbers stick.
+# `--predict`. A guess that is wrong by a factor of ten, once, is how these numbers stick. Outputs that would tell an
+# answer are folded until you run their cells.
 
 # %%
 import json
@@ -55,7 +56,7 @@ guess = ...  # tokens of the sentence (32 bytes) with all 7,935 merges of the mo
 
 guesses.reveal("tokens-of-sentence", guess, measured=len(tok.encode(sentence)))
 
-# %%
+# %% tags=["after-guess"]
 counts = [0, 10, 50, 100, 250, 500, 1000, 2000, 4000, len(tok.merges)]
 tokens = [len(with_first_merges(tok, n).encode(sentence)) for n in counts]
 assert tokens == sorted(tokens, reverse=True)  # a merge never makes a text longer
@@ -120,7 +121,7 @@ guess = ...  # how many times as many tokens does the story take in Hindi?
 
 guesses.reveal("hindi", guess, measured=hindi / english)
 
-# %%
+# %% tags=["after-guess"]
 found = {"tales": {name: measure_density(tok, sample_text(name)) for name in CONTENT}}
 show_figure(draw_density(found, CONTENT))
 
@@ -182,7 +183,7 @@ guess = ...  # which share of all bytes is the embedding table, in percent?
 
 guesses.reveal("embedding-share", guess, measured=round(100 * box.sizes["embedding"] / box.total_bytes))
 
-# %%
+# %% tags=["after-guess"]
 parts = box.sizes.most_common()
 assert box.total_bytes == sum(size for _, size in box.files)  # every byte is accounted for
 fig, (ax,) = new_figure(
@@ -219,7 +220,7 @@ guesses.reveal(
     each=8192 * kv_per_token(llama) / GB,
 )
 
-# %%
+# %% tags=["after-guess"]
 contexts = [512 * 2**i for i in range(5)]
 fig, (ax,) = new_figure("Double the context, halve the users", "Llama-3 8B in 16 bit")
 for name, color in (("a100-80", BLUE), ("l4", ORANGE)):
@@ -240,5 +241,13 @@ guesses.score()
 # %% [markdown]
 # - Change the text in section 1 until "the" is not the first word to become one token.
 # - Which of your favourite words has the strangest neighbours?
-# - Then build the parts yourself: the exercises of this phase begin with `p1e1_pairs`.
-# - [Phase 2](phase2_attention_kvcache.ipynb) turns the vectors into the next word.
+#
+# Then build the parts yourself. Each exercise has a check that says what is wrong, and hints where you want them:
+#
+# - [1.1 Which pair comes most often?](exercises/p1e1_pairs.ipynb)
+# - [1.2 From a word to its tokens](exercises/p1e2_encode.ipynb)
+# - [1.3 Never show half a character](exercises/p1e3_streaming.ipynb)
+# - [1.4 Where in the file is that tensor?](exercises/p1e4_header.ipynb)
+# - [1.5 How many users fit on the card?](exercises/p1e5_kv_bytes.ipynb)
+#
+# [Phase 2](phase2_attention_kvcache.ipynb) turns the vectors into the next word.

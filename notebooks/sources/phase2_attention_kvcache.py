@@ -4,7 +4,8 @@
 # This notebook goes beside the [README of Phase 2](../phase2_attention_kvcache/README.md). It runs the phase's own
 # modules on the embedded model `tales`: a small GPT-2 that writes stories.
 #
-# Put your guess in place of the dots, where a cell says `guess = ...`, and run it.
+# Put your guess in place of the dots, where a cell says `guess = ...`, and run it. Outputs that would tell an answer are
+# folded until you run their cells.
 
 # %%
 
@@ -51,15 +52,15 @@ s = attention_by_hand(EMBEDDINGS, W_Q, W_K, W_V)
 print(side_by_side([("Q", s.q), ("K", s.k), ("V", s.v), ("scores = Q K^T", s.raw)], WORDS))
 
 # %% [markdown]
-# A word may not look at what comes later: the **causal mask**. Scores are divided by the square root of the vectors'
-# length, here 1.73. Then **softmax** makes shares of them: `e` to the power of each score, divided by the sum.
+# A word may not look at what comes later: the **causal mask**. Scores are divided by the square root of how many numbers
+# a vector has (3), so by 1.73. Then **softmax** makes shares of them: `e` to the power of each score, divided by the sum.
 
 # %%
 guess = ...  # the shares of "dogs" in percent, from scores 5, 5 and 4, such as [40, 40, 20]
 
 guesses.reveal("shares-of-dogs", guess, measured=percent(s.weights[2]))
 
-# %%
+# %% tags=["after-guess"]
 print(side_by_side([("shares", s.weights), ("output = shares x V", s.output)], WORDS, 2))
 
 # %% [markdown]
@@ -155,7 +156,7 @@ guess = ...  # the layer, 1 to 6, from which on the final favourite is ahead of 
 
 guesses.reveal("leading-layer", guess, measured=leads.index(True) + 1, favourite=names[0])
 
-# %%
+# %% tags=["after-guess"]
 show_figure(draw_layers(layers[1:, best], names, prompt))
 
 # %% [markdown]
@@ -175,7 +176,7 @@ guess = ...  # tokens that top-p 0.9 keeps, of 8,192, after "there was a little 
 
 guesses.reveal("top-p", guess, measured=kept[0.9], half=kept[0.5], most=kept[0.99])
 
-# %%
+# %% tags=["after-guess"]
 settings = {
     "as it is": SamplingParams(),
     "temperature 0.5": SamplingParams(temperature=0.5),
@@ -227,7 +228,7 @@ guesses.reveal("work-cached", guess, measured=cached.computed_tokens)
 run = Decoding.of(model, tok, "Once upon a time there was", new_tokens=16)
 decoding_piece(run)
 
-# %%
+# %% tags=["after-guess"]
 lengths = list(range(1, 101))
 fig, (ax,) = new_figure(
     f"{naive.computed_tokens:,} tokens computed, or {cached.computed_tokens}",
@@ -263,7 +264,7 @@ guess = ...  # bytes that one token leaves in the cache of GPT-2
 
 guesses.reveal("kv-bytes", guess, measured=used[0])
 
-# %%
+# %% tags=["after-guess"]
 fig, (ax,) = new_figure(
     f"Room for {reserved[-1] // used[0]} tokens is taken, {len(used)} are there",
     "One sequence in the cache of Phase 2, GPT-2's size; room doubles when it is used up",
@@ -287,19 +288,22 @@ assert all(u <= r < 2 * u + 64 * used[0] for u, r in zip(used, reserved))
 
 # %%
 a100 = Ceilings(CARDS["a100-80"].bandwidth_gb_s * 1e9, 312e12)
-steps = {n: work_of_step(GPT2_124M, n, 0, 2) for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)}
+steps = {n: work_of_step(GPT2_124M, n, 0, 2) for n in range(1, 1025)}
 
 guess = ...  # operations a byte of a decode step: one token, each weight of 2 bytes used once
 
 guesses.reveal("intensity", guess, measured=round(steps[1].intensity, 1), ridge=a100.ridge)
 
-# %%
+# %% tags=["after-guess"]
+most = max(n for n, work in steps.items() if work.intensity <= a100.ridge)  # tokens, while bytes decide
+doubled = [2**i for i in range(11)]
 fig, (ax,) = new_figure(
-    f"Up to a ridge of {a100.ridge:.0f}, more tokens in a step are nearly free",
-    "The shortest time of a step, from bytes and operations alone; GPT-2 in 16 bit, an A100 by its data sheet",
+    f"Up to about {most} tokens in a step, more tokens are nearly free",
+    f"GPT-2 in 16 bit; an A100 by its data sheet, ridge: {a100.ridge:.0f} operations a byte",
 )
-ax.plot(list(steps), [1e6 * a100.seconds(w) for w in steps.values()], "o-", color=BLUE)
-ax.axvline(next(n for n, w in steps.items() if w.intensity > a100.ridge), color=ORANGE, linestyle="--")
+ax.plot(list(steps), [1e6 * a100.seconds(work) for work in steps.values()], color=BLUE)
+ax.plot(doubled, [1e6 * a100.seconds(steps[n]) for n in doubled], "o", color=BLUE)
+ax.axvline(most, color=ORANGE, linestyle="--")
 ax.set(
     xscale="log",
     yscale="log",
@@ -307,13 +311,16 @@ ax.set(
     ylabel="at least, microseconds",
     ylim=(50, 2000),
 )
-ax.set_xticks(list(steps)[::2])
+ax.set_xticks(doubled[::2])
 plain_numbers(ax)
 show_figure(fig)
 
 # %% [markdown]
 # Right of the dashed line arithmetic is the limit: that is prefill. Left of it the step waits for memory: that is decode,
 # and there is room for many more users in the same step. [Phase 4](phase4_scheduler.ipynb) fills it.
+#
+# Why does the line stand at more tokens than the ridge has operations a byte? A step reads the table of all words once,
+# and uses it for the last token only.
 #
 # ## 9. Your score, and what next
 
@@ -325,5 +332,16 @@ guesses.score()
 #   sentence, too?
 # - In section 6, let the model write 40 tokens. How often does the room double?
 # - In section 7, work out the bytes a token of Llama-3 8B by hand: 32 layers, 8 KV heads of 128. Then look at Phase 1.
-# - Then build the parts yourself: the exercises whose names begin with `p2`.
-# - [Phase 3](phase3_paged_attention.ipynb) makes room for many users.
+#
+# Then build the parts yourself. Each exercise has a check that says what is wrong, and hints where you want them:
+#
+# - [2.1 Who may look at whom?](exercises/p2e1_causal_mask.ipynb)
+# - [2.2 One head of attention](exercises/p2e2_one_head.ipynb)
+# - [2.3 Several questions, one memory](exercises/p2e3_grouped.ipynb)
+# - [2.4 Turning vectors instead of numbering them](exercises/p2e4_rotary.ipynb)
+# - [2.5 Append to the cache](exercises/p2e5_cache.ipynb)
+# - [2.6 Top-p: cut off the tail](exercises/p2e6_top_p.ipynb)
+# - [2.7 How long until the first token?](exercises/p2e7_ttft.ipynb)
+# - [Debugging lab 2: a story with a gap](exercises/p2d1_words_after_a_gap.ipynb)
+#
+# [Phase 3](phase3_paged_attention.ipynb) makes room for many users.

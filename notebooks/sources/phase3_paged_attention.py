@@ -4,7 +4,10 @@
 # This notebook goes beside the [README of Phase 3](../phase3_paged_attention/README.md). A server has many users, and
 # nobody knows how long their answers will get. Here you hand out the memory.
 #
-# Put your guess in place of the dots, where a cell says `guess = ...`, and run it.
+# A word has two meanings: in Phase 2 a **block** was a layer of the model; here it is 16 places of memory.
+#
+# Put your guess in place of the dots, where a cell says `guess = ...`, and run it. Outputs that would tell an answer are
+# folded until you run their cells.
 
 # %%
 import math
@@ -57,7 +60,7 @@ guess = ...  # requests of 300 tokens at a time, in the memory of four rows of 2
 
 guesses.reveal("users-in-blocks", guess, measured=requests_that_fit([300] * 200, POOL // 16, 16))
 
-# %%
+# %% tags=["after-guess"]
 show_figure(draw_memory(np.random.default_rng(0).integers(289, 305, 30)))
 
 # %% [markdown]
@@ -78,8 +81,8 @@ guess = ...  # Alice's three blocks, such as [1, 2, 3]
 
 guesses.reveal("blocks-of-alice", guess, measured=alice.table.block_ids)
 
-# %%
-print(memory.draw_table(alice), memory.draw_table(bob), sep="\n\n")
+# %% tags=["after-guess"]
+print("who lies where:", memory.draw_table(alice), memory.draw_table(bob), sep="\n\n")
 print("\nread through her table:", memory.read(alice))
 assert memory.read(alice) == "Once upon a time there lived a king who"
 
@@ -162,7 +165,7 @@ guess = ...  # the second score is 3, the largest so far was 1: what are the ear
 
 guesses.reveal("shrink", guess, measured=round(visits[1].shrink, 3))
 
-# %%
+# %% tags=["after-guess"]
 show_table(
     ["block", "score", "shrink", "largest", "weight", "sum of weights", "values / sum"],
     [[str(v.physical), v.score, v.shrink, v.largest, v.weight, v.total,
@@ -214,6 +217,9 @@ guesses.reveal(
     prompt_tokens=prompt_tokens,
 )
 
+# %% [markdown]
+# And when all ten have gone, nothing is held for them:
+
 # %%
 engine.block_manager.check_integrity()
 print(
@@ -231,5 +237,15 @@ guesses.score()
 # %% [markdown]
 # - In section 4, hash only a block's own tokens. Which two users now read each other's keys?
 # - In section 5, change `TABLE` to another order of blocks. Does the result change?
-# - Then build the parts yourself: the exercises whose names begin with `p3`.
-# - [Phase 4](phase4_scheduler.ipynb) decides who computes what.
+#
+# Then build the parts yourself. Each exercise has a check that says what is wrong, and hints where you want them:
+#
+# - [3.1 Allocate and free](exercises/p3e1_allocate.ipynb)
+# - [3.2 Block table lookup](exercises/p3e2_block_table.ipynb)
+# - [3.3 Chain hash and prefix hit](exercises/p3e3_prefix.ipynb)
+# - [3.4 What to forget first](exercises/p3e4_eviction.ipynb)
+# - [3.5 Copy-on-write](exercises/p3e5_copy_on_write.ipynb)
+# - [3.6 Attention over scattered blocks](exercises/p3e6_paged_attention.ipynb)
+# - [Debugging lab 3: bob reads carol's words](exercises/p3d1_freed_and_read.ipynb)
+#
+# [Phase 4](phase4_scheduler.ipynb) decides who computes what.

@@ -4,7 +4,8 @@
 # This notebook goes beside the [README of Phase 4](../phase4_scheduler/README.md). Many users want to be served at once,
 # and each wants to feel alone. You will see who computes what in each step, and replay a run of the real engine.
 #
-# Put your guess in place of the dots, where a cell says `guess = ...`, and run it.
+# Put your guess in place of the dots, where a cell says `guess = ...`, and run it. Outputs that would tell an answer are
+# folded until you run their cells.
 
 # %%
 
@@ -38,7 +39,7 @@ guess = ...  # steps that B's finished answer waits in the static batch
 
 guesses.reveal("static-wait", guess, measured=static.done_step["B"] - static.written_step["B"])
 
-# %%
+# %% tags=["after-guess"]
 show_table(
     ["user", "tokens", "static: done in step", "continuous: done in step"],
     [[j.name, j.osl, static.done_step[j.name], continuous.done_step[j.name]] for j in jobs],
@@ -61,7 +62,7 @@ guess = ...  # Lea's tokens in her first three steps, such as [16, 16, 8]
 
 guesses.reveal("budget", guess, measured=lea[:3])
 
-# %%
+# %% tags=["after-guess"]
 print(draw(shared, ["Ann", "Ben", "Lea"], 1, 8, budget))
 assert all(sum(step.values()) <= budget for step in shared.steps)
 
@@ -81,7 +82,7 @@ guess = ...  # the step in which somebody is preempted
 
 guesses.reveal("memory-runs-out", guess, measured=tight.preempted[0][0])
 
-# %%
+# %% tags=["after-guess"]
 print(draw(tight, ["Ann", "Ben"], 5, 18))
 
 # %% [markdown]
@@ -110,23 +111,23 @@ run = Recording.of(
 )
 print(f"{len(run.events)} steps for {sum(wants.values())} words")
 
-# %% [markdown]
-# Step through it, forwards and backwards. Look for these moments:
-#
-# - Ann's prompt takes the whole budget of step 1, and Ben has to wait.
-# - Somebody is preempted. Who, and what did the others need?
-# - That request comes back, and computes fewer tokens than it has. Where are the others from?
-# - Zoe's prompt is found in the cache, though nobody is left.
-
-# %%
-replay_piece(run)
-
 # %%
 back = next(e for e in run.events if e["hit"] and "Zoe" in e["tokens"])
 
 guess = ...  # Zoe's prompt has 10 tokens or so. How many are computed in her first step?
 
 guesses.reveal("prefix-hit", guess, measured=back["tokens"]["Zoe"], found=back["computed"]["Zoe"])
+
+# %% [markdown]
+# Step through the run, forwards and backwards. Look for these moments:
+#
+# - Ann's prompt takes the whole budget of step 1, and Ben has to wait.
+# - Somebody is preempted. Who, and what did the others need?
+# - That request comes back, and computes fewer tokens than it has. Where are the others from?
+# - Most of Zoe's prompt is found in the cache, though nobody is left.
+
+# %% tags=["after-guess"]
+replay_piece(run)
 
 # %% [markdown]
 # What did the users see of all this? Nothing. Each story, told again to somebody who is alone, comes out the same:
@@ -163,7 +164,7 @@ rates, felt = [2, 4, 8, 10, 12, 14, 16, 20, 24, 28], []
 for rate in rates:
     traffic = draw_traffic("chat", 300, rate, seed=1)
     felt.append(
-        summarise(simulate(traffic, config, num_blocks=2000, cost=cost).records, ttft_slo=1.0, itl_slo=0.05)
+        summarise(simulate(traffic, config, num_blocks=2000, cost=cost).records, ttft_slo=1.0, tpot_slo=0.05)
     )
 knee = next((r for r, f in zip(rates, felt) if f.ttft.p95 > 1), None)
 
@@ -171,7 +172,7 @@ guess = ...  # the lowest of these rates, 2 to 28 a second, at which p95 is abov
 
 guesses.reveal("knee", guess, measured=knee)
 
-# %%
+# %% tags=["after-guess"]
 fig, (left, right) = new_figure(
     f"From {knee} chats a second on, users queue",
     "Llama-3 8B on an A100 40 GB, 32 seats, 300 chats at each rate, in virtual time",
@@ -201,5 +202,14 @@ guesses.score()
 # - In section 4, give the engine `num_blocks=30`. Which of the four moments are gone?
 # - Set `max_num_batched_tokens=64` there. Who gains, and who loses?
 # - In section 6, double `num_blocks`. Where is the knee now? What if you double `max_num_seqs` instead?
-# - Then build the parts yourself: the exercises whose names begin with `p4`.
-# - [Phase 5](phase5_real_gpu.ipynb) moves the computing to a GPU.
+#
+# Then build the parts yourself. Each exercise has a check that says what is wrong, and hints where you want them:
+#
+# - [4.1 One step, one budget](exercises/p4e1_one_step.ipynb)
+# - [4.2 Somebody has to leave](exercises/p4e2_preemption.ipynb)
+# - [4.3 A long prompt in pieces](exercises/p4e3_chunks.ipynb)
+# - [4.4 Static against continuous](exercises/p4e4_static_continuous.ipynb)
+# - [4.5 What one user in twenty feels](exercises/p4e5_percentiles_goodput.ipynb)
+# - [Debugging lab 4: names without contents](exercises/p4d1_names_without_blocks.ipynb)
+#
+# [Phase 5](phase5_real_gpu.ipynb) moves the computing to a GPU.

@@ -5,8 +5,9 @@
 # interpreter, and a compiler shows their machine code for cards that are not there. The last cells need a card. Without
 # one they say so, and show nothing: what was not measured is not shown.
 #
-# Put your guess in place of the dots, where a cell says `guess = ...`, and run it. The kernels of sections 2 to 4 need Triton, which exists for
-# Linux only. Elsewhere read those three, and run the rest.
+# Put your guess in place of the dots, where a cell says `guess = ...`, and run it. Outputs that would tell an answer are
+# folded until you run their cells. The kernels of sections 2 to 4 need Triton, which exists for Linux only. Elsewhere
+# read those three, and run the rest.
 
 # %%
 import inspect
@@ -84,7 +85,7 @@ guesses.reveal(
     gb=many.kv / 1e9,
 )
 
-# %%
+# %% tags=["after-guess"]
 steps = [
     (SHAPES[name], users, context, step_bytes(SHAPES[name], users, context))
     for name, users, context in [
@@ -126,8 +127,8 @@ guess = ...  # three programs of four places, and a length of 10: how many of th
 
 guesses.reveal("unwritten", guess, measured=int((out == -1).sum()))
 
-# %%
-print(out.tolist())
+# %% tags=["after-guess"]
+print("what lies in the places now:", out.tolist(), sep="\n")
 
 # %% [markdown]
 # Without a GPU this ran in Triton's **interpreter**, line by line on the CPU. It is slow and exact, and a change of a line
@@ -177,7 +178,7 @@ guess = ...  # rung 2: heads that share keys share a program. What does that div
 
 guesses.reveal("packed-heads", guess, measured=loaded["head"] / loaded["packed"])
 
-# %%
+# %% tags=["after-guess"]
 show_table(
     ["rung", "", "programs", "turns of the longest", "bytes loaded", "equal to float64 attention"], rows
 )
@@ -197,7 +198,7 @@ assert wrong[0].isnan().all() and not wrong[2].isnan().any()
 # %% [markdown]
 # What each rung is for shows at the two extremes of a server: 64 requests of 4,096 tokens, and one of 32,768.
 
-# %%
+# %% tags=["after-guess"]
 show_figure(draw_work())
 
 # %% [markdown]
@@ -233,7 +234,7 @@ guess = ...  # tiles of keys that have a place in fast memory at the same time: 
 
 guesses.reveal("buffers", guess, measured=[tile.buffers, hoisted.buffers])
 
-# %%
+# %% tags=["after-guess"]
 show_table(
     ["kernel", "card", "registers", "spills in loops", "shared KiB", "matrix instructions", "loads ahead",
      "buffers", "fit"],
@@ -277,7 +278,7 @@ guesses.reveal("parts", guess, measured=rule.num_splits, parts=rule.num_splits, 
 # - Take the tick away. How many tokens pass one after another now?
 # - The same on a T4 with its 80 places.
 
-# %%
+# %% tags=["after-guess"]
 splits_piece(card="H100", users=1, tokens=32768)
 
 # %% [markdown]
@@ -335,7 +336,7 @@ guesses.reveal("three-times-slower", guess, measured=sum(line.is_off for line in
 # A figure that *is* off has a cause, and a cause leaves a trace. Here is an invented report of a T4: the article's, with all
 # times a tenth. Which of the nine known causes would do that?
 
-# %%
+# %% tags=["after-guess"]
 article = find_reference("t4-article")
 too_good = replace(
     article,
@@ -343,6 +344,7 @@ too_good = replace(
         replace(m, value=m.value / 10 if m.better == "lower" else m.value * 10) for m in article.measurements
     ),
 )
+print("what fits this report:\n")
 for finding in find_causes(too_good):
     print(f"{finding.cause.name}: {finding.evidence.text}\n")
     print(finding.cause.explanation, f"Remedy: {finding.cause.remedy}.", sep="\n")
@@ -396,4 +398,11 @@ guesses.score()
 # - In section 3, spoil a key that does belong: `k_cache[tables[2, 0], 5, 1] = math.nan`. Which requests notice, and which of
 #   their heads?
 # - In section 5, what would the rule do on a card with 1,000 multiprocessors?
-# - Then build the parts yourself: the exercises whose names begin with `p5`.
+#
+# Then build the parts yourself. Each exercise has a check that says what is wrong, and hints where you want them:
+#
+# - [5.1 A kernel of your own: paged decode](exercises/p5e1_paged_decode.ipynb)
+# - [5.2 Putting parts together](exercises/p5e2_merge_splits.ipynb)
+# - [5.3 Pages for a tile, one round ahead](exercises/p5e3_page_ids.ipynb)
+# - [5.4 A benchmark that lies](exercises/p5e4_lying_benchmark.ipynb)
+# - [Debugging lab 5: words of the departed](exercises/p5d1_words_of_the_departed.ipynb)

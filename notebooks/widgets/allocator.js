@@ -2,7 +2,8 @@
 // The rules are those of phase3_paged_attention/block_manager.py, without its swap space.
 
 const STYLE = `
-.alloc { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:6px; padding:12px; font:14px/1.5 system-ui,sans-serif }
+.alloc { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }
+[data-jp-theme-light="false"] .alloc { filter:brightness(.87) }
 .alloc .bar { display:flex; flex-wrap:wrap; gap:10px; align-items:center; margin-bottom:8px }
 .alloc input[type=number] { width:56px } .alloc input, .alloc select, .alloc button { font:inherit; color:inherit; background:#fff }
 .alloc button { border:1px solid #9aa5b1; border-radius:4px; padding:1px 8px; cursor:pointer } .alloc button:disabled { opacity:.4; cursor:default }

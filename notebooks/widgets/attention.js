@@ -1,7 +1,8 @@
 // Hover the attention of a real model: who looks at whom, in each layer and head.
 
 const STYLE = `
-.att { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:6px; padding:12px; font:14px/1.5 system-ui,sans-serif }
+.att { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }
+[data-jp-theme-light="false"] .att { filter:brightness(.87) }
 .att select { font:inherit; margin-right:14px; color:inherit; background:#fff }
 .att .text { margin:8px 0; line-height:2 } .att .text span { padding:3px 2px; border-radius:3px; white-space:pre; cursor:default }
 .att .text span.looks { outline:2px solid #e07b39 }

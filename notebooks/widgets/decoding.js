@@ -2,7 +2,8 @@
 // All numbers come from Python: a real model, a real cache (notebooks/widgets/decoding.py).
 
 const STYLE = `
-.dec { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:6px; padding:12px; font:14px/1.5 system-ui,sans-serif }
+.dec { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }
+[data-jp-theme-light="false"] .dec { filter:brightness(.87) }
 .dec .bar { display:flex; gap:10px; align-items:center; flex-wrap:wrap } .dec .bar input { flex:1; min-width:160px }
 .dec button { font:inherit; color:inherit; background:#fff; border:1px solid #9aa5b1; border-radius:4px; padding:1px 10px; cursor:pointer } .dec button:disabled { opacity:.4; cursor:default }
 .dec .says { margin:8px 0; min-height:1.6em } .dec .says b { background:#d8efe2; border-radius:3px; padding:1px 3px; white-space:pre }

@@ -10,11 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labkit.errors import LabError
 from labkit.paths import outputs
 from labkit.predictions import Prediction, agrees, parse_guess, score_guess, show_value
 from notebooks.widgets.questions import QUESTIONS, Question
 
 BOX = "border-left: 4px solid {}; padding: 6px 12px; margin: 6px 0"
+
+
+class WrongGuess(LabError, ValueError):
+    """A guess of the wrong kind. Jupyter shows its one line, and no traceback."""
 
 
 @dataclass
@@ -93,7 +98,7 @@ class Guesses:
             facts: figures that its text asks for.
 
         Raises:
-            ValueError: a guess of the wrong kind, such as a word where a number is asked for.
+            WrongGuess: a guess of the wrong kind, such as a word where a number is asked for.
         """
         text, why, unit = QUESTIONS.get(self.notebook, {}).get(question, Question(question, ""))
         question, why = text.format(**facts), why.format(**facts)
@@ -148,6 +153,11 @@ class Guesses:
 
 def _same_kind(guess: Any, measured: Any) -> Any:
     """A guess as the kind of thing that was measured; "7", "yes" and [1, 2] may be given as they are."""
-    if isinstance(guess, (list, tuple)):
-        return parse_guess(" ".join(map(str, guess)), measured)
-    return parse_guess(str(guess), measured)
+    if isinstance(guess, (list, tuple)) and not isinstance(measured, (list, tuple)):
+        raise WrongGuess(f"one value is asked for, and {guess!r} is a {type(guess).__name__}")
+    try:
+        return parse_guess(
+            " ".join(map(str, guess)) if isinstance(guess, (list, tuple)) else str(guess), measured
+        )
+    except ValueError as error:
+        raise WrongGuess(f"your guess: {error}") from None

@@ -18,6 +18,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from notebooks.widgets.shown import BLANK
+
 FOLDER = Path(__file__).resolve().parent
 HOW_TO_RUN = "Run this cell to use it; this text stands in where no script runs."
 
@@ -112,7 +114,7 @@ class Piece:
         return _PAGE % {"title": html.escape(title), "fragment": self.fragment()}
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        bundle: dict[str, Any] = {"text/plain": self.fallback, "text/html": self.fragment()}
+        bundle: dict[str, Any] = {"text/plain": self.fallback, "text/html": BLANK + self.fragment()}
         if is_live():
             bundle |= self.live()._repr_mimebundle_()[0]
             bundle["text/plain"] = self.fallback

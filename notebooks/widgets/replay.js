@@ -2,7 +2,8 @@
 // The piece keeps books of its own from the events, and compares them with the engine's counts at each step.
 
 const STYLE = `
-.rep { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:6px; padding:12px; font:14px/1.5 system-ui,sans-serif }
+.rep { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }
+[data-jp-theme-light="false"] .rep { filter:brightness(.87) }
 .rep .bar { display:flex; gap:10px; align-items:center; flex-wrap:wrap } .rep .bar input { flex:1; min-width:160px }
 .rep button { font:inherit; color:inherit; background:#fff; border:1px solid #9aa5b1; border-radius:4px; padding:1px 10px; cursor:pointer } .rep button:disabled { opacity:.4; cursor:default }
 .rep table { border-collapse:collapse; width:100%; table-layout:fixed; margin:8px 0 }

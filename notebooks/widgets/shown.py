@@ -1,4 +1,7 @@
-"""Figures and tables in a notebook's output."""
+"""Figures and tables in a notebook's output.
+
+Of an output that is folded JupyterLab still shows the first line that is not empty. So nothing is told there.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from matplotlib.figure import Figure
 
 from labkit.predictions import show_value
 
+BLANK = " \n"  # a first line of which nothing is seen
+
 
 def show_figure(fig: Figure) -> None:
     """Put a figure of `labkit.figures` into the output, as a picture whose text is its title."""
@@ -22,7 +27,7 @@ def show_figure(fig: Figure) -> None:
     plt.close(fig)
     title = fig.texts[0].get_text() if fig.texts else "a figure"
     picture, about = Image(file.getvalue(), alt=title)._repr_mimebundle_()
-    display(picture | {"text/plain": title}, metadata=about, raw=True)
+    display(picture | {"text/plain": f"A figure:\n{title}"}, metadata=about, raw=True)
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -45,7 +50,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         + "</tr>"
         for row in written
     )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    table = f"{BLANK}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     lines = [list(columns), *([show_value(cell) for cell in row] for row in written)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     plain = [

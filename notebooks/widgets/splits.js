@@ -1,7 +1,8 @@
 // How a context is cut into parts, and how the programs fill a card. All numbers come from Python's split rule.
 
 const STYLE = `
-.spl { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:6px; padding:12px; font:14px/1.5 system-ui,sans-serif }
+.spl { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }
+[data-jp-theme-light="false"] .spl { filter:brightness(.87) }
 .spl .bar { display:flex; gap:18px; flex-wrap:wrap; align-items:center } .spl select { font:inherit; color:inherit; background:#fff } .spl input[type=range] { width:150px; vertical-align:middle }
 .spl .context { display:flex; height:26px; margin:10px 0; gap:1px } .spl .context i { flex:1; background:#2f6fb0; border-radius:1px; min-width:1px } .spl .context i.rest { background:#9dbfe0 }
 .spl .slots { display:flex; flex-wrap:wrap; gap:2px; margin:8px 0 } .spl .slots i { width:11px; height:11px; border-radius:2px; background:#eef2f6 } .spl .slots i.busy { background:#3c9d6b }

@@ -2,7 +2,8 @@
 // Carries the merge table, so it needs no kernel. The same rules as phase1_tokens_embeddings/bpe.py.
 
 const STYLE = `
-.tok { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:6px; padding:12px; font:14px/1.5 system-ui,sans-serif }
+.tok { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }
+[data-jp-theme-light="false"] .tok { filter:brightness(.87) }
 .tok textarea { width:100%; box-sizing:border-box; font:15px/1.5 system-ui,sans-serif; padding:6px; color:inherit; background:#fff }
 .tok .counts { display:flex; gap:24px; margin:8px 0; flex-wrap:wrap }
 .tok .counts b { font-size:20px; display:block }

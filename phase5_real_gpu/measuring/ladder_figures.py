@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.figures import BLUE, GREEN, GREY, ORANGE, PAPER, new_figure, plain_numbers
+from labkit.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plain_numbers
 from phase5_real_gpu.kernels.decode_kernel import tile_tokens
 from phase5_real_gpu.kernels.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG
 
@@ -15,7 +15,7 @@ def draw_work():
         "Each rung mends one thing: too many bytes, too few at a time, too few programs",
         f"Counted from the code, Llama-3 8B's heads, pages of 16, bfloat16; {H100_MULTIPROCESSORS}: multiprocessors of an H100",
         panels=3,
-        size=(13.5, 4.6),
+        size=(10.5, 4.4),  # a notebook shows it this wide: labels must not shrink
     )
     names = [f"{i} {rung.name}" for i, rung in enumerate(LADDER, 1)][:-1]
     places = range(len(names))
@@ -33,26 +33,26 @@ def draw_work():
     middle.barh(
         places, ahead, 0.6, left=per_turn, color=ORANGE, alpha=0.4, label="fetched ahead for the next"
     )
-    middle.set(title="Asked for at a time by a program", xlabel="KiB", xlim=(0, 84))
-    middle.legend(loc="upper right", fontsize=9)
+    middle.set(title="Asked for at a time", xlabel="KiB, by one program", xlim=(0, 88))
+    middle.legend(loc="upper right", fontsize=9.5)
 
     programs = [rung.work(ONE_LONG).programs for rung in LADDER[:-1]]
     right.barh(places, programs, 0.6, color=GREEN)
     right.axvline(H100_MULTIPROCESSORS, color=GREY, linestyle="--", linewidth=1.2)
-    right.set(title="Programs for one request of 32k", xlabel="programs", xlim=(0, 150))
+    right.set(title="Programs for one request of 32k", xlabel="programs", xlim=(0, 165))
 
-    for ax, values, form in ((left, asked, "{:.0f}"), (middle, [a + b for a, b in zip(per_turn, ahead)], "{:.0f}"),
-                             (right, programs, "{:.0f}")):  # fmt: skip
+    for ax, values, line in (
+        (left, asked, 1),
+        (middle, [a + b for a, b in zip(per_turn, ahead)], None),
+        (right, programs, H100_MULTIPROCESSORS),
+    ):
+        whole = ax.get_xlim()[1]
         for place, value in zip(places, values):
-            ax.text(
-                value + ax.get_xlim()[1] * 0.015,
-                place,
-                form.format(value),
-                va="center",
-                fontsize=9,
-                bbox=dict(facecolor=PAPER, edgecolor="none", pad=1),
-            )
-        ax.set_yticks(list(places), names)
+            # Beside the bar, or beyond the dashed line where the line would run through the figure.
+            end = line if line is not None and value <= line < value + 0.15 * whole else value
+            ax.text(end + 0.02 * whole, place, f"{value:.0f}", va="center", fontsize=10.5)
+        ax.set_yticks(list(places), names if ax is left else [""] * len(names))
+        ax.tick_params(labelsize=10.5)
         ax.invert_yaxis()
         ax.grid(axis="y", visible=False)
     return fig

@@ -4,11 +4,12 @@ import json
 
 import nbformat
 import pytest
+from rich.console import Console
 
 from exercises import commands, nbval_runs, progress
 from exercises.build_notebooks import build_student, text_of
 from exercises.grading import Verdict
-from exercises.sources import all_names, source_of
+from exercises.sources import all_names, source_of, title_of
 from labkit.command import main as lab
 from labkit.paths import outputs
 
@@ -115,13 +116,26 @@ def test_progress_of_one_who_is_done(capsys, books):
     assert f"{n} of {n} exercises solved" in out and "next:" not in out
 
 
+def test_progress_fits_into_80_columns(capsys, books):
+    for name in all_names():
+        for _ in range(12):
+            progress.note_check(name, Verdict("not yet", "x"))
+        progress.note_hint(name, 4)
+    commands.show_progress(Console(width=80))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    for name in all_names():
+        (row,) = (line for line in lines if line.split()[:1] == [name.partition("_")[0]])
+        assert title_of(source_of(name)) in row and "tried 12 times" in row and "4 of 4" in row
+
+
 # ------------------------------------------------------------------ check
 
 
 def test_check_of_a_fresh_notebook(capsys, books):
     code, out, _ = run(capsys, "check", "p1e1")
     assert code == 1 and out.count("○ Not attempted") == 1 and "failed" not in out
-    assert out.splitlines()[-1] == "2 of 4 code cells ran well · 2 wait for your answer"
+    assert out.splitlines()[-1] == "2 of 4 code cells ran well · 2 cells wait for your answer"
     assert progress.load() == {}
 
 
@@ -130,12 +144,38 @@ def test_check_of_a_wrong_answer_and_then_of_the_right_one(capsys, books):
     solve(path, WRONG_PAIRS, MERGE)
     before = path.read_bytes()
     code, out, _ = run(capsys, "check", str(path))
-    assert code == 1 and "✗ Not yet" in out and "tried" in out and "Diagnosis: " in out
+    assert code == 1 and "✗ Not yet" in out and "tried" in out
+    assert (
+        out.splitlines()[-1] == "2 of 4 code cells ran well · 1 answer is not right yet · 1 cell waits for it"
+    )
     solve(path, RIGHT_PAIRS, MERGE)
     code, out, _ = run(capsys, "check", str(path))
     assert code == 0 and "✓ Correct" in out and out.endswith("4 of 4 code cells ran well\n")
     assert before != path.read_bytes() and not nbformat.read(path, as_version=4).cells[1].get("outputs")
     assert progress.of("p1e1_pairs")["solved"]
+
+
+def test_check_of_an_exercise_that_asks_for_no_check(capsys, books):
+    path = write(books / "exercises" / "p1e1_pairs.ipynb", "1", "# check(1)")
+    code, out, _ = run(capsys, "check", "p1e1")
+    assert code == 1
+    assert out.splitlines()[-2:] == [
+        "2 of 2 code cells ran well",
+        "this notebook has no check(...) cell: `lab reset p1e1_pairs` brings it back",
+    ]
+    write(path.with_name("mine.ipynb"), "1")  # not an exercise
+    assert run(capsys, "check", str(path.with_name("mine.ipynb")))[0] == 0
+
+
+def test_check_leaves_the_hints_where_they_are(capsys, books):
+    path = books / "exercises" / "p1e1_pairs.ipynb"
+    progress.note_hint("p1e1_pairs", 2)
+    with_hint = 'from exercises.grading import check, hint\nhint("p1e1_pairs")'
+    write(path, with_hint, WRONG_PAIRS + MERGE + 'check("p1e1", count_pairs, merge)')
+    for _ in range(2):
+        code, out, _ = run(capsys, "check", "p1e1")
+        assert code == 1 and "Hint 2 of 4" in out and "1 answer is not right yet" in out
+    assert progress.of("p1e1_pairs")["rung"] == 2 and progress.of("p1e1_pairs")["tries"] == 2
 
 
 def test_check_names_the_line_that_failed_and_skips_what_needs_a_gpu(capsys, tmp_path, monkeypatch):
@@ -156,6 +196,13 @@ def test_check_of_a_cell_that_never_ends(capsys, tmp_path, monkeypatch):
     code, out, _ = run(capsys, "check", str(path))
     assert code == 1 and "It still ran after 2 s, so it was stopped." in out
     assert out.splitlines()[-1] == "1 of 2 code cells ran well · 1 failed"
+
+
+def test_cells_that_are_skipped_for_no_reason_have_no_brackets(capsys, tmp_path, monkeypatch):
+    path = write(tmp_path / "mine.ipynb", "1", "2")
+    fine = {"outcome": "passed", "boxes": [], "error": "", "source": "1", "reason": ""}
+    monkeypatch.setattr(nbval_runs, "run_nbval", lambda *_, **__: ([fine, fine | {"outcome": "skipped"}], ""))
+    assert run(capsys, "check", str(path))[1].splitlines()[-1] == "1 of 2 code cells ran well · 1 skipped"
 
 
 def test_check_of_a_cell_that_ends_the_kernel(capsys, tmp_path):
@@ -251,6 +298,12 @@ def test_reset_where_nothing_can_be_written(capsys, books):
 
 
 # ------------------------------------------------------------------ as the command `lab`
+
+
+def test_lab_alone_explains_itself(capsys):
+    assert lab([]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("usage: lab") and "progress" in out and err == ""
 
 
 def test_lab_passes_it_on(capfd, tmp_path, monkeypatch):

@@ -21,11 +21,13 @@ from exercises.grading import (
     NotAttempted,
     NotYet,
     Verdict,
+    WrongCall,
     check,
     diagnose,
     expect_equal,
     guard,
     hint,
+    same_or_stop,
 )
 from labkit.paths import ROOT
 
@@ -78,6 +80,14 @@ def one_argument(a):
 
 def leaves(a, b):
     sys.exit("done")
+
+
+def quits(a, b):
+    quit()
+
+
+def passes(a, b):
+    pass
 
 
 def exits(a, b):
@@ -140,6 +150,7 @@ def verdict(answer, exercise):
     [
         (stub, "not-attempted", "`add` is still empty"),
         (ellipsis, "not-attempted", "`add` is still empty"),
+        (passes, "not-attempted", "`pass`"),
         (..., "not-attempted", "`add` has no value yet"),
         (None, "not-attempted", "`add` has no value yet"),
         (minus, "subtracts", "You take `b` away."),
@@ -151,6 +162,7 @@ def verdict(answer, exercise):
         (one_argument, "wrong-signature", "Keep the arguments of the stub"),
         (7, "not-a-function", "this is 7"),
         (leaves, "ends-python", "line 2 of your `leaves`"),
+        (quits, "ends-python", "line 2 of your `quits`"),
         (exits, "ends-python", "exit code 0"),
         (crashes, "crashes-python", "SIGSEGV"),
         (kills_itself, "crashes-python", "SIGKILL"),
@@ -185,19 +197,90 @@ def test_check_shows_one_box_and_raises(adding, capsys):
         check("p1t1_add", minus)
     out = capsys.readouterr().out
     assert out.count("┌") == out.count("└") == 1
-    for part in ("✗ Not yet", "You take `b` away.", "add(1, 2)", "-1", "3", "Diagnosis: subtracts"):
+    for part in ("✗ Not yet", "You take `b` away.", "add(1, 2)", "-1", "3", 'Stuck? hint("p1t1_add")'):
         assert part in out
-    assert "Traceback" not in out
+    assert "Traceback" not in out and "subtracts" not in out  # the id is for `lab progress` and for tests
     assert (caught.value.diagnosis, caught.value.got, caught.value.expected) == ("subtracts", "-1", "3")
 
 
-def test_check_says_how_it_is_called(adding):
-    with pytest.raises(ValueError, match=r"this exercise takes 1: check\('p1t1_add', add\)"):
-        check("p1t1_add", right, right)
-    with pytest.raises(ValueError, match="no exercise is called 'p9e9_nothing'"):
-        check("p9e9_nothing", right)
-    with pytest.raises(ValueError, match="no exercise is called 'pairs'"):
-        check("pairs", right)
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: check(), 'in quotes: check("NAME")'),
+        (lambda: check(right, minus), 'in quotes: check("NAME", right, minus)'),
+        (lambda: check(3, right), 'in quotes: check("NAME", ..., right)'),
+        (lambda: check("", right), 'in quotes: check("NAME", right)'),
+        (lambda: check("p1t1_add"), 'takes 1 answer, and 0 came: check("p1t1_add", add)'),
+        (lambda: check("p1t1_add", right, right), 'takes 1 answer, and 2 came: check("p1t1_add", add)'),
+        (lambda: check("nonsense", right), "no exercise is called 'nonsense'. It is called as its notebook"),
+        (lambda: check("p9e9_nothing", right), "no exercise is called 'p9e9_nothing'"),
+        (lambda: check("p1e1_pears", right), "did you mean p1e1_pairs?"),
+        (lambda: check("p1", right), "'p1' is the beginning of 5 exercises: p1e1_pairs, "),
+        (lambda: hint(), 'in quotes: hint("NAME")'),
+        (lambda: hint(3), 'in quotes: hint("NAME")'),
+        (lambda: hint(right), 'in quotes: hint("NAME")'),
+        (lambda: hint("nonsense"), "no exercise is called 'nonsense'"),
+        (lambda: hint("p1e1", 5), "there are 4 hints, 1 to 4, and 5 was asked for"),
+        (lambda: hint("p1e1", "2"), "there are 4 hints, 1 to 4, and '2' was asked for"),
+    ],
+)
+def test_a_slip_in_a_call_is_told_in_one_line(adding, call, says):
+    with pytest.raises(WrongCall) as caught:
+        call()
+    (line,) = caught.value._render_traceback_()
+    assert line.startswith("error: ") and says in line and "\n" not in line
+    assert isinstance(caught.value, ValueError)
+    assert progress.load() == {}
+
+
+def test_the_beginning_of_a_name_is_enough(capsys):
+    def count_pairs(tokens):
+        raise NotImplementedError("your turn")
+
+    with pytest.raises(NotAttempted):
+        check("p1e1", count_pairs, count_pairs)
+    hint("p1e1")
+    out = capsys.readouterr().out
+    assert 'hint("p1e1_pairs")' in out and out.count("1.1 Which pair comes most often?") == 2
+
+
+def test_answers_that_have_changed_places_are_told(course):
+    def one(x):
+        return 1
+
+    def two(x):
+        return 2
+
+    def grade(first, second):
+        expect_equal((guard(first, 0), guard(second, 0)), (1, 2))
+
+    course(Exercise("p1t5_two", 1, "Two", ("one", "two"), grade, ("", "", "")))
+    with pytest.raises(WrongCall, match="in the place of `one` stands `two`: have they changed places"):
+        check("p1t5_two", two, one)
+    for answers in ((two, two), (lambda x: 2, lambda x: 1)):  # these are graded
+        with pytest.raises(NotYet):
+            check("p1t5_two", *answers)
+    check("p1t5_two", one, two)
+
+
+@pytest.mark.parametrize(
+    ("mine", "course", "shown"),
+    [
+        ([1, 2, 3], [1, 2, 4], ["At [2]: 3 where 4 is right.", "[1, 2, 4]"]),
+        (torch.zeros(2), torch.ones(2), ["2 of 2 values differ"]),
+        (3 < 2, True, []),
+    ],
+)
+def test_same_or_stop(capsys, mine, course, shown):
+    assert same_or_stop(course, course, "it writes something else") is None
+    assert capsys.readouterr().out == ""
+    with pytest.raises(NotYet, match="differs-in-engine"):
+        same_or_stop(mine, course, "it writes something else")
+    out = capsys.readouterr().out
+    assert out.count("┌") == 1 and "It writes something else." in out
+    for part in shown or ["│ It writes something else.\n└"]:
+        assert part in out
+    assert progress.load() == {}
 
 
 def test_a_class_as_answer(course):
@@ -583,6 +666,38 @@ def test_show_never_raises_and_is_never_long():
         assert len(show(value)) < 3000
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ([1.0986123085021973, 2, "a"], "[1.0986, 2, 'a']"),
+        ({"x": (0.1 + 0.2,)}, "{'x': (0.3,)}"),
+        (123456.789012, "123456.79"),
+        (0.000123456789, "0.00012346"),
+        ([1e300, float("inf"), 0.0, -2.5], "[1e+300, inf, 0.0, -2.5]"),
+        ([[]], "[[]]"),
+    ],
+)
+def test_floats_are_shown_with_five_digits(value, shown):
+    assert show(value) == shown
+
+
+def test_floats_that_would_look_the_same_are_shown_in_full():
+    with pytest.raises(NotYet) as caught:
+        expect_equal([1.0000123], [1.0000456])
+    assert (caught.value.got, caught.value.expected) == ("[1.0000123]", "[1.0000456]")
+    with pytest.raises(NotYet) as caught:
+        expect_equal(torch.tensor([1.00002]), torch.tensor([1.0001]), tolerance=1e-6)
+    assert caught.value.got != caught.value.expected
+    v = Verdict.of(NotYet("x", "", got=[1.0000123], expected=[1.0000456]))
+    assert (v.got, v.expected) == ("[1.0000123]", "[1.0000456]")
+
+
+def test_a_list_in_itself_can_be_shown():
+    loop = [1.0]
+    loop.append(loop)
+    assert show(loop).startswith("[1.0, [1.0, ")
+
+
 # ------------------------------------------------------------------ boxes
 
 LONG = "word " * 80
@@ -605,6 +720,22 @@ def test_boxes_fit_and_bring_nothing_from_outside(adding, v):
     for outside in ("http", "src=", "<script", "<link", "url(", "<b>1"):
         assert outside not in html
     assert html.count("<div") == html.count("</div>") and html.count("<pre") == html.count("</pre>")
+
+
+def test_a_box_breaks_between_words_and_numbers(adding):
+    values = [f"{n}.{n}" for n in range(100, 160)]
+    text = "  take " + ", ".join(values)
+    for part in (text, f"f([{', '.join(values)}])"):
+        for box in (
+            boxes.verdict_box(adding, Verdict("not yet", "x", "", part)),
+            boxes.hint_box(adding, 3, part),
+        ):
+            lines = [line[1:] for line in str(box).splitlines()]
+            assert max(map(len, lines)) < 100
+            assert set(part.split()) <= {word for line in lines for word in line.split()}
+            assert "word-break:normal" in box._repr_html_() and "anywhere" not in box._repr_html_()
+    long = boxes.verdict_box(adding, Verdict("not yet", "x", "", "x" * 250))
+    assert max(map(len, str(long).splitlines())) <= 100
 
 
 def test_ticks_are_code_in_html(adding):
@@ -630,11 +761,18 @@ def source(adding, tmp_path, monkeypatch):
     return path
 
 
+def fail(answer=minus):
+    with pytest.raises(NotYet):
+        check("p1t1_add", answer)
+
+
 def test_hints_climb_a_ladder_and_remember(source, capsys):
     shown = []
-    for _ in range(5):
+    for answer in (minus, stub, minus, stub, minus):
         hint("p1t1_add")
         shown.append(capsys.readouterr().out)
+        fail(answer)
+        capsys.readouterr()
     assert "What does + do?" in shown[0] and "1 of 4" in shown[0]
     assert "a + b" in shown[1]
     assert "take a\n│   put b to it" in shown[2]
@@ -644,10 +782,45 @@ def test_hints_climb_a_ladder_and_remember(source, capsys):
     assert progress.of("p1t1_add")["hints"] == 4
     hint("p1t1_add", 1)
     assert "What does + do?" in capsys.readouterr().out
+    fail()
     hint("p1t1_add")
     assert "2 of 4" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="there are 4 hints, 1 to 4, and 5 was asked for"):
-        hint("p1t1_add", 5)
+
+
+def test_a_hint_left_in_the_notebook_does_not_climb_by_itself(source, capsys):
+    def shown(*rung):
+        capsys.readouterr()
+        hint("p1t1_add", *rung)
+        return capsys.readouterr().out
+
+    again = 'Try once more and run check(...), then this cell gives the next hint; or ask for it: hint("p1t1_add", 2)'
+    assert "1 of 4" in (first := shown()) and "Try once more" not in first
+    for _ in range(3):
+        assert "1 of 4" in (out := shown()) and again in " ".join(out.replace("│", " ").split())
+    check("p1t1_add", right)
+    assert "1 of 4" in shown()
+    fail()
+    assert "2 of 4" in shown() and "2 of 4" in shown()
+    assert "3 of 4" in shown(3) and "3 of 4" in shown()
+    assert progress.of("p1t1_add")["hints"] == 3
+
+
+def test_lab_check_asks_for_no_hint(source, capsys, monkeypatch):
+    monkeypatch.setenv("INFERENCE_LAB_NBVAL_REPORT", "somewhere")
+    for rung in (None, 4):
+        hint("p1t1_add", rung)
+    fail(stub)
+    assert progress.load() == {} and "1 of 4" in capsys.readouterr().out
+    monkeypatch.delenv("INFERENCE_LAB_NBVAL_REPORT")
+    hint("p1t1_add")
+    fail()
+    before = progress.load()
+    monkeypatch.setenv("INFERENCE_LAB_NBVAL_REPORT", "somewhere")
+    capsys.readouterr()
+    for _ in range(3):
+        hint("p1t1_add")
+        assert "1 of 4" in capsys.readouterr().out
+    assert progress.load() == before
 
 
 # ------------------------------------------------------------------ progress
@@ -657,13 +830,19 @@ def test_progress_counts_answers_not_stubs(adding, capsys):
     for answer in (stub, minus, times):
         with pytest.raises(NotYet):
             check("p1t1_add", answer)
-    assert progress.of("p1t1_add") == progress.FRESH | {"tries": 2, "last": "wrong-result"}
+    assert progress.of("p1t1_add") == progress.FRESH | {
+        "tries": 2,
+        "last": "wrong-result",
+        "stuck": True,
+    }
     check("p1t1_add", right)
     assert "Solved, after 3 tries." in capsys.readouterr().out
     with pytest.raises(NotYet):
         check("p1t1_add", minus)
+    check("p1t1_add", right)
+    assert "│ Solved.\n" in capsys.readouterr().out
     entry = progress.of("p1t1_add")
-    assert entry["solved"] and entry["tries"] == 4
+    assert entry["solved"] and entry["tries"] == 3
 
 
 @pytest.mark.parametrize(
@@ -692,7 +871,7 @@ def test_progress_that_cannot_be_written_is_told_and_remembered(adding, tmp_path
     check("p1t1_add", right)
     check("p1t1_add", right)
     assert capsys.readouterr().err.count("cannot be noted") == 1
-    assert progress.of("p1t1_add")["tries"] == 2
+    assert progress.of("p1t1_add")["solved"]
 
 
 def test_the_courses_own_solution_solves_nothing(adding, monkeypatch):
@@ -730,6 +909,14 @@ def test_a_script_shows_the_box_and_no_traceback(tmp_path):
     )
     assert done.returncode == 1 and done.stderr == ""
     assert "✗ Not yet · One more" in done.stdout
+    script.write_text("from exercises.grading import check\ncheck()\n")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
 
 
 def test_the_exceptions_show_no_traceback_in_jupyter():

@@ -96,27 +96,53 @@ TRIED = {  # the line of the answer -> the line in place of a traceback
     "while True: pass": "not yet: endless",
     "__import__('os')._exit(3)": "not yet: ends-python",
     "__import__('sys').exit()": "not yet: ends-python",
+    "quit()": "not yet: ends-python",
     "__import__('ctypes').string_at(0)": "not yet: crashes-python",
     "return [0] * 10**12": "not yet: raises",
     "raise NotImplementedError('your turn')": "not attempted",
 }
 
 
-def test_in_jupyter_a_check_shows_one_box_and_no_traceback(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    new = nbformat.v4.new_code_cell
-    nb = nbformat.v4.new_notebook(cells=[new(SETUP)])
-    for line in TRIED:
-        nb.cells.append(new(f"def add(a, b):\n    {line}\ncheck('p1t1_add', add)"))
+def in_jupyter(folder, *sources):
+    """The cells after they ran in a kernel."""
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
     NotebookClient(
         nb,
         kernel_name="python3",
         timeout=60,
         allow_errors=True,
-        resources={"metadata": {"path": str(tmp_path)}},
+        resources={"metadata": {"path": str(folder)}},
     ).execute()
-    assert not nb.cells[0].outputs
-    for cell, (line, end) in zip(nb.cells[1:], TRIED.items()):
+    return nb.cells
+
+
+def test_in_jupyter_a_slip_is_told_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    slips = ["check()", "hint(3)", "check('p1t1_add')", "guesses.reveal('how many', 'eight', measured=6)"]
+    setup = SETUP + "from notebooks.widgets.guesses import Guesses\nguesses = Guesses()\n"
+    for cell in in_jupyter(tmp_path, setup, *slips)[1:]:
+        (error,) = cell.outputs
+        assert len(error.traceback) == 1 and error.traceback[0].startswith("error: "), cell.source
+
+
+def test_what_comes_after_a_guess_is_folded(tmp_path):
+    source = tmp_path / "mine.py"
+    source.write_text('# %% tags=["after-guess"]\n1\n\n# %% tags=["gpu"]\n2\n\n# %%\n3\n')
+    cells = build_notebooks.read_source(source, "mine").cells
+    assert [dict(c.metadata) for c in cells] == [
+        {"tags": ["after-guess"], "jupyter": {"outputs_hidden": True}},
+        {"tags": ["gpu"]},
+        {},
+    ]
+
+
+def test_in_jupyter_a_check_shows_one_box_and_no_traceback(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    cells = in_jupyter(
+        tmp_path, SETUP, *(f"def add(a, b):\n    {line}\ncheck('p1t1_add', add)" for line in TRIED)
+    )
+    assert not cells[0].outputs
+    for cell, (line, end) in zip(cells[1:], TRIED.items()):
         box, *errors = cell.outputs
         assert box.data["text/html"].count("inference-lab-box") == 1, line
         assert [error.traceback for error in errors] == ([[end]] if end else []), line

@@ -7,7 +7,8 @@ import string
 
 import pytest
 
-from exercises.build_notebooks import companion_of, companion_sources, read_notebook, read_source
+from exercises.build_notebooks import STUDENT, companion_of, companion_sources, read_notebook, read_source
+from exercises.registry import exercises_of
 from labkit.paths import ROOT
 from notebooks.widgets.piece import FOLDER, _inside_script
 from notebooks.widgets.questions import QUESTIONS
@@ -74,7 +75,9 @@ def test_it_has_a_piece_of_today_with_a_text_for_where_no_script_runs(source):
     shown = []
     for _, output in outputs_of(source):
         page = output.get("data", {}).get("text/html", "")
-        if found := re.match(r'<div data-piece="(\w+)-[0-9a-f]+"><pre>([^<]+)</pre></div>\n<script>', page):
+        if found := re.match(
+            r'\s*<div data-piece="(\w+)-[0-9a-f]+"><pre>([^<]+)</pre></div>\n<script>', page
+        ):
             module, fallback = found.groups()
             code = _inside_script(json.dumps(MODULES[module], separators=(",", ":")))
             assert f"const source = {code};" in page, f"{module}.js has changed: run `make notebooks`"
@@ -123,3 +126,65 @@ def test_cells_for_a_gpu_show_only_what_was_measured():
     for cell in cells:
         assert "else:" in cell.source, "without a GPU it says so"
         assert "needs a GPU" in cell.source
+
+
+def is_after_guess(cell):
+    return "after-guess" in cell.metadata.get("tags", ())
+
+
+@each_notebook
+def test_outputs_that_would_tell_an_answer_are_folded(source):
+    cells = read_notebook(companion_of(source)).cells
+    folded = [i for i, c in enumerate(cells) if c.metadata.get("jupyter", {}).get("outputs_hidden")]
+    assert folded
+    assert folded == [i for i, c in enumerate(cells) if is_after_guess(c)]
+    assert all(cells[i].outputs for i in folded)
+    assert "folded until you run" in " ".join(cells[0].source.split()), "the reader is told"
+
+
+@each_notebook
+def test_the_line_that_stays_of_a_folded_output_tells_nothing(source):
+    """JupyterLab shows the first line that is not empty, of HTML if there is any, else of the text."""
+    for cell in filter(is_after_guess, read_notebook(companion_of(source)).cells):
+        first = cell.outputs[0]
+        data = first.get("data", {})
+        text = data.get("text/html") or data.get("text/plain") or first.get("text")
+        line = next(line for line in text.split("\n") if line)
+        assert len(line) < 60 and not re.search(r"[\d<]", line), line
+
+
+@each_notebook
+def test_what_stands_right_below_a_guess_waits_for_it(source):
+    cells = read_notebook(companion_of(source)).cells
+    for above, below in zip(cells, cells[1:]):
+        if below.cell_type == "code" and "reveal(" in above.source and "reveal(" not in below.source:
+            assert is_after_guess(below), f"give it the tag after-guess: {below.source[:60]!r}"
+
+
+@each_notebook
+def test_no_open_output_tells_an_answer(source):
+    """Answers of three figures or more, and lists: shorter ones may stand anywhere by chance."""
+    open_texts, answers = [], []
+    for cell, output in outputs_of(source):
+        if "reveal(" in cell.source:
+            answers += re.findall(
+                r"the answer without a guess</summary><b>([\d.,\s]+)", "".join(texts_of(output))
+            )
+        elif not is_after_guess(cell):
+            # Of a piece only what is read: not its code and data.
+            open_texts += [text.split("<script>")[0] for text in texts_of(output)]
+    assert len(answers) == len(QUESTIONS[source.stem])
+    for answer in (a.strip() for a in answers):
+        if len(re.sub(r"\D", "", answer)) >= 3:
+            told = re.compile(rf"(?<![\d.,]){re.escape(answer)}(?![\d]|[.,]\d)")
+            assert not [t for t in open_texts if told.search(t)], answer
+
+
+@each_notebook
+def test_it_ends_with_the_exercises_of_its_phase(source):
+    last = read_source(source, source.stem).cells[-1].source
+    linked = re.findall(r"^- \[(.+)\]\(exercises/(\w+)\.ipynb\)$", last, re.MULTILINE)
+    assert [name for _, name in linked] == list(exercises_of(PHASES.index(source.stem) + 1))
+    for title, name in linked:
+        heading = read_notebook(STUDENT / f"{name}.ipynb").cells[0].source.splitlines()[0]
+        assert f"# {title}" == heading

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -66,11 +67,18 @@ def test_what_cannot_be_written_costs_the_note_only(folder, capsys):
 
 
 def test_a_guess_of_the_wrong_kind_is_told_in_a_line():
-    for guess in ("many", math.nan, [1, 2, 3]):
-        with pytest.raises(ValueError, match="is not a number"):
-            Guesses().reveal("how many", guess, measured=6)
-    with pytest.raises(ValueError, match="3 values are asked for, 2 given"):
-        Guesses().reveal("how many", [1, 2], measured=[1, 2, 3])
+    for guess, measured, says in (
+        ("many", 6, "'many' is not a number"),
+        (math.nan, 6, "'nan' is not a number"),
+        (True, 6, "'True' is not a number"),
+        ([1, 2, 3], 6, "one value is asked for, and [1, 2, 3] is a list"),
+        ([1, 2], [1, 2, 3], "3 values are asked for, 2 given"),
+        ("perhaps", True, "answer yes or no"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(says)) as caught:
+            Guesses().reveal("how many", guess, measured=measured)
+        (line,) = caught.value._render_traceback_()
+        assert line.startswith("error: ") and says in line and "\n" not in line
 
 
 def test_a_guess_is_shown_as_text_not_as_a_page():

@@ -297,7 +297,7 @@ def test_a_summary_by_hand():
         RequestRecord("b", 2.0, 20, 1, [5.0]),  # TTFT 3, no gap
         RequestRecord("b", 3.0, 30, 2, [3.5, 8.0]),  # TTFT 0.5, ITL 4.5
     ]
-    felt = summarise(records, ttft_slo=1.0, itl_slo=1.5)
+    felt = summarise(records, ttft_slo=1.0, tpot_slo=1.5)
     assert (felt.requests, felt.seconds, felt.prompt_tokens, felt.output_tokens) == (3, 8.0, 60, 6)
     assert felt.ttft == Spread(1.5, 1.0, pytest.approx(2.8), pytest.approx(2.96), 3.0)
     assert (felt.itl.mean, felt.itl.p50, felt.itl.max) == (2.5, 2.0, 4.5)
@@ -309,7 +309,7 @@ def test_a_summary_by_hand():
     assert little(records) == pytest.approx(12 / 8)  # 4 + 3 + 5 request seconds in 8 seconds
 
 
-@pytest.mark.parametrize("slo", [{"ttft_slo": 0.0}, {"itl_slo": -1.0}, {"ttft_slo": math.nan}])
+@pytest.mark.parametrize("slo", [{"ttft_slo": 0.0}, {"tpot_slo": -1.0}, {"ttft_slo": math.nan}])
 def test_impossible_limits(slo):
     with pytest.raises(ValueError, match="SLO"):
         summarise([RequestRecord("a", 0.0, 1, 1, [1.0])], **slo)

@@ -504,7 +504,7 @@ def write_lines(tmp_path, lines):
         (["--requests", "0"], "--requests is 0"),
         (["--burstiness", "-1"], "--burstiness is -1.0"),
         (["--ttft-slo", "0"], "--ttft-slo is 0.0"),
-        (["--itl-slo", "inf"], "--itl-slo is inf"),
+        (["--tpot-slo", "inf"], "--tpot-slo is inf"),
         (["--max-num-seqs", "0"], "--max-num-seqs is 0"),
         (["--num-blocks", "1"], "--num-blocks is 1"),
         (["--cost", "abacus"], "unknown card 'abacus'"),

@@ -168,6 +168,53 @@ def merge_as_text(tokens, pair, new_id):
     return [int(word) for word in text.split()]
 
 
+def merge_slicing_while_zipping(tokens, pair, new_id):
+    for i, both in enumerate(zip(tokens, tokens[1:])):
+        if both == pair:
+            tokens[i : i + 2] = [new_id]
+    return tokens
+
+
+def merge_slicing_in_a_range(tokens, pair, new_id):
+    """The range ends where the list ended at first: an IndexError, as soon as there was a merge."""
+    merged = list(tokens)
+    for i in range(len(merged) - 1):
+        if merged[i] == pair[0] and merged[i + 1] == pair[1]:
+            merged[i] = new_id
+            del merged[i + 1]
+    return merged
+
+
+def merge_slicing_a_copy(tokens, pair, new_id):
+    out = tokens.copy()
+    for i, (left, right) in enumerate(zip(tokens, tokens[1:])):
+        if (left, right) == pair:
+            out = [*out[:i], new_id, *out[i + 2 :]]
+    return out
+
+
+def merge_over_pairs(tokens, pair, new_id):
+    out = []
+    for left, right in zip(tokens, tokens[1:]):
+        if (left, right) == pair:
+            out.append(new_id)
+        else:
+            out.append(left)
+    return out
+
+
+def merge_list_against_tuple(tokens, pair, new_id):
+    out, i = [], 0
+    while i < len(tokens):
+        if tokens[i : i + 2] == pair:
+            out.append(new_id)
+            i += 2
+        else:
+            out.append(tokens[i])
+            i += 1
+    return out
+
+
 def count_by_popping(tokens):
     counts = {}
     while len(tokens) > 1:
@@ -178,6 +225,10 @@ def count_by_popping(tokens):
 
 RIGHT = [(count, merge), (count_by_index, merge_by_iterator)]
 WRONG = {
+    "merge-nothing": (count, merge_list_against_tuple),
+    "merge-while-going-over-it": (count, merge_slicing_while_zipping),
+    "merge-at-old-places": (count, merge_slicing_a_copy),
+    "merge-over-pairs": (count, merge_over_pairs),
     "merge-inside-numbers": (count, merge_as_text),
     "pairs-changes-its-input": (count_by_popping, merge),
     "pairs-step-by-two": (count_every_second, merge),
@@ -194,3 +245,4 @@ WRONG = {
     "merge-in-any-order": (count, merge_any_order),
     "merge-changes-its-input": (count, merge_in_place),
 }
+ALSO_WRONG = [("merge-while-going-over-it", (count, merge_slicing_in_a_range))]

@@ -145,7 +145,46 @@ class OddBytesAsNumbers:
         return self.decoder.decode(b"", True)
 
 
+class LongestPrefix:
+    """Up to three bytes at the end may wait. If that does not help, all is replaced, the last bytes included."""
+
+    def __init__(self):
+        self.waiting = b""
+
+    def push(self, token):
+        data = self.waiting + token
+        for cut in range(4):
+            end = max(0, len(data) - cut)
+            try:
+                text = data[:end].decode("utf-8")
+            except UnicodeDecodeError:
+                continue
+            self.waiting = data[end:]
+            return text
+        self.waiting = b""
+        return data.decode("utf-8", errors="replace")
+
+    def finish(self):
+        return self.waiting.decode("utf-8", errors="replace")
+
+
+class ReplacesAllThatWaits(WaitsForEver):
+    """Waits for what is incomplete; at a byte that is wrong everything at hand is replaced."""
+
+    def push(self, token):
+        data = self.waiting + token
+        try:
+            text, self.waiting = data.decode("utf-8"), b""
+        except UnicodeDecodeError as error:
+            if error.reason != "unexpected end of data":
+                self.waiting = b""
+                return data.decode("utf-8", errors="replace")
+            text, self.waiting = data[: error.start].decode("utf-8"), data[error.start :]
+        return text
+
+
 WRONG = {
+    "stream-swallows-after-odd-bytes": LongestPrefix,
     "stream-odd-bytes": OddBytesAsNumbers,
     "stream-half-characters": EachAlone,
     "stream-loses-characters": Ignores,
@@ -158,3 +197,4 @@ WRONG = {
     "stream-drops-odd-bytes": DropsOdd,
     "stream-no-text": ReturnsNone,
 }
+ALSO_WRONG = [("stream-swallows-after-odd-bytes", ReplacesAllThatWaits)]

@@ -17,14 +17,24 @@ def free(bytes_per_parameter, bandwidth, rate):
     return rate / bandwidth * bytes_per_parameter / 2
 
 
+def free_by_times(bytes_per_parameter, bandwidth, rate):
+    """How often the time of one token's arithmetic goes into the time of fetching."""
+    computing, fetching = times(1, 1e9, bytes_per_parameter, bandwidth, rate)
+    return fetching / computing
+
+
 def free_by_trying(bytes_per_parameter, bandwidth, rate):
-    """Longer and longer steps, until one takes longer than the first."""
+    """Longer and longer steps, until one takes longer than the first: whole tokens only."""
     n = 1
     while seconds(n + 1, 1e9, bytes_per_parameter, bandwidth, rate) <= seconds(
         1, 1e9, bytes_per_parameter, bandwidth, rate
     ):
         n += 1
     return n
+
+
+def free_in_whole_tokens(bytes_per_parameter, bandwidth, rate):
+    return int(free(bytes_per_parameter, bandwidth, rate))
 
 
 def times(num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate):
@@ -95,7 +105,7 @@ def upside_down(bytes_per_parameter, bandwidth, rate):
     return 2 * bandwidth / rate / bytes_per_parameter
 
 
-RIGHT = [(seconds, free), (seconds_by_cases, free_by_trying)]
+RIGHT = [(seconds, free), (seconds_by_cases, free_by_times)]
 WRONG = {
     "roofline-adds": (adds, free),
     "roofline-takes-the-faster": (faster, free),
@@ -113,4 +123,6 @@ WRONG = {
     "free-tokens-only-ridge": (seconds, ridge),
     "free-tokens-bits": (seconds, free_in_bits),
     "free-tokens-upside-down": (seconds, upside_down),
+    "free-tokens-rounded": (seconds, free_in_whole_tokens),
 }
+ALSO_WRONG = [("free-tokens-rounded", (seconds, free_by_trying))]

@@ -116,7 +116,7 @@ class FreesByHand(SmallManager):
                 table[i] = same
 
 
-RIGHT = [(Merges, 3), (KeepsBoth, 3), (LastWins, 3)]
+RIGHT = [(Merges, 3), (KeepsBoth, "3"), (LastWins, 3)]
 WRONG = {
     "reads-anothers-text": (Planted, 3),
     "pointed-to-and-not-counted": (NotCounted, 3),
@@ -125,5 +125,10 @@ WRONG = {
     "wrong-text": (WrongIndex, 3),
     "freed-twice": (FreesByHand, 3),
     "another-cause": (Merges, 4),
+    "wrong-type": (Merges, "remember"),
 }
-ALSO_WRONG = [("reads-anothers-text", (FirstBlockOnly, 3)), ("another-cause", (KeepsBoth, 1))]
+ALSO_WRONG = [
+    ("reads-anothers-text", (FirstBlockOnly, 3)),
+    ("another-cause", (KeepsBoth, "1")),
+    ("wrong-type", (Merges, 6)),
+]

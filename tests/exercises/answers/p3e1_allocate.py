@@ -33,7 +33,7 @@ class Base:
 
 
 class FromTheBack(Base):
-    """Right: a stack instead of a queue."""
+    """A stack instead of a queue."""
 
     def take(self):
         try:
@@ -44,11 +44,43 @@ class FromTheBack(Base):
         return block
 
 
-class SetAndDict:
+class ListAndDict:
     """Right: other books."""
 
     def __init__(self, num_blocks):
-        self.all, self.counts = set(range(1, num_blocks)), {}
+        self.order, self.counts = list(range(1, num_blocks)), {}
+
+    @property
+    def num_free(self):
+        return len(self.order)
+
+    def take(self):
+        if not self.order:
+            raise MemoryError
+        block = self.order.pop(0)
+        self.counts[block] = 1
+        return block
+
+    def share(self, block):
+        self.counts[block] = self.counts[block] + 1
+
+    def give_back(self, blocks):
+        if not all(block in self.counts for block in blocks):
+            raise ValueError(f"double free in {blocks}")
+        for block in blocks:
+            if self.counts[block] == 1:
+                del self.counts[block]
+                self.order.append(block)
+            else:
+                self.counts[block] -= 1
+
+
+class FreeIsWhatNobodyCounts(ListAndDict):
+    """No free list at all: the smallest block that nobody has."""
+
+    def __init__(self, num_blocks):
+        super().__init__(num_blocks)
+        self.all = set(self.order)
 
     @property
     def num_free(self):
@@ -62,17 +94,30 @@ class SetAndDict:
         self.counts[block] = 1
         return block
 
-    def share(self, block):
-        self.counts[block] = self.counts[block] + 1
+
+class CountsTables(Base):
+    """Right: counts down in a copy first, and keeps it if nothing fell below 0."""
 
     def give_back(self, blocks):
-        if not all(block in self.counts for block in blocks):
-            raise ValueError(f"double free in {blocks}")
+        left = list(self.ref_count)
         for block in blocks:
-            if self.counts[block] == 1:
-                del self.counts[block]
-            else:
-                self.counts[block] -= 1
+            left[block] -= 1
+        if min(left) < 0:
+            raise ValueError("free already")
+        self.free += [block for block in blocks if left[block] == 0]
+        self.ref_count = left
+
+
+class PutsInFront(Base):
+    """The end from which it takes is the end to which it gives."""
+
+    def give_back(self, blocks):
+        if any(self.ref_count[b] == 0 for b in blocks):
+            raise ValueError
+        for block in blocks:
+            self.ref_count[block] -= 1
+            if self.ref_count[block] == 0:
+                self.free.appendleft(block)
 
 
 class GivesOutZero(Base):
@@ -197,8 +242,10 @@ class Asserts(Base):
         Base.give_back(self, blocks)
 
 
-RIGHT = [FromTheBack, SetAndDict]
+RIGHT = [ListAndDict, CountsTables]
 WRONG = {
+    "takes-from-the-wrong-end": FromTheBack,
+    "gives-back-to-the-front": PutsInFront,
     "taken-and-not-counted": NotCounted,
     "null-block-given-out": GivesOutZero,
     "block-given-out-twice": LooksAndLeaves,
@@ -215,4 +262,5 @@ ALSO_WRONG = [
     ("refused-and-half-done", CountsDownFirst),
     ("refused-and-half-done", HalfDoneFromTheEnd),
     ("double-free", Asserts),
+    ("gives-back-to-the-front", FreeIsWhatNobodyCounts),
 ]

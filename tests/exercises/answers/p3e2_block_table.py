@@ -69,6 +69,15 @@ def one_by_one(block_table, first, num_tokens, block_size):
         yield table[token // block_size] * block_size + token % block_size
 
 
+def sixteen(block_table, first, num_tokens, block_size):
+    """The engine's block size, written down as a number."""
+    return [block_table[t // 16] * 16 + t % 16 for t in range(first, first + num_tokens)]
+
+
+def sixteen_in_one_place(block_table, first, num_tokens, block_size):
+    return [block_table[t // block_size] * 16 + t % block_size for t in range(first, first + num_tokens)]
+
+
 RIGHT = [with_numpy, all_slots_then_cut, one_by_one]
 WRONG = {
     "logical-as-physical": no_table,
@@ -77,8 +86,9 @@ WRONG = {
     "runs-on-past-the-block": runs_on,
     "quotient-and-rest-swapped": swapped,
     "one-token-late": one_late,
+    "block-size-fixed": sixteen,
     "too-few-slots": one_short,
     "too-many-slots": to_the_end_of_the_table,
     "returns-nothing": prints_only,
 }
-ALSO_WRONG = [("too-few-slots", up_to_num_tokens)]
+ALSO_WRONG = [("too-few-slots", up_to_num_tokens), ("block-size-fixed", sixteen_in_one_place)]

@@ -62,6 +62,16 @@ def decode_is_one(running, waiting, budget, max_num_seqs):
     return plan
 
 
+def all_tokens_again(running, waiting, budget, max_num_seqs):
+    plan = []
+    for request in [*running, *waiting][:max_num_seqs]:
+        n = min(request.num_tokens, budget)
+        if n:
+            plan.append((request, n))
+            budget -= n
+    return plan
+
+
 def no_seats(running, waiting, budget, max_num_seqs):
     return right_one_list(running, waiting, budget, len(running) + len(waiting))
 
@@ -143,6 +153,7 @@ def right_one_by_one(running, waiting, budget, max_num_seqs):
 RIGHT = [right_loops, right_one_list, right_one_by_one]
 WRONG = {
     "budget-per-request": budget_each,
+    "lag-ignores-computed": all_tokens_again,
     "waiting-first": newcomers_first,
     "one-token-for-those-who-run": decode_is_one,
     "seats-ignored": no_seats,

@@ -6,7 +6,7 @@ from collections import deque
 def _make(mistake=""):
     def step(running, waiting, budget, max_num_seqs, pool):
         plan, gone, index, seats, turned = [], [], 0, max_num_seqs, 0
-        while index < len(running) and budget > 0:
+        while index < len(running) and (budget > 0 or mistake == "parts-of-nothing"):
             request = running[index]
             n = min(request.num_tokens - request.num_computed_tokens, budget)
             stopped = False
@@ -113,8 +113,29 @@ def right_in_parts(running: list, waiting: deque, budget: int, max_num_seqs: int
     return plan
 
 
+def over_a_copy(running, waiting, budget, max_num_seqs, pool):
+    """Walks along a copy of `running`, and comes to those who were sent away by then."""
+    plan, preempted = [], False
+    for request in list(running):
+        n = min(request.num_tokens - request.num_computed_tokens, budget)
+        if n == 0:
+            break
+        while not pool.allocate(request, request.num_computed_tokens + n):
+            victim = running.pop()
+            pool.free(victim)
+            victim.num_computed_tokens = 0
+            waiting.appendleft(victim)
+            preempted = True
+            if victim is request:
+                break
+        else:
+            plan.append((request, n))
+            budget -= n
+    return plan if preempted else plan + right_loop([], waiting, budget, max_num_seqs - len(running), pool)
+
+
 RIGHT = [right_loop, right_in_parts]
-WRONG = {
+WRONG = {"serves-who-has-left": over_a_copy} | {
     name: _make(name)
     for name in (
         "nobody-preempted",
@@ -132,6 +153,7 @@ WRONG = {
         "admitted-and-idle",
         "jumps-the-queue",
         "preempted-for-nothing",
+        "parts-of-nothing",
         "blocks-for-later",
         "moves-computed-on",
     )

@@ -24,20 +24,20 @@ def _rate(requests, kept):
     return sum(kept) / (max(times[-1] for _, times in requests) - begin)
 
 
-def right_goodput(requests, ttft_slo, itl_slo):
+def right_goodput(requests, ttft_slo, tpot_slo):
     kept = []
     for arrival, times in requests:
         ok = times[0] - arrival <= ttft_slo
         if len(times) > 1:
-            ok = ok and (times[-1] - times[0]) / (len(times) - 1) <= itl_slo
+            ok = ok and (times[-1] - times[0]) / (len(times) - 1) <= tpot_slo
         kept.append(ok)
     return _rate(requests, kept)
 
 
-def right_goodput_numpy(requests, ttft_slo, itl_slo):
+def right_goodput_numpy(requests, ttft_slo, tpot_slo):
     return _rate(
         requests,
-        [t[0] - a <= ttft_slo and (len(t) == 1 or np.diff(t).mean() <= itl_slo) for a, t in requests],
+        [t[0] - a <= ttft_slo and (len(t) == 1 or np.diff(t).mean() <= tpot_slo) for a, t in requests],
     )
 
 
@@ -80,66 +80,71 @@ def reverse(values, rank):
     return np.percentile(values, 100 - rank)
 
 
-def averages(requests, ttft_slo, itl_slo):
+def averages(requests, ttft_slo, tpot_slo):
     ttft = statistics.mean(t[0] - a for a, t in requests)
     itl = statistics.mean(np.diff(t).mean() if len(t) > 1 else 0.0 for _, t in requests)
-    return _rate(requests, [ttft <= ttft_slo and itl <= itl_slo] * len(requests))
+    return _rate(requests, [ttft <= ttft_slo and itl <= tpot_slo] * len(requests))
 
 
-def worst_gap(requests, ttft_slo, itl_slo):
+def worst_gap(requests, ttft_slo, tpot_slo):
     return _rate(
-        requests, [t[0] - a <= ttft_slo and all(g <= itl_slo for g in np.diff(t)) for a, t in requests]
+        requests, [t[0] - a <= ttft_slo and all(g <= tpot_slo for g in np.diff(t)) for a, t in requests]
     )
 
 
-def either(requests, ttft_slo, itl_slo):
+def either(requests, ttft_slo, tpot_slo):
     return _rate(
         requests,
-        [t[0] - a <= ttft_slo or len(t) == 1 or np.diff(t).mean() <= itl_slo for a, t in requests],
+        [t[0] - a <= ttft_slo or len(t) == 1 or np.diff(t).mean() <= tpot_slo for a, t in requests],
     )
 
 
-def absolute(requests, ttft_slo, itl_slo):
+def absolute(requests, ttft_slo, tpot_slo):
     return _rate(
-        requests, [t[0] <= ttft_slo and (len(t) == 1 or np.diff(t).mean() <= itl_slo) for _, t in requests]
+        requests, [t[0] <= ttft_slo and (len(t) == 1 or np.diff(t).mean() <= tpot_slo) for _, t in requests]
     )
 
 
-def by_token(requests, ttft_slo, itl_slo):
-    return _rate(requests, [t[0] - a <= ttft_slo and (t[-1] - t[0]) / len(t) <= itl_slo for a, t in requests])
+def by_token(requests, ttft_slo, tpot_slo):
+    return _rate(requests, [t[0] - a <= ttft_slo and (t[-1] - t[0]) / len(t) <= tpot_slo for a, t in requests])
 
 
-def _kept(requests, ttft_slo, itl_slo):
+def _kept(requests, ttft_slo, tpot_slo):
     begin = min(a for a, _ in requests)
     seconds = max(t[-1] for _, t in requests) - begin
-    return round(right_goodput(requests, ttft_slo, itl_slo) * seconds)
+    return round(right_goodput(requests, ttft_slo, tpot_slo) * seconds)
 
 
-def share(requests, ttft_slo, itl_slo):
-    return _kept(requests, ttft_slo, itl_slo) / len(requests)
+def share(requests, ttft_slo, tpot_slo):
+    return _kept(requests, ttft_slo, tpot_slo) / len(requests)
 
 
-def count(requests, ttft_slo, itl_slo):
-    return _kept(requests, ttft_slo, itl_slo)
+def count(requests, ttft_slo, tpot_slo):
+    return _kept(requests, ttft_slo, tpot_slo)
 
 
-def from_zero(requests, ttft_slo, itl_slo):
-    return _kept(requests, ttft_slo, itl_slo) / max(t[-1] for _, t in requests)
+def from_zero(requests, ttft_slo, tpot_slo):
+    return _kept(requests, ttft_slo, tpot_slo) / max(t[-1] for _, t in requests)
 
 
-def added_up(requests, ttft_slo, itl_slo):
-    return _kept(requests, ttft_slo, itl_slo) / sum(t[-1] - a for a, t in requests)
+def from_the_first_token(requests, ttft_slo, tpot_slo):
+    seconds = max(t[-1] for _, t in requests) - min(t[0] for _, t in requests)
+    return _kept(requests, ttft_slo, tpot_slo) / (seconds or 1.0)
 
 
-def divides_by_zero(requests, ttft_slo, itl_slo):
+def added_up(requests, ttft_slo, tpot_slo):
+    return _kept(requests, ttft_slo, tpot_slo) / sum(t[-1] - a for a, t in requests)
+
+
+def divides_by_zero(requests, ttft_slo, tpot_slo):
     return _rate(
         requests,
-        [t[0] - a <= ttft_slo and (t[-1] - t[0]) / (len(t) - 1) <= itl_slo for a, t in requests],
+        [t[0] - a <= ttft_slo and (t[-1] - t[0]) / (len(t) - 1) <= tpot_slo for a, t in requests],
     )
 
 
-def whole_answer(requests, ttft_slo, itl_slo):
-    return _rate(requests, [t[0] - a <= ttft_slo and (t[-1] - a) / len(t) <= itl_slo for a, t in requests])
+def whole_answer(requests, ttft_slo, tpot_slo):
+    return _rate(requests, [t[0] - a <= ttft_slo and (t[-1] - a) / len(t) <= tpot_slo for a, t in requests])
 
 
 def fraction(values, rank):
@@ -148,15 +153,15 @@ def fraction(values, rank):
     return ordered[int(rank * (len(ordered) - 1))]
 
 
-def less_than(requests, ttft_slo, itl_slo):
+def less_than(requests, ttft_slo, tpot_slo):
     return _rate(
-        requests, [t[0] - a < ttft_slo and (len(t) == 1 or np.diff(t).mean() < itl_slo) for a, t in requests]
+        requests, [t[0] - a < ttft_slo and (len(t) == 1 or np.diff(t).mean() < tpot_slo) for a, t in requests]
     )
 
 
-def averages_of_all_gaps(requests, ttft_slo, itl_slo):
+def averages_of_all_gaps(requests, ttft_slo, tpot_slo):
     gaps = [gap for _, t in requests for gap in np.diff(t)]
-    good = np.mean([t[0] - a for a, t in requests]) <= ttft_slo and (not gaps or np.mean(gaps) <= itl_slo)
+    good = np.mean([t[0] - a for a, t in requests]) <= ttft_slo and (not gaps or np.mean(gaps) <= tpot_slo)
     return _rate(requests, [good] * len(requests))
 
 
@@ -173,7 +178,8 @@ WRONG = {
     "worst-gap": (right_numpy, worst_gap),
     "either-half": (right_numpy, either),
     "absolute-ttft": (right_numpy, absolute),
-    "gap-by-token": (right_numpy, by_token),
+    "gaps-counted-as-tokens": (right_numpy, by_token),
+    "run-begins-late": (right_numpy, from_the_first_token),
     "share-not-rate": (right_numpy, share),
     "count-not-rate": (right_numpy, count),
     "clock-from-zero": (right_numpy, from_zero),

@@ -88,6 +88,14 @@ class RecordsAgain(NewTensors):
         self.replay = self.record()
 
 
+class OnlyRecordsAgain(Planted):
+    """Believes in sentence 2, and records in every step; the rows are as they were."""
+
+    def fill(self, tokens, slots):
+        super().fill(tokens, slots)
+        self.replay = self.record()
+
+
 class ClearsAll(Planted):
     """Clears after copying."""
 
@@ -105,7 +113,7 @@ class ErasesBlocks(Planted):
         super().end(user)
 
 
-RIGHT = [(FillsUp, 3), (NullBlock, 3), (RepeatsAUser, 3)]
+RIGHT = [(FillsUp, 3), (NullBlock, "3"), (RepeatsAUser, 3)]
 WRONG = {
     "writes-into-anothers-block": (Planted, 3),
     "token-cleared-slot-not": (ClearsTokens, 3),
@@ -115,9 +123,12 @@ WRONG = {
     "recorded-anew": (RecordsAgain, 3),
     "step-not-stored": (ClearsAll, 3),
     "another-cause": (FillsUp, 4),
+    "wrong-type": (FillsUp, "three"),
 }
 ALSO_WRONG = [
     ("some-rows-left", (OffByOne, 3)),
     ("writes-into-anothers-block", (ErasesBlocks, 4)),
-    ("another-cause", (NullBlock, 2)),
+    ("another-cause", (NullBlock, "2")),
+    ("wrong-type", (FillsUp, 0)),
+    ("writes-into-anothers-block", (OnlyRecordsAgain, 2)),
 ]

@@ -173,6 +173,12 @@ block_softmax = with_mistake(
 )  # fmt: skip
 no_maximum = with_mistake("no_maximum", (MAXIMUM, "new = 0.0"), ("tl.exp(largest - new)", "1.0"))
 starts_at_zero = with_mistake("starts_at_zero", ('largest = float("-inf")', "largest = 0.0"))
+largest_forgotten = with_mistake("largest_forgotten", ("        largest = new\n", ""))
+keys_twice = with_mistake("keys_twice", ("tl.load(v_cache", "tl.load(k_cache"))
+values_twice = with_mistake("values_twice", ("tl.load(k_cache", "tl.load(v_cache"))
+row_by_blocks = with_mistake(
+    "row_by_blocks", ("request * table_stride", "request * tl.cdiv(context_len, BLOCK_SIZE)")
+)
 misspelt = with_mistake("misspelt", ("places < context_len", "places < contxt_len"))
 
 
@@ -209,11 +215,15 @@ WRONG = {
     "no-maximum": no_maximum,
     "maximum-starts-at-zero": starts_at_zero,
     "no-kernel": no_kernel,
+    "largest-never-moves": largest_forgotten,
+    "keys-as-values": keys_twice,
+    "row-by-own-blocks": row_by_blocks,
 }
 ALSO_WRONG = [
     ("masked-with-zero", scores_not_masked),
     ("masked-with-zero", masked_with_zero_values_read),
     ("page-id-as-token", page_and_place),
     ("wrong-kv-head", query_head),
+    ("keys-as-values", values_twice),
     ("raises", misspelt),
 ]
