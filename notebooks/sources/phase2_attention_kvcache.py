@@ -8,7 +8,6 @@
 # folded until you run their cells.
 
 # %%
-
 import torch
 
 from labkit.figures import BLUE, ORANGE, new_figure, plain_numbers

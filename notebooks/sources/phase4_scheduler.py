@@ -8,6 +8,7 @@
 # folded until you run their cells.
 
 # %%
+import textwrap
 
 from labkit.figures import BLUE, ORANGE, new_figure, plain_numbers
 from notebooks.widgets import Guesses, Recording, replay_piece, show_figure, show_table
@@ -76,7 +77,9 @@ assert all(sum(step.values()) <= budget for step in shared.steps)
 # a new block, and none is left. The last one to come makes room: it is **preempted**, and computed again later.
 
 # %%
-tight = play({1: [ask("Ann", 14, 10), ask("Ben", 14, 12)]}, num_blocks=11, max_model_len=40, caching=False)
+tight = play(
+    {1: [ask("Ann", 14, 10), ask("Ben", 14, 12)]}, num_blocks=11, max_model_len=40, caching=False
+)  # block 0 is nobody's
 
 guess = ...  # the step in which somebody is preempted
 
@@ -95,7 +98,7 @@ print(draw(tight, ["Ann", "Ben"], 5, 18))
 # %%
 engine = LLMEngine.from_pretrained(
     "tales", dtype="float32", device="cpu",
-    max_num_seqs=3, max_num_batched_tokens=12, num_blocks=14, block_size=4, max_model_len=48,
+    max_num_seqs=3, max_num_batched_tokens=12, num_blocks=14, block_size=4, max_model_len=48,  # block 0 is nobody's
 )  # fmt: skip
 common = "Once upon a time there was a king who "
 wants = {"Ann": 18, "Ben": 16, "Lea": 14, "Zoe": 6}
@@ -123,6 +126,7 @@ guesses.reveal("prefix-hit", guess, measured=back["tokens"]["Zoe"], found=back["
 #
 # - Ann's prompt takes the whole budget of step 1, and Ben has to wait.
 # - Somebody is preempted. Who, and what did the others need?
+# - A few blocks are free again, and that request still waits: it needs room for all tokens of its next step at once.
 # - That request comes back, and computes fewer tokens than it has. Where are the others from?
 # - Most of Zoe's prompt is found in the cache, though nobody is left.
 
@@ -137,7 +141,7 @@ quiet = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu")
 for name, request in run.requests.items():
     alone = quiet.generate(request["prompt"], params[name])[0].text
     assert alone == run.texts[name]
-    print(f"{name}: {request['prompt']}{alone}")
+    print(textwrap.fill(f"{name}: {request['prompt']}{alone}", 100))
 
 # %% [markdown]
 # ## 5. The worst of a hundred
@@ -191,7 +195,8 @@ show_figure(fig)
 
 # %% [markdown]
 # The promise here: first token within a second, then 50 ms a token or better. **Goodput** counts only the requests that
-# met it. Beyond the knee the server is busier than ever, and hardly anybody is content.
+# met it. Beyond the knee the server is busier than ever, and hardly anybody is content. What has run out there, seats or
+# memory? The last section lets you find out.
 #
 # ## 7. Your score, and what next
 
@@ -199,7 +204,7 @@ show_figure(fig)
 guesses.score()
 
 # %% [markdown]
-# - In section 4, give the engine `num_blocks=30`. Which of the four moments are gone?
+# - In section 4, give the engine `num_blocks=30`. Which of the moments are gone?
 # - Set `max_num_batched_tokens=64` there. Who gains, and who loses?
 # - In section 6, double `num_blocks`. Where is the knee now? What if you double `max_num_seqs` instead?
 #

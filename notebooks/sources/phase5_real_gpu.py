@@ -67,7 +67,7 @@ print(f"main memory, both cores together: {here.limits.read_gb_s:.0f} GB/s")
 h200 = CARDS["h200"]
 one = step_bytes(SHAPES["llama-3-8b"], users=1, context=4096)
 
-guess = ...  # tokens a second, at most, for one user of Llama-3 8B (16 GB) on an H200 (4,800 GB/s)
+guess = ...  # tokens a second, at most, for one user of Llama-3 8B (15 GB a token) on an H200 (4,800 GB/s)
 
 guesses.reveal(
     "tokens-a-second", guess, measured=round(1 / one.seconds(h200.bandwidth_gb_s)), gb=one.from_memory / 1e9
@@ -228,6 +228,9 @@ tile, hoisted = (next(c for c in compiled if c.case == case) for case, _ in LOOP
 #
 #     tile        turn i:  load ids(i) -> load keys(i) -> multiply
 #     hoisted     turn i:  load ids(i+1), load keys(i) -> multiply          (ids(i) came a turn ago)
+#
+# Triton's compiler fetches ahead by itself, in stages: while the keys of one turn are multiplied, those of the next turns are on
+# their way. A chain of two loads costs it one of those stages.
 
 # %%
 guess = ...  # tiles of keys that have a place in fast memory at the same time: tile, hoisted; such as [3, 3]
@@ -236,7 +239,7 @@ guesses.reveal("buffers", guess, measured=[tile.buffers, hoisted.buffers])
 
 # %% tags=["after-guess"]
 show_table(
-    ["kernel", "card", "registers", "spills in loops", "shared KiB", "matrix instructions", "loads ahead",
+    ["kernel", "card", "registers", "spills in loops", "shared KiB", "matrix instructions", "cp.async",
      "buffers", "fit"],
     [
         [c.case, c.card.example, c.registers, c.spills_in_loops, c.shared // 1024,
@@ -253,15 +256,15 @@ show_table(
 #   hurt; there are none.
 # - **Shared memory** is the fast memory that a program's threads share. With the registers it decides how many programs
 #   **fit** on a multiprocessor. More programs hide more waiting.
-# - The T4 has no **loads ahead** (`cp.async` came with the A100), and Triton writes no matrix instructions for it. The kernel
-#   is right there, and not fast.
+# - **Matrix instructions** and **cp.async**, loads that run ahead, are counted as they stand in the code. `cp.async` came with
+#   the A100, so the T4 has none, and Triton writes no matrix instructions for it. The kernel is right there, and not fast.
 #
 # And what the compiler cannot see: how long anything takes. `compile_report.py` ends with that list.
 #
 # ## 5. Keep the whole card busy
 #
 # One user with 8 KV heads gives work to 8 programs. An H100 has 132 multiprocessors, and the engine reckons with two
-# programs on each: 264 places. So a long context is cut into **parts**, merged at the end with the online softmax. How many?
+# programs on each (as many as fit for every shape): 264 places. So a long context is cut into **parts**, merged at the end with the online softmax. How many?
 
 # %%
 rule = choose_splits([32768], num_kv_heads=8, slots=264, tile=64)

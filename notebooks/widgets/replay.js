@@ -84,7 +84,7 @@ function render({ model, el }) {
 
     const news = [];
     if (event.arrived.length) news.push(`${event.arrived.join(", ")} arrived`);
-    if (event.preempted.length) news.push(`${event.preempted.join(", ")} preempted: no block was left`);
+    if (event.preempted.length) news.push(`${event.preempted.join(", ")} preempted: a block was missing`);
     for (const [n, why] of Object.entries(event.finished)) news.push(`${n} is done (${why})`);
     if (event.hit.length) news.push(`${many(event.hit.length, "block")} found in the cache`);
     if (event.evicted.length) news.push(`${many(event.evicted.length, "kept block")} overwritten`);

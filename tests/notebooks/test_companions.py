@@ -80,7 +80,7 @@ def test_it_has_a_piece_of_today_with_a_text_for_where_no_script_runs(source):
         ):
             module, fallback = found.groups()
             code = _inside_script(json.dumps(MODULES[module], separators=(",", ":")))
-            assert f"const source = {code};" in page, f"{module}.js has changed: run `make notebooks`"
+            assert f"const source = {code};" in page, f"{module}.js has changed: run `make companions`"
             assert "Run this cell" in fallback
             assert fallback.count("\n") >= 3
             shown.append(module)

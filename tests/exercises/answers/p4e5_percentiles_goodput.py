@@ -106,7 +106,9 @@ def absolute(requests, ttft_slo, tpot_slo):
 
 
 def by_token(requests, ttft_slo, tpot_slo):
-    return _rate(requests, [t[0] - a <= ttft_slo and (t[-1] - t[0]) / len(t) <= tpot_slo for a, t in requests])
+    return _rate(
+        requests, [t[0] - a <= ttft_slo and (t[-1] - t[0]) / len(t) <= tpot_slo for a, t in requests]
+    )
 
 
 def _kept(requests, ttft_slo, tpot_slo):
