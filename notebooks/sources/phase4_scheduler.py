@@ -77,9 +77,8 @@ assert all(sum(step.values()) <= budget for step in shared.steps)
 # a new block, and none is left. The last one to come makes room: it is **preempted**, and computed again later.
 
 # %%
-tight = play(
-    {1: [ask("Ann", 14, 10), ask("Ben", 14, 12)]}, num_blocks=11, max_model_len=40, caching=False
-)  # block 0 is nobody's
+# One block more than is said: block 0 is nobody's.
+tight = play({1: [ask("Ann", 14, 10), ask("Ben", 14, 12)]}, num_blocks=11, max_model_len=40, caching=False)
 
 guess = ...  # the step in which somebody is preempted
 
@@ -98,7 +97,7 @@ print(draw(tight, ["Ann", "Ben"], 5, 18))
 # %%
 engine = LLMEngine.from_pretrained(
     "tales", dtype="float32", device="cpu",
-    max_num_seqs=3, max_num_batched_tokens=12, num_blocks=14, block_size=4, max_model_len=48,  # block 0 is nobody's
+    max_num_seqs=3, max_num_batched_tokens=12, num_blocks=14, block_size=4, max_model_len=48,
 )  # fmt: skip
 common = "Once upon a time there was a king who "
 wants = {"Ann": 18, "Ben": 16, "Lea": 14, "Zoe": 6}
@@ -179,7 +178,7 @@ guesses.reveal("knee", guess, measured=knee)
 # %% tags=["after-guess"]
 fig, (left, right) = new_figure(
     f"From {knee} chats a second on, users queue",
-    "Llama-3 8B on an A100 40 GB, 32 seats, 300 chats at each rate, in virtual time",
+    "Llama-3 8B on an A100 40 GB, 32 seats, 2,000 blocks, 300 chats at each rate, in virtual time",
     panels=2,
 )
 left.plot(rates, [f.ttft.p50 for f in felt], "o-", color=BLUE, label="median")
