@@ -43,5 +43,6 @@ $(VENV)/installed: requirements.txt pyproject.toml
 	$(BIN)/python -m pip install -q -r requirements.txt
 	touch $@
 
+# outputs/ stays: your progress and your guesses are in it.
 clean:
-	rm -rf $(VENV) outputs
+	rm -rf $(VENV)

@@ -9,7 +9,10 @@ Byte for byte the same at every run: cells have fixed ids, and nothing of the ma
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,7 +95,13 @@ def _build(path: Path, solved: bool) -> nbformat.NotebookNode:
 
 
 def text_of(nb: nbformat.NotebookNode) -> str:
+    """The file's text. It notes a fingerprint of the cells, to tell later whether somebody has written in them."""
+    nb.metadata["inference_lab"] = {"cells": fingerprint(nb)}
     return nbformat.writes(nb, version=4).rstrip("\n") + "\n"
+
+
+def fingerprint(nb: nbformat.NotebookNode) -> str:
+    return hashlib.sha256(json.dumps(cells_of(nb)).encode()).hexdigest()[:16]
 
 
 def companion_sources() -> list[Path]:
@@ -127,7 +136,7 @@ def stale() -> list[tuple[Path, str]]:
             found.append((path, "differs from its source"))
     for folder in (STUDENT, SOLUTION):
         for path in sorted(folder.glob("*.ipynb")):
-            if path not in texts and ".bak-" not in path.name:
+            if path not in texts and re.fullmatch(r"p\d[ed]\d_\w+", path.stem):  # any other is somebody's own
                 found.append((path, "has no source: remove it"))
     for source in companion_sources():
         path = companion_of(source)
@@ -148,12 +157,18 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
 
 
 def has_been_worked_in(path: Path) -> bool:
-    """Whether somebody has run cells of this notebook: a generated one has neither outputs nor numbers."""
+    """Whether somebody has written in this notebook, or run cells of an exercise, since it was generated."""
     try:
-        cells = read_notebook(path).cells
+        nb = read_notebook(path)
     except Exception:  # whatever it is, it is not ours
         return True
-    return any(c.cell_type == "code" and (c.outputs or c.execution_count is not None) for c in cells)
+    if nb.metadata.get("inference_lab", {}).get("cells") != fingerprint(nb):
+        return True
+    code = [c for c in nb.cells if c.cell_type == "code"]
+    if path.parent != NOTEBOOKS:
+        return any(c.outputs or c.execution_count is not None for c in code)
+    ran = [c.execution_count for c in code if "gpu" not in c.metadata.get("tags", ())]
+    return ran != list(range(1, len(ran) + 1)) or any(c.metadata != _metadata(c) for c in code)
 
 
 def keep_old(path: Path) -> Path:
@@ -202,7 +217,9 @@ def execute(source: Path, seconds: int = 120) -> nbformat.NotebookNode:
         record_timing=False,
         resources={"metadata": {"path": str(NOTEBOOKS)}},
     )
-    client.execute(env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *([path] if path else [])])})
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *([path] if path else [])])}
+    env.pop("JPY_SESSION_NAME", None)  # of a notebook that started this: the pieces would come out alive
+    client.execute(env=env)
     nb.metadata = nbformat.from_dict(
         METADATA | ({"widgets": nb.metadata.widgets} if nb.metadata.get("widgets") else {})
     )
@@ -257,13 +274,9 @@ def _write(names: Sequence[str]) -> int:
     for path, text in texts.items():
         if names and path.stem not in names:
             continue
-        if path.is_file():
-            if path.read_text(encoding="utf-8") == text:
-                continue
-            if path.parent == STUDENT and has_been_worked_in(path):
-                print(f"{_short(path)} has been worked in; the old one is kept as {keep_old(path).name}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, text)
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        write(path, text)
         written += 1
         print(f"wrote {_short(path)}")
     print(f"{len(texts)} notebooks of exercises, {written} of them changed")
@@ -291,15 +304,28 @@ def _execute(names: Sequence[str]) -> int:
             failed += 1
             print(f"{stem}: a cell failed, nothing is written\n{error}", file=sys.stderr)
             continue
-        _replace(companion_of(source), text_of(nb))
+        write(companion_of(source), text_of(nb))
         print(f"executed and wrote {_short(companion_of(source))}")
     return 1 if failed else 0
 
 
-def _replace(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
+    """Write a notebook. One in which somebody has worked is kept beside it."""
+    if path.is_file() and has_been_worked_in(path):
+        print(f"{_short(path)} has been worked in; the old one is kept as {keep_old(path).name}")
+    replace_file(path, text)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """At once, so that nobody meets half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".tmp")
     beside.write_text(text, encoding="utf-8", newline="\n")
-    os.replace(beside, path)
+    try:
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _short(path: Path) -> str:

@@ -214,7 +214,7 @@ def _skipped(cells: list[dict[str, Any]]) -> dict[str, int]:
 
 def reset_notebook(console: Console, word: str) -> int:
     """A fresh exercise notebook; the old one is kept beside it."""
-    from exercises.build_notebooks import build_student, keep_old, text_of
+    from exercises.build_notebooks import build_student, keep_old, replace_file, text_of
 
     path = find_notebook(word, must_exist=False)
     if path.parent != NOTEBOOKS / "exercises" or path.stem not in all_names():
@@ -228,8 +228,7 @@ def reset_notebook(console: Console, word: str) -> int:
             console.print(f"{_short(path)} is fresh already", highlight=False, soft_wrap=True)
             return 0
         console.print(f"your notebook is kept as {_short(keep_old(path))}", highlight=False, soft_wrap=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", newline="\n")
+    replace_file(path, text)
     console.print(f"{_short(path)} is fresh again", highlight=False, soft_wrap=True)
     return 0
 

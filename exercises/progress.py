@@ -24,7 +24,11 @@ def path() -> Path:
 
 
 def load() -> dict[str, dict[str, Any]]:
-    """Notes by exercise. A file that is broken counts as empty."""
+    """Notes by exercise. A file that is broken counts as empty.
+
+    Raises:
+        OSError: the file is there and cannot be read now.
+    """
     try:
         exercises = json.loads(path().read_text(encoding="utf-8"))["exercises"]
         notes = {
@@ -33,14 +37,17 @@ def load() -> dict[str, dict[str, Any]]:
         }
     except FileNotFoundError:
         notes = {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         _put_aside()
         notes = {}
     return notes | _unwritten
 
 
 def of(name: str) -> dict[str, Any]:
-    return load().get(name, dict(FRESH))
+    try:
+        return load().get(name, dict(FRESH))
+    except OSError:
+        return _unwritten.get(name, dict(FRESH))
 
 
 def rung(name: str) -> int:
@@ -109,10 +116,10 @@ def is_demonstration() -> bool:
 
 
 def _keep(name: str, entry: dict[str, Any]) -> None:
-    notes = load() | {name: entry}
-    text = json.dumps({"version": 1, "exercises": notes}, indent=1, sort_keys=True)
     beside = path().with_suffix(f".{os.getpid()}.tmp")
     try:
+        notes = load() | {name: entry}
+        text = json.dumps({"version": 1, "exercises": notes}, indent=1, sort_keys=True)
         path().parent.mkdir(parents=True, exist_ok=True)
         beside.write_text(text, encoding="utf-8")
         os.replace(beside, path())  # at once, so that no reader sees half a file
@@ -127,5 +134,8 @@ def _keep(name: str, entry: dict[str, Any]) -> None:
 
 def _put_aside() -> None:
     """Keep a broken file under another name: what is in it may still be read by a person."""
+    number = 1
+    while (aside := path().with_suffix(f".broken-{number}.json")).exists():
+        number += 1
     with contextlib.suppress(OSError):
-        os.replace(path(), path().with_suffix(".broken.json"))
+        os.replace(path(), aside)

@@ -14,7 +14,7 @@ import contextlib
 import ctypes
 import json
 import os
-import select
+import selectors
 import signal
 import sys
 import threading
@@ -85,6 +85,7 @@ def _judge_in_child(exercise: Exercise, answers: Sequence[Any], seconds: float) 
             os.close(verdict_from)
             os.close(print_from)
             _be_a_child(print_to)
+            signal.setitimer(signal.ITIMER_REAL, seconds + 2)  # should the parent be gone by then
             watch.board = board
             verdict = judge(exercise, answers)
             with contextlib.suppress(Exception):
@@ -165,6 +166,8 @@ def _await_child(pid: int, verdict_from: int, print_from: int, seconds: float) -
             _read_ready(open_pipes, verdict_from, told, printed, min(left, 0.05 if open_pipes else 0.005))
             done, code = os.waitpid(pid, os.WNOHANG)
             status = code if done else None
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)  # what the answer has started must print no more
         while _read_ready(open_pipes, verdict_from, told, printed, 0):  # what still lies in the pipes
             pass
     finally:  # also when the learner interrupts: nothing of the child is left behind
@@ -190,7 +193,10 @@ def _read_ready(
     if not open_pipes:
         time.sleep(wait)
         return False
-    ready, _, _ = select.select(list(open_pipes), [], [], wait)
+    with selectors.DefaultSelector() as selector:  # select.select knows no pipe above number 1023
+        for pipe in open_pipes:
+            selector.register(pipe, selectors.EVENT_READ)
+        ready = [key.fd for key, _ in selector.select(wait)]
     for pipe in ready:
         data = os.read(pipe, 65536)
         if not data:
@@ -259,14 +265,16 @@ def _judge_in_thread(exercise: Exercise, answers: Sequence[Any], seconds: float)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(seconds)
-    if out:
-        return out[0]
-    for _ in range(20):  # an answer may catch it and go on: ask again
-        if not thread.is_alive():
-            break
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(TimeUp)
-        )
-        thread.join(0.05)
+    deadline = time.monotonic() + seconds
+    try:
+        while thread.is_alive() and time.monotonic() < deadline:
+            thread.join(0.1)  # on Windows a long join hears no Ctrl-C
+    finally:  # also when the learner interrupts
+        for _ in range(20):  # an answer may catch it and go on: ask again
+            if not thread.is_alive():
+                break
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(TimeUp)
+            )
+            thread.join(0.05)
     return out[0] if out else _still_running(seconds)

@@ -185,6 +185,7 @@ def grade_pairs(count_pairs: Callable, merge: Callable) -> None:
         lambda tokens: dict(Counter(pairwise(tokens))),
         COUNTING,
         show=lambda tokens: f"count_pairs({tokens})",
+        keeps_input=False,  # see below
     )
     cases = [
         ([1, 2, 3, 1, 2], (1, 2), 9),
@@ -204,6 +205,7 @@ def grade_pairs(count_pairs: Callable, merge: Callable) -> None:
         merge_pair,
         MERGING,
         show=lambda tokens, pair, new_id: f"merge({tokens}, {pair}, {new_id})",
+        keeps_input=False,  # see below
     )
     tokens = [1, 2, 1, 2]
     count_pairs(tokens)

@@ -8,11 +8,14 @@ first case that went wrong and more than half of all that did.
 from __future__ import annotations
 
 import copy
+import inspect
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from exercises.comparing import difference, same
 from exercises.grading import NotYet, expect_equal, guard
+from exercises.grading import show as as_text
 
 # diagnosis -> (what the mistake would give, what to say). A tuple of functions: several ways to make the same mistake.
 Mistakes = Mapping[str, tuple[Callable[..., Any] | tuple[Callable[..., Any], ...], str]]
@@ -34,6 +37,7 @@ def judge(
     show: Callable[..., str],
     tolerance: float = 1e-4,
     present: Callable[[Any, Any], tuple[Any, Any]] = lambda got, want: (got, want),
+    keeps_input: bool = True,
 ) -> None:
     """Raise NotYet unless `answer` agrees with `reference` in all cases.
 
@@ -44,11 +48,18 @@ def judge(
         present: (result, right result) as the box shows them, shorter or in lines. Called only with what has the right
             type and shape; if it fails the two are shown whole.
         tolerance: largest difference of two numbers, relative to the larger one if that is above 1.
+        keeps_input: whether an answer that changes its arguments is wrong, though all its results are right.
     """
-    outcomes = [_outcome(lambda *a: guard(answer, *a, tried=show(*a)), args) for args in cases]
+    given = [copy.deepcopy(args) for args in cases]  # not in one go: cases may share a tensor
+    outcomes = [
+        _outcome(lambda *a: guard(answer, *a, tried=show(*a)), args, own) for args, own in zip(cases, given)
+    ]
     expected = [reference(*copy.deepcopy(args)) for args in cases]
     wrong = [i for i, (got, want) in enumerate(zip(outcomes, expected)) if not _same(got, want, tolerance)]
     if not wrong:
+        if keeps_input:
+            for args, own in zip(cases, given):
+                expect_unchanged(answer, args, own, show(*args))
         return
     first = wrong[0]
     got, want, tried = outcomes[first], expected[first], show(*cases[first])
@@ -75,6 +86,55 @@ def judge(
         raise
 
 
+def expect_unchanged(
+    answer: Callable[..., Any], before: Sequence[Any], after: Sequence[Any], tried: str
+) -> None:
+    """Raise NotYet if the arguments after a call are not what they were before it."""
+    for place, (was, now) in enumerate(zip(before, after)):
+        if not unchanged(was, now):
+            says = f"Your answer changed what it was given ({_name_of_argument(answer, place)}). The caller still needs it: work on a copy."
+            raise NotYet(
+                "changes-its-input",
+                says,
+                f"{tried}, then a look at what was given",
+                as_text(now),
+                as_text(was),
+            )
+
+
+def call_and_expect_unchanged(answer: Callable[..., Any], args: tuple, tried: str) -> None:
+    """For graders that judge results in their own way: one more call, with copies."""
+    own = copy.deepcopy(args)
+    guard(answer, *own, tried=tried)
+    expect_unchanged(answer, args, own, tried)
+
+
+def unchanged(was: Any, now: Any) -> bool:
+    """Whether `now` still is what `was`, a copy of it made before, says. Objects are compared by what they hold."""
+    if was is now:
+        return True
+    if type(was) is not type(now):
+        return False
+    if hasattr(was, "shape") and hasattr(was, "dtype"):
+        if was.shape != now.shape or was.dtype != now.dtype:
+            return False
+        return bool(((was == now) | ((was != was) & (now != now))).all())
+    if isinstance(was, (list, tuple, deque)):
+        return len(was) == len(now) and all(map(unchanged, was, now))
+    if isinstance(was, dict):
+        return was.keys() == now.keys() and all(unchanged(value, now[key]) for key, value in was.items())
+    if type(was).__eq__ is object.__eq__:
+        return unchanged(getattr(was, "__dict__", None), getattr(now, "__dict__", None))
+    return bool(was == now) or was != was
+
+
+def _name_of_argument(answer: Callable[..., Any], place: int) -> str:
+    try:
+        return f"`{list(inspect.signature(answer).parameters)[place]}`"
+    except (TypeError, ValueError, IndexError):
+        return f"argument {place + 1}"
+
+
 def _presented(present: Callable, got: Any, want: Any, tolerance: float) -> tuple[Any, Any]:
     found = difference(got, want, tolerance)
     if found and found[0] != "wrong-result":
@@ -85,9 +145,9 @@ def _presented(present: Callable, got: Any, want: Any, tolerance: float) -> tupl
         return got, want
 
 
-def _outcome(function: Callable[..., Any], args: tuple) -> Any:
+def _outcome(function: Callable[..., Any], args: tuple, own: tuple | None = None) -> Any:
     try:
-        return function(*copy.deepcopy(args))
+        return function(*(copy.deepcopy(args) if own is None else own))
     except NotYet as error:
         if error.diagnosis != "raises":  # not attempted, or too slow: nothing to judge
             raise

@@ -147,7 +147,7 @@ def grade_head(one_head: Callable) -> None:
         if q.numel() > 4
         else f"one_head(q {q.tolist()}, k {k.tolist()}, v {v.tolist()}, mask {mask.tolist()})"
     )
-    judge(one_head, cases, right_head, HEADS, show=show)
+    judge(one_head, cases, right_head, HEADS, show=show, keeps_input=False)
 
     _grade_large_scores(one_head)
     q, k, v, mask = cases[2]
@@ -299,5 +299,6 @@ def grade_grouped(grouped_attention: Callable) -> None:
         GROUPS,
         show=lambda q, k, v: f"grouped_attention with q {list(q.shape)}, k and v {list(k.shape)}",
         present=_first_token,
+        keeps_input=False,
     )
     expect_untouched(grouped_attention, "group-changes-its-input", cases[1], {"keys": 1, "values": 2})

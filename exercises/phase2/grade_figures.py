@@ -164,6 +164,7 @@ def grade_top_p(keep_top_p: Callable) -> None:
             if len(probs) < 8
             else f"keep_top_p({len(probs)} probabilities, {p})"
         ),
+        keeps_input=False,  # a sampler needs the whole of them no more
     )
 
 

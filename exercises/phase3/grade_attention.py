@@ -124,7 +124,7 @@ def grade_attention(paged_attention: Attention) -> str:
     _a_long_text(paged_attention)
     return (
         "Six requests beside the course's own loops; NaN in every place of others; scores over 1,000 and under -1,000; a text "
-        "of 400 tokens, of which nothing was kept that is as long as the text."
+        "of 400 tokens, for which no tensor was made that is as long as the text."
     )
 
 

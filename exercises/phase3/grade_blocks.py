@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from exercises.grading import NotYet, expect_equal, guard
+from exercises.phase1.judge import expect_unchanged
 
 
 def expect_error(
@@ -189,6 +190,7 @@ def _random_requests(Allocator: type, seed: int) -> None:
     tried = f"{size - 1} blocks; requests come, fork and end, 60 times at random (seed {seed})"
     a = guard(Allocator, size, tried=tried)
     tables: list[list[int]] = []
+    given: list[tuple[list[int], list[int]]] = []  # tables given back, as they were and as they are
 
     def held() -> set[int]:
         return {b for table in tables for b in table}
@@ -212,11 +214,15 @@ def _random_requests(Allocator: type, seed: int) -> None:
                 guard(a.share, block, tried=tried)
             tables.append(twin)
         elif tables:
-            guard(a.give_back, tables.pop(rng.randrange(len(tables))), tried=tried)
+            table = tables.pop(rng.randrange(len(tables)))
+            given.append((list(table), table))
+            guard(a.give_back, table, tried=tried)
         _compare_free(a, size - 1 - len(held()), tried)
     while tables:
         guard(a.give_back, tables.pop(), tried=tried)
     _compare_free(a, size - 1, tried + ", and then all of them end")
+    for was, now in given:
+        expect_unchanged(a.give_back, [was], [now], tried)
 
 
 def _compare_free(a: Any, expected: int, tried: str) -> None:

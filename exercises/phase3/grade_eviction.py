@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 from exercises.grading import NotYet, expect_equal, guard
+from exercises.phase1.judge import expect_unchanged
 from phase3_paged_attention.block_allocator import BlockAllocator
 
 ORDER = "the order in which take() gives them out"
@@ -82,6 +83,7 @@ def _random_orders(FreeList: type, seed: int) -> None:
     course = BlockAllocator(size)
     f = guard(FreeList, list(range(1, size)), tried=tried)
     held: list[list[int]] = []
+    given: list[tuple[list[int], list[int]]] = []  # tables given back, as they were and as they are
     for _ in range(80):
         what = rng.random()
         if what < 0.45 and course.num_free > 3:
@@ -100,6 +102,10 @@ def _random_orders(FreeList: type, seed: int) -> None:
             blocks = [course.blocks[b] for b in reversed(table)]
             course.free_to_front(blocks[: len(table) - num_full])
             course.free_to_back(blocks[len(table) - num_full :])
-            guard(f.give_back, list(table), num_full, tried=tried)
+            own = list(table)
+            guard(f.give_back, own, num_full, tried=tried)
+            given.append((table, own))
     expected = [block.block_id for block in course]
     expect_equal(_drain(f, len(expected), tried), expected, tried=tried + ", then all that is left")
+    for table, own in given:
+        expect_unchanged(f.give_back, [table], [own], tried)

@@ -121,6 +121,8 @@ def _goodput_with(requests, ttft_slo, tpot_slo, mistake):
         return good
     if mistake == "run-begins-late":
         return good / (max(t[-1] for _, t in requests) - min(t[0] for _, t in requests))
+    if mistake == "run-begins-with-the-first-listed":
+        return good / (max(t[-1] for _, t in requests) - requests[0][0])
     if mistake == "clock-from-zero":
         return good / max(t[-1] for _, t in requests)
     if mistake == "adds-up-times":
@@ -147,6 +149,7 @@ def _grade_goodput(goodput: Callable, rng: random.Random) -> None:
             for _ in range(rng.choice((0, 1, 4, 9))):
                 times.append(times[-1] + rng.expovariate(8))
             requests.append((clock, times))
+        rng.shuffle(requests)  # a log may list them as they ended
         cases.append((requests, rng.choice((0.5, 1.0)), rng.choice((0.1, 0.15))))
     says = {
         "averages-first": "You average over all requests first, and ask then. So either all are good or none. Ask for each request.",
@@ -160,6 +163,7 @@ def _grade_goodput(goodput: Callable, rng: random.Random) -> None:
         "share-not-rate": "That is the share of good requests. Goodput is good requests a second.",
         "count-not-rate": "That is the number of good requests. Goodput is good requests a second.",
         "run-begins-late": "The seconds of the run begin with the first token here. They begin with the first arrival: that user waits already.",
+        "run-begins-with-the-first-listed": "The run begins with the request that is listed first here. The list is in no order: look for the first arrival.",
         "clock-from-zero": "The seconds of the run begin with the first arrival, not at 0.",
         "adds-up-times": "The requests' own times are added up. They overlap: the run lasts from the first arrival to the last token.",
         "one-token-answer": "An answer of one token has no gap, and dividing by the number of gaps fails.",

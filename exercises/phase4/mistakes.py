@@ -8,6 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 from exercises.grading import NotAttempted, NotYet, guard
+from exercises.phase1.judge import expect_unchanged
 
 
 class Raised:
@@ -26,7 +27,7 @@ def name_the_mistake(
     same: Callable[[Any, Any], bool] = operator.eq,
     clean: Callable[[Any], Any] = lambda result: result,
     show: Callable[[Any], str] = str,
-    look: Callable[[tuple, tuple], None] = lambda before, after: None,
+    look: Callable[[tuple, tuple], None] | None = None,
 ) -> None:
     """Return if `answer` equals `right` in all cases; otherwise raise NotYet.
 
@@ -38,13 +39,15 @@ def name_the_mistake(
         tried: the arguments in words. show: a result in words.
         clean: checks the kind of a result and brings it into the form that `same` compares.
         look: gets the arguments before and after the call; raises NotYet if the answer must not change them so.
+            Without it no argument may have changed, which is looked at when all results are right.
     """
     got: list[Any] = []
-    for args in cases:
+    given = [deepcopy(args) for args in cases]  # not in one go: cases may share a list
+    for args, own in zip(cases, given, strict=True):
         try:
-            own = deepcopy(args)
             got.append(clean(guard(answer, *own, tried=tried(*args))))
-            look(args, own)
+            if look is not None:
+                look(args, own)
         except NotAttempted:
             raise
         except NotYet as error:
@@ -60,6 +63,9 @@ def name_the_mistake(
     expected = [clean(right(*deepcopy(args))) for args in cases]
     bad = [i for i in range(len(cases)) if not alike(got[i], expected[i])]
     if not bad:
+        for args, own in zip(cases, given, strict=True):
+            if look is None:
+                expect_unchanged(answer, args, own, tried(*args))
         return
     first = bad[0]
     best, best_share = None, 0.5

@@ -40,7 +40,8 @@ for kind in ("nothing", "no wait", "bytes"):
 # The cases are clear: honest repeats wobble by 3%, no honest median is below its floor, and what is wrong is wrong by a factor of 1.5 or
 # more.
 #
-# Write `floor_us`, and with its help `what_is_wrong`. Ask the record, not the author. The fields: `requests`, `context_len`, `num_heads`,
+# Write `floor_us`, and with its help `what_is_wrong`. Ask the record and the card (`check` also brings another one), not the
+# author. The fields: `requests`, `context_len`, `num_heads`,
 # `num_kv_heads`, `head_dim`, `itemsize`, `repeats_us`, `new_tokens` (one number for each repeat), `says_us`, `says_gb_s`. Those of the
 # card: `memory_gb_s`, `cache_mb`, `cache_gb_s`.
 

@@ -40,6 +40,7 @@ SAYS = {
     "take them from what the author says.",
     "bytes-not-checked": "The GB/s do not belong to these microseconds: so many bytes were not read in that time.",
     "bytes-taken-for-the-mean": "The author's GB/s belong to the author's microseconds. It is these that are wrong.",
+    "card-built-in": "On the first card all was right, and this one is another: its limits are ignored. Take bandwidth and size of the cache from `card`.",
     "honest-called-a-liar": "Nothing is wrong with this one. Honest figures wobble a little, and no kernel reaches the floor entirely.",
 }  # fmt: skip
 KINDS = ("nothing", "slow", "no wait", "cache", "compile", "outlier", "prefill", "bytes", "small", "launch", "no wait, small",
@@ -76,12 +77,15 @@ def grade_benchmark(
 ) -> str:
     _floors(floor_us)
     count = 0
-    for seed in range(12):
+    for seed in range(24):
+        card = CARD if seed < 12 else ODD_CARD
         for kind in KINDS:
-            record, word = make_record(kind, seed)
-            _ask(what_is_wrong, record, kind, word)
+            record, word = make_record(kind, seed, card)
+            _ask(what_is_wrong, record, card, kind, word)
             count += 1
-    return f"The floors of 6 shapes on two cards; {count} records, of which {count // 2} are honest."
+    return (
+        f"The floors of 6 shapes on two cards; {count} records of the two, of which {count // 2} are honest."
+    )
 
 
 def _floors(floor_us: Callable[[Record, Card], float]) -> None:
@@ -123,10 +127,15 @@ def _size(r: Record) -> str:
     )
 
 
-def _ask(what_is_wrong: Callable[[Record, Card], Any], record: Record, kind: str, word: str) -> None:
-    floor = right_floor(record, CARD)
-    tried = f"{record}\n  (the floor is {floor:,.2f} us)"
-    got = guard(what_is_wrong, record, CARD, tried=tried)
+def _ask(
+    what_is_wrong: Callable[[Record, Card], Any], record: Record, card: Card, kind: str, word: str
+) -> None:
+    floor = right_floor(record, card)
+    limits = (
+        f"reads {card.memory_gb_s:,.0f} GB/s, L2 cache {card.cache_mb:.0f} MB and {card.cache_gb_s:,.0f} GB/s"
+    )
+    tried = f"{record}\n  (the card {limits}; the floor is {floor:,.2f} us)"
+    got = guard(what_is_wrong, record, card, tried=tried)
     if got == word:
         return
     if got is None:
@@ -146,6 +155,10 @@ def _ask(what_is_wrong: Callable[[Record, Card], Any], record: Record, kind: str
             " or ".join(map(repr, WORDS)),
         )
     diagnosis = diagnosis_of(kind, got)
+    if card != CARD:  # all records of CARD were answered rightly: is it the card that is not looked at?
+        elsewhere = guard(what_is_wrong, make_record(kind, 0)[0], card, tried=tried)
+        if guard(what_is_wrong, record, CARD, tried=tried) == got and elsewhere == make_record(kind, 0)[1]:
+            diagnosis = "card-built-in"
     raise NotYet(diagnosis, SAYS[diagnosis], tried, repr(got), repr(word))
 
 

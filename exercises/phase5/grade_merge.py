@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from exercises.grading import NotYet, guard, same
+from exercises.phase1.judge import call_and_expect_unchanged
 
 Merge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -85,6 +86,9 @@ def grade_merge(merge: Merge) -> str:
     _empty_parts(merge)
     _nothing_at_all(merge)
     _merged_again(merge)
+    poison = torch.tensor([[10.0], [math.nan], [40.0]])
+    for args in ((outs, logs), (poison, torch.tensor([6.0, 0.0, 2.0]).log())):
+        call_and_expect_unchanged(merge, args, f"{len(args[0])} parts, log_sum {_short(args[1])}")
     return "1 to 16 parts beside float64; sums of weights of e^1000 and e^-1000; empty parts full of NaN; merged parts merged again."
 
 

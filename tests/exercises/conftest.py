@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,6 @@ from exercises.grading import Exercise, diagnose, expect_equal, guard
 from exercises.nbval_report import NEEDS_GPU
 from exercises.nbval_runs import run_nbval
 from exercises.sources import all_names
-from labkit.paths import ROOT
 
 
 def grade_add(add: Callable[[int, int], int]) -> str:
@@ -54,17 +52,6 @@ def course(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exercise], Exercise]:
 def adding(course: Callable[[Exercise], Exercise]) -> Exercise:
     """The exercise p1t1_add: one function that adds two numbers."""
     return course(ADD)
-
-
-@pytest.fixture(scope="session")
-def being_worked_in() -> frozenset[str]:
-    """Exercise notebooks in which somebody works: they differ from what git has. A clean checkout has none."""
-    command = ["git", "diff", "--name-only", "HEAD", "--", "notebooks/exercises"]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    except OSError:  # no git
-        return frozenset()
-    return frozenset(Path(line).stem for line in done.stdout.splitlines())
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,10 @@ def browser():
     if path is None:
         pytest.skip("needs Chromium: apt-get install chromium")
     with playwright.sync_playwright() as p:
-        chromium = p.chromium.launch(executable_path=path, args=CHROMIUM)
+        try:
+            chromium = p.chromium.launch(executable_path=path, args=CHROMIUM)
+        except playwright.Error as error:
+            pytest.skip(f"{path} does not start: {str(error).splitlines()[0]}")
         yield chromium
         chromium.close()
 

@@ -183,6 +183,29 @@ class ReplacesAllThatWaits(WaitsForEver):
         return text
 
 
+class OnlyInvalidStarts:
+    """Takes `invalid start byte` for a byte that is no character, and waits for more at every other error."""
+
+    def __init__(self):
+        self.waiting = b""
+
+    def push(self, token):
+        data, text = self.waiting + token, ""
+        while True:
+            try:
+                text, self.waiting = text + data.decode("utf-8"), b""
+                return text
+            except UnicodeDecodeError as error:
+                text += data[: error.start].decode("utf-8")
+                if error.reason != "invalid start byte":
+                    self.waiting = data[error.start :]
+                    return text
+                text, data = text + "\ufffd", data[error.end :]
+
+    def finish(self):
+        return self.waiting.decode("utf-8", errors="replace")
+
+
 WRONG = {
     "stream-swallows-after-odd-bytes": LongestPrefix,
     "stream-odd-bytes": OddBytesAsNumbers,
@@ -197,4 +220,7 @@ WRONG = {
     "stream-drops-odd-bytes": DropsOdd,
     "stream-no-text": ReturnsNone,
 }
-ALSO_WRONG = [("stream-swallows-after-odd-bytes", ReplacesAllThatWaits)]
+ALSO_WRONG = [
+    ("stream-waits-for-ever", OnlyInvalidStarts),
+    ("stream-swallows-after-odd-bytes", ReplacesAllThatWaits),
+]

@@ -111,6 +111,11 @@ def users_as_float(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
     return np.floor(max(0, card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user))
 
 
+def kv_fills_in_what_is_missing(config, bytes_per_number=2):
+    config.setdefault("num_key_value_heads", config["num_attention_heads"])
+    return kv(config, bytes_per_number)
+
+
 RIGHT = [(kv, users), (kv, users_as_float), (kv_step_by_step, users_by_counting)]
 WRONG = {
     "kv-only-one-of-two": (one_of_two, users),
@@ -126,5 +131,6 @@ WRONG = {
     "users-weights-forgotten": (kv, weights_forgotten),
     "users-below-zero": (kv, below_zero),
     "users-of-one-token": (kv, tokens_only),
+    "changes-its-input": (kv_fills_in_what_is_missing, users),
 }
 ALSO_WRONG = [("users-below-zero", (kv, towards_zero))]

@@ -147,7 +147,11 @@ def comes_back_long(x, positions, theta=10_000.0):
     return _rotate(x.float(), positions, theta)
 
 
-RIGHT = [in_loops, rotate_half, complex_numbers, in_place]
+def in_place_on_a_copy(x, positions, theta=10_000.0):
+    return in_place(x.clone(), positions, theta)
+
+
+RIGHT = [in_loops, rotate_half, complex_numbers, in_place_on_a_copy]
 WRONG = {
     "rotary-positions-start-anew": start_anew,
     "rotary-one-position-for-all": count_up,
@@ -168,4 +172,5 @@ WRONG = {
     "rotary-theta-ignored": always_10_000,
     "rotary-angles-rounded": in_format_of_x,
     "rotary-format-changed": comes_back_long,
+    "changes-its-input": in_place,
 }

@@ -242,6 +242,12 @@ class Asserts(Base):
         Base.give_back(self, blocks)
 
 
+class EmptiesTheTable(Base):
+    def give_back(self, blocks):
+        Base.give_back(self, blocks)
+        blocks.clear()
+
+
 RIGHT = [ListAndDict, CountsTables]
 WRONG = {
     "takes-from-the-wrong-end": FromTheBack,
@@ -254,6 +260,7 @@ WRONG = {
     "blocks-lost": Leaks,
     "double-free": AcceptsDoubleFree,
     "refused-and-half-done": HalfDone,
+    "changes-its-input": EmptiesTheTable,
 }
 ALSO_WRONG = [
     ("wrong-end-of-memory", NoneAtTheEnd),

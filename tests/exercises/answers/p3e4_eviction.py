@@ -110,6 +110,19 @@ class HitDoesNothing(Base):
         return block
 
 
+class EmptiesTheTable(Base):
+    """Takes the blocks off the table, one after the other."""
+
+    def give_back(self, table, num_full):
+        nameless = []
+        while table:
+            if len(table) > num_full:
+                nameless.append(table.pop())
+            else:
+                self.blocks.append(table.pop())
+        self.blocks = nameless + self.blocks
+
+
 RIGHT = [Ordered, Clock]
 WRONG = {
     "head-evicted-first": HeadFirst,
@@ -117,5 +130,6 @@ WRONG = {
     "nameless-kept": KeepsNameless,
     "nameless-turned-round": NamelessOneByOne,
     "hit-still-free": HitMovesToTheEnd,
+    "changes-its-input": EmptiesTheTable,
 }
 ALSO_WRONG = [("evicts-most-recent", MostRecentInFront), ("hit-still-free", HitDoesNothing)]

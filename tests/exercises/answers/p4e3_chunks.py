@@ -110,6 +110,14 @@ def head_only(waiting, budget, threshold, alone, chunked):
     return right_admit(waiting[:1], budget, threshold, alone, chunked)
 
 
+def empties_the_queue(waiting, budget, threshold, alone, chunked):
+    plan = []
+    while waiting and (n := right_now(waiting[0], budget, threshold, alone, chunked)):
+        plan.append((waiting.pop(0), n))
+        budget -= n
+    return plan
+
+
 RIGHT = [(right_now, right_admit), (right_now_in_one, right_admit_by_index)]
 WRONG = {
     "begins-anew": (whole_prompt, right_admit),
@@ -123,4 +131,5 @@ WRONG = {
     "budget-per-request": (right_now, budget_each),
     "parts-of-nothing": (right_now, zeros),
     "one-at-a-time": (right_now, head_only),
+    "changes-its-input": (right_now, empties_the_queue),
 }

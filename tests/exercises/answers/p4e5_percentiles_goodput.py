@@ -167,6 +167,21 @@ def averages_of_all_gaps(requests, ttft_slo, tpot_slo):
     return _rate(requests, [good] * len(requests))
 
 
+def first_listed(requests, ttft_slo, tpot_slo):
+    """Right only if the requests are listed as they arrived."""
+    return _kept(requests, ttft_slo, tpot_slo) / (max(t[-1] for _, t in requests) - requests[0][0])
+
+
+def sorts_in_place(values, rank):
+    values.sort()
+    return right_by_hand(values, rank)
+
+
+def sorts_requests_in_place(requests, ttft_slo, tpot_slo):
+    requests.sort()
+    return right_goodput(requests, ttft_slo, tpot_slo)
+
+
 RIGHT = [(right_numpy, right_goodput), (right_by_hand, right_goodput_numpy)]
 WRONG = {
     "index-off-by-one": (off_by_one, right_goodput),
@@ -190,8 +205,11 @@ WRONG = {
     "ttft-in-the-mean": (right_numpy, whole_answer),
     "whole-fraction": (fraction, right_goodput),
     "limit-not-kept": (right_numpy, less_than),
+    "run-begins-with-the-first-listed": (right_numpy, first_listed),
+    "changes-its-input": (sorts_in_place, right_goodput),
 }
 ALSO_WRONG = [
+    ("changes-its-input", (right_numpy, sorts_requests_in_place)),
     ("index-off-by-one", (raw_index, right_goodput)),
     ("averages-first", (right_numpy, averages_of_all_gaps)),
 ]

@@ -116,6 +116,20 @@ def only_out(outs, log_sums):
     return merged(outs, log_sums)[0]
 
 
+def subtracts_in_place(outs, log_sums):
+    largest = log_sums.max().clone()
+    if largest == -math.inf:
+        return torch.zeros(outs.shape[1]), largest
+    log_sums -= largest
+    out, log_sum = with_softmax(outs, log_sums)
+    return out, largest + log_sum
+
+
+def clears_empty_parts_in_place(outs, log_sums):
+    outs[log_sums == -math.inf] = 0.0
+    return with_softmax(outs, log_sums)
+
+
 RIGHT = [two_at_a_time, with_softmax]
 WRONG = {
     "averaged": average,
@@ -134,5 +148,6 @@ WRONG = {
     "maximum-not-added-back": maximum_forgotten,
     "sum-without-logarithm": no_logarithm,
     "not-a-pair": only_out,
+    "changes-its-input": subtracts_in_place,
 }
-ALSO_WRONG = [("all-empty", zero_for_nothing)]
+ALSO_WRONG = [("changes-its-input", clears_empty_parts_in_place), ("all-empty", zero_for_nothing)]

@@ -1,6 +1,9 @@
 """Answers to exercise 5.4 that learners give."""
 
+from dataclasses import replace
 from statistics import mean, median
+
+from exercises.phase5.benchmark_records import Card
 
 
 def floor(record, card):
@@ -186,6 +189,14 @@ def strict(record, card):
     )
 
 
+def always_the_first_card(record, card):
+    return judge(record, Card())
+
+
+def size_of_the_cache_built_in(record, card):
+    return judge(record, replace(card, cache_mb=50.0))
+
+
 RIGHT = [(floor, judge), (floor_in_seconds, judge_from_the_other_end)]
 WRONG = {
     "floor-counts-query-heads": (query_heads, judge),
@@ -212,4 +223,6 @@ WRONG = {
     "too-fast-not-seen": (floor, no_floor),
     "not-one-of-the-words": (floor, synonyms),
     "honest-called-a-liar": (floor, strict),
+    "card-built-in": (floor, always_the_first_card),
 }
+ALSO_WRONG = [("card-built-in", (floor, size_of_the_cache_built_in))]

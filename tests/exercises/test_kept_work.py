@@ -1,0 +1,145 @@
+"""Nothing that a learner wrote is lost, and nothing that an answer started lives on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from exercises import build_notebooks, progress
+from exercises.build_notebooks import (
+    build_student,
+    companion_of,
+    companion_sources,
+    has_been_worked_in,
+    read_notebook,
+    text_of,
+    write,
+)
+from exercises.grading import Exercise, check
+from exercises.sandbox import judge_safely
+from exercises.sources import source_of
+from labkit.paths import ROOT
+
+# ------------------------------------------------------------------ notebooks
+
+
+def write_in(path: Path, line: str) -> str:
+    """Put a line into the first code cell, as somebody does who saves and has not run it. Returns the file's text."""
+    import nbformat
+
+    nb = read_notebook(path)
+    next(c for c in nb.cells if c.cell_type == "code").source += f"\n{line}"
+    path.write_text(nbformat.writes(nb, version=4), encoding="utf-8")
+    return path.read_text(encoding="utf-8")
+
+
+def test_an_answer_that_was_typed_and_never_run_is_kept(tmp_path, capsys):
+    path = tmp_path / "p1e1_pairs.ipynb"
+    fresh = text_of(build_student(source_of("p1e1_pairs")))
+    write(path, fresh)
+    assert not has_been_worked_in(path)
+    write(path, fresh)  # a generated one makes no copies
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+    mine = write_in(path, "my_answer = 1")
+    assert has_been_worked_in(path)
+    write(path, fresh)
+    assert path.read_text(encoding="utf-8") == fresh
+    assert (tmp_path / "p1e1_pairs.bak-1.ipynb").read_text(encoding="utf-8") == mine
+    assert "has been worked in; the old one is kept as p1e1_pairs.bak-1.ipynb" in capsys.readouterr().out
+
+
+def test_a_guess_in_a_companion_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(build_notebooks, "NOTEBOOKS", tmp_path)
+    original = read_notebook(ROOT / "notebooks" / f"{companion_sources()[0].stem}.ipynb")
+    path = companion_of(companion_sources()[0])
+    path.write_text(text_of(original), encoding="utf-8")
+    assert not has_been_worked_in(path)
+    write_in(path, "guess = 7")
+    assert has_been_worked_in(path)
+
+
+def test_a_notebook_that_cannot_be_read_counts_as_somebodys(tmp_path):
+    path = tmp_path / "p1e1_pairs.ipynb"
+    path.write_text("not JSON")
+    assert has_been_worked_in(path)
+
+
+# ------------------------------------------------------------------ progress
+
+
+def test_a_file_that_cannot_be_read_for_a_moment_loses_nothing(adding, monkeypatch, capsys):
+    check("p1t1_add", lambda a, b: a + b)
+    real = Path.read_text
+
+    def refuse(self, *args, **kwargs):
+        if self.name == "progress.json":
+            raise PermissionError(13, "in use", str(self))
+        return real(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(progress, "_unwritten", {})
+        patch.setattr(Path, "read_text", refuse)
+        progress.note_hint("p1e1_pairs", 1)
+        assert "cannot be noted" in capsys.readouterr().err
+    assert progress.load()["p1t1_add"]["solved"]
+
+
+# ------------------------------------------------------------------ processes and threads
+
+SCRIPT = """
+import os, sys, time
+from exercises.grading import Exercise, guard
+from exercises.sandbox import judge_safely
+def endless(a, b):
+    open(sys.argv[1], "w").write(str(os.getpid()))
+    while True:
+        pass
+judge_safely(Exercise("p1t1_add", 1, "", ("add",), lambda f: guard(f, 1, 2), ("", "", "")), [endless], 1.0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_the_child_ends_by_itself_when_its_parent_is_killed(tmp_path):
+    note = tmp_path / "pid"
+    parent = subprocess.Popen([sys.executable, "-c", SCRIPT, str(note)], cwd=ROOT)
+    while not (note.exists() and note.read_text()):
+        assert parent.poll() is None
+        time.sleep(0.01)
+    parent.send_signal(signal.SIGSTOP)  # it cannot stop the child any more, however slow this machine is
+    parent.kill()
+    parent.wait()
+    child = int(note.read_text())
+    while True:  # pytest's own time limit ends this
+        try:
+            os.kill(child, 0)
+            if Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return
+        except OSError:
+            return
+        time.sleep(0.05)
+
+
+def test_an_interrupt_ends_the_thread_too(adding, monkeypatch):
+    import threading
+
+    monkeypatch.setenv("INFERENCE_LAB_IN_PROCESS", "1")
+    before = set(threading.enumerate())
+    real = threading.Thread.join
+
+    def interrupted(self, timeout=None):
+        monkeypatch.setattr(threading.Thread, "join", real)
+        raise KeyboardInterrupt
+
+    def loops(a, b):
+        while True:
+            pass
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        judge_safely(Exercise(**{**vars(adding), "seconds": 30.0}), [loops])
+    assert set(threading.enumerate()) == before
