@@ -140,7 +140,7 @@ def draw(d: dict) -> Figure:
         "each token looks at those before it\n(darker: looks harder)",
         ORANGE,
     )
-    for depth in range(4, 0, -1):  # the layers behind
+    for depth in range(d["layers"] - 1, 0, -1):  # the layers behind
         behind = fig.add_axes(
             (0.375 + 0.006 * depth, 0.32 + 0.016 * depth, 0.125, 0.45 - 0.064), zorder=-depth
         )

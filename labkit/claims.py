@@ -102,7 +102,7 @@ CLAIMS: dict[str, list[Claim]] = {
 }
 
 # The gravest verdict of several measurements of one claim stands for the claim.
-GRAVITY = ["reproduced", "needs a download", "needs a GPU", "corrected"]
+GRAVITY = ["reproduced", "needs a download", "needs vLLM", "needs a GPU", "differs here", "corrected"]
 
 
 def measured_claims() -> dict[str, list[Prediction]]:

@@ -98,9 +98,10 @@ def show_claims(console: Console) -> int:
         console.print(table)
     console.print(" · ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items())), highlight=False)
     console.print(
-        "[dim]A: How vLLM Actually Works. B: LLM & vLLM Inference, from the ground up. C: an SRE's walk through the\n"
-        "inference pipeline. Reproduced: agrees within the script's tolerance. A corrected figure is explained where it is measured;\n"
-        "timings belong to this machine. Reports: outputs/reports/[/]"
+        "[dim]A: How vLLM Actually Works. B: LLM & vLLM Inference, from the ground up. C: an SRE's walk through "
+        "the inference pipeline. Reproduced: agrees within the script's tolerance. A corrected figure is "
+        "explained where it is measured. Differs here: a figure that depends on the machine, or on what else it "
+        "was doing, and misses. Reports: outputs/reports/[/]"
     )
     return 0
 

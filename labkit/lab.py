@@ -30,7 +30,7 @@ from rich.table import Table
 
 from labkit.errors import LabError
 from labkit.paths import ROOT, outputs
-from labkit.predictions import Kind, Prediction, parse_guess, score_guess, show_value
+from labkit.predictions import Kind, Needs, Prediction, parse_guess, score_guess, show_value
 
 T = TypeVar("T")
 WIDTH = 100
@@ -173,8 +173,8 @@ class Lab:
         self._keep(p)
         return p
 
-    def cannot_measure(self, claim: str, question: str, needs: str, remedy: str) -> None:
-        """Say that a claim cannot be checked here: `needs` is "GPU" or "download"."""
+    def cannot_measure(self, claim: str, question: str, needs: Needs, remedy: str) -> None:
+        """Say that a claim cannot be checked here."""
         self._keep(Prediction(claim, question, needs=needs, note=remedy))
 
     def _ask(self, p: Prediction) -> None:
@@ -263,7 +263,9 @@ class Lab:
     def close(self, seconds: float) -> int:
         """Write the report, print the sum, return the exit code: 1 if a structural prediction failed."""
         report = self.report(seconds)
-        targets = [outputs() / "reports" / self.script.parent.name / f"{self.script.stem}.json"]
+        kept = outputs() / "reports" / self.script.parent.name / f"{self.script.stem}.json"
+        _carry_guesses(kept, report["predictions"])
+        targets = [kept]
         if self.args.json:
             targets.append(Path(self.args.json))
         for target in targets:
@@ -286,6 +288,21 @@ class Lab:
                 f"[red]These must hold on every machine, and did not: {escape(names)}[/]", highlight=False
             )
         return 1 if failed else 0
+
+
+def _carry_guesses(report: Path, predictions: list[dict[str, Any]]) -> None:
+    """Take over the guesses of an earlier report where the same question was not answered this time."""
+    earlier: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    try:
+        for p in json.loads(report.read_text(encoding="utf-8"))["predictions"]:
+            earlier.setdefault((p["claim"], p["question"]), []).append(p)
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # none yet, or cut off half-way
+    for p in predictions:
+        same = earlier.get((p["claim"], p["question"]))
+        old = same.pop(0) if same else {}
+        if p["points"] is None and old.get("points") is not None:
+            p["guess"], p["points"] = old.get("guess"), old["points"]
 
 
 def _short(path: Path) -> str:

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Kind = Literal["structure", "timing"]
-Verdict = Literal["reproduced", "corrected", "needs a GPU", "needs a download"]
+Needs = Literal["GPU", "download", "vLLM"]
+Verdict = Literal["reproduced", "corrected", "differs here", "needs a GPU", "needs a download", "needs vLLM"]
+NEEDS: dict[Needs, Verdict] = {"GPU": "needs a GPU", "download": "needs a download", "vLLM": "needs vLLM"}
 
 
 @dataclass
@@ -24,7 +26,7 @@ class Prediction:
         tolerance: largest accepted |measured - predicted| / |predicted|; 0 asks for equality.
         kind: "structure" (counts, shapes, ids: must hold on every machine) or "timing" (reported only).
         note: why a figure is as it is, in a sentence.
-        needs: "GPU" or "download" when this machine could not measure it.
+        needs: "GPU", "download" or "vLLM" when this machine could not measure it.
         guess, points: the learner's own guess and its score, with --predict.
     """
 
@@ -37,7 +39,7 @@ class Prediction:
     tolerance: float = 0.0
     kind: Kind = "structure"
     note: str = ""
-    needs: Literal["GPU", "download"] | None = None
+    needs: Needs | None = None
     guess: Any = None
     points: int | None = None
 
@@ -48,11 +50,17 @@ class Prediction:
 
     @property
     def verdict(self) -> Verdict:
-        """What is to be said of the source's figure."""
+        """What is to be said of the source's figure.
+
+        A timing corrects it only where our own prediction, another than the source's, holds. If that misses as
+        well, the machine may have been busy: it "differs here".
+        """
         if self.needs:
-            return "needs a GPU" if self.needs == "GPU" else "needs a download"
+            return NEEDS[self.needs]
         expected = self.predicted if self.source_says is None else self.source_says
-        return "reproduced" if agrees(expected, self.measured, self.tolerance) else "corrected"
+        if agrees(expected, self.measured, self.tolerance):
+            return "reproduced"
+        return "differs here" if self.kind == "timing" and not self.holds else "corrected"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"holds": self.holds, "verdict": self.verdict}

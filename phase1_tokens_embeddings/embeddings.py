@@ -58,7 +58,8 @@ class Embeddings:
         ids = [self.token_of(word) for word in words]
         if None in ids:
             raise ValueError(
-                f"{words[ids.index(None)]!r} is not one token of this vocabulary: no vector of its own"
+                f"{words[ids.index(None)]!r} is not one token of this vocabulary, so it has no vector of its own: "
+                "try a more common word, such as 'king'"
             )
         return self.wte[ids]
 

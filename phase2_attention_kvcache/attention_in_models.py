@@ -211,8 +211,8 @@ def show_heads(lab: Lab, sentence: Sentence) -> None:
     best = int(chosen["previous"].argmax())
     share, even = chosen["previous"][best].item(), chosen["even"][0].item()
     lab.say(f"""Does a head have a habit? Nothing tells a head what to do: habits form in training, and here
-        they are measured, not assumed. The table holds shares averaged over the {len(ids)} tokens of the
-        sentence. A head that spread its look evenly would give {even:.2f} to each of the three.""")
+        they are measured, not assumed. The table holds shares averaged over the {len(ids) - 1} tokens
+        after the first, which has only itself to look at. A head that spread its look evenly would give {even:.2f} to each of the three.""")
     lab.table(
         f"Habits of layer {layer}",
         ["head", "previous token", "itself", "first token"],

@@ -72,7 +72,7 @@ def story(lab: Lab) -> None:
             ("vllm-same-schedule", "steps that are scheduled differently from vLLM's"),
             ("vllm-throughput", "our throughput over vLLM's"),
         ):
-            lab.cannot_measure(claim, question, "download", "Needs vLLM: see above.")
+            lab.cannot_measure(claim, question, "vLLM", "How to get it: see above.")
         return
     device = lab.device
     dtype = "float32" if device == "cpu" else default_dtype(device)

