@@ -1,0 +1,191 @@
+"""When two values are the same, how a value is shown, and what a box looks like."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exercises import boxes
+from exercises.comparing import difference, same, show
+from exercises.grading import (
+    NotYet,
+    Verdict,
+    diagnose,
+    expect_equal,
+)
+
+# ------------------------------------------------------------------ comparing
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(values)
+def test_a_value_is_the_same_as_itself(value):
+    assert difference(value, value) is None
+    assert difference(json.loads(json.dumps(value)), value) is None
+
+
+@given(st.lists(st.integers(), min_size=1), st.data())
+def test_one_other_item_is_found_and_named(items, data):
+    place = data.draw(st.integers(0, len(items) - 1))
+    other = [*items]
+    other[place] += 1
+    kind, sentence = difference(other, items)
+    assert kind == "wrong-result" and f"[{place}]" in sentence
+    assert difference([*items, 0], items)[0] == "wrong-result"
+    assert difference(items[:-1], items)[0] == "wrong-result"
+    tensors = torch.tensor(other, dtype=torch.float64), torch.tensor(items, dtype=torch.float64)
+    if max(map(abs, items)) < 10_000:  # beside large values a difference of 1 is rounding
+        assert f"first at [{place}]" in difference(*tensors)[1]
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "diagnosis"),
+    [
+        (2.0, 2, None),
+        (np.float32(2.5), 2.5, None),
+        (torch.tensor(2.5), 2.5, None),
+        (0.1 + 0.2, 0.3, None),
+        ((1, 2), [1, 2], None),
+        (torch.ones(2, 3, dtype=torch.bfloat16), torch.ones(2, 3), None),
+        (torch.tensor([float("nan")]), torch.tensor([float("nan")]), None),
+        (float("inf"), float("inf"), None),
+        ({1: 2}, {1: 2.0}, None),
+        ({2, 1}, {1, 2}, None),
+        (2.1e-6, 2e-6, "wrong-result"),
+        (10**20 + 1, 10**20, "wrong-result"),
+        (float("nan"), 1.0, "wrong-result"),
+        (torch.tensor([float("nan"), 1.0]), torch.tensor([1.0, 1.0]), "wrong-result"),
+        (torch.tensor([float("-inf"), 1.0]), torch.tensor([0.0, 1.0]), "wrong-result"),
+        (torch.tensor([1, 2]), torch.tensor([1, 3]), "wrong-result"),
+        (torch.zeros(2, 3), torch.zeros(3, 2), "wrong-shape"),
+        ([0.0, 0.0], torch.zeros(2), "wrong-type"),
+        (np.zeros(2), torch.zeros(2), "wrong-type"),
+        (torch.zeros(2), [0.0, 0.0], "wrong-type"),
+        (None, torch.zeros(2), "returns-nothing"),
+        (None, None, None),
+        (1, None, "wrong-result"),
+        (2, True, "wrong-result"),
+        ("2", 2, "wrong-type"),
+        ("abd", "abc", "wrong-result"),
+        ("ab", "abc", "wrong-result"),
+        (b"ab", "ab", "wrong-type"),
+        ("ab", b"ab", "wrong-type"),
+        ({1: 2}, {1: 2, 3: 4}, "wrong-result"),
+        ({1: 2, 3: 4}, {1: 2}, "wrong-result"),
+        ([(1, 2)], {(1, 2): 1}, "wrong-type"),
+        ({1}, {1, 2}, "wrong-result"),
+        ([1, 2], {1, 2}, "wrong-type"),
+    ],
+)
+def test_difference(got, expected, diagnosis):
+    found = difference(got, expected)
+    assert (found and found[0]) == diagnosis, found
+    assert same(got, expected) is (diagnosis is None)
+    if diagnosis:
+        with pytest.raises(NotYet, match=diagnosis):
+            expect_equal(got, expected, "f()")
+
+
+def test_diagnose_names_a_mistake_only_if_it_is_one():
+    known = {"halved": (1, "You halve it."), "same-here": (2, "No difference here.")}
+    diagnose(2, known, expected=2)  # right, although a mistake gives it too
+    diagnose(5, known, expected=2)  # wrong, and none of these
+    with pytest.raises(NotYet, match="halved: You halve it"):
+        diagnose(1, known, expected=2)
+
+
+def test_show_never_raises_and_is_never_long():
+    class Hostile:
+        def __repr__(self):
+            raise RuntimeError
+
+    assert "Hostile" in show(Hostile())
+    assert "shape (50, 50)" in show(torch.zeros(50, 50))
+    assert show(torch.tensor([[1.0, 0.25]])) == "[[1.  , 0.25]]"
+    for value in (list(range(10**5)), {i: i for i in range(10**5)}, "x" * 10**6, torch.randn(14, 14)):
+        assert len(show(value)) < 3000
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ([1.0986123085021973, 2, "a"], "[1.0986, 2, 'a']"),
+        ({"x": (0.1 + 0.2,)}, "{'x': (0.3,)}"),
+        (123456.789012, "123456.79"),
+        (0.000123456789, "0.00012346"),
+        ([1e300, float("inf"), 0.0, -2.5], "[1e+300, inf, 0.0, -2.5]"),
+        ([[]], "[[]]"),
+    ],
+)
+def test_floats_are_shown_with_five_digits(value, shown):
+    assert show(value) == shown
+
+
+def test_floats_that_would_look_the_same_are_shown_in_full():
+    with pytest.raises(NotYet) as caught:
+        expect_equal([1.0000123], [1.0000456])
+    assert (caught.value.got, caught.value.expected) == ("[1.0000123]", "[1.0000456]")
+    with pytest.raises(NotYet) as caught:
+        expect_equal(torch.tensor([1.00002]), torch.tensor([1.0001]), tolerance=1e-6)
+    assert caught.value.got != caught.value.expected
+    v = Verdict.of(NotYet("x", "", got=[1.0000123], expected=[1.0000456]))
+    assert (v.got, v.expected) == ("[1.0000123]", "[1.0000456]")
+
+
+def test_a_list_in_itself_can_be_shown():
+    loop = [1.0]
+    loop.append(loop)
+    assert show(loop).startswith("[1.0, [1.0, ")
+
+
+# ------------------------------------------------------------------ boxes
+
+LONG = "word " * 80
+VERDICTS = [
+    Verdict("correct", says="What was tried."),
+    Verdict("not yet", "long-one", LONG, "f(" + "x" * 300 + ")", "line 1\n" + "y" * 250, "<b>1 & 2</b>"),
+    Verdict("not attempted", "not-attempted", "`f` is still empty"),
+]
+
+
+@pytest.mark.parametrize("v", VERDICTS, ids=lambda v: v.state)
+def test_boxes_fit_and_bring_nothing_from_outside(adding, v):
+    box = boxes.verdict_box(adding, v)
+    lines = str(box).splitlines()
+    assert max(map(len, lines)) <= 100
+    words = {"correct": "✓ Correct", "not yet": "✗ Not yet", "not attempted": "○ Not attempted"}[v.state]
+    assert words in lines[0]
+    html = box._repr_html_()
+    assert words[2:] in html and "Add &lt;two&gt; numbers" in html
+    for outside in ("http", "src=", "<script", "<link", "url(", "<b>1"):
+        assert outside not in html
+    assert html.count("<div") == html.count("</div>") and html.count("<pre") == html.count("</pre>")
+
+
+def test_a_box_breaks_between_words_and_numbers(adding):
+    values = [f"{n}.{n}" for n in range(100, 160)]
+    text = "  take " + ", ".join(values)
+    for part in (text, f"f([{', '.join(values)}])"):
+        for box in (
+            boxes.verdict_box(adding, Verdict("not yet", "x", "", part)),
+            boxes.hint_box(adding, 3, part),
+        ):
+            lines = [line[1:] for line in str(box).splitlines()]
+            assert max(map(len, lines)) < 100
+            assert set(part.split()) <= {word for line in lines for word in line.split()}
+            assert "word-break:normal" in box._repr_html_() and "anywhere" not in box._repr_html_()
+    long = boxes.verdict_box(adding, Verdict("not yet", "x", "", "x" * 250))
+    assert max(map(len, str(long).splitlines())) <= 100
+
+
+def test_ticks_are_code_in_html(adding):
+    html = boxes.verdict_box(adding, VERDICTS[2])._repr_html_()
+    assert "<code>f</code> is still empty" in html

@@ -1,0 +1,175 @@
+"""Hints climb a ladder, progress is noted, and neither costs the lesson."""
+
+import sys
+
+import pytest
+
+from exercises import progress, sources
+from exercises.grading import (
+    NotYet,
+    check,
+    hint,
+)
+from labkit.paths import ROOT
+
+
+def stub(a, b):
+    raise NotImplementedError("your turn")
+
+
+def right(a, b):
+    return a + b
+
+
+def minus(a, b):
+    return a - b
+
+
+def times(a, b):
+    return a * b
+
+
+# ------------------------------------------------------------------ hints
+
+
+@pytest.fixture
+def source(adding, tmp_path, monkeypatch):
+    folder = tmp_path / "exercises" / "phase1"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(sources, "SOURCES", folder.parent)
+    path = folder / "t1_add.py"
+    path.write_text(
+        "# %% [markdown]\n# # 1.0 Add two numbers\n#\n# Do it.\n\n"
+        '# %%\nfrom exercises.grading import check\n\n# %% tags=["answer"]\n'
+        'def add(a, b):\n    """Their sum."""\n    # BEGIN SOLUTION\n    secret = a + b\n    return secret\n'
+        '    # END SOLUTION\n\n# %% tags=["check"]\ncheck("p1t1_add", add)\n'
+    )
+    return path
+
+
+def fail(answer=minus):
+    with pytest.raises(NotYet):
+        check("p1t1_add", answer)
+
+
+def test_hints_climb_a_ladder_and_remember(source, capsys):
+    shown = []
+    for answer in (minus, stub, minus, stub, minus):
+        hint("p1t1_add")
+        shown.append(capsys.readouterr().out)
+        fail(answer)
+        capsys.readouterr()
+    assert "What does + do?" in shown[0] and "1 of 4" in shown[0]
+    assert "a + b" in shown[1]
+    assert "take a\n│   put b to it" in shown[2]
+    assert "secret = a + b" in shown[3] and "def add(a, b):" in shown[3]
+    assert "SOLUTION" not in shown[3]
+    assert shown[4] == shown[3]
+    assert progress.of("p1t1_add")["hints"] == 4
+    hint("p1t1_add", 1)
+    assert "What does + do?" in capsys.readouterr().out
+    fail()
+    hint("p1t1_add")
+    assert "2 of 4" in capsys.readouterr().out
+
+
+def test_a_hint_left_in_the_notebook_does_not_climb_by_itself(source, capsys):
+    def shown(*rung):
+        capsys.readouterr()
+        hint("p1t1_add", *rung)
+        return capsys.readouterr().out
+
+    again = 'Try once more and run check(...), then this cell gives the next hint; or ask for it: hint("p1t1_add", 2)'
+    assert "1 of 4" in (first := shown()) and "Try once more" not in first
+    for _ in range(3):
+        assert "1 of 4" in (out := shown()) and again in " ".join(out.replace("│", " ").split())
+    check("p1t1_add", right)
+    assert "1 of 4" in shown()
+    fail()
+    assert "2 of 4" in shown() and "2 of 4" in shown()
+    assert "3 of 4" in shown(3) and "3 of 4" in shown()
+    assert progress.of("p1t1_add")["hints"] == 3
+
+
+def test_lab_check_asks_for_no_hint(source, capsys, monkeypatch):
+    monkeypatch.setenv("INFERENCE_LAB_NBVAL_REPORT", "somewhere")
+    for rung in (None, 4):
+        hint("p1t1_add", rung)
+    fail(stub)
+    assert progress.load() == {} and "1 of 4" in capsys.readouterr().out
+    monkeypatch.delenv("INFERENCE_LAB_NBVAL_REPORT")
+    hint("p1t1_add")
+    fail()
+    before = progress.load()
+    monkeypatch.setenv("INFERENCE_LAB_NBVAL_REPORT", "somewhere")
+    capsys.readouterr()
+    for _ in range(3):
+        hint("p1t1_add")
+        assert "1 of 4" in capsys.readouterr().out
+    assert progress.load() == before
+
+
+# ------------------------------------------------------------------ progress
+
+
+def test_progress_counts_answers_not_stubs(adding, capsys):
+    for answer in (stub, minus, times):
+        with pytest.raises(NotYet):
+            check("p1t1_add", answer)
+    assert progress.of("p1t1_add") == progress.FRESH | {
+        "tries": 2,
+        "last": "wrong-result",
+        "stuck": True,
+    }
+    check("p1t1_add", right)
+    assert "Solved, after 3 tries." in capsys.readouterr().out
+    with pytest.raises(NotYet):
+        check("p1t1_add", minus)
+    check("p1t1_add", right)
+    assert "│ Solved.\n" in capsys.readouterr().out
+    entry = progress.of("p1t1_add")
+    assert entry["solved"] and entry["tries"] == 3
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"exercises": 3}', '{"exercises": {"a": 1}}', "\x00", '{"version": 1}']
+)
+def test_a_broken_progress_file_costs_the_notes_only(adding, content):
+    progress.path().parent.mkdir(parents=True, exist_ok=True)
+    progress.path().write_text(content)
+    assert progress.of("p1t1_add") == progress.FRESH
+    check("p1t1_add", right)
+    assert progress.of("p1t1_add")["solved"]
+    kept = progress.path().with_suffix(".broken-1.json")
+    assert kept.read_text() == content
+
+
+def test_strange_entries_are_left_out(adding):
+    progress.path().parent.mkdir(parents=True, exist_ok=True)
+    progress.path().write_text('{"exercises": {"p1t1_add": {"tries": "many", "solved": true, "else": 1}}}')
+    assert progress.of("p1t1_add") == progress.FRESH | {"solved": True}
+
+
+def test_progress_that_cannot_be_written_is_told_and_remembered(adding, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("INFERENCE_LAB_OUTPUTS", str(tmp_path / "file" / "below"))
+    monkeypatch.setattr(progress, "_unwritten", {})
+    check("p1t1_add", right)
+    check("p1t1_add", right)
+    assert capsys.readouterr().err.count("cannot be noted") == 1
+    assert progress.of("p1t1_add")["solved"]
+
+
+def test_the_courses_own_solution_solves_nothing(adding, monkeypatch):
+    monkeypatch.setattr(progress, "is_demonstration", lambda: True)
+    check("p1t1_add", right)
+    assert progress.of("p1t1_add") == progress.FRESH
+
+
+def test_demonstrations(monkeypatch, tmp_path):
+    assert not progress.is_demonstration()
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__file__", str(ROOT / "exercises" / "phase1" / "e1_pairs.py"), raising=False)
+    assert progress.is_demonstration()
+    monkeypatch.setattr(main, "__file__", str(tmp_path / "mine.py"))
+    assert not progress.is_demonstration()
