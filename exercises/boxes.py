@@ -135,7 +135,7 @@ def heading_of(exercise: Exercise) -> str:
         return exercise.title
 
 
-def hint_box(exercise: Exercise, rung: int, text: str, again: bool = False) -> Box:
+def hint_box(exercise: Exercise, rung: int, text: str, again: bool = False, solved: bool = False) -> Box:
     """One rung of the ladder of hints. `again`: it was shown before, and no check has failed since."""
     text = textwrap.dedent(text).strip("\n")
     rungs = len(exercise.hints) + 1
@@ -143,6 +143,8 @@ def hint_box(exercise: Exercise, rung: int, text: str, again: bool = False) -> B
     by_number = f'hint("{exercise.name}", {rung + 1})'
     if rung == rungs:
         footer = "Type it yourself: the fingers learn too."
+    elif again and solved:
+        footer = f"It is solved. The next hint, should you want it: {by_number}"
     elif again:
         footer = f"Try once more and run check(...), then this cell gives the next hint; or ask for it: {by_number}"
     else:

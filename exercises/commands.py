@@ -56,7 +56,8 @@ def show_progress(console: Console) -> int:
     console.print(f"{solved} of {len(sources)} exercises solved", highlight=False)
     points, most, reports = predicted_points()
     if reports:
-        console.print(f"predictions: {points} of {most} points, {most // 3} guesses", highlight=False)
+        guesses = "1 guess" if most == 3 else f"{most // 3} guesses"
+        console.print(f"predictions: {points} of {most} points, {guesses}", highlight=False)
     else:
         console.print("predictions: none yet. Guess in a notebook, or: lab run kv_cache --predict")
     following = next((s for s in sources if not entries[name_of(s)]["solved"]), None)

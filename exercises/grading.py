@@ -90,7 +90,7 @@ def hint(name: str = NOTHING, rung: int | None = None) -> None:
     if not again:
         progress.note_hint(exercise.name, rung)
     text = solution_of(exercise.name) if rung == rungs else exercise.hints[rung - 1]
-    boxes.display(boxes.hint_box(exercise, rung, text, again))
+    boxes.display(boxes.hint_box(exercise, rung, text, again, progress.of(exercise.name)["solved"]))
 
 
 def same_or_stop(mine: Any, course: Any, says: str = "", *, tolerance: float = 1e-5) -> None:
