@@ -22,7 +22,7 @@ import jupytext
 import nbformat
 
 from exercises.sources import all_names, cut, name_of, source_of
-from labkit.paths import ROOT
+from labkit.paths import ROOT, write_whole
 
 NOTEBOOKS = ROOT / "notebooks"
 COMPANIONS = NOTEBOOKS / "sources"
@@ -313,19 +313,7 @@ def write(path: Path, text: str) -> None:
     """Write a notebook. One in which somebody has worked is kept beside it."""
     if path.is_file() and has_been_worked_in(path):
         print(f"{_short(path)} has been worked in; the old one is kept as {keep_old(path).name}")
-    replace_file(path, text)
-
-
-def replace_file(path: Path, text: str) -> None:
-    """At once, so that nobody meets half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".tmp")
-    beside.write_text(text, encoding="utf-8", newline="\n")
-    try:
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink()
-        raise OSError(error.errno, error.strerror, str(path)) from None
+    write_whole(path, text)
 
 
 def _short(path: Path) -> str:

@@ -19,7 +19,7 @@ from exercises import progress
 from exercises.sources import all_names, all_sources, name_of, source_of, title_of
 from labkit.errors import LabError
 from labkit.lab import WIDTH, speak_utf8
-from labkit.paths import ROOT, outputs
+from labkit.paths import ROOT, outputs, write_whole
 
 NOTEBOOKS = ROOT / "notebooks"
 
@@ -215,7 +215,7 @@ def _skipped(cells: list[dict[str, Any]]) -> dict[str, int]:
 
 def reset_notebook(console: Console, word: str) -> int:
     """A fresh exercise notebook; the old one is kept beside it."""
-    from exercises.build_notebooks import build_student, keep_old, replace_file, text_of
+    from exercises.build_notebooks import build_student, keep_old, text_of
 
     path = find_notebook(word, must_exist=False)
     if path.parent != NOTEBOOKS / "exercises" or path.stem not in all_names():
@@ -229,7 +229,7 @@ def reset_notebook(console: Console, word: str) -> int:
             console.print(f"{_short(path)} is fresh already", highlight=False, soft_wrap=True)
             return 0
         console.print(f"your notebook is kept as {_short(keep_old(path))}", highlight=False, soft_wrap=True)
-    replace_file(path, text)
+    write_whole(path, text)
     console.print(f"{_short(path)} is fresh again", highlight=False, soft_wrap=True)
     return 0
 

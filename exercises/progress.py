@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from exercises.verdict import Verdict
-from labkit.paths import ROOT, outputs
+from labkit.paths import ROOT, outputs, write_whole
 
 FRESH: dict[str, Any] = {"solved": False, "tries": 0, "hints": 0, "rung": 0, "stuck": False, "last": ""}
 """Of one exercise: solved once; checks of an answer until then; most hints seen; the hint shown last; whether a check
@@ -116,17 +116,12 @@ def is_demonstration() -> bool:
 
 
 def _keep(name: str, entry: dict[str, Any]) -> None:
-    beside = path().with_suffix(f".{os.getpid()}.tmp")
     try:
         notes = load() | {name: entry}
         text = json.dumps({"version": 1, "exercises": notes}, indent=1, sort_keys=True)
-        path().parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path())  # at once, so that no reader sees half a file
+        write_whole(path(), text)
         _unwritten.clear()
     except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
         if not _unwritten:
             print(f"Your progress cannot be noted in {path()} ({error.strerror}).", file=sys.stderr)
         _unwritten[name] = entry

@@ -29,7 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from labkit.errors import LabError
-from labkit.paths import ROOT, outputs
+from labkit.paths import ROOT, outputs, write_whole
 from labkit.predictions import Kind, Needs, Prediction, parse_guess, score_guess, show_value
 
 T = TypeVar("T")
@@ -265,14 +265,11 @@ class Lab:
         report = self.report(seconds)
         kept = outputs() / "reports" / self.script.parent.name / f"{self.script.stem}.json"
         _carry_guesses(kept, report["predictions"])
-        targets = [kept]
+        text = json.dumps(report, indent=1)
+        _writing(kept, lambda: write_whole(kept, text))
         if self.args.json:
-            targets.append(Path(self.args.json))
-        for target in targets:
-            _writing(
-                target,
-                lambda target=target: target.write_text(json.dumps(report, indent=1), encoding="utf-8"),
-            )
+            target = Path(self.args.json)
+            _writing(target, lambda: target.write_text(text, encoding="utf-8"))
 
         checked = [p for p in self.predictions if not p.needs]
         failed = [p for p in checked if p.kind == "structure" and not p.holds]

@@ -1,5 +1,6 @@
 """Where things are."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -13,3 +14,20 @@ EMBEDDED_MODELS = ROOT / "labkit" / "models"
 def outputs() -> Path:
     """Folder for figures and reports: `outputs/`, or INFERENCE_LAB_OUTPUTS."""
     return Path(os.environ.get("INFERENCE_LAB_OUTPUTS", ROOT / "outputs"))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file in one go: whoever reads it meanwhile finds the old one or the new one, never half of one.
+
+    Raises:
+        OSError: it cannot be written; what was there is unharmed.
+    """
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(beside, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None

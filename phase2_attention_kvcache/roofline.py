@@ -237,6 +237,7 @@ def draw_roofline(ceilings: Ceilings, steps: list, name: str, device: str, dtype
         ax.plot(work.intensity, y, "o", color=colour, markersize=8)
         ax.annotate(f"{n:,}", (work.intensity, y), xytext=(0, -14), textcoords="offset points", ha="center")
     ax.set(xlabel="operations a byte", ylabel="GFLOP/s", xscale="log", yscale="log", xlim=(low, high))
+    ax.set_ylim(bottom=ax.get_ylim()[0] / 1.5)  # room for the number below the lowest point
     plain_numbers(ax)
     middle = (low * ceilings.ridge) ** 0.5
     ax.text(

@@ -67,13 +67,11 @@ def judge(
         found = difference(got, want, tolerance)
         if found and found[0] in ("returns-nothing", "wrong-type"):  # no mistake in what is computed
             expect_equal(got, want, tried=tried, tolerance=tolerance)
-    best, most = None, len(wrong) / 2
-    for diagnosis, (ways, says) in mistakes.items():
-        for way in ways if isinstance(ways, tuple) else (ways,):
-            explained = [_same(_outcome(way, args), out, tolerance) for args, out in zip(cases, outcomes)]
-            how_many = len(cases) + 1 if all(explained) else sum(explained[i] for i in wrong)
-            if explained[first] and how_many > most:
-                best, most = (diagnosis, says), how_many
+    best = best_mistake(
+        mistakes,
+        lambda way: [_same(_outcome(way, args), out, tolerance) for args, out in zip(cases, outcomes)],
+        wrong,
+    )
     if isinstance(got, Raised):
         raise NotYet(*best, tried, str(got.error), want) if best is not None else got.error
     shown = _presented(present, got, want, tolerance)
@@ -84,6 +82,25 @@ def judge(
     except NotYet as no:
         no.got, no.expected = shown
         raise
+
+
+def best_mistake(
+    mistakes: Mistakes, explained_by: Callable[[Callable[..., Any]], list[bool]], wrong: Sequence[int]
+) -> tuple[str, str] | None:
+    """(diagnosis, what to say) of the mistake that explains most, None if none explains enough.
+
+    Args:
+        explained_by: which cases a way to make a mistake explains, right ones included.
+        wrong: the numbers of the cases that went wrong, the first one first.
+    """
+    best, most = None, len(wrong) / 2
+    for diagnosis, (ways, says) in mistakes.items():
+        for way in ways if isinstance(ways, tuple) else (ways,):
+            explained = explained_by(way)
+            how_many = len(explained) + 1 if all(explained) else sum(explained[i] for i in wrong)
+            if explained[wrong[0]] and how_many > most:
+                best, most = (diagnosis, says), how_many
+    return best
 
 
 def expect_unchanged(

@@ -8,14 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 from exercises.grading import NotAttempted, NotYet, guard
-from exercises.phase1.judge import expect_unchanged
-
-
-class Raised:
-    """An outcome that is an exception. Two of the same type are equal."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+from exercises.phase1.judge import Raised, best_mistake, expect_unchanged
 
 
 def name_the_mistake(
@@ -29,9 +22,7 @@ def name_the_mistake(
     show: Callable[[Any], str] = str,
     look: Callable[[tuple, tuple], None] | None = None,
 ) -> None:
-    """Return if `answer` equals `right` in all cases; otherwise raise NotYet.
-
-    A mistake is named if it explains every case; failing that, if it explains the first wrong one and most others.
+    """Return if `answer` equals `right` in all cases; otherwise raise NotYet. As `judge` of phase 1, with results in words.
 
     Args:
         cases: arguments, one tuple a case; each call gets its own copy.
@@ -68,18 +59,16 @@ def name_the_mistake(
                 expect_unchanged(answer, args, own, tried(*args))
         return
     first = bad[0]
-    best, best_share = None, 0.5
-    for diagnosis, (wrong, says) in mistakes.items():
-        theirs = []
-        for args in cases:
-            try:
-                theirs.append(clean(wrong(*deepcopy(args))))
-            except Exception as error:
-                theirs.append(Raised(error))
-        fits = [alike(g, t) for g, t in zip(got, theirs, strict=True)]
-        share = 1.0 + all(fits) if all(fits) else sum(fits[i] for i in bad) / len(bad)
-        if fits[first] and share > best_share:
-            best, best_share = (diagnosis, says), share
+
+    def theirs(wrong: Callable, args: tuple) -> Any:
+        try:
+            return clean(wrong(*deepcopy(args)))
+        except Exception as error:
+            return Raised(error)
+
+    best = best_mistake(
+        mistakes, lambda wrong: [alike(g, theirs(wrong, a)) for g, a in zip(got, cases, strict=True)], bad
+    )
     if best is None and isinstance(got[first], Raised):
         raise got[first].error
     diagnosis, says = best or ("wrong-result", "The result is another one. Work this case out by hand.")

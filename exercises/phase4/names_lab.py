@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from exercises.grading import NotYet
-from exercises.phase1.side_by_side import speed
-from exercises.phase3.into_engine import passed, refuse, tales
+from exercises.phase1.side_by_side import passed, speed
+from exercises.phase3.into_engine import refuse, tales
 from phase2_attention_kvcache.sampling_params import SamplingParams
 from phase3_paged_attention.block_manager import BlockManager, hash_block
 from phase4_scheduler.engine import EngineConfig, LLMEngine

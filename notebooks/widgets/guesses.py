@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.paths import outputs
+from labkit.paths import outputs, write_whole
 from labkit.predictions import Prediction, agrees, parse_guess, score_guess, show_value
 from notebooks.widgets.questions import QUESTIONS, Question
 
@@ -113,27 +111,20 @@ class Guesses:
 
     def _note(self, shown: Revealed) -> None:
         """Add a scored guess to those of earlier sessions. What cannot be written costs the note, not the lesson."""
-        kept = {}
-        with contextlib.suppress(
-            OSError, ValueError, KeyError, TypeError
-        ):  # none yet, or a broken one: begin anew
-            kept = {
-                p["question"]: p for p in json.loads(self.file.read_text(encoding="utf-8"))["predictions"]
-            }
-        kept[shown.question] = Prediction(
-            "notebook", shown.question, predicted=shown.measured, measured=shown.measured, unit=shown.unit,
-            note=shown.why, guess=shown.guess, points=shown.points,
-        ).to_json()  # fmt: skip
-        text = json.dumps(
-            {"script": "notebook", "phase": self.notebook, "predictions": list(kept.values())}, indent=1
-        )
-        beside = self.file.with_suffix(f".{os.getpid()}.tmp")
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(text, encoding="utf-8")
-            os.replace(beside, self.file)
+            kept = self._noted() | {shown.question: _as_prediction(shown)}
+            report = {"script": "notebook", "phase": self.notebook, "predictions": list(kept.values())}
+            write_whole(self.file, json.dumps(report, indent=1))
         except OSError as error:
             print(f"Your score cannot be noted in {self.file} ({error.strerror}).")
+
+    def _noted(self) -> dict[str, dict[str, Any]]:
+        """The predictions in the file, by question; none if it is not there or broken."""
+        try:
+            report = json.loads(self.file.read_text(encoding="utf-8"))
+            return {p["question"]: p for p in report["predictions"]}
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return {}
 
     @property
     def points(self) -> int:
@@ -149,6 +140,13 @@ class Guesses:
 
     def _repr_html_(self) -> str:
         return f'<div style="{BOX.format("#2f6fb0")}">{self!r}</div>'
+
+
+def _as_prediction(shown: Revealed) -> dict[str, Any]:
+    return Prediction(
+        "notebook", shown.question, predicted=shown.measured, measured=shown.measured, unit=shown.unit,
+        note=shown.why, guess=shown.guess, points=shown.points,
+    ).to_json()  # fmt: skip
 
 
 def _same_kind(guess: Any, measured: Any) -> Any:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
+from labkit.paths import write_whole
 from phase5_real_gpu.comparing.untrusted import (
     MEASURE_AGAIN,
     Wrong,
@@ -217,15 +217,9 @@ def write_reference(reference: Reference, path: str | Path) -> None:
     """
     data = reference.to_json()
     parse_reference(data)  # what cannot be read back is not written
-    path = Path(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(beside, path)
+        write_whole(Path(path), json.dumps(data, indent=1, allow_nan=False) + "\n")
     except OSError as error:
-        with suppress(OSError):  # there may be nothing to take away
-            beside.unlink()
         raise LabError(f"cannot write {path} ({error.strerror}): choose a file that you may write") from None
 
 
