@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from exercises.verdict import Verdict
 from labkit.paths import ROOT, outputs, write_whole
 
@@ -117,13 +119,15 @@ def is_demonstration() -> bool:
 
 def _keep(name: str, entry: dict[str, Any]) -> None:
     try:
-        notes = load() | {name: entry}
-        text = json.dumps({"version": 1, "exercises": notes}, indent=1, sort_keys=True)
-        write_whole(path(), text)
+        path().parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path().with_suffix(".lock"), timeout=5):  # other kernels add notes of their own
+            notes = load() | {name: entry}
+            text = json.dumps({"version": 1, "exercises": notes}, indent=1, sort_keys=True)
+            write_whole(path(), text)
         _unwritten.clear()
     except OSError as error:
         if not _unwritten:
-            print(f"Your progress cannot be noted in {path()} ({error.strerror}).", file=sys.stderr)
+            print(f"Your progress cannot be noted in {path()} ({error.strerror or error}).", file=sys.stderr)
         _unwritten[name] = entry
 
 

@@ -219,7 +219,7 @@ def story(lab: Lab) -> None:
 
 def draw_roofline(ceilings: Ceilings, steps: list, name: str, device: str, dtype: str):
     fig, (ax,) = new_figure(
-        "Decode sits on the memory slope, prefill under the arithmetic roof",
+        "Decode runs along the memory slope, prefill nears the arithmetic roof",
         f"{name}, {device}, {dtype}; a number is the tokens computed in the step",
         size=(8.4, 5.2),
     )

@@ -1,5 +1,6 @@
 """Hints climb a ladder, progress is noted, and neither costs the lesson."""
 
+import subprocess
 import sys
 
 import pytest
@@ -148,6 +149,16 @@ def test_strange_entries_are_left_out(adding):
     progress.path().parent.mkdir(parents=True, exist_ok=True)
     progress.path().write_text('{"exercises": {"p1t1_add": {"tries": "many", "solved": true, "else": 1}}}')
     assert progress.of("p1t1_add") == progress.FRESH | {"solved": True}
+
+
+def test_kernels_that_note_at_the_same_time_lose_nothing(adding):
+    note = (
+        "import sys; from exercises import progress; from exercises.verdict import Verdict\n"
+        "for i in range(50): progress.note_check(f'{sys.argv[1]}-{i}', Verdict('correct'))"
+    )
+    kernels = [subprocess.Popen([sys.executable, "-c", note, which], cwd=ROOT) for which in "abc"]
+    assert [kernel.wait(timeout=60) for kernel in kernels] == [0, 0, 0]
+    assert sorted(progress.load()) == sorted(f"{which}-{i}" for which in "abc" for i in range(50))
 
 
 def test_progress_that_cannot_be_written_is_told_and_remembered(adding, tmp_path, monkeypatch, capsys):
