@@ -17,13 +17,6 @@ const STYLE = `
 .alloc .says { min-height:1.6em; color:#a04a12 } .alloc .ok { color:#2c7a50 } .alloc .wrong { color:#c8453b }`;
 const COLORS = ["#2f6fb0", "#c2601c", "#3c9d6b", "#7d5ba6", "#c8453b", "#21868a", "#a87b00"];
 
-function element(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
 class Manager {
   constructor(numBlocks, blockSize, caching) {
     this.size = blockSize; this.caching = caching; this.total = numBlocks - 1;  // block 0 is never given out
@@ -141,7 +134,8 @@ class World {
 function render({ model, el }) {
   const data = model.get("data");
   let setup = { ...data.setup }, operations = data.operations.map((o) => [...o]), undone = [];
-  const box = element("div", { class: "alloc", "data-lm-suppress-shortcuts": "true" });  // keys are ours, not JupyterLab's
+  const box = element("div", { class: "alloc" });
+  keepKeys(box);
   const shared = element("input", { type: "number", min: "0", max: "64", value: "8", "aria-label": "shared tokens" });
   const own = element("input", { type: "number", min: "0", max: "64", value: "3", "aria-label": "own tokens" });
   const size = element("select", { "aria-label": "block size" });

@@ -13,18 +13,13 @@ const STYLE = `
 .att .column { font:12px ui-monospace,monospace; writing-mode:vertical-rl; transform:rotate(180deg); white-space:pre; justify-self:center; padding-top:4px }
 .att .says { min-height:3em; margin-top:8px }`;
 
-function element(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
 const visible = (token) => token.replaceAll(" ", "␣").replaceAll("\n", "↵");
 const shade = (share) => `rgba(47,111,176,${Math.min(1, share).toFixed(3)})`;
 
 function render({ model, el }) {
   const { tokens, weights, layer, head } = model.get("data");
-  const box = element("div", { class: "att", "data-lm-suppress-shortcuts": "true" });  // keys are ours, not JupyterLab's
+  const box = element("div", { class: "att" });
+  keepKeys(box);
   const choose = (name, count, at) => {
     const select = element("select", { "aria-label": name });
     for (let i = 0; i < count; i++) select.append(element("option", { value: String(i) }, String(i)));

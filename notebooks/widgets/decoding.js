@@ -18,19 +18,14 @@ const STYLE = `
 .dec table { border-collapse:collapse } .dec table td, .dec table th { text-align:right !important; padding:1px 0 1px 18px; font-size:13px; background:#fff !important; color:#1f2933 !important; border:0 } .dec table td:first-child, .dec table th:first-child { text-align:left !important; padding-left:0 }
 .dec .detail { min-height:1.6em; margin-top:8px } .dec .ok { color:#2c7a50 } .dec .wrong { color:#c8453b } .dec small { color:#66727f }`;
 
-function element(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
 const visible = (token) => token.replaceAll(" ", "␣").replaceAll("\n", "↵");
 const thousands = (n) => n.toLocaleString("en");
 
 function render({ model, el }) {
   const data = model.get("data"), { moments, tokens, keys } = data, last = moments.length - 1;
   let at = 0, clock = null, looked = null;
-  const box = element("div", { class: "dec", "data-lm-suppress-shortcuts": "true" });  // keys are ours, not JupyterLab's
+  const box = element("div", { class: "dec" });
+  keepKeys(box);
   const button = (name, label, click) => {
     const b = element("button", { "data-do": name }, label);
     b.addEventListener("click", click);

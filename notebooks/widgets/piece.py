@@ -76,8 +76,10 @@ class Piece:
 
     @property
     def code(self) -> str:
-        """The ES module."""
-        return (FOLDER / f"{self.module}.js").read_text(encoding="utf-8")
+        """The ES module, with what all of them share before it."""
+        return "".join(
+            (FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in ("common", self.module)
+        )
 
     @property
     def state(self) -> dict[str, Any]:

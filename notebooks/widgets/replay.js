@@ -17,13 +17,6 @@ const STYLE = `
 .rep .says { min-height:1.6em } .rep .ok { color:#2c7a50 } .rep .wrong { color:#c8453b } .rep small { color:#66727f }`;
 const COLORS = ["#2f6fb0", "#c2601c", "#3c9d6b", "#7d5ba6", "#c8453b", "#21868a", "#a87b00", "#66727f"];
 
-function element(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
 const many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 
 // Everybody's state after each step, from the events alone.
@@ -54,7 +47,8 @@ function render({ model, el }) {
   const color = (name) => COLORS[names.indexOf(name) % COLORS.length];
   const last = data.events.length - 1;
   let at = 0, clock = null;
-  const box = element("div", { class: "rep", "data-lm-suppress-shortcuts": "true" });  // keys are ours, not JupyterLab's
+  const box = element("div", { class: "rep" });
+  keepKeys(box);
   const button = (name, label, click) => {
     const b = element("button", { "data-do": name }, label);
     b.addEventListener("click", click);

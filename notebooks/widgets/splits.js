@@ -8,17 +8,12 @@ const STYLE = `
 .spl .slots { display:flex; flex-wrap:wrap; gap:2px; margin:8px 0 } .spl .slots i { width:11px; height:11px; border-radius:2px; background:#eef2f6 } .spl .slots i.busy { background:#3c9d6b }
 .spl .counts { display:flex; gap:22px; flex-wrap:wrap } .spl .counts b { display:block; font-size:18px } .spl small { color:#66727f }`;
 
-function element(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
 const thousands = (n) => n.toLocaleString("en");
 
 function render({ model, el }) {
   const data = model.get("data");
-  const box = element("div", { class: "spl", "data-lm-suppress-shortcuts": "true" });  // keys are ours, not JupyterLab's
+  const box = element("div", { class: "spl" });
+  keepKeys(box);
   const slider = (name, values, value) => {
     const input = element("input", { type: "range", min: "0", max: String(values.length - 1), value: String(values.indexOf(value)), "aria-label": name });
     input.addEventListener("input", draw);

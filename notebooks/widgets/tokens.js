@@ -18,13 +18,6 @@ const STYLE = `
 .tok h4 { margin:12px 0 2px }`;
 const COLORS = ["#dbe8f5", "#f9e3d3", "#d8efe2", "#eadff2", "#f7efcf"];
 
-function element(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
 // White space as Unicode has it: JavaScript's own \s knows one character less and one more.
 const SPLIT = /'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
 
@@ -76,7 +69,8 @@ function render({ model, el }) {
   const stops = [...new Set([0, 10, 50, 100, 250, 500, 1000, 2000, 4000, most].filter((n) => n <= most))];
   let chosen = null;  // the word that is taken apart
 
-  const box = element("div", { class: "tok", "data-lm-suppress-shortcuts": "true" });  // keys are ours, not JupyterLab's
+  const box = element("div", { class: "tok" });
+  keepKeys(box);
   const input = element("textarea", { rows: "2", "aria-label": "text" });
   input.value = data.text;
   const slider = element("input", { type: "range", min: "0", max: String(stops.length - 1), value: String(stops.length - 1), "aria-label": "merges" });
