@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from exercises.grading import NotYet
+from exercises.phase1.side_by_side import passed
 from exercises.phase3.into_engine import refuse
 from exercises.phase5.launching import DEVICE, decode_arguments
 from phase5_real_gpu.kernels.ladder_rungs import LADDER, Shape, run_rung
@@ -20,6 +21,7 @@ def time_your_kernel(kernel: Any) -> None:
     if DEVICE != "cuda":
         print("No GPU here: nothing to time. The interpreter says nothing about speed.")
         return
+    passed("p5e1_paged_decode", kernel)
     from triton.testing import do_bench
 
     device = torch.device("cuda")
@@ -55,7 +57,7 @@ def time_your_kernel(kernel: Any) -> None:
                 "2e-3 at most",
             )
         )
-    floor_us = SHAPE.kv_bytes / measure_limits("cuda", quick=True).read_gb_s / 1e3
+    floor_us = SHAPE.kv_bytes / measure_limits("cuda", (), quick=True).read_gb_s / 1e3
     print(f"{'':36} microseconds   of the floor\n{'the floor: bytes / bandwidth':36} {floor_us:12.1f}")
     for name, call in runs.items():
         us = 1e3 * do_bench(call, quantiles=[0.5])

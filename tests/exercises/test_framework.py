@@ -505,7 +505,7 @@ def test_the_engines_kernel_works_in_the_child():
     code = LONELY + (
         "from phase4_scheduler.engine import LLMEngine, SamplingParams\n"
         "def answer():\n"
-        "    engine = LLMEngine.from_pretrained('tales')\n"
+        "    engine = LLMEngine.from_pretrained('tales', device='cpu')\n"
         "    outputs = engine.generate(['Once upon a time', 'The dog'], SamplingParams(temperature=0))\n"
         "    return [list(o.token_ids) for o in outputs]\n"
         "before = answer()\n"

@@ -14,7 +14,11 @@ def test_a_student_notebook_waits_for_its_answers(cells_of, being_worked_in, nam
         pytest.skip("you work in this notebook")
     cells = cells_of("exercises", name)
     failed = [cell for cell in cells if cell["outcome"] == "failed"]
-    due = [cell for cell in cells if {"check", "engine"} & set(cell["tags"]) and cell["outcome"] != "skipped"]
+    due = [
+        cell
+        for cell in cells
+        if {"check", "engine", "gpu"} & set(cell["tags"]) and cell["outcome"] != "skipped"
+    ]
     assert failed == due
     for cell in failed:
         if "check" in cell["tags"]:

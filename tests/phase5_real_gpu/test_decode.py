@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from phase3_paged_attention.paged_attention import paged_attention_loops, paged_attention_vectorised
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
 
 if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
@@ -172,7 +172,7 @@ def test_bfloat16(lab, num_splits):
     context_lens=st.lists(st.integers(0, 90), min_size=1, max_size=3),
     group=st.integers(1, 8),
     dim=st.sampled_from([32, 80, 128]),
-    dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+    dtype=st.sampled_from([t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]),
     scales=st.tuples(*[st.sampled_from([0.02, 0.3, 1.0, 4.0])] * 2),
     num_splits=st.sampled_from([1, 2]),
     seed=st.integers(0, 2**31),

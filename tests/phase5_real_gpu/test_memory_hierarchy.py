@@ -12,7 +12,7 @@ from phase1_tokens_embeddings.model_shapes import SHAPES
 from phase2_attention_kvcache.caches import ContiguousKVCache
 from phase2_attention_kvcache.transformer import Transformer
 from phase5_real_gpu import memory_hierarchy
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON  # first: it decides how Triton runs
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED  # first: it decides how Triton runs
 from phase5_real_gpu.measuring import memory_cpu
 from phase5_real_gpu.measuring.memory_cpu import (
     KIB,
@@ -161,10 +161,10 @@ def test_steps_that_cannot_be(users, context):
 
 # ---------------------------------------------------------------------- a GPU's kernels, interpreted
 
-needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="needs Triton's interpreter")
 
 
-@needs_triton
+@interpreted
 @pytest.mark.parametrize(("blocks", "programs", "turns"), [(1, 2, 3), (4, 3, 5), (8, 2, 11)])
 def test_every_program_reads_what_it_should(blocks, programs, turns):
     from phase5_real_gpu.measuring.memory_gpu import BLOCK, sweep
@@ -177,7 +177,7 @@ def test_every_program_reads_what_it_should(blocks, programs, turns):
         assert found[program] == sum(sums[(program * stride + t) % blocks] for t in range(turns))
 
 
-@needs_triton
+@interpreted
 @pytest.mark.parametrize("size", [0, 100, 3 * 4096])
 def test_a_sweep_of_another_size_is_refused(size):
     from phase5_real_gpu.measuring.memory_gpu import sweep
@@ -186,7 +186,7 @@ def test_a_sweep_of_another_size_is_refused(size):
         sweep(torch.zeros(size, dtype=torch.int32), 1, 1)
 
 
-@needs_triton
+@interpreted
 def test_jumps_and_multiplications_of_a_gpu():
     from phase5_real_gpu.measuring.memory_gpu import jump_kernel, multiply_add_kernel, sweep_sizes
 
