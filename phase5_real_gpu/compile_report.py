@@ -1,4 +1,4 @@
-"""What the compiler makes of the kernels: registers, memory, instructions, for four cards and without any.
+"""What the compiler makes of the kernels: registers, memory, instructions, for six cards and without any.
 
 A kernel that gives the right numbers may still be slow for reasons that show in its machine code: more
 variables than registers, loads of 2 bytes where 16 would do, no fetching ahead, products on the ordinary units

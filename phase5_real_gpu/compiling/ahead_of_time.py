@@ -59,8 +59,10 @@ CARDS = {
     for card in (
         Card(75, "sm_75", "T4", 64 * KB, 64 * KB, 1024),
         Card(80, "sm_80", "A100", 163 * KB, 164 * KB, 2048),
+        Card(86, "sm_86", "RTX 3090, A10", 99 * KB, 100 * KB, 1536),  # sm_89 (RTX 4090, L4) has as much
         Card(90, "sm_90", "H100, H200", 227 * KB, 228 * KB, 2048),
         Card(100, "sm_100", "B200", 227 * KB, 228 * KB, 2048),
+        Card(120, "sm_120", "RTX 5090", 99 * KB, 100 * KB, 1536),
     )
 }
 SHARED_RESERVED = 1 * KB  # taken by the system from each program's share, from sm_80 on
@@ -309,7 +311,8 @@ def compile_cases(requests: Iterable[dict[str, Any]]) -> Iterator[Compiled]:
     from phase5_real_gpu.kernels.triton_setup import require_triton
 
     require_triton()
-    environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": path}
     command = [sys.executable, "-m", "phase5_real_gpu.compiling.ahead_of_time"]
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8") as complaints,

@@ -30,7 +30,7 @@ from phase4_scheduler.model_runner import ModelRunner
 from phase4_scheduler.scheduler import Scheduled
 from phase5_real_gpu.kernels.decode_kernel import MOST_SPLITS
 from phase5_real_gpu.kernels.triton_kv_cache import ALIGNED, Decodes, DeviceStep, TritonPagedKVCache
-from phase5_real_gpu.kernels.triton_setup import card_problem
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED, card_problem
 
 Recorder = Callable[[Callable[[], Tensor]], "Recording"]
 
@@ -47,14 +47,15 @@ class CUDAGraphRecorder:
     """Records steps as CUDA graphs. They are replayed one at a time, so all may use the same memory pool."""
 
     def __init__(self) -> None:
-        self._pool = None
+        self._pool = self._beside = None
 
     def __call__(self, step: Callable[[], Tensor]) -> Recording:
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         usual = torch.cuda.current_stream()
         try:
             # Nothing may be compiled or initialised while recording, so the step runs twice before.
-            beside = torch.cuda.Stream()
+            # One stream for all: cuBLAS keeps memory for each stream that it has seen.
+            beside = self._beside = self._beside or torch.cuda.Stream()
             beside.wait_stream(usual)
             with torch.cuda.stream(beside):
                 for _ in range(2):
@@ -62,7 +63,7 @@ class CUDAGraphRecorder:
             usual.wait_stream(beside)
             graph = torch.cuda.CUDAGraph()
             # thread_local: what another thread does on the GPU meanwhile is its own business.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=self._pool, stream=beside, capture_error_mode="thread_local"):
                 result = step()
         finally:
             torch.cuda.set_stream(usual)  # a recording that fails leaves its own stream behind
@@ -218,7 +219,10 @@ def make_runner(
     enforce_eager: bool = False,
 ) -> ModelRunner | None:
     """The runner for a model on a GPU; None, with a warning, if the kernels cannot run on this card."""
-    if problem := card_problem(model.dtype):
+    problem = card_problem(model.dtype)
+    if INTERPRETED and model.device.type == "cuda":
+        problem = "TRITON_INTERPRET is set, and interpreting on a GPU takes forever: unset it"
+    if problem:
         warnings.warn(
             f"{problem}. The engine gathers keys with torch instead, which is slower.", stacklevel=2
         )

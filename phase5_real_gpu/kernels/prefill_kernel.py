@@ -34,6 +34,9 @@ from phase5_real_gpu.kernels.kernel_checks import (
 )
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability, has_matrix_instructions, tl, triton
 
+SMALL_SHARED = ((8, 6), (8, 9), (12, 0), (12, 1))
+"""Cards whose programs get 99 KiB of shared memory, not 163 or more: those for games and workstations."""
+
 
 @triton.jit
 def walk(
@@ -194,7 +197,11 @@ def prefill_shape(queries_per_kv: int, head_dim: int, itemsize: int) -> tuple[in
         rows, warps = 16, 4
     elif not has_matrix_instructions(itemsize):  # then products need many more registers
         rows, warps = 32, 8
-    elif dims <= 128 and itemsize <= 2:
+    elif itemsize <= 2 and dims > 128 and capability() in SMALL_SHARED:
+        rows, warps = 32, 4  # 64 rows would take 100 KiB
+    elif itemsize <= 2 and dims > 64 and capability()[0] == 12:
+        rows, warps = 64, 8  # 128 rows spill there
+    elif itemsize <= 2 and dims <= 128:
         rows, warps = 128, 8
     else:
         rows, warps = 64, 8

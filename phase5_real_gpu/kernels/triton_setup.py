@@ -107,9 +107,15 @@ def _card() -> tuple[tuple[int, int], str, str | None]:
     missing = None
     if not (shutil.which("gcc") or shutil.which("clang") or os.environ.get("CC")):
         missing = "Triton needs a C compiler to start kernels: install gcc"
-    elif not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+    elif not (Path(_include_folder()) / "Python.h").exists():
         missing = "Triton needs Python.h to start kernels: install Python's headers (python3-dev)"
     return torch.cuda.get_device_capability(), torch.cuda.get_device_name(), missing
+
+
+def _include_folder() -> str:
+    """Where Triton looks for Python.h. Debian's own Python names a folder in /usr/local that it does not use."""
+    scheme = sysconfig.get_default_scheme()
+    return sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)["include"]
 
 
 def capability() -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The kernels as machine code: that they compile for four cards, fit, do not spill, and fetch ahead."""
+"""The kernels as machine code: that they compile for six cards, fit, do not spill, and fetch ahead."""
 
 import json
 from dataclasses import replace

@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import random
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -355,6 +356,11 @@ def test_the_engine_takes_this_runner_on_a_gpu(lab, model, monkeypatch):
     monkeypatch.setattr(gpu_runner, "card_problem", lambda dtype: "Some Card has compute capability 7.0")
     with pytest.warns(UserWarning, match="capability 7.0.*gathers keys with torch"):
         assert make_runner(model, BlockManager(20, 4), 8, 64) is None
+    monkeypatch.setattr(gpu_runner, "card_problem", lambda dtype: None)
+    monkeypatch.setattr(gpu_runner, "INTERPRETED", True)
+    on_gpu = SimpleNamespace(dtype=torch.float32, device=torch.device("cuda"))
+    with pytest.warns(UserWarning, match="TRITON_INTERPRET is set.*unset it.*gathers keys with torch"):
+        assert make_runner(on_gpu, BlockManager(20, 4), 8, 64) is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: CUDA graphs")
@@ -370,3 +376,16 @@ def test_cuda_graphs(lab, model):
     for n in (7, 3):
         world.check(lab, [(r, 1) for r in requests[:n]])
     assert world.runner.recordings
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: CUDA graphs")
+def test_cuda_graphs_with_contexts_in_parts(lab, model):
+    """The merging kernel, its memory and the length of a part are in the recording; the lengths are not."""
+    world = World(model, cut_for=264)
+    world.caches[0].tile = 8
+    world.runner = GPURunner(model, world.caches[0], 16, 128, CUDAGraphRecorder())
+    a, b = world.add(60), world.add(6)
+    world.check(lab, [(a, 60), (b, 6)])
+    for who in ([b], [a], [b], [a, b], [a], [a, b]):
+        world.check(lab, [(r, 1) for r in who])
+    assert {parts for _, parts in world.runner.recordings} == {1, 8}

@@ -428,7 +428,7 @@ def test_what_triton_needs_to_start_kernels(monkeypatch, tmp_path):
     monkeypatch.setattr(triton_setup.shutil, "which", lambda name: None)
     assert "install gcc" in look()[2]
     monkeypatch.setattr(triton_setup.shutil, "which", lambda name: "/usr/bin/" + name)
-    monkeypatch.setattr(triton_setup.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setattr(triton_setup.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
     assert "Python.h" in look()[2]
     (tmp_path / "Python.h").touch()
     assert look() == ((9, 0), "Some Card", None)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from labkit.lab import run_lab
 from labkit.paths import ROOT
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
 
 if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
@@ -23,6 +23,7 @@ from phase5_real_gpu.kernels import triton_setup
 from phase5_real_gpu.kernels.ladder_rungs import ALWAYS_SPLITS, FULL_BATCH, LADDER, ONE_LONG, Shape, run_rung
 
 interpreted_only = pytest.mark.skipif(not INTERPRETED, reason="counts the loads of the interpreter")
+DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
 every_rung = pytest.mark.parametrize("rung", LADDER, ids=lambda rung: rung.name)
 relaxed = dict(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
@@ -38,7 +39,7 @@ def run(rung, case, **options):
     group=st.integers(1, 16),
     dim=st.sampled_from([32, 40, 64, 80, 128, 256]),
     block_size=st.sampled_from([8, 16, 24, 32]),
-    dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+    dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=5, **relaxed)
@@ -56,7 +57,9 @@ def test_scores_far_apart_and_a_scale_of_ones_own(lab, rung):
 
 @every_rung
 def test_a_page_as_large_as_they_get(lab, rung):
-    case = lab.decode_case([300, 256, 1], kv_heads=1, block_size=256)
+    # A whole page of 256 is more than a T4's shared memory takes.
+    size = 256 if INTERPRETED or triton_setup.capability() >= (8, 0) else 128
+    case = lab.decode_case([300, 256, 1], kv_heads=1, block_size=size)
     case.assert_right(run(rung, case))
 
 
