@@ -18,7 +18,7 @@ def make_ours(checkpoint: str, dtype: str) -> Callable[[Workload], None]:
     from phase2_attention_kvcache.sampling_params import SamplingParams
     from phase4_scheduler.continuous_batching import LLMEngine
 
-    engine = LLMEngine.from_pretrained(checkpoint, dtype=dtype, max_num_seqs=MAX_NUM_SEQS)
+    engine = LLMEngine.from_pretrained(checkpoint, dtype=dtype, device="cpu", max_num_seqs=MAX_NUM_SEQS)
 
     def run(requests: Workload) -> None:
         engine.block_manager.reset_prefix_cache()

@@ -8,7 +8,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 
-from labkit.machine import cpu_name, memory_bytes, version_of
+from labkit.machine import cpu_name, gpu_too_old, memory_bytes, version_of
 from labkit.models import embedded_models, has_gpt2_vocabulary
 from labkit.paths import ROOT
 
@@ -102,6 +102,8 @@ def _gpu() -> Finding:
 
     if torch.cuda.is_available():
         p = torch.cuda.get_device_properties(0)
+        if problem := gpu_too_old():
+            return Finding("GPU", problem, False, "everything runs on the CPU", "a torch built for this card")
         return Finding(
             "GPU",
             f"{p.name}, {p.total_memory / 2**30:.0f} GiB",

@@ -366,6 +366,10 @@ def run_lab(
     """
     speak_utf8()
     script = Path(inspect.getfile(story)).resolve()
+    if sys.path[:1] == [
+        str(script.parent)
+    ]:  # Python put it there. Phase 5's kernels would hide a library of that name
+        del sys.path[0]
     parser = build_parser(script, doc or "", options)
     if add_arguments:
         add_arguments(parser)

@@ -24,10 +24,23 @@ def pick_device(name: str) -> str:
     if name not in ("auto", "cpu", "cuda"):
         raise LabError(f"unknown device {name!r}: use auto, cpu or cuda")
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return "cuda" if torch.cuda.is_available() and gpu_too_old() is None else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise LabError("no CUDA GPU on this machine: use --device cpu (`lab doctor` says more)")
+    if name == "cuda" and (problem := gpu_too_old()):
+        raise LabError(f"{problem}: use --device cpu, or a torch built for it")
     return name
+
+
+def gpu_too_old() -> str | None:
+    """Why this torch has no code for the GPU at hand, in a few words; None if it has. Only where there is a GPU."""
+    import torch
+
+    built = [int(arch[3:].rstrip("af")) for arch in torch.cuda.get_arch_list() if arch.startswith("sm_")]
+    major, minor = torch.cuda.get_device_capability()
+    if built and 10 * major + minor < min(built):
+        return f"{torch.cuda.get_device_name()} has compute capability {major}.{minor}, torch {torch.__version__} begins at {min(built) / 10:.1f}"
+    return None
 
 
 def synchronize(device: str) -> None:

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from phase2_attention_kvcache.blocks import ModelConfig
 
+# Of the ways a GPU has for fused attention, cuDNN's makes a plan for each new length. Here every token has a new one.
+torch.backends.cuda.enable_cudnn_sdp(False)
+
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The same as `attention.attention`, through PyTorch's fused function.

@@ -109,7 +109,7 @@ def measure_ceilings(device: str, dtype: str | torch.dtype, quick: bool = False)
     """Read a tensor far larger than any cache, and multiply two large matrices. The best of several."""
     dtype = parse_dtype(dtype)
     repeats = 8 if quick else 20
-    megabytes, side = (256, 2048) if device == "cpu" else (4096, 8192)
+    megabytes, side = (256, 2048) if device == "cpu" else (1024, 8192)
     if device == "cpu" and dtype == torch.float16:
         side = 512  # many CPUs compute in float16 only by way of float32, a hundred times slower
     # A sum reads every byte and writes almost nothing.

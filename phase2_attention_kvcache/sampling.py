@@ -272,14 +272,17 @@ def report_logprobs(
 ) -> list[dict[int, float] | None]:
     """Log probabilities of the tokens picked and of the likeliest, for the rows that ask for them."""
     answers: list[dict[int, float] | None] = [None] * len(params)
-    for i, p in enumerate(params):
-        if p.logprobs is None:
-            continue
-        row = logits[i].float().log_softmax(-1)
-        values, ids = row.topk(min(p.logprobs, len(row)))
-        answers[i] = {token_ids[i]: row[token_ids[i]].item()} | dict(
-            zip(ids.tolist(), values.tolist(), strict=True)
-        )
+    asking = [i for i, p in enumerate(params) if p.logprobs is not None]
+    if not asking:
+        return answers
+    # All rows at once: each tolist() waits for a GPU.
+    rows = logits[asking].float().log_softmax(-1)
+    most = min(max(params[i].logprobs for i in asking), rows.shape[1])
+    values, ids = (t.tolist() for t in rows.topk(most))
+    picked = rows.gather(1, torch.tensor([[token_ids[i]] for i in asking], device=rows.device)).tolist()
+    for i, own, its_ids, its_values in zip(asking, picked, ids, values, strict=True):
+        count = params[i].logprobs
+        answers[i] = {token_ids[i]: own[0]} | dict(zip(its_ids[:count], its_values[:count], strict=True))
     return answers
 
 

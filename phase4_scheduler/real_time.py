@@ -48,6 +48,15 @@ def serve(
                 yield _record(requests[int(output.request_id)], output.metrics, start)
 
 
+def warm_up(engine: LLMEngine, requests: Sequence[TrafficRequest], prompts: PromptMaker) -> None:
+    """On a GPU, serve the requests once before a clock runs: kernels are compiled, and graphs recorded, at the
+    first step of their kind. A CPU needs nothing of that, and users would wait for it."""
+    if engine.model.device.type == "cuda":
+        for _ in serve(engine, [replace(r, arrival=0.0) for r in requests], prompts):
+            pass
+        engine.block_manager.reset_prefix_cache()
+
+
 def interrupt(
     engine: LLMEngine, requests: Sequence[TrafficRequest], steps: int, prompts: PromptMaker
 ) -> list[RequestRecord]:
@@ -124,8 +133,10 @@ def measure_cost(
             seconds.append(event["seconds"])
 
     engine = make_engine(max_num_seqs=16, max_num_batched_tokens=256)
-    engine.record(note)
     traffic, factor = fit_lengths(draw_traffic("mixed", requests, float("inf"), seed=seed), max_model_len)
-    for _ in watch(serve(engine, traffic, PromptMaker(engine.model.config.vocab_size, seed, factor))):
+    prompts = PromptMaker(engine.model.config.vocab_size, seed, factor)
+    warm_up(engine, traffic, prompts)
+    engine.record(note)
+    for _ in watch(serve(engine, traffic, prompts)):
         pass
     return fit_cost(work, seconds, source, seed)

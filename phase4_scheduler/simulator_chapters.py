@@ -15,7 +15,7 @@ from phase4_scheduler.clusters import find_clusters, purity
 from phase4_scheduler.cost_model import ComputedCost, CostModel, FittedCost, price_list
 from phase4_scheduler.latency import summarise
 from phase4_scheduler.load_tests import BLOCK_SIZE, Server, capacity
-from phase4_scheduler.real_time import measure_cost, serve
+from phase4_scheduler.real_time import measure_cost, serve, warm_up
 from phase4_scheduler.scheduler import SchedulerConfig
 from phase4_scheduler.simulator_figures import draw_clusters
 from phase4_scheduler.trace_files import read_trace
@@ -151,6 +151,7 @@ def the_clock(lab: Lab, engines: Engines) -> FittedCost:
     virtual = summarise(simulate(work, config, blocks, fitted).records)
     engine = engines(max_num_seqs=16, max_num_batched_tokens=256, num_blocks=blocks)
     prompts = PromptMaker(engine.model.config.vocab_size, lab.seed, factor)
+    warm_up(engine, work, prompts)
     label = f"the engine serves {n} requests in real time"
     real = summarise(list(lab.progress(serve(engine, work, prompts), label, total=n)))
     lab.predict(

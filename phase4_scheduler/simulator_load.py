@@ -28,7 +28,7 @@ from phase4_scheduler.load_tests import (
     stall_traffic,
     ttft_by_usage,
 )
-from phase4_scheduler.real_time import interrupt, serve
+from phase4_scheduler.real_time import interrupt, serve, warm_up
 from phase4_scheduler.scheduler import SchedulerConfig
 from phase4_scheduler.simulator_chapters import Engines
 from phase4_scheduler.simulator_figures import draw_load, draw_stalls, draw_timeline
@@ -115,6 +115,7 @@ def real_run(lab: Lab, engines: Engines, fitted: FittedCost, trace: list[Traffic
     lab.say(f"""The model reads {context:,} tokens at most, so all lengths are scaled by {factor:.3f}. The last
         request comes after {traffic[-1].arrival:.1f} s.""")
     prompts = PromptMaker(engine.model.config.vocab_size, lab.seed, factor)
+    warm_up(engine, traffic, prompts)
     usage: list[float] = []
     engine.record(lambda event: usage.append(event["usage"]))
     records = list(lab.progress(serve(engine, traffic, prompts), "serving", total=len(traffic)))
@@ -286,5 +287,7 @@ def real_stall(engines: Engines, long: int, osl: int, chunk: int | None, seed: i
         chunked_prefill=chunk is not None,
     )
     traffic = stall_traffic(REAL_OTHERS, 20, osl, long, math.inf, 4)
-    records = interrupt(engine, traffic, 12, PromptMaker(engine.model.config.vocab_size, seed))
+    prompts = PromptMaker(engine.model.config.vocab_size, seed)
+    warm_up(engine, traffic, prompts)
+    records = interrupt(engine, traffic, 12, prompts)
     return Stall.of(records, records[-1].arrival)

@@ -288,7 +288,7 @@ def timed(lab: Lab, dtype: torch.dtype, device: str) -> None:
 
     lab.title("What each rung gained")
     card = torch.cuda.get_device_name() if device == "cuda" else "CPU"
-    read_gb_s = measure_limits(device, quick=True).read_gb_s
+    read_gb_s = measure_limits(device, (), quick=True).read_gb_s
     measurements: list[Measurement] = []
     gb_s: dict[str, list[float | None]] = {}
     for name, shape in LARGE.items():

@@ -33,7 +33,7 @@ from phase2_attention_kvcache.transformer import Transformer
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase4_scheduler.engine_config import GPU_SHARE
 from phase4_scheduler.packed_linear import can_pack, pack_linear_layers
-from phase5_real_gpu.measuring.engine_bench import Bench
+from phase5_real_gpu.measuring.engine_bench import Bench, path_of
 from phase5_real_gpu.measuring.engine_cases import (
     MODEL_NAMES,
     BenchModel,
@@ -56,6 +56,9 @@ from phase5_real_gpu.measuring.machine_limits import measure_limits
 from phase5_real_gpu.measuring.measurements import put_on_record
 
 BLOCK = 16
+PEERS_UNTIL = (
+    230  # seconds on a GPU: `measure_machine.py` stops this script after 330, and all figures would be lost
+)
 
 
 # ---------------------------------------------------------------------- one model, our engine
@@ -147,21 +150,23 @@ def _ttft(bench: Bench, bm: BenchModel, engine: LLMEngine, isl: int) -> None:
     warm_up(engine, prompt)
     seconds = [serve(engine, prompt)[0] for _ in range(bench.plan.repeats + 1)]
     floor = ttft_floor(bm.config, isl, bench.limits, bench.dtype)
-    bench.add(f"ttft-{bm.name}-isl{isl}", [1e3 * s for s in seconds], "ms", floor, isl=isl)
+    bench.add(
+        f"ttft-{bm.name}-isl{isl}", [1e3 * s for s in seconds], "ms", floor, isl=isl, path=path_of(engine)
+    )
 
 
 def _throughput(bench: Bench, bm: BenchModel, engine: LLMEngine, ending: str, workload: Workload) -> None:
     plan, tokens = bench.plan, num_output_tokens(workload)
     warm_up(engine, workload)
     runs = [serve(engine, workload) for _ in range(plan.repeats)]
-    floor, batch = None, len(workload)
+    floor, details = None, dict(batch=len(workload), path=path_of(engine))
     if not ending.startswith("mixed"):
-        floor = run_floor(bm.config, batch, plan.isl, plan.osl, bench.limits, bench.dtype)
+        floor = run_floor(bm.config, len(workload), plan.isl, plan.osl, bench.limits, bench.dtype)
         itls = [1e3 * statistics.median(itls) for _, itls in runs]
-        step = decode_floor(bm.config, batch, plan.isl + plan.osl // 2, bench.limits, bench.dtype)
-        bench.add(f"itl-{bm.name}-{ending}", itls, "ms", step, batch=batch, context=plan.isl + plan.osl // 2)
+        step = decode_floor(bm.config, len(workload), plan.isl + plan.osl // 2, bench.limits, bench.dtype)
+        bench.add(f"itl-{bm.name}-{ending}", itls, "ms", step, context=plan.isl + plan.osl // 2, **details)
     name = f"throughput-{bm.name}-{ending}"
-    bench.add(name, [tokens / s for s, _ in runs], "tok/s", floor, batch=batch, tokens=tokens)
+    bench.add(name, [tokens / s for s, _ in runs], "tok/s", floor, tokens=tokens, **details)
 
 
 # ---------------------------------------------------------------------- all of it
@@ -204,7 +209,7 @@ def free_memory(device: str) -> None:
 
 
 def story(lab: Lab) -> None:
-    device = lab.device
+    began, device = time.monotonic(), lab.device
     dtype = default_dtype(device) if lab.args.dtype == "auto" else lab.args.dtype
     plan = plan_for(device, lab.quick)
     names = tuple(lab.args.models or plan.models)
@@ -212,7 +217,8 @@ def story(lab: Lab) -> None:
     lab.say(f"""Every token costs one reading of the weights. {limits.device_name} reads {limits.read_gb_s:,.0f} GB/s
         and multiplies {limits.matmul_tflops[dtype]:,.3g} TFLOP/s in {dtype}, measured just now. So the shortest
         time of every step is known before it runs.""")
-    bench = Bench(device, dtype, plan, limits, lab.seed)
+    peers_until = began + PEERS_UNTIL if device == "cuda" else float("inf")
+    bench = Bench(device, dtype, plan, limits, lab.seed, peers_until)
     for name in lab.progress(names, "models, a minute or so each" if not lab.quick else "models"):
         measure_model(bench, name, peers=not lab.args.no_peers)
 

@@ -36,7 +36,7 @@ from phase5_real_gpu.measuring.kernel_tables import show_limits, show_results
 from phase5_real_gpu.measuring.machine_limits import measure_limits
 from phase5_real_gpu.measuring.measurements import put_on_record
 
-PEERS_UNTIL = 90  # seconds: no peer that has to be compiled first begins later
+PEERS_UNTIL = 120  # seconds: no peer that has to be compiled first begins later
 PROOF = "tests/phase5_real_gpu and compile_report.py"
 
 

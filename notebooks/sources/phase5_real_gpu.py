@@ -383,7 +383,7 @@ if gb_s:
     from phase5_real_gpu.measuring.ladder_figures import draw_staircase
     from phase5_real_gpu.measuring.machine_limits import measure_limits
 
-    reads = measure_limits(DEVICE, quick=True).read_gb_s
+    reads = measure_limits(DEVICE, (), quick=True).read_gb_s
     show_figure(draw_staircase(gb_s, reads, torch.cuda.get_device_name()))
 else:
     print("This cell needs a GPU.")

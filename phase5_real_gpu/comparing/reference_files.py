@@ -241,6 +241,8 @@ def _from_script(data: dict[str, Any], name: str) -> Reference:
         )
     environment = _environment(data.get("environment"))
     arguments = data.get("arguments")
+    if isinstance(arguments, dict) and arguments.get("device") == "cpu":
+        environment["gpu"] = None  # there is one, but it is not what was measured
     return Reference(
         name=name,
         title=f"your report of {script}",

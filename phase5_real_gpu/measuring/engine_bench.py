@@ -7,9 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from phase4_scheduler.engine import LLMEngine
 from phase5_real_gpu.measuring.engine_cases import Floor, Plan
 from phase5_real_gpu.measuring.machine_limits import MachineLimits
 from phase5_real_gpu.measuring.measurements import Measurement
+
+
+def path_of(engine: LLMEngine) -> str:
+    """How the engine's decode steps run: "graph", "kernel", or "gather" where no kernel can."""
+    runner = engine.runner
+    if getattr(runner, "recordings", None):
+        return "graph"
+    cache = runner.kv_cache
+    compiled = getattr(cache, "_compiled", False)
+    return "kernel" if compiled or type(cache).__name__ == "TritonPagedKVCache" else "gather"
 
 
 @dataclass
@@ -17,6 +28,7 @@ class Bench:
     """What was measured, and what had to be left out and why.
 
     Attributes:
+        peers_until: no workload of another engine begins after this time (of time.monotonic).
         by_name: all measurements.
     """
 
@@ -25,6 +37,7 @@ class Bench:
     plan: Plan
     limits: MachineLimits
     seed: int = 0
+    peers_until: float = float("inf")
     by_name: dict[str, Measurement] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 

@@ -99,7 +99,7 @@ def plan_for(device: str, quick: bool) -> Plan:
         everybody = Plan(
             models=("gpt2", "tinyllama", "llama3-8b"), isls=(10, 100, 500, 1000, 4000),
             batches=(1, 8, 32, 64, 256), peer_batches=(1, 8, 32, 64, 256), isl=128, osl=128,
-            mixed=(64, 16, 256), repeats=3, step_tokens=8192, peer_seconds=50.0,
+            mixed=(64, 16, 256), repeats=3, step_tokens=8192, peer_seconds=30.0,
         )  # fmt: skip
         small = dict(
             batches=(1, 64), peer_batches=(64,), osl=32, mixed=(64, 16, 64), repeats=1, peer_seconds=10.0

@@ -206,7 +206,7 @@ def measure_peers(bench: Bench, bm: BenchModel, theirs: Any, workloads: dict[str
     for title, start in engines:
 
         def run_all(title: str = title, start: Callable = start) -> None:
-            deadline = time.monotonic() + bench.plan.peer_seconds / len(engines)
+            deadline = min(time.monotonic() + bench.plan.peer_seconds / len(engines), bench.peers_until)
             with start() as engine:
                 for ending, workload in workloads.items():
                     what = f"{title}, {bm.title}, {ending}"

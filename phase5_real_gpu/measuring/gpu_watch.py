@@ -6,6 +6,7 @@ highest value counts. Without nvidia-smi there is nothing to see, and nothing go
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import threading
@@ -44,13 +45,17 @@ def parse_line(line: str) -> dict[str, Any]:
 
 
 def ask(seconds: float = 10.0) -> dict[str, Any]:
-    """Of the first card; {} where there is no nvidia-smi, or it has nothing to say."""
+    """Of the card that torch calls its first; {} where there is no nvidia-smi, or it has nothing to say."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return {}
     try:
         answer = subprocess.run(
-            [program, *QUERY, "--id=0"],
+            [
+                program,
+                *QUERY,
+                f"--id={os.environ.get('CUDA_VISIBLE_DEVICES', '').split(',')[0].strip() or 0}",
+            ],
             capture_output=True,
             text=True,
             timeout=seconds,

@@ -173,6 +173,20 @@ def _in_one_row(x: AttentionInputs) -> tuple[Tensor, Tensor]:
     return keys.to(x.q.dtype).contiguous(), values.to(x.q.dtype).contiguous()
 
 
+def _fused(*qkv: Tensor, **options: bool) -> Tensor:
+    """With every way that PyTorch has, cuDNN's too, which our own models leave out (caches.py)."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    ways = [
+        SDPBackend.CUDNN_ATTENTION,
+        SDPBackend.FLASH_ATTENTION,
+        SDPBackend.EFFICIENT_ATTENTION,
+        SDPBackend.MATH,
+    ]
+    with sdpa_kernel(ways):
+        return F.scaled_dot_product_attention(*qkv, **options)
+
+
 def sdpa(layers: Layers) -> Prepared:
     """PyTorch's scaled_dot_product_attention on keys that lie in one row."""
     calls = []
@@ -183,15 +197,13 @@ def sdpa(layers: Layers) -> Prepared:
             # The queries that share a KV head as rows of one matrix: each key is read once for all of them.
             q = x.q.view(batch, h.num_kv_heads, -1, h.head_dim)
             call = lambda q=q, k=keys, v=values, shape=x.q.shape: (  # noqa: E731
-                F.scaled_dot_product_attention(q, k, v).reshape(shape)
+                _fused(q, k, v).reshape(shape)
             )
         else:
             q = x.q.view(batch, -1, h.num_heads, h.head_dim).transpose(1, 2)
             gqa = h.num_heads != h.num_kv_heads
             call = lambda q=q, k=keys, v=values, shape=x.q.shape, gqa=gqa: (  # noqa: E731
-                F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=gqa)
-                .transpose(1, 2)
-                .reshape(shape)
+                _fused(q, k, v, is_causal=True, enable_gqa=gqa).transpose(1, 2).reshape(shape)
             )
         calls.append(call)
     return Prepared(calls)

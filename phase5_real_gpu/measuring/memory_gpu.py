@@ -103,7 +103,7 @@ def read_speed(size: int, seconds: float = 0.02) -> float:
     card = torch.cuda.get_device_properties(0)
     programs = card.multi_processor_count * PROGRAMS_PER_MULTIPROCESSOR
     numbers = torch.ones(size // 4, dtype=torch.int32, device="cuda")
-    turns = max(8, 4 * 2**30 // (programs * BLOCK * 4))  # 4 GiB in all: a millisecond or so
+    turns = max(8, 16 * 2**30 // (programs * BLOCK * 4))  # 16 GiB in all: a millisecond from a cache
     if int(sweep(numbers, programs, turns)[0]) != turns * BLOCK:
         raise AssertionError("the sum is wrong")
     timing = time_call(lambda: sweep(numbers, programs, turns), "cuda", seconds, cold=False)

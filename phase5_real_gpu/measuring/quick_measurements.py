@@ -24,27 +24,17 @@ from phase4_scheduler.events import Event
 from phase4_scheduler.packed_linear import can_pack, pack_linear_layers
 from phase5_real_gpu.comparing.reference_files import Limits, Reference
 from phase5_real_gpu.engine_benchmark import make_engine, measure_ours, serve, warm_up, workloads_of
-from phase5_real_gpu.measuring.engine_bench import Bench
+from phase5_real_gpu.measuring.engine_bench import Bench, path_of
 from phase5_real_gpu.measuring.engine_cases import bench_model, default_dtype, equal_workload, plan_for
 from phase5_real_gpu.measuring.gpu_watch import ask
 from phase5_real_gpu.measuring.kernel_cases import CPU_DECODE, DECODE_B64, make_inputs, reference
 from phase5_real_gpu.measuring.kernel_measure import measure_runner
-from phase5_real_gpu.measuring.kernel_peers import COMPILED, GATHER, TRITON, NotHere
+from phase5_real_gpu.measuring.kernel_peers import COMPILED, GATHER, TRITON
 from phase5_real_gpu.measuring.machine_limits import MachineLimits, measure_limits
 from phase5_real_gpu.measuring.measurements import Measurement
 
 ITL_TOKENS = 100
 DTYPES = {"cpu": ("bfloat16", "float32"), "cuda": ("bfloat16", "float16")}
-
-
-def path_of(engine: LLMEngine) -> str:
-    """How the engine's decode steps run: "graph", "kernel", or "gather" where no kernel can."""
-    runner = engine.runner
-    if getattr(runner, "recordings", None):
-        return "graph"
-    cache = runner.kv_cache
-    compiled = getattr(cache, "_compiled", False)
-    return "kernel" if compiled or type(cache).__name__ == "TritonPagedKVCache" else "gather"
 
 
 def measure_gaps(engine: LLMEngine, seed: int = 0) -> tuple[list[float], dict[str, Any]]:
@@ -81,23 +71,28 @@ def measure_engine(device: str, limits: MachineLimits, dtype: str, seed: int = 0
         gaps, details = measure_gaps(engine, seed)
         m = bench.by_name[itl]
         bench.by_name[itl] = replace(m, value=1e3 * statistics.median(gaps), details=m.details | details)
-    for m in bench.by_name.values():
-        m.details["path"] = path_of(engine)
     return list(bench.by_name.values())
 
 
-def measure_kernel(device: str, limits: MachineLimits) -> list[Measurement]:
+def measure_kernel(
+    device: str, limits: MachineLimits, tell: Callable[[str], None] = lambda _: None
+) -> list[Measurement]:
     """Decode attention for many users: the kernel, or, if there is none here, the general way in its place."""
     case, runner = (DECODE_B64, TRITON) if device == "cuda" else (CPU_DECODE, COMPILED)
-    try:
+    with suppress(torch.OutOfMemoryError):  # a small card: the engine's figures have to do
         layers = [make_inputs(case, device)]
         expected = reference(layers[0])
         for path, how in (("kernel", runner), ("gather", GATHER)):
-            with suppress(NotHere):
+            try:
                 m = measure_runner(how, layers, expected, limits).measurement
-                return [replace(m, name=case.name, details=m.details | {"path": path})]
-    except torch.OutOfMemoryError:  # a small card: the engine's figures have to do
-        pass
+            except torch.OutOfMemoryError:
+                raise
+            except (
+                Exception
+            ) as error:  # no compiler, a wrong answer on this card: whatever it is, the next way
+                tell(f"{path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+                continue
+            return [replace(m, name=case.name, details=m.details | {"path": path})]
     return []
 
 
@@ -114,7 +109,7 @@ def measure_quickly(device: str, seed: int = 0, tell: Callable[[str], None] = la
     measurements = limits.measurements() + measure_engine(device, limits, dtype, seed)
     tell("attention kernel")
     if device == "cpu" or torch.cuda.get_device_capability() >= (8, 0):  # the case is in bfloat16
-        measurements += measure_kernel(device, limits)
+        measurements += measure_kernel(device, limits, tell)
     facts = json.loads(json.dumps(environment()))
     if facts["gpu"] and device == "cpu":
         facts["gpu"] = None  # there is one, but it is not what was measured

@@ -5,10 +5,12 @@ import json
 import os
 
 import pytest
+import torch
 
 from labkit.errors import LabError
 from labkit.figures import new_figure
 from labkit.lab import run_lab
+from labkit.machine import pick_device
 
 DOC = "A test script.\n\nIt teaches."
 
@@ -139,8 +141,28 @@ def test_a_read_only_folder_is_named(tmp_path, capsys):
     assert "cannot write" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("card", "built", "device"),
+    [
+        ((7, 0), ["sm_75", "sm_90", "sm_120"], "cpu"),
+        ((7, 5), ["sm_75", "sm_90a"], "cuda"),
+        ((7, 0), [], "cuda"),
+    ],
+)
+def test_a_gpu_that_torch_has_no_code_for_is_not_taken(monkeypatch, card, built, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: built)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: card)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some Card")
+    assert pick_device("auto") == device
+    if device == "cpu":
+        with pytest.raises(
+            LabError, match=r"Some Card has compute capability 7.0, torch .* begins at 7.5: use"
+        ):
+            pick_device("cuda")
+
+
 def test_cuda_without_a_gpu_is_refused(capsys):
-    import torch
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")

@@ -14,10 +14,11 @@ from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.comparing.causes import CAUSES, find_causes
 from phase5_real_gpu.comparing.reference_files import Limits, Reference, find_reference
 from phase5_real_gpu.measuring import kernel_peers, quick_measurements
+from phase5_real_gpu.measuring.engine_bench import path_of
 from phase5_real_gpu.measuring.kernel_cases import decode_case
 from phase5_real_gpu.measuring.machine_limits import MachineLimits
 from phase5_real_gpu.measuring.measurements import Measurement
-from phase5_real_gpu.measuring.quick_measurements import gap_details, measure_gaps, measure_kernel, path_of
+from phase5_real_gpu.measuring.quick_measurements import gap_details, measure_gaps, measure_kernel
 
 CPU = {"cpu": "Some CPU", "cores": 2, "threads": 2, "packages": {"torch": "2.13.0"}, "gpu": None}
 CARD = {
@@ -154,6 +155,23 @@ def test_a_missing_kernel_leaves_its_trace_in_the_figure(monkeypatch):
     (m,) = measure_kernel("cpu", limits)
     assert (m.name, m.details["path"]) == ("cpu-decode-b16-512", "gather")
     assert named(report(m)) == ["eager fallback"]
+
+
+@pytest.mark.parametrize("error", [ValueError("install gcc"), RuntimeError("a compiler's"), AssertionError()])
+def test_a_kernel_that_fails_is_told_and_the_general_way_is_measured(monkeypatch, error):
+    limits, told = MachineLimits(20.0, 15.0, {"float32": 0.2}, 2.0), []
+    case = decode_case("small", "small", [64] * 4, heads=quick_measurements.CPU_DECODE.heads, dtype="float32")
+
+    def fails(layers):
+        raise error
+
+    monkeypatch.setattr(quick_measurements, "CPU_DECODE", case)
+    monkeypatch.setattr(
+        quick_measurements, "COMPILED", dataclasses.replace(quick_measurements.COMPILED, prepare=fails)
+    )
+    (m,) = measure_kernel("cpu", limits, told.append)
+    assert m.details["path"] == "gather"
+    assert told == [f"kernel: {str(error) or 'AssertionError'}"]
 
 
 def test_requests_one_after_the_other(tales):

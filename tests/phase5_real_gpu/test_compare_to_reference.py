@@ -245,6 +245,17 @@ def test_the_report_of_one_script_is_read_as_well(tmp_path):
     assert mine.get("itl-tales-b1").value == 2.0
 
 
+@pytest.mark.parametrize(("device", "kind"), [("auto", "gpu"), ("cuda", "gpu"), ("cpu", "cpu")])
+def test_a_cpu_was_measured_beside_a_gpu(tmp_path, device, kind):
+    report = {
+        "script": "kernel_benchmark.py",
+        "arguments": {"device": device},
+        "environment": CPU | {"when": "2026-11-21T10:00:00+00:00", "gpu": {"name": "NVIDIA H200"}},
+        "results": {"measurements": [VALID["measurements"][0]]},
+    }
+    assert read_reference(as_file(tmp_path, json.dumps(report))).device == kind
+
+
 def test_texts_cannot_move_the_cursor(tmp_path, capsys):
     path = as_file(tmp_path, change("title", to="fine\x1b[2J\nerror: all is lost"))
     assert "\x1b" not in read_reference(path).title and "\n" not in read_reference(path).title

@@ -1,6 +1,8 @@
 """The engine benchmark: its floors, its workloads, its peers, and what it says when memory runs out."""
 
+import importlib.util
 import json
+import time
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -309,6 +311,13 @@ def test_other_engines_stop_when_their_time_is_over(small_model):
     assert "throughput-small-b5" in bench.by_name
 
 
+def test_other_engines_do_not_begin_when_the_script_has_to_end(small_model):
+    bench = Bench("cpu", "float32", SMALL, LIMITS, peers_until=time.monotonic())
+    engine_benchmark.measure_model(bench, "small")
+    assert not any(name.startswith("transformers") for name in bench.by_name)
+    assert sum("no time left" in line for line in bench.left_out) == 2
+
+
 def test_a_transformers_without_continuous_batching_is_left_out(small_model, monkeypatch):
     def missing(*_):
         raise AttributeError("no continuous_batching_context_manager")
@@ -354,6 +363,10 @@ def test_main_quick(tmp_path, capsys):
     assert ("t4-throughput", "corrected", "structure") in verdicts
     assert ("t4-ttft", "needs a GPU", "structure") in verdicts
     assert (tmp_path / "engine_benchmark.png").stat().st_size > 10_000
+    ours = [m for m in data["results"]["measurements"] if m["name"].startswith(("ttft", "itl", "throughput"))]
+    assert {m["details"]["path"] for m in ours} == {
+        "kernel" if importlib.util.find_spec("numba") else "gather"
+    }
     assert data["results"]["left_out"] == [] and data["results"]["limits"]["read_gb_s"] > 0
     out = capsys.readouterr().out
     assert "TinyLlama-1.1B on a T4" in out and max(map(len, out.splitlines())) <= 100

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from labkit.lab import Lab
 from phase2_attention_kvcache.attention import attention
 from phase5_real_gpu import kernel_benchmark
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON  # first: it decides how Triton runs
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED  # first: it decides how Triton runs
 from phase5_real_gpu.measuring import kernel_cases, kernel_measure, kernel_on_gpu, kernel_timing
 from phase5_real_gpu.measuring.kernel_cases import (
     CPU_DECODE,
@@ -70,6 +70,7 @@ LIMITS = MachineLimits(
     launch_us=2.0, device_name="a card",
 )  # fmt: skip
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="needs Triton's interpreter")
 
 lens_and_news = st.lists(
     st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))), min_size=1, max_size=4
@@ -203,8 +204,8 @@ PROMPT = replace(CPU_PREFILL, context_lens=(70,), query_lens=(70,), heads=Heads(
 MIXED = replace(CPU_PREFILL, context_lens=(70, 40, 5), query_lens=(20, 1, 5))
 
 
-def answers(runner, case):
-    x = make_inputs(case, "cpu")
+def answers(runner, case, device="cpu"):
+    x = make_inputs(case, device)
     expected = reference(x)
     return max(check_answer(call(), expected, case.dtype) for call in runner.prepare([x]).calls)
 
@@ -229,8 +230,8 @@ def test_peers_give_the_reference_result(runner, case):
 @pytest.mark.parametrize(
     "case", [DECODE_B64, DECODE_B1_32K, DECODE_B1_4K, DECODE_SKEWED, DECODE_FP8, PREFILL_8K]
 )
-def test_every_case_is_right_in_the_interpreter_when_tiny(case):
-    assert answers(TRITON, tiny(case)) < 2e-3
+def test_every_case_is_right_when_tiny(case):
+    assert answers(TRITON, tiny(case), "cpu" if INTERPRETED else "cuda") < 2e-3
 
 
 def test_unequal_lengths_are_refused_by_those_that_cannot_have_them():
@@ -473,7 +474,7 @@ def test_no_gpu_is_said_in_one_line(capsys):
     assert error.startswith("error: no CUDA GPU") and "\n" not in error
 
 
-@needs_triton
+@interpreted
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_the_gpu_story_in_the_interpreter(capsys, monkeypatch, tmp_path):
     """Every line of it but the launches: tiny cases, calls in place of a recorded graph, a CPU's clock."""
