@@ -22,6 +22,7 @@ import jupytext
 import nbformat
 
 from exercises.sources import all_names, cut, name_of, source_of
+from labkit.machine import has_gpu
 from labkit.paths import ROOT, write_whole
 
 NOTEBOOKS = ROOT / "notebooks"
@@ -231,12 +232,6 @@ def execute(source: Path, seconds: int = 120) -> nbformat.NotebookNode:
             for told in (cell, *(o for o in cell.outputs if o.output_type == "execute_result")):
                 told.execution_count = number
     return nb
-
-
-def has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 # ------------------------------------------------------------------ the command

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from nbval.kernel import RunningKernel
 
-from exercises.build_notebooks import has_gpu
+from labkit.machine import has_gpu
 
 NEEDS_GPU = "this cell needs a GPU"
 _cells: list[dict[str, Any]] = []

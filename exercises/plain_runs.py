@@ -19,7 +19,7 @@ from typing import Any
 
 import nbformat
 
-from exercises.build_notebooks import has_gpu
+from labkit.machine import has_gpu
 
 
 def run_cells(

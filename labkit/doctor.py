@@ -8,7 +8,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 
-from labkit.machine import cpu_name, gpu_too_old, memory_bytes, version_of
+from labkit.machine import cpu_name, gpu_too_old, has_gpu, memory_bytes, version_of
 from labkit.models import embedded_models, has_gpt2_vocabulary
 from labkit.paths import ROOT
 
@@ -131,9 +131,7 @@ def _triton() -> Finding:
             "the GPU kernels of Phase 5 are skipped",
             "Linux: pip install -r requirements.txt; there is no triton for macOS and Windows",
         )
-    import torch
-
-    if torch.cuda.is_available() and not any(shutil.which(name) for name in ("gcc", "clang")):
+    if has_gpu() and not any(shutil.which(name) for name in ("gcc", "clang")):
         return Finding(
             "triton",
             f"{triton.__version__}, no C compiler",

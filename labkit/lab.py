@@ -366,9 +366,8 @@ def run_lab(
     """
     speak_utf8()
     script = Path(inspect.getfile(story)).resolve()
-    if sys.path[:1] == [
-        str(script.parent)
-    ]:  # Python put it there. Phase 5's kernels would hide a library of that name
+    # Python put it there. Phase 5's `kernels` would hide a library of that name.
+    if sys.path[:1] == [str(script.parent)]:
         del sys.path[0]
     parser = build_parser(script, doc or "", options)
     if add_arguments:

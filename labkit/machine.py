@@ -24,7 +24,7 @@ def pick_device(name: str) -> str:
     if name not in ("auto", "cpu", "cuda"):
         raise LabError(f"unknown device {name!r}: use auto, cpu or cuda")
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() and gpu_too_old() is None else "cpu"
+        return "cuda" if has_gpu() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise LabError("no CUDA GPU on this machine: use --device cpu (`lab doctor` says more)")
     if name == "cuda" and (problem := gpu_too_old()):
@@ -32,8 +32,16 @@ def pick_device(name: str) -> str:
     return name
 
 
+def has_gpu() -> bool:
+    """Whether there is a GPU that this torch can use."""
+    import torch
+
+    return torch.cuda.is_available() and gpu_too_old() is None
+
+
 def gpu_too_old() -> str | None:
-    """Why this torch has no code for the GPU at hand, in a few words; None if it has. Only where there is a GPU."""
+    """Why this torch has no code for the GPU at hand, in a few words. Only cards older than all it was built for are
+    noticed. Ask only where there is a GPU."""
     import torch
 
     built = [int(arch[3:].rstrip("af")) for arch in torch.cuda.get_arch_list() if arch.startswith("sm_")]
@@ -106,7 +114,7 @@ def environment() -> dict[str, Any]:
         "packages": {p: version_of(p) for p in ("torch", "transformers", "triton", "tiktoken", "numpy")},
         "gpu": None,
     }
-    if torch.cuda.is_available():
+    if has_gpu():
         properties = torch.cuda.get_device_properties(0)
         facts["gpu"] = {
             "name": properties.name,

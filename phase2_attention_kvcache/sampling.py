@@ -270,7 +270,10 @@ def draw(probs: torch.Tensor, generators: Sequence[torch.Generator | None]) -> l
 def report_logprobs(
     logits: torch.Tensor, params: Sequence[SamplingParams], token_ids: Sequence[int]
 ) -> list[dict[int, float] | None]:
-    """Log probabilities of the tokens picked and of the likeliest, for the rows that ask for them."""
+    """Log probabilities of the tokens picked and of the likeliest, for the rows that ask for them.
+
+    Among equal ones, which are listed may depend on how many the other rows ask for.
+    """
     answers: list[dict[int, float] | None] = [None] * len(params)
     asking = [i for i, p in enumerate(params) if p.logprobs is not None]
     if not asking:

@@ -68,9 +68,8 @@ def default_num_blocks(model: Transformer, config: EngineConfig, longest: int) -
     blocks_each = -(-longest // config.block_size)
     wanted = config.max_num_seqs * blocks_each
     if model.device.type == "cuda":
-        # What torch has kept of an engine that is gone counts as free as well.
-        kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        available = (torch.cuda.mem_get_info()[0] + kept) * GPU_SHARE
+        torch.cuda.empty_cache()  # what torch has kept of an engine that is gone
+        available = torch.cuda.mem_get_info()[0] * GPU_SHARE
     else:
         available = (memory_bytes() or 8 * 2**30) * MEMORY_SHARE
     block_bytes = config.block_size * kv_per_token(model.config, model.dtype.itemsize)

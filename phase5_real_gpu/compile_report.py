@@ -1,10 +1,10 @@
-"""What the compiler makes of the kernels: registers, memory, instructions, for six cards and without any.
+"""What the compiler makes of the kernels: registers, memory, instructions, for six kinds of card and without any.
 
 A kernel that gives the right numbers may still be slow for reasons that show in its machine code: more
 variables than registers, loads of 2 bytes where 16 would do, no fetching ahead, products on the ordinary units
 instead of the matrix units. No GPU is needed to see that. A compiler writes instructions; it does not run them.
 
-You will see each kernel of the engine compiled for a T4, an A100, an H100 and a B200, what one line moved in a
+You will see each kernel of the engine compiled for six kinds of card, from a T4 to a B200, what one line moved in a
 loop does to the way keys are fetched, and a list of what nobody can know before a kernel has run.
 
 Needs Triton, not a GPU.
@@ -69,7 +69,7 @@ def requests(quick: bool) -> list[dict[str, Any]]:
         one(case, capability)
         for capability in cards
         for case in (QUICK if quick else PRODUCTION)
-        if "fp" not in case or capability == MAIN_CARD  # older cards have no instructions for fp8
+        if "fp8" not in case or capability >= 89  # older cards have no instructions for it
     ]
     if quick:
         return [*listed, one(PLAIN), one(HOISTED)]

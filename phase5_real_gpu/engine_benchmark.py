@@ -56,9 +56,8 @@ from phase5_real_gpu.measuring.machine_limits import measure_limits
 from phase5_real_gpu.measuring.measurements import put_on_record
 
 BLOCK = 16
-PEERS_UNTIL = (
-    230  # seconds on a GPU: `measure_machine.py` stops this script after 330, and all figures would be lost
-)
+# Seconds on a GPU. `measure_machine.py` may stop this script after 270, and all figures would be lost.
+PEERS_UNTIL = 210
 
 
 # ---------------------------------------------------------------------- one model, our engine
@@ -196,9 +195,8 @@ def measure_model(bench: Bench, name: str, peers: bool = True) -> None:
         if theirs is not None:
             measure_peers(bench, bm, theirs, fitting)
 
-    bench.attempt(
-        bm.title, with_model, foreign=bench.device == "cuda"
-    )  # whatever one fails with, the others count
+    # Whatever one fails with, the others count.
+    bench.attempt(bm.title, with_model, foreign=bench.device == "cuda")
     free_memory(bench.device)
 
 

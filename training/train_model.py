@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from labkit.machine import cpu_name
+from labkit.machine import cpu_name, pick_device
 from phase1_tokens_embeddings.tokenizer import END_OF_TEXT, BPETokenizer
 
 # Width, layers and heads (of 64 numbers each). Both share one tokenizer, so that the small one can
@@ -173,7 +173,7 @@ def main() -> None:
         "--no-compile", action="store_true", help="without torch.compile: slower, starts at once"
     )
     args = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = pick_device("auto")
 
     args.out.mkdir(parents=True, exist_ok=True)
     documents, valid_documents = read_documents(args.text), read_documents(args.valid)

@@ -8,12 +8,17 @@ function element(tag, attributes = {}, ...children) {
 }
 
 // JupyterLab hears every key before the page does: an arrow key on a slider would choose the next cell. It leaves an
-// element alone that carries this mark. Shift-Enter and other keys with a modifier stay JupyterLab's.
+// element alone that carries this mark. What runs and saves stays JupyterLab's. Undo does not: it would take back what
+// was typed into the cell.
 function keepKeys(box) {
   const mark = (event) => {
     if (!box.contains(event.target)) return;
-    const modified = event.shiftKey || event.ctrlKey || event.altKey || event.metaKey;
-    event.target.toggleAttribute("data-lm-suppress-shortcuts", !modified);
+    const command = event.ctrlKey || event.metaKey;
+    const undoes = command && /^[zy]$/i.test(event.key);
+    const theirs = (command && !undoes) || (event.key === "Enter" && (event.shiftKey || event.altKey));
+    event.target.toggleAttribute("data-lm-suppress-shortcuts", !theirs);
+    // Outside a text field the browser itself would undo in the cell that was typed in last.
+    if (undoes && !event.target.matches("textarea, input:not([type=range])")) event.preventDefault();
   };
   box.addEventListener("focusin", () => window.addEventListener("keydown", mark, true));
   box.addEventListener("focusout", () => window.removeEventListener("keydown", mark, true));

@@ -35,7 +35,7 @@ from phase5_real_gpu.kernels.kernel_checks import (
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability, has_matrix_instructions, tl, triton
 
 SMALL_SHARED = ((8, 6), (8, 9), (12, 0), (12, 1))
-"""Cards whose programs get 99 KiB of shared memory, not 163 or more: those for games and workstations."""
+"""Cards whose programs get 99 KiB of shared memory, not 163 or more: RTX, A10, L4 and the like."""
 
 
 @triton.jit
@@ -190,7 +190,7 @@ def prefill_kernel(
 def prefill_shape(queries_per_kv: int, head_dim: int, itemsize: int) -> tuple[int, int, int]:
     """ROWS, RUN and warps of a program: as many rows as its registers hold without spilling.
 
-    `compile_report.py` shows that they do, for each generation of cards.
+    `compile_report.py` shows that they do, for each kind of card.
     """
     dims = triton.next_power_of_2(head_dim)
     if INTERPRETED:  # sizes only matter for speed; small ones show more of the seams between runs

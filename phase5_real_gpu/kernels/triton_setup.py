@@ -16,8 +16,9 @@ from pathlib import Path
 import torch
 
 from labkit.errors import LabError
+from labkit.machine import has_gpu
 
-if not torch.cuda.is_available():
+if not has_gpu():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 try:

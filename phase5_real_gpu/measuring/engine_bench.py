@@ -14,7 +14,10 @@ from phase5_real_gpu.measuring.measurements import Measurement
 
 
 def path_of(engine: LLMEngine) -> str:
-    """How the engine's decode steps run: "graph", "kernel", or "gather" where no kernel can."""
+    """How the engine's decode steps run: "graph", "kernel", or "gather" where no kernel can.
+
+    "graph" from the first recording on: what ran before, such as prompts alone, was not one.
+    """
     runner = engine.runner
     if getattr(runner, "recordings", None):
         return "graph"

@@ -188,6 +188,17 @@ def continuous_batches(model: Any, most: Workload, step_tokens: int) -> Iterator
         yield ContinuousBatches(model, manager)
 
 
+@contextmanager
+def cudnn_as_usual() -> Iterator[None]:
+    """PyTorch as transformers finds it: all ways of fused attention. Ours leave out cuDNN's (caches.py)."""
+    ours = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(ours)
+
+
 # ---------------------------------------------------------------------- measuring
 
 
@@ -207,7 +218,7 @@ def measure_peers(bench: Bench, bm: BenchModel, theirs: Any, workloads: dict[str
 
         def run_all(title: str = title, start: Callable = start) -> None:
             deadline = min(time.monotonic() + bench.plan.peer_seconds / len(engines), bench.peers_until)
-            with start() as engine:
+            with cudnn_as_usual(), start() as engine:
                 for ending, workload in workloads.items():
                     what = f"{title}, {bm.title}, {ending}"
                     if time.monotonic() > deadline:

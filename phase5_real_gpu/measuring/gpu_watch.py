@@ -45,17 +45,14 @@ def parse_line(line: str) -> dict[str, Any]:
 
 
 def ask(seconds: float = 10.0) -> dict[str, Any]:
-    """Of the card that torch calls its first; {} where there is no nvidia-smi, or it has nothing to say."""
+    """Of the first card, or the first that CUDA_VISIBLE_DEVICES names; {} where there is no nvidia-smi, or it has nothing to say."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return {}
+    card = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
     try:
         answer = subprocess.run(
-            [
-                program,
-                *QUERY,
-                f"--id={os.environ.get('CUDA_VISIBLE_DEVICES', '').split(',')[0].strip() or 0}",
-            ],
+            [program, *QUERY, f"--id={card}"],
             capture_output=True,
             text=True,
             timeout=seconds,

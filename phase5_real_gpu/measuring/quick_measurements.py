@@ -87,9 +87,8 @@ def measure_kernel(
                 m = measure_runner(how, layers, expected, limits).measurement
             except torch.OutOfMemoryError:
                 raise
-            except (
-                Exception
-            ) as error:  # no compiler, a wrong answer on this card: whatever it is, the next way
+            # No compiler, a wrong answer on this card: whatever it is, the next way.
+            except Exception as error:
                 tell(f"{path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
                 continue
             return [replace(m, name=case.name, details=m.details | {"path": path})]

@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -162,8 +164,14 @@ def test_a_gpu_that_torch_has_no_code_for_is_not_taken(monkeypatch, card, built,
             pick_device("cuda")
 
 
-def test_cuda_without_a_gpu_is_refused(capsys):
+def test_the_folder_of_a_script_hides_no_library(monkeypatch):
+    here, seen = str(Path(__file__).resolve().parent), []
+    monkeypatch.setattr(sys, "path", [here, *sys.path])
+    assert run(lambda lab: seen.extend(sys.path[:1])) == 0
+    assert seen and seen != [here]
 
+
+def test_cuda_without_a_gpu_is_refused(capsys):
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     assert run(lambda lab: lab.device, "--device", "cuda", options=("device",)) == 2

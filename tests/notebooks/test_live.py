@@ -55,15 +55,21 @@ def test_the_keys_of_a_piece_in_jupyterlab(browser, jupyter_lab, tmp_path):
     )
 
     page.locator(".jp-CodeCell .jp-InputArea-editor").first.click()
+    page.keyboard.press("Control+End")
+    page.keyboard.type("  # mine")
     page.keyboard.press("Shift+Enter")
     slider = page.locator(".spl input[type=range]").first
     slider.click()
     before = int(slider.input_value())
     page.keyboard.press("ArrowLeft")  # JupyterLab would choose another cell
     page.wait_for_function("([s, v]) => Number(s.value) === v", arg=[slider.element_handle(), before - 1])
-    for _ in "dd":  # JupyterLab would delete the cell
-        page.keyboard.press("d")
+    # JupyterLab would delete the cell, merge it with the next, undo what was typed into it.
+    for key in ("d", "d", "Shift+M", "Control+Z"):
+        page.keyboard.press(key)
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_function("([s, v]) => Number(s.value) === v", arg=[slider.element_handle(), before - 2])
     assert page.locator(".jp-Cell").count() == len(cells) and page.evaluate(chosen) == 0
+    assert "# mine" in page.locator(".jp-CodeCell .jp-InputArea-editor").first.inner_text()
 
     page.keyboard.press("Shift+Enter")
     page.wait_for_function(f"{chosen} === 1")

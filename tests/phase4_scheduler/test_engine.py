@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,10 +11,11 @@ import torch
 from labkit.models import load_reference
 from phase1_tokens_embeddings.tokenizer import BPETokenizer
 from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase2_attention_kvcache.transformer import Transformer
+from phase2_attention_kvcache.transformer import GPT2_124M, Transformer
 from phase3_paged_attention.block_manager import BlockManager
 from phase3_paged_attention.paged_attention import PagedKVCache
 from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.engine_config import default_num_blocks
 from phase4_scheduler.scheduler import Scheduler, SchedulerConfig
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -567,3 +569,11 @@ def test_recording_can_be_stopped_and_started(tiny, tmp_path):
     engine.record(None)
     engine.generate([[1]], GREEDY)
     assert len(events) == 12 and engine.block_manager.journal is None
+
+
+def test_memory_that_torch_has_kept_is_free_for_the_next_engine(monkeypatch):
+    free = [2**20]
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.append(2**33))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free[-1], 2**34))
+    model = SimpleNamespace(device=torch.device("cuda"), dtype=torch.float16, config=GPT2_124M)
+    assert default_num_blocks(model, EngineConfig(max_num_seqs=8), 1024) == 8 * 64 + 1

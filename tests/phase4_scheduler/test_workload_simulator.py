@@ -3,9 +3,11 @@
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
@@ -39,7 +41,7 @@ from phase4_scheduler.load_tests import (
     ttft_by_usage,
     usage_at,
 )
-from phase4_scheduler.real_time import interrupt, measure_cost, serve, work_of_event
+from phase4_scheduler.real_time import interrupt, measure_cost, serve, warm_up, work_of_event
 from phase4_scheduler.scheduler import SchedulerConfig
 from phase4_scheduler.traffic import PromptMaker, TrafficRequest, draw_traffic, fit_lengths
 from phase4_scheduler.virtual_time import simulate
@@ -415,6 +417,25 @@ def test_a_clock_is_fitted_to_the_engine(make_engine):
     cost = measure_cost(make_engine, 128, 8, source="test")
     assert cost.steps > 15 and max(cost.prices) > 0 and cost.longest <= 128
     assert 0 < cost.seconds(StepWork.of([(50, 1)] * 4)) < 10
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_gpu_is_warmed_up_and_remembers_nothing_of_it(make_engine, device):
+    class OnDevice:  # the engine, on a machine that says it is another
+        model = SimpleNamespace(device=torch.device(device))
+
+        def __getattr__(self, name):
+            return getattr(engine, name)
+
+    engine, prompts, steps = make_engine(max_num_seqs=4), PromptMaker(1000), []
+    traffic, _ = fit_lengths(
+        draw_traffic("mixed", 6, 0.01), 128
+    )  # spread over minutes: nobody waits for that
+    engine.record(steps.append)
+    warm_up(OnDevice(), traffic, prompts)
+    assert bool(steps) == (device == "cuda")
+    at_once = [dataclasses.replace(r, arrival=0.0) for r in traffic]
+    assert all(r.num_cached_tokens == 0 for r in serve(engine, at_once, prompts))
 
 
 def test_the_last_request_interrupts_the_others(make_engine):

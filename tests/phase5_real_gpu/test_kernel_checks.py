@@ -428,7 +428,14 @@ def test_what_triton_needs_to_start_kernels(monkeypatch, tmp_path):
     monkeypatch.setattr(triton_setup.shutil, "which", lambda name: None)
     assert "install gcc" in look()[2]
     monkeypatch.setattr(triton_setup.shutil, "which", lambda name: "/usr/bin/" + name)
-    monkeypatch.setattr(triton_setup.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
-    assert "Python.h" in look()[2]
-    (tmp_path / "Python.h").touch()
-    assert look() == ((9, 0), "Some Card", None)
+    paths = triton_setup.sysconfig
+    monkeypatch.setattr(paths, "get_paths", lambda scheme: {"include": str(tmp_path / scheme)})
+    for scheme, where in (
+        ("posix_local", "posix_prefix"),
+        ("venv", "venv"),
+    ):  # Debian's own Python, and the usual
+        monkeypatch.setattr(paths, "get_default_scheme", lambda scheme=scheme: scheme)
+        assert "Python.h" in look()[2]
+        (tmp_path / where).mkdir()
+        (tmp_path / where / "Python.h").touch()
+        assert look() == ((9, 0), "Some Card", None)
