@@ -1,6 +1,8 @@
 """What the tests share: where the data is, and that nothing touches the network or the learner's outputs."""
 
 import os
+import signal
+import threading
 from pathlib import Path
 
 # Before any test imports a library that reads them.
@@ -9,6 +11,13 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("INFERENCE_LAB_DATA", ROOT.parent / "shared" / "data"))
 if (DATA / "tiktoken_cache").is_dir():
     os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(DATA / "tiktoken_cache"))
+
+# A shell lets what it starts in the background ignore Ctrl-C, and children inherit that. Some tests press it.
+if (
+    threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
