@@ -9,13 +9,11 @@ section 3.1, call it iteration-level scheduling).
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +28,13 @@ from phase2_attention_kvcache.transformer import Transformer
 from phase3_paged_attention.block_manager import BlockJournal, BlockManager
 from phase3_paged_attention.paged_attention import PagedKVCache
 from phase4_scheduler.answers import Answer, Group, accumulate
-from phase4_scheduler.backends import make_runner
-from phase4_scheduler.engine_config import EngineConfig, default_num_blocks
+from phase4_scheduler.engine_config import EngineConfig
+from phase4_scheduler.engine_parts import build_parts
 from phase4_scheduler.events import Event, into_file, step_event
-from phase4_scheduler.model_runner import ModelRunner
 from phase4_scheduler.outputs import Completion, RequestOutput
 from phase4_scheduler.packed_linear import can_pack, pack_linear_layers
-from phase4_scheduler.requests import Request
-from phase4_scheduler.scheduler import Scheduler, SchedulerConfig, SchedulerOutput
+from phase4_scheduler.requests import make_request
+from phase4_scheduler.scheduler import Scheduler, SchedulerOutput
 from phase4_scheduler.step_work import StepWork
 
 
@@ -68,51 +65,8 @@ class LLMEngine:
     ) -> None:
         self.model, self.tokenizer, self.clock = model, tokenizer, clock
         self.config = config or EngineConfig()
-        context = model.config.max_context
-        longest = context if self.config.max_model_len is None else self.config.max_model_len
-        if not 1 <= longest <= context:
-            raise ValueError(f"max_model_len is {longest:,}: from 1 to the model's context, {context:,}")
-        if scheduler is not None:
-            if block_manager not in (None, scheduler.block_manager):
-                raise ValueError("scheduler and block_manager keep different books: give the scheduler's own")
-            if scheduler.config.max_model_len > context:
-                raise ValueError(
-                    f"the scheduler's max_model_len is {scheduler.config.max_model_len:,}, the model's context "
-                    f"{context:,}: ask for no more"
-                )
-            block_manager = scheduler.block_manager
-        if block_manager is None:
-            num_blocks = self.config.num_blocks
-            block_manager = BlockManager(
-                default_num_blocks(model, self.config, longest) if num_blocks is None else num_blocks,
-                self.config.block_size,
-                self.config.enable_prefix_caching,
-                self.config.num_swap_blocks,
-            )
-        self.block_manager = block_manager
-        self.scheduler = scheduler or Scheduler(
-            SchedulerConfig(
-                max_model_len=longest,
-                **{
-                    f.name: getattr(self.config, f.name)
-                    for f in fields(SchedulerConfig)
-                    if hasattr(self.config, f.name) and f.name != "max_model_len"
-                },
-            ),
-            self.block_manager,
-        )
-        manager = self.block_manager
-        if kv_cache is None:
-            limits = self.scheduler.config
-            self.runner = make_runner(model, manager, self.config, limits.max_num_seqs, limits.max_model_len)
-        else:
-            self.runner = ModelRunner(model, kv_cache)
-        kv_cache = self.runner.kv_cache
-        if kv_cache.num_blocks < manager.num_blocks or kv_cache.block_size != manager.block_size:
-            raise ValueError(
-                f"kv_cache has {kv_cache.num_blocks} blocks of {kv_cache.block_size}, the block manager gives out "
-                f"{manager.num_blocks} of {manager.block_size}: make them equal"
-            )
+        self.scheduler, self.runner = build_parts(model, self.config, block_manager, scheduler, kv_cache)
+        self.block_manager = self.scheduler.block_manager
         self.sampler = Sampler(model.config.eos_token_ids)
         self._answers: dict[str, Answer] = {}  # by the scheduler's request id
         self._groups: dict[str, Group] = {}  # by the user's
@@ -243,49 +197,16 @@ class LLMEngine:
             ValueError: the id is in use, the prompt is empty or too long, or a parameter cannot be served.
                 The engine is as it was before.
         """
-        params = SamplingParams() if params is None else params
-        if not isinstance(params, SamplingParams):
-            raise ValueError(f"params are {params!r}: give SamplingParams(...)")
-        if not isinstance(request_id, str):
-            raise ValueError(f"request id {request_id!r} is no text: give a string")
-        if not isinstance(priority, Integral):
-            raise ValueError(f"priority is {priority!r}: it must be a whole number, the smallest goes first")
-        if arrival_time is not None and not (isinstance(arrival_time, Real) and math.isfinite(arrival_time)):
-            raise ValueError(f"arrival_time is {arrival_time!r}: it must be a number of seconds, or None")
+        arrival_time = self.clock() if arrival_time is None else arrival_time
+        request = make_request(
+            request_id, prompt, params, priority, arrival_time, self.model.config, self.tokenizer
+        )
         if request_id in self._groups or request_id in self._answers:
             raise ValueError(f"request id {request_id!r} is in use: give each request an id of its own")
-        token_ids = self._token_ids(prompt)
-        vocab = self.model.config.vocab_size
-        if wrong := [i for i in token_ids if not 0 <= i < vocab]:
-            raise ValueError(f"token id {wrong[0]!r} is out of range: this model takes 0 to {vocab - 1}")
-        params.check_vocabulary(vocab)
-        if params.stop and self.tokenizer is None:
-            raise ValueError("stop strings need text, and this engine has no tokenizer: use stop_token_ids")
-        request = Request(
-            request_id,
-            token_ids,
-            params,
-            arrival_time=self.clock() if arrival_time is None else arrival_time,
-            priority=priority,
-            eos_token_ids=self.model.config.eos_token_ids,
-            reuse_prefix=params.prompt_logprobs is None,
-        )
         group = Group(prompt if isinstance(prompt, str) else None, request, self.tokenizer, on_output)
         self.scheduler.add(request)
         self._groups[request_id] = group
         self._answers[request_id] = group.answers[0]
-
-    def _token_ids(self, prompt: str | Sequence[int]) -> list[int]:
-        if not isinstance(prompt, str):
-            if not isinstance(prompt, Iterable) or isinstance(prompt, bytes):
-                raise ValueError(f"the prompt is {prompt!r}: give a text or a list of token ids")
-            token_ids = list(prompt)
-            if wrong := [i for i in token_ids if not isinstance(i, Integral) or isinstance(i, bool)]:
-                raise ValueError(f"the prompt holds {wrong[0]!r}: token ids are whole numbers")
-            return [int(i) for i in token_ids]
-        if self.tokenizer is None:
-            raise ValueError("this engine has no tokenizer: give the prompt as token ids")
-        return self.tokenizer.encode(prompt)
 
     def abort(self, request_id: str) -> bool:
         """End a request now and free what it holds. False if no such request is alive.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
+from numbers import Integral, Real
 
+from phase1_tokens_embeddings.tokenizer import BPETokenizer
+from phase2_attention_kvcache.blocks import ModelConfig
 from phase2_attention_kvcache.sampling_params import SamplingParams
 from phase3_paged_attention.block_manager import BlockTable
 
@@ -95,3 +99,57 @@ class Request:
             f"Request({self.request_id!r}, {self.status.value}, "
             f"{self.num_computed_tokens}/{len(self.token_ids)} computed)"
         )
+
+
+def make_request(
+    request_id: str,
+    prompt: str | Sequence[int],
+    params: SamplingParams | None,
+    priority: int,
+    arrival_time: float,
+    config: ModelConfig,
+    tokenizer: BPETokenizer | None,
+) -> Request:
+    """A request as a user gives it, checked before anything is started.
+
+    Raises:
+        ValueError: the prompt is empty, or this model cannot serve it or its parameters.
+    """
+    params = SamplingParams() if params is None else params
+    if not isinstance(params, SamplingParams):
+        raise ValueError(f"params are {params!r}: give SamplingParams(...)")
+    if not isinstance(request_id, str):
+        raise ValueError(f"request id {request_id!r} is no text: give a string")
+    if not isinstance(priority, Integral):
+        raise ValueError(f"priority is {priority!r}: it must be a whole number, the smallest goes first")
+    if not (isinstance(arrival_time, Real) and math.isfinite(arrival_time)):
+        raise ValueError(f"arrival_time is {arrival_time!r}: it must be a number of seconds, or None")
+    token_ids = _token_ids(prompt, tokenizer)
+    vocab = config.vocab_size
+    if wrong := [i for i in token_ids if not 0 <= i < vocab]:
+        raise ValueError(f"token id {wrong[0]!r} is out of range: this model takes 0 to {vocab - 1}")
+    params.check_vocabulary(vocab)
+    if params.stop and tokenizer is None:
+        raise ValueError("stop strings need text, and this engine has no tokenizer: use stop_token_ids")
+    return Request(
+        request_id,
+        token_ids,
+        params,
+        arrival_time=arrival_time,
+        priority=priority,
+        eos_token_ids=config.eos_token_ids,
+        reuse_prefix=params.prompt_logprobs is None,
+    )
+
+
+def _token_ids(prompt: str | Sequence[int], tokenizer: BPETokenizer | None) -> list[int]:
+    if isinstance(prompt, str):
+        if tokenizer is None:
+            raise ValueError("this engine has no tokenizer: give the prompt as token ids")
+        return tokenizer.encode(prompt)
+    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes):
+        raise ValueError(f"the prompt is {prompt!r}: give a text or a list of token ids")
+    token_ids = list(prompt)
+    if wrong := [i for i in token_ids if not isinstance(i, Integral) or isinstance(i, bool)]:
+        raise ValueError(f"the prompt holds {wrong[0]!r}: token ids are whole numbers")
+    return [int(i) for i in token_ids]

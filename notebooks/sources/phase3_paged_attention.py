@@ -22,7 +22,15 @@ from phase3_paged_attention.memory_policies import requests_that_fit
 from phase3_paged_attention.memory_waste import CONTEXT, POOL, TEN_REQUESTS, slots_allocated
 from phase3_paged_attention.memory_waste_shown import draw_memory
 from phase3_paged_attention.paged_attention import paged_attention_loops
-from phase3_paged_attention.paged_attention_shown import KEYS, QUERY, TABLE, VALUES, draw_walk, scatter, walk
+from phase3_paged_attention.paged_attention_by_hand import (
+    KEYS,
+    QUERY,
+    TABLE,
+    VALUES,
+    draw_walk,
+    scatter,
+    walk,
+)
 from phase3_paged_attention.word_memory import WordMemory
 from phase4_scheduler.engine import LLMEngine
 

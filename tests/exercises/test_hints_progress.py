@@ -12,23 +12,7 @@ from exercises.grading import (
     hint,
 )
 from labkit.paths import ROOT
-
-
-def stub(a, b):
-    raise NotImplementedError("your turn")
-
-
-def right(a, b):
-    return a + b
-
-
-def minus(a, b):
-    return a - b
-
-
-def times(a, b):
-    return a * b
-
+from tests.exercises.adding import minus, right, stub, times
 
 # ------------------------------------------------------------------ hints
 

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from phase2_attention_kvcache.blocks import ModelConfig
 from phase2_attention_kvcache.caches import NoCache
 from phase2_attention_kvcache.transformer import Transformer
-from phase3_paged_attention import decode_timing, paged_attention, paged_attention_shown
+from phase3_paged_attention import (
+    decode_timing,
+    paged_attention,
+    paged_attention_by_hand,
+    paged_attention_shown,
+)
 from phase3_paged_attention.block_manager import BlockCopy, BlockManager, BlockTable
 from phase3_paged_attention.decode_timing import DecodeTimer
 from phase3_paged_attention.paged_attention import (
@@ -409,14 +414,14 @@ def test_a_model_in_chunks_over_blocks_is_the_model_at_once(
 
 
 def test_the_walk_is_plain_softmax():
-    visits = paged_attention_shown.walk(
+    visits = paged_attention_by_hand.walk(
         [1.0, 2.0],
-        paged_attention_shown.scatter(paged_attention_shown.KEYS, [3, 1, 4], 2, 6),
-        paged_attention_shown.scatter(paged_attention_shown.VALUES, [3, 1, 4], 2, 6),
+        paged_attention_by_hand.scatter(paged_attention_by_hand.KEYS, [3, 1, 4], 2, 6),
+        paged_attention_by_hand.scatter(paged_attention_by_hand.VALUES, [3, 1, 4], 2, 6),
         [3, 1, 4], 5, 0.7,
     )  # fmt: skip
     weights = torch.tensor([0.7 * s for s in (1, 3, 2, 5, 0)], dtype=torch.float64).softmax(0)
-    expected = weights @ torch.tensor(paged_attention_shown.VALUES, dtype=torch.float64)
+    expected = weights @ torch.tensor(paged_attention_by_hand.VALUES, dtype=torch.float64)
     np.testing.assert_allclose([a / visits[-1].total for a in visits[-1].acc], expected, rtol=1e-12)
     assert [v.physical for v in visits] == [3, 3, 1, 1, 4]
 
