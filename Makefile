@@ -20,11 +20,11 @@ test: setup
 
 # Write the exercise notebooks and their solutions from the sources in exercises/.
 notebooks: setup
-	$(BIN)/python -m exercises.build_notebooks
+	$(BIN)/python -m exercises.publishing.build_notebooks
 
 # Run the notebooks beside the phases and keep their outputs. They belong to the machine that runs them.
 companions: setup
-	$(BIN)/python -m exercises.build_notebooks --execute
+	$(BIN)/python -m exercises.publishing.build_notebooks --execute
 
 # Draw again the figures that the READMEs show. They belong to the machine that draws them.
 figures: setup

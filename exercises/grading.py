@@ -20,11 +20,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from exercises import boxes, progress
-from exercises.answers import guard
-from exercises.comparing import as_sentence, diagnose, difference, expect_equal, same, show, show_both
-from exercises.sandbox import judge_safely
-from exercises.verdict import NOTHING, Exercise, NotAttempted, NotYet, Stopped, Verdict, WrongCall
+from exercises.judging import boxes, progress
+from exercises.judging.answers import guard
+from exercises.judging.comparing import as_sentence, diagnose, difference, expect_equal, same, show, show_both
+from exercises.judging.sandbox import judge_safely
+from exercises.judging.verdict import NOTHING, Exercise, NotAttempted, NotYet, Stopped, Verdict, WrongCall
 
 __all__ = [
     "NOTHING",
@@ -75,7 +75,7 @@ def hint(name: str = NOTHING, rung: int | None = None) -> None:
     Raises:
         WrongCall: there is no such exercise, or no such hint.
     """
-    from exercises.sources import solution_of
+    from exercises.judging.sources import solution_of
 
     _quiet_traceback()
     exercise = _find(name, (), "hint")
@@ -116,7 +116,7 @@ def same_or_stop(mine: Any, course: Any, says: str = "", *, tolerance: float = 1
 
 
 def _find(name: Any, answers: tuple[Any, ...], called: str = "check") -> Exercise:
-    from exercises.registry import find
+    from exercises.judging.registry import find
 
     if isinstance(name, str) and name:
         return find(name)

@@ -152,7 +152,9 @@ def exercises(command: str, *words: str) -> int:
     """Commands about notebooks and exercises: the folder `exercises` has them, in a process of its own."""
     # A path is meant from where the user is, and the process runs in the course's folder.
     words = tuple(str(Path(w).resolve()) if Path(w).is_file() else w for w in words)
-    return subprocess.run([sys.executable, "-m", "exercises.commands", command, *words], cwd=ROOT).returncode
+    return subprocess.run(
+        [sys.executable, "-m", "exercises.publishing.commands", command, *words], cwd=ROOT
+    ).returncode
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -12,63 +12,24 @@ much; why taking a block costs the same among a thousand as among ten million; a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from labkit.lab import Lab, run_lab
-from labkit.machine import memory_bytes
-from phase1_tokens_embeddings.memory_math import bytes_for_kv, kv_per_token
-from phase1_tokens_embeddings.model_shapes import CARDS, SHAPES
-from phase3_paged_attention.allocator_timing import BYTES_PER_BLOCK, links_changed, time_operations
-from phase3_paged_attention.block_manager import BlockManager, BlockTable
-from phase3_paged_attention.memory_policies import (
-    PATTERNS,
-    ContiguousAllocator,
-    requests_that_fit,
-    rows_that_fit,
-    simulate,
+from phase3_paged_attention.story.memory_waste_story import (
+    block_sizes,
+    constant_time,
+    four_become_26,
+    memory_at_work,
+    price,
+    ten_requests,
+    which_traffic,
 )
-
-# The article gives the sums, 3,765 tokens in 237 blocks, and not the lengths. These ten have the same sums.
-TEN_REQUESTS = (44, 81, 126, 190, 256, 318, 400, 512, 750, 1088)
-CONTEXT = 2048  # slots that a contiguous engine reserves for a request
-POOL = 4 * CONTEXT  # room for four such requests
-
-
-def slots_allocated(lengths: Sequence[int], block_size: int) -> int:
-    """Slots that the real block manager gives to requests of these lengths.
-
-    Raises:
-        ValueError: a length below 1.
-    """
-    if min(lengths) < 1:
-        raise ValueError(f"a request of {min(lengths)} tokens: at least 1 is needed")
-    needed = sum(-(-n // block_size) for n in lengths)
-    manager = BlockManager(needed + 1, block_size, enable_prefix_caching=False)
-    tables = [BlockTable() for _ in lengths]
-    for table, n in zip(tables, lengths, strict=True):
-        manager.allocate(table, range(n), n)
-    return sum(len(table.blocks) for table in tables) * block_size
-
-
-def chance_of_waste(at_most: int, requests: int, block_size: int) -> float:
-    """Probability that requests of random length leave no more than this many slots empty, all together.
-
-    If nothing favours certain lengths, the last block of each has 0 to block_size - 1 empty slots, all
-    equally likely. Their sum is a roll of dice with block_size sides.
-    """
-    ways = np.ones(1)
-    for _ in range(requests):
-        ways = np.convolve(ways, np.full(block_size, 1 / block_size))
-    return float(ways[: at_most + 1].sum())
-
 
 # ---------------------------------------------------------------------- the story
 
 
 def story(lab: Lab) -> None:
-    from phase3_paged_attention import memory_waste_shown as shown
+    from phase3_paged_attention.story import memory_waste_figures as shown
 
     rng = np.random.default_rng(lab.seed)
     ten_requests(lab)
@@ -81,245 +42,6 @@ def story(lab: Lab) -> None:
     lab.figure(shown.draw_block_sizes(sizes), "block_size")
     constant_time(lab)
     price(lab, gains)
-
-
-def ten_requests(lab: Lab) -> None:
-    lab.title("Ten requests, stored both ways")
-    used = sum(TEN_REQUESTS)
-    rows = ContiguousAllocator(len(TEN_REQUESTS) * CONTEXT)
-    for _ in TEN_REQUESTS:
-        rows.allocate(CONTEXT)
-    contiguous = rows.num_slots - rows.num_free
-    paged = slots_allocated(TEN_REQUESTS, 16)
-    lab.say(f"""Ten requests hold {used:,} tokens: {", ".join(f"{n:,}" for n in TEN_REQUESTS)}. (The article gives the
-        sums only; these lengths are ours, chosen to have the same.) A slot is room for one token. Contiguous:
-        {CONTEXT:,} slots for each. Paged: blocks of 16.""")
-    lab.predict(
-        claim="waste",
-        question="slots allocated and never used: contiguous, paged",
-        predicted=[10 * CONTEXT - used, sum(-n % 16 for n in TEN_REQUESTS)],
-        measured=[contiguous - used, paged - used],
-        source_says=[16715, 27],
-    )
-    lab.table(
-        "Slots",
-        ["", "allocated", "used", "wasted", "wasted, %"],
-        [[name, slots, used, slots - used, 100 * (slots - used) / slots]
-         for name, slots in (("contiguous", contiguous), ("paged", paged))],
-    )  # fmt: skip
-    chance = chance_of_waste(27, 10, 16)
-    lab.say(f"""27 is luck, though. A request leaves 0 to 15 slots of its last block empty, 7.5 on average: 75 for
-        ten. That ten random lengths leave 27 or less has a chance of {100 * chance:.2f}%, one in {1 / chance:,.0f}. Expect 2%
-        here, not 0.7. Against 82% nobody minds.""")
-
-    worst, mean = {}, {}
-    for size in (1, 16, 256):
-        waste = [slots_allocated([n], size) - n for n in range(1, 513)]
-        worst[size], mean[size] = max(waste), float(np.mean(waste))
-    lab.predict(
-        claim="waste-bound",
-        question="most slots that a request wastes, of any length from 1 to 512, in blocks of 1, 16, 256",
-        predicted=[size - 1 for size in worst],
-        measured=list(worst.values()),
-        note=f"Always under one block. On average {mean[16]:.1f} and {mean[256]:.0f}: half a block.",
-    )
-    lab.record(ten_requests=list(TEN_REQUESTS), chance_of_27=chance, mean_waste=mean)
-
-
-def four_become_26(lab: Lab, rng: np.random.Generator) -> np.ndarray:
-    """Returns lengths of requests of which 26 fit the pool."""
-    lab.title("Four users become 26")
-    num_blocks = POOL // 16
-    lab.say(f"""A pool of {POOL:,} slots: four rows of {CONTEXT:,}, or {num_blocks} blocks of 16. The article does not say how
-        long its requests are. From 289 to 304 tokens, 19 blocks, give its figure. Let us take 300.""")
-    lab.predict(
-        claim="concurrency",
-        question="requests of 300 tokens at a time in the same memory: contiguous, paged",
-        predicted=[POOL // CONTEXT, num_blocks // -(-300 // 16)],
-        measured=[rows_that_fit(POOL, CONTEXT), requests_that_fit([300] * 200, num_blocks, 16)],
-        note="6.5 times as many. The ratio is that of the reserved length to the real one, 2,048 / 304.",
-    )
-    rows = []
-    for mean in (75, 150, 300, 600, 1024, 2048):
-        drawn = [rng.integers(mean // 3, min(CONTEXT, 5 * mean // 3) + 1, 400) for _ in range(20)]
-        counts = [requests_that_fit(n, num_blocks, 16) for n in drawn] if mean < CONTEXT else [4]
-        same = requests_that_fit([mean] * 400, num_blocks, 16)
-        rows.append([mean, same, same / 4, f"{min(counts)} to {max(counts)}" if mean < CONTEXT else "4"])
-    again = [requests_that_fit(rng.permutation(TEN_REQUESTS * 10), num_blocks, 16) for _ in range(20)]
-    lab.table(
-        f"Requests at a time in {POOL:,} slots (contiguous: 4, whatever they are)",
-        ["tokens each", "paged", "times as many", "paged, if lengths vary by a factor of 5"],
-        rows,
-        note=f"Requests like the ten above (376 tokens on average): {min(again)} to {max(again)} at a time. Short requests "
-        "gain much. Requests that fill their row gain nothing.",
-    )
-    while True:  # lengths for the picture, of which just 26 fit
-        lengths = rng.integers(100, 501, 40)
-        if requests_that_fit(lengths, num_blocks, 16) == 26:
-            return lengths
-
-
-def which_traffic(lab: Lab, rng: np.random.Generator) -> dict[str, dict[str, float]]:
-    lab.title("Which traffic gains 2 to 4 times?")
-    lab.say("""It depends on how well the reserved row fits. Give contiguous memory its best chance: the row is
-        as long as the longest request of this kind of traffic, and no longer. Then give it what an engine
-        really knows when a request comes: the context of the model, 8,192 tokens for Llama-3 8B.""")
-    gains: dict[str, dict[str, float]] = {}
-    pool = 32 * 8192
-    for name, pattern in PATTERNS.items():
-        paged = np.mean([requests_that_fit(pattern.lengths(rng, 4000), pool // 16, 16) for _ in range(8)])
-        gains[name] = dict(
-            longest=pattern.longest,
-            mean=float(pattern.lengths(rng, 20_000).mean()),
-            best=float(paged) / rows_that_fit(pool, pattern.longest),
-            context=float(paged) / rows_that_fit(pool, 8192),
-        )
-    named = ("chat", "summaries", "code", "mixed")
-    means = [125 + 300, 3000 + 200, 350 + 1250]  # the middles of the article's ranges
-    means.append(sum(means) / 3)
-    lab.predict(
-        claim="paged-2-4x",
-        question="times as many requests at a time (row: the longest of its kind): chat, summaries, code, mixed",
-        predicted=[round(PATTERNS[name].longest / (mean + 7.5), 2) for name, mean in zip(named, means)],
-        measured=[round(gains[name]["best"], 2) for name in named],
-        source_says="2 to 4",
-        tolerance=0.12,
-        note="The gain is the reserved length divided by the mean length. It is 2 to 4 where few requests are as "
-        "long as the longest. Lengths spread evenly from 1 to the longest give just 2.",
-    )
-    lab.table(
-        "Requests at a time, paged / contiguous",
-        ["traffic", "longest", "mean tokens", "row: the longest", "row: context 8,192"],
-        [[name, g["longest"], round(g["mean"]), g["best"], g["context"]] for name, g in gains.items()],
-        note="chat, summaries, code: the article's lengths. tales: the documents this course's model learned from.",
-    )
-    lab.record(gains=gains)
-    return gains
-
-
-def memory_at_work(lab: Lab, rng: np.random.Generator) -> dict:
-    lab.title("A server at work: where contiguous memory goes")
-    pattern, pool, steps = PATTERNS["long tail"], 32 * 1024, 5000 if lab.quick else 20_000
-    lab.say("""Requests come without end, write a token a step, and leave. Rows come and go in different
-        lengths, and between them gaps appear that are too short for the next. Four ways to do it: a row for
-        the longest request; a row that guesses the answer's length to a factor of 2; an oracle who knows it
-        exactly; and blocks of 16.""")
-    shares = {
-        policy: simulate(policy, pattern, pool, np.random.default_rng(lab.seed), steps)
-        for policy in lab.progress(["longest", "power of 2", "oracle", "paged"], "simulating")
-    }
-    prompts, answers = pattern.draw(rng, 100_000)
-    # Each request holds its row for as many steps as its answer is long; half of the answer is there on average.
-    theory = 1 - float((answers * (prompts + answers / 2)).sum() / (answers * pattern.longest).sum())
-    lab.predict(
-        claim="contiguous-60-80",
-        question="share of the memory that holds no token, a row for the longest request",
-        predicted=theory,
-        measured=1 - shares["longest"].used,
-        tolerance=0.06,
-        note="A request is there for as long as it writes, so long answers count for more. The vLLM authors found 60 to 80% wasted in the engines of 2023.",
-    )
-    lab.predict(
-        claim="paged-4-percent",
-        question="paged memory wastes under 4%",
-        predicted=True,
-        measured=1 - shares["paged"].used < 0.04,
-        note=f"{100 * (1 - shares['paged'].used):.1f}%: half a block for each of {shares['paged'].running:.0f} requests, and the few "
-        "blocks that are free while the next prompt needs more.",
-    )
-    lab.table(
-        "Shares of the memory, %, and requests at a time",
-        ["", "tokens", "reserved", "internal", "external", "requests"],
-        [[name, *(100 * x for x in (s.used, s.reserved, s.internal, s.external)), s.running]
-         for name, s in shares.items()],
-        note="reserved: used later. internal: part of the row, never used. external: gaps between rows. Even the "
-        f"oracle fills only {100 * shares['oracle'].used:.0f}%: it has to keep room for tokens that do not exist yet.",
-    )  # fmt: skip
-    lab.record(shares={name: vars(s) for name, s in shares.items()})
-    return shares
-
-
-def block_sizes(lab: Lab, rng: np.random.Generator) -> dict[str, dict[int, tuple[float, float]]]:
-    """Waste (share) and requests at a time by traffic and block size."""
-    lab.title("How large should a block be?")
-    pool, found = (32 if lab.quick else 128) * 1024, {}
-    for name, pattern in PATTERNS.items():
-        lengths = pattern.lengths(rng, 3000)
-        found[name] = {}
-        for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-            allocated = (-(-lengths // size) * size).sum()
-            fit = requests_that_fit(lengths, pool // size, size)
-            found[name][size] = (1 - float(lengths.sum() / allocated), float(fit))
-    chat, context = found["chat"], 8192
-    lab.table(
-        "Chat: blocks of several sizes",
-        ["block size", "wasted, %", "requests at a time", "blocks of 8,192 tokens", "their table, KiB"],
-        [[size, 100 * waste, int(fit), context // size, 4 * context / size / 1024]
-         for size, (waste, fit) in chat.items()],
-        note="Each block is an entry in the table, 4 bytes, that a kernel looks up in every layer before it can read "
-        "a key; and one more thing to take, to name and to free.",
-    )  # fmt: skip
-    lab.say("""So why not one token a block? Memory would be perfect. But a kernel has to look up each block
-        before it can load a key from it, and the smaller the block, the more it looks up (Kwon et al., section
-        7.2, measured it). Why not 256? A chat then leaves 128 slots empty, and two prompts share whole blocks
-        only. 16 is vLLM's compromise: 2% waste at most for all of this traffic, and a block of Llama-3 8B is 32 KiB of keys in one
-        piece in each layer.""")
-    lab.record(block_sizes={name: {str(k): v for k, v in by.items()} for name, by in found.items()})
-    return found
-
-
-def constant_time(lab: Lab) -> None:
-    lab.title("Taking a block: the same among a thousand and among ten million")
-    lab.predict(
-        claim="o1-alloc",
-        question="one block leaves the middle of a free list of 1,000, and of 100,000. Blocks that change",
-        predicted=[3, 3],
-        measured=[links_changed(1000), links_changed(100_000)],
-        note="The block itself and its two neighbours.",
-    )
-    sizes = [10**3, 10**4, 10**5, 10**6] + ([] if lab.quick else [10**7])
-    room = (memory_bytes() or 8 * 2**30) / 4
-    sizes = [n for n in sizes if n * BYTES_PER_BLOCK < room]
-    times = {n: time_operations(n) for n in lab.progress(sizes, "timing free lists")}
-    names = ("take", "free", "remove")
-    slower = max(times[sizes[-1]][name] / times[sizes[0]][name] for name in names)
-    lab.predict(
-        claim="o1-alloc",
-        question=f"an operation on a list of {sizes[-1]:,} takes less than 3 times as long as on one of 1,000",
-        predicted=True,
-        measured=slower < 3,
-        kind="timing",
-        note=f"At most {slower:.1f} times. A deque, which has to search, takes "
-        f"{times[sizes[-1]]['deque'] / times[sizes[0]]['deque']:,.0f} times as long.",
-    )
-    lab.table(
-        "Nanoseconds an operation (the best of several rounds)",
-        ["free blocks", "take", "free", "remove, middle", "the same, first touch", "deque: remove, middle"],
-        [[n, *(round(t[name]) for name in (*names, "first touch", "deque"))] for n, t in times.items()],
-        note="First touch: the block has to come from main memory. O(1) counts steps; a step may still be slower "
-        "when the books no longer fit the processor's cache.",
-    )
-    lab.record(operations={str(n): t for n, t in times.items()})
-
-
-def price(lab: Lab, gains: dict[str, dict[str, float]]) -> None:
-    lab.title("What it costs: Llama-3 8B on an A100 with 80 GB")
-    shape, card = SHAPES["llama-3-8b"], CARDS["a100-80"]
-    tokens = bytes_for_kv(shape, card) // kv_per_token(shape)
-    rows = []
-    for name, g in gains.items():
-        one_row = tokens // shape.max_context
-        paged = int(tokens / (g["mean"] + 7.5))
-        cents = [100 * card.dollars_per_hour / n for n in (one_row, paged)]
-        rows.append([name, one_row, paged, *cents])
-    lab.table(
-        f"{tokens:,} tokens of KV cache, at about {card.dollars_per_hour:.2f} dollars an hour",
-        ["traffic", "users, contiguous", "users, paged", "cents per user-hour, contiguous", "paged"],
-        rows,
-        note="Users at a time, all at their final length, by memory alone: with many users arithmetic becomes the "
-        "limit before memory does. The contiguous row is the context of 8,192.",
-    )
-    lab.record(price=rows)
 
 
 def main(argv: list[str] | None = None) -> int:

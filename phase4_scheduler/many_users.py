@@ -20,9 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.lab import WIDTH, Lab, run_lab
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase4_scheduler.engine import LLMEngine
-from phase4_scheduler.outputs import RequestOutput
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine.outputs import RequestOutput
 
 BEGINNINGS = {
     "Ada": "Once upon a time there was a king who",

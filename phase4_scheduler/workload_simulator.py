@@ -23,8 +23,9 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
-from phase4_scheduler.cost_model import find_cost
-from phase4_scheduler.simulator_chapters import (
+from phase4_scheduler.simulator.cost_model import find_cost
+from phase4_scheduler.simulator.traffic import PATTERN_NAMES
+from phase4_scheduler.story.simulator_chapters import (
     Engines,
     guests,
     make_server,
@@ -32,8 +33,7 @@ from phase4_scheduler.simulator_chapters import (
     the_clock,
     the_trace,
 )
-from phase4_scheduler.simulator_load import load_sweep, long_prompt, real_run, virtual_run
-from phase4_scheduler.traffic import PATTERN_NAMES
+from phase4_scheduler.story.simulator_load import load_sweep, long_prompt, real_run, virtual_run
 
 
 def story(lab: Lab) -> None:

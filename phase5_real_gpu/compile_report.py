@@ -12,303 +12,33 @@ Needs Triton, not a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from textwrap import fill
-from typing import Any
 
-from labkit.figures import BLUE, GREY, ORANGE, RED, new_figure
 from labkit.lab import Lab, run_lab
-from phase5_real_gpu.compiling.ahead_of_time import CARDS, KB, Compiled, compile_cases
+from phase5_real_gpu.compiling.ahead_of_time import compile_cases
 from phase5_real_gpu.kernels.triton_setup import require_triton
+from phase5_real_gpu.story.compile_story import (
+    HOISTED,
+    MAIN_CARD,
+    NOT_CAUGHT,
+    PLAIN,
+    PRODUCTION,
+    alignment,
+    draw,
+    engine_kernels,
+    fetching_ahead,
+    requests,
+    show_card,
+)
 
 __all__ = ["NOT_CAUGHT", "PRODUCTION", "main"]
-
-PRODUCTION = (
-    "decode", "decode split", "decode d64", "decode d256", "decode fp8", "decode fp32",
-    "prefill", "prefill d64", "prefill d256", "prefill fp8", "prefill fp32",
-    "write KV", "write KV fp8",
-)  # fmt: skip
-QUICK = ("decode", "prefill", "write KV")
-RUNGS = ("head", "packed", "tile", "hoisted", "exp2", "split")
-PLAIN, HOISTED = "ladder, tile", "ladder, hoisted"
-MAIN_CARD = 90
-
-NOT_CAUGHT = (
-    ("speed", "neither says how long anything takes; two programs with the same counts can differ by a factor"),
-    ("races", "the interpreter runs one program after the other; a GPU runs thousands at once, in any order. Two "
-     "that write to one place show only there"),
-    ("reads outside", "the interpreter reads whatever lies behind a tensor and goes on. Poison (NaN) in unused pages "
-     "shows reads within the pool, not beyond it. `compute-sanitizer` on a GPU shows those"),
-    ("addresses beyond 32 bits", "a cache of more than 2^31 numbers is too large for a test; an index that overflows "
-     "is right in every small one"),
-    ("rounding", "bfloat16 products are computed in float32 in the interpreter, which cannot do them. The card "
-     "rounds weights to bfloat16 before the second product, and sums in another order"),
-    ("the compiler", "the interpreter runs the Python, not what was compiled. A wrong translation passes every test"),
-    ("launches", "a grid beyond the card's limits, another process holding the memory, a driver too old for the code"),
-    ("other variants", "arguments that are no multiple of 16, or are 1, are compiled anew at the first launch. Only "
-     "the shapes listed here were looked at"),
-    ("CUDA graphs", "a replayed graph uses the addresses of the day it was recorded. Only a replay shows a stale one"),
-    ("streams", "work queued on two streams without waiting, and Python reading a result too early"),
-)  # fmt: skip
-
-
-def dtype_for(capability: int) -> str:
-    """A T4 has no bfloat16."""
-    return "bfloat16" if capability >= 80 else "float16"
-
-
-def requests(quick: bool) -> list[dict[str, Any]]:
-    """What to compile: the engine's kernels for each card, the ladder and its variants for one."""
-
-    def one(case: str, capability: int = MAIN_CARD, **more: Any) -> dict[str, Any]:
-        return {"case": case, "dtype": dtype_for(capability), "capability": capability} | more
-
-    cards = [MAIN_CARD] if quick else list(CARDS)
-    listed = [
-        one(case, capability)
-        for capability in cards
-        for case in (QUICK if quick else PRODUCTION)
-        if "fp8" not in case or capability >= 89  # older cards have no instructions for it
-    ]
-    if quick:
-        return [*listed, one(PLAIN), one(HOISTED)]
-    listed += [one("decode", aligned=False)]
-    listed += [one(f"ladder, {rung}") for rung in RUNGS]
-    listed += [one(PLAIN, num_stages=n) for n in (2, 4, 5, 6, 7)]
-    return listed + [one(HOISTED, num_stages=n) for n in (2, 4, 5)]
 
 
 # ---------------------------------------------------------------------- tables
 
 
-def matrix_instructions(c: Compiled) -> str:
-    kinds = (("wgmma", c.wgmma), ("tcgen05", c.tcgen05), ("mma", c.mma))
-    return next((f"{count} {name}" for name, count in kinds if count), "-")
-
-
-def _row(name: str, c: Compiled) -> list[Any]:
-    if c.error:
-        return [name, *[None] * 8]
-    spills = None if c.spills is None else f"{c.spills_in_loops} / {c.spills}"
-    return [name, c.registers, spills, round(c.shared / KB), matrix_instructions(c), c.async_copies,
-            c.buffers or None, c.wide_loads, c.programs_per_multiprocessor]  # fmt: skip
-
-
-COLUMNS = [
-    "kernel",
-    "registers",
-    "spills",
-    "shared KiB",
-    "matrix",
-    "async",
-    "buffers",
-    "16 B",
-    "fit",
-]
-
-
-def show_card(lab: Lab, capability: int, kernels: Sequence[Compiled]) -> None:
-    card = CARDS[capability]
-    names = [
-        c.case if c.kernel not in ("merge_kernel", "merge_parts_kernel") else "    merging" for c in kernels
-    ]
-    lab.table(
-        f"{card.name}: {card.example}, {dtype_for(capability)}; {card.shared_program // KB} KiB of shared memory a program",
-        COLUMNS,
-        [_row(name, c) for name, c in zip(names, kernels)],
-    )
-    for c in kernels:
-        if c.error:
-            lab.say(f"{c.case}: the compiler refused. {c.error}")
-
-
-def explain_columns(lab: Lab) -> None:
-    lab.show(
-        "registers      of one thread; 255 at most, and 65,536 for all threads of a multiprocessor\n"
-        "spills         instructions that move variables out of registers and back: in loops / all\n"
-        "shared KiB     fast memory on the chip that a program's threads share\n"
-        "matrix         instructions for products of tiles: mma by 32 threads, wgmma by 128 (sm_90),\n"
-        "               tcgen05 by a unit of its own (sm_100)\n"
-        "async          loads into shared memory that do not wait for the answer\n"
-        "buffers        tiles of keys that have a place in shared memory at the same time\n"
-        "16 B           loads of 16 bytes a thread, the widest there are\n"
-        "fit            programs that fit on one multiprocessor at once"
-    )
-
-
 # ---------------------------------------------------------------------- the story
-
-
-def engine_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
-    cards = sorted({c.capability for c in kernels})
-    names = ", ".join(CARDS[capability].name for capability in cards)
-    known = [c for c in kernels if c.spills is not None]
-    lab.predict(
-        claim="aot-compiles",
-        question=f"{len(kernels)} kernels for {names}. How many does the compiler refuse",
-        predicted=0,
-        measured=sum(bool(c.error) for c in kernels),
-    )
-    lab.predict(
-        claim="aot-fits",
-        question="how many ask for more shared memory than a program gets on that card",
-        predicted=0,
-        measured=sum(not c.error and not c.fits for c in kernels),
-        note="Such a kernel compiles without a word, and fails at its first launch.",
-    )
-    if known:
-        lab.predict(
-            claim="aot-no-spills",
-            question="how many have a loop in which variables do not fit into registers",
-            predicted=0,
-            measured=sum(bool(c.spills_in_loops) for c in known),
-            note="A spilled variable goes through ordinary memory in every turn, the very thing decode waits for. A "
-            "few spills before or behind a loop run once and cost nothing that shows.",
-        )
-    else:
-        lab.say(
-            "Registers and spills are not shown: `cuobjdump`, which Triton's wheel brings, is missing here."
-        )
-    attention = [c for c in kernels if c.kernel in ("decode_kernel", "prefill_kernel")]
-    modern = [c for c in attention if c.capability >= 80 and c.case not in ("decode fp32", "prefill fp32")]
-    lab.predict(
-        claim="aot-matrix-units",
-        question="attention from sm_80 on: how many of the kernels leave the matrix units idle",
-        predicted=0,
-        measured=sum(not (c.mma or c.wgmma or c.tcgen05) for c in modern),
-        note="In 16 and 8 bits. In float32 they are not used on purpose: they would round to 10 bits.",
-    )
-    lab.predict(
-        claim="aot-wgmma",
-        question="prefill for sm_90 uses wgmma, products by four groups of 32 threads together",
-        predicted=True,
-        measured=all(c.wgmma > 0 for c in modern if c.kernel == "prefill_kernel" and c.capability == 90),
-        note="It needs 64 rows or more. A prefill tile has them; decode has 16, so there it is mma, and fast enough: "
-        "decode waits for memory.",
-    )
-    lab.predict(
-        claim="aot-fetches-ahead",
-        question="attention from sm_80 on: the fewest tiles of keys that have a place at the same time",
-        predicted=2,
-        measured=min((c.buffers for c in modern), default=0),
-        note="One that is being multiplied, one that is on its way. With a single one the program fetches, waits, "
-        "multiplies, and fetches again.",
-    )
-    explain_columns(lab)
-    if not lab.quick:
-        lab.say("""d64: 12 heads of 64, as in GPT-2. d256: 16 query heads on 8 KV heads of 256. fp8: keys and values of
-            one byte. split: long contexts cut into parts.""")
-    for capability in cards:
-        show_card(lab, capability, [c for c in kernels if c.capability == capability])
-    if any(c.capability == 75 for c in kernels):
-        old = [c for c in kernels if c.capability == 75]
-        if not any(c.mma for c in old):
-            lab.say("""A T4 has matrix units, and this version of Triton writes no instruction for them: products run
-                on the ordinary units. It has no bfloat16 and no async loads either, so the kernels are compiled
-                for float16 there, and each turn waits for its keys. They are right on a T4; they are not fast.""")
-
-
-def fetching_ahead(lab: Lab, plain: Sequence[Compiled], hoisted: Sequence[Compiled]) -> None:
-    lab.title("One line moved, two buffers instead of one")
-    lab.say("""To fetch keys ahead a program has to know where they are. In a paged cache the address comes out of the
-        block table: a load that has to be answered before the other can start. The compiler cuts a loop into
-        stages, 3 unless told otherwise, so that stages of neighbouring turns overlap. Here it spends one of
-        them on the block table.""")
-    lab.show("""tile        turn i:  load ids(i) -> load keys(i) -> multiply
-hoisted     turn i:  load ids(i+1), load keys(i) -> multiply          (ids(i) came a turn ago)""")
-    at_3 = [next(c for c in group if c.num_stages == 3) for group in (plain, hoisted)]
-    lab.predict(
-        claim="aot-hoisted-buffers",
-        question="3 stages: buffers for keys when the ids are loaded in the same turn, and when one turn early",
-        predicted=[1, 2],
-        measured=[c.buffers for c in at_3],
-        note="Fetches that may still be under way where the loop waits for keys: "
-        + ", ".join(f"{c.case.removeprefix('ladder, ')} {_under_way(c)}" for c in at_3)
-        + ". What that is worth in time, decode_ladder.py measures on a GPU.",
-    )
-    if len(plain) > 1:
-        lab.table(
-            "The same two kernels with other numbers of stages",
-            ["kernel", "stages", "buffers", "under way", "registers", "shared KiB", "fit"],
-            [[c.case.removeprefix("ladder, "), c.num_stages, c.buffers, _under_way(c), c.registers,
-              round(c.shared / KB), c.programs_per_multiprocessor]
-             for c in sorted((*plain, *hoisted), key=lambda c: (c.case != PLAIN, c.num_stages))],
-            note="More stages would do as well; but they buy the second buffer with registers, and with a copy of the "
-            "ids in shared memory.",
-        )  # fmt: skip
-
-
-def _under_way(c: Compiled) -> int:
-    """Fetches that may be open where the loop waits; the wait behind the loop is always for all of them."""
-    return max(c.waits, default=0)
-
-
-def alignment(lab: Lab, told: Compiled, untold: Compiled) -> None:
-    lab.title("What the compiler must be told")
-    lab.say("""A launch tells the compiler which pointers and strides are multiples of 16. Here is the decode kernel
-        compiled with that knowledge, and without.""")
-    lab.predict(
-        claim="aot-alignment",
-        question="without it: loads into shared memory that do not wait for the answer",
-        predicted=0,
-        measured=untold.async_copies,
-        note=f"With it: {told.async_copies}. They move 4, 8 or 16 bytes a thread, and the compiler may not assume that "
-        "two neighbouring numbers lie in one such piece.",
-    )
-    lab.table("Decode, sm_90", COLUMNS, [_row("told", told), _row("not told", untold)],
-              note="So hand the kernels tensors as torch allocates them. A cache cut out of a larger tensor at an odd "
-              "place is still right, and slow. (Few registers and many spills: with one load a number there are so many "
-              "addresses that the compiler keeps them all in memory.)")  # fmt: skip
-
-
-def draw(kernels: Sequence[Compiled], plain: Sequence[Compiled], hoisted: Sequence[Compiled]):
-    """What a multiprocessor has, and what the kernels take of it; buffers by stages."""
-    shown = [c for c in kernels if c.capability == MAIN_CARD and c.registers]
-    more = len(plain) > 1
-    fig, axes = new_figure(
-        "Side by side: how many programs fit is set by registers or by shared memory",
-        f"Share of an {CARDS[MAIN_CARD].example} multiprocessor that one program takes; compiled, not run",
-        panels=2 if more else 1,
-        size=(12, 5.2) if more else (8.6, 3.4),
-        width_ratios=(1.5, 1) if more else None,
-    )
-    left, card = axes[0], CARDS[MAIN_CARD]
-    labels = [f"{c.case}{', merging' if c.kernel == 'merge_kernel' else ''}" for c in shown]
-    places = range(len(shown))
-    shares = (
-        ("registers", BLUE, -0.19, [32 * c.num_warps * c.registers / card.registers for c in shown]),
-        ("shared memory", ORANGE, 0.19, [c.shared / card.shared_multiprocessor for c in shown]),
-    )
-    for label, color, shift, values in shares:
-        left.barh([p + shift for p in places], [100 * v for v in values], 0.36, color=color, label=label)
-    for place, c in zip(places, shown):
-        top = 100 * max(values[place] for *_, values in shares)
-        left.text(top + 1, place, f"{c.programs_per_multiprocessor} fit", va="center", fontsize=9)
-    left.set(xlabel="% of the multiprocessor's", xlim=(0, 100))
-    left.set_yticks(list(places), labels)
-    left.invert_yaxis()
-    left.grid(axis="y", visible=False)
-    left.legend(loc="lower right")
-    if more:
-        right = axes[1]
-        for group, color, label in (
-            (plain, GREY, "ids in the same turn"),
-            (hoisted, RED, "ids one turn early"),
-        ):
-            ordered = sorted(group, key=lambda c: c.num_stages)
-            right.plot(
-                [c.num_stages for c in ordered],
-                [c.buffers for c in ordered],
-                marker="o",
-                color=color,
-                label=label,
-            )
-        right.set(xlabel="num_stages", ylabel="tiles of keys that have a place", ylim=(0, None),
-                  title="Buffers by number of stages")  # fmt: skip
-        right.set_yticks(range(5))
-        right.legend(loc="upper left")
-    return fig
 
 
 def story(lab: Lab) -> None:

@@ -15,23 +15,12 @@ move, and what that means in tokens a second. The floor of every decode kernel o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from labkit.lab import Lab, run_lab
-from labkit.machine import memory_bytes
-from phase1_tokens_embeddings.model_shapes import CARDS, SHAPES
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
-from phase5_real_gpu.measuring import memory_cpu, memory_gpu
-from phase5_real_gpu.measuring.machine_limits import MachineLimits, measure_limits
+from phase5_real_gpu.measuring.machine_limits import measure_limits
 from phase5_real_gpu.measuring.measurements import Measurement, put_on_record
-from phase5_real_gpu.measuring.memory_cpu import GB, KIB, MIB, Point, by_level
-from phase5_real_gpu.measuring.memory_figures import TITLES, draw_curve, draw_steps, show_size
-from phase5_real_gpu.measuring.memory_step import step_bytes
-
-USERS = 32
-STEPS = [("gpt2", 1, 1024), ("gpt2", USERS, 1024), ("llama-3-8b", 1, 4096), ("llama-3-8b", USERS, 4096)]
+from phase5_real_gpu.story.memory_story import cpu_levels, gpu_levels, where_bytes_live
 
 
 def story(lab: Lab) -> None:
@@ -58,160 +47,7 @@ def story(lab: Lab) -> None:
 # ---------------------------------------------------------------------- the levels, measured
 
 
-def cpu_levels(lab: Lab, limits: MachineLimits) -> dict[str, Point]:
-    caches = memory_cpu.cache_sizes()
-    lab.title("Read again and again: a working set that grows")
-    lab.say("""One core reads a set of numbers over and over. While the set fits in a cache, it comes from there.
-        Then it jumps about in it: each number says where the next one lies, so that nothing can be fetched ahead.""")
-    if not caches:
-        lab.say("This system does not say how large its caches are, so the curve has no names on it.")
-    largest = max((128 if lab.quick else 512) * MIB, 4 * max(caches.values(), default=0))
-    sizes = memory_cpu.sweep_sizes(min(largest, (memory_bytes() or 2**34) // 8), lab.quick)
-    points = [
-        Point(size, memory_cpu.read_speed(size), memory_cpu.jump_time(size))
-        for size in lab.progress(sizes, "reading and jumping")
-    ]
-    levels = by_level(points, caches)
-    predict_steps(lab, levels, "one core")
-    show_levels(lab, levels, limits, "one core of this machine")
-    lab.record(curve=[vars(p) for p in points], caches=caches)
-    lab.figure(draw_curve(points, caches, levels, limits, "one core", "memory"), "memory_hierarchy")
-    return levels
-
-
-def gpu_levels(lab: Lab, limits: MachineLimits) -> dict[str, Point]:
-    lab.title("Read again and again: a working set that grows")
-    if not HAS_TRITON:
-        lab.say(
-            "Triton is not installed. The caches of a GPU are measured with a Triton kernel, so they are left out."
-        )
-        return {}
-    lab.say("""Every program on the card reads the same set of numbers over and over, each from another place on.
-        A set that fits beside a multiprocessor comes from its L1 cache, a larger one from the L2 cache that all
-        share, the largest from the card's own memory. Then a single program jumps about in the set: each number
-        says where the next one lies, so that nothing can be fetched ahead.""")
-
-    def attempt(what: str, fn: Callable[[], object]) -> object | None:
-        try:
-            return fn()
-        except Exception as error:  # whatever a compiler or a driver says: the other levels still count
-            text = str(error).splitlines() or [""]
-            lab.show(f"- {what}: failed: {type(error).__name__}: {text[0][:200]}")
-            return None
-
-    points: list[Point] = []
-    room = torch.cuda.mem_get_info()[0] // 4
-    for size in lab.progress(memory_gpu.sweep_sizes(min(1024 * MIB, room), lab.quick), "reading and jumping"):
-        speed = attempt(f"reading {size // KIB:,} KiB", lambda size=size: memory_gpu.read_speed(size))
-        if speed:
-            jump = attempt(f"jumping in {size // KIB:,} KiB", lambda size=size: memory_gpu.jump_time(size))
-            points.append(Point(size, speed, jump))
-    if not points:
-        return {}
-    caches = memory_gpu.cache_sizes()
-    levels = by_level(points, caches)
-    if registers := attempt("registers", memory_gpu.register_speed):
-        levels = {"registers": Point(0, registers), **levels}
-    predict_steps(lab, levels, "the whole card")
-    show_levels(lab, levels, limits, "the whole card")
-    lab.record(curve=[vars(p) for p in points], caches=caches, register_gb_s=registers)
-    lab.figure(draw_curve(points, caches, levels, limits, "the whole card", "HBM"), "memory_hierarchy")
-    return levels
-
-
-def predict_steps(lab: Lab, levels: dict[str, Point], who: str) -> None:
-    """The nearest cache against memory: in bandwidth and in waiting."""
-    if not {"L1", "DRAM"} <= set(levels):
-        return
-    near, far = levels["L1"], levels["DRAM"]
-    lab.predict(
-        "l1-against-memory", f"{who} reads from its nearest cache how many times as fast as from memory",
-        predicted=8.0, measured=round(near.gb_s / far.gb_s, 1), unit="x", tolerance=0.6, kind="timing",
-        note="A rule of thumb: each level is two to three times as fast as the next one.",
-    )  # fmt: skip
-    if near.jump_ns and far.jump_ns:
-        lab.predict(
-            "memory-jump", "one number from an unknown place in memory: how many times the wait for one in the nearest cache",
-            predicted=80.0, measured=round(far.jump_ns / near.jump_ns, 1), unit="x", tolerance=0.7, kind="timing",
-            note=f"{near.jump_ns:.1f} ns against {far.jump_ns:.0f} ns. That is why kernels ask for the next tile while they "
-            "compute on this one: in order, memory is a few times slower; on demand, it is a hundred times slower.",
-        )  # fmt: skip
-
-
-def show_levels(lab: Lab, levels: dict[str, Point], limits: MachineLimits, who: str) -> None:
-    rows = []
-    on_gpu = limits.h2d_gb_s is not None
-    memory = torch.cuda.get_device_properties(0).total_memory if on_gpu else memory_bytes() or 0
-    for name, point in levels.items():
-        jump = point.jump_ns
-        walk = "-" if jump is None else f"{jump:,.0f} m" if jump >= 10 else f"{jump:.1f} m"
-        size = memory if name == "DRAM" else point.size
-        rows.append(["memory" if name == "DRAM" else name, show_size(size), point.gb_s, jump, walk])
-    if limits.h2d_gb_s:
-        rows.append(["main memory, over the bus (pinned)", "-", limits.h2d_gb_s, None, "-"])
-    lab.table(
-        f"The levels: {who}", ["memory", "holds", "GB/s in order", "ns for one jump", "at a metre a ns"], rows,
-        note=f"{'The card' if on_gpu else 'All cores together'} can read memory at {limits.read_gb_s:,.0f} GB/s: the ceiling of a "
-        "decode step. A jump in a large set also needs the tables that say where the address really is, and those "
-        "are not at hand either. A fast disk would be about 100,000 m away (typical, not measured here).",
-    )  # fmt: skip
-
-
 # ---------------------------------------------------------------------- one decode step
-
-
-def where_bytes_live(lab: Lab, limits: MachineLimits, levels: dict[str, Point]) -> None:
-    lab.title("Where the bytes of one decode step live")
-    lab.say("""A decode step gives each user one token. For that it reads every weight once, for all users
-        together, and the keys and values of each user. Between its operations go small vectors, the activations:
-        those can stay in a cache. In 16-bit numbers:""")
-    card = CARDS["h200"]
-    steps = [
-        (SHAPES[name], users, context, step_bytes(SHAPES[name], users, context))
-        for name, users, context in STEPS
-    ]
-    names = [f"{TITLES[shape.name]}, {users} x {context:,} tokens" for shape, users, context, _ in steps]
-    lab.table(
-        "Bytes of one step, MB", ["model, users", "weights", "keys and values", "activations"],
-        [[name, step.weights / 1e6, step.kv / 1e6, step.activations / 1e6]
-         for name, (*_, step) in zip(names, steps)],
-    )  # fmt: skip
-    _, users, context, step = steps[-1]
-    # 8 billion parameters less the embedding table; 32 layers x (key + value) x 8 heads x 128 numbers.
-    weights, kv = 2 * (8.03e9 - 128256 * 4096), users * context * 32 * 2 * 8 * 128 * 2
-    lab.predict(
-        "step-kv-share", f"{names[-1]}: share of keys and values in what comes from memory",
-        predicted=round(kv / (weights + kv), 2), measured=round(step.kv / step.from_memory, 2), tolerance=0.02,
-        note=f"{users} x {context:,} tokens x 128 KiB = {step.kv / GB:.1f} GB, beside {step.weights / GB:.1f} GB of weights. "
-        "All users share the weights; keys and values are everybody's own.",
-    )  # fmt: skip
-    machines = [
-        ("this machine", limits.read_gb_s, "measured"),
-        (card.title, float(card.bandwidth_gb_s), "by its data sheet, which no program quite reaches"),
-    ]
-    for machine, gb_s, how in machines:
-        rows = []
-        for name, (_, users, _, step) in zip(names, steps):
-            weights_ms, kv_ms = (1000 * part / (gb_s * GB) for part in (step.weights, step.kv))
-            ms = 1000 * step.seconds(gb_s)
-            rows.append([name, weights_ms, kv_ms, ms, 1000 / ms, users * 1000 / ms])
-        lab.table(
-            f"How long they take to move, at least: {machine}, {gb_s:,.0f} GB/s {how}",
-            ["model, users", "weights, ms", "KV, ms", "step, ms", "tok/s a user", "tok/s in all"], rows,
-        )  # fmt: skip
-    one, many = (steps[i][3].seconds(card.bandwidth_gb_s) for i in (2, 3))
-    dollars = [card.dollars_per_hour / 3600 * seconds * 1e6 for seconds in (one, many / USERS)]
-    lab.say(f"""What it means: one user of Llama-3 8B on an {card.title.split()[0]} gets at most {1 / one:,.0f} tokens a
-        second, however fast the card computes. {USERS} users share each reading of the weights: a step takes
-        {many / one:.1f} times as long and gives {USERS} tokens. At {card.dollars_per_hour:.2f} dollars an hour (an
-        assumption) a million tokens cost {dollars[0]:.2f} dollars for one user alone, {dollars[1]:.2f} for {USERS}
-        together.""")
-    if largest := max((point.size for name, point in levels.items() if name.startswith("L")), default=0):
-        lab.say(f"""Could a cache help? The largest one here holds {show_size(largest)}. GPT-2's weights are
-            {steps[0][3].weights / MIB:,.0f} MiB, those of Llama-3 8B {steps[2][3].weights / MIB:,.0f} MiB. Each token
-            needs all of them, and when the last has been read, the first has long been pushed out.""")
-    lab.record(steps=[dict(model=s.name, users=u, context=c, **vars(b)) for s, u, c, b in steps])
-    lab.figure(draw_steps(steps, [machine[:2] for machine in machines]), "decode_step_bytes")
 
 
 def main(argv: list[str] | None = None) -> int:

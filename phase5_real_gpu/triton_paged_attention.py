@@ -26,7 +26,7 @@ __all__ = ["TritonPagedKVCache", "paged_decode", "paged_prefill", "write_kv"]
 
 
 def story(lab: Lab) -> None:
-    from phase5_real_gpu.triton_shown import tell  # which imports this module
+    from phase5_real_gpu.story.triton_story import tell  # which imports this module
 
     tell(lab)
 

@@ -51,8 +51,13 @@ def gpt2_vocabulary() -> None:
 @pytest.fixture(scope="session")
 def being_worked_in() -> frozenset[str]:
     """Notebooks in which somebody works. Continuous integration knows of nobody: there, all have to be as generated."""
-    from exercises.build_notebooks import NOTEBOOKS, companion_of, companion_sources, has_been_worked_in
-    from exercises.sources import all_names
+    from exercises.judging.sources import all_names
+    from exercises.publishing.build_notebooks import (
+        NOTEBOOKS,
+        companion_of,
+        companion_sources,
+        has_been_worked_in,
+    )
 
     if os.environ.get("CI"):
         return frozenset()

@@ -7,7 +7,7 @@
 # 2. **Merge** the most frequent pair: wherever the two stand side by side, one new token takes their place.
 #
 # Each turn of this loop adds one token to the vocabulary. You write both steps. The course's own version is in
-# `phase1_tokens_embeddings/bpe.py`; look at it afterwards.
+# `phase1_tokens_embeddings/tokens/bpe.py`; look at it afterwards.
 #
 # By hand, for the tokens `1 2 3 1 2`:
 #
@@ -62,8 +62,8 @@ check("p1e1_pairs", count_pairs, merge)
 from collections import Counter
 
 from exercises.grading import same_or_stop
-from exercises.phase1.side_by_side import passed
-from phase1_tokens_embeddings.bpe import learn_merges
+from exercises.judging.side_by_side import passed
+from phase1_tokens_embeddings.tokens.bpe import learn_merges
 
 passed("p1e1_pairs", count_pairs, merge)
 text = "the cat sat on the mat, and the rat sat on the cat that sat on the hat"

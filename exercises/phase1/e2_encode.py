@@ -63,10 +63,10 @@ import random
 from unittest.mock import patch
 
 from exercises.grading import same_or_stop
-from exercises.phase1.side_by_side import passed, speed, timed
-from phase1_tokens_embeddings.tokenizer import BPETokenizer
-from phase2_attention_kvcache.sampling import SamplingParams
-from phase4_scheduler.continuous_batching import LLMEngine
+from exercises.judging.side_by_side import passed, speed, timed
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase4_scheduler.engine.engine import LLMEngine
 
 passed("p1e2_encode", encode)
 engine = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", max_num_seqs=2, max_model_len=128)

@@ -77,10 +77,10 @@ check("p1e3_streaming", Streamer)
 from unittest.mock import patch
 
 from exercises.grading import same_or_stop
-from exercises.phase1.side_by_side import passed, speed, timed
-from phase2_attention_kvcache.sampling import SamplingParams
-from phase4_scheduler import outputs
-from phase4_scheduler.continuous_batching import LLMEngine
+from exercises.judging.side_by_side import passed, speed, timed
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase4_scheduler.engine import outputs
+from phase4_scheduler.engine.engine import LLMEngine
 
 passed("p1e3_streaming", Streamer)
 

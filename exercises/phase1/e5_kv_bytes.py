@@ -56,8 +56,8 @@ check("p1e5_kv_bytes", kv_bytes, users_that_fit)
 # formula for it. Is the tensor as large as you say? (Block 0 belongs to nobody, and it takes its bytes all the same.)
 # %% tags=["engine"]
 from exercises.grading import same_or_stop
-from exercises.phase1.side_by_side import passed
-from phase4_scheduler.continuous_batching import LLMEngine
+from exercises.judging.side_by_side import passed
+from phase4_scheduler.engine.engine import LLMEngine
 
 passed("p1e5_kv_bytes", kv_bytes, users_that_fit)
 engine = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", num_blocks=40, block_size=16)

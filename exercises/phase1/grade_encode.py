@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 
-from exercises.phase1.judge import judge
-from phase1_tokens_embeddings.bpe import count_words, learn_merges
+from exercises.judging.judge import judge
+from phase1_tokens_embeddings.tokens.bpe import count_words, learn_merges
 
 
 @lru_cache

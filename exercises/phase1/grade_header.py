@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from exercises.grading import NotYet, guard, same
-from exercises.phase1.judge import judge
+from exercises.judging.judge import judge
 
 
 def _file(header: dict[str, Any], data: bytes, pad: int = 0) -> bytes:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from exercises.grading import NotYet
-from exercises.phase1.judge import judge
-from phase1_tokens_embeddings.bpe import merge_pair
+from exercises.judging.judge import judge
+from phase1_tokens_embeddings.tokens.bpe import merge_pair
 
 
 def _pairs_not_overlapping(tokens: list[int]) -> dict:

@@ -21,10 +21,10 @@ import torch
 
 from exercises.grading import check, hint
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokenizer import BPETokenizer
-from phase2_attention_kvcache.caches import ContiguousKVCache
-from phase2_attention_kvcache.generation import generate_cached, generate_naive
-from phase2_attention_kvcache.transformer import Transformer
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase2_attention_kvcache.model.caches import ContiguousKVCache
+from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
+from phase2_attention_kvcache.model.transformer import Transformer
 
 
 def broken_generate(step, prompt_ids, max_new_tokens):
@@ -116,7 +116,7 @@ check("p2d1_words_after_a_gap", generate, wrong_place)
 # and a long prompt must no longer fall off the end of the position table.
 # %% tags=["engine"]
 from exercises.grading import same_or_stop
-from exercises.phase1.side_by_side import passed, speed, timed
+from exercises.judging.side_by_side import passed, speed, timed
 
 passed("p2d1_words_after_a_gap", generate, wrong_place)
 mine, my_seconds = timed(lambda: generate(new_step(), prompt, 30))

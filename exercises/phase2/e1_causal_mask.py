@@ -48,7 +48,7 @@ check("p2e1_causal_mask", may_see)
 import torch.nn.functional as F
 
 from exercises.grading import same_or_stop
-from exercises.phase1.side_by_side import passed, speed, timed
+from exercises.judging.side_by_side import passed, speed, timed
 from exercises.phase2.in_engine import YourAttention, tales, tokens_of
 
 passed("p2e1_causal_mask", may_see)

@@ -56,7 +56,7 @@ check("p2e2_one_head", one_head)
 # rest of a step takes much longer. On a GPU, where starting an operation takes longer than such a small one lasts, it does.
 # %% tags=["engine"]
 from exercises.grading import same_or_stop
-from exercises.phase1.side_by_side import passed, speed, timed
+from exercises.judging.side_by_side import passed, speed, timed
 from exercises.phase2.in_engine import YourAttention, tales, tokens_of
 
 passed("p2e2_one_head", one_head)

@@ -55,7 +55,7 @@ check("p2e3_grouped", grouped_attention)
 # a model as small as this one, starting operations is most of the work, and a loop over heads shows.
 # %% tags=["engine"]
 from exercises.grading import same_or_stop
-from exercises.phase1.side_by_side import passed, speed, timed
+from exercises.judging.side_by_side import passed, speed, timed
 from exercises.phase2.in_engine import YourAttention, small_llama, tokens_of
 
 passed("p2e3_grouped", grouped_attention)

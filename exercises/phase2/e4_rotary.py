@@ -67,9 +67,9 @@ check("p2e4_rotary", rotate)
 from unittest.mock import patch
 
 from exercises.grading import same_or_stop
-from exercises.phase1.side_by_side import passed, speed, timed
+from exercises.judging.side_by_side import passed, speed, timed
 from exercises.phase2.in_engine import small_llama, tokens_of
-from phase2_attention_kvcache import blocks
+from phase2_attention_kvcache.model import blocks
 
 passed("p2e4_rotary", rotate)
 prompts = [list(range(20, 45)), [7, 8, 9]]

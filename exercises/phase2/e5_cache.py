@@ -64,9 +64,9 @@ check("p2e5_cache", Cache)
 # which are copied together at each step here. What that is good for is the subject of phase 3: it wastes no room.
 # %% tags=["engine"]
 from exercises.grading import same_or_stop
-from exercises.phase1.side_by_side import passed, speed, timed
+from exercises.judging.side_by_side import passed, speed, timed
 from exercises.phase2.in_engine import YourMemory, tales, tokens_of
-from phase2_attention_kvcache.generation import generate_naive
+from phase2_attention_kvcache.model.generation import generate_naive
 
 passed("p2e5_cache", Cache)
 tokenizer, model = tales()

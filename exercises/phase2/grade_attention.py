@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from exercises.grading import NotYet, expect_equal, guard, same, show
-from exercises.phase1.judge import judge
+from exercises.judging.judge import judge
 from exercises.phase2.grade_mask import right_mask
 
 # ---------------------------------------------------------------------- 2.2 one head

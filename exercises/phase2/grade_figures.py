@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from exercises.phase1.judge import judge
+from exercises.judging.judge import judge
 
 # ---------------------------------------------------------------------- 2.6 top-p
 

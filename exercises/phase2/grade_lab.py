@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from exercises.grading import NotYet, guard
-from exercises.phase1.judge import judge
+from exercises.judging.judge import judge
 
 Step = Callable[[list[int], int], int]
 Call = tuple[list[int], int]  # the tokens of a step, the place of the first

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from exercises.grading import NotYet, guard
-from exercises.phase1.judge import judge
+from exercises.judging.judge import judge
 
 
 def right_mask(n: int, m: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exercises.grading import NotYet, guard, same
-from exercises.phase1.judge import judge
+from exercises.judging.judge import judge
 
 
 def right_rotation(x: Tensor, positions: Tensor, theta: float = 10_000.0) -> Tensor:

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokenizer import BPETokenizer
-from phase2_attention_kvcache.blocks import ModelConfig
-from phase2_attention_kvcache.caches import causal_attention
-from phase2_attention_kvcache.sampling import SamplingParams
-from phase2_attention_kvcache.transformer import Transformer
-from phase3_paged_attention.paged_attention import PagedKVCache
-from phase4_scheduler.continuous_batching import EngineConfig, LLMEngine
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase2_attention_kvcache.model.blocks import ModelConfig
+from phase2_attention_kvcache.model.caches import causal_attention
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.engine import LLMEngine
 
 BLOCKS, BLOCK_SIZE, LONGEST = 24, 16, 96
 

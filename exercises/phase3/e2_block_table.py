@@ -15,7 +15,7 @@
 # - block 3 begins at slot 12, so the slot is 14
 #
 # Write `slots`: the slots of `num_tokens` tokens, the first of which is token number `first` of its request. In the engine
-# that is done in `phase4_scheduler/model_runner.py`.
+# that is done in `phase4_scheduler/engine/model_runner.py`.
 # %%
 from exercises.grading import check, hint
 

@@ -24,10 +24,10 @@
 #     tokens 1 to 10     -> [7, 3]     tokens 9 and 10 are left
 #     tokens 1 to 8      -> [7]        with [7, 3] nothing would be left
 #
-# The course's own version is `BlockManager.match_prefix` in `phase3_paged_attention/block_manager.py`.
+# The course's own version is `BlockManager.match_prefix` in `phase3_paged_attention/block_manager_lab.py`.
 # %%
 from exercises.grading import check, hint
-from phase3_paged_attention.block_manager import hash_block
+from phase3_paged_attention.paging.block_table import hash_block
 
 
 # %% tags=["answer"]

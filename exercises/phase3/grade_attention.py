@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from exercises.grading import NotYet, expect_equal, guard
-from phase3_paged_attention.paged_attention import paged_attention_loops
+from phase3_paged_attention.paging.paged_attention import paged_attention_loops
 
 Attention = Callable[[Tensor, Tensor, Tensor, list[int], int], Tensor]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from exercises.grading import NotYet, expect_equal, guard
-from exercises.phase1.judge import expect_unchanged
+from exercises.judging.judge import expect_unchanged
 
 
 def expect_error(

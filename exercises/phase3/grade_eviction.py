@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 from exercises.grading import NotYet, expect_equal, guard
-from exercises.phase1.judge import expect_unchanged
-from phase3_paged_attention.block_allocator import BlockAllocator
+from exercises.judging.judge import expect_unchanged
+from phase3_paged_attention.paging.block_allocator import BlockAllocator
 
 ORDER = "the order in which take() gives them out"
 

@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Hashable
 
 from exercises.grading import NotYet, expect_equal, guard
-from phase3_paged_attention.block_manager import BlockManager, BlockTable
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.block_table import BlockTable
 
 Names = Callable[[list[int], int], list[Hashable]]
 Find = Callable[[list[int], int, dict[Hashable, int]], list[int]]

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NoReturn
 
-from exercises import boxes
 from exercises.grading import NotYet, Verdict
-from exercises.phase1.side_by_side import passed, speed
+from exercises.judging import boxes
+from exercises.judging.side_by_side import passed, speed
 from exercises.phase3.parts import (
     AllocatorManager,
     AttentionCache,
@@ -21,12 +21,14 @@ from exercises.phase3.parts import (
     SlotsCache,
 )
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokenizer import BPETokenizer
-from phase2_attention_kvcache.sampling import SamplingParams
-from phase2_attention_kvcache.transformer import Transformer
-from phase3_paged_attention.block_manager import BlockManager, PhysicalBlock
-from phase3_paged_attention.paged_attention import PagedKVCache
-from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging.block_allocator import PhysicalBlock
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.engine import LLMEngine
 
 STORY = SamplingParams(temperature=0.7, seed=11, max_tokens=24, ignore_eos=True)
 PROMPTS = (

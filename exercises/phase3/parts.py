@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phase3_paged_attention.block_manager import BlockCopy, BlockManager, BlockTable, PhysicalBlock
-from phase3_paged_attention.paged_attention import PagedKVCache, StepLayout
+from phase3_paged_attention.paging.block_allocator import PhysicalBlock
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.block_table import BlockCopy, BlockTable
+from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout
 
 
 class AllocatorManager(BlockManager):

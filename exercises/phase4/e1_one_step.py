@@ -16,7 +16,7 @@
 # Ann 1, Ben 1, Lea 14; nothing is left for Tom: `[(Ann, 1), (Ben, 1), (Lea, 14)]`. In the next step Lea is one of those who
 # run.
 #
-# The course's own is `Scheduler.schedule` in `phase4_scheduler/scheduler.py`. Memory comes in 4.2.
+# The course's own is `Scheduler.schedule` in `phase4_scheduler/scheduler_lab.py`. Memory comes in 4.2.
 
 # %%
 from exercises.grading import check, hint

@@ -62,7 +62,7 @@ check("p4e5_percentiles_goodput", percentile, goodput)
 # ## Into the engine
 #
 # The real engine serves a few requests and writes down when each token was there. Your figures stand beside those of
-# `phase4_scheduler/latency.py`. (No times are printed: yours are others than ours.)
+# `phase4_scheduler/simulator/latency.py`. (No times are printed: yours are others than ours.)
 
 # %% tags=["engine"]
 from exercises.phase4.into_engine import sum_up_the_engine

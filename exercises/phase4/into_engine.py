@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from functools import cache
 
 from exercises.grading import NotYet
-from exercises.phase1.side_by_side import passed, speed
+from exercises.judging.side_by_side import passed, speed
 from exercises.phase3.into_engine import refuse, tales
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase3_paged_attention.block_manager import BlockManager
-from phase4_scheduler.batching_compared import Job, serve_continuously, serve_statically
-from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.latency import RequestRecord, percentiles, summarise
-from phase4_scheduler.requests import Request, RequestStatus
-from phase4_scheduler.scheduler import Scheduled, Scheduler, SchedulerConfig, SchedulerOutput
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine.request import Request, RequestStatus
+from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerConfig, SchedulerOutput
+from phase4_scheduler.simulator.latency import RequestRecord, percentiles, summarise
+from phase4_scheduler.story.batching_compared import Job, serve_continuously, serve_statically
 
 PROMPTS = (
     "Once upon a time there was a king who had three sons, and",

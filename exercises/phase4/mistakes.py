@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 from exercises.grading import NotAttempted, NotYet, guard
-from exercises.phase1.judge import Raised, best_mistake, expect_unchanged
+from exercises.judging.judge import Raised, best_mistake, expect_unchanged
 
 
 def name_the_mistake(

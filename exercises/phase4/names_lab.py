@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from exercises.grading import NotYet
-from exercises.phase1.side_by_side import passed, speed
+from exercises.judging.side_by_side import passed, speed
 from exercises.phase3.into_engine import refuse, tales
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase3_paged_attention.block_manager import BlockManager, hash_block
-from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.queues import urgency
-from phase4_scheduler.requests import Request, RequestStatus
-from phase4_scheduler.scheduler import Scheduler, SchedulerConfig
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.block_table import hash_block
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine.queues import urgency
+from phase4_scheduler.engine.request import Request, RequestStatus
+from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 
 __all__ = ["RequestStatus", "play", "repair_in_the_engine", "show_symptom", "urgency"]
 

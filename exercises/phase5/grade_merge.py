@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from exercises.grading import NotYet, guard, same
-from exercises.phase1.judge import call_and_expect_unchanged
+from exercises.judging.judge import call_and_expect_unchanged
 
 Merge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exercises.phase1.side_by_side import passed
+from exercises.judging.side_by_side import passed
 from exercises.phase3.into_engine import PROMPTS, compare, side_by_side
 from exercises.phase5.launching import DEVICE, decode_with
-from phase2_attention_kvcache.sampling import SamplingParams
-from phase3_paged_attention.block_manager import BlockManager
-from phase3_paged_attention.paged_attention import PagedKVCache, StepLayout
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout
 
 SHORT = SamplingParams(temperature=0.7, seed=11, max_tokens=6, ignore_eos=True)
 PART = 8  # tokens

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exercises.answers import is_stub, name_the_trouble, stub_says, watch
 from exercises.grading import NotAttempted, NotYet
+from exercises.judging.answers import is_stub, name_the_trouble, stub_says, watch
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, tl
 
 DEVICE = "cuda" if HAS_TRITON and not INTERPRETED and torch.cuda.is_available() else "cpu"

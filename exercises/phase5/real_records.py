@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from exercises.grading import NotYet
-from exercises.phase1.side_by_side import passed
+from exercises.judging.side_by_side import passed
 from exercises.phase5.benchmark_records import Card, Record
 from phase5_real_gpu.comparing.reference_files import find_reference
 

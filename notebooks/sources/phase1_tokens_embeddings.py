@@ -17,14 +17,14 @@ import torch
 from labkit.figures import BLUE, ORANGE, new_figure, plain_numbers
 from labkit.models import find_model
 from notebooks.widgets import Guesses, show_figure, show_table, tokenizer_piece
-from phase1_tokens_embeddings.bpe import count_words, learn_merges
-from phase1_tokens_embeddings.embeddings import cosine, load_embeddings
-from phase1_tokens_embeddings.memory_math import GB, kv_per_token, users_that_fit
-from phase1_tokens_embeddings.model_box import open_safetensors
-from phase1_tokens_embeddings.model_shapes import CARDS, SHAPES
-from phase1_tokens_embeddings.token_density import CONTENT, draw_density, measure_density, sample_text
-from phase1_tokens_embeddings.tokenization_lab import with_first_merges
-from phase1_tokens_embeddings.tokenizer import BPETokenizer, StreamDecoder
+from phase1_tokens_embeddings.story.token_density import CONTENT, draw_density, measure_density, sample_text
+from phase1_tokens_embeddings.story.tokenization_story import with_first_merges
+from phase1_tokens_embeddings.tokens.bpe import count_words, learn_merges
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer, StreamDecoder
+from phase1_tokens_embeddings.weights.embeddings import cosine, load_embeddings
+from phase1_tokens_embeddings.weights.memory_math import GB, kv_per_token, users_that_fit
+from phase1_tokens_embeddings.weights.model_box import open_safetensors
+from phase1_tokens_embeddings.weights.model_shapes import CARDS, SHAPES
 
 guesses = Guesses("phase1_tokens_embeddings")
 model_folder = find_model("tales")

@@ -13,10 +13,16 @@ import torch
 from labkit.figures import BLUE, ORANGE, new_figure, plain_numbers
 from labkit.models import find_model
 from notebooks.widgets import Decoding, Guesses, attention_piece, decoding_piece, show_figure, show_table
-from phase1_tokens_embeddings.model_shapes import CARDS
-from phase1_tokens_embeddings.tokenizer import BPETokenizer
-from phase2_attention_kvcache.attention import attention_weights
-from phase2_attention_kvcache.attention_by_hand import (
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.weights.model_shapes import CARDS
+from phase2_attention_kvcache.model.attention import attention_weights
+from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache
+from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
+from phase2_attention_kvcache.model.roofline import Ceilings, work_of_step
+from phase2_attention_kvcache.model.sampling import reshape
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.transformer import GPT2_124M, Transformer
+from phase2_attention_kvcache.story.attention_by_hand import (
     EMBEDDINGS,
     W_K,
     W_Q,
@@ -26,13 +32,8 @@ from phase2_attention_kvcache.attention_by_hand import (
     percent,
     side_by_side,
 )
-from phase2_attention_kvcache.caches import ContiguousKVCache, NoCache
-from phase2_attention_kvcache.generation import generate_cached, generate_naive
-from phase2_attention_kvcache.positions_compared import compare_kinds, draw_scores
-from phase2_attention_kvcache.roofline import Ceilings, work_of_step
-from phase2_attention_kvcache.sampling import reshape
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase2_attention_kvcache.transformer import GPT2_124M, Transformer, draw_layers, guesses_by_layer
+from phase2_attention_kvcache.story.inside_the_tower import draw_layers, guesses_by_layer
+from phase2_attention_kvcache.story.positions_compared import compare_kinds, draw_scores
 
 guesses = Guesses("phase2_attention_kvcache")
 model_folder = find_model("tales")

@@ -16,13 +16,14 @@ import numpy as np
 import torch
 
 from notebooks.widgets import Guesses, allocator_piece, play_operations, show_figure, show_table
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase3_paged_attention.block_manager import BlockManager, BlockTable, hash_block
-from phase3_paged_attention.memory_policies import requests_that_fit
-from phase3_paged_attention.memory_waste import CONTEXT, POOL, TEN_REQUESTS, slots_allocated
-from phase3_paged_attention.memory_waste_shown import draw_memory
-from phase3_paged_attention.paged_attention import paged_attention_loops
-from phase3_paged_attention.paged_attention_by_hand import (
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.block_table import BlockTable, hash_block
+from phase3_paged_attention.paging.paged_attention import paged_attention_loops
+from phase3_paged_attention.story.memory_policies import requests_that_fit
+from phase3_paged_attention.story.memory_waste_figures import draw_memory
+from phase3_paged_attention.story.memory_waste_story import CONTEXT, POOL, TEN_REQUESTS, slots_allocated
+from phase3_paged_attention.story.paged_attention_by_hand import (
     KEYS,
     QUERY,
     TABLE,
@@ -31,8 +32,8 @@ from phase3_paged_attention.paged_attention_by_hand import (
     scatter,
     walk,
 )
-from phase3_paged_attention.word_memory import WordMemory
-from phase4_scheduler.engine import LLMEngine
+from phase3_paged_attention.story.word_memory import WordMemory
+from phase4_scheduler.engine.engine import LLMEngine
 
 guesses = Guesses("phase3_paged_attention")
 

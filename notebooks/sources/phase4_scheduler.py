@@ -12,16 +12,16 @@ import textwrap
 
 from labkit.figures import BLUE, ORANGE, new_figure, plain_numbers
 from notebooks.widgets import Guesses, Recording, replay_piece, show_figure, show_table
-from phase1_tokens_embeddings.model_shapes import CARDS, SHAPES
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase4_scheduler.batching_compared import Job, serve_continuously, serve_statically
-from phase4_scheduler.cost_model import ComputedCost
-from phase4_scheduler.engine import LLMEngine
-from phase4_scheduler.latency import percentiles, summarise
-from phase4_scheduler.scheduler import SchedulerConfig
-from phase4_scheduler.scheduler_shown import ask, draw, play
-from phase4_scheduler.traffic import draw_traffic
-from phase4_scheduler.virtual_time import simulate
+from phase1_tokens_embeddings.weights.model_shapes import CARDS, SHAPES
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine.scheduler import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import ComputedCost
+from phase4_scheduler.simulator.latency import percentiles, summarise
+from phase4_scheduler.simulator.traffic import draw_traffic
+from phase4_scheduler.simulator.virtual_time import simulate
+from phase4_scheduler.story.batching_compared import Job, serve_continuously, serve_statically
+from phase4_scheduler.story.scheduler_story import ask, draw, play
 
 guesses = Guesses("phase4_scheduler")
 

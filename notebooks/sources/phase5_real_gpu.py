@@ -18,19 +18,19 @@ import torch
 
 from labkit.figures import BLUE, ORANGE, new_figure
 from notebooks.widgets import Guesses, show_figure, show_table, splits_piece
-from phase1_tokens_embeddings.model_shapes import CARDS, SHAPES
+from phase1_tokens_embeddings.weights.model_shapes import CARDS, SHAPES
 from phase5_real_gpu.comparing.causes import CAUSES, find_causes
 from phase5_real_gpu.comparing.comparison import compare, imagine
 from phase5_real_gpu.comparing.reference_files import find_reference
 from phase5_real_gpu.compiling.ahead_of_time import compile_cases
-from phase5_real_gpu.decode_ladder import SMALL, count_loads, expected, random_step
-from phase5_real_gpu.kernels.ladder_kernels import one_head_kernel
-from phase5_real_gpu.kernels.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG, run_rung
 from phase5_real_gpu.kernels.split_rule import choose_splits
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, require_triton, tl, triton
-from phase5_real_gpu.measuring.ladder_figures import draw_work
-from phase5_real_gpu.measuring.memory_figures import draw_steps
+from phase5_real_gpu.ladder.counted_loads import SMALL, count_loads, expected, random_step
+from phase5_real_gpu.ladder.ladder_kernels import one_head_kernel
+from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG, run_rung
 from phase5_real_gpu.measuring.memory_step import step_bytes
+from phase5_real_gpu.story.ladder_figures import draw_work
+from phase5_real_gpu.story.memory_figures import draw_steps
 
 guesses = Guesses("phase5_real_gpu")
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
@@ -380,8 +380,8 @@ else:
 
 # %% tags=["gpu"]
 if gb_s:
-    from phase5_real_gpu.measuring.ladder_figures import draw_staircase
     from phase5_real_gpu.measuring.machine_limits import measure_limits
+    from phase5_real_gpu.story.ladder_figures import draw_staircase
 
     reads = measure_limits(DEVICE, (), quick=True).read_gb_s
     show_figure(draw_staircase(gb_s, reads, torch.cuda.get_device_name()))

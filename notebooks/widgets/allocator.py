@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from notebooks.widgets.piece import HOW_TO_RUN, Piece
-from phase3_paged_attention.block_manager import BlockManager, BlockTable
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.block_table import BlockTable
 
 Operation = Sequence[Any]
 """("add", tokens of the common prompt, tokens of its own), ("append", name), ("fork", name), ("free", name)."""

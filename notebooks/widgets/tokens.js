@@ -1,5 +1,5 @@
 // Type into a tokenizer: see the tokens, and how a word is put together, merge by merge.
-// Carries the merge table, so it needs no kernel. The same rules as phase1_tokens_embeddings/bpe.py.
+// Carries the merge table, so it needs no kernel. The same rules as phase1_tokens_embeddings/tokens/bpe.py.
 
 const STYLE = `
 .tok { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }

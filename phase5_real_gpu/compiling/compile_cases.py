@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from phase5_real_gpu.kernels.decode_kernel import paged_decode
-from phase5_real_gpu.kernels.ladder_rungs import LADDER, Rung, run_rung
 from phase5_real_gpu.kernels.prefill_kernel import paged_prefill
 from phase5_real_gpu.kernels.write_kv_kernel import write_kv
+from phase5_real_gpu.ladder.ladder_rungs import LADDER, Rung, run_rung
 
 NUM_BLOCKS, BATCH, MOST_BLOCKS = 4096, 64, 256
 

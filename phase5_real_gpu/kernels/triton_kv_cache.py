@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.blocks import ModelConfig
-from phase3_paged_attention.paged_attention import PagedKVCache, StepLayout
+from phase2_attention_kvcache.model.blocks import ModelConfig
+from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout
 from phase5_real_gpu.kernels.decode_kernel import DecodePlan, paged_decode, program_slots, tile_tokens
 from phase5_real_gpu.kernels.kernel_checks import check_cache
 from phase5_real_gpu.kernels.prefill_kernel import paged_prefill

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.roofline import Work
-from phase3_paged_attention.paged_attention import paged_attention_vectorised
+from phase2_attention_kvcache.model.roofline import Work
+from phase3_paged_attention.paging.paged_attention import paged_attention_vectorised
 
 DTYPES = {
     "float32": torch.float32,

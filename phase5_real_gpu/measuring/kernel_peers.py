@@ -17,14 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase2_attention_kvcache.transformer import GPT2_124M
-from phase3_paged_attention.paged_attention import (
-    PagedKVCache,
-    StepLayout,
-    paged_attention_loops,
-    paged_attention_vectorised,
-    paged_decode_cpu,
-)
+from phase2_attention_kvcache.model.transformer import GPT2_124M
+from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
+from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout, paged_decode_cpu
 from phase5_real_gpu.kernels import triton_setup  # noqa: F401  (before PyTorch parts that import Triton themselves)
 from phase5_real_gpu.measuring.kernel_cases import AttentionInputs
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from labkit.machine import cpu_name
-from phase2_attention_kvcache.checkpoint import parse_dtype
-from phase2_attention_kvcache.roofline import Ceilings
+from phase2_attention_kvcache.model.checkpoint import parse_dtype
+from phase2_attention_kvcache.model.roofline import Ceilings
 from phase5_real_gpu.measuring.kernel_timing import time_call, time_in_a_row
 from phase5_real_gpu.measuring.measurements import Measurement
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phase1_tokens_embeddings.memory_math import kv_per_token
-from phase1_tokens_embeddings.model_shapes import ModelShape
+from phase1_tokens_embeddings.weights.memory_math import kv_per_token
+from phase1_tokens_embeddings.weights.model_shapes import ModelShape
 
 GB = 10**9
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from exercises import registry
-from exercises.build_notebooks import NOTEBOOKS, companion_of, companion_sources
 from exercises.grading import Exercise, diagnose, expect_equal, guard
-from exercises.nbval_report import NEEDS_GPU
-from exercises.nbval_runs import run_nbval
-from exercises.sources import all_names
+from exercises.judging import registry
+from exercises.judging.sources import all_names
+from exercises.publishing.build_notebooks import NOTEBOOKS, companion_of, companion_sources
+from exercises.publishing.nbval_report import NEEDS_GPU
+from exercises.publishing.nbval_runs import run_nbval
 
 
 def grade_add(add: Callable[[int, int], int]) -> str:

@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 
-from exercises import boxes
-from exercises.build_notebooks import build_student, read_source
 from exercises.grading import hint
-from exercises.plain_runs import run_cells
-from exercises.registry import EXERCISES, find
-from exercises.sandbox import judge_safely
-from exercises.sources import all_names, all_sources, source_of, title_of
+from exercises.judging import boxes
+from exercises.judging.plain_runs import run_cells
+from exercises.judging.registry import EXERCISES, find
+from exercises.judging.sandbox import judge_safely
+from exercises.judging.sources import all_names, all_sources, source_of, title_of
+from exercises.publishing.build_notebooks import build_student, read_source
 from labkit.paths import ROOT
 
 BANKS = Path(__file__).parent / "answers"

@@ -6,10 +6,11 @@ import nbformat
 import pytest
 from rich.console import Console
 
-from exercises import commands, nbval_runs, progress
-from exercises.build_notebooks import build_student, text_of
 from exercises.grading import Verdict
-from exercises.sources import all_names, source_of, title_of
+from exercises.judging import progress
+from exercises.judging.sources import all_names, source_of, title_of
+from exercises.publishing import commands, nbval_runs
+from exercises.publishing.build_notebooks import build_student, text_of
 from labkit.command import main as lab
 from labkit.paths import outputs
 

@@ -8,14 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exercises import boxes
-from exercises.comparing import difference, same, show
 from exercises.grading import (
     NotYet,
     Verdict,
     diagnose,
     expect_equal,
 )
+from exercises.judging import boxes
+from exercises.judging.comparing import difference, same, show
 
 # ------------------------------------------------------------------ comparing
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from exercises import grading, progress, sandbox
-from exercises.answers import is_stub
+from exercises import grading
 from exercises.grading import (
     Exercise,
     NotAttempted,
@@ -22,6 +21,8 @@ from exercises.grading import (
     hint,
     same_or_stop,
 )
+from exercises.judging import progress, sandbox
+from exercises.judging.answers import is_stub
 from labkit.paths import ROOT
 from tests.exercises.adding import minus, right, stub, times
 
@@ -462,7 +463,7 @@ def run_python(code, **env):
 LONELY = """
 import torch
 from exercises.grading import Exercise
-from exercises.sandbox import judge_safely
+from exercises.judging.sandbox import judge_safely
 def told(grade, seconds=20.0):
     exercise = Exercise("p1t1", 1, "x", ("f",), grade, ("", "", ""), seconds)
     v = judge_safely(exercise, (lambda x: x,))

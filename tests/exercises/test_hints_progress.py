@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from exercises import progress, sources
 from exercises.grading import (
     NotYet,
     check,
     hint,
 )
+from exercises.judging import progress, sources
 from labkit.paths import ROOT
 from tests.exercises.adding import minus, right, stub, times
 

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from exercises import build_notebooks, progress
-from exercises.build_notebooks import (
+from exercises.grading import Exercise, check
+from exercises.judging import progress
+from exercises.judging.sandbox import judge_safely
+from exercises.judging.sources import source_of
+from exercises.publishing import build_notebooks
+from exercises.publishing.build_notebooks import (
     build_student,
     companion_of,
     companion_sources,
@@ -19,9 +23,6 @@ from exercises.build_notebooks import (
     text_of,
     write,
 )
-from exercises.grading import Exercise, check
-from exercises.sandbox import judge_safely
-from exercises.sources import source_of
 from labkit.paths import ROOT
 
 # ------------------------------------------------------------------ notebooks
@@ -94,7 +95,7 @@ def test_a_file_that_cannot_be_read_for_a_moment_loses_nothing(adding, monkeypat
 SCRIPT = """
 import os, sys, time
 from exercises.grading import Exercise, guard
-from exercises.sandbox import judge_safely
+from exercises.judging.sandbox import judge_safely
 def endless(a, b):
     open(sys.argv[1], "w").write(str(os.getpid()))
     while True:

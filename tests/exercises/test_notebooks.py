@@ -6,8 +6,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from exercises import build_notebooks
-from exercises.build_notebooks import companion_of, companion_sources, read_notebook, stale
+from exercises.publishing import build_notebooks
+from exercises.publishing.build_notebooks import companion_of, companion_sources, read_notebook, stale
 from labkit.paths import ROOT
 
 # ------------------------------------------------------------------ what is in the repository
@@ -87,7 +87,7 @@ def test_a_companion_runs(cells_of, being_worked_in, source):
 # ------------------------------------------------------------------ a check in a real kernel
 
 SETUP = """
-from exercises import registry
+from exercises.judging import registry
 from exercises.grading import *
 def grade(add):
     expect_equal(guard(add, 1, 2), 3, "add(1, 2)")

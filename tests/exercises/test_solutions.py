@@ -2,7 +2,7 @@
 
 import pytest
 
-from exercises.sources import all_names
+from exercises.judging.sources import all_names
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for all notebooks
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from exercises.commands import waits
-from exercises.sources import all_names
+from exercises.judging.sources import all_names
+from exercises.publishing.commands import waits
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for all notebooks
 

@@ -7,8 +7,14 @@ import string
 
 import pytest
 
-from exercises.build_notebooks import STUDENT, companion_of, companion_sources, read_notebook, read_source
-from exercises.registry import exercises_of
+from exercises.judging.registry import exercises_of
+from exercises.publishing.build_notebooks import (
+    STUDENT,
+    companion_of,
+    companion_sources,
+    read_notebook,
+    read_source,
+)
 from labkit.paths import ROOT
 from notebooks.widgets.piece import Piece, _inside_script
 from notebooks.widgets.questions import QUESTIONS

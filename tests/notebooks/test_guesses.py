@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from exercises.commands import predicted_points
+from exercises.publishing.commands import predicted_points
 from labkit.claims import measured_claims
 from notebooks.widgets import Guesses
 from notebooks.widgets import questions as questions_module

@@ -11,15 +11,15 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig, LlamaForCausalLM
 
 from phase1_tokens_embeddings import embedding_explorer
-from phase1_tokens_embeddings.embedding_explorer import (
+from phase1_tokens_embeddings.embedding_explorer import main
+from phase1_tokens_embeddings.story.embedding_story import (
     first_hidden_state,
     known_groups,
-    main,
     pair_cosine,
     within_and_across,
 )
-from phase1_tokens_embeddings.embeddings import Embeddings, cosine, load_embeddings, pca_2d, same_rows
-from phase1_tokens_embeddings.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.weights.embeddings import Embeddings, cosine, load_embeddings, pca_2d, same_rows
 
 # A busy machine is no failure: no deadline, no complaint about slow examples.
 AT_EASE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

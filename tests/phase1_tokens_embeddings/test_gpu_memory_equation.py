@@ -18,15 +18,16 @@ from transformers import (
 
 from labkit.errors import LabError
 from labkit.models import find_model
-from phase1_tokens_embeddings.gpu_memory_equation import main, what_would_do
-from phase1_tokens_embeddings.memory_math import (
+from phase1_tokens_embeddings.gpu_memory_equation import main
+from phase1_tokens_embeddings.story.memory_equation_story import what_would_do
+from phase1_tokens_embeddings.weights.memory_math import (
     bytes_for_kv,
     cards_that_hold,
     kv_bytes_per_token,
     kv_per_token,
     users_that_fit,
 )
-from phase1_tokens_embeddings.model_shapes import (
+from phase1_tokens_embeddings.weights.model_shapes import (
     CARDS,
     SHAPES,
     ModelShape,
@@ -35,7 +36,7 @@ from phase1_tokens_embeddings.model_shapes import (
     read_shape,
     shape_from_config,
 )
-from phase1_tokens_embeddings.weight_formats import PRECISIONS, weight_bytes
+from phase1_tokens_embeddings.weights.weight_formats import PRECISIONS, weight_bytes
 
 # A busy machine is no failure: no deadline, no complaint about slow examples.
 AT_EASE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

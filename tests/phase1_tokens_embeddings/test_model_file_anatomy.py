@@ -17,18 +17,19 @@ from safetensors.torch import save, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from labkit.models import find_model
-from phase1_tokens_embeddings.gguf_file import GGML_TYPES, read_gguf_header
-from phase1_tokens_embeddings.gguf_writer import gguf_name, gpt2_to_gguf, read_tensor, write_gguf
-from phase1_tokens_embeddings.model_box import open_gguf, open_safetensors, part_of, visible
-from phase1_tokens_embeddings.model_file_anatomy import layers_from_total, main
-from phase1_tokens_embeddings.model_shapes import SHAPES, ModelShape, TensorSpec
-from phase1_tokens_embeddings.safetensors_file import (
+from phase1_tokens_embeddings.model_file_anatomy import main
+from phase1_tokens_embeddings.story.anatomy_story import layers_from_total
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.weights.gguf_file import GGML_TYPES, read_gguf_header
+from phase1_tokens_embeddings.weights.gguf_writer import gguf_name, gpt2_to_gguf, read_tensor, write_gguf
+from phase1_tokens_embeddings.weights.model_box import open_gguf, open_safetensors, part_of, visible
+from phase1_tokens_embeddings.weights.model_shapes import SHAPES, ModelShape, TensorSpec
+from phase1_tokens_embeddings.weights.safetensors_file import (
     DTYPE_BITS,
     checkpoint_files,
     read_safetensors_header,
 )
-from phase1_tokens_embeddings.tokenizer import BPETokenizer
-from phase1_tokens_embeddings.weight_formats import q4_k_m_mix, q4_k_m_type, weight_bytes
+from phase1_tokens_embeddings.weights.weight_formats import q4_k_m_mix, q4_k_m_type, weight_bytes
 
 # A busy machine is no failure: no deadline, no complaint about slow examples.
 IN_FOLDER = settings(

@@ -12,7 +12,7 @@ import pytest
 from labkit.models import has_gpt2_vocabulary
 from labkit.paths import EMBEDDED_MODELS
 from phase1_tokens_embeddings import tokenization_lab as lab
-from phase1_tokens_embeddings.token_density import (
+from phase1_tokens_embeddings.story.token_density import (
     CONTENT,
     characters_that_fit,
     measure_density,
@@ -20,7 +20,7 @@ from phase1_tokens_embeddings.token_density import (
     sample_text,
     share_of_blanks,
 )
-from phase1_tokens_embeddings.tokenization_lab import BPETokenizer, StreamDecoder
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer, StreamDecoder
 
 CLAIMS = ["gpt2-vocab", "hello-ids", "unbelievable-ids", "prompt-ids", "density", "context-128k"]
 

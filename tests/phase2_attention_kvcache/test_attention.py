@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig, LlamaForCausalLM
 
-from phase2_attention_kvcache import attention as script
-from phase2_attention_kvcache import attention_by_hand as by_hand
-from phase2_attention_kvcache.attention import attention, attention_weights, merge_heads, split_heads
-from phase2_attention_kvcache.attention_in_models import block_order, head_habits, model_weights
+from phase2_attention_kvcache.model import attention as script
+from phase2_attention_kvcache.model.attention import attention, attention_weights, merge_heads, split_heads
+from phase2_attention_kvcache.story import attention_by_hand as by_hand
+from phase2_attention_kvcache.story.attention_in_models import block_order, head_habits, model_weights
 
 shapes = st.fixed_dictionaries(
     {

@@ -15,13 +15,14 @@ from transformers import AutoModelForCausalLM
 
 from labkit.models import find_model
 from labkit.paths import ROOT
-from phase2_attention_kvcache import kv_cache, tell_story
-from phase2_attention_kvcache.attention import attention
-from phase2_attention_kvcache.caches import ContiguousKVCache, NoCache, causal_attention
-from phase2_attention_kvcache.generation import generate_cached, generate_naive
-from phase2_attention_kvcache.kv_cache import StepTimes, measure_steps, total_times
-from phase2_attention_kvcache.sampling import SamplingParams
-from phase2_attention_kvcache.transformer import Transformer
+from phase2_attention_kvcache import kv_cache_lab as kv_cache
+from phase2_attention_kvcache import tell_story
+from phase2_attention_kvcache.model.attention import attention
+from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache, causal_attention
+from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase2_attention_kvcache.story.step_times import StepTimes, measure_steps, total_times
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +195,7 @@ def test_script(tmp_path):
 
 
 def test_a_story_is_streamed_as_it_is_decoded(tales):
-    from phase1_tokens_embeddings.tokenizer import BPETokenizer
+    from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 
     tok = BPETokenizer.from_file(find_model("tales") / "tokenizer.json")
     params = SamplingParams(temperature=0.9, top_p=0.9, max_tokens=60, seed=5, ignore_eos=True)

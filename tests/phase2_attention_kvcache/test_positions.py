@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from phase2_attention_kvcache import positions as script
-from phase2_attention_kvcache.positions import (
+from phase2_attention_kvcache.model import positions as script
+from phase2_attention_kvcache.model.positions import (
     apply_rotary,
     apply_rotary_interleaved,
     look_up,
@@ -21,7 +21,7 @@ from phase2_attention_kvcache.positions import (
     sinusoidal_table,
     to_half_split,
 )
-from phase2_attention_kvcache.positions_compared import compare_kinds
+from phase2_attention_kvcache.story.positions_compared import compare_kinds
 
 LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from phase2_attention_kvcache import roofline
-from phase2_attention_kvcache.attention import attention
-from phase2_attention_kvcache.caches import ContiguousKVCache
-from phase2_attention_kvcache.roofline import (
+from phase2_attention_kvcache.model import roofline
+from phase2_attention_kvcache.model.attention import attention
+from phase2_attention_kvcache.model.caches import ContiguousKVCache
+from phase2_attention_kvcache.model.roofline import (
     Ceilings,
     Step,
     Work,
@@ -19,7 +19,7 @@ from phase2_attention_kvcache.roofline import (
     narrow,
     work_of_step,
 )
-from phase2_attention_kvcache.transformer import GPT2_124M, Transformer
+from phase2_attention_kvcache.model.transformer import GPT2_124M, Transformer
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

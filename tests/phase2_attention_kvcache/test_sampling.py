@@ -19,10 +19,11 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from phase1_tokens_embeddings.tokenizer import BPETokenizer
-from phase2_attention_kvcache import sampling as script
-from phase2_attention_kvcache.sampling import BadLogitsError, Sampler, SamplingParams, apply_penalties, draw
-from phase2_attention_kvcache.sampling_compared import Writer, draw_distributions
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase2_attention_kvcache.model import sampling as script
+from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler, apply_penalties, draw
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.story.sampling_compared import Writer, draw_distributions
 
 VOCAB = 50
 seeds = st.integers(0, 2**20)

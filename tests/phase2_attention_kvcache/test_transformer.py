@@ -10,9 +10,10 @@ from transformers import AutoModelForCausalLM, GPT2Model
 
 from labkit.errors import LabError
 from labkit.models import find_model
-from phase2_attention_kvcache import transformer
-from phase2_attention_kvcache.caches import ContiguousKVCache, NoCache
-from phase2_attention_kvcache.transformer import GPT2_124M, Transformer, guesses_by_layer, parts_of
+from phase2_attention_kvcache.model import transformer
+from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache
+from phase2_attention_kvcache.model.transformer import GPT2_124M, Transformer
+from phase2_attention_kvcache.story.inside_the_tower import guesses_by_layer, parts_of
 
 
 def logits_of(model: Transformer, ids: torch.Tensor) -> torch.Tensor:

@@ -9,10 +9,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from phase3_paged_attention import block_manager
-from phase3_paged_attention.block_allocator import BlockAllocator
-from phase3_paged_attention.block_manager import BlockCopy, BlockJournal, BlockManager, BlockTable, hash_block
-from phase3_paged_attention.word_memory import WordMemory
+from phase3_paged_attention import block_manager_lab as block_manager
+from phase3_paged_attention.paging.block_allocator import BlockAllocator
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.block_table import BlockCopy, BlockJournal, BlockTable, hash_block
+from phase3_paged_attention.story.word_memory import WordMemory
 
 # ---------------------------------------------------------------------- the naive manager
 

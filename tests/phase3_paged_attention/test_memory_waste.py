@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phase3_paged_attention import memory_waste
-from phase3_paged_attention.allocator_timing import links_changed, time_operations
-from phase3_paged_attention.memory_policies import (
+from phase3_paged_attention.story.allocator_timing import links_changed, time_operations
+from phase3_paged_attention.story.memory_policies import (
     PATTERNS,
     ContiguousAllocator,
     Pattern,
@@ -19,8 +19,8 @@ from phase3_paged_attention.memory_policies import (
     rows_that_fit,
     simulate,
 )
-from phase3_paged_attention.memory_waste import TEN_REQUESTS, chance_of_waste, slots_allocated
-from phase3_paged_attention.memory_waste_shown import physical_memory
+from phase3_paged_attention.story.memory_waste_figures import physical_memory
+from phase3_paged_attention.story.memory_waste_story import TEN_REQUESTS, chance_of_waste, slots_allocated
 
 
 def test_the_ten_requests_have_the_sums_of_the_article():

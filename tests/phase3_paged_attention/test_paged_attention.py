@@ -10,23 +10,17 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from phase2_attention_kvcache.blocks import ModelConfig
-from phase2_attention_kvcache.caches import NoCache
-from phase2_attention_kvcache.transformer import Transformer
-from phase3_paged_attention import (
-    decode_timing,
-    paged_attention,
-    paged_attention_by_hand,
-    paged_attention_shown,
-)
-from phase3_paged_attention.block_manager import BlockCopy, BlockManager, BlockTable
-from phase3_paged_attention.decode_timing import DecodeTimer
-from phase3_paged_attention.paged_attention import (
-    PagedKVCache,
-    StepLayout,
-    paged_attention_loops,
-    paged_attention_vectorised,
-)
+from phase2_attention_kvcache.model.blocks import ModelConfig
+from phase2_attention_kvcache.model.caches import NoCache
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention import paged_attention_lab as paged_attention
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.block_table import BlockCopy, BlockTable
+from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
+from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout
+from phase3_paged_attention.story import decode_timing, paged_attention_by_hand
+from phase3_paged_attention.story import paged_attention_story as paged_attention_shown
+from phase3_paged_attention.story.decode_timing import DecodeTimer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}

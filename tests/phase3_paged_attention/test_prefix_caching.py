@@ -7,12 +7,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from phase2_attention_kvcache.blocks import ModelConfig
-from phase2_attention_kvcache.generation import generate_cached
-from phase2_attention_kvcache.transformer import Transformer
+from phase2_attention_kvcache.model.blocks import ModelConfig
+from phase2_attention_kvcache.model.generation import generate_cached
+from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention import prefix_caching
-from phase3_paged_attention.prefix_caching import PrefixServer, common_prefix
-from phase3_paged_attention.prefix_caching_shown import hit_rate, long_text, share_that_gives
+from phase3_paged_attention.story.prefix_caching_story import hit_rate, long_text, share_that_gives
+from phase3_paged_attention.story.prefix_server import PrefixServer, common_prefix
 
 VOCABULARY = 61
 
@@ -143,7 +143,7 @@ def test_share_that_gives():
 
 def test_long_text_has_exactly_that_many_tokens():
     from labkit.models import find_model
-    from phase1_tokens_embeddings.tokenizer import BPETokenizer
+    from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 
     tokenizer = BPETokenizer.from_file(find_model("tales") / "tokenizer.json")
     short, long = long_text(tokenizer, 100), long_text(tokenizer, 2000)

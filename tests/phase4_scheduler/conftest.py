@@ -9,9 +9,10 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from labkit.paths import ROOT
-from phase1_tokens_embeddings.tokenizer import BPETokenizer
-from phase2_attention_kvcache.transformer import Transformer
-from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.engine import LLMEngine
 
 TIE = 1e-4  # logits nearer than this are equal: two ways of adding may order them differently
 CONTEXT = 128

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from labkit.models import load_reference
-from phase1_tokens_embeddings.tokenizer import BPETokenizer
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase2_attention_kvcache.transformer import GPT2_124M, Transformer
-from phase3_paged_attention.block_manager import BlockManager
-from phase3_paged_attention.paged_attention import PagedKVCache
-from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.engine_config import default_num_blocks
-from phase4_scheduler.scheduler import Scheduler, SchedulerConfig
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.transformer import GPT2_124M, Transformer
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
+from phase4_scheduler.engine.config import EngineConfig, default_num_blocks
+from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 DRAWN = SamplingParams(temperature=0.9, top_p=0.95, max_tokens=12, ignore_eos=True, seed=11)

@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from labkit.errors import LabError
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase2_attention_kvcache.transformer import Transformer
-from phase3_paged_attention.block_manager import BlockManager
-from phase3_paged_attention.paged_attention import PagedKVCache
-from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.scheduler import Request, Scheduler, SchedulerConfig
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine.request import Request
+from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 DRAWN = SamplingParams(temperature=0.9, max_tokens=8, ignore_eos=True, seed=5)
@@ -851,6 +853,6 @@ def test_outputs_handed_out_earlier_do_not_change_later(tiny):
 
 
 def test_a_context_that_the_memory_does_not_hold(monkeypatch, tiny):
-    monkeypatch.setattr("phase4_scheduler.engine_config.memory_bytes", lambda: 10_000)
+    monkeypatch.setattr("phase4_scheduler.engine.config.memory_bytes", lambda: 10_000)
     with pytest.raises(ValueError, match=r"GiB of KV cache.*set max_model_len to .* or less, or num_blocks"):
         LLMEngine(tiny.model, None, EngineConfig(max_num_seqs=2))

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase1_tokens_embeddings.tokenizer import BPETokenizer, StreamDecoder
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase4_scheduler.outputs import AnswerText, RequestMetrics
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer, StreamDecoder
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase4_scheduler.engine.outputs import AnswerText, RequestMetrics
 
 TOKENIZER = BPETokenizer.train(["aab abb éé 😀😀 the end the end END END aaab"], vocab_size=290)
 LETTERS = "ab é😀E\u0301N"

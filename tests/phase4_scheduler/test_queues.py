@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase4_scheduler.queues import FcfsQueue, PriorityQueue, urgency
-from phase4_scheduler.requests import Request
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase4_scheduler.engine.queues import FcfsQueue, PriorityQueue, urgency
+from phase4_scheduler.engine.request import Request
 
 
 def request(name, priority=0, arrival=0.0):

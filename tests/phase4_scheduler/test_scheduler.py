@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase3_paged_attention.block_manager import BlockManager
-from phase4_scheduler import scheduler as scheduler_module
-from phase4_scheduler.queues import FcfsQueue, PriorityQueue
-from phase4_scheduler.requests import Request, RequestStatus
-from phase4_scheduler.scheduler import Scheduler, SchedulerConfig
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase4_scheduler.engine import scheduler as scheduler_module
+from phase4_scheduler.engine.queues import FcfsQueue, PriorityQueue
+from phase4_scheduler.engine.request import Request, RequestStatus
+from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 
 STOP = 7
 
@@ -579,7 +579,7 @@ def test_the_story(tmp_path, capsys):
 
 def test_the_script_refuses_what_it_does_not_know():
     done = subprocess.run(
-        [sys.executable, "-m", "phase4_scheduler.scheduler", "--model", "tales"],
+        [sys.executable, "-m", "phase4_scheduler.scheduler_lab", "--model", "tales"],
         capture_output=True,
         text=True,
     )

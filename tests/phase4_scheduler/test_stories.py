@@ -6,19 +6,20 @@ import pytest
 import torch
 
 from labkit.paths import outputs
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase2_attention_kvcache.transformer import Transformer
+from phase2_attention_kvcache.model.packed_linear import PackedLinear, can_pack, pack_linear_layers
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.transformer import Transformer
 from phase4_scheduler import continuous_batching, many_users, where_time_goes
-from phase4_scheduler.batching_compared import (
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.story.batching_compared import (
     Job,
     idle_share,
     mixed_jobs,
     serve_continuously,
     serve_statically,
 )
-from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.packed_linear import PackedLinear, can_pack, pack_linear_layers
-from phase4_scheduler.step_timer import PARTS, StepTimer, decoding_engine, time_decode
+from phase4_scheduler.story.step_timer import PARTS, StepTimer, decoding_engine, time_decode
 
 
 def report(script: str) -> dict:

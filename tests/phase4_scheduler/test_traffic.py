@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from labkit.errors import LabError
-from phase4_scheduler.clusters import find_clusters, k_means, purity, silhouette
-from phase4_scheduler.latency import RequestRecord, Spread, little, percentiles, summarise
-from phase4_scheduler.trace_files import read_trace
-from phase4_scheduler.traffic import (
+from phase4_scheduler.simulator.clusters import find_clusters, k_means, purity, silhouette
+from phase4_scheduler.simulator.latency import RequestRecord, Spread, little, percentiles, summarise
+from phase4_scheduler.simulator.trace_files import read_trace
+from phase4_scheduler.simulator.traffic import (
     PATTERNS,
     PromptMaker,
     TrafficRequest,

@@ -5,9 +5,10 @@ import json
 
 import pytest
 
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase3_paged_attention.block_manager import BlockManager
-from phase4_scheduler.scheduler import Request, RequestStatus, Scheduler, SchedulerConfig
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase4_scheduler.engine.request import Request, RequestStatus
+from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 
 STOP = 7
 

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from labkit.errors import LabError
-from phase1_tokens_embeddings.model_shapes import CARDS, find_shape
-from phase2_attention_kvcache.blocks import ModelConfig
-from phase2_attention_kvcache.roofline import work_of_step
+from phase1_tokens_embeddings.weights.model_shapes import CARDS, find_shape
+from phase2_attention_kvcache.model.blocks import ModelConfig
+from phase2_attention_kvcache.model.roofline import work_of_step
 from phase4_scheduler import workload_simulator
-from phase4_scheduler.cost_model import (
+from phase4_scheduler.engine.scheduler import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import (
     PEAK_TFLOPS,
     ComputedCost,
     FittedCost,
@@ -26,8 +27,8 @@ from phase4_scheduler.cost_model import (
     fit_cost,
     nonnegative_least_squares,
 )
-from phase4_scheduler.latency import little, summarise
-from phase4_scheduler.load_tests import (
+from phase4_scheduler.simulator.latency import little, summarise
+from phase4_scheduler.simulator.load_tests import (
     Server,
     Stall,
     alarming_usage,
@@ -41,10 +42,9 @@ from phase4_scheduler.load_tests import (
     ttft_by_usage,
     usage_at,
 )
-from phase4_scheduler.real_time import interrupt, measure_cost, serve, warm_up, work_of_event
-from phase4_scheduler.scheduler import SchedulerConfig
-from phase4_scheduler.traffic import PromptMaker, TrafficRequest, draw_traffic, fit_lengths
-from phase4_scheduler.virtual_time import simulate
+from phase4_scheduler.simulator.real_time import interrupt, measure_cost, serve, warm_up, work_of_event
+from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, draw_traffic, fit_lengths
+from phase4_scheduler.simulator.virtual_time import simulate
 
 ONE_SECOND = FittedCost((1.0, 0.0, 0.0, 0.0, 0.0))
 A_SECOND_A_TOKEN = FittedCost((0.0, 1.0, 0.0, 0.0, 0.0))
@@ -376,7 +376,8 @@ def test_one_long_prompt_stalls_everybody_for_as_long_as_predicted():
 
 @pytest.fixture(scope="module")
 def make_engine():
-    from phase4_scheduler.continuous_batching import EngineConfig, LLMEngine
+    from phase4_scheduler.engine.config import EngineConfig
+    from phase4_scheduler.engine.engine import LLMEngine
 
     first = LLMEngine.from_pretrained("tales-draft", dtype="float32", device="cpu", max_num_seqs=1)
 

@@ -7,18 +7,20 @@ import pytest
 import torch
 
 from labkit.machine import time_calls
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase2_attention_kvcache.transformer import Transformer
-from phase3_paged_attention.paged_attention import PagedKVCache, paged_decode_cpu
-from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, paged_decode_cpu
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.engine import LLMEngine
+from phase5_real_gpu.comparing import quick_measurements
 from phase5_real_gpu.comparing.causes import CAUSES, find_causes
+from phase5_real_gpu.comparing.quick_measurements import gap_details, measure_gaps, measure_kernel
 from phase5_real_gpu.comparing.reference_files import Limits, Reference, find_reference
-from phase5_real_gpu.measuring import kernel_peers, quick_measurements
+from phase5_real_gpu.measuring import kernel_peers
 from phase5_real_gpu.measuring.engine_bench import path_of
 from phase5_real_gpu.measuring.kernel_cases import decode_case
 from phase5_real_gpu.measuring.machine_limits import MachineLimits
 from phase5_real_gpu.measuring.measurements import Measurement
-from phase5_real_gpu.measuring.quick_measurements import gap_details, measure_gaps, measure_kernel
 
 CPU = {"cpu": "Some CPU", "cores": 2, "threads": 2, "packages": {"torch": "2.13.0"}, "gpu": None}
 CARD = {

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from labkit.errors import LabError
 from phase5_real_gpu import compare_to_reference
+from phase5_real_gpu.comparing import quick_measurements
 from phase5_real_gpu.comparing.comparison import CLOSE, compare, imagine, judge, pick_reference
 from phase5_real_gpu.comparing.reference_files import (
     REFERENCES,
@@ -25,7 +26,6 @@ from phase5_real_gpu.comparing.reference_files import (
     slug,
     write_reference,
 )
-from phase5_real_gpu.measuring import quick_measurements
 from phase5_real_gpu.measuring.measurements import Measurement
 
 CPU = {"cpu": "Some CPU", "cores": 2, "threads": 2, "packages": {"torch": "2.13.0"}, "gpu": None}

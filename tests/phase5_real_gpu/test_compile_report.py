@@ -14,7 +14,7 @@ if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
 
 from phase5_real_gpu import compile_report
-from phase5_real_gpu.compile_report import HOISTED, NOT_CAUGHT, PLAIN, dtype_for, main, requests
+from phase5_real_gpu.compile_report import HOISTED, PLAIN, main
 from phase5_real_gpu.compiling import ahead_of_time
 from phase5_real_gpu.compiling.ahead_of_time import (
     CARDS,
@@ -28,6 +28,7 @@ from phase5_real_gpu.compiling.ahead_of_time import (
     read_machine_code,
 )
 from phase5_real_gpu.kernels import triton_setup
+from phase5_real_gpu.story.compile_story import NOT_CAUGHT, dtype_for, requests
 
 SHAPES = [(case, 90) for case in ("decode", "decode split", "prefill", "write KV")]
 SHAPES += [(case, capability) for capability in (75, 80, 100) for case in ("decode", "prefill")]

@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from phase3_paged_attention.paged_attention import paged_attention_loops, paged_attention_vectorised
+from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
 
 if not HAS_TRITON:

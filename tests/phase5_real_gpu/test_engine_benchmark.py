@@ -16,14 +16,15 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from labkit.errors import LabError
 from labkit.lab import Lab
-from phase2_attention_kvcache.caches import NoCache
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase2_attention_kvcache.transformer import Transformer
-from phase3_paged_attention.block_manager import BlockManager
-from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.scheduler import Request
-from phase5_real_gpu import engine_benchmark
-from phase5_real_gpu.measuring import engine_peers, engine_shown
+from phase2_attention_kvcache.model.caches import NoCache
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine.request import Request
+from phase5_real_gpu.measuring import engine_peers
+from phase5_real_gpu.measuring import engine_runs as engine_benchmark
 from phase5_real_gpu.measuring.engine_bench import Bench, out_of_memory
 from phase5_real_gpu.measuring.engine_cases import (
     MODEL_NAMES,
@@ -49,6 +50,7 @@ from phase5_real_gpu.measuring.engine_peers import (
     to_transformers,
 )
 from phase5_real_gpu.measuring.machine_limits import MachineLimits
+from phase5_real_gpu.story import engine_shown
 
 LIMITS = MachineLimits(100.0, 90.0, {"bfloat16": 10.0, "float16": 10.0, "float32": 5.0}, 5.0, "a machine")
 LLAMA = replace(

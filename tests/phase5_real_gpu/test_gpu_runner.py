@@ -17,14 +17,15 @@ from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
 if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
 
-from phase2_attention_kvcache.sampling_params import SamplingParams
-from phase2_attention_kvcache.transformer import Transformer
-from phase3_paged_attention.block_manager import BlockManager
-from phase3_paged_attention.paged_attention import PagedKVCache
-from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.model_runner import ModelRunner
-from phase4_scheduler.requests import Request
-from phase4_scheduler.scheduler import Scheduled
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine.model_runner import ModelRunner
+from phase4_scheduler.engine.request import Request
+from phase4_scheduler.engine.scheduler import Scheduled
 from phase5_real_gpu.kernels.gpu_runner import (
     CUDAGraphRecorder,
     DecodeInputs,

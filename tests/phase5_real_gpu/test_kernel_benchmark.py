@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.lab import Lab
-from phase2_attention_kvcache.attention import attention
+from phase2_attention_kvcache.model.attention import attention
 from phase5_real_gpu import kernel_benchmark
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED  # first: it decides how Triton runs
-from phase5_real_gpu.measuring import kernel_cases, kernel_measure, kernel_on_gpu, kernel_timing
+from phase5_real_gpu.measuring import kernel_cases, kernel_measure, kernel_timing
 from phase5_real_gpu.measuring.kernel_cases import (
     CPU_DECODE,
     CPU_PREFILL,
@@ -43,7 +43,6 @@ from phase5_real_gpu.measuring.kernel_cases import (
     skewed_lengths,
     tiny,
 )
-from phase5_real_gpu.measuring.kernel_gates import GATES, put_gates
 from phase5_real_gpu.measuring.kernel_measure import Bench, floor_of, measure_runner, measure_write
 from phase5_real_gpu.measuring.kernel_peers import (
     COMPILED,
@@ -64,6 +63,8 @@ from phase5_real_gpu.measuring.kernel_peers import (
 )
 from phase5_real_gpu.measuring.machine_limits import MachineLimits, measure_limits
 from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.story import kernel_on_gpu
+from phase5_real_gpu.story.kernel_gates import GATES, put_gates
 
 LIMITS = MachineLimits(
     read_gb_s=1000.0, copy_gb_s=500.0, matmul_tflops={"float32": 10.0, "float16": 100.0, "bfloat16": 100.0},

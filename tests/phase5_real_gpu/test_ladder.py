@@ -17,10 +17,11 @@ from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_p
 if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
 
-from phase5_real_gpu import decode_ladder
-from phase5_real_gpu.decode_ladder import count_loads, expected, main, random_step
+from phase5_real_gpu.decode_ladder import main
 from phase5_real_gpu.kernels import triton_setup
-from phase5_real_gpu.kernels.ladder_rungs import ALWAYS_SPLITS, FULL_BATCH, LADDER, ONE_LONG, Shape, run_rung
+from phase5_real_gpu.ladder import counted_loads as decode_ladder
+from phase5_real_gpu.ladder.counted_loads import count_loads, expected, random_step
+from phase5_real_gpu.ladder.ladder_rungs import ALWAYS_SPLITS, FULL_BATCH, LADDER, ONE_LONG, Shape, run_rung
 
 interpreted_only = pytest.mark.skipif(not INTERPRETED, reason="counts the loads of the interpreter")
 DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]

@@ -12,10 +12,10 @@ import time
 import pytest
 
 from labkit.paths import ROOT
-from phase5_real_gpu import measure_machine
 from phase5_real_gpu.comparing.reference_files import Limits, known_references, read_reference
-from phase5_real_gpu.measure_machine import SCRIPTS, Gathered, as_reference, best_limits, measure_all
+from phase5_real_gpu.measuring import gather as measure_machine
 from phase5_real_gpu.measuring import gpu_watch
+from phase5_real_gpu.measuring.gather import SCRIPTS, Gathered, as_reference, best_limits, measure_all
 from phase5_real_gpu.measuring.gpu_watch import GpuWatch, parse_line
 from phase5_real_gpu.measuring.run_scripts import FOLDER, Script, run_part
 
@@ -259,7 +259,7 @@ def test_cut_short_it_leaves_what_it_has_and_nobody_behind(tmp_path, number):
     )
     driver = f"""
 import sys
-from phase5_real_gpu import measure_machine as m
+from phase5_real_gpu.measuring import gather as m
 m.SCRIPTS = {{k: m.Script({str(tmp_path)!r} + f"/{{k}}.py", 60) for k in "ab"}}
 sys.exit(m.main(["--out", {str(tmp_path / "mine.json")!r}]))
 """

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phase1_tokens_embeddings.model_shapes import SHAPES
-from phase2_attention_kvcache.caches import ContiguousKVCache
-from phase2_attention_kvcache.transformer import Transformer
+from phase1_tokens_embeddings.weights.model_shapes import SHAPES
+from phase2_attention_kvcache.model.caches import ContiguousKVCache
+from phase2_attention_kvcache.model.transformer import Transformer
 from phase5_real_gpu import memory_hierarchy
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED  # first: it decides how Triton runs
 from phase5_real_gpu.measuring import memory_cpu
@@ -24,8 +24,8 @@ from phase5_real_gpu.measuring.memory_cpu import (
     level_of,
     sweep_sizes,
 )
-from phase5_real_gpu.measuring.memory_figures import show_size
 from phase5_real_gpu.measuring.memory_step import numbers_between, step_bytes, weights_read
+from phase5_real_gpu.story.memory_figures import show_size
 
 CACHES = {"L1": 32 * KIB, "L2": MIB, "L3": 32 * MIB}
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from phase3_paged_attention.paged_attention import paged_attention_vectorised
+from phase3_paged_attention.paging.paged_attention import paged_attention_vectorised
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
 
 if not HAS_TRITON:

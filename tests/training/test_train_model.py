@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from phase1_tokens_embeddings.tokenizer import BPETokenizer
-from training import model_card, train_model
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase2_attention_kvcache.training import model_card, train_model
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from hashlib import blake2b
 
-from phase3_paged_attention.block_manager import hash_block
+from phase3_paged_attention.paging.block_table import hash_block
 
 
 def names(tokens, size):

@@ -1,7 +1,7 @@
 """Answers to debugging lab 4."""
 
-from phase4_scheduler.queues import urgency
-from phase4_scheduler.requests import RequestStatus
+from phase4_scheduler.engine.queues import urgency
+from phase4_scheduler.engine.request import RequestStatus
 
 
 def _make(

@@ -1,0 +1,229 @@
+"""Calling a learner's answer: is it still the stub, and which line of it raised?"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import linecache
+from collections.abc import Callable, Mapping, Sequence
+from mmap import mmap
+from types import CodeType, FunctionType, TracebackType
+from typing import Any
+
+from exercises.judging.comparing import show
+from exercises.judging.verdict import NOTHING, NotAttempted, NotYet
+
+YOUR_TURN = "your turn"  # what the stub raises NotImplementedError with
+STUB_INSTRUCTIONS = {
+    "RESUME",
+    "NOP",
+    "POP_TOP",
+    "LOAD_CONST",
+    "LOAD_COMMON_CONSTANT",  # Python 3.14
+    "RETURN_CONST",
+    "RETURN_VALUE",
+    "LOAD_GLOBAL",
+    "PRECALL",
+    "PUSH_NULL",
+    "CALL",
+    "RAISE_VARARGS",
+    "CACHE",
+}
+
+
+class TimeUp(BaseException):
+    """The time limit, where no process can be killed. Not an Exception, so that `except Exception` lets it by."""
+
+
+class _Watch:
+    """What the grader has done so far in this process: which files hold answers, what was called last."""
+
+    files: set[str]
+    last: tuple[str, Any, Any] | None  # name of the answer, what was tried, what came out
+    board: mmap | None = None  # memory shared with the parent process, for what is being called right now
+
+    def __init__(self) -> None:
+        self.start(())
+
+    def start(self, answers: Sequence[Any]) -> None:
+        self.files = {code.co_filename for answer in answers for code in _codes(answer)}
+        self.last = None
+
+    def calling(self, tried: Any) -> None:
+        """Note a call where it can be read even if it never comes back. "": it has."""
+        if self.board is not None:
+            text = (tried if isinstance(tried, str) else show(tried)).encode()[: len(self.board) - 1] + b"\0"
+            self.board[: len(text)] = text
+
+
+watch = _Watch()
+
+
+def guard(answer: Callable[..., Any], *args: Any, tried: Any = NOTHING, **kwargs: Any) -> Any:
+    """Call an answer. An exception inside becomes NotYet("raises"), with the learner's line.
+
+    `tried` says what was called, if "count_pairs([1, 2, 1])", made from the arguments, is not the best way.
+    Other diagnoses: "not-a-function", "wrong-signature", "ends-python" (for sys.exit).
+    """
+    name = name_of(answer)
+    if tried is NOTHING:
+        tried = _call_text(name, args, kwargs)
+    if is_stub(answer):
+        raise NotAttempted(stub_says(name, answer))
+    if not callable(answer):
+        raise NotYet("not-a-function", f"A function is asked for, and this is {show(answer, 100)}.")
+    watch.files.update(code.co_filename for code in _codes(answer))
+    watch.calling(tried)
+    try:
+        out = answer(*args, **kwargs)
+    except (Exception, SystemExit) as error:
+        raise name_the_trouble(error, answer, args, kwargs, tried) from None
+    finally:
+        watch.calling("")
+    watch.last = (name, tried, out)
+    return out
+
+
+def name_of(answer: Any) -> str:
+    name = getattr(answer, "__qualname__", None) or getattr(answer, "__name__", None)
+    return name.split("<locals>.")[-1] if isinstance(name, str) else f"this {type(answer).__name__}"
+
+
+def _call_text(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    parts = [show(a, 200) for a in args] + [f"{k}={show(v, 120)}" for k, v in kwargs.items()]
+    return f"{name}({', '.join(parts)})"
+
+
+# ------------------------------------------------------------------ stubs
+
+
+def is_stub(answer: Any) -> bool:
+    """Whether nothing has been written yet: None, ..., or a function that only says `your turn`, `pass` or `...`.
+
+    A class is a stub if all its methods are, apart from those that Python itself calls.
+    """
+    if answer is None or answer is Ellipsis:
+        return True
+    if isinstance(answer, FunctionType):
+        return _is_stub_code(answer.__code__, answer.__doc__)
+    if isinstance(answer, type):
+        methods = [
+            m for n, m in vars(answer).items() if isinstance(m, FunctionType) and not n.startswith("__")
+        ]
+        return bool(methods) and all(map(is_stub, methods))
+    if isinstance(answer, Mapping):
+        return bool(answer) and all(v is None or v is Ellipsis for v in answer.values())
+    if isinstance(answer, (list, tuple)):
+        return bool(answer) and all(v is None or v is Ellipsis for v in answer)
+    return False
+
+
+def _is_stub_code(code: CodeType, doc: str | None) -> bool:
+    if any(i.opname not in STUB_INSTRUCTIONS for i in dis.get_instructions(code)):
+        return False
+    if not set(code.co_names) <= {"NotImplementedError"}:
+        return False
+    return all(c is None or c is Ellipsis or c in (doc, YOUR_TURN) for c in code.co_consts)
+
+
+def stub_says(name: str, answer: Any) -> str:
+    if answer is None or answer is Ellipsis or isinstance(answer, (Mapping, list, tuple)):
+        return f"`{name}` has no value yet: put your answer in place of `...`."
+    return f"`{name}` is still empty: your lines go where `raise NotImplementedError(...)`, `pass` or `...` stands."
+
+
+# ------------------------------------------------------------------ what went wrong inside
+
+
+def name_the_trouble(
+    error: BaseException,
+    answer: Any = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    tried: Any = NOTHING,
+) -> NotYet:
+    """An exception out of an answer, or out of the grader because of what an answer gave, as NotYet."""
+    if isinstance(error, NotYet):
+        return error
+    if isinstance(error, NotImplementedError) and YOUR_TURN in str(error):
+        found = learner_line(error.__traceback__)
+        name = found[0] if found else name_of(answer)
+        return NotAttempted(stub_says(name, answer))
+    found = learner_line(error.__traceback__)
+    what = type(error).__name__
+    message = " ".join(str(error).split())[:300]
+    if isinstance(error, SystemExit):
+        where = f" in {_place(found)}" if found else ""
+        says = f"sys.exit, exit or quit was called{where}. An answer returns its result."
+        return NotYet("ends-python", says, tried)
+    if found is None and answer is not None:
+        if isinstance(error, TypeError) and not _takes(answer, args, kwargs or {}):
+            says = (
+                f"`{name_of(answer)}` cannot be called as asked: {message}. Keep the arguments of the stub."
+            )
+            return NotYet("wrong-signature", says, tried)
+        return NotYet("raises", f"{what}: {message}" if message else what, tried)
+    if found is not None:
+        extra = ""
+        if isinstance(error, RecursionError):
+            extra = " It calls itself too often: look at what ends the recursion."
+        elif isinstance(error, MemoryError):
+            extra = " It asks for more memory than there is."
+        end = f": {message}." if message else "."
+        says = f"{what} in {_place(found)}{end.replace('..', '.')}{extra}"
+        return NotYet("raises", says, tried)
+    if watch.last is not None:
+        name, tried, out = watch.last
+        if out is None:
+            says = f"`{name}` came back with None. Is a `return` missing?"
+            return NotYet("returns-nothing", says, tried, "None")
+        says = f"What `{name}` gave could not be used ({what}: {message}). Look at its type and its shape."
+        return NotYet("unusable-result", says, tried, show(out))
+    says = f"The grader itself failed ({what}: {message}). That is a fault of the course, not of your answer."
+    return NotYet("grader-failed", says, tried)
+
+
+def learner_line(tb: TracebackType | None) -> tuple[str, int, str] | None:
+    """(function, line within it, the line's text) of the innermost frame that the learner wrote."""
+    found = None
+    while tb is not None:
+        code = tb.tb_frame.f_code
+        if _is_learners(code.co_filename) and (
+            not code.co_name.startswith("<") or code.co_name == "<lambda>"
+        ):
+            text = linecache.getline(code.co_filename, tb.tb_lineno, tb.tb_frame.f_globals).strip()
+            name = code.co_qualname.split("<locals>.")[-1]
+            found = (name, tb.tb_lineno - code.co_firstlineno + 1, text)
+        tb = tb.tb_next
+    return found
+
+
+def _place(found: tuple[str, int, str]) -> str:
+    name, line, text = found
+    return f"line {line} of your `{name}`" + (f", `{text}`" if text else "")
+
+
+def _is_learners(filename: str) -> bool:
+    return filename in watch.files or "ipykernel_" in filename or filename.startswith("<ipython-input")
+
+
+def _codes(answer: Any) -> list[CodeType]:
+    if isinstance(answer, FunctionType):
+        return [answer.__code__]
+    if isinstance(answer, type):
+        return [m.__code__ for m in vars(answer).values() if isinstance(m, FunctionType)]
+    inner = getattr(answer, "__wrapped__", None) or getattr(answer, "func", None)
+    if inner is not None and inner is not answer:
+        return _codes(inner)
+    call = getattr(type(answer), "__call__", None)  # noqa: B004 - its code is wanted
+    return [call.__code__] if isinstance(call, FunctionType) else []
+
+
+def _takes(answer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    try:
+        inspect.signature(answer).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:  # no signature to be had
+        return True
+    return True

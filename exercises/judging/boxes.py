@@ -1,0 +1,189 @@
+"""The one box that a check or a hint shows: HTML in Jupyter, plain text elsewhere.
+
+The HTML brings its own few styles and nothing from outside. Its colours are a line at the side and a faint
+ground over whatever the theme has; the text keeps the theme's own colour, so it reads in light and dark.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import textwrap
+from dataclasses import dataclass
+from html import escape
+
+from exercises.judging.sources import source_of, title_of
+from exercises.judging.verdict import Exercise, Verdict
+
+WIDTH = 100
+MARKS = {"correct": "✓", "not yet": "✗", "not attempted": "○", "hint": "?"}
+COLOURS = {
+    "correct": "46, 158, 91",
+    "not yet": "214, 120, 0",
+    "not attempted": "128, 136, 148",
+    "hint": "52, 120, 214",
+}
+RUNGS = ("a nudge", "the formula", "in pseudo-code", "the solution")
+
+
+@dataclass(frozen=True)
+class Box:
+    """A heading and parts: (label, text, whether it is code, to be shown line by line)."""
+
+    state: str
+    heading: str
+    parts: tuple[tuple[str, str, bool], ...]
+    footer: str = ""
+
+    def _repr_html_(self) -> str:
+        rgb = COLOURS[self.state]
+        rows = []
+        for label, text, is_code in self.parts:
+            if is_code:
+                body = (
+                    '<pre style="margin:0; padding:0; white-space:pre-wrap; overflow-wrap:break-word; '
+                    "word-break:normal; background:transparent; color:inherit; font-size:0.95em; text-align:left; "
+                    'font-family:var(--jp-code-font-family, monospace)">'
+                    f"{escape(text)}</pre>"
+                )
+            else:
+                body = _ticks(escape(text)).replace("\n\n", "<br><br>")
+            if label:
+                rows.append(
+                    f'<div style="margin-top:0.5em"><span style="opacity:0.7">{escape(label)}</span>{body}</div>'
+                )
+            else:
+                rows.append(f'<div style="margin-top:0.4em">{body}</div>')
+        if self.footer:
+            rows.append(
+                f'<div style="margin-top:0.6em; opacity:0.7; font-size:0.9em">{_ticks(escape(self.footer))}</div>'
+            )
+        return (
+            f'<div class="inference-lab-box" data-state="{self.state}" style="border-left:5px solid rgb({rgb}); '
+            f"background:rgba({rgb}, 0.10); padding:0.7em 1em; margin:0.3em 0; max-width:52em; "
+            'border-radius:3px; line-height:1.45; overflow-wrap:break-word; word-break:normal">'
+            f'<div><b><span style="color:rgb({rgb})">{MARKS[self.state]}</span> {escape(self.heading)}</b></div>'
+            f"{''.join(rows)}</div>"
+        )
+
+    def __str__(self) -> str:
+        lines = [f"┌ {MARKS[self.state]} {self.heading}"]
+        before = "text"
+        for label, text, is_code in self.parts:
+            if label and "\n" not in text and len(text) < WIDTH - 22:
+                lines += ["│"] if before == "text" else []
+                lines.append(f"│ {label:<18}{text}")  # short: on one line with its label
+                before = "short"
+                continue
+            before = "text"
+            lines += ["│", *([f"│ {label}"] if label else [])]
+            indent = "  " if label else ""
+            width = WIDTH - 2 - len(indent)
+            for paragraph in text.split("\n") if is_code else text.split("\n\n"):
+                wrapped = (
+                    _wrap_line(paragraph, width) if is_code else _wrap(" ".join(paragraph.split()), width)
+                )
+                lines += [f"│ {indent}{line}".rstrip() for line in wrapped]
+        if self.footer:
+            lines += ["│", *(f"│ {line}" for line in _wrap(self.footer, WIDTH - 2))]
+        return "\n".join([*lines, "└"])
+
+    __repr__ = __str__
+
+
+def verdict_box(exercise: Exercise, verdict: Verdict, tries: int | None = None) -> Box:
+    """What a check found. `tries`: how many answers it took; 0: it was solved before; None: nothing is noted."""
+    words = {"correct": "Correct", "not yet": "Not yet", "not attempted": "Not attempted"}[verdict.state]
+    footer = ""
+    if verdict.state == "not yet":
+        footer = f'Stuck? hint("{exercise.name}")'
+    elif verdict.state == "not attempted":
+        footer = f'No idea how to begin? hint("{exercise.name}")'
+    elif tries is not None:
+        footer = {0: "Solved.", 1: "Solved at the first try."}.get(tries, f"Solved, after {tries} tries.")
+    return Box(verdict.state, f"{words} · {heading_of(exercise)}", _parts(verdict), footer)
+
+
+def engine_box(verdict: Verdict) -> Box:
+    """What came out in the engine, where it should be the same as with the course's own part."""
+    return Box(
+        "not yet", "Not yet the same in the engine", _parts(verdict, "with yours", "with the course's")
+    )
+
+
+def _parts(
+    verdict: Verdict, got: str = "your answer gave", expected: str = "expected"
+) -> tuple[tuple[str, str, bool], ...]:
+    parts: list[tuple[str, str, bool]] = []
+    if verdict.says:
+        parts.append(("", verdict.says, False))
+    for label, text in (
+        ("tried", verdict.tried),
+        (got, verdict.got),
+        (expected, verdict.expected),
+    ):
+        if text:
+            parts.append((label, text, True))
+    return tuple(parts)
+
+
+def heading_of(exercise: Exercise) -> str:
+    """As it stands above the exercise's notebook."""
+    try:
+        return title_of(source_of(exercise.name))
+    except (ValueError, OSError):
+        return exercise.title
+
+
+def hint_box(exercise: Exercise, rung: int, text: str, again: bool = False, solved: bool = False) -> Box:
+    """One rung of the ladder of hints. `again`: it was shown before, and no check has failed since."""
+    text = textwrap.dedent(text).strip("\n")
+    rungs = len(exercise.hints) + 1
+    heading = f"Hint {rung} of {rungs}, {RUNGS[min(rung, len(RUNGS)) - 1]} · {heading_of(exercise)}"
+    by_number = f'hint("{exercise.name}", {rung + 1})'
+    if rung == rungs:
+        footer = "Type it yourself: the fingers learn too."
+    elif again and solved:
+        footer = f"It is solved. The next hint, should you want it: {by_number}"
+    elif again:
+        footer = f"Try once more and run check(...), then this cell gives the next hint; or ask for it: {by_number}"
+    else:
+        footer = f"Try it and run check(...). Still stuck? Then hint(...) gives the next one, and so does {by_number}"
+    return Box("hint", heading, (("", text, rung >= 3 or "\n" in text),), footer)
+
+
+def display(box: Box) -> None:
+    """Show a box: in Jupyter as HTML, with the plain text beside it; elsewhere as text."""
+    if "IPython" in sys.modules:
+        shell = sys.modules["IPython"].get_ipython()
+        if shell is not None and hasattr(shell, "kernel"):
+            from IPython.display import display as show
+
+            show(box)
+            return
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")
+    print(box)
+
+
+def _wrap(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines that break at spaces; a word is only broken if it is longer than a line."""
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_on_hyphens=False, replace_whitespace=False
+    ) or [""]
+
+
+def _wrap_line(line: str, width: int) -> list[str]:
+    """A line of code or of values: what does not fit goes on below, a little further in."""
+    if len(line) <= width:
+        return [line]
+    margin = len(line) - len(line.lstrip())
+    return _wrap(line, width, " " * min(margin + 2, width // 2))
+
+
+def _ticks(text: str) -> str:
+    """`name` -> code, as in Markdown."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return text
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))

@@ -1,0 +1,308 @@
+"""Whether two values are the same, where they part, and how a value is shown.
+
+Values are compared as a teacher would: 2 and 2.0 are the same, floats may differ by rounding, a list may stand
+for a tuple and a Counter for a dict; a list does not stand for a tensor.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import sys
+from collections.abc import Callable, Mapping, Set
+from typing import Any
+
+from exercises.judging.verdict import NOTHING, NotYet
+
+LONGEST = 700  # characters of one value shown
+
+
+def as_text(value: Any, exact: bool = False) -> str:
+    """A text as it is, anything else as `show` shows it; "" for nothing."""
+    if value is NOTHING:
+        return ""
+    text = value if isinstance(value, str) else show(value, exact=exact)
+    return text if len(text) <= 2 * LONGEST else text[: 2 * LONGEST] + " ..."
+
+
+def show_both(got: Any, expected: Any, by: Callable[..., str] | None = None) -> tuple[str, str]:
+    """Both as `show` (or `by`) shows them; without rounding if they would look the same then."""
+    by = by or show
+    texts = by(got), by(expected)
+    return texts if texts[0] != texts[1] else (by(got, exact=True), by(expected, exact=True))
+
+
+def show(value: Any, longest: int = LONGEST, exact: bool = False) -> str:
+    """A value, short enough to read: floats have five digits, unless they are to be `exact`.
+
+    Never raises, whatever the object's own repr does.
+    """
+    try:
+        if _is_array(value):
+            return _show_array(value, 9 if exact else 4)
+        if isinstance(value, (list, tuple)) and len(value) > 40:
+            head = ", ".join(show(v, 80, exact) for v in value[:12])
+            return f"[{head}, ...] ({len(value):,} items)"
+        if isinstance(value, Mapping) and len(value) > 40:
+            head = ", ".join(f"{show(k, 60)}: {show(v, 60, exact)}" for k, v in list(value.items())[:12])
+            return f"{{{head}, ...}} ({len(value):,} items)"
+        text = repr(value)
+        if not exact and len(text) < 100 * longest:
+            text = _rounded(value)
+    except Exception as error:  # the object of a learner may do anything
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) <= longest else f"{text[: longest - 20]} ... ({len(text):,} characters)"
+
+
+def same(got: Any, expected: Any, tolerance: float = 1e-5) -> bool:
+    """Whether the values are the same, floats to within `tolerance` (relative)."""
+    return difference(got, expected, tolerance) is None
+
+
+def difference(got: Any, expected: Any, tolerance: float = 1e-5, at: str = "") -> tuple[str, str] | None:
+    """None if the values are the same; else (diagnosis, a sentence that says where they part).
+
+    The diagnosis is "returns-nothing", "wrong-type", "wrong-shape" or "wrong-result".
+    """
+    here = f"at {at}: " if at else ""
+    if got is None and expected is not None:
+        return "returns-nothing", here + "None came back. Is a `return` missing?"
+    if _is_array(expected):
+        return _array_difference(got, expected, tolerance, here)
+    if isinstance(expected, bool) or expected is None:
+        ok = _plain(got) == expected and type(_plain(got)) in (bool, int, type(None))
+        return None if ok else ("wrong-result", f"{here}{show(got, 120)} where {expected} is right")
+    if isinstance(expected, numbers.Number):
+        return _number_difference(got, expected, tolerance, here)
+    if isinstance(expected, (str, bytes, bytearray)):
+        return _text_difference(got, expected, here)
+    if isinstance(expected, (list, tuple)):
+        return _list_difference(got, expected, tolerance, at, here)
+    if isinstance(expected, Mapping):
+        return _dict_difference(got, expected, tolerance, at, here)
+    if isinstance(expected, Set):
+        return _set_difference(got, expected, here)
+    try:
+        equal = bool(got == expected)
+    except Exception:
+        equal = False
+    return None if equal else ("wrong-result", f"{here}{show(got, 120)} where {show(expected, 120)} is right")
+
+
+def expect_equal(
+    got: Any,
+    expected: Any,
+    tried: Any = NOTHING,
+    *,
+    tolerance: float = 1e-5,
+    diagnosis: str = "wrong-result",
+    says: str = "",
+) -> None:
+    """Raise NotYet if the values differ. `diagnosis` and `says` serve where the type and the shape are right."""
+    found = difference(got, expected, tolerance)
+    if found is None:
+        return
+    kind, sentence = found
+    if kind == "wrong-result":
+        kind = diagnosis
+        sentence = f"{says} {sentence}".strip() if says else sentence
+    raise NotYet(kind, as_sentence(sentence), tried, *show_both(got, expected))
+
+
+def diagnose(
+    got: Any,
+    known: Mapping[str, tuple[Any, str]],
+    tried: Any = NOTHING,
+    expected: Any = NOTHING,
+    tolerance: float = 1e-5,
+) -> None:
+    """Raise NotYet with the diagnosis of a known mistake, if the output is what that mistake gives.
+
+    Args:
+        known: diagnosis id -> (the output of that mistake, what to say about it).
+        expected: the right output. If given, a right answer passes, also where a mistake gives the same.
+    """
+    if expected is not NOTHING and same(got, expected, tolerance):
+        return
+    for diagnosis, (wrong, says) in known.items():
+        if difference(got, wrong, tolerance) is None:
+            if expected is NOTHING:
+                raise NotYet(diagnosis, says, tried, show(got))
+            raise NotYet(diagnosis, says, tried, *show_both(got, expected))
+
+
+# ------------------------------------------------------------------ by kind
+
+
+def _is_array(value: Any) -> bool:
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return True
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def _rounded(value: Any, depth: int = 0) -> str:
+    """The repr of a value with floats of five digits, also in lists, tuples and dicts."""
+    if isinstance(value, float) and math.isfinite(value) and value:
+        return repr(round(float(value), max(2, 4 - math.floor(math.log10(abs(value))))))
+    if depth < 8 and type(value) in (list, tuple):
+        items = ", ".join(_rounded(v, depth + 1) for v in value)
+        return f"[{items}]" if type(value) is list else f"({items}{',' * (len(value) == 1)})"
+    if depth < 8 and type(value) is dict:
+        return "{" + ", ".join(f"{k!r}: {_rounded(v, depth + 1)}" for k, v in value.items()) + "}"
+    return repr(value)
+
+
+def _show_array(value: Any, digits: int) -> str:
+    kind = "tensor" if type(value).__module__.startswith("torch") else "array"
+    size = math.prod(value.shape)
+    if size > 200:
+        flat = ", ".join(f"{v:.{digits}g}" for v in value.reshape(-1)[:6].tolist())
+        return f"{kind} of shape {tuple(value.shape)}, {value.dtype}; its first values: {flat}, ..."
+    if kind == "tensor":
+        import torch
+
+        value = value.detach().cpu()
+        value = value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
+    import numpy
+
+    return numpy.array2string(value, precision=digits, suppress_small=True, separator=", ", max_line_width=88)
+
+
+def _plain(value: Any) -> Any:
+    """A number that hides in a tensor or in a numpy scalar."""
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        return value.item()
+    return value
+
+
+def _numpy(value: Any) -> Any:
+    if type(value).__module__.startswith("numpy"):
+        return value
+    import torch
+
+    value = value.detach().cpu()
+    return value.to(torch.float64).numpy() if value.is_floating_point() else value.numpy()
+
+
+def _array_difference(got: Any, expected: Any, tolerance: float, here: str) -> tuple[str, str] | None:
+    import numpy
+
+    of_torch = type(expected).__module__.startswith("torch") or not hasattr(expected, "__array_interface__")
+    asked = "torch.Tensor" if of_torch else "numpy array"
+    if not _is_array(got) or (of_torch and isinstance(got, numpy.ndarray)):
+        if expected.shape == () and isinstance(_plain(got), numbers.Number):
+            return _number_difference(got, expected.item(), tolerance, here)
+        return "wrong-type", f"{here}a {asked} is asked for, and a {type(got).__name__} came back"
+    if tuple(got.shape) != tuple(expected.shape):
+        return "wrong-shape", f"{here}the shape is {tuple(got.shape)} and should be {tuple(expected.shape)}"
+    a, b = _numpy(got), _numpy(expected)
+    if a.dtype.kind == "O" or b.dtype.kind == "O":
+        return None if a.tolist() == b.tolist() else ("wrong-result", f"{here}some values differ")
+    if a.dtype.kind in "fc" or b.dtype.kind in "fc":
+        finite = numpy.abs(b[numpy.isfinite(b)])
+        scale = float(finite.max()) if finite.size else 1.0  # rounding goes with the largest values
+        wrong = ~numpy.isclose(a, b, rtol=tolerance, atol=max(tolerance * scale, 1e-9), equal_nan=True)
+    else:
+        wrong = a != b
+    count = int(wrong.sum())
+    if not count:
+        return None
+    first = tuple(int(i) for i in numpy.argwhere(wrong)[0])
+    where = f"the first at {list(first)}: " if first else ""
+    of = f"{count:,} of {wrong.size:,} values differ, " if wrong.size > 1 else ""
+    return "wrong-result", f"{here}{of}{where}{_number(a[first])} where {_number(b[first])} is right"
+
+
+def _number(value: Any) -> str:
+    value = _plain(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _number_difference(got: Any, expected: Any, tolerance: float, here: str) -> tuple[str, str] | None:
+    got, expected = _plain(got), _plain(expected)
+    if not isinstance(got, numbers.Number):
+        return "wrong-type", f"{here}a number is asked for, and a {type(got).__name__} came back"
+    if isinstance(got, int) and isinstance(expected, int):
+        equal = got == expected
+    else:
+        try:
+            a, b = complex(got), complex(expected)
+        except OverflowError:
+            equal = got == expected
+        else:
+            equal = (
+                a == b
+                or abs(a - b) <= max(tolerance * abs(b), 1e-9)
+                or (isinstance(got, float) and math.isnan(got) and expected != expected)
+            )
+    if equal:
+        return None
+    return "wrong-result", f"{here}{_number(got)} where {_number(expected)} is right"
+
+
+def _text_difference(got: Any, expected: Any, here: str) -> tuple[str, str] | None:
+    asked = "text (str)" if isinstance(expected, str) else "bytes"
+    if not isinstance(got, str if isinstance(expected, str) else (bytes, bytearray)):
+        return "wrong-type", f"{here}{asked} is asked for, and a {type(got).__name__} came back"
+    if got == expected:
+        return None
+    part = next((i for i, (a, b) in enumerate(zip(got, expected)) if a != b), min(len(got), len(expected)))
+    if part in (len(got), len(expected)):
+        which = "too short" if len(got) < len(expected) else "too long"
+        return "wrong-result", f"{here}it is {which}: {len(got):,} characters, {len(expected):,} are right"
+    a, b = got[part : part + 12], expected[part : part + 12]
+    return "wrong-result", f"{here}the texts part at position {part}: {a!r} where {b!r} is right"
+
+
+def _list_difference(got: Any, expected: Any, tolerance: float, at: str, here: str) -> tuple[str, str] | None:
+    if not isinstance(got, (list, tuple)):
+        asked = type(expected).__name__
+        return "wrong-type", f"{here}a {asked} is asked for, and a {type(got).__name__} came back"
+    for i, (a, b) in enumerate(zip(got, expected)):
+        if found := difference(a, b, tolerance, f"{at}[{i}]"):
+            kind, sentence = found
+            # a wrong item is a wrong result, except for what a deeper value's shape says
+            return ("wrong-result" if kind != "wrong-shape" else kind), sentence
+    if len(got) != len(expected):
+        return "wrong-result", f"{here}{len(got):,} items came back, {len(expected):,} are right"
+    return None
+
+
+def _dict_difference(
+    got: Any, expected: Mapping[Any, Any], tolerance: float, at: str, here: str
+) -> tuple[str, str] | None:
+    if not isinstance(got, Mapping):
+        return "wrong-type", f"{here}a dict is asked for, and a {type(got).__name__} came back"
+    missing = [k for k in expected if k not in got]
+    extra = [k for k in got if k not in expected]
+    if missing or extra:
+        parts = []
+        if missing:
+            parts.append(f"{len(missing):,} keys are missing, the first is {show(missing[0], 80)}")
+        if extra:
+            parts.append(f"{len(extra):,} keys should not be there, the first is {show(extra[0], 80)}")
+        return "wrong-result", here + "; ".join(parts)
+    for key, value in expected.items():
+        if found := difference(got[key], value, tolerance, f"{at}[{show(key, 60)}]"):
+            kind, sentence = found
+            return ("wrong-result" if kind != "wrong-shape" else kind), sentence
+    return None
+
+
+def _set_difference(got: Any, expected: Set[Any], here: str) -> tuple[str, str] | None:
+    if not isinstance(got, Set):
+        return "wrong-type", f"{here}a set is asked for, and a {type(got).__name__} came back"
+    if missing := expected - got:
+        return (
+            "wrong-result",
+            f"{here}{len(missing):,} are missing, one of them {show(min(missing, key=repr))}",
+        )
+    if extra := got - expected:
+        return "wrong-result", f"{here}{len(extra):,} too many, one of them {show(min(extra, key=repr))}"
+    return None
+
+
+def as_sentence(sentence: str) -> str:
+    """A sentence as it should stand: a capital first, and a full stop."""
+    return sentence[:1].upper() + sentence[1:] + ("" if sentence[-1:] in ".?!" else ".")

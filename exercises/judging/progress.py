@@ -1,0 +1,140 @@
+"""The learner's progress: outputs/progress.json. What cannot be read or written costs the notes, never the lesson."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from exercises.judging.verdict import Verdict
+from labkit.paths import ROOT, outputs, write_whole
+
+FRESH: dict[str, Any] = {"solved": False, "tries": 0, "hints": 0, "rung": 0, "stuck": False, "last": ""}
+"""Of one exercise: solved once; checks of an answer until then; most hints seen; the hint shown last; whether a check
+has failed since that hint; the last diagnosis."""
+
+_unwritten: dict[str, dict[str, Any]] = {}  # notes that could not be written: they last as long as the kernel
+
+
+def path() -> Path:
+    return outputs() / "progress.json"
+
+
+def load() -> dict[str, dict[str, Any]]:
+    """Notes by exercise. A file that is broken counts as empty.
+
+    Raises:
+        OSError: the file is there and cannot be read now.
+    """
+    try:
+        exercises = json.loads(path().read_text(encoding="utf-8"))["exercises"]
+        notes = {
+            name: FRESH | {k: v for k, v in entry.items() if type(v) is type(FRESH.get(k))}
+            for name, entry in exercises.items()
+        }
+    except FileNotFoundError:
+        notes = {}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        _put_aside()
+        notes = {}
+    return notes | _unwritten
+
+
+def of(name: str) -> dict[str, Any]:
+    try:
+        return load().get(name, dict(FRESH))
+    except OSError:
+        return _unwritten.get(name, dict(FRESH))
+
+
+def rung(name: str) -> int:
+    """The hint of this exercise that was shown last, 0 for none."""
+    return of(name)["rung"]
+
+
+def note_check(name: str, verdict: Verdict) -> int | None:
+    """Count a check. The stub does not count, and nothing does once it is solved.
+
+    Returns:
+        How many answers it took, if this one solves it; 0 if it was solved before; None if nothing is solved.
+    """
+    if is_demonstration():
+        return None
+    before, entry = of(name), of(name)
+    entry["stuck"] = verdict.state != "correct"
+    if verdict.state != "not attempted":
+        entry["tries"] += not entry["solved"]
+        entry["solved"] = entry["solved"] or verdict.state == "correct"
+        entry["last"] = verdict.diagnosis
+    elif is_lab_check():
+        return None
+    if entry != before:
+        _keep(name, entry)
+    if verdict.state != "correct":
+        return None
+    return 0 if before["solved"] else entry["tries"]
+
+
+def next_rung(name: str, rungs: int) -> int:
+    """The hint to be shown: the next one if a check has failed since the last hint, else that one again."""
+    entry = of(name)
+    climbs = not entry["rung"] or (entry["stuck"] and not is_lab_check())
+    return min(entry["rung"] + climbs, rungs)
+
+
+def note_hint(name: str, number: int) -> None:
+    if is_lab_check():  # it runs every cell, and nobody asked
+        return
+    entry = of(name)
+    entry["rung"], entry["stuck"] = number, False
+    entry["hints"] = max(entry["hints"], number)
+    _keep(name, entry)
+
+
+def restart_hints(name: str) -> None:
+    """The next hint is the first again. How many were seen stays."""
+    entry = of(name)
+    if entry["rung"]:
+        entry["rung"] = 0
+        _keep(name, entry)
+
+
+def is_lab_check() -> bool:
+    """Whether `lab check`, or a test of the course, runs the notebook: nbval_runs sets this for its kernels."""
+    return "INFERENCE_LAB_NBVAL_REPORT" in os.environ
+
+
+def is_demonstration() -> bool:
+    """Whether the course's own solution runs: a solution notebook, or a source as a script. Nobody solved that."""
+    if Path.cwd() == ROOT / "notebooks" / "solutions":
+        return True
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    return script is not None and Path(script).resolve().parent.parent == ROOT / "exercises"
+
+
+def _keep(name: str, entry: dict[str, Any]) -> None:
+    try:
+        path().parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path().with_suffix(".lock"), timeout=5):  # other kernels add notes of their own
+            notes = load() | {name: entry}
+            text = json.dumps({"version": 1, "exercises": notes}, indent=1, sort_keys=True)
+            write_whole(path(), text)
+        _unwritten.clear()
+    except OSError as error:
+        if not _unwritten:
+            print(f"Your progress cannot be noted in {path()} ({error.strerror or error}).", file=sys.stderr)
+        _unwritten[name] = entry
+
+
+def _put_aside() -> None:
+    """Keep a broken file under another name: what is in it may still be read by a person."""
+    number = 1
+    while (aside := path().with_suffix(f".broken-{number}.json")).exists():
+        number += 1
+    with contextlib.suppress(OSError):
+        os.replace(path(), aside)

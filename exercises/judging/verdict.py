@@ -1,0 +1,120 @@
+"""What an exercise is, and what can come out of grading an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from labkit.errors import LabError
+
+State = Literal["correct", "not yet", "not attempted"]
+NOTHING: Any = type("Nothing", (), {"__repr__": lambda self: "(nothing)", "__bool__": lambda self: False})()
+"""Stands for "no value given", since None is a value that an answer may return."""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise: what the learner writes, and how it is judged.
+
+    Attributes:
+        name: the notebook's name, such as "p1e1_pairs".
+        phase: 1 to 5.
+        title: what stands in the list of exercises.
+        asks: names of the things that the learner defines, in the order in which `check` gets them.
+        grade: `grade(*answers)` raises NotYet, or returns. It may return a sentence that says what was tried.
+            It runs in a process of its own, with a time limit.
+        hints: a nudge, the formula, pseudo-code. The solution, the last hint, is cut out of the source.
+        seconds: how long the grader may run.
+    """
+
+    name: str
+    phase: int
+    title: str
+    asks: tuple[str, ...]
+    grade: Callable[..., Any]
+    hints: tuple[str, str, str]
+    seconds: float = 10.0
+
+
+class NotYet(Exception):
+    """The answer is not right yet. It carries a diagnosis, so that a mistake is called by its name.
+
+    Args:
+        diagnosis: an id in kebab-case, such as "mask-off-by-one".
+        says: one or two sentences: what is wrong and where to look; never the solution.
+        tried, got, expected: what was called, what came out, what should have. A text is shown as it is,
+            anything else as its repr.
+    """
+
+    state: State = "not yet"
+
+    def __init__(
+        self,
+        diagnosis: str,
+        says: str = "",
+        tried: Any = NOTHING,
+        got: Any = NOTHING,
+        expected: Any = NOTHING,
+    ) -> None:
+        super().__init__(f"{diagnosis}: {says}")
+        self.diagnosis, self.says = diagnosis, says
+        self.tried, self.got, self.expected = tried, got, expected
+
+    def _render_traceback_(self, *_: Any) -> list[str]:
+        """What Jupyter shows in place of a traceback: one line, since the box above it says the rest."""
+        return [f"{self.state}: {self.diagnosis}" if self.state == "not yet" else self.state]
+
+
+class NotAttempted(NotYet):
+    """The answer is still the stub."""
+
+    state: State = "not attempted"
+
+    def __init__(
+        self,
+        says: str = "",
+        diagnosis: str = "not-attempted",
+        tried: Any = NOTHING,
+        got: Any = NOTHING,
+        expected: Any = NOTHING,
+    ) -> None:
+        super().__init__(diagnosis, says, tried, got, expected)
+
+
+class WrongCall(LabError, ValueError):
+    """`check` or `hint` was not called as it is meant. Jupyter shows its one line, and no traceback."""
+
+
+class Stopped(KeyboardInterrupt):
+    """The learner interrupted a check."""
+
+    def _render_traceback_(self, *_: Any) -> list[str]:
+        return ["You stopped the check. Nothing of it runs any more."]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came out of grading, in texts: it crosses from one process to another, and no object of the answer does."""
+
+    state: State
+    diagnosis: str = ""
+    says: str = ""
+    tried: str = ""
+    got: str = ""
+    expected: str = ""
+
+    @classmethod
+    def of(cls, error: NotYet) -> Verdict:
+        from exercises.judging.comparing import as_text, show_both
+
+        got, expected = show_both(error.got, error.expected, as_text)
+        return cls(
+            error.state, str(error.diagnosis), str(error.says)[:2000], as_text(error.tried), got, expected
+        )
+
+    def to_error(self) -> NotYet:
+        """The exception that `check` raises."""
+        if self.state == "not attempted":
+            return NotAttempted(self.says)
+        return NotYet(self.diagnosis, self.says, self.tried, self.got, self.expected)

@@ -1,0 +1,324 @@
+"""Write the notebooks from their sources: python -m exercises.publishing.build_notebooks [NAME ...] [--check | --execute]
+
+exercises/phaseN/*.py     -> notebooks/exercises/*.ipynb (a stub in place of the solution) and notebooks/solutions/*.ipynb
+notebooks/sources/*.py    -> notebooks/*.ipynb, executed, with their outputs (only with --execute: it takes minutes)
+
+Byte for byte the same at every run: cells have fixed ids, and nothing of the machine is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+
+from exercises.judging.sources import all_names, cut, name_of, source_of
+from labkit.machine import has_gpu
+from labkit.paths import ROOT, write_whole
+
+NOTEBOOKS = ROOT / "notebooks"
+COMPANIONS = NOTEBOOKS / "sources"
+STUDENT, SOLUTION = NOTEBOOKS / "exercises", NOTEBOOKS / "solutions"
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+REBUILD = "python -m exercises.publishing.build_notebooks"
+
+
+# ------------------------------------------------------------------ from source to notebook
+
+
+def read_source(path: Path, name: str) -> nbformat.NotebookNode:
+    """A py:percent source as a notebook: of the metadata of a cell only the tags are kept."""
+    text = path.read_text(encoding="utf-8")
+    nb = jupytext.reads(text, fmt="py:percent")
+    nb.metadata = nbformat.from_dict(METADATA)
+    nb.nbformat, nb.nbformat_minor = 4, 5
+    for number, cell in enumerate(nb.cells):
+        cell.metadata = _metadata(cell)
+        cell.id = f"{name[:58]}-{number:02d}".replace("_", "-")
+    return nb
+
+
+def _metadata(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """The tags of a cell. What comes `after-guess` is folded in JupyterLab until the learner runs the cell."""
+    tags = list(cell.metadata.get("tags", ()))
+    kept: dict[str, Any] = {"tags": tags} if tags else {}
+    if "after-guess" in tags and cell.cell_type == "code":
+        kept["jupyter"] = {"outputs_hidden": True}
+    return nbformat.from_dict(kept)
+
+
+def build_student(path: Path) -> nbformat.NotebookNode:
+    """The notebook that a learner works in.
+
+    Raises:
+        ValueError: the source's solution markers do not match, or it has none.
+    """
+    return _build(path, solved=False)
+
+
+def build_solution(path: Path) -> nbformat.NotebookNode:
+    """The same notebook with the solution in it, and a line at the top that says so."""
+    nb = _build(path, solved=True)
+    note = f"*The solution. The exercise itself: `notebooks/exercises/{name_of(path)}.ipynb`.*"
+    first = nb.cells[0]
+    if first.cell_type == "markdown":
+        heading, _, rest = first.source.partition("\n")
+        first.source = f"{heading}\n\n{note}\n{rest}".rstrip()
+    return nb
+
+
+def _build(path: Path, solved: bool) -> nbformat.NotebookNode:
+    nb = read_source(path, name_of(path))
+    found = False
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            try:
+                both = cut(cell.source)
+            except ValueError as error:
+                raise ValueError(f"{_short(path)}: {error}") from None
+            cell.source = both.solution if solved else both.student
+            found = found or both.has_solution
+    if not found:
+        raise ValueError(f"{_short(path)}: no line `# BEGIN SOLUTION`")
+    return nb
+
+
+def text_of(nb: nbformat.NotebookNode) -> str:
+    """The file's text. It notes a fingerprint of the cells, to tell later whether somebody has written in them."""
+    nb.metadata["inference_lab"] = {"cells": fingerprint(nb)}
+    return nbformat.writes(nb, version=4).rstrip("\n") + "\n"
+
+
+def fingerprint(nb: nbformat.NotebookNode) -> str:
+    return hashlib.sha256(json.dumps(cells_of(nb)).encode()).hexdigest()[:16]
+
+
+def companion_sources() -> list[Path]:
+    return sorted(COMPANIONS.glob("*.py"))
+
+
+def companion_of(source: Path) -> Path:
+    return NOTEBOOKS / f"{source.stem}.ipynb"
+
+
+# ------------------------------------------------------------------ what is stale
+
+
+def wanted() -> dict[Path, str]:
+    """What should stand in every generated notebook of the exercises."""
+    texts = {}
+    for name in all_names():
+        source = source_of(name)
+        texts[STUDENT / f"{name}.ipynb"] = text_of(build_student(source))
+        texts[SOLUTION / f"{name}.ipynb"] = text_of(build_solution(source))
+    return texts
+
+
+def stale() -> list[tuple[Path, str]]:
+    """Notebooks that are not what their sources say, each with the reason."""
+    found = []
+    texts = wanted()
+    for path, text in texts.items():
+        if not path.is_file():
+            found.append((path, "is missing"))
+        elif path.read_text(encoding="utf-8") != text:
+            found.append((path, "differs from its source"))
+    for folder in (STUDENT, SOLUTION):
+        for path in sorted(folder.glob("*.ipynb")):
+            if path not in texts and re.fullmatch(r"p\d[ed]\d_\w+", path.stem):  # any other is somebody's own
+                found.append((path, "has no source: remove it"))
+    for source in companion_sources():
+        path = companion_of(source)
+        if not path.is_file():
+            found.append((path, f"is missing: {REBUILD} --execute {path.stem}"))
+        elif cells_of(read_notebook(path)) != cells_of(read_source(source, source.stem)):
+            found.append((path, f"differs from its source: {REBUILD} --execute {path.stem}"))
+    return found
+
+
+def cells_of(nb: nbformat.NotebookNode) -> list[tuple[str, str, tuple[str, ...]]]:
+    """A notebook without its outputs: kind, text and tags of each cell."""
+    return [(c.cell_type, c.source, tuple(c.metadata.get("tags", ()))) for c in nb.cells]
+
+
+def read_notebook(path: Path) -> nbformat.NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def has_been_worked_in(path: Path) -> bool:
+    """Whether somebody has written in this notebook, or run cells of an exercise, since it was generated."""
+    try:
+        nb = read_notebook(path)
+    except Exception:  # whatever it is, it is not ours
+        return True
+    if nb.metadata.get("inference_lab", {}).get("cells") != fingerprint(nb):
+        return True
+    code = [c for c in nb.cells if c.cell_type == "code"]
+    if path.parent != NOTEBOOKS:
+        return any(c.outputs or c.execution_count is not None for c in code)
+    ran = [c.execution_count for c in code if "gpu" not in c.metadata.get("tags", ())]
+    return ran != list(range(1, len(ran) + 1)) or any(c.metadata != _metadata(c) for c in code)
+
+
+def keep_old(path: Path) -> Path:
+    """Copy a notebook to NAME.bak-1.ipynb, or the next number that is free."""
+    number = 1
+    while True:
+        backup = path.with_suffix(f".bak-{number}.ipynb")
+        try:
+            with backup.open("xb") as file:  # x: never over a notebook that is there
+                file.write(path.read_bytes())
+        except FileExistsError:
+            number += 1
+            continue
+        return backup
+
+
+# ------------------------------------------------------------------ executing
+
+
+def execute(source: Path, seconds: int = 120) -> nbformat.NotebookNode:
+    """Run a companion notebook and keep its outputs. Cells tagged `gpu` keep their old ones where there is none.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: a cell failed.
+    """
+    from nbclient import NotebookClient
+
+    nb = read_source(source, source.stem)
+    target = companion_of(source)
+    before = {c.source: c for c in read_notebook(target).cells} if target.is_file() else {}
+    gpu = has_gpu()
+
+    class Client(NotebookClient):
+        async def async_execute_cell(self, cell: Any, cell_index: int, *args: Any, **kwargs: Any) -> Any:
+            if "gpu" in cell.metadata.get("tags", ()) and not gpu:
+                if (old := before.get(cell.source)) is not None and cell.cell_type == "code":
+                    cell.outputs, cell.execution_count = old.outputs, old.execution_count
+                return cell
+            return await super().async_execute_cell(cell, cell_index, *args, **kwargs)
+
+    path = os.environ.get("PYTHONPATH")
+    client = Client(
+        nb,
+        timeout=seconds,
+        kernel_name="python3",
+        record_timing=False,
+        resources={"metadata": {"path": str(NOTEBOOKS)}},
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *([path] if path else [])])}
+    env.pop("JPY_SESSION_NAME", None)  # of a notebook that started this: the pieces would come out alive
+    client.execute(env=env)
+    nb.metadata = nbformat.from_dict(
+        METADATA | ({"widgets": nb.metadata.widgets} if nb.metadata.get("widgets") else {})
+    )
+    number = 0
+    for cell in nb.cells:
+        cell.metadata = _metadata(cell)
+        if cell.cell_type == "code" and "gpu" not in cell.metadata.get("tags", ()):
+            number += 1  # the same with and without a GPU: 1, 2, ... says that nobody has worked in it
+            for told in (cell, *(o for o in cell.outputs if o.output_type == "execute_result")):
+                told.execution_count = number
+    return nb
+
+
+# ------------------------------------------------------------------ the command
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog=REBUILD, description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", help="exercises or companion notebooks; nothing means all")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="write nothing; say what is stale and end with 1")
+    what.add_argument(
+        "--execute", action="store_true", help="run the companion notebooks and keep their outputs"
+    )
+    args = parser.parse_args(argv)
+    try:
+        if args.check:
+            return _check(args.names)
+        return _execute(args.names) if args.execute else _write(args.names)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _check(names: Sequence[str]) -> int:
+    found = [(path, why) for path, why in stale() if not names or path.stem in names]
+    for path, why in found:
+        print(f"{_short(path)} {why}")
+    if found:
+        print(f"{len(found)} notebooks are stale. Build them again: make notebooks, or {REBUILD}")
+        return 1
+    print("every notebook is what its source says")
+    return 0
+
+
+def _write(names: Sequence[str]) -> int:
+    texts = wanted()
+    if unknown := [n for n in names if n not in {p.stem for p in texts}]:
+        raise ValueError(f"no exercise is called {unknown[0]!r}")
+    written = 0
+    for path, text in texts.items():
+        if names and path.stem not in names:
+            continue
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        write(path, text)
+        written += 1
+        print(f"wrote {_short(path)}")
+    print(f"{len(texts)} notebooks of exercises, {written} of them changed")
+    for path, why in stale():
+        if path not in texts:
+            print(f"{_short(path)} {why}")
+    return 0
+
+
+def _execute(names: Sequence[str]) -> int:
+    from nbclient.exceptions import CellExecutionError
+
+    sources = {source.stem: source for source in companion_sources()}
+    if unknown := [n for n in names if n not in sources]:
+        raise ValueError(
+            f"no companion notebook is called {unknown[0]!r}: {', '.join(sources) or 'there is none'}"
+        )
+    failed = 0
+    for stem, source in sources.items():
+        if names and stem not in names:
+            continue
+        try:
+            nb = execute(source)
+        except CellExecutionError as error:
+            failed += 1
+            print(f"{stem}: a cell failed, nothing is written\n{error}", file=sys.stderr)
+            continue
+        write(companion_of(source), text_of(nb))
+        print(f"executed and wrote {_short(companion_of(source))}")
+    return 1 if failed else 0
+
+
+def write(path: Path, text: str) -> None:
+    """Write a notebook. One in which somebody has worked is kept beside it."""
+    if path.is_file() and has_been_worked_in(path):
+        print(f"{_short(path)} has been worked in; the old one is kept as {keep_old(path).name}")
+    write_whole(path, text)
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

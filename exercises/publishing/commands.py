@@ -1,0 +1,302 @@
+"""`lab progress`, `lab check NOTEBOOK` and `lab reset NOTEBOOK`."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from exercises.judging import progress
+from exercises.judging.sources import all_names, all_sources, name_of, source_of, title_of
+from labkit.errors import LabError
+from labkit.lab import WIDTH, speak_utf8
+from labkit.paths import ROOT, outputs, write_whole
+
+NOTEBOOKS = ROOT / "notebooks"
+
+
+# ------------------------------------------------------------------ lab progress
+
+
+def show_progress(console: Console) -> int:
+    """What is solved, tried, and predicted, and what comes next."""
+    notes = progress.load()
+    table = Table(
+        title="Exercises", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    narrow = console.width < WIDTH
+    table.add_column("name" if narrow else "notebook", no_wrap=True)
+    table.add_column("exercise")
+    table.add_column("state", no_wrap=True)
+    table.add_column("hints", justify="right", no_wrap=True)
+    sources = all_sources()
+    entries = {name_of(source): progress.FRESH | notes.get(name_of(source), {}) for source in sources}
+    before = None
+    for source in sources:
+        entry = entries[name_of(source)]
+        if source.parent != before:
+            table.add_section()
+        hints = f"{entry['hints']} of 4" if entry["hints"] else ""
+        name = name_of(source)
+        if narrow:  # the beginning is enough for `lab check`
+            name = name.partition("_")[0]
+        table.add_row(name, escape(title_of(source)), state_of(entry), hints)
+        before = source.parent
+    console.print(table)
+    solved = sum(entry["solved"] for entry in entries.values())
+    console.print(f"{solved} of {len(sources)} exercises solved", highlight=False)
+    points, most, reports = predicted_points()
+    if reports:
+        guesses = "1 guess" if most == 3 else f"{most // 3} guesses"
+        console.print(f"predictions: {points} of {most} points, {guesses}", highlight=False)
+    else:
+        console.print("predictions: none yet. Guess in a notebook, or: lab run kv_cache --predict")
+    following = next((s for s in sources if not entries[name_of(s)]["solved"]), None)
+    if following is None:
+        console.print("[green]All of them. What is left is the engine itself: change it.[/]")
+        return 0
+    name = name_of(following)
+    console.print(f"next: {escape(title_of(following))}", highlight=False)
+    if (NOTEBOOKS / "exercises" / f"{name}.ipynb").is_file():
+        console.print(f"      jupyter lab notebooks/exercises/{name}.ipynb", highlight=False, soft_wrap=True)
+    else:
+        console.print(f"      its notebook is not there: lab reset {name}", highlight=False)
+    if entries[name]["tries"]:
+        console.print(f"      last diagnosis: {escape(entries[name]['last'])}", highlight=False)
+        console.print(f'      stuck? In the notebook: hint("{name}")', highlight=False)
+    return 0
+
+
+def state_of(entry: dict[str, Any]) -> str:
+    if entry["solved"]:
+        return "[green]solved[/]"
+    if entry["tries"]:
+        return f"[yellow]tried {'once' if entry['tries'] == 1 else str(entry['tries']) + ' times'}[/]"
+    return "[dim]not yet tried[/]"
+
+
+def predicted_points() -> tuple[int, int, int]:
+    """(points, the most there could be, reports) over the guesses in outputs/reports, of scripts and notebooks."""
+    points = most = reports = 0
+    for report in sorted((outputs() / "reports").glob("*/*.json")):
+        try:
+            scores = [
+                p["points"]
+                for p in json.loads(report.read_text(encoding="utf-8"))["predictions"]
+                if isinstance(p.get("points"), int)
+            ]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        points, most, reports = points + sum(scores), most + 3 * len(scores), reports + bool(scores)
+    return points, most, reports
+
+
+# ------------------------------------------------------------------ lab check
+
+
+def check_notebook(console: Console, word: str) -> int:
+    """Run a notebook from top to bottom in a fresh kernel, and say what came out."""
+    path = find_notebook(word)
+    try:
+        from exercises.publishing.nbval_runs import CELL_SECONDS, run_nbval
+    except ImportError as error:
+        raise LabError(f"{error.name} is missing: pip install -r requirements.txt") from None
+    must_be_a_notebook(path)
+    console.print(f"[dim]running {escape(_short(path))} from top to bottom in a fresh kernel ...[/]")
+    cells, printed = run_nbval([path], cell_seconds=CELL_SECONDS)
+    if not cells:
+        last = next((line for line in reversed(printed.splitlines()) if line.strip()), "no output")
+        raise LabError(f"{_short(path)} could not be run: {last.strip()}")
+    bad = [cell for cell in cells if cell["outcome"] == "failed"]
+    own = [cell for cell in bad if not waits(cell)]
+    wrong = [cell for cell in bad if cell["error"] == "NotYet" and cell["boxes"]]
+    waiting = len(bad) - len(own) - len(wrong)
+    for cell in cells:
+        for text in cell["boxes"]:
+            console.print(escape(text), highlight=False, soft_wrap=True)
+    for cell in own[:1]:  # those after it mostly fail because of it
+        console.print(f"[red]Code cell {cell['number'] + 1} failed{cell['where']}:[/]", highlight=False)
+        for line in [cell["line"]] if cell["line"] else cell["source"].splitlines()[:6]:
+            console.print(f"    {escape(line)}", highlight=False, soft_wrap=True)
+        console.print(escape(what_failed(cell, CELL_SECONDS)), highlight=False, soft_wrap=True)
+    if len(own) > 1:
+        rest = f"{len(own) - 1} later cell{'s' * (len(own) > 2)}"
+        console.print(f"[dim]{rest} failed too: often because of this one.[/]")
+    counts = [
+        f"{sum(c['outcome'] == 'passed' for c in cells)} of {len(cells)} code cells ran well",
+        *([f"{_many(len(wrong), 'answer is', 'answers are')} not right yet"] if wrong else []),
+        *(
+            [f"{_many(waiting, 'cell waits', 'cells wait')} for {'it' if wrong else 'your answer'}"]
+            if waiting
+            else []
+        ),
+        *([f"{len(own)} failed"] if own else []),
+        *(f"{n} skipped" + (f" ({why})" if why else "") for why, n in _skipped(cells).items()),
+    ]
+    unasked = path.stem in all_names() and not any(map(has_check, cells))
+    fine = not bad and not unasked
+    console.print(("[green]" if fine else "[yellow]") + escape(" · ".join(counts)) + "[/]", highlight=False)
+    if unasked:
+        console.print(
+            f"[yellow]this notebook has no check(...) cell: `lab reset {path.stem}` brings it back[/]",
+            highlight=False,
+        )
+    return 0 if fine else 1
+
+
+def has_check(cell: dict[str, Any]) -> bool:
+    return re.search(r"^[^#\n]*\bcheck\s*\(", cell["source"], re.MULTILINE) is not None
+
+
+def _many(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"
+
+
+def must_be_a_notebook(path: Path) -> None:
+    """
+    Raises:
+        LabError: it is none, or has no code cells.
+    """
+    import warnings
+
+    import nbformat
+
+    again = f": `lab reset {path.stem}` writes a fresh one" if path.parent == NOTEBOOKS / "exercises" else ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a cell without an id is no trouble
+            nb = nbformat.read(path, as_version=4)
+            nbformat.validate(nb)
+    except OSError as error:
+        raise LabError(f"{_short(path)} cannot be read ({error.strerror})") from None
+    except Exception as error:  # whatever is wrong with it: Jupyter could not open it either
+        why = " ".join(str(error).split())[:120]
+        raise LabError(f"{_short(path)} is not a notebook ({type(error).__name__}: {why}){again}") from None
+    if not any(cell.cell_type == "code" for cell in nb.cells):
+        raise LabError(f"{_short(path)} has no code cells: there is nothing to run")
+
+
+def waits(cell: dict[str, Any]) -> bool:
+    """Whether a cell failed only because the answer is not there, or not right, yet."""
+    if cell["error"] == "NotImplementedError":
+        return "your turn" in cell["message"]
+    return cell["error"] in ("NotYet", "NotAttempted")
+
+
+def what_failed(cell: dict[str, Any], seconds: int) -> str:
+    message = re.sub(r"\(\d+\.py, (line \d+)\)", r"(\1)", " ".join(cell["message"].split()))
+    if cell["error"] == "KernelDied":
+        return "It ended the kernel itself, by os._exit or by a crash. The cells after it could not run."
+    if "Timeout" in message or (cell["error"] == "KeyboardInterrupt" and not message):
+        return f"It still ran after {seconds} s, so it was stopped. Look for a loop that never ends."
+    return f"{cell['error']}: {message}" if message else cell["error"]
+
+
+def _skipped(cells: list[dict[str, Any]]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for cell in cells:
+        if cell["outcome"] == "skipped":
+            why = cell["reason"].removeprefix("Skipped: ")
+            counts[why] = counts.get(why, 0) + 1
+    return counts
+
+
+# ------------------------------------------------------------------ lab reset
+
+
+def reset_notebook(console: Console, word: str) -> int:
+    """A fresh exercise notebook; the old one is kept beside it."""
+    from exercises.publishing.build_notebooks import build_student, keep_old, text_of
+
+    path = find_notebook(word, must_exist=False)
+    if path.parent != NOTEBOOKS / "exercises" or path.stem not in all_names():
+        raise LabError(
+            f"only the notebooks in notebooks/exercises can be reset, and {_short(path)} is not one"
+        )
+    text = text_of(build_student(source_of(path.stem)))
+    progress.restart_hints(path.stem)
+    if path.is_file():
+        if path.read_text(encoding="utf-8", errors="replace") == text:
+            console.print(f"{_short(path)} is fresh already", highlight=False, soft_wrap=True)
+            return 0
+        console.print(f"your notebook is kept as {_short(keep_old(path))}", highlight=False, soft_wrap=True)
+    write_whole(path, text)
+    console.print(f"{_short(path)} is fresh again", highlight=False, soft_wrap=True)
+    return 0
+
+
+# ------------------------------------------------------------------ names
+
+
+def find_notebook(word: str, must_exist: bool = True) -> Path:
+    """A notebook from a path, its name (p1e1_pairs), or the beginning of its name (p1e1).
+
+    Raises:
+        LabError: there is none, or several.
+    """
+    path = Path(word)
+    if path.suffix == ".ipynb" and path.is_file():
+        return path.resolve()
+    if path.suffix not in ("", ".ipynb"):
+        raise LabError(f"a notebook ends in .ipynb, and this does not: {word}")
+    stem = path.stem if path.suffix == ".ipynb" else word
+    here = {p.stem: p for p in NOTEBOOKS.glob("*.ipynb")}
+    here |= {name: NOTEBOOKS / "exercises" / f"{name}.ipynb" for name in all_names()}
+    found = (
+        [here[stem]] if stem in here else [p for name, p in here.items() if name.startswith(stem) and stem]
+    )
+    if len(path.parts) > 1 and [ROOT / path] != found:
+        raise LabError(f"there is no notebook {word}")
+    if len(found) > 1:
+        raise LabError(
+            f"{word!r} is the beginning of {len(found)} notebooks: {', '.join(p.stem for p in found)}"
+        )
+    if not found:
+        near = difflib.get_close_matches(stem, here, 1, 0.6)
+        raise LabError(
+            f"no notebook is called {word!r}"
+            + (f": did you mean {near[0]}?" if near else "; `lab progress` lists the exercises")
+        )
+    if must_exist and not found[0].is_file():
+        raise LabError(f"{_short(found[0])} is not there: `lab reset {found[0].stem}` writes it")
+    return found[0]
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """progress | check NOTEBOOK | reset NOTEBOOK; `lab` has the options."""
+    speak_utf8()
+    words = list(sys.argv[1:] if argv is None else argv)
+    console = Console(width=min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH)
+    try:
+        if words == ["progress"]:
+            return show_progress(console)
+        if words[:1] == ["check"] and len(words) == 2:
+            return check_notebook(console, words[1])
+        if words[:1] == ["reset"] and len(words) == 2:
+            return reset_notebook(console, words[1])
+        raise LabError(f"lab progress, lab check NOTEBOOK or lab reset NOTEBOOK, not: {' '.join(words)}")
+    except (LabError, ValueError) as error:
+        says = str(error)
+    except OSError as error:
+        says = f"{error.filename} cannot be read or written ({error.strerror})"
+    except KeyboardInterrupt:
+        return 130
+    Console(stderr=True, soft_wrap=True).print(f"[red]error:[/] {escape(says)}", highlight=False)
+    return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,230 @@
+"""The chapters of the GPU memory equation."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+
+from labkit.figures import BLUE, COLORS, GREEN, GREY, RED, new_figure, plain_numbers
+from labkit.lab import Lab
+from phase1_tokens_embeddings.weights.memory_math import (
+    GB,
+    GIB,
+    KV_BYTES,
+    bytes_for_kv,
+    cards_that_hold,
+    kv_per_token,
+    users_that_fit,
+)
+from phase1_tokens_embeddings.weights.model_shapes import (
+    CARDS,
+    SHAPES,
+    Card,
+    ModelShape,
+)
+from phase1_tokens_embeddings.weights.weight_formats import PRECISIONS, weight_bytes
+
+CONTEXTS = (512, 2048, 4096, 8192, 32768, 131072)
+
+
+def both(nbytes: float) -> str:
+    """
+    >>> both(16 * 10**9)
+    '16.00 GB = 14.90 GiB'
+    """
+    return f"{nbytes / GB:.2f} GB = {nbytes / GIB:.2f} GiB"
+
+
+def tell_units(lab: Lab) -> None:
+    import torch
+
+    lab.title("Two units, one confusion")
+    t4, a100, h100 = CARDS["t4"], CARDS["a100-80"], CARDS["h100"]
+    llama = SHAPES["llama-3-8b"]
+    fp16, fp8 = weight_bytes(llama, "FP16"), weight_bytes(llama, "FP8")
+    lab.say("""A GB is 10^9 bytes, a GiB is 2^30 bytes, 7% more. Files are given in GB. Cards are labelled
+        "GB" but built in GiB, and some keep a part for themselves: a "16 GB" T4 is built with 16 GiB, of
+        which 1/16 holds the check bits of its error correction (ECC). It offers 15 GiB, or 16.1 GB.""")
+
+    def left(card: Card, weights: float) -> float:
+        return round((card.memory_bytes - weights) / GIB, 2)
+
+    def five_numbers(fp16: float, fp8: float) -> list[float]:
+        return [round(fp16 / GIB, 2), left(t4, fp16), left(a100, fp16), round(fp8 / GIB, 2), left(h100, fp8)]
+
+    tokens = users_that_fit(llama, t4, 1, usable=1)
+    lab.predict(
+        "llama8b-fp16",
+        "Llama-3 8B: weights in FP16; left on a T4; on an A100 80; weights in FP8; left on an H100",
+        predicted=five_numbers(8.03e9 * 2, 8.03e9),
+        measured=five_numbers(fp16, fp8),
+        source_says=[14.9, 1.1, 65.1, 7.5, 72.5],
+        unit="GiB",
+        tolerance=0.01,
+        note=f"Predicted from '8.03 billion' on the model card, measured tensor by tensor: {both(fp16)}. The "
+        f"T4 offers {both(t4.memory_bytes)}: room for {tokens} tokens of KV cache, if nothing else had to be "
+        "there. To leave 1.1, a T4 would have to offer all its 16 GiB.",
+    )
+    # On the device "meta" a tensor has a shape and takes no memory.
+    table = torch.nn.Embedding(32000, 4096, dtype=torch.float16, device="meta").weight
+    lab.predict(
+        "embedding-256mb",
+        "an embedding of 32,000 tokens x 4,096 numbers of 16 bits",
+        predicted=32000 * 4096 * 2 / 1e6,
+        measured=table.nbytes / 1e6,
+        source_says=256.0,
+        unit="MB",
+        tolerance=0.03,
+        note=f"{table.nbytes / 2**20:.0f} MiB. 256 comes out if a MB has 1,000 x 1,024 bytes: a third unit.",
+    )
+
+
+def tell_kv(lab: Lab) -> None:
+    import torch
+
+    lab.title("What one token costs")
+    names = ("llama-2-7b", "llama-3-8b")
+    lab.say("""Each token leaves a key and a value in every layer: 2 x layers x KV heads x head size x bytes.
+        Llama-2 7B and Llama-3 8B both have 32 layers and heads of 128 numbers, but Llama-3 keeps keys and
+        values for 8 heads instead of 32 (grouped-query attention, phase 2).""")
+    caches = [torch.empty(2, s.num_layers, s.num_kv_heads, s.head_dim, dtype=torch.float16, device="meta")
+              for s in (SHAPES[n] for n in names)]  # fmt: skip
+    lab.predict(
+        "kv-per-token",
+        "KV cache of one token in FP16: Llama-2 7B, Llama-3 8B",
+        predicted=[kv_per_token(SHAPES[n]) // 1024 for n in names],
+        measured=[cache.nbytes // 1024 for cache in caches],
+        unit="KiB",
+        note="Measured: the size of a tensor [2, layers, KV heads, head size]. A quarter of the heads, a "
+        "quarter of the memory, four times the users.",
+    )
+
+
+def tell_your_model(lab: Lab, shape: ModelShape, card: Card, precision: str) -> None:
+    a = lab.args
+    kv_bytes, usable = KV_BYTES[a.kv], a.usable
+    price = card.dollars_per_hour if a.price is None else a.price
+    lab.title(f"{shape.name} on one {card.title}")
+    lab.say(f"""{shape.num_parameters:,} parameters; {kv_per_token(shape, kv_bytes):,} bytes of KV cache a
+        token in {a.kv}. The card offers {both(card.memory_bytes)}; {usable:.0%} of it is for weights and
+        cache, the rest for activations and the CUDA runtime (--usable).""")
+    rows = []
+    for p in ("FP32", "FP16", "FP8", "Q4_K_M"):
+        weights, room = weight_bytes(shape, p), bytes_for_kv(shape, card, p, usable)
+        users = users_that_fit(shape, card, a.context, p, kv_bytes, usable)
+        tokens = max(0, room) // kv_per_token(shape, kv_bytes)
+        row = [
+            p,
+            weights / GB,
+            weights / GIB,
+            room / GB,
+            room / GIB,
+            tokens,
+            users,
+            price / users if users else None,
+        ]
+        rows.append(row if room > 0 else [*row[:3], None, None, 0, 0, None])
+    lab.table(
+        f"Users of {a.context:,} tokens each",
+        ["weights", "GB", "GiB", "GB for KV", "GiB for KV", "tokens of KV", "users", "$ a user-hour"],
+        rows,
+        note=f"FP16 stands for BF16 too, FP8 for INT8; -: does not fit. {card.title} at ${price:.2f} an hour"
+        f"{', a rough cloud price: give yours with --price' if a.price is None else ''}. Users are counted as "
+        "if each had filled the whole context.",
+    )
+    if bytes_for_kv(shape, card, precision, usable) <= 0:
+        lab.say(f"""{shape.name} in {precision} does not fit on one {card.title}: its weights take
+            {both(weight_bytes(shape, precision))}, and {both(card.memory_bytes * usable)} are usable.
+            What would do: {what_would_do(shape, card, precision, usable)}.""")
+        return
+    users = users_that_fit(shape, card, a.context, precision, kv_bytes, usable)
+    if users:
+        lab.say(f"""What it costs: {users:,} users share the card in {precision}. Each of them costs
+            ${price / users:.2g} an hour, or ${720 * price / users:,.2f} a month (720 hours), if all stay.""")
+    else:
+        tokens = users_that_fit(shape, card, 1, precision, kv_bytes, usable)
+        lab.say(f"""The weights fit in {precision}, but no user with {a.context:,} tokens does: there is room
+            for {tokens:,} tokens in all. A shorter --context, --kv FP8 or a larger card would do.""")
+
+
+def what_would_do(shape: ModelShape, card: Card, precision: str, usable: float) -> str:
+    """Ways out for a model that does not fit."""
+    larger = ", ".join(c.name for c in cards_that_hold(shape, precision, usable))
+    smaller = ", ".join(p for p in PRECISIONS if bytes_for_kv(shape, card, p, usable) > 0)
+    ways = [f"a larger card ({larger})"] if larger else []
+    ways += [f"this card with weights in {smaller}"] if smaller else []
+    if not ways:
+        smallest = {p: cards_that_hold(shape, p, usable)[:1] for p in ("FP8", "Q4_K_M")}
+        ways = [f"one {c.title} with weights in {p}" for p, cards in smallest.items() for c in cards]
+    return "; or ".join([*ways, "several cards, each with a slice of every layer"])
+
+
+def contexts_of(shape: ModelShape) -> list[int]:
+    return [c for c in CONTEXTS if c <= shape.max_context] or [shape.max_context]
+
+
+def tell_users(lab: Lab, shape: ModelShape, precision: str, cards: list[Card]) -> None:
+    lab.title("The same model on other cards")
+    kv_bytes, usable = KV_BYTES[lab.args.kv], lab.args.usable
+    contexts = contexts_of(shape)
+    rows = [
+        [card.title, card.memory_bytes / GIB,
+         *(users_that_fit(shape, card, c, precision, kv_bytes, usable) for c in contexts)]
+        for card in cards
+    ]  # fmt: skip
+    lab.table(f"Users of {shape.name} in {precision}, by tokens each",
+              ["card", "GiB", *(f"{c:,}" for c in contexts)], rows,
+              note="Double the context, halve the users: tokens are what fills a card.")  # fmt: skip
+    lab.record(users={row[0]: dict(zip(contexts, row[2:], strict=True)) for row in rows})
+
+
+def draw(lab: Lab, shape: ModelShape, card: Card, precision: str, others: list[ModelShape]) -> None:
+    kv_bytes, usable, context = KV_BYTES[lab.args.kv], lab.args.usable, lab.args.context
+    users = users_that_fit(shape, card, context, precision, kv_bytes, usable)
+    finding = f"{users:,} users of {context:,} tokens" if users else f"no user of {context:,} tokens"
+    fig, (left, right) = new_figure(
+        f"{shape.name} in {precision} on one {card.title}: {finding}",
+        f"{usable:.0%} of each card is used; KV cache in {lab.args.kv}; computed from the models' shapes",
+        panels=2,
+        size=(11.5, 4.8),
+    )
+    draw_cards(left, shape, precision, usable)
+    for color, s in zip(COLORS, [shape, *others], strict=False):
+        if bytes_for_kv(s, card, precision, usable) <= 0:
+            continue
+        points = [(c, users_that_fit(s, card, c, precision, kv_bytes, usable)) for c in
+                  (2**i for i in range(8, 18)) if c <= s.max_context]  # fmt: skip
+        points = [(c, n) for c, n in points if n]
+        if points:
+            style = dict(lw=3, zorder=3) if s is shape else dict(lw=1.5)
+            right.plot(*zip(*points, strict=True), marker="o", color=color, label=s.name, **style)
+    if right.lines:
+        right.set(xscale="log", yscale="log", xlabel="tokens of each user", ylabel="users")
+        right.set_xticks([256, 1024, 4096, 16384, 65536])
+        plain_numbers(right)
+        right.legend(fontsize=9, frameon=False)
+    else:
+        right.axis("off")
+        right.text(0.5, 0.5, f"none of these models fits\non one {card.title} in {precision}", ha="center")
+    lab.figure(fig, "gpu_memory_equation")
+
+
+def draw_cards(ax: Axes, shape: ModelShape, precision: str, usable: float) -> None:
+    weights = weight_bytes(shape, precision) / GIB
+    for y, card in enumerate(reversed(CARDS.values())):
+        total = card.memory_bytes / GIB
+        room = total * usable - weights
+        if room > 0:
+            ax.barh(y, weights, color=BLUE, height=0.6)
+            ax.barh(y, room, left=weights, color=GREEN, height=0.6)
+            ax.barh(y, total * (1 - usable), left=total * usable, color=GREY, height=0.6)
+            ax.text(total + 1.5, y, f"{room:.1f} for KV", va="center", fontsize=9)
+        else:
+            ax.barh(y, total, color=GREY, height=0.6, alpha=0.35)
+            ax.text(total + 1.5, y, "does not fit", va="center", fontsize=9, color=RED)
+    ax.set_yticks(range(len(CARDS)), [c.title for c in reversed(CARDS.values())])
+    ax.set_xlim(0, 1.22 * max(c.memory_bytes for c in CARDS.values()) / GIB)
+    ax.set_xlabel("GiB")
+    ax.grid(axis="y", visible=False)
+    for color, label in ((BLUE, "weights"), (GREEN, "KV cache"), (GREY, "margin")):
+        ax.barh(0, 0, color=color, label=label)
+    ax.legend(loc="upper right", fontsize=9, frameon=False)

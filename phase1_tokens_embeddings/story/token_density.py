@@ -1,0 +1,150 @@
+"""Texts to look at, and how many characters of them a token holds: for tokenization_lab.py.
+
+The texts in `texts/` were written for the course. Three of them tell one and the same story, in English,
+Chinese and Hindi: only so can the tokens of two languages be compared fairly, because a Chinese character
+says about as much as a short English word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from labkit.errors import LabError
+from labkit.paths import ROOT
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+
+CONTENT = {  # what the sample texts are, in the order in which they are shown
+    "prose": "English story",
+    "technical": "technical text",
+    "code": "Python code",
+    "chinese": "story in Chinese",
+    "hindi": "story in Hindi",
+}
+PARTS = 8  # a text is cut into so many equal parts to show the spread
+_TEXTS = Path(__file__).parents[1] / "texts"
+
+
+def sample_text(name: str) -> str:
+    """One of the course's own texts; `name` is a key of CONTENT."""
+    return (_TEXTS / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def course_texts() -> list[str]:
+    """The default training text: the course's own English texts and the READMEs of its phases."""
+    readmes = sorted(ROOT.glob("phase*/README.md"))
+    return [sample_text("prose"), sample_text("technical"), *(r.read_text(encoding="utf-8") for r in readmes)]
+
+
+def read_texts(path: str | Path) -> list[str]:
+    """Read a text file, or all .txt, .md and .py files below a folder.
+
+    Raises:
+        LabError: nothing there, nothing in it, or a file that is not UTF-8 text.
+    """
+    path = Path(path).expanduser()
+    files = [path]
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.is_file() and p.suffix in (".txt", ".md", ".py"))
+        if not files:
+            raise LabError(f"no .txt, .md or .py file below the folder {path}: give a text file")
+    elif not path.is_file():
+        raise LabError(f"no text at {path}: give a text file, or a folder of them")
+    texts = []
+    for file in files:
+        try:
+            texts.append(file.read_text(encoding="utf-8-sig"))
+        except UnicodeDecodeError as error:
+            raise LabError(
+                f"{file} is not UTF-8 text (byte {error.start}): save it as UTF-8, or give another"
+            ) from None
+        except OSError as error:
+            raise LabError(f"cannot read {file} ({error.strerror}): give a file you may read") from None
+        if "\0" in texts[-1]:
+            raise LabError(f"{file} is a binary file: give a text file")
+    if not any(text.strip() for text in texts):
+        raise LabError(f"{path} holds no text: give a file with a few words in it")
+    return texts
+
+
+@dataclass(frozen=True)
+class Density:
+    """Characters per token: of a whole text (`mean`), and of its thinnest and its densest part."""
+
+    characters: int
+    tokens: int
+    lowest: float
+    highest: float
+
+    @property
+    def mean(self) -> float:
+        return self.characters / self.tokens
+
+
+def measure_density(tok: BPETokenizer, text: str, parts: int = PARTS) -> Density:
+    """Measure a text as a whole, and cut into `parts` equal parts.
+
+    A character is what Python's `len` counts, a Unicode code point.
+
+    Raises:
+        ValueError: the text has fewer characters than `parts`.
+    """
+    if len(text) < parts:
+        raise ValueError(f"a text of {len(text)} characters cannot be cut into {parts} parts")
+    cuts = [i * len(text) // parts for i in range(parts + 1)]
+    spread = [(end - start) / len(tok.encode(text[start:end])) for start, end in pairwise(cuts)]
+    return Density(len(text), len(tok.encode(text)), min(spread), max(spread))
+
+
+def characters_that_fit(tok: BPETokenizer, text: str, tokens: int) -> int:
+    """Fill a context of `tokens` tokens with a text, over and over, and count the characters inside."""
+    copies = math.ceil(tokens / len(tok.encode(text))) + 1
+    return len(tok.decode(tok.encode(text * copies)[:tokens]))
+
+
+def share_of_blanks(tok: BPETokenizer, text: str) -> float:
+    """The share of a text's tokens that hold nothing but spaces: in code, the indentation."""
+    ids = tok.encode(text)
+    return sum(not tok.token_bytes[i].strip(b" ") for i in ids) / len(ids)
+
+
+def draw_density(found: Mapping[str, Mapping[str, Density]], labels: Mapping[str, str]) -> Figure:
+    """Density by text and vocabulary, and beside it the price of one story in three languages.
+
+    Args:
+        found: vocabulary -> text -> density. The first vocabulary is the one on the right.
+        labels: text -> its name for people.
+    """
+    from labkit.figures import BLUE, GREY, ORANGE, new_figure
+
+    first = next(iter(found))
+    names = list(found[first])
+    ratios = [found[first][n].tokens / found[first]["prose"].tokens for n in ("prose", "chinese", "hindi")]
+    fig, (left, right) = new_figure(
+        f"The same story takes {ratios[1]:.1f} times as many tokens in Chinese as in English, "
+        f"{ratios[2]:.1f} times in Hindi",
+        f"Left: a dot is a whole text, a line goes from the thinnest to the densest of its {PARTS} parts. "
+        f"Title and right: vocabulary of {first}.",
+        panels=2,
+        width_ratios=[1.5, 1],
+    )
+    for row, (vocabulary, color) in enumerate(zip(found, (BLUE, ORANGE))):
+        ys = [i + 0.22 * (row - (len(found) - 1) / 2) for i in range(len(names))]
+        ds = [found[vocabulary][n] for n in names]
+        left.hlines(ys, [d.lowest for d in ds], [d.highest for d in ds], color=color, alpha=0.45, linewidth=4)
+        left.plot([d.mean for d in ds], ys, "o", color=color, label=vocabulary)
+    left.set_yticks(range(len(names)), [labels[n] for n in names])
+    left.invert_yaxis()
+    left.set_xlim(left=0)
+    left.set_xlabel("characters per token")
+    left.legend(loc="lower right")
+    bars = right.bar(["English", "Chinese", "Hindi"], ratios, color=[GREY, BLUE, BLUE], width=0.6)
+    right.bar_label(bars, [f"{r:.1f}×" for r in ratios], padding=2)
+    right.margins(y=0.1)
+    right.set_ylabel("tokens for the same story (English = 1)")
+    return fig

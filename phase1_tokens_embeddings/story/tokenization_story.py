@@ -1,0 +1,261 @@
+"""The chapters of the tokenization lab."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.lab import Lab
+from labkit.models import find_model, has_gpt2_vocabulary
+from phase1_tokens_embeddings.story.token_density import (
+    CONTENT,
+    PARTS,
+    Density,
+    characters_that_fit,
+    draw_density,
+    measure_density,
+    sample_text,
+    share_of_blanks,
+)
+from phase1_tokens_embeddings.tokens.tokenizer import END_OF_TEXT, BPETokenizer, StreamDecoder
+
+SENTENCE = "The goat was waiting for a boat."
+
+
+CONTEXT = 128_000  # "128K" tokens; models that say 128K often mean 131,072
+
+
+SPEED_SAMPLE = 200_000  # characters of a large text that are enough to time encoding
+
+
+FETCH = "`lab fetch gpt2` once, while online"
+
+
+def with_first_merges(tok: BPETokenizer, count: int) -> BPETokenizer:
+    """A tokenizer from `BPETokenizer.train` as it was after the first `count` merges."""
+    return BPETokenizer(tok.token_bytes[: 256 + count], tok.merges[:count], {})
+
+
+def stream_steps(tok: BPETokenizer, text: str) -> list[tuple[int, bytes, str, str]]:
+    """For each token of a text: its id, its bytes, what it decodes to alone, what a stream shows."""
+    stream = StreamDecoder(tok)
+    return [(i, tok.token_bytes[i], tok.decode([i]), stream.push(i)) for i in tok.encode(text)]
+
+
+def show_tokens(tok: BPETokenizer, ids: Sequence[int]) -> str:
+    """Tokens for people: a space is "_", bytes that are no character by themselves are hexadecimal.
+
+    >>> tok = BPETokenizer.train(["aa aa"], vocab_size=258)
+    >>> show_tokens(tok, tok.encode("aa é"))
+    'aa|_|<C3>|<A9>'
+    """
+    named = {" ": "_", "\n": "\\n", "\t": "\\t"}
+    named |= {chr(0xDC00 + b): f"<{b:02X}>" for b in range(128, 256)}  # what surrogateescape makes of byte b
+
+    def show(token: bytes) -> str:
+        return "".join(named.get(c, c) for c in token.decode("utf-8", errors="surrogateescape"))
+
+    return "|".join(show(tok.token_bytes[i]) for i in ids)
+
+
+def tokenizer_of(model: str) -> BPETokenizer:
+    """The tokenizer of a model: an embedded one, GPT-2's, or that of a model folder.
+
+    Raises:
+        LabError: no such model, or no tokenizer.json in its folder.
+    """
+    if model == "gpt2" and has_gpt2_vocabulary():
+        return BPETokenizer.from_tiktoken("gpt2")
+    folder = find_model(model)
+    if not (folder / "tokenizer.json").is_file():
+        raise LabError(f"{folder} holds no tokenizer.json: give a folder that has one, or --model tales")
+    return BPETokenizer.from_file(folder / "tokenizer.json")
+
+
+def watch_merges(lab: Lab, texts: list[str]) -> BPETokenizer:
+    lab.title("1. Merges as they are learned")
+    lab.say(
+        """At first every byte is a token: ids 0 to 255. Training counts which two tokens stand side by
+        side most often, gives that pair an id of its own, and counts again."""
+    )
+    sentence, wanted = lab.args.sentence, lab.args.vocab_size
+    counts: list[int] = []
+    bar = lab.progress(range(max(0, wanted - 257)), "learning merges", total=max(0, wanted - 257))
+
+    def on_merge(number: int, pair: tuple[int, int], count: int) -> None:
+        counts.append(count)
+        next(bar, None)
+
+    tok = BPETokenizer.train(texts, wanted, on_merge=on_merge)
+    bar.close()
+    lab.predict(
+        "one-token-per-byte",
+        f"tokens of {sentence!r} before any merge",
+        predicted=len(sentence.encode("utf-8")),
+        measured=len(with_first_merges(tok, 0).encode(sentence)),
+    )
+    size = sum(len(text.encode("utf-8")) for text in texts)
+    rows: list[Sequence[Any]] = []
+    for k, pair in enumerate(tok.merges[:8]):
+        joined = show_tokens(tok, pair).replace("|", " + ")
+        rows.append((k + 1, joined, show_tokens(tok, [256 + k]), 256 + k, counts[k]))
+    lab.table(
+        f"The first merges, learned from {size:,} bytes",
+        ["merge", "pair", "new token", "id", "times found"],
+        rows,
+        note='"_" is a space. It belongs to the word after it: "_the" and "the" are different tokens.',
+    )
+    learned = len(tok.merges)
+    rows = []
+    for k in [k for k in (0, 10, 50, 200, 500) if k < learned] + [learned]:
+        early = with_first_merges(tok, k)
+        ids = early.encode(sentence)
+        rows.append((k, len(ids), len(sentence) / len(ids), show_tokens(early, ids)))
+    lab.table("The sentence shrinks", ["merges", "tokens", "chars/token", "cut into"], rows)
+    if tok.vocab_size < wanted:
+        lab.say(f"After {learned} merges nothing was left to merge: the text is too short for more.")
+    lab.record(training_bytes=size, merges=learned, shrinking=[row[:2] for row in rows])
+    return tok
+
+
+def look_at_words(lab: Lab, vocabularies: dict[str, BPETokenizer]) -> None:
+    lab.title("2. A vocabulary that was trained before")
+    gpt2 = vocabularies.get("GPT-2")
+    checks: list[tuple[str, str, Any, str | None]] = [
+        ("gpt2-vocab", "tokens of GPT-2: bytes + merges + 1 special", 256 + 50_000 + 1, None),
+        ("hello-ids", 'ids of "Hello"', [15496], "Hello"),
+        ("unbelievable-ids", 'ids of "unbelievable"', [403, 6667, 11203, 540], "unbelievable"),
+        ("prompt-ids", 'ids of "Make me sound smart"', [12050, 502, 2128, 4451], "Make me sound smart"),
+    ]
+    for claim, question, predicted, text in checks:
+        if gpt2 is None:
+            lab.cannot_measure(claim, question, needs="download", remedy=FETCH)
+        else:
+            measured = gpt2.vocab_size if text is None else gpt2.encode(text)
+            lab.predict(claim, question, predicted=predicted, measured=measured)
+
+    words = ["unbelievable", " unbelievable", "Unbelievable!", "Once upon a time", "1234567"]
+    lab.table(
+        "The same words in different vocabularies",
+        ["text", *(f"{name} ({tok.vocab_size:,} tokens)" for name, tok in vocabularies.items())],
+        [[repr(w), *(show_tokens(tok, tok.encode(w)) for tok in vocabularies.values())] for w in words],
+        note="""A space in front or a capital letter makes other tokens of the same word. A number is cut
+        where the merges happen to fall: one reason why models are bad at counting digits.""",
+    )
+
+
+def protect_and_stream(lab: Lab, name: str, tok: BPETokenizer) -> None:
+    lab.title("3. What users may not type, and half characters")
+    if tok.eos_token_id is not None:
+        typed = tok.encode(END_OF_TEXT)
+        trusted = tok.encode(END_OF_TEXT, allowed_special="all")
+        lab.say(
+            f"""The special token {END_OF_TEXT} ends a text: {name} knows it as id {trusted[0]}. A user who
+            types it gets {len(typed)} ordinary tokens instead. Otherwise any visitor could end a text, or
+            fake the system's own words. Only code that says allowed_special=... gets the real one."""
+        )
+    text = "好的 🐐!"
+    steps = stream_steps(tok, text)
+    lab.predict(
+        "stream-is-whole",
+        f"what StreamDecoder shows of {text!r}, joined, is the text",
+        predicted=True,
+        measured="".join(shown for *_, shown in steps) == text,
+    )
+    lab.table(
+        f"{text!r} arrives token by token ({name})",
+        ["id", "bytes", "decoded alone", "StreamDecoder shows"],
+        [
+            (str(i), data.hex(" "), repr(alone), repr(shown) if shown else "")
+            for i, data, alone, shown in steps
+        ],
+        note="""A token holds bytes, and a character may need two to four of them. Decoded alone, a part of a
+        character becomes \N{REPLACEMENT CHARACTER}. The stream waits until the character is whole.""",
+    )
+
+
+def compare_density(lab: Lab, vocabularies: dict[str, BPETokenizer], own: str) -> None:
+    lab.title("4. Density: characters per token")
+    texts, labels = {name: sample_text(name) for name in CONTENT}, dict(CONTENT)
+    if len(own) >= PARTS:
+        texts["own"], labels["own"] = own, "your text"
+    found = {v: {n: measure_density(tok, t) for n, t in texts.items()} for v, tok in vocabularies.items()}
+    check_density(lab, vocabularies.get("GPT-2"), found.get("GPT-2", {}))
+
+    price = lab.args.price
+    for name, densities in found.items():
+        rows = []
+        for n, d in densities.items():
+            spread = f"{d.lowest:.2f} to {d.highest:.2f}"
+            holds, cost = f"{CONTEXT * d.mean / 1000:,.0f}K chars", f"${price / d.mean:,.2f}"
+            rows.append((labels[n], d.characters, d.tokens, f"{d.mean:.2f}", spread, holds, cost))
+        heads = ["text", "chars", "tokens", "chars/token", f"in {PARTS} parts", "128K holds", "1M chars cost"]
+        lab.table(f"Vocabulary of {name}", heads, rows)
+    first, densities = next(iter(found.items()))
+    chinese, hindi = (densities[n].tokens / densities["prose"].tokens for n in ("chinese", "hindi"))
+    lab.say(
+        f"""The price of ${price:g} per million tokens is an assumption: set yours with --price. The three
+        stories are one story. With the vocabulary of {first} it takes {chinese:.1f} times as many tokens in
+        Chinese as in English, and {hindi:.1f} times in Hindi: so much more money, waiting and
+        memory for the same words. Newer models have 100,000 to 260,000 tokens, learned from many languages,
+        to narrow this gap."""
+    )
+    lab.record(density={v: {n: vars(d) | {"mean": d.mean} for n, d in ds.items()} for v, ds in found.items()})
+    lab.figure(draw_density(found, labels), "token_density")
+
+
+def check_density(lab: Lab, gpt2: BPETokenizer | None, found: dict[str, Density]) -> None:
+    density_question = "characters per token: English prose, technical text, Python code"
+    context_question = f"characters in {CONTEXT:,} tokens: English prose, Python code"
+    if gpt2 is None:
+        lab.cannot_measure("density", density_question, needs="download", remedy=FETCH)
+        lab.cannot_measure("context-128k", context_question, needs="download", remedy=FETCH)
+        return
+    blanks = share_of_blanks(gpt2, sample_text("code"))
+    lab.predict(
+        "density",
+        density_question,
+        predicted=[5.1, 3.9, 2.7],
+        measured=[round(found[n].mean, 2) for n in ("prose", "technical", "code")],
+        tolerance=0.25,
+        kind="timing",  # not a time, but like one it is no law: it belongs to the texts as well
+        note="The prediction is the source's, for texts of its own. Density depends on the text, so within "
+        "a quarter counts as agreement. Our prose is a story in short words; an essay has longer ones. "
+        f"{blanks:.0%} of our code's tokens are spaces of indentation, one token each.",
+    )
+    lab.predict(
+        "context-128k",
+        context_question,
+        predicted=[round(CONTEXT * found[n].mean) for n in ("prose", "code")],
+        measured=[characters_that_fit(gpt2, sample_text(n), CONTEXT) for n in ("prose", "code")],
+        source_says=[512_000, 345_600],
+        tolerance=0.01,
+        note="Predicted from the densities of our texts, measured by filling a context with them. The "
+        "source mixes two averages: its 512K is 4.0 characters per token, a mean over all kinds of text, and "
+        f"its 345K is 2.7, that of code alone. At its 5.1 for prose it would be {CONTEXT * 5.1 / 1000:.0f}K.",
+    )
+
+
+def measure_speed(lab: Lab, vocab_size: int, text: str) -> None:
+    lab.title("5. Speed")
+    megabytes = len(text.encode("utf-8")) / 1e6
+    seconds: dict[str, list[float]] = {"training": [], "encoding": [], "again": []}
+    for _ in range(1 if lab.quick else 3):
+        began = time.perf_counter()
+        tok = BPETokenizer.train([text], vocab_size)
+        seconds["training"].append(time.perf_counter() - began)
+        for label in ("encoding", "again"):
+            began = time.perf_counter()
+            tokens = len(tok.encode(text))
+            seconds[label].append(time.perf_counter() - began)
+    speed = {label: megabytes / min(times) for label, times in seconds.items()}
+    lab.say(
+        f"""{1000 * megabytes:.0f} KB of text on one core: training runs at {speed["training"]:.2g} MB/s,
+        encoding at {speed["encoding"]:.2g} MB/s, and at {speed["again"]:.2g} MB/s once the words are known.
+        The time of training goes into merges and different words, so a large text does better than a small
+        one. A prompt of 1,000 tokens is ready in {1e6 * min(seconds["encoding"]) / tokens:.1f} ms, little
+        beside the work of a model. phase5_real_gpu/benchmarks/tokenizer_benchmark.py compares with other tokenizers."""
+    )
+    lab.record(megabytes_per_second=speed)

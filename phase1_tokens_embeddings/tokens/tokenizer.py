@@ -1,0 +1,285 @@
+"""The tokenizer that the rest of the course uses: text -> ids -> text, whole or streamed.
+
+The algorithm is in `bpe.py`. Here it gets a vocabulary, special tokens, error messages, and two file
+formats: Hugging Face's `tokenizer.json` and the rank tables of tiktoken.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import regex
+
+from phase1_tokens_embeddings.tokens.bpe import (
+    GPT2_SPLIT_PATTERN,
+    Pair,
+    apply_merges,
+    count_words,
+    learn_merges,
+    split_words,
+    without_lone_surrogates,
+)
+
+END_OF_TEXT = "<|endoftext|>"
+# Words met once are remembered. Both limits keep a long-running server's memory bounded.
+_CACHE_WORDS = 100_000
+_CACHE_WORD_LENGTH = 64  # characters
+
+
+class BPETokenizer:
+    """A byte-level BPE tokenizer.
+
+    Args:
+        token_bytes: `token_bytes[i]` holds the bytes of token i, special tokens included (as UTF-8).
+        merges: pairs of ids in the order they were learned. The merged token is found by its bytes.
+        special_tokens: name -> id. They mean something to the model (such as the end of a text)
+            and never come out of ordinary text.
+        split_pattern: regular expression that cuts text into words.
+        whole_words_first: a word that is a token is taken as it is, merges or not (Llama 3 does so).
+        unicode_form: bring text into this Unicode normal form first, such as "NFC" (Qwen does so): "e"
+            followed by a combining accent becomes the one character "é". None leaves text as it is.
+
+    Raises:
+        ValueError: a single byte has no token, or a merge makes bytes that are no token.
+
+    >>> tok = BPETokenizer.train(["low low lower"], vocab_size=260)
+    >>> [tok.decode([i]) for i in tok.encode("lower low")]
+    ['low', 'e', 'r', ' low']
+    """
+
+    def __init__(
+        self,
+        token_bytes: Sequence[bytes],
+        merges: Sequence[Pair],
+        special_tokens: dict[str, int],
+        split_pattern: str = GPT2_SPLIT_PATTERN,
+        whole_words_first: bool = False,
+        unicode_form: Literal["NFC", "NFD", "NFKC", "NFKD"] | None = None,
+    ) -> None:
+        self.token_bytes = list(token_bytes)
+        self.merges = list(merges)
+        self.special_tokens = dict(special_tokens)
+        self.split_pattern = split_pattern
+        self.whole_words_first = whole_words_first
+        self.unicode_form = unicode_form
+
+        self._special_ids = frozenset(self.special_tokens.values())
+        self.id_of_bytes = {b: i for i, b in enumerate(self.token_bytes) if i not in self._special_ids}
+        missing = [b for b in range(256) if bytes([b]) not in self.id_of_bytes]
+        if missing:
+            raise ValueError(
+                f"the vocabulary lacks {len(missing)} of the 256 single bytes (first: {missing[0]}): "
+                "not a byte-level BPE tokenizer"
+            )
+        self._byte_id = [self.id_of_bytes[bytes([b])] for b in range(256)]
+        self._merge_rank: dict[Pair, tuple[int, int]] = {}  # pair -> (rank, id of the merged token)
+        for rank, (a, b) in enumerate(self.merges):
+            merged = self.token_bytes[a] + self.token_bytes[b]
+            if merged not in self.id_of_bytes:
+                raise ValueError(f"merge number {rank} makes {merged!r}, which the vocabulary does not hold")
+            self._merge_rank[a, b] = (rank, self.id_of_bytes[merged])
+        try:
+            self._split = regex.compile(split_pattern)
+        except regex.error as error:
+            raise ValueError(
+                f"no regular expression: the split pattern {split_pattern!r} ({error})"
+            ) from None
+        self._word_cache: dict[str, list[int]] = {}
+
+    # ------------------------------------------------------------------ making one
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocab_size: int,
+        special_tokens: Sequence[str] = (END_OF_TEXT,),
+        on_merge: Callable[[int, Pair, int], None] | None = None,
+    ) -> BPETokenizer:
+        """Learn a vocabulary from texts: 256 bytes, then merges, then the special tokens.
+
+        Args:
+            texts: training texts. Special tokens inside them are cut out, never learned.
+            vocab_size: number of tokens wanted, bytes and special tokens included. When the text
+                holds too little to merge, the vocabulary stays smaller.
+            on_merge: called as `on_merge(i, (left id, right id), count)` after each merge.
+
+        Raises:
+            ValueError: `vocab_size` leaves no room for the 256 bytes and the special tokens, a special
+                token is empty or given twice, or `texts` is one string.
+        """
+        if isinstance(texts, str):  # it would be taken as a list of single characters
+            raise ValueError("texts is a single string: give a list of texts, such as [text]")
+        if "" in special_tokens or len(set(special_tokens)) < len(special_tokens):
+            raise ValueError(f"special tokens must be different and not empty: {list(special_tokens)}")
+        num_merges = vocab_size - 256 - len(special_tokens)
+        if num_merges < 0:
+            raise ValueError(
+                f"vocab_size {vocab_size} is too small: 256 bytes and {len(special_tokens)} special "
+                f"tokens need at least {256 + len(special_tokens)}"
+            )
+        pieces = texts
+        if special_tokens:
+            cut = regex.compile(_any_of(special_tokens))
+            pieces = (piece for text in texts for piece in cut.split(text))
+        merges = learn_merges(count_words(pieces), num_merges, on_merge)
+
+        token_bytes = [bytes([b]) for b in range(256)]
+        for a, b in merges:
+            token_bytes.append(token_bytes[a] + token_bytes[b])
+        specials = {name: len(token_bytes) + i for i, name in enumerate(special_tokens)}
+        token_bytes += [name.encode("utf-8") for name in special_tokens]
+        return cls(token_bytes, merges, specials)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> BPETokenizer:
+        """Read a Hugging Face `tokenizer.json` of the byte-level BPE kind (GPT-2, Llama 3, Qwen).
+
+        All added tokens of the file count as special. Its post-processor is left out: some models want
+        a token for the beginning of a text, and that is for the caller to put there.
+
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: not JSON, not byte-level BPE, or it asks for a step that is not implemented here.
+        """
+        from phase1_tokens_embeddings.tokens.tokenizer_files import read_tokenizer_json
+
+        return read_tokenizer_json(Path(path))
+
+    @classmethod
+    def from_tiktoken(cls, name: str = "gpt2") -> BPETokenizer:
+        """Take over a vocabulary of tiktoken, such as "gpt2" (50,257 tokens).
+
+        tiktoken fetches the vocabulary once and keeps it; `TIKTOKEN_CACHE_DIR` says where.
+
+        Raises:
+            ValueError: tiktoken knows no vocabulary of this name.
+            ConnectionError: it is not on this machine and cannot be fetched.
+        """
+        from phase1_tokens_embeddings.tokens.tokenizer_files import from_tiktoken
+
+        return from_tiktoken(name)
+
+    def save(self, path: str | Path) -> None:
+        """Write a Hugging Face `tokenizer.json`: the `tokenizers` library loads it as it is."""
+        from phase1_tokens_embeddings.tokens.tokenizer_files import to_tokenizer_json
+
+        document = to_tokenizer_json(self)
+        Path(path).write_text(json.dumps(document, ensure_ascii=False, indent=1), encoding="utf-8")
+
+    # ------------------------------------------------------------------ using it
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, special ones included."""
+        return len(self.token_bytes)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """Id of `<|endoftext|>`, or None if this vocabulary has no such token."""
+        return self.special_tokens.get(END_OF_TEXT)
+
+    def encode(self, text: str, allowed_special: Collection[str] | Literal["all"] = frozenset()) -> list[int]:
+        """Turn text into token ids.
+
+        By default special tokens are not recognised in text: a user who types "<|endoftext|>" gets
+        the ids of those thirteen characters, not the power to end the model's text. Name the tokens
+        you trust in `allowed_special`, or say "all".
+
+        A lone surrogate (half of a UTF-16 pair, not a character) becomes U+FFFD, as in tiktoken.
+        """
+        if allowed_special == "all":
+            allowed = list(self.special_tokens)
+        else:
+            allowed = [allowed_special] if isinstance(allowed_special, str) else list(allowed_special)
+        if unknown := [name for name in allowed if name not in self.special_tokens]:
+            known = ", ".join(self.special_tokens) or "none"
+            raise ValueError(f"{unknown[0]!r} is not a special token of this vocabulary; it has: {known}")
+        if not allowed:
+            return self._encode_ordinary(text)
+        ids: list[int] = []
+        for piece in regex.split(f"({_any_of(allowed)})", text):
+            if piece in allowed:
+                ids.append(self.special_tokens[piece])
+            else:
+                ids.extend(self._encode_ordinary(piece))
+        return ids
+
+    def _encode_ordinary(self, text: str) -> list[int]:
+        text = without_lone_surrogates(text)
+        if self.unicode_form:
+            text = unicodedata.normalize(self.unicode_form, text)
+        ids: list[int] = []
+        for word in split_words(self._split, text):
+            known = self._word_cache.get(word)
+            if known is None:
+                known = self._encode_word(word.encode("utf-8"))
+                if len(word) <= _CACHE_WORD_LENGTH:
+                    if len(self._word_cache) >= _CACHE_WORDS:
+                        self._word_cache.clear()
+                    self._word_cache[word] = known
+            ids.extend(known)
+        return ids
+
+    def _encode_word(self, word: bytes) -> list[int]:
+        if self.whole_words_first and word in self.id_of_bytes:
+            return [self.id_of_bytes[word]]
+        return apply_merges([self._byte_id[b] for b in word], self._merge_rank)
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """Turn ids back into text. Bytes that form no character become U+FFFD."""
+        return self.decode_bytes(ids, skip_special_tokens).decode("utf-8", errors="replace")
+
+    def decode_bytes(self, ids: Iterable[int], skip_special_tokens: bool = False) -> bytes:
+        """The bytes of the tokens, joined.
+
+        Raises:
+            ValueError: an id is outside the vocabulary.
+        """
+        skipped = self._special_ids if skip_special_tokens else ()
+        parts = []
+        for i in ids:
+            if not 0 <= i < len(self.token_bytes):
+                raise ValueError(
+                    f"token id {i} is outside the vocabulary: ids go from 0 to {self.vocab_size - 1}"
+                )
+            if i not in skipped:
+                parts.append(self.token_bytes[i])
+        return b"".join(parts)
+
+
+def _any_of(names: Iterable[str]) -> str:
+    """A regular expression for any of these; of two that begin alike the longer one wins."""
+    return "|".join(regex.escape(name) for name in sorted(names, key=len, reverse=True))
+
+
+class StreamDecoder:
+    """Turns tokens into text as they arrive, and never shows half a character.
+
+    A token holds bytes, not characters: an emoji of four bytes may come in three tokens. Decoding
+    each token by itself would show "�" three times. So bytes that may be the beginning of a
+    character wait until the rest is here.
+
+    >>> tok = BPETokenizer.train([""], vocab_size=257)
+    >>> stream = StreamDecoder(tok)
+    >>> [stream.push(i) for i in tok.encode("é!")]
+    ['', 'é', '!']
+    """
+
+    def __init__(self, tokenizer: BPETokenizer, skip_special_tokens: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        """Take one token; return the text that is certain now (possibly "")."""
+        return self._utf8.decode(self._tokenizer.decode_bytes([token_id], self._skip))
+
+    def finish(self) -> str:
+        """No more tokens will come: return what waits ("�" for an unfinished character)."""
+        return self._utf8.decode(b"", final=True)

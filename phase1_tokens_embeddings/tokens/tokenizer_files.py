@@ -1,0 +1,247 @@
+"""Two ways to store a byte-level BPE tokenizer: Hugging Face's tokenizer.json, and tiktoken's ranks.
+
+Both hold the same thing, the tokens and the order of the merges, and both needed a trick:
+
+- JSON holds text, but a token may be any bytes. GPT-2 gave each byte a printable character of its
+  own: visible ones stand for themselves, the others move up past 255. A space becomes "Ġ".
+- tiktoken stores only the finished tokens with their rank, not the pair each came from. The pair is
+  recovered: encode the token with the merges learned before it; what remains is the pair.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN, Pair, apply_merges
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+
+
+def _printable_bytes() -> list[str]:
+    """`table[b]` is the character that stands for byte b in tokenizer.json (GPT-2's encoder.py)."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    moved = (b for b in range(256) if b not in visible)
+    table = {b: chr(b) for b in visible} | {b: chr(256 + i) for i, b in enumerate(moved)}
+    return [table[b] for b in range(256)]
+
+
+BYTE_TO_CHAR = _printable_bytes()
+CHAR_TO_BYTE = {char: byte for byte, char in enumerate(BYTE_TO_CHAR)}
+
+
+def printable(token: bytes) -> str:
+    """
+    >>> printable(b" dog")
+    'Ġdog'
+    """
+    return "".join(BYTE_TO_CHAR[b] for b in token)
+
+
+def to_tokenizer_json(tok: BPETokenizer) -> dict[str, Any]:
+    """The tokenizer as a tokenizer.json document (the format of Hugging Face's `tokenizers`).
+
+    Raises:
+        ValueError: a special token is called as an ordinary token is written: the format finds tokens by
+            name. "é", for instance, is how it writes the single byte E9.
+    """
+    special_ids = set(tok.special_tokens.values())
+    names = [printable(b) for b in tok.token_bytes]
+    vocab = {name: i for i, name in enumerate(names) if i not in special_ids}
+    if taken := [name for name in tok.special_tokens if name in vocab]:
+        raise ValueError(f"tokenizer.json cannot hold the special token {taken[0]!r}: a token has that name")
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    if tok.split_pattern == GPT2_SPLIT_PATTERN:
+        split: dict[str, Any] = byte_level | {"use_regex": True}
+    else:
+        by_pattern = {
+            "type": "Split",
+            "pattern": {"Regex": tok.split_pattern},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+        split = {"type": "Sequence", "pretokenizers": [by_pattern, byte_level | {"use_regex": False}]}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": i,
+                "content": name,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for name, i in sorted(tok.special_tokens.items(), key=lambda item: item[1])
+        ],
+        "normalizer": {"type": tok.unicode_form} if tok.unicode_form else None,
+        "pre_tokenizer": split,
+        "post_processor": None,
+        "decoder": byte_level | {"use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": tok.whole_words_first,
+            "vocab": vocab,
+            "merges": [[names[a], names[b]] for a, b in tok.merges],
+        },
+    }
+
+
+def read_tokenizer_json(path: Path) -> BPETokenizer:
+    """Read a tokenizer.json.
+
+    What this course does not implement is refused. To ignore it would give wrong ids without a word.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: not JSON, not byte-level BPE, or parts that do not fit together.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no tokenizer at {path}: expected a file called tokenizer.json")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}): fetch or write it again") from None
+    try:
+        return _from_document(document)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"{path} is not a tokenizer.json of the BPE kind: {error!r}") from None
+
+
+def _from_document(document: dict[str, Any]) -> BPETokenizer:
+    model = document["model"]
+    kind = model.get("type", "BPE")
+    if kind != "BPE":
+        raise ValueError(f"its model is {kind}; this course reads byte-level BPE (GPT-2, Llama 3, Qwen)")
+    for option in ("byte_fallback", "dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(option):
+            raise ValueError(f"its model asks for {option}, which byte-level BPE as in GPT-2 does not have")
+
+    vocab = model["vocab"]
+    special = {t["content"]: t["id"] for t in document.get("added_tokens") or []}
+    tokens: dict[int, bytes] = {}
+    for name, i in vocab.items():
+        if name not in special:
+            tokens[i] = _bytes_of(name)
+        elif special[name] != i:
+            raise ValueError(
+                f"its added token {name!r} has the id {special[name]}, but {i} in the vocabulary"
+            )
+    for name, i in special.items():
+        tokens[i] = name.encode("utf-8")
+    if sorted(tokens) != list(range(len(tokens))):
+        hole = next(i for i in range(len(tokens)) if i not in tokens)
+        raise ValueError(f"id {hole} has no token: the vocabulary has a hole")
+
+    merges: list[Pair] = []
+    for merge in model["merges"]:
+        pair = merge.split(" ") if isinstance(merge, str) else merge  # older files: "a b"
+        if len(pair) != 2 or pair[0] not in vocab or pair[1] not in vocab:
+            raise ValueError(f"the merge {merge!r} does not join two tokens of the vocabulary")
+        merges.append((vocab[pair[0]], vocab[pair[1]]))
+    return BPETokenizer(
+        [tokens[i] for i in range(len(tokens))],
+        merges,
+        special,
+        _split_pattern(document.get("pre_tokenizer")),
+        bool(model.get("ignore_merges", False)),
+        _unicode_form(document.get("normalizer")),
+    )
+
+
+def _bytes_of(name: str) -> bytes:
+    """The reverse of `printable`."""
+    try:
+        return bytes(CHAR_TO_BYTE[char] for char in name)
+    except KeyError as error:
+        raise ValueError(
+            f"not byte-level: in its token {name!r} the character {error} stands for no byte"
+        ) from None
+
+
+def _split_pattern(pre_tokenizer: dict[str, Any] | None) -> str:
+    """GPT-2's pattern inside a ByteLevel step, or (Llama 3, Qwen) a Split step before it."""
+    steps = [pre_tokenizer] if pre_tokenizer else []
+    if steps and steps[0]["type"] == "Sequence":
+        steps = steps[0]["pretokenizers"]
+    kinds = [step["type"] for step in steps]
+    if "ByteLevel" not in kinds:
+        raise ValueError("its pre-tokenizer is not byte-level; this course reads GPT-2's kind of BPE")
+    byte_level = steps[-1]
+    if byte_level.get("add_prefix_space"):
+        raise ValueError("it puts a space before each text (add_prefix_space), which this course does not")
+    if kinds == ["ByteLevel"] and byte_level.get("use_regex", True):
+        return GPT2_SPLIT_PATTERN
+    if kinds == ["Split", "ByteLevel"] and not byte_level.get("use_regex", True):
+        split = steps[0]
+        if "Regex" in split["pattern"] and split["behavior"] == "Isolated" and not split.get("invert"):
+            return split["pattern"]["Regex"]
+    raise ValueError(
+        f"its pre-tokenizer ({' + '.join(kinds)}) is of a kind this course does not read: it takes "
+        "ByteLevel alone, or one Split by a regular expression (Isolated) and then ByteLevel"
+    )
+
+
+def _unicode_form(normalizer: dict[str, Any] | None) -> Any:
+    if normalizer is None:
+        return None
+    if normalizer["type"] not in ("NFC", "NFD", "NFKC", "NFKD"):
+        raise ValueError(f"it changes text by a {normalizer['type']} step, which this course does not read")
+    return normalizer["type"]
+
+
+def from_tiktoken(name: str) -> BPETokenizer:
+    """Take over a vocabulary of tiktoken, fetched by tiktoken itself if it is not cached yet.
+
+    Raises:
+        ValueError: tiktoken knows no encoding of this name.
+        ConnectionError: the vocabulary is not cached and could not be fetched.
+    """
+    import requests
+    import tiktoken
+    from tiktoken_ext import openai_public
+
+    if name not in tiktoken.list_encoding_names():
+        raise ValueError(f"tiktoken has no encoding {name!r}: {', '.join(tiktoken.list_encoding_names())}")
+    try:
+        encoding = tiktoken.get_encoding(name)
+    except (requests.RequestException, OSError) as error:
+        raise ConnectionError(
+            f"the vocabulary {name!r} is not on this machine and could not be fetched "
+            f"({type(error).__name__}): go online once, or set TIKTOKEN_CACHE_DIR to a folder that holds it"
+        ) from None
+
+    ranks = encoding._mergeable_ranks  # tiktoken's README names these fields for extension
+    special = dict(encoding._special_tokens)
+    taken = {*ranks.values(), *special.values()}  # not every id: cl100k_base leaves a few free
+    token_bytes: list[bytes] = [b""] * encoding.n_vocab
+    for token, i in ranks.items():
+        token_bytes[i] = token
+    special |= {f"<|unused_{i}|>": i for i in range(encoding.n_vocab) if i not in taken}
+    for token, i in special.items():
+        token_bytes[i] = token.encode("utf-8")
+
+    known: dict[Pair, tuple[int, int]] = {}  # merges so far: pair -> (rank, new id)
+    for token, new_id in sorted(ranks.items(), key=lambda item: item[1]):
+        if len(token) > 1:
+            pair = apply_merges([ranks[bytes([b])] for b in token], known)
+            if len(pair) != 2:
+                raise ValueError(f"tiktoken's {name!r}: token {new_id} does not come from one merge")
+            known[pair[0], pair[1]] = (new_id, new_id)
+    pattern = encoding._pat_str
+    if pattern == getattr(openai_public, "r50k_pat_str", None):
+        pattern = (
+            GPT2_SPLIT_PATTERN  # tiktoken words it for speed; tokenizer.json knows the plain one by name
+        )
+    return BPETokenizer(token_bytes, list(known), special, pattern)

@@ -1,0 +1,81 @@
+"""The arithmetic of GPU memory: bytes of KV cache a token, what the weights leave, how many users fit."""
+
+from __future__ import annotations
+
+from phase1_tokens_embeddings.weights.model_shapes import CARDS, Card, ModelShape
+from phase1_tokens_embeddings.weights.weight_formats import weight_bytes
+
+GB, GIB = 10**9, 2**30
+# A tenth of the card is left to activations, kernels and the CUDA runtime. (vLLM also plans with 0.9 of the
+# card, but takes the activations out of that, so it has a little less room for the cache.)
+USABLE = 0.9
+KV_BYTES = {"FP16": 2, "FP8": 1}
+
+
+def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, bytes_per_value: int = 2) -> int:
+    """Bytes of KV cache that one token takes, in all layers together.
+
+    Two (a key and a value) x layers x heads that own keys and values x numbers in a head x bytes a number.
+
+    >>> kv_bytes_per_token(num_layers=12, num_kv_heads=12, head_dim=64)  # GPT-2 in FP16
+    36864
+
+    Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with
+    PagedAttention" (2023), section 3.
+
+    Raises:
+        ValueError: a number below 1.
+    """
+    factors = (num_layers, num_kv_heads, head_dim, bytes_per_value)
+    if min(factors) < 1:
+        raise ValueError(f"layers, KV heads, head size and bytes must be 1 or more, not {factors}")
+    return 2 * num_layers * num_kv_heads * head_dim * bytes_per_value
+
+
+def kv_per_token(shape: ModelShape, bytes_per_value: int = 2) -> int:
+    """`kv_bytes_per_token` of a model."""
+    return kv_bytes_per_token(shape.num_layers, shape.num_kv_heads, shape.head_dim, bytes_per_value)
+
+
+def bytes_for_kv(shape: ModelShape, card: Card, precision: str = "FP16", usable: float = USABLE) -> int:
+    """Bytes that are left for the KV cache; negative if not even the weights fit.
+
+    Args:
+        usable: share of the card's memory that weights and KV cache may take.
+
+    Raises:
+        ValueError: unknown precision, or `usable` outside 0..1.
+    """
+    if not 0 < usable <= 1:
+        raise ValueError(f"usable is {usable}: a share of the memory above 0 and up to 1 is needed")
+    return int(card.memory_bytes * usable) - weight_bytes(shape, precision)
+
+
+def users_that_fit(
+    shape: ModelShape,
+    card: Card,
+    context: int,
+    precision: str = "FP16",
+    bytes_per_value: int = 2,
+    usable: float = USABLE,
+) -> int:
+    """How many users with `context` tokens each fit at the same time. 0 if the model itself does not.
+
+    Raises:
+        ValueError: a context below 1, or longer than the model was made for.
+    """
+    if context < 1:
+        raise ValueError(f"context is {context}: a text has at least 1 token")
+    if context > shape.max_context:
+        raise ValueError(
+            f"context {context:,} is too long: {shape.name} reads at most {shape.max_context:,} tokens"
+        )
+    return max(0, bytes_for_kv(shape, card, precision, usable)) // (
+        context * kv_per_token(shape, bytes_per_value)
+    )
+
+
+def cards_that_hold(shape: ModelShape, precision: str = "FP16", usable: float = USABLE) -> list[Card]:
+    """The cards on which the weights fit and leave room for at least one token, the smallest first."""
+    cards = sorted(CARDS.values(), key=lambda card: card.memory_mib)
+    return [card for card in cards if users_that_fit(shape, card, 1, precision, usable=usable)]

@@ -1,0 +1,59 @@
+"""Attention: how each token gathers what it needs from the tokens before it.
+
+Each token asks a question (its query q), shows a label (its key k) and carries a content (its value v).
+A token compares its query with the keys of all tokens up to itself, turns the scores into shares that
+add up to 1, and takes the mixture of their values in these shares:
+
+    out = softmax(q k^T / sqrt(head_dim)) v
+
+You will follow three words by hand, split vectors into heads, see what grouped queries save, and look at
+what the heads of a real model look at (--layer, --text).
+
+Sources: Vaswani et al., "Attention Is All You Need" (2017), section 3.2; Ainslie et al., "GQA" (2023),
+section 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from labkit.lab import Lab, run_lab
+from phase2_attention_kvcache.story.attention_story import (
+    DEFAULT_TEXT,
+    by_hand_story,
+    definition_story,
+    grouped_story,
+    heads_story,
+)
+
+# ---------------------------------------------------------------------- the definition
+
+
+# ---------------------------------------------------------------------- the story
+
+
+def story(lab: Lab) -> None:
+    from phase2_attention_kvcache.story.attention_in_models import load_sentence, show_heads
+
+    sentence = load_sentence(lab.args)  # first, so that a mistake in the options shows at once
+    by_hand_story(lab)
+    definition_story(lab)
+    heads_story(lab)
+    grouped_story(lab)
+    show_heads(lab, sentence)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--text", default=DEFAULT_TEXT, help="the sentence to look at")
+    parser.add_argument(
+        "--layer", type=int, help="layer to draw (the one with the strongest previous-token head)"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_lab(story, __doc__, options=("model", "seed", "quick"), add_arguments=add_arguments, argv=argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,45 @@
+"""Naive against cached generation: the same tokens, a fiftieth of the work.
+
+To write a word, a model looks at all words before it. The naive way computes all of them again for
+every new word. But keys and values of a token never change once they are computed, because a token
+sees only what came before it. So keep them: that is the KV cache. A step then computes one token.
+
+The price is memory. Every token of every user keeps its keys and values in every layer.
+
+You will see: the same tokens both ways; the work counted; the time of the first token (TTFT, time to
+first token) and of the next ones (ITL, inter-token latency) as the text grows; the memory it takes.
+"""
+
+from __future__ import annotations
+
+from labkit.lab import Lab, run_lab
+from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache, causal_attention
+from phase2_attention_kvcache.model.generation import Generation, generate_cached, generate_naive, greedy
+from phase2_attention_kvcache.story.kv_cache_story import memory, same_tokens, timed_at_gpt2_size
+from phase2_attention_kvcache.story.step_times import StepTimes, measure_steps
+
+__all__ = [
+    "ContiguousKVCache",
+    "Generation",
+    "NoCache",
+    "StepTimes",
+    "causal_attention",
+    "generate_cached",
+    "generate_naive",
+    "greedy",
+    "measure_steps",
+]
+
+
+def story(lab: Lab) -> None:
+    same_tokens(lab)
+    timed_at_gpt2_size(lab)
+    memory(lab)
+
+
+def main(argv: list[str] | None = None) -> int:
+    return run_lab(story, __doc__, options=("model", "device", "dtype", "seed", "quick"), argv=argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

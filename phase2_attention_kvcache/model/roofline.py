@@ -1,0 +1,141 @@
+"""The roofline: which of two ceilings, memory or arithmetic, limits a step of the model.
+
+Source: Williams, Waterman and Patterson, "Roofline" (2009).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from labkit.machine import time_calls
+from phase2_attention_kvcache.model.blocks import ModelConfig
+from phase2_attention_kvcache.model.caches import ContiguousKVCache
+from phase2_attention_kvcache.model.checkpoint import parse_dtype
+from phase2_attention_kvcache.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Top speeds of a machine, measured.
+
+    Attributes:
+        bandwidth: bytes a second that can be read from main memory.
+        rate: floating point operations a second in a large matrix product (an addition and a
+            multiplication count as two).
+    """
+
+    bandwidth: float
+    rate: float
+
+    @property
+    def ridge(self) -> float:
+        """Operations a byte at which both limits meet. Left of it memory decides, right of it arithmetic."""
+        return self.rate / self.bandwidth
+
+    def seconds(self, work: Work) -> float:
+        """The shortest time that a piece of work can take."""
+        return max(work.operations / self.rate, work.bytes / self.bandwidth)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a step has to do: operations, and bytes that must come from memory."""
+
+    operations: float
+    bytes: float
+
+    @property
+    def intensity(self) -> float:
+        return self.operations / self.bytes
+
+
+class Step(NamedTuple):
+    """A step of `tokens` tokens: what it has to do, the shortest time that can take, the time it took."""
+
+    tokens: int
+    work: Work
+    floor: float
+    seconds: float
+
+
+def limit_of(small: Step, large: Step, ceilings: Ceilings, overhead: float) -> tuple[str, str]:
+    """What limits a step, told from measured times: "memory", "arithmetic" or "overhead"; and why.
+
+    If more tokens cost time in proportion, arithmetic is the limit. If they come nearly free, it is what
+    both steps have in common: fetching the weights, or starting many operations. How long the starting
+    takes is known from a model so narrow that there is nothing to fetch (`overhead`, seconds).
+    """
+    times = large.seconds / small.seconds
+    grows = math.log(times) / math.log(large.tokens / small.tokens)
+    why = f"{large.tokens / small.tokens:.0f} times the tokens took {times:.1f} times as long. "
+    if grows > 0.5:
+        rate = large.work.operations / large.seconds / ceilings.rate
+        return "arithmetic", why + f"The step reached {rate:.0%} of the arithmetic."
+    speed = small.work.bytes / small.seconds
+    why += f"Of its {1e3 * small.seconds:.1f} ms, {1e3 * overhead:.1f} are overhead (the same steps on a model 64 wide). "
+    why += (
+        f"It read the weights at {speed / 1e9:.0f} GB/s, {speed / ceilings.bandwidth:.0%} of the bandwidth."
+    )
+    return ("memory" if overhead < small.seconds / 2 else "overhead"), why
+
+
+def narrow(config: ModelConfig) -> ModelConfig:
+    """As many operations as the model, on next to no data."""
+    return dataclasses.replace(
+        config, vocab_size=1024, d_model=64, d_ff=64, head_dim=8, max_context=64, rope_scaling=None
+    )
+
+
+@torch.inference_mode()
+def measure_ceilings(device: str, dtype: str | torch.dtype, quick: bool = False) -> Ceilings:
+    """Read a tensor far larger than any cache, and multiply two large matrices. The best of several."""
+    dtype = parse_dtype(dtype)
+    repeats = 8 if quick else 20
+    megabytes, side = (256, 2048) if device == "cpu" else (1024, 8192)
+    if device == "cpu" and dtype == torch.float16:
+        side = 512  # many CPUs compute in float16 only by way of float32, a hundred times slower
+    # A sum reads every byte and writes almost nothing.
+    numbers = torch.ones(megabytes * 2**20 // 4, dtype=torch.float32, device=device)
+    read = min(time_calls(numbers.sum, device, repeats))
+    bandwidth = numbers.nbytes / read
+    del numbers
+    # Random numbers: zeros would cost a GPU less power and let it run faster than it really can.
+    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    multiply = min(time_calls(lambda: a @ b, device, repeats))
+    return Ceilings(bandwidth, 2 * side**3 / multiply)
+
+
+def work_of_step(config: ModelConfig, new_tokens: int, context: int, bytes_per_number: int) -> Work:
+    """What one step costs: `new_tokens` tokens of one sequence are computed on top of `context` older ones.
+
+    Each weight is used for one multiplication and one addition a token. Attention adds four operations
+    for each pair of (query, key) numbers: two for the score, two for the weighted sum. Bytes: all weights
+    once, the old keys and values read, the new ones written. The vectors between the layers are small
+    and stay in the processor's caches; they are left out.
+    """
+    c = config
+    per_layer = c.d_model * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads)
+    per_layer += c.d_model * c.d_ff * (2 if c.family == "gpt2" else 3)
+    blocks, head = c.num_layers * per_layer, c.d_model * c.vocab_size
+    pairs = sum(context + i + 1 for i in range(new_tokens))  # a token sees itself and all before it
+    attention = 4 * c.num_layers * c.num_heads * c.head_dim * pairs
+    operations = 2 * new_tokens * blocks + 2 * head + attention  # scores for the last token only
+    kv = 2 * c.num_layers * c.num_kv_heads * c.head_dim * (context + new_tokens)
+    return Work(operations, (blocks + head + kv) * bytes_per_number)
+
+
+@torch.inference_mode()
+def measure_step(model: Transformer, new_tokens: int, repeats: int) -> float:
+    """Seconds of a step that computes `new_tokens` tokens of a new sequence. The best of several."""
+    ids = torch.arange(new_tokens, device=model.device) % model.config.vocab_size
+    positions = torch.arange(new_tokens, device=model.device)
+
+    def step() -> None:
+        model.logits(model(ids, positions, ContiguousKVCache(model.config))[-1:])
+
+    return min(time_calls(step, model.device.type, repeats, warmup=2))

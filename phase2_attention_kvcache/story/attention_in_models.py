@@ -1,0 +1,241 @@
+"""A look into real models: in which order a block works, and what its heads look at.
+
+PyTorch lets one listen to any part of a model while it runs (a forward hook). So nothing here changes the
+model, and what is shown is what it really computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from labkit.errors import LabError
+from labkit.lab import Lab
+from labkit.models import find_model
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase2_attention_kvcache.model.attention import attention_weights, split_heads
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from transformers import GPT2LMHeadModel, GPT2Model
+
+MOST_TOKENS_DRAWN = 32  # more labels than this cannot be read in a figure
+
+
+def load_gpt2(folder: Path) -> GPT2LMHeadModel:
+    """A model of the GPT-2 kind from a folder, ready to be listened to.
+
+    Raises:
+        LabError: another kind of model.
+    """
+    from transformers import AutoConfig, GPT2LMHeadModel
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    kind = AutoConfig.from_pretrained(folder).model_type
+    if kind != "gpt2":
+        raise LabError(
+            f"{folder} is a {kind} model: this script looks into models of the gpt2 kind (tales, gpt2)"
+        )
+    # "eager" computes the shares openly; the fused kernels never write them down.
+    return GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def block_order(model: GPT2Model, token_ids: torch.Tensor) -> list[str]:
+    """Run a GPT-2 and note in which order its first block works.
+
+    A residual connection ("add the input back") has no part of its own that one could listen to. It is found
+    by arithmetic: does the next part get exactly input + output?
+    """
+    block = model.h[0]
+    names = {"ln_1": "LayerNorm", "attn": "attention", "ln_2": "LayerNorm", "mlp": "MLP"}
+    came_in: dict[str, torch.Tensor] = {}
+    went_out: dict[str, torch.Tensor] = {}  # in the order in which the parts finished
+
+    def listen(name: str) -> Callable:
+        def hook(_module, inputs, output) -> None:
+            came_in[name] = inputs[0]
+            went_out[name] = output[0] if isinstance(output, tuple) else output
+
+        return hook
+
+    hooks = [getattr(block, name).register_forward_hook(listen(name)) for name in names]
+    hooks.append(block.register_forward_hook(listen("block")))
+    with torch.no_grad():
+        model(token_ids)
+    for hook in hooks:
+        hook.remove()
+
+    # Part -> (what a residual would add to, what the sum would be).
+    sums = {"attn": (came_in["block"], came_in["ln_2"]), "mlp": (came_in["ln_2"], went_out["block"])}
+    order = []
+    for part in (name for name in went_out if name in names):
+        order.append(names[part])
+        if part in sums:
+            before, after = sums[part]
+            if torch.allclose(before + went_out[part], after, atol=1e-6):
+                order.append("residual")
+    return order
+
+
+def model_weights(model: GPT2LMHeadModel, token_ids: Sequence[int]) -> list[torch.Tensor]:
+    """What every head of a GPT-2 looks at: `attention_weights` [num_heads, N, N] for each layer.
+
+    Queries and keys are picked up where the model computes them, at the output of `c_attn`: [N, 3 x d_model],
+    queries, keys and values side by side.
+    """
+    picked: list[torch.Tensor] = []
+
+    def hook(_module, _inputs, output) -> None:
+        picked.append(output[0])
+
+    hooks = [block.attn.c_attn.register_forward_hook(hook) for block in model.transformer.h]
+    with torch.no_grad():
+        model(torch.tensor([list(token_ids)]))
+    for handle in hooks:
+        handle.remove()
+    heads = model.config.n_head
+    weights = []
+    for qkv in picked:
+        q, k, _ = qkv.chunk(3, dim=-1)
+        weights.append(attention_weights(split_heads(q, heads), split_heads(k, heads)))
+    return weights
+
+
+def head_habits(weights: torch.Tensor) -> dict[str, torch.Tensor]:
+    """How much each head looks at the previous token, at itself, and at the first token.
+
+    Args:
+        weights: [num_heads, N, N] from `attention_weights`, N >= 2.
+
+    Returns:
+        For each habit the share [num_heads], averaged over all tokens but the first (which has no choice).
+        "even" is what a head would give to any one token if it spread its look evenly: the yardstick.
+    """
+    rows = weights[:, 1:, :]
+    num_tokens = weights.shape[-1]
+    even = sum(1 / (i + 1) for i in range(1, num_tokens)) / (num_tokens - 1)
+    return {
+        "previous": torch.diagonal(rows, 0, -2, -1).mean(-1),
+        "itself": torch.diagonal(rows, 1, -2, -1).mean(-1),
+        "first": rows[:, :, 0].mean(-1),
+        "even": torch.full((weights.shape[0],), even),
+    }
+
+
+def draw_heads(
+    weights: torch.Tensor, best: int, tokens: Sequence[str], finding: str, subtitle: str
+) -> Figure:
+    """Heat maps of up to four heads of one layer, the one called `best` among them.
+
+    Args:
+        weights: [num_heads, N, N] from `attention_weights`.
+    """
+    import numpy as np
+
+    from labkit.figures import GREY, new_figure
+
+    shown = sorted([best, *[h for h in range(weights.shape[0]) if h != best][:3]])
+    labels = [t.replace("\n", "\\n") for t in tokens]
+    past = np.tril(np.ones(weights.shape[1:], dtype=bool))
+    # The first token always gives itself 1; leaving it out lets the others use the whole scale.
+    darkest = max(weights[shown, 1:].max().item(), 0.1)
+    fig, axes = new_figure(finding, subtitle, panels=len(shown), size=(3.6 * len(shown) + 1.6, 5.6))
+    for axis, head in zip(axes, shown, strict=True):
+        shares = np.where(past, weights[head].numpy(), np.nan)
+        image = axis.imshow(shares, cmap="Blues", vmin=0, vmax=darkest, aspect="auto")
+        axis.set_facecolor(GREY + "55")
+        axis.set_title(f"head {head}", fontsize=10)
+        axis.grid(False)
+        size = 8 if len(tokens) <= 20 else 6
+        axis.set_xticks(range(len(tokens)), labels, rotation=90, fontsize=size)
+        axis.set_yticks(range(len(tokens)), labels if axis is axes[0] else [""] * len(tokens), fontsize=size)
+        axis.set_xlabel("token looked at (key)")
+    axes[0].set_ylabel("token that looks (query)")
+    fig.colorbar(image, ax=axes, shrink=0.8, pad=0.01, extend="max", label="share of the look")
+    return fig
+
+
+@dataclass
+class Sentence:
+    """A model and the sentence whose attention is looked at."""
+
+    model: GPT2LMHeadModel
+    ids: list[int]
+    tokens: list[str]
+
+
+def load_sentence(args: argparse.Namespace) -> Sentence:
+    """Load --model, encode --text, check --layer.
+
+    Raises:
+        LabError: too few or too many tokens, no such layer, another kind of model.
+    """
+    folder = find_model(args.model)
+    model = load_gpt2(folder)
+    tok = BPETokenizer.from_file(folder / "tokenizer.json")
+    ids = tok.encode(args.text)
+    longest = min(MOST_TOKENS_DRAWN, model.config.n_positions)
+    if not 2 <= len(ids) <= longest:
+        raise LabError(f"--text has {len(ids)} tokens: use 2 to {longest}, so that the figure can be read")
+    last = model.config.n_layer - 1
+    if args.layer is not None and not 0 <= args.layer <= last:
+        raise LabError(f"--layer {args.layer} is out of range: this model has layers 0 to {last}")
+    return Sentence(model, ids, [tok.decode([i]) for i in ids])
+
+
+def show_heads(lab: Lab, sentence: Sentence) -> None:
+    """The story's last part: the heads of --model on --text, in numbers and as a figure."""
+    model, ids = sentence.model, sentence.ids
+    lab.title(f"What the heads of {lab.args.model} look at")
+    weights = model_weights(model, ids)
+    with torch.no_grad():
+        own = model(torch.tensor([ids]), output_attentions=True).attentions
+    gap = max((w - o[0]).abs().max().item() for w, o in zip(weights, own, strict=True))
+    lab.predict(
+        claim="attention-of-a-model",
+        question="from the model's queries and keys, our shares are its own to 4 decimals, in every layer",
+        predicted=True,
+        measured=gap < 1e-4,
+    )
+    habits = [head_habits(w) for w in weights]
+    layer = lab.args.layer
+    if layer is None:  # the layer with the head that looks at the previous token the most
+        layer = max(range(len(habits)), key=lambda i: habits[i]["previous"].max().item())
+    chosen = habits[layer]
+    best = int(chosen["previous"].argmax())
+    share, even = chosen["previous"][best].item(), chosen["even"][0].item()
+    lab.say(f"""Does a head have a habit? Nothing tells a head what to do: habits form in training, and here
+        they are measured, not assumed. The table holds shares averaged over the {len(ids) - 1} tokens
+        after the first, which has only itself to look at. A head that spread its look evenly would give {even:.2f} to each of the three.""")
+    lab.table(
+        f"Habits of layer {layer}",
+        ["head", "previous token", "itself", "first token"],
+        [
+            [h, *(round(chosen[x][h].item(), 2) for x in ("previous", "itself", "first"))]
+            for h in range(len(chosen["even"]))
+        ],
+        note="A first-token share far above the even one is a resting place: shares must add up to 1, so a "
+        "head that finds nothing of interest has to put them somewhere.",
+    )
+    strong = share > 2 * even
+    verdict = "That is a habit." if strong else "Under twice the even share: a leaning, not a habit."
+    lab.say(f"""The strongest previous-token head of this layer is head {best}: {share:.2f}, which is
+        {share / even:.1f} times the even share. {verdict}""")
+    lab.record(layer=layer, text=lab.args.text, tokens=len(ids), even_share=even)
+    lab.record(previous_token_head=best, previous_token_share=share)
+    finding = (
+        f"Head {best} of layer {layer} gives {share:.0%} of its look to the previous token"
+        if strong
+        else f"No head of layer {layer} looks mainly at the previous token ({share:.0%} at most)"
+    )
+    subtitle = (
+        f"{lab.args.model}, {len(ids)} tokens; an even spread would give it {even:.0%}. Rows add up to 1."
+    )
+    figure = draw_heads(weights[layer], best, sentence.tokens, finding, subtitle)
+    lab.figure(figure, "attention_heads")

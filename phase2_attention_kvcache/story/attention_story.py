@@ -1,0 +1,201 @@
+"""The chapters of the story of attention."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from labkit.lab import Lab
+from phase1_tokens_embeddings.weights.memory_math import kv_bytes_per_token
+from phase2_attention_kvcache.model.attention import attention, merge_heads, split_heads
+from phase2_attention_kvcache.story import attention_by_hand as by_hand
+
+DEFAULT_TEXT = "The old woman went to the door and called the little dog."
+
+
+def by_hand_story(lab: Lab) -> None:
+    lab.title("Three words by hand")
+    s = by_hand.attention_by_hand(by_hand.EMBEDDINGS, by_hand.W_Q, by_hand.W_K, by_hand.W_V)
+    words = by_hand.WORDS
+    lab.say("""Each word starts as a vector of three numbers: a row of X. Three fixed matrices, found in
+        training, turn it into a query (what am I looking for?), a key (what do I offer?) and a value (what
+        do I hand over?).""")
+    lab.show(
+        by_hand.side_by_side(
+            [("X", by_hand.EMBEDDINGS), ("Q = X W_Q", s.q), ("K = X W_K", s.k), ("V = X W_V", s.v)], words
+        )
+    )
+    lab.say("""The raw score of two words is the dot product of one's query with the other's key. "love"
+        with "dogs": 3x2 + 0x1 + 1x1 = 7. Row: the word that looks. Column: the word it looks at.""")
+    lab.show(by_hand.side_by_side([("raw = Q K^T", s.raw)], words))
+    lab.say("""Dot products of longer vectors are larger, and softmax of large numbers puts everything on
+        one word. So scores are divided by the square root of the vectors' length, here sqrt(3) = 1.73. Then
+        the mask: a word may not look at words that come later, because when the model writes they do not
+        exist yet.""")
+    lab.show(by_hand.side_by_side([("scaled = raw / 1.73", s.scaled), ("masked", s.masked)], words, 2))
+    lab.predict(
+        claim="dogs-weights",
+        question='three shares of "dogs" in percent, from scores 5, 5, 4 and vector length 3',
+        predicted=[39, 39, 22],
+        measured=by_hand.percent(s.weights[2]),
+        source_says=[38, 38, 24],
+        note="e^(5/1.73) : e^(5/1.73) : e^(4/1.73) = 17.9 : 17.9 : 10.1.",
+    )
+    lengths = [
+        d
+        for d in range(1, 1025)
+        if by_hand.percent(by_hand.softmax([x / d**0.5 for x in s.raw[2]])) == [38, 38, 24]
+    ]
+    lab.predict(
+        claim="dogs-weights",
+        question="vector length d whose sqrt(d) would give 38 / 38 / 24",
+        predicted=5,
+        measured=lengths[0] if len(lengths) == 1 else lengths,
+        source_says=3,
+        note="d = 3 gives 39/39/22, d = 4 gives 38/38/23, d = 5 gives 38/38/24. The source says that its "
+        "vectors have 3 numbers.",
+    )
+    lab.predict(
+        claim="dogs-weights",
+        question='two shares of "love" in percent, from scores 5 and 10 (its future is masked)',
+        predicted=[5, 95],
+        measured=by_hand.percent(s.weights[1][:2]),
+        source_says=[1, 99],
+    )
+    love = by_hand.divisors_that_give(s.raw[1][:2], [1, 99])
+    dogs = by_hand.divisors_that_give(s.raw[2], [38, 38, 24])
+    lab.say(f"""Solved for the divisor: 1/99 comes out for divisors from {love[0]:.2f} to {love[1]:.2f}, so
+        for scores that are not scaled at all; 38/38/24 for {dogs[0]:.2f} to {dogs[1]:.2f}. The two ranges
+        do not meet: no one scaling gives both of the source's drawings.""")
+    lab.show(
+        by_hand.side_by_side(
+            [("softmax: the shares", s.weights), ("output = shares x V", s.output)], words, 2
+        )
+    )
+    lab.say("""Read the last row: "dogs" goes on as 0.39 of the value of "I", 0.39 of "love" and 0.22 of its
+        own. That is all attention does: it moves information between tokens. "I" comes first, sees only
+        itself and keeps its value.""")
+
+
+def definition_story(lab: Lab) -> None:
+    lab.title("The same with tensors")
+    s = by_hand.attention_by_hand(by_hand.EMBEDDINGS, by_hand.W_Q, by_hand.W_K, by_hand.W_V)
+    q, k, v = (torch.tensor(m, dtype=torch.float32).unsqueeze(1) for m in (s.q, s.k, s.v))  # one head
+    by_hand_gap = (attention(q, k, v).squeeze(1) - torch.tensor(s.output)).abs().max().item()
+    lab.say(f"""`attention(q, k, v)` above in this file is the same in tensors, for many heads at once. On
+        the three words it differs from the hand calculation by at most {by_hand_gap:.0e}. Next to PyTorch's
+        own fused kernel, on random vectors, 8 query heads of 64 numbers over 2 key/value heads:""")
+    rows, generator = [], torch.Generator().manual_seed(lab.seed)
+    for n in (16, 64) if lab.quick else (16, 64, 256, 1024):
+        q, k, v = (torch.randn(n, h, 64, generator=generator) for h in (8, 2, 2))
+        ours = attention(q, k, v)
+        theirs = F.scaled_dot_product_attention(
+            *(x.transpose(0, 1)[None] for x in (q, k, v)), is_causal=True, enable_gqa=True
+        )
+        gap = (ours - theirs[0].transpose(0, 1)).abs().max().item()
+        rows.append([n, 8 * n * n, 8 * n * n * 4 / 2**20, gap])
+    lab.predict(
+        claim="attention-definition",
+        question="ours and PyTorch's agree to 5 decimals at every length",
+        predicted=True,
+        measured=all(row[-1] < 1e-5 for row in rows),
+    )
+    lab.table(
+        "Ours and PyTorch's", ["tokens", "scores in 8 heads", "scores in MiB", "largest difference"], rows
+    )
+    lab.record(definition_gaps={str(row[0]): row[-1] for row in rows})
+    lab.say("""The definition writes down every score: 4 times the scores for twice the tokens. A fused
+        kernel works through them in small tiles and never stores them all. The result is the same, the
+        memory is not.""")
+
+
+def heads_story(lab: Lab) -> None:
+    from transformers import GPT2Config, GPT2Model
+
+    from phase2_attention_kvcache.story.attention_in_models import block_order
+
+    lab.title("Heads")
+    lab.say("""One softmax gives one set of shares. But a token may need several things at once: the word
+        before it, the verb of its sentence, the name at the start. So the vector is cut into pieces, the
+        heads, and each head attends by itself. Cutting is only a change of view: [N, 768] becomes [N, 12,
+        64]. Afterwards the pieces are put side by side again.""")
+    with torch.device("meta"):  # shapes without memory: no weights are made
+        gpt2 = GPT2Model(GPT2Config(n_layer=1))
+        split = split_heads(torch.empty(5, gpt2.config.n_embd), gpt2.config.n_head)
+    block = gpt2.h[0]
+    lab.predict(
+        claim="head-split",
+        question="GPT-2 small: heads, numbers in a head, width of a token's vector",
+        predicted=[12, 64, 768],
+        measured=[split.shape[1], split.shape[2], merge_heads(split).shape[1]],
+    )
+    lab.predict(
+        claim="head-split",
+        question="its MLP: numbers going in, in the middle, coming out",
+        predicted=[768, 3072, 768],
+        measured=[*block.mlp.c_fc.weight.shape, block.mlp.c_proj.weight.shape[1]],
+        note="The MLP works on each token alone. Attention is the only place where tokens meet.",
+    )
+    config = GPT2Config(
+        n_layer=1, n_embd=24, n_head=12, n_positions=8, vocab_size=8, bos_token_id=0, eos_token_id=0
+    )
+    lab.predict(
+        claim="head-split",
+        question="order of the parts inside a block",
+        predicted="LayerNorm, attention, residual, LayerNorm, MLP, residual",
+        measured=", ".join(block_order(GPT2Model(config).eval(), torch.arange(5)[None])),
+        note="Heard by listening to the parts of transformers' GPT-2 at work; residuals found by arithmetic.",
+    )
+
+
+def grouped_story(lab: Lab) -> None:
+    lab.title("Grouped queries: fewer keys and values to remember")
+    lab.say("""While a model writes, it keeps the keys and values of all tokens so far: the KV cache.
+        Queries are used once and dropped. In grouped-query attention several query heads share one
+        key/value head, so the cache shrinks by that factor. The model loses a little freedom, which
+        training largely makes up for. Llama 3 8B has 32 layers and 32 query heads of 128 numbers, kept in
+        16 bits:""")
+    context = 8192
+
+    def cache_bytes(kv_heads: int) -> int:
+        """Size of a full context's keys and values, from tensors of their shape."""
+        with torch.device("meta"):
+            return sum(
+                torch.empty(context, kv_heads, 128, dtype=torch.bfloat16).nbytes
+                for _layer in range(32)
+                for _kind in ("keys", "values")
+            )
+
+    rows = []
+    for kind, kv_heads in (("one for each query head", 32), ("grouped (as built)", 8), ("one for all", 1)):
+        per_token = kv_bytes_per_token(num_layers=32, num_kv_heads=kv_heads, head_dim=128)
+        rows.append(
+            [
+                kind,
+                kv_heads,
+                per_token / 1024,
+                per_token * context / 2**30,
+                int(64e9 // (per_token * context)),
+            ]
+        )
+    lab.predict(
+        claim="gqa-memory",
+        question="factor by which 8 instead of 32 key/value heads shrink the KV cache",
+        predicted=32 // 8,
+        measured=cache_bytes(32) / cache_bytes(8),
+    )
+    lab.predict(
+        claim="gqa-memory",
+        question="bytes of keys and values that a token takes, with 8 key/value heads",
+        predicted=kv_bytes_per_token(num_layers=32, num_kv_heads=8, head_dim=128),
+        measured=cache_bytes(8) / context,
+        note="2 x layers x heads x numbers x bytes; measured on tensors of the cache's shape.",
+    )
+    lab.table(
+        "KV cache of Llama 3 8B",
+        ["key/value heads", "how many", "KiB a token", f"GiB for {context:,} tokens", "users in 64 GB"],
+        rows,
+        note="64 GB: what an 80 GB card has left after 16 GB of weights. Every user with a full context.",
+    )
+    lab.say(f"""What it costs: the same card holds {rows[1][4]} such users instead of {rows[0][4]}. A card
+        costs the same either way, so a user costs about a quarter.""")

@@ -1,0 +1,162 @@
+"""The same model under different sampling settings: who writes, and the figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from labkit.errors import LabError
+from labkit.figures import BLUE, GREY, new_figure
+from labkit.lab import Lab
+from labkit.models import find_model
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase2_attention_kvcache.model.caches import NoCache
+from phase2_attention_kvcache.model.generation import generate_cached
+from phase2_attention_kvcache.model.sampling import Sampler, draw
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.transformer import Transformer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SETTINGS = {
+    "greedy": SamplingParams(temperature=0),
+    "temperature 0.5": SamplingParams(temperature=0.5),
+    "temperature 1": SamplingParams(),
+    "temperature 1.5": SamplingParams(temperature=1.5),
+    "top_k 5": SamplingParams(top_k=5),
+    "top_p 0.8": SamplingParams(top_p=0.8),
+    "min_p 0.1": SamplingParams(min_p=0.1),
+}
+"""A name for people, and what it stands for."""
+
+
+class Writer:
+    """A model that has read a prompt and goes on, once for each setting.
+
+    Raises:
+        LabError: an empty prompt, or one that leaves no room in the context.
+    """
+
+    def __init__(self, model: str, prompt: str, device: str = "cpu") -> None:
+        folder = find_model(model)
+        self.tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
+        self.model = Transformer.from_pretrained(folder, device=device)
+        self.config = self.model.config
+        self.prompt_ids = self.tokenizer.encode(prompt)
+        room = self.config.max_context - 64  # for the continuations
+        if not 1 <= len(self.prompt_ids) <= room:
+            raise LabError(f"--prompt has {len(self.prompt_ids)} tokens: use 1 to {room}")
+
+    def name(self, token: int) -> str:
+        """A token for people, with its spaces visible. Some models have more logits than tokens: "#50300"."""
+        return repr(self.tokenizer.decode([token])) if token < self.tokenizer.vocab_size else f"#{token}"
+
+    def text(self, ids: Sequence[int]) -> str:
+        return " ".join(self.tokenizer.decode(i for i in ids if i < self.tokenizer.vocab_size).split())
+
+    def next_logits(self) -> torch.Tensor:
+        """Logits [vocab] of what may follow the prompt."""
+        ids = torch.tensor(self.prompt_ids, device=self.model.device)
+        hidden = self.model(ids, torch.arange(len(ids), device=self.model.device), NoCache())
+        return self.model.logits(hidden[-1:])[0]
+
+    def go_on(self, params: SamplingParams, num_tokens: int) -> list[int]:
+        """Up to `num_tokens` new tokens; an end-of-text token is the last one."""
+        ends = self.config.eos_token_ids
+        choose = Sampler.one_request(params, self.prompt_ids, ends)
+        return generate_cached(self.model, self.prompt_ids, num_tokens, choose, ends).token_ids
+
+
+def draw_distributions(
+    raw: torch.Tensor, probs: dict[str, torch.Tensor], tokens: Sequence[int], writer: Writer
+) -> Figure:
+    """Probabilities of a few tokens before (grey) and after (blue) each knob."""
+    shown = {name: p for name, p in probs.items() if name not in ("greedy", "temperature 1")}
+    likeliest = [p[tokens[0]].item() for p in shown.values()]
+    before, least, most = raw[tokens[0]].item(), min(likeliest), max(likeliest)
+    fig, axes = new_figure(
+        f"The likeliest token has {before:.0%}; these knobs make it {least:.0%} to {most:.0%}",
+        f"The {len(tokens)} likeliest of {len(raw):,} tokens. Grey: what the model says. Blue: after the knob.",
+        panels=len(shown),
+        size=(14, 4.6),
+    )
+    rows, names = range(len(tokens)), [writer.name(i) for i in tokens]
+    for axis, (name, p) in zip(axes, shown.items(), strict=True):
+        axis.barh(rows, [100 * raw[i].item() for i in tokens], color=GREY, alpha=0.55, height=0.8)
+        axis.barh(rows, [100 * p[i].item() for i in tokens], color=BLUE, height=0.4)
+        rest = 100 * (1 - p[list(tokens)].sum().item())
+        axis.set_title(f"{name}\n(all other tokens: {max(rest, 0):.0f}%)", fontsize=10)
+        axis.set_yticks(rows, names if axis is axes[0] else [""] * len(names))
+        axis.set_xlim(0, 105 * max(q[tokens[0]].item() for q in shown.values()))
+        axis.set_xlabel("probability, %")
+        axis.invert_yaxis()
+        axis.grid(axis="y", visible=False)
+    return fig
+
+
+def predict_knobs(lab: Lab, raw: torch.Tensor, probs: dict[str, torch.Tensor], writer: Writer) -> None:
+    """Each knob against a calculation in plain Python."""
+    plain = sorted(raw.tolist(), reverse=True)
+    lab.predict(
+        claim="sampling",
+        question="greedy: the token it picks",
+        predicted=writer.name(max(range(len(plain)), key=raw.tolist().__getitem__)),
+        measured=writer.name(int(probs["greedy"].argmax())),
+    )
+    cold = probs["temperature 0.5"].topk(2).values.tolist()
+    lab.predict(
+        claim="sampling",
+        question=f"temperature 0.5: odds of the two likeliest, which were {plain[0] / plain[1]:.2f} to 1",
+        predicted=(plain[0] / plain[1]) ** 2,
+        measured=cold[0] / cold[1],
+        tolerance=1e-3,
+        note="Dividing logits by T raises odds to the power 1/T: 2 at T = 0.5, that is, squared.",
+    )
+    reached, count = 0.0, 0
+    while reached < 0.8:
+        reached, count = reached + plain[count], count + 1
+    for setting, predicted in (
+        ("top_k 5", 5),
+        ("top_p 0.8", count),
+        ("min_p 0.1", sum(p >= 0.1 * plain[0] for p in plain)),
+    ):
+        lab.predict(
+            claim="sampling",
+            question=f"{setting}: tokens left of {len(plain):,}",
+            predicted=predicted,
+            measured=int((probs[setting] > 0).sum()),
+        )
+
+
+def predict_chance(lab: Lab, sampler: Sampler, logits: torch.Tensor) -> None:
+    """What is drawn follows the probabilities, and a seed decides it whoever else is there."""
+    five = SamplingParams(top_k=5, seed=lab.seed)
+    p = sampler.probabilities(logits[None], [five])[0]
+    kept = p[p > 0]
+    throws = draw(kept.expand(10_000, -1), [None] * 10_000)
+    lab.predict(
+        claim="sampling",
+        question="10,000 draws with top_k 5: share of the likeliest token",
+        predicted=kept.max().item(),
+        measured=throws.count(int(kept.argmax())) / len(throws),
+        tolerance=0.1,
+    )
+
+    def twelve(company: int) -> list[int]:
+        """Twelve draws of one request with a seed, in a batch with others that have none."""
+        everyone = [SamplingParams(temperature=1.3)] * company + [five]
+        generators = [p.make_generator() for p in everyone]
+        nobody: list[list[int]] = [[]] * len(everyone)
+        batch = logits.expand(len(everyone), -1)
+        return [sampler.sample(batch, everyone, nobody, nobody, generators).token_ids[-1] for _ in range(12)]
+
+    lab.predict(
+        claim="sampling",
+        question="a request with a seed gets the same 12 tokens alone and among 7 strangers",
+        predicted=True,
+        measured=twelve(0) == twelve(7),
+        note="Each request has its own generator, and takes one number from it for each token.",
+    )

@@ -1,0 +1,71 @@
+"""Times of naive and cached generation, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from labkit.machine import time_calls
+from phase2_attention_kvcache.model.caches import ContiguousKVCache
+from phase2_attention_kvcache.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of one step with `tokens` tokens of text.
+
+    Attributes:
+        tokens: length of the text.
+        prefill: all of them are computed. The TTFT of such a prompt, and a naive step at this length.
+        decode: one token is computed, the others are in the cache. The ITL at this length.
+    """
+
+    tokens: int
+    prefill: float
+    decode: float
+
+
+@torch.inference_mode()
+def measure_steps(model: Transformer, lengths: Sequence[int], repeats: int = 5) -> list[StepTimes]:
+    """Time prefill and decode at several lengths of text: the fastest of a few repeats each.
+
+    The fastest, because all else that happens on a machine can only make a step slower.
+    """
+    device = model.device
+    times = []
+    for n in lengths:
+        ids = torch.arange(n, device=device) % model.config.vocab_size
+        positions = torch.arange(n, device=device)
+
+        def prefill(ids=ids, positions=positions) -> ContiguousKVCache:
+            cache = ContiguousKVCache(model.config)
+            model.logits(model(ids, positions, cache)[-1:])
+            return cache
+
+        def decode(cache: ContiguousKVCache, ids=ids) -> None:
+            at = cache.num_tokens
+            model.logits(model(ids[:1], torch.tensor([at], device=device), cache))
+
+        slow = time_calls(prefill, device.type, repeats=max(2, repeats // 2))
+        # Each repeat adds a token, so start a little early and end where we want to be.
+        start = max(1, n - 3 * repeats)
+        cache = prefill(ids[:start], positions[:start])
+        fast = time_calls(lambda cache=cache: decode(cache), device.type, repeats=3 * repeats - 2, warmup=1)
+        times.append(StepTimes(n, min(slow), min(fast)))
+    return times
+
+
+def total_times(times: Sequence[StepTimes], prompt: int, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds to write `new` tokens after a prompt, naive and cached, from times of single steps.
+
+    Between the measured lengths a step's time is taken from the straight line.
+    """
+    lengths = np.arange(prompt, prompt + int(new.max()))
+    known = [t.tokens for t in times]
+    naive = np.interp(lengths, known, [t.prefill for t in times]).cumsum()
+    decode = np.interp(lengths, known, [t.decode for t in times])
+    decode[0] = naive[0]  # the first token costs the prompt, either way
+    return naive[new - 1], decode.cumsum()[new - 1]

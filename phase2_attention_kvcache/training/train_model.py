@@ -1,0 +1,301 @@
+"""Train a tokenizer and a small GPT-2 on a folder of texts, and save both in the Hugging Face layout.
+
+    python phase2_attention_kvcache/training/train_model.py --text TEXTS --valid VALID.txt --preset tales --out my_model
+
+This is how the course's own models `tales` and `tales-draft` were made. It can be stopped at any time
+(Ctrl-C) and started again with the same arguments: it goes on where it was.
+
+Texts are .txt files; several documents in one file are parted by a line `<|endoftext|>`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from labkit.machine import cpu_name, pick_device
+from phase1_tokens_embeddings.tokens.tokenizer import END_OF_TEXT, BPETokenizer
+
+# Width, layers and heads (of 64 numbers each). Both share one tokenizer, so that the small one can
+# guess for the large one.
+PRESETS = {
+    "tales": dict(n_embd=256, n_layer=6, n_head=4),
+    "tales-draft": dict(n_embd=128, n_layer=1, n_head=2),
+}
+CONTEXT = 1024
+TOKENS_PER_STEP = 4096
+# Short windows first: most of the language is learned from near words, and they cost less attention.
+# The last part runs at the full context, so that the late positions are learned too.
+WINDOW_SCHEDULE = [(0.45, 256), (0.75, 512), (1.0, 1024)]  # (until this share of the steps, window)
+EVALUATE_EVERY = 100
+# The text is read four to five times. Without dropout the model would learn it by heart.
+DROPOUT = 0.1
+
+
+def read_documents(path: Path) -> list[str]:
+    """All documents of a text file, or of the .txt files in a folder."""
+    files = sorted(path.glob("**/*.txt")) if path.is_dir() else [path]
+    if absent := [file for file in files if not file.is_file()]:
+        raise SystemExit(f"there is no text file {absent[0]}: give a .txt file or a folder with some")
+    try:
+        texts = [file.read_text(encoding="utf-8") for file in files]
+    except UnicodeDecodeError as error:
+        raise SystemExit(f"a file in {path} is not UTF-8 text ({error}): convert it") from None
+    documents = [piece.strip() for text in texts for piece in text.split(END_OF_TEXT)]
+    documents = [d for d in documents if d]
+    if not documents:
+        raise SystemExit(f"{path} holds no text: give a .txt file or a folder with some")
+    return documents
+
+
+def encode_documents(tok: BPETokenizer, documents: list[str]) -> np.ndarray:
+    """One long row of ids: <|endoftext|> document <|endoftext|> document ... <|endoftext|>."""
+    ids: list[int] = [tok.eos_token_id]
+    for document in documents:
+        ids += tok.encode(document)
+        ids.append(tok.eos_token_id)
+    return np.array(ids, dtype=np.int64)
+
+
+def windows_of_epoch(ids: np.ndarray, window: int, rng: np.random.Generator) -> np.ndarray:
+    """Cut the row into windows of `window` + 1 ids at a random phase, in random order."""
+    phase = int(rng.integers(0, window))
+    count = (len(ids) - phase - 1) // window
+    return phase + window * rng.permutation(count)
+
+
+def window_at(step: int, steps: int) -> int:
+    share = step / steps
+    return next(window for until, window in WINDOW_SCHEDULE if share < until)
+
+
+def learning_rate_scale(step: int, steps: int) -> float:
+    """Warm up over 2% of the steps, stay, then fall to zero over the last half."""
+    warm_up, fall_from = max(1, steps // 50), steps // 2
+    if step < warm_up:
+        return (step + 1) / warm_up
+    return 1.0 if step < fall_from else (steps - step) / (steps - fall_from)
+
+
+def make_optimizers(model: GPT2LMHeadModel) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the blocks, AdamW for embeddings, biases and norms.
+
+    Muon (Jordan et al., 2024) makes each update of a matrix nearly orthogonal. On this little data
+    and time it reaches a lower loss than AdamW alone.
+    """
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and ".h." in n]
+    tables = [p for n, p in model.named_parameters() if p.ndim == 2 and ".h." not in n]
+    vectors = [p for n, p in model.named_parameters() if p.ndim == 1]
+    return [
+        torch.optim.Muon(matrices, lr=3e-3, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(
+            [dict(params=tables, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)],
+            lr=2e-3,
+            betas=(0.9, 0.98),
+        ),
+    ]
+
+
+def make_loss(model: GPT2LMHeadModel, device: str, compiled: bool):
+    def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device, torch.bfloat16):
+            hidden = model.transformer(inputs).last_hidden_state
+            logits = F.linear(hidden, model.lm_head.weight)
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+    return torch.compile(loss, dynamic=False) if compiled else loss
+
+
+@torch.no_grad()
+def bits_per_byte(
+    model: GPT2LMHeadModel,
+    ids: np.ndarray,
+    num_bytes: int,
+    window: int,
+    limit: int | None = None,
+) -> float:
+    """Bits the model needs to store one byte of the text: -log2 p(text) / bytes.
+
+    Unlike the loss per token it can be compared between tokenizers. The text is read in windows, each
+    without knowledge of the one before. `limit`: use only that many tokens, for a quick look.
+    """
+    was_training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    used = len(ids) - 1 if limit is None else min(limit, len(ids) - 1)
+    nats = 0.0
+    for start in range(0, used, window):
+        piece = torch.from_numpy(ids[start : min(start + window, used) + 1]).to(device)
+        logits = model(piece[None, :-1]).logits[0].float()
+        nats += F.cross_entropy(logits, piece[1:], reduction="sum").item()
+    model.train(was_training)
+    return nats / math.log(2) / (num_bytes * used / (len(ids) - 1))
+
+
+def gzip_bits_per_byte(documents: list[str]) -> float:
+    """What a common compressor needs for the same text, for comparison."""
+    raw = "\n".join(documents).encode()
+    return round(8 * len(gzip.compress(raw, 9)) / len(raw), 4)
+
+
+def machine(device: str) -> str:
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    return f"{os.cpu_count()} cores of an {cpu_name()} CPU"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--text", type=Path, required=True, help="training texts: a .txt file or a folder")
+    parser.add_argument(
+        "--valid", type=Path, required=True, help="texts that are only measured, never learned"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for the finished model")
+    parser.add_argument("--preset", choices=PRESETS, default="tales", help="size of the model")
+    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json to use; without it one is trained")
+    parser.add_argument("--vocab-size", type=int, default=8192, help="tokens of a new tokenizer (8192)")
+    parser.add_argument("--steps", type=int, default=3000, help=f"steps of {TOKENS_PER_STEP} tokens (3000)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--no-compile", action="store_true", help="without torch.compile: slower, starts at once"
+    )
+    args = parser.parse_args()
+    device = pick_device("auto")
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    documents, valid_documents = read_documents(args.text), read_documents(args.valid)
+    if args.tokenizer:
+        tok = BPETokenizer.from_file(args.tokenizer)
+    else:
+        print(f"training a tokenizer of {args.vocab_size} tokens ...", flush=True)
+        tok = BPETokenizer.train(documents, args.vocab_size)
+    tok.save(args.out / "tokenizer.json")
+    if tok.eos_token_id is None:
+        raise SystemExit(f"{args.tokenizer} has no {END_OF_TEXT}: train one (leave --tokenizer out)")
+    ids, valid_ids = encode_documents(tok, documents), encode_documents(tok, valid_documents)
+    valid_bytes = sum(len(d.encode()) for d in valid_documents)
+    print(f"{len(ids):,} training tokens, {len(valid_ids):,} validation tokens", flush=True)
+
+    if len(ids) < 4 * CONTEXT:
+        raise SystemExit(f"{args.text} gives {len(ids):,} tokens: at least {4 * CONTEXT:,} are needed")
+
+    torch.manual_seed(args.seed)
+    config = GPT2Config(
+        vocab_size=tok.vocab_size,
+        n_positions=CONTEXT,
+        resid_pdrop=DROPOUT,
+        embd_pdrop=DROPOUT,
+        attn_pdrop=0.0,
+        bos_token_id=tok.eos_token_id,
+        eos_token_id=tok.eos_token_id,
+        **PRESETS[args.preset],
+    )
+    model = GPT2LMHeadModel(config).to(device)
+    optimizers = make_optimizers(model)
+    loss_of = make_loss(model, device, compiled=not args.no_compile)
+
+    state_file = args.out / "training_state.pt"
+    step, seconds, log = 0, 0.0, []
+    if state_file.exists():
+        state = torch.load(state_file, map_location=device, weights_only=False)
+        model.load_state_dict(state["model"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        step, seconds, log = state["step"], state["seconds"], state["log"]
+        print(f"going on at step {step}", flush=True)
+    base_rates = [[3e-3], [2e-3, 2e-3]]
+
+    def save_state() -> None:
+        state = dict(model=model.state_dict(), optimizers=[o.state_dict() for o in optimizers])
+        torch.save(state | dict(step=step, seconds=seconds, log=log), state_file.with_suffix(".tmp"))
+        state_file.with_suffix(".tmp").replace(state_file)
+
+    # Each step draws its windows from (seed, step) alone, so a resumed run sees the same data.
+    model.train()
+    try:
+        while step < args.steps:
+            began = time.perf_counter()
+            window = window_at(step, args.steps)
+            per_step = TOKENS_PER_STEP // window
+            first = step * TOKENS_PER_STEP  # tokens seen so far
+            epoch, offset = divmod(first, len(ids) - 2 * window)
+            starts = windows_of_epoch(ids, window, np.random.default_rng([args.seed, epoch, window]))
+            chosen = [starts[(offset // window + i) % len(starts)] for i in range(per_step)]
+            batch = torch.from_numpy(np.stack([ids[s : s + window + 1] for s in chosen])).to(device)
+
+            scale = learning_rate_scale(step, args.steps)
+            for optimizer, rates in zip(optimizers, base_rates, strict=True):
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * scale
+            loss = loss_of(batch[:, :-1], batch[:, 1:])
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            step += 1
+            seconds += time.perf_counter() - began
+
+            row = dict(step=step, tokens=step * TOKENS_PER_STEP, loss=round(loss.item(), 4))
+            if step % EVALUATE_EVERY == 0 or step == args.steps:
+                quick = bits_per_byte(model, valid_ids, valid_bytes, window, limit=16 * CONTEXT)
+                row["valid_bits_per_byte"] = round(quick, 4)
+            if step % 10 == 0 or step == args.steps:
+                log.append(row)
+                speed = TOKENS_PER_STEP / (time.perf_counter() - began)
+                left = (args.steps - step) * seconds / step / 60
+                print(
+                    f"step {step:5}/{args.steps}  loss {row['loss']:.3f}  window {window:4}  "
+                    f"{speed:6.0f} tok/s  about {left:.0f} min left  "
+                    + (
+                        f"valid {row['valid_bits_per_byte']:.3f} bits/byte"
+                        if "valid_bits_per_byte" in row
+                        else ""
+                    ),
+                    flush=True,
+                )
+            if step % EVALUATE_EVERY == 0:
+                save_state()
+    except KeyboardInterrupt:
+        save_state()
+        sys.exit(f"\nstopped at step {step}; the same command goes on from here")
+
+    model = model.to(torch.bfloat16)
+    model.save_pretrained(args.out)
+    reloaded = GPT2LMHeadModel.from_pretrained(args.out, dtype=torch.float32).to(device)
+    summary = dict(
+        preset=args.preset,
+        parameters=sum(p.numel() for p in model.parameters()),
+        steps=args.steps,
+        tokens_per_step=TOKENS_PER_STEP,
+        training_tokens=len(ids),
+        training_bytes=sum(len(d.encode()) for d in documents),
+        valid_tokens=len(valid_ids),
+        valid_bytes=valid_bytes,
+        valid_bits_per_byte=round(bits_per_byte(reloaded, valid_ids, valid_bytes, CONTEXT), 4),
+        seconds=round(seconds),
+        machine=machine(device),
+        gzip_bits_per_byte=gzip_bits_per_byte(valid_documents),
+        seed=args.seed,
+        torch=torch.__version__,
+        log=log,
+    )
+    (args.out / "training_log.json").write_text(json.dumps(summary, indent=1))
+    print(f"saved {args.out}: {summary['valid_bits_per_byte']:.3f} bits per byte on the validation text")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""The story of block_manager.py, part by part: what happens to sixteen blocks when five requests use them."""
+
+from __future__ import annotations
+
+from labkit.lab import Lab
+from phase1_tokens_embeddings.weights.memory_math import GB, kv_per_token
+from phase1_tokens_embeddings.weights.model_shapes import SHAPES
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.block_table import BlockTable
+from phase3_paged_attention.story.word_memory import WordMemory, draw_moments
+
+SYSTEM = "You are a teller of very old tales"  # eight words: two blocks
+LONG = (
+    "Far beyond the last hill a tired giant kept seven grey geese in one small iron cage and every night "
+    "they sang"
+)
+
+
+def tell(lab: Lab) -> None:
+    memory = WordMemory(BlockManager(num_blocks=17, block_size=4, num_swap_blocks=6))
+    lab.say("""A token here is a word, a block has room for four, and the memory has 16 blocks. Words stand for
+        their keys and values, so that you can read what is stored.""")
+    tables_fill_up(lab, memory)
+    share_a_prompt(lab, memory)
+    fork_and_write(lab, memory)
+    free_and_evict(lab, memory)
+    swap(lab, memory)
+    lab.figure(draw_moments(memory), "block_manager_moments")
+
+
+def tables_fill_up(lab: Lab, memory: WordMemory) -> None:
+    lab.title("A table fills up")
+    alice = memory.admit("alice", "Once upon a time there lived")
+    bob = memory.admit("bob", "In the deep forest stood a")
+    memory.keep_moment("two prompts")
+    for one, two in zip(["a", "king", "who"], ["house", "of", "glass"]):
+        memory.say(alice, one)
+        memory.say(bob, two)
+    memory.keep_moment("each wrote 3 words")
+    lab.predict(
+        claim="block-table",
+        question="Alice's prompt has 6 words, then Bob's as well; then each writes 3 more in turn. Alice's blocks",
+        predicted=[1, 2, 5],
+        measured=alice.table.block_ids,
+        note="Blocks 1 and 2 hold her prompt, 3 and 4 his. At her 9th word a block is full and the next free "
+        "one is 5. Side by side in her text, far apart in memory: nothing had to be reserved.",
+    )
+    lab.show(memory.draw_table(alice) + "\n\n" + memory.draw_table(bob))
+
+
+def share_a_prompt(lab: Lab, memory: WordMemory) -> None:
+    lab.title("Two requests share a prompt")
+    carol = memory.admit("carol", f"{SYSTEM} about a fox")
+    before = memory.manager.stats.hit_tokens
+    dave = memory.admit("dave", f"{SYSTEM} about two brothers")
+    found = memory.manager.stats.hit_tokens - before
+    alone = memory.manager.match_prefix(BlockTable(), memory.ids(SYSTEM.split()))
+    lab.predict(
+        claim="prefix-hit",
+        question="Carol and Dave begin with the same 8 words. How many does Dave find in the cache? And how many "
+        "does somebody find who asks exactly those 8",
+        predicted=[8, 4],
+        measured=[found, len(alone) * memory.manager.block_size],
+        note="At least one word has to be computed: without it there is nothing to sample the next one from. "
+        "Blocks are found whole, so leaving out one word leaves out four.",
+    )
+    memory.keep_moment("Dave shares Carol's prompt")
+    lab.show(memory.draw_table(carol) + "\n\n" + memory.draw_table(dave))
+    saved = 99 * 1024 * kv_per_token(SHAPES["llama-3-8b"])
+    lab.say(f"""What it saves: 100 users of Llama-3 8B behind one system prompt of 1,024 tokens keep it once
+        instead of 100 times. That is {saved / GB:.1f} GB of GPU memory, and 101,376 tokens that nobody computes.""")
+
+
+def fork_and_write(lab: Lab, memory: WordMemory) -> None:
+    lab.title("A fork copies only when it writes")
+    carol = next(r for r in memory.readers if r.name == "carol")
+    samples = [carol, memory.fork(carol, "carol 2"), memory.fork(carol, "carol 3")]
+    memory.keep_moment("Carol asks for 3 answers")
+    lab.say("""Carol wants three answers to one prompt. A fork copies the table and raises the reference
+        counts; the blocks stay where they are. Her last block has one place left, and three want to write
+        into it.""")
+    for reader, word in zip(samples, ("who", "with", "and"), strict=True):
+        memory.say(reader, word)
+    memory.keep_moment("each writes a word")
+    lab.predict(
+        claim="fork-copies",
+        question="each of the 3 writes a word. How many blocks are copied",
+        predicted=len(samples) - 1,
+        measured=memory.manager.stats.copied_blocks,
+        note="The first two copy the block, because others still read it. The third is alone by then and writes "
+        f"in place. In all {len({i for r in samples for i in r.table.block_ids})} blocks instead of "
+        f"{sum(len(r.table.blocks) for r in samples)}.",
+    )
+    lab.show("\n\n".join(memory.draw_table(r) for r in samples))
+
+
+def free_and_evict(lab: Lab, memory: WordMemory) -> None:
+    lab.title("What is thrown out when memory runs short")
+    manager = memory.manager
+    alice = next(r for r in memory.readers if r.name == "alice")
+    before = memory.draw_free_list()
+    memory.finish(alice)
+    order = [block.block_id for block in manager.allocator]
+    lab.predict(
+        claim="free-order",
+        question="Alice ends. Of her blocks 1 and 2 (full) and 5 (one word), which is used again first? And last",
+        predicted=[5, 1],
+        measured=[order[0], order[-1]],
+        note="Nobody can ever ask for block 5, a block that is not full has no name. Of the others the end of the "
+        "text goes before its beginning: more requests may share a beginning.",
+    )
+    lab.show(f"free list before:  {before}\nfree list after:   {memory.draw_free_list()}")
+    lab.say("""A number in brackets: free, but its content can still be found. An empty memory is a
+        wasted one, so nothing is wiped until its block is needed.""")
+    memory.keep_moment("Alice ends")
+    memory.admit("frank", LONG)
+    memory.keep_moment("Frank needs 6 blocks")
+    again = ["Once", "upon", "a", "time", "there", "lived", "a", "king", "who"]
+    found = manager.match_prefix(BlockTable(), memory.ids(again))
+    lab.predict(
+        claim="evicted",
+        question="Frank needs 6 blocks, 7 are free. Alice comes back: how many of her 9 words are still there",
+        predicted=4,
+        measured=len(found) * manager.block_size,
+        note=f"Frank took blocks {' '.join(str(b) for b in memory.readers[-1].table.block_ids)}. The last of them "
+        "held the second half of Alice's text; the first half survives.",
+    )
+
+
+def swap(lab: Lab, memory: WordMemory) -> None:
+    lab.title("Swapped out and in")
+    manager = memory.manager
+    frank = memory.readers[-1]
+    free = manager.num_free_blocks
+    refused = memory.admit("alice", "Once upon a time there lived a king who") is None
+    unchanged = manager.num_free_blocks == free
+    outcome = "She is refused" if refused else "She is let in"
+    counts = "and no count has changed" if unchanged else "and the counts have changed"
+    lab.say(f"""Alice needs 3 blocks. One she would find, and {free} is free: the very one. {outcome},
+        {counts}. So Frank's blocks move to main memory, and she comes in.""")
+    old_text, old_blocks = memory.read(frank), list(frank.table.block_ids)
+    manager.swap_out(frank.table)
+    alice = memory.admit("alice", "Once upon a time there lived a king who")
+    memory.keep_moment("Frank out, Alice in")
+    for reader in [alice, *(r for r in memory.readers if r.name.startswith("carol"))]:
+        memory.finish(reader)
+    manager.swap_in(frank.table)
+    memory.say(frank, "softly")
+    memory.keep_moment("others end, Frank is back")
+    same = sum(a == b for a, b in zip(old_text.split(), memory.read(frank).split()))
+    lab.predict(
+        claim="swap",
+        question=f"of Frank's {len(old_text.split())} words, how many read the same after the way out and back",
+        predicted=len(old_text.split()),
+        measured=same,
+        note=f"He was in blocks {' '.join(map(str, old_blocks))}, now he is in "
+        f"{' '.join(map(str, frank.table.block_ids))}. Only his table knows, and only it had to change.",
+    )
+    for reader in list(memory.readers):
+        memory.finish(reader)
+    manager.check_integrity()
+    memory.keep_moment("all have ended")
+    lab.predict(
+        claim="all-back",
+        question="everybody has ended. Free blocks, of 16",
+        predicted=manager.num_blocks - 1,
+        measured=manager.num_free_blocks,
+        note="All books agree with each other (check_integrity). A server that lost one block "
+        "with each request would stand still after as many requests as it has blocks.",
+    )
+    stats = manager.stats
+    lab.table(
+        "What the manager counted",
+        ["blocks taken", "words found in the cache", "evicted", "copied", "swapped out", "swapped in"],
+        [[stats.taken_blocks, stats.hit_tokens, stats.evicted_blocks, stats.copied_blocks,
+          stats.swapped_out_blocks, stats.swapped_in_blocks]],
+    )  # fmt: skip
+    lab.record(stats=vars(stats))

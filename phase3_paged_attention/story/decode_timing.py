@@ -1,0 +1,146 @@
+"""What attention of one decode step costs: copied together, in one row, and in place. Time measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from labkit.machine import time_calls
+from phase2_attention_kvcache.model.blocks import ModelConfig
+from phase2_attention_kvcache.model.transformer import GPT2_124M
+from phase3_paged_attention.paging.paged_attention import paged_attention_loops
+from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout, paged_decode_cpu
+
+BLOCK = 16
+Prepare = Callable[[int], Callable[[], object]]  # part of the memory -> what is timed on it
+
+
+@dataclass(frozen=True)
+class DecodeTimes:
+    """Seconds of one layer's attention in a decode step; None where the compiled kernel cannot run.
+
+    Attributes:
+        context: tokens of each request.
+        kv_bytes: keys and values that every reading has to read.
+        copy: copying all blocks into rows that are there, and nothing else.
+        fresh_copy: the same, into memory that has to be asked for first.
+        gather: copying, then attending with torch.
+        contiguous: attending with torch; the rows were there.
+        in_place, in_order: the compiled kernel on scattered blocks, and on blocks that happen to lie in order.
+    """
+
+    context: int
+    kv_bytes: int
+    copy: float
+    fresh_copy: float
+    gather: float
+    contiguous: float
+    in_place: float | None = None
+    in_order: float | None = None
+
+
+class DecodeTimer:
+    """A layer's cache for `batch` requests of up to `longest` tokens, in which decode steps are timed.
+
+    Shorter contexts use the same memory, each repeat another part of it. So the numbers come from memory,
+    as on a server, and not from the processor's cache.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        longest: int,
+        dtype: torch.dtype,
+        device: str,
+        seed: int = 0,
+        shape: ModelConfig = GPT2_124M,
+    ) -> None:
+        config = ModelConfig(**vars(shape) | {"num_layers": 1})
+        self.batch, self.config, self.device = batch, config, device
+        self.num_blocks = batch * longest // BLOCK
+        self.gathering = PagedKVCache(config, self.num_blocks, BLOCK, dtype, device, use_kernel=False)
+        torch.manual_seed(seed)
+        self.gathering.data.normal_()
+        self.compiled: PagedKVCache | None = None
+        if paged_decode_cpu is not None and device == "cpu" and dtype != torch.float16:
+            self.compiled = PagedKVCache(config, self.num_blocks, BLOCK, dtype, device)
+            self.compiled.data.copy_(self.gathering.data)
+        self.q = torch.randn(batch, config.num_heads, config.head_dim, device=device, dtype=dtype)
+        self.k, self.v = torch.randn(
+            2, batch, config.num_kv_heads, config.head_dim, device=device, dtype=dtype
+        )
+
+    @torch.inference_mode()
+    def measure(self, context: int, repeats: int = 8) -> DecodeTimes:
+        """Time a step in which every request has `context` tokens, a multiple of the block size.
+
+        Raises:
+            ValueError: a context that does not divide the memory into equal parts.
+        """
+        if context < BLOCK or self.num_blocks * BLOCK % (self.batch * context):
+            raise ValueError(f"context {context} does not divide {self.num_blocks * BLOCK // self.batch}")
+        parts = (-1, self.batch, context // BLOCK)
+        scattered = torch.randperm(self.num_blocks).view(parts)
+        in_order = torch.arange(self.num_blocks).view(parts)
+        shape = (self.batch, context, self.config.num_kv_heads, self.config.head_dim)
+        blocks_k, blocks_v = self.gathering.data[:, 0]
+
+        flat = scattered.flatten(1).to(self.device)
+        row_k, row_v = (torch.zeros_like(blocks_k[: flat.shape[1]]) for _ in range(2))
+
+        def copy(i: int) -> Callable[[], object]:
+            return lambda: (
+                torch.index_select(blocks_k, 0, flat[i], out=row_k),
+                torch.index_select(blocks_v, 0, flat[i], out=row_v),
+            )
+
+        def fresh_copy(i: int) -> Callable[[], object]:
+            return lambda: (blocks_k.index_select(0, flat[i]), blocks_v.index_select(0, flat[i]))
+
+        def contiguous(i: int) -> Callable[[], object]:
+            # The same memory, seen as long rows.
+            part = slice(i * self.batch * context, (i + 1) * self.batch * context)
+            keys, values = (t.flatten(0, 1)[part].view(shape).transpose(1, 2) for t in (blocks_k, blocks_v))
+            return lambda: F.scaled_dot_product_attention(self.q[:, :, None], keys, values)
+
+        def fastest(prepare: Prepare) -> float:
+            prepare(0)()
+            return min(
+                time_calls(prepare(i % len(scattered)), self.device, repeats=1, warmup=0)[0]
+                for i in range(repeats)
+            )
+
+        return DecodeTimes(
+            context,
+            2 * self.batch * context * shape[2] * shape[3] * self.q.element_size(),
+            fastest(copy),
+            fastest(fresh_copy),
+            fastest(self._paged(self.gathering, scattered)),
+            fastest(contiguous),
+            fastest(self._paged(self.compiled, scattered)) if self.compiled else None,
+            fastest(self._paged(self.compiled, in_order)) if self.compiled else None,
+        )
+
+    def _paged(self, cache: PagedKVCache, tables: Tensor) -> Prepare:
+        context = tables.shape[2] * BLOCK
+
+        def prepare(i: int) -> Callable[[], object]:
+            lists = tables[i].tolist()
+            last = [t[-1] * BLOCK + BLOCK - 1 for t in lists]
+            slots = torch.tensor(last, device=self.device)
+            cache.begin_step(StepLayout([1] * self.batch, [context] * self.batch, lists, slots))
+            return lambda: cache.attend(0, self.q, self.k, self.v)
+
+        return prepare
+
+
+def seconds_of_loops(tokens: int = 48) -> float:
+    """Seconds that plain Python needs for one token of context and one head of 64 numbers."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.normal(size=s).tolist() for s in ((1, 64), (3, 16, 1, 64), (3, 16, 1, 64)))
+    return min(time_calls(lambda: paged_attention_loops(q, k, v, [2, 0, 1], tokens), repeats=3)) / tokens

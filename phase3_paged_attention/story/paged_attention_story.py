@@ -1,0 +1,267 @@
+"""The story of paged_attention.py: three readings compared, and what each costs. (The first chapter, a block table
+walked by hand, is in `paged_attention_by_hand.py`.)"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labkit.figures import BLUE, GREY, ORANGE, YELLOW, new_figure, plain_numbers
+from labkit.lab import Lab
+from phase1_tokens_embeddings.weights.memory_math import GB, kv_per_token
+from phase1_tokens_embeddings.weights.model_shapes import CARDS, SHAPES
+from phase1_tokens_embeddings.weights.weight_formats import weight_bytes
+from phase2_attention_kvcache.model.attention import attention
+from phase2_attention_kvcache.model.blocks import ModelConfig
+from phase2_attention_kvcache.model.transformer import GPT2_124M
+from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
+from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout, paged_decode_cpu
+from phase3_paged_attention.story.decode_timing import BLOCK, DecodeTimer, DecodeTimes, seconds_of_loops
+from phase3_paged_attention.story.paged_attention_by_hand import by_hand
+
+# ---------------------------------------------------------------------- the same answer, three times
+
+# (tokens computed before, new tokens): two single tokens, a fresh prompt, a chunk of a prompt, a new token.
+REQUESTS = [(37, 1), (0, 23), (50, 1), (16, 12), (0, 1)]
+
+
+def ragged_step(config: ModelConfig, dtype: torch.dtype, device: str, seed: int):
+    """A step of REQUESTS in blocks scattered at random.
+
+    Returns:
+        its layout, and q, keys, values; the last two for all tokens of each request.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    contexts = [before + new for before, new in REQUESTS]
+    free = (1 + torch.randperm(40, generator=generator)).tolist()
+    tables = [[free.pop() for _ in range(-(-c // BLOCK))] for c in contexts]
+    slots = [
+        tables[i][t // BLOCK] * BLOCK + t % BLOCK
+        for i, (before, new) in enumerate(REQUESTS)
+        for t in range(before, before + new)
+    ]
+
+    def normal(n: int, heads: int) -> Tensor:
+        return torch.randn(n, heads, config.head_dim, generator=generator).to(device, dtype)
+
+    query_lens = [new for _, new in REQUESTS]
+    q = normal(sum(query_lens), config.num_heads)
+    keys, values = ([normal(c, config.num_kv_heads) for c in contexts] for _ in range(2))
+    layout = StepLayout(query_lens, contexts, tables, torch.tensor(slots, device=device))
+    return layout, q, keys, values
+
+
+def run_readings(
+    layout: StepLayout,
+    q: Tensor,
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    config: ModelConfig,
+    unused: float,
+) -> dict[str, Tensor]:
+    """The step in each reading, in a memory where every slot that belongs to nobody holds `unused`."""
+    out: dict[str, Tensor] = {}
+    new_k, new_v = (torch.cat([t[b:] for t, (b, _) in zip(texts, REQUESTS)]) for texts in (keys, values))
+    for name in ("compiled, in place", "gathered"):
+        if name == "gathered" or (paged_decode_cpu is not None and q.device.type == "cpu"):
+            cache = PagedKVCache(
+                config, 41, BLOCK, q.dtype, q.device, use_kernel=name == "compiled, in place"
+            )
+            cache.data.fill_(unused)
+            for i, (before, _) in enumerate(REQUESTS):  # what earlier steps computed
+                places = torch.arange(before)
+                slots = torch.tensor(layout.block_tables[i])[places // BLOCK] * BLOCK + places % BLOCK
+                for blocks, text in ((cache.k_cache, keys[i]), (cache.v_cache, values[i])):
+                    blocks[0].flatten(0, 1)[slots.to(q.device)] = text[:before]
+            cache.begin_step(layout)
+            out[name] = cache.attend(0, q, new_k, new_v)
+    # The new tokens are stored as well by now: the other readings look at the same memory.
+    tables = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(t) for t in layout.block_tables], batch_first=True
+    ).to(q.device)
+    k_cache, v_cache = cache.k_cache[0], cache.v_cache[0]
+    out["vectorised"] = paged_attention_vectorised(
+        q, k_cache, v_cache, tables, layout.query_lens, layout.context_lens
+    )
+    k_list, v_list, rows, start = k_cache.tolist(), v_cache.tolist(), [], 0
+    for table, n, context in zip(layout.block_tables, layout.query_lens, layout.context_lens):
+        for i in range(n):
+            token = q[start + i].tolist()
+            rows.append(paged_attention_loops(token, k_list, v_list, table, context - n + i + 1))
+        start += n
+    out["plain loops"] = torch.tensor(rows, dtype=torch.float64)
+    return out
+
+
+def three_readings(lab: Lab) -> None:
+    lab.title("Three readings, one answer")
+    # Grouped queries: 4 query heads share 2 KV heads.
+    config = ModelConfig("small", "llama", 8, 64, 1, 4, 2, 16, 64, 128, True)
+    dtype = getattr(torch, lab.args.dtype)
+    layout, q, keys, values = ragged_step(config, dtype, lab.device, lab.seed)
+    lab.say(f"""Now a step as a server has it: {len(REQUESTS)} requests, {len(q)} new tokens. Some are single
+        tokens behind a long text, one is a fresh prompt, one the second part of a prompt. Their
+        {sum(map(len, layout.block_tables))} blocks lie anywhere among 40.""")
+    start, plain = 0, []
+    for k, v, n in zip(keys, values, layout.query_lens):
+        plain.append(attention(q[start : start + n].double(), k.double(), v.double()))
+        start += n
+    expected = torch.cat(plain).cpu()
+    clean = run_readings(layout, q, keys, values, config, unused=0.0)
+    off = {name: float((out.double().cpu() - expected).abs().max()) for name, out in clean.items()}
+    limit = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}[lab.args.dtype]
+    lab.predict(
+        claim="readings-agree",
+        question=f"every reading is within {limit:g} of plain attention in float64, for all "
+        f"{expected.numel():,} numbers",
+        predicted=True,
+        measured=all(d < limit for d in off.values()),
+        note="Largest differences: " + ", ".join(f"{name} {d:.0e}" for name, d in off.items()) + ".",
+    )
+    lab.title("What lies in unused blocks")
+    poisoned = run_readings(layout, q, keys, values, config, unused=math.nan)
+    changed = sum(int((clean[name] != poisoned[name]).sum()) for name in clean)
+    slots, used = 41 * BLOCK, sum(layout.context_lens)
+    lab.say(f"""Of the memory's {slots} slots these requests use {used}. What is in the others? Keys of somebody
+        who left, or whatever the machine had there before. Let us make it as bad as possible: NaN, which
+        turns everything it meets into NaN.""")
+    lab.predict(
+        claim="unused-cannot-matter",
+        question=f"{slots - used} slots go from 0 to NaN. How many of the outputs of all readings change by even a bit",
+        predicted=0,
+        measured=changed,
+        note="Masking is not enough for that: 0 x NaN is NaN. What is not ours must not be read, or be wiped "
+        "after it was copied. Otherwise one user's overflow ends up in another user's answer.",
+    )
+    lab.record(differences=off, changed_by_nan=changed)
+
+
+# ---------------------------------------------------------------------- what it costs
+
+
+def costs(lab: Lab) -> None:
+    batch = 8 if lab.quick else 16
+    contexts = [64, 256, 1024] if lab.quick else [64, 128, 256, 512, 1024]
+    dtype, device = getattr(torch, lab.args.dtype), lab.device
+    lab.title(f"What each reading costs: {batch} users decode, one layer of GPT-2's shape")
+    lab.say("""In a decode step each user brings one query, and for it all of that user's keys and values have to
+        come out of memory. Each number of them takes part in one multiplication and one addition: next to
+        nothing. So time goes into moving bytes, and what counts is how often each byte is moved.""")
+    timer = DecodeTimer(batch, contexts[-1], dtype, device, lab.seed)
+    progress = lab.progress(contexts, f"timing contexts of 64 to {contexts[-1]:,} tokens")
+    times = [timer.measure(context, repeats=3 if lab.quick else 10) for context in progress]
+    last = times[-1]
+    loops = seconds_of_loops() * batch * GPT2_124M.num_heads * last.context
+    if last.in_place is None:
+        where = (
+            "on a GPU" if device == "cuda" else "without numba" if paged_decode_cpu is None else "in float16"
+        )
+        lab.say(f"""The compiled kernel does not run {where}: blocks are copied together for each step. (For GPUs
+            Phase 5 brings a kernel that reads in place.)""")
+    attend, name = (
+        (last.contiguous, "attending to rows that are there") if last.in_place is None
+        else (last.in_place, "attending in place")
+    )  # fmt: skip
+    passes, why = 2.0, "The blocks are read, the rows are written."
+    if device == "cpu":
+        passes = 3.0
+        why = "The blocks are read; each line of the rows is fetched before it is overwritten; and it is written."
+    lab.predict(
+        claim="copy-against-attend",
+        question=f"context {last.context:,}: copying the blocks into rows, and nothing else, takes how many times as "
+        f"long as {name}",
+        predicted=passes,
+        measured=round(last.copy / attend, 1),
+        unit="x",
+        tolerance=0.5,
+        kind="timing",
+        note=f"Passes over the memory, against one for attention. {why}",
+    )
+    if last.in_place is not None and last.in_order is not None:
+        row_kib = BLOCK * GPT2_124M.d_model * dtype.itemsize / 1024
+        lab.predict(
+            claim="scattered-against-ordered",
+            question="in place: blocks scattered at random take how many times as long as blocks that lie in order",
+            predicted=1.0,
+            measured=round(last.in_place / last.in_order, 2),
+            unit="x",
+            tolerance=0.3,
+            kind="timing",
+            note=f"A block holds {row_kib:.0f} KiB of keys side by side. One jump after that much hardly shows.",
+        )
+    rows = [
+        ["plain loops (worked out from one head)", loops],
+        ["copied together, then torch", last.gather],
+        ["    only the copy, into fresh memory", last.fresh_copy],
+        ["    only the copy, into rows that are there", last.copy],
+        ["    only torch, the rows are there", last.contiguous],
+        ["in place, compiled", last.in_place],
+        ["    the same, blocks in order", last.in_order],
+    ]
+    lab.table(
+        f"One layer, {batch} users, {last.context:,} tokens each: {last.kv_bytes / 1e6:.0f} MB of keys and values",
+        ["reading", "microseconds", "GB/s of keys and values"],
+        [[name, s if s is None else 1e6 * s, s if s is None else last.kv_bytes / s / GB] for name, s in rows],
+        note=f"In {lab.args.dtype}. GPT-2 has 12 such layers, and each step goes through all of them. Fresh memory costs "
+        "extra: the operating system hands it out in small pages, and clears each. Torch's function is made for "
+        "many queries at a time, and does less well with one.",
+    )
+    lab.record(decode_times=[vars(t) for t in times], loops_seconds=loops)
+    lab.figure(draw_costs(times, batch, lab.args.dtype), "paged_attention_cost")
+    in_dollars(lab)
+
+
+def in_dollars(lab: Lab, users: int = 32, context: int = 8192) -> None:
+    shape, card = SHAPES["llama-3-8b"], CARDS["h100"]
+    weights = weight_bytes(shape, "FP16")
+    kv = users * context * kv_per_token(shape)
+    ms = [1000 * (weights + passes * kv) / (card.bandwidth_gb_s * GB) for passes in (1, 3)]
+    lab.say(f"""What it means on a large card: {users} users of Llama-3 8B with {context:,} tokens each keep
+        {kv / GB:.1f} GB of keys and values, beside {weights / GB:.1f} GB of weights. An {card.title} moves at most
+        {card.bandwidth_gb_s:,} GB a second, so a step takes {ms[0]:.0f} ms or more. If blocks were read, written into
+        rows and read again, it would be {ms[1]:.0f} ms or more: at the same rent, each token would cost
+        {ms[1] / ms[0]:.1f} times as much.""")
+    lab.record(h100_step_ms=ms)
+
+
+def draw_costs(times: Sequence[DecodeTimes], batch: int, dtype: str):
+    last, known = times[-1], times[-1].in_place is not None
+    base = last.in_place or last.contiguous
+    fig, (left, right) = new_figure(
+        f"Copying blocks together first: {last.gather / base:.0f} times the time of "
+        + ("reading them in place" if known else "reading rows that are there"),
+        f"Attention of one decode step, one layer of GPT-2's shape, {batch} users, {dtype}",
+        panels=2,
+    )
+    contexts = [t.context for t in times]
+    lines = [
+        ("gather", "copied together, then torch", ORANGE),
+        ("copy", "only the copy", YELLOW),
+        ("contiguous", "only torch, the rows are there", GREY),
+    ]
+    if known:
+        lines.append(("in_place", "in place, compiled", BLUE))
+    for attribute, label, color in lines:
+        seconds = np.array([getattr(t, attribute) for t in times])
+        left.plot(contexts, 1e6 * seconds, marker="o", color=color, label=label)
+        speed = np.array([t.kv_bytes for t in times]) / seconds / GB
+        right.plot(contexts, speed, marker="o", color=color, label=label)
+    left.set(xscale="log", yscale="log", ylabel="microseconds", title="Time of the step")
+    right.set(xscale="log", ylim=(0, None), ylabel="GB/s", title="Keys and values attended to, a second")
+    for ax in (left, right):
+        ax.set_xlabel("context of each user, tokens")
+        ax.set_xticks(contexts)
+        plain_numbers(ax, "xy" if ax is left else "x")
+        ax.tick_params(which="minor", axis="x", length=0)
+    fig.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return fig
+
+
+def tell(lab: Lab) -> None:
+    by_hand(lab)
+    three_readings(lab)
+    costs(lab)

@@ -1,0 +1,376 @@
+"""The story of prefix_caching.py, part by part."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from labkit.figures import BLUE, GREY, MUTED, ORANGE, new_figure
+from labkit.lab import Lab
+from labkit.models import find_model
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.weights.model_shapes import CARDS, SHAPES
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.block_table import BlockTable
+from phase3_paged_attention.story.prefix_server import PrefixServer, common_prefix
+
+TEXT = Path(__file__).parents[2] / "phase1_tokens_embeddings" / "texts" / "prose.txt"
+BLOCK = 16
+SOURCE_COLD, SOURCE_WARM = 753, 367  # milliseconds, from the article
+ENDINGS = [
+    "The miller's daughter ran down to the water and",
+    "One winter night a stranger came aboard who",
+    "The old dog slept under the last seat until",
+    "Nobody had ever asked Marten why",
+    "In the vineyard they found a letter that",
+    "The smallest boy in the boat said to the priest:",
+    "That autumn the river rose so high that",
+    "A bell rang in the town, and all at once",
+    "The baker had brought warm bread for",
+    "When the fog came down they heard",
+    "The two sisters counted their coins and",
+    "On the seventh day the boat was empty, so",
+]
+
+
+def tell(lab: Lab) -> None:
+    model = Transformer.from_pretrained(lab.args.model, lab.args.dtype, lab.device)
+    tokenizer = BPETokenizer.from_file(find_model(lab.args.model) / "tokenizer.json")
+    if model.config.max_context < 512:
+        raise ValueError(f"{lab.args.model} has a context of {model.config.max_context}: 512 are needed here")
+    many_users(lab, model, tokenizer)
+    ttft_against_share(lab, model)
+    one_letter(lab, model, tokenizer)
+    memory_is_short(lab, model, tokenizer)
+    chat(lab, model, tokenizer)
+
+
+def long_text(tokenizer: BPETokenizer, num_tokens: int) -> list[int]:
+    """Exactly this many tokens of a story, from its beginning; over again if it is too short."""
+    ids = tokenizer.encode(TEXT.read_text(encoding="utf-8"))
+    return (ids * (num_tokens // len(ids) + 1))[:num_tokens]
+
+
+# ---------------------------------------------------------------------- one prompt, many users
+
+
+def many_users(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
+    lab.title("One long beginning, many users")
+    shared = long_text(tokenizer, 390)
+    endings = ENDINGS[:6] if lab.quick else ENDINGS
+    prompts = [shared + tokenizer.encode("\n\n" + ending) for ending in endings]
+    new = 4 if lab.quick else 12
+    lab.say(f"""The first {len(shared)} tokens of a story are the same for everybody, as a system prompt would be.
+        {len(prompts)} readers add a sentence of their own, and the model writes {new} tokens for each. Twice: on a
+        server without a prefix cache, and on one with it.""")
+    cold = PrefixServer(model, 80, BLOCK, enable_prefix_caching=False)
+    warm = PrefixServer(model, 80, BLOCK)
+    cold.serve([1] * len(shared), 2)  # the first run of everything is slow
+    warm.serve([1] * len(shared), 2)
+    warm.manager.stats.looked_up_tokens = warm.manager.stats.hit_tokens = 0
+    pairs = [
+        (cold.serve(p, new), warm.serve(p, new)) for p in lab.progress(prompts, "readers, each served twice")
+    ]
+    whole = len(shared) // BLOCK * BLOCK
+    lab.predict(
+        claim="prefix-hits",
+        question=f"{len(shared)} tokens are shared, blocks have {BLOCK}. How many does the first reader find in the "
+        "cache, how many each later one",
+        predicted=[0, whole],
+        measured=[pairs[0][1].hit_tokens, min(w.hit_tokens for _, w in pairs[1:])],
+        note=f"Only whole blocks have a name: {len(shared)} = {whole // BLOCK} x {BLOCK} + {len(shared) - whole}.",
+    )
+    lab.predict(
+        claim="prefix-hit-rate",
+        question="hit rate: share of all prompt tokens that were found",
+        predicted=(len(prompts) - 1) * whole / sum(map(len, prompts)),
+        measured=warm.manager.stats.hit_rate,
+        tolerance=1e-9,
+        note="The more readers, the nearer it comes to the shared part of a prompt.",
+    )
+    same = sum(c.token_ids == w.token_ids for c, w in pairs)
+    lab.predict(
+        claim="prefix-same-tokens",
+        question=f"of {len(prompts)} readers, how many get the very same tokens from both servers",
+        predicted=len(prompts),
+        measured=same,
+        # In 16 bits two favourites may tie, and the order of additions decides.
+        kind="structure" if model.dtype == torch.float32 else "timing",
+        note="A cache may change the time. It may never change the answer.",
+    )
+    computed = [sum(served[i].computed_tokens for served in pairs) for i in (0, 1)]
+    ttft = [1000 * statistics.median(served[i].ttft for served in pairs[1:]) for i in (0, 1)]
+    lab.table(
+        f"{len(prompts)} readers", ["server", "tokens computed", "median TTFT, ms (all but the first reader)"],
+        [["without", computed[0], ttft[0]], ["with prefix cache", computed[1], ttft[1]]],
+    )  # fmt: skip
+    lab.record(computed_tokens=computed, median_ttft_ms=ttft, hit_rate=warm.manager.stats.hit_rate)
+    what_it_saves(lab, whole)
+
+
+def what_it_saves(lab: Lab, tokens: int, requests: int = 1_000_000, teraflops: int = 400) -> None:
+    shape, card = SHAPES["llama-3-8b"], CARDS["h100"]
+    operations = 2 * shape.num_parameters * tokens * requests
+    hours = operations / (teraflops * 1e12) / 3600
+    lab.say(f"""What it saves: a service with {requests:,} requests a day and {tokens} shared tokens does not compute
+        {tokens * requests / 1e6:.0f} million tokens a day. For Llama-3 8B, at 2 operations a parameter and token and
+        {teraflops} x 10^12 operations a second (an {card.title} reaches about that with long prompts), these are
+        {hours:.1f} hours of the card: {hours * card.dollars_per_hour:.0f} dollars a day at
+        {card.dollars_per_hour:.2f} an hour.""")
+
+
+# ---------------------------------------------------------------------- TTFT against the shared part
+
+
+def measure_ttft(
+    model: Transformer,
+    num_tokens: int,
+    shared: int,
+    repeats: int,
+    rng: np.random.Generator,
+    pair: tuple[PrefixServer, PrefixServer],
+) -> tuple[float, float]:
+    """Seconds to the first token, cold and warm: the fastest of a few. Ends are new each time."""
+    vocabulary = model.config.vocab_size
+    beginning = rng.integers(0, vocabulary, shared).tolist()
+    times: list[tuple[float, float]] = []
+    pair[1].serve([*beginning, 0])
+    for _ in range(repeats):
+        prompt = beginning + rng.integers(0, vocabulary, num_tokens - shared).tolist()
+        times.append((pair[0].serve(prompt).ttft, pair[1].serve(prompt).ttft))
+    return min(c for c, _ in times), min(w for _, w in times)
+
+
+def share_that_gives(ratio: float, shares: Sequence[float], ratios: Sequence[float]) -> float:
+    """Where the measured curve comes down to `ratio`, along straight lines between its points."""
+    falling = np.minimum.accumulate(ratios)
+    return float(np.interp(-ratio, -falling, shares))
+
+
+def ttft_against_share(lab: Lab, model: Transformer) -> None:
+    n, repeats = (512, 2) if lab.quick else (896, 4)
+    n = min(n, model.config.max_context // 128 * 128 - 128)  # so that most shares are whole blocks
+    steps = [0, 1 / 4, 1 / 2, 3 / 4, 15 / 16] if lab.quick else [0, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 15 / 16]  # fmt: skip
+    counts = [int(f * n) // BLOCK * BLOCK for f in steps]
+    lab.title("TTFT, cold and warm")
+    lab.say(f"""Prompts of {n} tokens that share a part with an earlier one, from nothing to nearly all. If the
+        time is proportional to the tokens computed, warm / cold is 1 minus the shared part.""")
+    rng = np.random.default_rng(lab.seed)
+    room = 4 * n // BLOCK
+    pair = (PrefixServer(model, room, BLOCK, False), PrefixServer(model, room, BLOCK))
+    for server in pair:
+        server.serve([1] * n)
+    progress = lab.progress(counts, "timing prompts with a growing shared part")
+    times = [measure_ttft(model, n, shared, repeats, rng, pair) for shared in progress]
+    shares, ratios = [c / n for c in counts], [warm / cold for cold, warm in times]
+    ratio = SOURCE_WARM / SOURCE_COLD
+    at = share_that_gives(ratio, shares, ratios)
+    lab.predict(
+        claim="prefix-ttft",
+        question=f"the source's TTFT falls from {SOURCE_COLD} to {SOURCE_WARM} ms, to {100 * ratio:.0f}%. Which part of a "
+        "prompt has to be shared for that",
+        predicted=round(1 - ratio, 3),
+        measured=round(at, 3),
+        tolerance=0.2,
+        kind="timing",
+        note="So the figure says how much of one prompt was shared, and nothing about prefix caching as such: with "
+        f"nothing shared we measure {100 * ratios[0]:.0f}%, with {100 * shares[-1]:.0f}% shared {100 * ratios[-1]:.0f}%.",
+    )
+    lab.table(
+        f"Prompts of {n} tokens", ["shared part %", "tokens computed", "cold, ms", "warm, ms", "warm / cold"],
+        [[100 * s, n - c, 1000 * cold, 1000 * warm, r] for s, c, (cold, warm), r in zip(shares, counts, times, ratios)],
+        note="The last token is always computed. And what a step costs besides its tokens (reading the weights, "
+        "starting each operation) no cache takes away: that is what is left at the end.",
+    )  # fmt: skip
+    lab.record(
+        ttft=dict(shares=shares, cold=[c for c, _ in times], warm=[w for _, w in times], share_of_source=at)
+    )
+    lab.figure(draw_ttft(shares, ratios, at, n, lab.args.model), "prefix_ttft")
+
+
+def draw_ttft(shares: Sequence[float], ratios: Sequence[float], at: float, n: int, model: str):
+    ratio = SOURCE_WARM / SOURCE_COLD
+    fig, (ax,) = new_figure(
+        "How much a prefix cache saves is how much of the prompt is shared",
+        f"Prompts of {n} tokens on {model}: time to first token, warm divided by cold",
+    )
+    ax.plot([0, 100], [1, 0], color=GREY, linestyle="--", linewidth=1.5, label="tokens computed")
+    ax.plot(100 * np.array(shares), ratios, marker="o", color=BLUE, label="measured TTFT")
+    ax.plot([0, 100 * at, 100 * at], [ratio, ratio, 0], color=ORANGE, linewidth=1.2, linestyle=":")
+    ax.annotate(
+        f"the source's {SOURCE_COLD} -> {SOURCE_WARM} ms:\na prompt shared to {100 * at:.0f}%", (100 * at, ratio),
+        xytext=(14, 22), textcoords="offset points", color=ORANGE,
+        arrowprops=dict(arrowstyle="-", color=ORANGE, linewidth=1),
+    )  # fmt: skip
+    ax.set(
+        xlabel="shared part of the prompt, %",
+        ylabel="TTFT warm / cold",
+        xlim=(0, 100),
+        ylim=(0, max(1.15, *ratios)),
+    )
+    ax.legend(loc="lower left")
+    return fig
+
+
+# ---------------------------------------------------------------------- one changed letter
+
+
+def one_letter(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
+    lab.title("One changed letter")
+    text = tokenizer.decode(long_text(tokenizer, 400))
+    ids = tokenizer.encode(text)
+    places = {"at the front": 0, "in the middle": len(text) // 2, "near the end": len(text) - 100}
+    lab.say(f"""A text of {len(ids)} tokens is in the cache. It comes again with a single letter changed.""")
+    rows, predicted, measured = [], [], []
+    for name, place in places.items():
+        place = next(i for i in range(place, len(text)) if text[i].isalpha())
+        changed = text[:place] + ("x" if text[place] != "x" else "y") + text[place + 1 :]
+        other = tokenizer.encode(changed)
+        server = PrefixServer(model, 80, BLOCK)
+        server.serve(ids)
+        served = server.serve(other)
+        same = common_prefix(ids, other)
+        predicted.append(same // BLOCK * BLOCK)
+        measured.append(served.hit_tokens)
+        rows.append([name, f"...{changed[max(0, place - 12) : place + 8]}...".replace("\n", " "), same,
+                     served.hit_tokens, served.computed_tokens])  # fmt: skip
+    lab.predict(
+        claim="prefix-one-letter",
+        question=f"of {len(ids)} tokens, how many are found when the changed letter stands at the front / in the middle "
+        "/ near the end",
+        predicted=predicted,
+        measured=measured,
+        note="The name of a block is a hash of its tokens and of the name before it. One other token, and every name "
+        "behind it is another: their keys and values are other ones, too.",
+    )
+    lab.table(
+        "The same text with one letter changed", ["where", "text there", "equal tokens", "found", "computed"], rows
+    )  # fmt: skip
+    lab.say("""So what changes belongs at the end. A system prompt that begins with the time of day, or with the
+        user's name, shares nothing with anybody.""")
+    lab.record(one_letter=rows)
+
+
+# ---------------------------------------------------------------------- when memory is short
+
+
+def memory_is_short(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
+    lab.title("When memory is short")
+    text = long_text(tokenizer, 640)
+    alice, bob = text[:320], text[320:]
+    blocks, usable = 320 // BLOCK, 30
+    server = PrefixServer(model, usable + 1, BLOCK)
+    lab.say(f"""Two tenants, each with a prompt of {blocks} blocks, share a cache of {usable}. Alice's prompt comes, then
+        Bob's, then Alice's again.""")
+    server.serve(alice)
+    server.serve(bob)
+    again = server.serve(alice)
+    lab.predict(
+        claim="prefix-eviction",
+        question=f"how many of Alice's {len(alice)} tokens are still there",
+        predicted=(usable - blocks) * BLOCK,
+        measured=again.hit_tokens,
+        note=f"Bob needed {blocks} blocks. {usable - blocks} had never been used, the others came from Alice, who had "
+        "waited longest: from the end of her text, so that what is left is a beginning and can be used.",
+    )
+    tenants, turns = 8, 160 if lab.quick else 400
+    sizes = list(range(20, tenants * 20 + 60, 20 if lab.quick else 10))
+    rng = np.random.default_rng(lab.seed)
+    shares = 1 / np.arange(1, tenants + 1)
+    orders = {
+        "in turn": [i % tenants for i in range(turns)],
+        "at random, all alike": rng.integers(0, tenants, turns).tolist(),
+        "at random, some far more often": rng.choice(tenants, turns, p=shares / shares.sum()).tolist(),
+    }
+    rates = {name: [hit_rate(order, 20, size) for size in sizes] for name, order in orders.items()}
+    tight = sizes.index(140)
+    lab.predict(
+        claim="prefix-lru-cliff",
+        question=f"now {tenants} tenants with prompts of 20 blocks come in turn, each with one new block; they need "
+        f"{tenants * 21} blocks, the cache has 140. Hit rate",
+        predicted=0.0,
+        measured=rates["in turn"][tight],
+        note="Who waited longest is thrown out, and is just the one who comes next. A cache that is a little too "
+        "small for a cycle is as good as none. Traffic that has favourites is kinder.",
+    )
+    lab.table(
+        f"{tenants} tenants with a prompt of 20 blocks each: hit rate, %",
+        ["they come", *(f"{s} blocks" for s in (60, 100, 140, 180))],
+        [[name, *(100 * r[sizes.index(s)] for s in (60, 100, 140, 180))] for name, r in rates.items()],
+        note="Each request adds one block of its own. Only the block manager runs here, no model.",
+    )
+    lab.record(hit_rates=rates, cache_sizes=sizes)
+    lab.figure(draw_hit_rates(sizes, rates, 21 * tenants, tight), "prefix_hit_rate")
+
+
+def hit_rate(order: Sequence[int], prompt_blocks: int, cache_blocks: int) -> float:
+    """Hit rate when tenants come in this order, each with its own prompt and one block that is new."""
+    manager = BlockManager(cache_blocks + 1, BLOCK)
+    for turn, tenant in enumerate(order):
+        first = tenant * 10_000
+        ids = [*range(first, first + prompt_blocks * BLOCK), *range(-(turn + 1) * BLOCK, -turn * BLOCK)]
+        table = BlockTable()
+        if not manager.allocate(table, ids, len(ids), manager.match_prefix(table, ids)):
+            return 0.0  # not even one request fits
+        manager.free(table)
+    return manager.stats.hit_rate
+
+
+def draw_hit_rates(sizes: Sequence[int], rates: dict[str, list[float]], needed: int, tight: int):
+    in_turn, skewed = rates["in turn"], rates["at random, some far more often"]
+    fig, (ax,) = new_figure(
+        f"Who comes when decides: {100 * in_turn[tight]:.0f}% or {100 * skewed[tight]:.0f}% hits in the same cache",
+        "8 tenants with prompts of 20 blocks; each request adds a block of its own; LRU",
+        size=(8.2, 4.6),
+    )
+    for (name, rate), color in zip(rates.items(), (ORANGE, GREY, BLUE)):
+        ax.plot(sizes, 100 * np.array(rate), marker="o", markersize=3.5, color=color, label=name)
+    ax.axvline(needed, color=MUTED, linewidth=1, linestyle=":")
+    ax.text(needed + 2, 3, "all fit", color=MUTED, fontsize=9)
+    ax.set(xlabel="blocks in the cache", ylabel="prompt tokens found, %", ylim=(0, 100))
+    ax.legend(title="tenants come", loc="upper left")
+    return fig
+
+
+# ---------------------------------------------------------------------- a chat
+
+
+def chat(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
+    lab.title("A chat")
+    turns, answer = (4, 12) if lab.quick else (6, 24)
+    lab.say(
+        f"""A chat sends everything said so far with every turn. {turns} turns, {answer} tokens of answer each."""
+    )
+    server = PrefixServer(model, 80, BLOCK)
+    encode: Callable[[str], list[int]] = tokenizer.encode
+    history = long_text(tokenizer, 60)
+    rows, predicted, measured, known = [], [], [], 0
+    for turn in range(turns):
+        history = history + encode("\n\n" + ENDINGS[turn])
+        served = server.serve(history, answer)
+        predicted.append(known // BLOCK * BLOCK)
+        measured.append(served.hit_tokens)
+        rows.append(
+            [turn + 1, len(history), served.hit_tokens, len(history) - served.hit_tokens, 1000 * served.ttft]
+        )
+        history = history + served.token_ids
+        known = len(history) - 1  # the last token of an answer was never computed
+    lab.predict(
+        claim="prefix-chat",
+        question="tokens found in each turn",
+        predicted=predicted,
+        measured=measured,
+        note="All earlier turns, answers included, but for a last block that was not full, and the last token of an "
+        "answer: nobody has computed its keys and values yet.",
+    )
+    lab.table("Turn by turn", ["turn", "prompt tokens", "found", "computed for the prompt", "TTFT, ms"], rows)
+    lab.say(f"""Without the cache {sum(r[1] for r in rows):,} prompt tokens would be computed, with it
+        {sum(r[3] for r in rows):,}. A chat of n turns costs in proportion to n instead of its square. One thing to
+        mind: the history has to come back as the same tokens. Text that is taken apart and put together again
+        may be cut into other tokens, and then nothing behind that place is found.""")
+    lab.record(chat=rows)

@@ -1,0 +1,59 @@
+"""The event stream: one small record a step. Pictures, the simulator and notebooks are drawn from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from phase3_paged_attention.paging.block_table import BlockJournal
+from phase4_scheduler.engine.scheduler import Scheduler, SchedulerOutput
+
+Event = dict[str, Any]
+
+
+def into_file(path: str | Path) -> Callable[[Event], None]:
+    """Write events to a file, one line of JSON each. What the file held before is gone."""
+    path = Path(path)
+    path.write_text("", encoding="utf-8")
+
+    def append(event: Event) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(event) + "\n")
+
+    return append
+
+
+def step_event(
+    step: int,
+    output: SchedulerOutput,
+    scheduler: Scheduler,
+    journal: BlockJournal,
+    began: float,
+    ended: float,
+) -> Event:
+    """What happened in a step.
+
+    Returns:
+        step, time (when it began), seconds (how long it took); by request: tokens (computed in this step),
+        computed (before it), blocks, finished (why); preempted; how many are running and waiting after
+        it; free_blocks and usage after it; ids of blocks taken, hit, freed, evicted.
+    """
+    manager = scheduler.block_manager
+    parts = {s.request.request_id: s for s in output.scheduled}
+    return {
+        "step": step,
+        "time": began,
+        "seconds": ended - began,
+        "tokens": {name: s.num_tokens for name, s in parts.items()},
+        "computed": {name: s.num_computed for name, s in parts.items()},
+        "blocks": {name: list(s.request.block_table.block_ids) for name, s in parts.items()},
+        "preempted": [request.request_id for request in output.preempted],
+        "finished": {name: s.request.finish_reason for name, s in parts.items() if s.request.finished},
+        "running": len(scheduler.running),
+        "waiting": len(scheduler.waiting),
+        "free_blocks": manager.num_free_blocks,
+        "usage": manager.usage,
+        **vars(journal),
+    }

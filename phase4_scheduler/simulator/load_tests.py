@@ -1,0 +1,230 @@
+"""Experiments in virtual time: how much can a server take, where does trouble begin, who stalls whom?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from phase4_scheduler.engine.scheduler import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import ComputedCost, CostModel, StepWork
+from phase4_scheduler.simulator.latency import Latency, RequestRecord, percentiles, summarise
+from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
+from phase4_scheduler.simulator.virtual_time import Run, simulate
+
+BLOCK_SIZE = 16  # tokens
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the experiments run on.
+
+    Attributes:
+        cost: how long a step takes.
+        config: the scheduler's limits.
+        num_blocks: size of the KV cache, in blocks of BLOCK_SIZE tokens.
+    """
+
+    cost: CostModel
+    config: SchedulerConfig
+    num_blocks: int
+
+    @property
+    def cache_tokens(self) -> int:
+        return (self.num_blocks - 1) * BLOCK_SIZE
+
+    @property
+    def dollars_per_hour(self) -> float | None:
+        return self.cost.dollars_per_hour if isinstance(self.cost, ComputedCost) else None
+
+    def serve(self, requests: Iterable[TrafficRequest]) -> Run:
+        return simulate(requests, self.config, self.num_blocks, self.cost, block_size=BLOCK_SIZE)
+
+
+def capacity(server: Server, pattern: str, requests: int, seed: int = 0) -> float:
+    """Requests a second that a server gets done while there is always somebody waiting.
+
+    Everybody comes at once. What counts is the middle of the run: not the beginning, when all are in their
+    prompts, and not the end, when nobody waits any more. There, tokens of answers a second, over the tokens
+    of an answer. 0 if none of them fits.
+    """
+    traffic = draw_traffic(pattern, requests, math.inf, seed=seed)
+    run = server.serve(traffic)
+    if not run.records:
+        return 0.0
+    length = sum(r.output_tokens for r in run.records) / len(run.records)
+    tokens = np.sort(np.concatenate([r.token_times for r in run.records]))
+    begin = run.records[len(run.records) // 10].token_times[-1]
+    times, waiting = np.asarray(run.times), np.asarray(run.waiting)
+    end = times[waiting > 0].max(initial=0.0)
+    if np.count_nonzero((tokens > begin) & (tokens <= end)) < len(tokens) / 10:
+        begin, end = 0.0, tokens[-1]  # hardly anybody ever waited: take the run as a whole
+    done = np.count_nonzero((tokens > begin) & (tokens <= end))
+    return float(done / (end - begin) / length)
+
+
+# ---------------------------------------------------------------------- latency against load
+
+
+@dataclass(frozen=True)
+class LoadPoint:
+    """A run at one load. The warm-up and what came after the last arrival are left out.
+
+    Attributes:
+        load: offered requests a second, over the capacity.
+        usage: mean KV usage.
+        arrivals: (KV usage on arrival, TTFT) of each request.
+        preemptions: per 100 requests.
+    """
+
+    load: float
+    rate: float
+    latency: Latency
+    usage: float
+    preemptions: float
+    arrivals: list[tuple[float, float]]
+
+
+def load_point(
+    server: Server, pattern: str, requests: int, load: float, most: float, seed: int = 0
+) -> LoadPoint:
+    """Serve `requests` requests at `load` times the capacity `most`."""
+    traffic = draw_traffic(pattern, requests, load * most, seed=seed)
+    run = server.serve(traffic)
+    since, until = traffic[len(traffic) // 5].arrival, traffic[-1].arrival
+    records = [r for r in run.records if r.arrival >= since]
+    return LoadPoint(
+        load,
+        load * most,
+        summarise(records),
+        run.mean_usage(since, until),
+        100 * sum(r.num_preemptions for r in records) / len(records),
+        [(usage_at(run, r.arrival), r.ttft) for r in records],
+    )
+
+
+def usage_at(run: Run, time: float) -> float:
+    """KV usage at a moment; 0 when nobody was there."""
+    i = int(np.searchsorted(run.times, time, side="right")) - 1
+    return run.usage[i] if i >= 0 and time <= run.times[i] + run.durations[i] else 0.0
+
+
+def doubling_usage(points: Sequence[LoadPoint]) -> float | None:
+    """Mean KV usage at which the p95 of TTFT is twice that of the lightest load; None if it never is.
+
+    Between two measured loads: on the straight line through the logarithms of TTFT.
+    """
+    limit = 2 * points[0].latency.ttft.p95
+    for a, b in zip(points, points[1:]):
+        low, high = a.latency.ttft.p95, b.latency.ttft.p95
+        if low < limit <= high:
+            return a.usage + (b.usage - a.usage) * math.log(limit / low) / math.log(high / low)
+    return None
+
+
+def ttft_by_usage(points: Sequence[LoadPoint], width: float = 0.05) -> list[tuple[float, float, int]]:
+    """(lower end of a bin of KV usage, p95 of the TTFT of those who arrived then, how many they were)."""
+    bins: dict[int, list[float]] = {}
+    for usage, ttft in (arrival for p in points for arrival in p.arrivals):
+        bins.setdefault(min(int(usage / width + 1e-9), round(1 / width) - 1), []).append(ttft)
+    return [
+        (i * width, percentiles(ttfts, [95])[0], len(ttfts))
+        for i, ttfts in sorted(bins.items())
+        if len(ttfts) >= 30  # fewer have no p95 to speak of
+    ]
+
+
+def alarming_usage(bins: Sequence[tuple[float, float, int]]) -> float | None:
+    """Lower end of the first bin from which on TTFT stays above twice its value at less than half usage."""
+    calm = [ttft for usage, ttft, _ in bins if usage < 0.5]
+    if not calm:
+        return None
+    found = None
+    for usage, ttft, _ in reversed(bins):
+        if ttft < 2 * float(np.median(calm)):
+            break
+        found = usage
+    return found
+
+
+def predicted_usage(traffic: Sequence[TrafficRequest], cache_tokens: int) -> tuple[float, float]:
+    """KV usage from which on the longest prompt has to wait, and the mean usage at which that is so for 5%
+    of the time, if requests come independently of each other.
+
+    Then the number of requests in the cache is Poisson distributed, and a random one of them holds s tokens.
+    What they hold together has the mean u and the variance u c, both as shares of the cache, with
+    c = E[s^2] / (E[s] x cache). It is above a limit for 5% of the time if u + 1.645 sqrt(u c) = limit.
+
+    A request holds its prompt from the beginning and its answer in the end, and it stays as long as its
+    answer is long; so E[s] weighs requests with their OSL.
+
+    Source: the compound Poisson process; any text on M/G/infinity queues.
+    """
+    isl = np.array([r.prompt_tokens for r in traffic], dtype=float)
+    osl = np.array([r.output_tokens for r in traffic], dtype=float)
+    limit = max(0.0, 1 - float(isl.max()) / cache_tokens)
+    mean = (osl * (isl + osl / 2)).sum() / osl.sum()
+    square = (osl * (isl**2 + isl * osl + osl**2 / 3)).sum() / osl.sum()
+    swing = 1.645 * math.sqrt(square / mean / cache_tokens)
+    root = (math.sqrt(swing**2 + 4 * limit) - swing) / 2  # solves u + swing sqrt(u) = limit for sqrt(u)
+    return limit, float(root * root)
+
+
+# ---------------------------------------------------------------------- one long prompt among many
+
+
+@dataclass(frozen=True)
+class Stall:
+    """What one long prompt did to the others.
+
+    Attributes:
+        gaps: (time of a token, seconds since the one before) of the others, from the long one's arrival on.
+        usual, worst: their median gap before it came, and their longest one after.
+        ttft: of the long prompt itself.
+    """
+
+    gaps: list[tuple[float, float]]
+    usual: float
+    worst: float
+    ttft: float
+
+    @classmethod
+    def of(cls, records: Sequence[RequestRecord], arrival: float) -> Stall:
+        """From the records of a run in which the longest prompt came at `arrival`."""
+        long = max(records, key=lambda r: r.prompt_tokens)
+        gaps = sorted(
+            (b, b - a) for r in records if r is not long for a, b in zip(r.token_times, r.token_times[1:])
+        )
+        before = [gap for when, gap in gaps if when <= arrival]
+        after = [(when - arrival, gap) for when, gap in gaps if when > arrival]
+        return cls(after, float(np.median(before)), max(gap for _, gap in after), long.ttft)
+
+
+def stall_traffic(
+    others: int, isl: int, osl: int, long_prompt: int, arrival: float, long_output: int = 8
+) -> list[TrafficRequest]:
+    """`others` short requests at time 0, and a long prompt later."""
+    short = [TrafficRequest(0.0, isl, osl, "others", 0) for _ in range(others)]
+    return [*short, TrafficRequest(arrival, long_prompt, long_output, "long prompt", 0)]
+
+
+def stall_config(config: SchedulerConfig, long_prompt: int, seats: int, chunk: int | None) -> SchedulerConfig:
+    """A budget of `chunk` tokens a step; None: prompts are not cut, so the budget must hold a whole one."""
+    config = replace(config, max_num_seqs=seats, long_prefill_token_threshold=0)
+    if chunk:
+        return replace(config, chunked_prefill=True, max_num_batched_tokens=chunk)
+    return replace(config, chunked_prefill=False, max_num_batched_tokens=2 * long_prompt + seats)
+
+
+def predicted_stalls(
+    cost: CostModel, others: int, context: int, long_prompt: int, chunk: int
+) -> tuple[float, float]:
+    """Longest step with the whole prompt in it, and with at most `chunk` tokens in a step."""
+    decodes = [(context - 1, 1)] * others
+    whole = cost.seconds(StepWork.of([*decodes, (0, long_prompt)]))
+    room = chunk - others
+    starts = range(0, long_prompt, room)
+    cut = max(cost.seconds(StepWork.of([*decodes, (at, min(room, long_prompt - at))])) for at in starts)
+    return whole, cut

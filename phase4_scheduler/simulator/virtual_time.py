@@ -1,0 +1,171 @@
+"""A server in virtual time: the real scheduler and the real block manager, with a clock instead of a model.
+
+Ten thousand requests take minutes or hours to serve, and seconds to simulate. What happens in each step is
+not imitated, it is decided by the same code that drives the engine. Only two things are made up: the tokens
+of the answers (nobody reads them here) and how long each step takes (see `cost_model.py`).
+
+The clock stands still between steps. If nobody is there, it jumps to the next arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase4_scheduler.engine.request import Request
+from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
+from phase4_scheduler.simulator.cost_model import CostModel, StepWork
+from phase4_scheduler.simulator.latency import RequestRecord
+from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest
+
+ANSWER = 0  # the token that every step "samples"
+
+
+@dataclass
+class Run:
+    """What happened.
+
+    Attributes:
+        records: finished requests, in the order in which they finished.
+        refused: requests that could never fit, and why the first of them was refused.
+        times, durations: of each step, its begin and its length in seconds.
+        running, waiting: requests in each step.
+        usage: share of the KV blocks in use in each step.
+        in_system_seconds: seconds that requests spent in the system, all together, counted by the scheduler.
+        preemptions, hit_rate: of the whole run.
+    """
+
+    records: list[RequestRecord] = field(default_factory=list)
+    refused: int = 0
+    refusal: str = ""
+    times: list[float] = field(default_factory=list)
+    durations: list[float] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+    usage: list[float] = field(default_factory=list)
+    in_system_seconds: float = 0.0
+    preemptions: int = 0
+    hit_rate: float = 0.0
+
+    def mean_usage(self, since: float = -np.inf, until: float = np.inf) -> float:
+        """KV usage, averaged over the time in which there was something to do."""
+        times = np.asarray(self.times)
+        window = (times >= since) & (times <= until)
+        weights = np.asarray(self.durations)[window]
+        return float(np.average(np.asarray(self.usage)[window], weights=weights)) if weights.sum() else 0.0
+
+    @property
+    def peak_usage(self) -> float:
+        return max(self.usage, default=0.0)
+
+
+def simulate(
+    requests: Iterable[TrafficRequest],
+    config: SchedulerConfig,
+    num_blocks: int,
+    cost: CostModel,
+    *,
+    block_size: int = 16,
+    enable_prefix_caching: bool = True,
+    prompts: PromptMaker | None = None,
+) -> Run:
+    """Serve all requests, and say when each token came out.
+
+    Args:
+        requests: in the order of their arrivals.
+        cost: says how many seconds a step takes.
+        prompts: makes the prompts up.
+
+    A request that could never fit is refused, as a server would do, and counted. The result depends on the
+    arguments alone: the same seed, the same run.
+    """
+    prompts = prompts or PromptMaker()
+    manager = BlockManager(num_blocks, block_size, enable_prefix_caching)
+    scheduler = Scheduler(config, manager)
+    run, now = Run(), 0.0
+    records: dict[str, RequestRecord] = {}
+    coming = enumerate(requests)
+    number, arriving = next(coming, (0, None))
+
+    while arriving is not None or scheduler.has_requests:
+        if not scheduler.has_requests and arriving.arrival > now:
+            now = arriving.arrival
+        while arriving is not None and arriving.arrival <= now:
+            if _add(scheduler, arriving, number, prompts, run, records):
+                run.in_system_seconds += now - arriving.arrival  # it came during the last step
+            number, arriving = next(coming, (0, None))
+        if not scheduler.has_requests:
+            continue  # all who came were refused
+
+        output = scheduler.schedule()
+        context, pairs, tokens, samples = 0, 0.0, [], []
+        for s in output.scheduled:
+            request, n = s.request, s.num_tokens
+            end = s.num_computed + n
+            context += end
+            pairs += end if n == 1 else n * (s.num_computed + end + 1) / 2
+            if end == len(request.token_ids):
+                tokens.append(ANSWER)
+                samples.append(records[request.request_id].token_times)
+            else:
+                tokens.append(None)  # still in its prompt
+        if not tokens:
+            if output.preempted:
+                continue
+            raise RuntimeError("the scheduler has requests and schedules none: this is a bug")
+        seconds = cost.seconds(StepWork(output.num_batched_tokens, len(tokens), context, pairs))
+        run.times.append(now)
+        run.durations.append(seconds)
+        run.running.append(len(scheduler.running))
+        run.waiting.append(len(scheduler.waiting))
+        run.usage.append(manager.usage)
+        run.in_system_seconds += seconds * (len(scheduler.running) + len(scheduler.waiting))
+        now += seconds
+        for token_times in samples:
+            token_times.append(now)
+        for request in scheduler.update(output, tokens):
+            record = records.pop(request.request_id)
+            record.num_cached_tokens = request.num_cached_tokens
+            record.num_preemptions = request.num_preemptions
+            run.records.append(record)
+
+    manager.check_integrity()
+    run.preemptions, run.hit_rate = scheduler.num_preemptions, manager.stats.hit_rate
+    return run
+
+
+def _add(
+    scheduler: Scheduler,
+    arriving: TrafficRequest,
+    number: int,
+    prompts: PromptMaker,
+    run: Run,
+    records: dict[str, RequestRecord],
+) -> bool:
+    """Hand a request to the scheduler. False if it was refused."""
+    request = Request(
+        str(number),
+        prompts.prompt(arriving, number),  # made up only now: a long trace would not fit in memory
+        SamplingParams(max_tokens=arriving.output_tokens, ignore_eos=True),
+        arrival_time=arriving.arrival,
+        priority=arriving.priority,
+    )
+    try:
+        if arriving.prompt_tokens + arriving.output_tokens > scheduler.config.max_model_len:
+            raise ValueError(
+                f"{arriving.prompt_tokens:,} + {arriving.output_tokens:,} tokens do not fit a context of "
+                f"{scheduler.config.max_model_len:,}"
+            )
+        scheduler.add(request)
+    except ValueError as error:
+        run.refused += 1
+        run.refusal = run.refusal or str(error)
+        return False
+    records[request.request_id] = RequestRecord(
+        arriving.kind, arriving.arrival, arriving.prompt_tokens, arriving.output_tokens
+    )
+    return True

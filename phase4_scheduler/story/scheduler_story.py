@@ -1,0 +1,204 @@
+"""The story of scheduler.py, part by part: one budget, one memory, and everybody wants some of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from labkit.lab import Lab
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase4_scheduler.engine.request import Request
+from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
+
+
+@dataclass
+class Played:
+    """What was decided: for each step, name -> tokens; and what became of everybody."""
+
+    scheduler: Scheduler
+    steps: list[dict[str, int]] = field(default_factory=list)
+    preempted: list[tuple[int, str]] = field(default_factory=list)
+    free_blocks: list[int] = field(default_factory=list)
+    done_step: dict[str, int] = field(default_factory=dict)
+    first_step: dict[str, int] = field(default_factory=dict)  # with the first token of the answer
+
+
+def ask(name: str, prompt: int, answer: int, priority: int = 0) -> Request:
+    """A request of so many tokens. Each has tokens of its own, so that nobody shares a prompt by accident."""
+    token = sum(map(ord, name))
+    return Request(name, [token] * prompt, SamplingParams(max_tokens=answer), priority=priority)
+
+
+def play(
+    arrivals: dict[int, list[Request]],
+    num_blocks: int = 200,
+    block_size: int = 4,
+    caching: bool = True,
+    most_steps: int = 200,
+    **config: object,
+) -> Played:
+    """Let the scheduler decide until everybody is done; `arrivals` says who comes before which step."""
+    played = Played(Scheduler(SchedulerConfig(**config), BlockManager(num_blocks, block_size, caching)))
+    scheduler = played.scheduler
+    for number in range(1, most_steps + 1):
+        for request in arrivals.get(number, []):
+            request.arrival_time = number
+            scheduler.add(request)
+        if not scheduler.has_requests and number > max(arrivals):
+            break
+        output = scheduler.schedule()
+        played.steps.append({s.request.request_id: s.num_tokens for s in output.scheduled})
+        played.preempted += [(number, r.request_id) for r in output.preempted]
+        for s in output.scheduled:
+            if s.samples:
+                played.first_step.setdefault(s.request.request_id, number)
+        # The token that a model would answer. Any will do: a scheduler never reads it.
+        ended = scheduler.update(output, [7 if s.samples else None for s in output.scheduled])
+        played.done_step |= {r.request_id: number for r in ended}
+        played.free_blocks.append(scheduler.block_manager.num_free_blocks)
+    return played
+
+
+def draw(played: Played, names: list[str], first: int, last: int, budget: int | None = None) -> str:
+    """One row for each step: how many tokens each request computes, and a bar of the budget."""
+    steps = range(first, min(last, len(played.steps)) + 1)
+    width = max(6, *(len(n) + 1 for n in names))
+    lines = ["step  " + "".join(f"{n:>{width}}" for n in names) + ("   budget" if budget else "")]
+    for step in steps:
+        tokens = played.steps[step - 1]
+        row = f"{step:>4}  " + "".join(f"{tokens.get(n, '·'):>{width}}" for n in names)
+        if budget:
+            bar = "".join(n[0] * tokens.get(n, 0) for n in names)
+            row += f"   |{bar:<{budget}}|"
+        sent_away = [n for s, n in played.preempted if s == step]
+        row += f"   {', '.join(sent_away)} preempted" if sent_away else ""
+        lines.append(row)
+    return "\n".join(lines)
+
+
+def tell(lab: Lab) -> None:
+    lab.say("""No model here, only numbers. A request has so many tokens, and before each step the scheduler
+        says how many of them are computed. A block holds 4 tokens.""")
+    one_budget_for_all(lab)
+    in_pieces_or_whole(lab)
+    somebody_makes_room(lab)
+    who_goes_first(lab)
+
+
+def one_budget_for_all(lab: Lab) -> None:
+    lab.title("One budget for all")
+    lab.say("""A step may compute 16 tokens. Ann and Ben are in the middle of their answers. In step 3 Lea comes
+        with a prompt of 40 tokens. Those who run go first, and each needs only one token. Lea gets the rest.""")
+    budget = 16
+    played = play(
+        {1: [ask("Ann", 3, 12), ask("Ben", 4, 12)], 3: [ask("Lea", 40, 4)]}, max_num_batched_tokens=budget
+    )
+    lea = [step["Lea"] for step in played.steps if "Lea" in step]
+    lab.predict(
+        claim="shared-budget",
+        question="Lea's 40 tokens at a budget of 16, beside two answers. Tokens in her first three steps",
+        predicted=[budget - 2, budget - 2, 40 - 2 * (budget - 2)],
+        measured=lea[:3],
+        note="Two tokens of the budget go to Ann and Ben, every time. In her third step the prompt is complete, "
+        "so that step gives her first word as well.",
+    )
+    lab.show(draw(played, ["Ann", "Ben", "Lea"], 1, 8, budget))
+    lab.say("""Nothing here says "prefill" or "decode". Everybody has tokens that are not computed yet: Lea 40,
+        Ann 1. One rule serves both.""")
+    lab.record(shared_budget=played.steps)
+
+
+def in_pieces_or_whole(lab: Lab) -> None:
+    lab.title("A long prompt, in pieces or whole")
+    lab.say("""Without chunks a prompt has to go through in one step, so the budget must be as large as the longest
+        prompt. The same visitors again, and this time Lea brings 400 tokens.""")
+    rows, longest = [], {}
+    for name, chunked, budget in (("whole", False, 512), ("in pieces", True, 64), ("in pieces", True, 16)):
+        played = play(
+            {1: [ask("Ann", 3, 40), ask("Ben", 4, 40)], 3: [ask("Lea", 400, 4)]},
+            max_num_batched_tokens=budget,
+            chunked_prefill=chunked,
+        )
+        # A step takes as long as its tokens; what matters here is the largest one that Ann has to sit through.
+        sizes = [sum(step.values()) for step in played.steps if "Ann" in step]
+        longest[name, budget] = max(sizes)
+        rows.append([name, budget, max(sizes), played.first_step["Lea"] - 2])
+    lab.predict(
+        claim="longest-step",
+        question="tokens in the largest step Ann sits through: Lea's 400 whole, and in pieces of a budget of 64",
+        predicted=[400 + 2, 64],
+        measured=[longest["whole", 512], longest["in pieces", 64]],
+        note="A step takes longer the more tokens it computes, and all its users wait until its end.",
+    )
+    lab.table(
+        "Ann and Ben write, Lea comes with 400 tokens",
+        ["Lea's prompt", "budget", "largest step (tokens)", "steps until Lea's first word"],
+        rows,
+    )
+    lab.say("""Pieces protect those who are writing, and the one who just came pays for it with more steps. A small
+        budget shifts it further. Which one suits you is a question of what you promise to your users.""")
+
+
+def somebody_makes_room(lab: Lab) -> None:
+    lab.title("Memory runs short: somebody makes room")
+    lab.say("""Now the memory has 10 blocks, 40 tokens. Ann and Ben bring 14 tokens each and both get in. But
+        answers grow, and nobody knows beforehand how long they get.""")
+    arrivals = lambda: {1: [ask("Ann", 14, 10), ask("Ben", 14, 12)]}  # noqa: E731
+    cached = play(arrivals(), num_blocks=11, max_model_len=40)
+    plain = play(arrivals(), num_blocks=11, max_model_len=40, caching=False)
+    (step, who), *_ = cached.preempted
+    # Both hold 4 blocks for up to 16 tokens and 5 for up to 20: both need a sixth for their 21st.
+    lab.predict(
+        claim="preempted",
+        question="each writes one word a step. In which step is there no block left, and who makes room",
+        predicted=[20 - 14 + 2, "Ben"],
+        measured=[step, who],
+        note="Step 1 computes the prompts, step 2 the 15th token, step 8 the 21st: both need a sixth block and "
+        "there are ten. The last to come goes, because those who came first are nearer to their end.",
+    )
+    again = {name: _on_return(p, "Ben") for name, p in (("with", cached), ("without", plain))}
+    lab.predict(
+        claim="recomputed",
+        question="Ben has 21 tokens when he comes back. How many must be computed: without a prefix cache, with it",
+        predicted=[21, 21 - 4 * 4],
+        measured=[again["without"][1], again["with"][1]],
+        note="His blocks lie in the free list under their names. Ann took one meanwhile: his last, since the ends "
+        "of texts are given away first. The four before it are hit, as if they were somebody's system prompt.",
+    )
+    lab.show(draw(cached, ["Ann", "Ben"], step - 2, again["with"][0] + 2))
+    lab.say(f"""Ben's user sees a pause of {again["with"][0] - step} steps in the middle of a sentence, and no word is
+        different. The alternative is to move his blocks to main memory and back (preemption="swap").""")
+    lab.record(preempted=cached.preempted, returned=again)
+
+
+def _on_return(played: Played, name: str) -> tuple[int, int]:
+    """(step, tokens to compute) of the first step after a request was preempted."""
+    away = next(step for step, who in played.preempted if who == name)
+    return next((i, s[name]) for i, s in enumerate(played.steps, 1) if i > away and name in s)
+
+
+def who_goes_first(lab: Lab) -> None:
+    lab.title("Who goes first")
+    lab.say("""Two seats, and five people want one. Four come at once and write 10 words each. In step 3 comes Zoe:
+        she is urgent (priority -1, all others 0; the smallest number goes first).""")
+    first, rows = {}, []
+    for policy in ("fcfs", "priority"):
+        names = ["Ann", "Ben", "Cal", "Dan"]
+        played = play(
+            {1: [ask(n, 4, 10) for n in names], 3: [ask("Zoe", 4, 5, priority=-1)]},
+            max_num_seqs=2,
+            policy=policy,
+        )
+        first[policy] = played.first_step["Zoe"]
+        rows.append([policy, *(played.first_step[n] for n in [*names, "Zoe"])])
+    lab.predict(
+        claim="urgent",
+        question="step with Zoe's first word: first come first served, and by priority",
+        predicted=[21, 11],
+        measured=[first["fcfs"], first["priority"]],
+        note="Under fcfs four others share two seats before her: two rounds of 10 steps. Priority lets her pass "
+        "those who wait, not those who have a seat: she waits until Ann is done. Only missing memory takes a seat away.",
+    )
+    lab.table("Step of the first word", ["policy", "Ann", "Ben", "Cal", "Dan", "Zoe"], rows)
+    lab.say("""What it costs: somebody always waits. Priority moves the waiting from those who pay more to those
+        who pay less; it makes none of it disappear. More seats, more memory or more machines do.""")

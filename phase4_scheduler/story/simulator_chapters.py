@@ -1,0 +1,236 @@
+"""The story of workload_simulator.py until the doors open: who comes, what the clock says, what the server can do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.errors import LabError
+from labkit.lab import Lab
+from phase4_scheduler.engine.scheduler import SchedulerConfig
+from phase4_scheduler.simulator.clusters import find_clusters, purity
+from phase4_scheduler.simulator.cost_model import ComputedCost, CostModel, FittedCost, price_list
+from phase4_scheduler.simulator.latency import summarise
+from phase4_scheduler.simulator.load_tests import BLOCK_SIZE, Server, capacity
+from phase4_scheduler.simulator.real_time import measure_cost, serve, warm_up
+from phase4_scheduler.simulator.trace_files import read_trace
+from phase4_scheduler.simulator.traffic import (
+    PATTERN_NAMES,
+    PATTERNS,
+    PromptMaker,
+    TrafficRequest,
+    at_rate,
+    draw_traffic,
+    fit_lengths,
+)
+from phase4_scheduler.simulator.virtual_time import simulate
+from phase4_scheduler.story.simulator_figures import draw_clusters
+
+if TYPE_CHECKING:
+    from phase4_scheduler.engine.engine import LLMEngine
+
+
+class Engines:
+    """Engines of one model, which is loaded when the first is needed."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+
+    @cached_property
+    def _first(self) -> LLMEngine:
+        from phase4_scheduler.engine.engine import LLMEngine
+
+        a = self.lab.args
+        return LLMEngine.from_pretrained(a.model, dtype=a.dtype, device=self.lab.device, max_num_seqs=1)
+
+    def __call__(self, **config: Any) -> LLMEngine:
+        """An engine with these fields of EngineConfig."""
+        from phase4_scheduler.engine.config import EngineConfig
+        from phase4_scheduler.engine.engine import LLMEngine
+
+        return LLMEngine(self._first.model, self._first.tokenizer, EngineConfig(**config))
+
+    @cached_property
+    def context(self) -> int:
+        """Most tokens of a request. Raises LabError if that leaves no room for the experiments."""
+        context = self._first.model.config.max_context
+        if context < 128:
+            raise LabError(f"this model reads {context} tokens at most: choose one that reads 128 or more")
+        return context
+
+
+def the_trace(lab: Lab) -> list[TrafficRequest]:
+    a = lab.args
+    trace = read_trace(a.trace, a.skip_bad_lines)
+    requests = trace.requests[: a.requests or (500 if lab.quick else None)]
+    lab.title("The trace")
+    shared = [h for r in requests for h in r.hash_ids]
+    lab.say(f"""{a.trace}: {trace.format}, {len(requests):,} of {len(trace.requests):,} requests used, over
+        {requests[-1].arrival:,.0f} s.""")
+    if trace.skipped:
+        lab.say(f"{trace.skipped:,} lines were skipped. The first: {trace.first_problem}.")
+    if trace.unsorted:
+        lab.say(f"{trace.unsorted:,} lines were earlier than the line before; they are put in order.")
+    if shared:
+        lab.say(f"""{1 - len(set(shared)) / len(shared):.0%} of the blocks of 512 prompt tokens were asked for
+            before: so much a prefix cache could save at best.""")
+    if a.rate is not None:
+        requests = at_rate(requests, a.rate)
+    lab.record(trace=dict(format=trace.format, requests=len(requests), skipped=trace.skipped))
+    return requests
+
+
+def guests(lab: Lab) -> None:
+    """Part 1: three kinds of guests."""
+    lab.title("Who comes: three kinds of guests")
+    n = 300 if lab.quick else 3000
+    drawn = {p: draw_traffic(p, n, 1.0, seed=lab.seed) for p in PATTERNS}
+    measured = [
+        sum(r.prompt_tokens for r in drawn[p]) / sum(r.output_tokens for r in drawn[p]) for p in PATTERNS
+    ]
+    lab.predict(
+        claim="four-patterns",
+        question="prompt tokens per answer token: summarisation / chat / code",
+        predicted=[p.input_per_output for p in PATTERNS.values()],
+        measured=[round(m, 3) for m in measured],
+        tolerance=0.1,
+        note="The source gives ranges. Drawn evenly from them, a summary brings fifteen tokens for each one "
+        "it takes away; chat and code take more than they bring. Mixed traffic is a third of each.",
+    )
+    mixed = draw_traffic("mixed", n, 1.0, seed=lab.seed)
+    points = np.log([[r.prompt_tokens, r.output_tokens] for r in mixed])
+    found = find_clusters(points, seed=lab.seed)
+    pure = purity(found.labels, [r.kind for r in mixed])
+    tried = ", ".join(f"{k}: {score:.2f}" for k, score in found.silhouettes.items())
+    lab.predict(
+        claim="histogram-clusters",
+        question="clusters in the lengths of mixed traffic",
+        predicted=3,
+        measured=found.count,
+        note=f"k-means was not told how many. Silhouette by number of clusters ({tried}); 1 is perfect, below "
+        f"0.5 there are none. {pure:.1%} of the requests are in a cluster of their own kind.",
+    )
+    alone = tuple(find_clusters(points[:, i : i + 1], seed=lab.seed).count for i in (0, 1))
+    lab.record(clusters=dict(found=found.count, purity=pure, silhouettes=found.silhouettes, alone=alone))
+    lab.figure(draw_clusters(mixed, found, pure, alone), "traffic_clusters")
+
+
+def the_clock(lab: Lab, engines: Engines) -> FittedCost:
+    """Part 2: fit a clock to the engine, then let both serve the same traffic."""
+    lab.title("A clock instead of a model: can it be trusted?")
+    lab.say("""A step's length follows from its work: how many tokens, for how many requests, looking at how
+        much context. So measure steps of the engine, find the prices, and let both serve the same traffic.""")
+    a = lab.args
+    context = min(engines.context, 192 if lab.quick else 512)
+    n = 10 if lab.quick else 48
+    fitted = measure_cost(
+        engines, context, n, lab.seed, f"{a.model}, {lab.device}, {a.dtype}",
+        lambda records: lab.progress(records, "measuring steps of the engine", total=n),
+    )  # fmt: skip
+    lab.table(
+        "A step of the real engine on this machine costs",
+        ["", "microseconds"],
+        price_list(fitted),
+        note=f"Fitted to {fitted.steps:,} steps. On steps kept aside the error is {fitted.median_error:.0%} in "
+        f"the median, and nine of ten are within {fitted.p90_error:.0%}. A pair is a new token and a token "
+        "that it looks at. A price of 0: other prices explain it already.",
+    )
+    if a.save_cost:
+        fitted.save(a.save_cost)
+        lab.say(f"Saved to {a.save_cost}; --cost {a.save_cost} uses it again.")
+    config = SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=256, max_model_len=context)
+    blocks = 16 * -(-context // BLOCK_SIZE) + 1
+    n = 10 if lab.quick else 80
+    work, factor = fit_lengths(draw_traffic("mixed", n, math.inf, seed=lab.seed), context)
+    whole = simulate(work, config, blocks, fitted)
+    rate = 0.8 * summarise(whole.records).requests_per_second
+    work, _ = fit_lengths(draw_traffic("mixed", n, rate, seed=lab.seed), context)
+    virtual = summarise(simulate(work, config, blocks, fitted).records)
+    engine = engines(max_num_seqs=16, max_num_batched_tokens=256, num_blocks=blocks)
+    prompts = PromptMaker(engine.model.config.vocab_size, lab.seed, factor)
+    warm_up(engine, work, prompts)
+    label = f"the engine serves {n} requests in real time"
+    real = summarise(list(lab.progress(serve(engine, work, prompts), label, total=n)))
+    lab.predict(
+        claim="virtual-clock",
+        question=f"median end-to-end time of {n} requests: by the clock, and in the real engine",
+        predicted=1000 * virtual.e2e.p50,
+        measured=1000 * real.e2e.p50,
+        unit="ms",
+        tolerance=0.25,
+        kind="timing",
+        note=f"Mixed traffic with lengths scaled by {factor:.3f} to a context of {context}, "
+        f"{rate:.1f} requests a second.",
+    )
+    rows = [
+        [name, *(1000 * getattr(getattr(side, key), p) for side in (virtual, real) for p in ("p50", "p95"))]
+        for name, key in (("TTFT", "ttft"), ("ITL", "itl"), ("end to end", "e2e"))
+    ]
+    lab.table("Milliseconds", ["", "virtual p50", "virtual p95", "real p50", "real p95"], rows)
+    lab.record(
+        cost=vars(fitted), clock_check=dict(virtual=virtual.to_json(), real=real.to_json(), factor=factor)
+    )
+    return fitted
+
+
+def make_server(lab: Lab, cost: CostModel, trace: Sequence[TrafficRequest] | None) -> Server:
+    a = lab.args
+    computed = isinstance(cost, ComputedCost)
+    longest = max((r.prompt_tokens + r.output_tokens for r in trace or ()), default=0)
+    config = SchedulerConfig(
+        max_num_seqs=a.max_num_seqs,
+        max_model_len=cost.max_context if computed else max(8192, longest),
+        policy=a.policy,
+    )
+    server = Server(cost, config, a.num_blocks or (cost.num_blocks if computed else 4096))
+    lab.title("The server")
+    lab.say(f"""Clock: {cost.describe()}. KV cache: {server.num_blocks:,} blocks, room for
+        {server.cache_tokens:,} tokens. At most {config.max_num_seqs} requests run at a time, a step takes at
+        most {config.max_num_batched_tokens:,} tokens, policy {config.policy}.""")
+    if computed:
+        lab.say("""So every figure from here on is what the scheduler really decides, at the speed that the
+            card could reach at best.""")
+    else:
+        lab.say(f"""The fit saw contexts of up to {cost.longest:,} tokens. For longer ones the clock is a straight
+            line drawn on: a guess.""")
+    return server
+
+
+def per_pattern(lab: Lab, server: Server) -> float:
+    """Part 3a: what the server gets done, by pattern. Returns the capacity for --pattern."""
+    full = dict(summarisation=320, chat=1000, code=240, mixed=600)
+    few = dict(summarisation=40, chat=150, code=40, mixed=150)
+    sizes = few if lab.quick else full
+    found, rows = {}, []
+    for name in lab.progress(PATTERN_NAMES, "how much of each pattern"):
+        drawn = draw_traffic(name, 2000, 1.0, seed=lab.seed)
+        isl, osl = (
+            float(np.mean([getattr(r, k) for r in drawn])) for k in ("prompt_tokens", "output_tokens")
+        )
+        most = found[name] = capacity(server, name, sizes[name], lab.seed)
+        if not most:
+            rows.append([name, round(isl), round(osl)] + [None] * (4 if server.dollars_per_hour else 3))
+            continue
+        row = [name, round(isl), round(osl), most, most * isl, most * osl]
+        if server.dollars_per_hour:
+            row.append(server.dollars_per_hour / 3.6 / most)
+        rows.append(row)
+    columns = ["pattern", "ISL", "OSL", "requests/s", "prompt tok/s", "answer tok/s"]
+    lab.table(
+        "The most that this server gets done, by pattern",
+        columns + ["$ per 1,000 requests"] * bool(server.dollars_per_hour),
+        rows,
+        note="Everybody comes at once, counted while somebody waits."
+        + (f" At ${server.dollars_per_hour:.2f} an hour." if server.dollars_per_hour else ""),
+    )
+    lab.record(capacity=found)
+    if not found[lab.args.pattern]:
+        raise LabError(
+            f"no request of the pattern {lab.args.pattern} fits {server.cache_tokens:,} tokens of KV cache and a "
+            f"context of {server.config.max_model_len:,}: raise --num-blocks or choose another --cost"
+        )
+    return found[lab.args.pattern]

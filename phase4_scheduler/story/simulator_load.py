@@ -1,0 +1,293 @@
+"""The story of workload_simulator.py under load: what users feel, where trouble starts, one long prompt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labkit.errors import LabError
+from labkit.lab import Lab
+from phase4_scheduler.engine.scheduler import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost
+from phase4_scheduler.simulator.latency import Latency, RequestRecord, little, summarise
+from phase4_scheduler.simulator.load_tests import (
+    BLOCK_SIZE,
+    LoadPoint,
+    Server,
+    Stall,
+    alarming_usage,
+    doubling_usage,
+    load_point,
+    predicted_stalls,
+    predicted_usage,
+    stall_config,
+    stall_traffic,
+    ttft_by_usage,
+)
+from phase4_scheduler.simulator.real_time import interrupt, serve, warm_up
+from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, draw_traffic, fit_lengths
+from phase4_scheduler.simulator.virtual_time import simulate
+from phase4_scheduler.story.simulator_chapters import Engines
+from phase4_scheduler.story.simulator_figures import draw_load, draw_stalls, draw_timeline
+
+LONGEST_WAIT = 600  # seconds that a run in real time may last
+OTHERS, CHUNK = 32, 512  # one long prompt in virtual time: others at work, tokens a step
+REAL_OTHERS, REAL_CHUNK = 8, 64  # the same with the real engine
+
+WHAT_IS_WHAT = """TTFT: time to the first token. ITL: the gap between two tokens. p95: what 95 of 100 stay
+    below. Goodput counts only requests served within limits that somebody set (SLO, service level objective)."""
+
+
+def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, most: float) -> None:
+    """Part 3b: what the users feel at one load."""
+    a = lab.args
+    lab.title("What the users feel, in virtual time")
+    lab.say(WHAT_IS_WHAT)
+    rate = a.rate or 0.7 * most
+    n = a.requests or (200 if lab.quick else 2000)
+    traffic = trace or draw_traffic(a.pattern, n, rate, a.burstiness, lab.seed)
+    run = server.serve(lab.progress(traffic, f"{len(traffic):,} requests", total=len(traffic)))
+    if not run.records:
+        raise LabError(
+            f"this server can serve none of the {run.refused:,} requests ({run.refusal}): choose another --cost"
+        )
+    if run.refused:
+        lab.say(f"{run.refused:,} of {len(traffic):,} requests were refused. The first: {run.refusal}.")
+    felt = summarise(run.records, a.ttft_slo, a.tpot_slo)
+    lab.predict(
+        claim="littles-law",
+        question="requests in the system on average: arrival rate x mean stay, and counted by the scheduler",
+        predicted=round(little(run.records), 6),
+        measured=round(run.in_system_seconds / felt.seconds, 6),
+        tolerance=1e-5,
+        note="Little's law. It must hold to the last digit, or a request was lost or the clock is wrong.",
+    )
+    last = traffic[-1].arrival
+    pace = f"{(len(traffic) - 1) / last:.2f} a second" if last else "all at once"
+    what = f"{Path(a.trace).name if trace else a.pattern}, {pace}"
+    show_latencies(lab, felt, run.records, f"{felt.requests:,} requests ({what})")
+    cached = sum(r.num_cached_tokens for r in run.records) / felt.prompt_tokens
+    lab.table(
+        "The server meanwhile",
+        ["figure", "value"],
+        [["requests a second", felt.requests_per_second], ["answer tokens a second", felt.tokens_per_second],
+         ["KV usage, mean", run.mean_usage()], ["KV usage, peak", run.peak_usage],
+         ["preemptions", run.preemptions], ["prompt tokens found in the prefix cache", f"{cached:.1%}"],
+         ["steps", len(run.times)]],
+    )  # fmt: skip
+    if server.dollars_per_hour and felt.good:
+        price = server.dollars_per_hour / 3.6 / felt.goodput
+        lab.say(f"""What it costs: at ${server.dollars_per_hour:.2f} an hour, 1,000 requests served within the
+            limits cost ${price:.2f}. Send it more, and each gets cheaper, until too many are too slow to count.""")
+    lab.record(virtual=felt.to_json() | dict(
+        kv_mean=run.mean_usage(), kv_peak=run.peak_usage, preemptions=run.preemptions, prefix_hit_rate=cached,
+        refused=run.refused, steps=len(run.times),
+    ))  # fmt: skip
+    lab.figure(draw_timeline(run, f"{what}; {server.cost.describe()}"), "traffic_timeline")
+
+
+def real_run(lab: Lab, engines: Engines, fitted: FittedCost, trace: list[TrafficRequest] | None) -> None:
+    """Part 3b with --real: the engine serves, and we wait."""
+    a = lab.args
+    lab.title("What the users feel, in real time")
+    lab.say(WHAT_IS_WHAT)
+    context = engines.context
+    blocks = a.num_blocks or max(2048, context // BLOCK_SIZE + 1)
+    engine = engines(max_num_seqs=a.max_num_seqs, num_blocks=blocks, policy=a.policy, seed=lab.seed)
+    n = a.requests or (20 if lab.quick else 100)
+    traffic, factor = fit_lengths(trace or draw_traffic(a.pattern, n, math.inf, 1.0, lab.seed), context)
+    if not trace:
+        config = SchedulerConfig(max_num_seqs=a.max_num_seqs, max_model_len=context)
+        at_once = simulate(traffic, config, blocks, fitted)
+        rate = a.rate or 0.7 * summarise(at_once.records).requests_per_second
+        drawn = draw_traffic(a.pattern, n, rate, a.burstiness, lab.seed)
+        traffic, factor = fit_lengths(drawn, context)
+    if traffic[-1].arrival > LONGEST_WAIT:
+        raise LabError(
+            f"the last request comes after {traffic[-1].arrival:,.0f} s, and this is real time: lower "
+            "--requests or raise --rate"
+        )
+    lab.say(f"""The model reads {context:,} tokens at most, so all lengths are scaled by {factor:.3f}. The last
+        request comes after {traffic[-1].arrival:.1f} s.""")
+    prompts = PromptMaker(engine.model.config.vocab_size, lab.seed, factor)
+    warm_up(engine, traffic, prompts)
+    usage: list[float] = []
+    engine.record(lambda event: usage.append(event["usage"]))
+    records = list(lab.progress(serve(engine, traffic, prompts), "serving", total=len(traffic)))
+    felt = summarise(records, a.ttft_slo, a.tpot_slo)
+    show_latencies(
+        lab, felt, records, f"{felt.requests} requests on the real engine ({a.trace or a.pattern})"
+    )
+    cached = sum(r.num_cached_tokens for r in records) / felt.prompt_tokens
+    lab.table(
+        "The server meanwhile",
+        ["figure", "value"],
+        [["requests a second", felt.requests_per_second], ["answer tokens a second", felt.tokens_per_second],
+         ["KV usage, mean of the steps", float(np.mean(usage))], ["KV usage, peak", max(usage)],
+         ["preemptions", sum(r.num_preemptions for r in records)],
+         ["prompt tokens found in the prefix cache", f"{cached:.1%}"]],
+    )  # fmt: skip
+    lab.record(real=felt.to_json() | dict(factor=factor, kv_peak=max(usage), prefix_hit_rate=cached))
+
+
+def show_latencies(lab: Lab, felt: Latency, records: Sequence[RequestRecord], title: str) -> None:
+    columns = ["seconds", "mean", "p50", "p95", "p99", "max"]
+    rows = [
+        [name, s.mean, s.p50, s.p95, s.p99, s.max]
+        for name, s in (("TTFT", felt.ttft), ("ITL", felt.itl), ("end to end", felt.e2e))
+    ]
+    lab.table(title, columns, rows)
+    a = lab.args
+    kinds = sorted({r.kind for r in records})
+    by_kind: list[list[Any]] = []
+    for kind in [*kinds, "all"] if len(kinds) > 1 else ["all"]:
+        part = summarise([r for r in records if kind in ("all", r.kind)], a.ttft_slo, a.tpot_slo)
+        good = part.good / felt.seconds
+        by_kind.append([kind, part.requests, part.ttft.p95, part.itl.p95, f"{part.good_share:.1%}", good])
+    lab.table(
+        f"Goodput: TTFT up to {a.ttft_slo:g} s, TPOT (mean gap of an answer) up to {a.tpot_slo:g} s",
+        ["who", "requests", "TTFT p95, s", "ITL p95, s", "good", "good requests/s"],
+        by_kind,
+    )
+
+
+def load_sweep(lab: Lab, server: Server, most: float) -> None:
+    """Part 4: latency against load, and the cache behind it."""
+    a = lab.args
+    lab.title("Where trouble starts")
+    loads = (0.4, 0.65, 1.1) if lab.quick else (0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1, 1.1)
+    n = 200 if lab.quick else 800
+    points: list[LoadPoint] = []
+    for load in lab.progress(loads, f"{n} requests at {len(loads)} loads"):
+        points.append(load_point(server, a.pattern, n, load, most, lab.seed))
+    bins = ttft_by_usage(points)
+    doubled, alarm = doubling_usage(points), alarming_usage(bins)
+    traffic = draw_traffic(a.pattern, 2000, 1.0, seed=lab.seed)
+    longest = -(-max(r.prompt_tokens for r in traffic) // BLOCK_SIZE)
+    limit, mean_limit = predicted_usage(traffic, server.cache_tokens)
+    if alarm is not None:
+        calm = float(np.median([t for u, t, _ in bins if u < 0.5]))
+        worse = next(t for u, t, _ in bins if u >= alarm - 1e-9)
+        lab.predict(
+            claim="kv-usage-alert",
+            question="KV usage at the moment of arrival from which on TTFT (p95) explodes",
+            predicted=round(limit, 2),
+            measured=round(alarm, 2),
+            source_says=0.9,
+            tolerance=0.06,
+            kind="timing",
+            note=f"Measured in bins of 0.05. Below it the p95 is {calm:.2f} s, from there on {worse:.1f} s. The "
+            f"longest prompt needs {longest} of {server.num_blocks - 1:,} blocks: if less is free, it waits, and "
+            "all behind it.",
+        )
+    if doubled is not None:
+        _, bigger = predicted_usage(traffic, 10 * server.cache_tokens)
+        lab.predict(
+            claim="kv-usage-alert",
+            question="mean KV usage at which TTFT (p95) has doubled",
+            predicted=round(mean_limit, 2),
+            measured=round(doubled, 2),
+            source_says=0.9,
+            tolerance=0.15,
+            kind="timing",
+            note="Predicted: the mean at which waves of random arrivals are above that limit for 5% of the time. "
+            "So an average over minutes has to stay well below what a moment may reach. The larger the cache, "
+            f"the smaller the waves: in one ten times as large, {bigger:.2f}.",
+        )
+    else:
+        lab.say("""TTFT did not double within these loads: this cache is large enough for the traffic, or
+            something else (seats, arithmetic) limits the server first.""")
+    lab.table(
+        f"{n} requests ({a.pattern}) at each load",
+        ["load", "requests/s", "KV usage, mean", "TTFT p50, s", "TTFT p95, s", "p95 / p50", "ITL p95, s", "preempted per 100"],
+        [[p.load, p.rate, p.usage, p.latency.ttft.p50, p.latency.ttft.p95,
+          p.latency.ttft.p95 / p.latency.ttft.p50, p.latency.itl.p95, p.preemptions] for p in points],
+        note="Load 1 is the most that the server gets done. The first fifth of the requests does not count.",
+    )  # fmt: skip
+    lab.say("""What it means: keep the average low enough for the waves, and let the alarm look at moments. The
+        last tenth of the cache is where your users queue.""")
+    lab.record(
+        load=[dict(load=p.load, rate=p.rate, usage=p.usage, preemptions=p.preemptions, latency=p.latency.to_json())
+              for p in points],
+        doubled_at_usage=doubled, alarm_at_usage=alarm,
+    )  # fmt: skip
+    lab.figure(draw_load(points, bins, doubled, alarm, f"{a.pattern}, {n} requests a load; {server.cost.describe()}"), "load_knee")  # fmt: skip
+
+
+def long_prompt(lab: Lab, server: Server, engines: Engines) -> None:
+    """Part 5: one long prompt among short ones, whole and in pieces, on the clock and in the engine."""
+    lab.title("One long prompt, and everybody else")
+    isl, osl = 100, 150
+    long = min(server.config.max_model_len - 8, 8000)
+    roomy = replace(server, num_blocks=(long + OTHERS * (isl + osl)) // BLOCK_SIZE + OTHERS + 100)
+    stalls: list[Stall] = []
+    for chunk in (None, CHUNK):
+        config = stall_config(server.config, long, OTHERS + 1, chunk)
+        with_chunk = replace(roomy, config=config)
+        # A short prompt first, to learn when step 60 begins: the long one comes at that moment.
+        arrival = with_chunk.serve(stall_traffic(OTHERS, isl, osl, 1, 0.0)).times[60]
+        records = with_chunk.serve(stall_traffic(OTHERS, isl, osl, long, arrival)).records
+        stalls.append(Stall.of(records, arrival))
+    whole, cut = stalls
+    lab.predict(
+        claim="chunked-prefill",
+        question=f"longest gap between tokens of {OTHERS} users when a prompt of {long:,} tokens comes: whole / in pieces",
+        predicted=[1000 * s for s in predicted_stalls(server.cost, OTHERS, isl + 60, long, CHUNK)],
+        measured=[1000 * whole.worst, 1000 * cut.worst],
+        unit="ms",
+        tolerance=0.05,
+        note=f"Predicted from the clock's prices; pieces of {CHUNK} tokens a step. Usual is "
+        f"{1000 * whole.usual:.0f} ms. The long prompt's own first token comes after {cut.ttft:.2f} s instead of "
+        f"{whole.ttft:.2f}: that is the price.",
+    )
+    real_long = min(360 if lab.quick else 900, engines.context - 16)
+    real_osl = 26 if lab.quick else 50  # long enough to be at work until the long prompt is through
+    real_whole, real_cut = (
+        real_stall(engines, real_long, real_osl, chunk, lab.seed) for chunk in (None, REAL_CHUNK)
+    )
+    ratio = real_whole.worst / real_cut.worst
+    outcome = f"{ratio:.1f} times shorter" if ratio >= 1 else "longer this time: something else was running"
+    lab.predict(
+        claim="chunked-prefill",
+        question="the real engine: chunking makes the longest gap shorter",
+        predicted=True,
+        measured=ratio > 1.5,
+        kind="timing",
+        note=f"{REAL_OTHERS} users and a prompt of {real_long} tokens on this machine: "
+        f"{1000 * real_whole.worst:.0f} ms whole, {1000 * real_cut.worst:.0f} ms in pieces of {REAL_CHUNK}: "
+        f"{outcome}. Usual: {1000 * real_whole.usual:.0f} ms.",
+    )
+    names = ("whole", "chunked", "real whole", "real chunked")
+    lab.record(stalls={
+        name: dict(usual=s.usual, worst=s.worst, ttft=s.ttft)
+        for name, s in zip(names, (whole, cut, real_whole, real_cut), strict=True)
+    })  # fmt: skip
+    clock = "computed" if isinstance(server.cost, ComputedCost) else "fitted"
+    panels = [
+        (f"{OTHERS} users, a prompt of {long:,} tokens, pieces of {CHUNK}; {clock} clock", whole, cut),
+        (
+            f"{REAL_OTHERS} users, {real_long} tokens, pieces of {REAL_CHUNK}; the real engine",
+            real_whole,
+            real_cut,
+        ),
+    ]
+    lab.figure(draw_stalls(panels), "long_prompt_stall")
+
+
+def real_stall(engines: Engines, long: int, osl: int, chunk: int | None, seed: int) -> Stall:
+    """The same with the real engine: `long` prompt tokens among users who each get `osl` tokens."""
+    engine = engines(
+        max_num_seqs=REAL_OTHERS + 1,
+        max_num_batched_tokens=chunk or 2 * long,
+        chunked_prefill=chunk is not None,
+    )
+    traffic = stall_traffic(REAL_OTHERS, 20, osl, long, math.inf, 4)
+    prompts = PromptMaker(engine.model.config.vocab_size, seed)
+    warm_up(engine, traffic, prompts)
+    records = interrupt(engine, traffic, 12, prompts)
+    return Stall.of(records, records[-1].arrival)

@@ -1,0 +1,166 @@
+"""How fast the tokenizer learns and encodes, beside tiktoken and Hugging Face's tokenizers.
+
+    python phase5_real_gpu/benchmarks/tokenizer_benchmark.py --text FILE_OR_FOLDER
+
+Training runs in a process of its own, on one core, and its peak memory is that of the whole process:
+Python, the text and all counts. For encoding, all three libraries get the vocabulary that was just
+learned, and a check that they give the same ids; then each encodes the same text on one core. Ours is
+Python, the others are compiled Rust. The course's bar for training: 8,192 tokens from 10 MB of text
+in under 60 seconds on one core, in under 1 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+# Before the libraries start their threads: everybody gets one core.
+os.environ["RAYON_NUM_THREADS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+from labkit.errors import LabError
+from labkit.lab import Lab, run_lab
+from labkit.machine import time_calls
+from phase1_tokens_embeddings.story.token_density import read_texts
+from phase1_tokens_embeddings.tokens.tokenizer import END_OF_TEXT, BPETokenizer
+
+ENCODE_CHARACTERS = 5_000_000
+
+
+def peak_memory() -> int:
+    """Largest memory that this process ever held, in bytes."""
+    try:  # Linux. getrusage would count what the parent held when it started this process.
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        return 1024 * int(status.split("VmHWM:")[1].split()[0])
+    except OSError:
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def train_ours(path: str, vocab_size: int, save_to: str) -> None:
+    """In a process of its own: train, save the tokenizer, and leave seconds and peak memory beside it."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    texts = read_texts(path)
+    began = time.perf_counter()
+    tok = BPETokenizer.train(texts, vocab_size)
+    seconds = time.perf_counter() - began
+    result = {"seconds": seconds, "peak_memory": peak_memory()}
+    tok.save(save_to)
+    Path(save_to).with_suffix(".result").write_text(json.dumps(result), encoding="utf-8")
+
+
+def train_huggingface(texts: Sequence[str], vocab_size: int) -> float:
+    """Seconds that the `tokenizers` library takes for the same job, on one core."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    other = Tokenizer(models.BPE())
+    other.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    pieces = [piece for text in texts for piece in text.split(END_OF_TEXT)]
+    began = time.perf_counter()
+    other.train_from_iterator(pieces, trainer)
+    return time.perf_counter() - began
+
+
+def encoders(tok: BPETokenizer, file: Path) -> dict[str, Callable[[str], list[int]]]:
+    """The three libraries with one vocabulary: name -> text -> ids."""
+    import tiktoken
+    import tokenizers
+
+    special = set(tok.special_tokens.values())
+    ranks = {b: i for i, b in enumerate(tok.token_bytes) if i not in special}
+    rust = tiktoken.Encoding(
+        "ours", pat_str=tok.split_pattern, mergeable_ranks=ranks, special_tokens=tok.special_tokens
+    )
+    hub = tokenizers.Tokenizer.from_file(str(file))
+    return {
+        "this course": tok.encode,
+        "tiktoken": rust.encode_ordinary,
+        "tokenizers": lambda text: hub.encode(text).ids,
+    }
+
+
+def story(lab: Lab) -> None:
+    path, vocab_size = lab.args.text, lab.args.vocab_size
+    texts = read_texts(path)
+    if vocab_size < 257:
+        raise LabError(f"--vocab-size {vocab_size} is too small: 256 bytes and a special token need 257")
+    megabytes = sum(len(text.encode("utf-8")) for text in texts) / 1e6
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "tokenizer.json"
+        process = multiprocessing.get_context("spawn").Process(
+            target=train_ours, args=(str(path), vocab_size, str(file))
+        )
+        lab.say(f"Training {vocab_size:,} tokens on {megabytes:.1f} MB of text ...")
+        process.start()
+        process.join()
+        if process.exitcode:
+            raise LabError(
+                f"the training process ended with code {process.exitcode}: is there enough memory?"
+            )
+        training = json.loads(file.with_suffix(".result").read_text(encoding="utf-8"))
+        tok = BPETokenizer.from_file(file)
+        libraries = encoders(tok, file)
+
+    # Special tokens inside the text would be read as such by one library and not by another.
+    text = "".join(texts).replace(END_OF_TEXT, "")[: ENCODE_CHARACTERS // (10 if lab.quick else 1)]
+    size = len(text.encode("utf-8")) / 1e6
+    began = time.perf_counter()
+    expected = tok.encode(text)  # the first text that this tokenizer meets
+    first = size / (time.perf_counter() - began)
+    for name in ("tiktoken", "tokenizers"):
+        lab.predict(f"same-ids-{name}", f"{name} gives our ids", True, libraries[name](text) == expected)
+    speed = {}
+    for name, encode in lab.progress(list(libraries.items()), "encoding"):
+        speed[name] = size / min(time_calls(lambda encode=encode: encode(text), repeats=3, warmup=0))
+
+    other = train_huggingface(texts, vocab_size)
+    memory = training["peak_memory"] / 1e6
+    lab.table(
+        f"One core, {tok.vocab_size:,} tokens: training on {megabytes:.1f} MB, encoding {size:.1f} MB",
+        ["library", "training s", "peak memory MB", "first encoding MB/s", "encoding MB/s"],
+        [
+            ("this course (Python)", training["seconds"], memory, first, speed["this course"]),
+            ("tiktoken (Rust)", None, None, None, speed["tiktoken"]),
+            ("tokenizers (Rust)", other, None, None, speed["tokenizers"]),
+        ],
+        note="""Best of 3 runs. First: no word was met before. After that our tokenizer remembers words, and a
+        remembered word costs one look-up. tiktoken cannot train.""",
+    )
+    lab.record(
+        training_seconds=training["seconds"],
+        training_peak_memory_bytes=training["peak_memory"],
+        training_megabytes=megabytes,
+        tokenizers_training_seconds=other,
+        first_encoding_megabytes_per_second=first,
+        encoding_megabytes_per_second=speed,
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--text", metavar="PATH", required=True, help="a text file, or a folder of them")
+    parser.add_argument("--vocab-size", type=int, default=8192, metavar="N", help="tokens to learn (8192)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_lab(story, __doc__, options=("quick",), add_arguments=add_arguments, argv=argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,332 @@
+"""The rungs of the ladder in order: how each kernel is launched, what always holds, what it should gain and why.
+
+rung = LADDER[1]
+out = run_rung(rung, q, k_cache, v_cache, block_tables, context_lens)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from phase5_real_gpu.kernels.decode_kernel import (
+    LOG2_E,
+    DecodePlan,
+    decode_kernel,
+    paged_decode,
+    program_slots,
+    tile_tokens,
+)
+from phase5_real_gpu.kernels.kernel_checks import check_attention
+from phase5_real_gpu.kernels.split_rule import choose_splits
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED, triton
+from phase5_real_gpu.ladder.ladder_kernels import (
+    hoisted_kernel,
+    merge_parts_kernel,
+    one_head_kernel,
+    packed_kernel,
+    split_kernel,
+    tile_kernel,
+)
+
+MOST_QUERIES_PER_KV_HEAD = 16  # the rows of the smallest tile that a matrix instruction takes
+ALWAYS_SPLITS = 16  # of rung 6, whatever the shape
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a rung does for one layer, counted from its code.
+
+    Attributes:
+        programs: copies of the kernel.
+        turns: of the loop in the program that has most to do.
+        kv_bytes: keys and values that the programs load, whether from memory or from a cache.
+        page_ids: entries of block tables that they load.
+        part_bytes: written for the merging kernel, and read by it again.
+    """
+
+    programs: int
+    turns: int
+    kv_bytes: int
+    page_ids: int
+    part_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of one decode step. `itemsize`: bytes of a number of the cache."""
+
+    context_lens: Sequence[int]
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int = 16
+    itemsize: int = 2
+
+    @property
+    def kv_bytes(self) -> int:
+        """Keys and values, each counted once: what has to be read at least."""
+        return 2 * sum(self.context_lens) * self.num_kv_heads * self.head_dim * self.itemsize
+
+    @property
+    def pages(self) -> list[int]:
+        return [-(-c // self.block_size) for c in self.context_lens]
+
+
+# The two extremes of a server: a full batch, and a single long context.
+FULL_BATCH = Shape([4096] * 64, num_heads=32, num_kv_heads=8, head_dim=128)
+ONE_LONG = Shape([32768], num_heads=32, num_kv_heads=8, head_dim=128)
+
+Launch = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A step of the ladder.
+
+    Attributes:
+        name: short, as in the names of measurements.
+        kernel: the Triton function.
+        launch: (q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None.
+        invariant: what holds after each turn of its loop.
+        should_gain: over the rung before, and why, in words; a prediction, not a measurement.
+        work: what it does for a shape.
+    """
+
+    name: str
+    title: str
+    kernel: object
+    launch: Launch
+    invariant: str
+    should_gain: str
+    work: Callable[[Shape], Work]
+
+
+def run_rung(
+    rung: Rung,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    scale: float | None = None,
+) -> Tensor:
+    """Attention of one new token for each request by one rung of the ladder.
+
+    Args:
+        q: [B, num_heads, head_dim]. k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim].
+        block_tables: [B, most blocks] int32. context_lens: [B] int32, the new token included; 0 gives zeros.
+        scale: 1 / sqrt(head_dim) if not given.
+
+    Returns:
+        [B, num_heads, head_dim].
+
+    Raises:
+        ValueError: shapes or types that do not fit. LabError: Triton is not installed.
+    """
+    check_attention(q, k_cache, v_cache, block_tables, context_lens)
+    if q.dtype != k_cache.dtype:
+        raise ValueError(
+            f"q is {q.dtype}, the cache {k_cache.dtype}: the ladder has no fp8 cache; convert one"
+        )
+    group = q.shape[1] // k_cache.shape[2]
+    if group > MOST_QUERIES_PER_KV_HEAD:
+        raise ValueError(
+            f"{group} query heads a KV head: the ladder takes 1 to {MOST_QUERIES_PER_KV_HEAD}; use paged_decode"
+        )
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    scale = q.shape[2] ** -0.5 if scale is None else scale
+    if len(q):
+        rung.launch(q.contiguous(), k_cache, v_cache, block_tables, context_lens, scale, out)
+    return out
+
+
+# ---------------------------------------------------------------------- launches
+
+
+def page_tile(block_size: int) -> int:
+    """Rung 2 reads a page a turn, but a matrix product takes 16 tokens or more, and a power of two."""
+    return max(16, triton.next_power_of_2(block_size))
+
+
+def _constants(q: Tensor, k_cache: Tensor, tile: int, packed: bool = True) -> dict[str, int | bool]:
+    dims = max(16, triton.next_power_of_2(q.shape[2]))
+    constants = dict(
+        GROUP=q.shape[1] // k_cache.shape[2], BLOCK_SIZE=k_cache.shape[1], D=q.shape[2], DIMS=dims, TILE=tile
+    )
+    if packed:
+        constants |= dict(ROWS=MOST_QUERIES_PER_KV_HEAD, UPCAST=INTERPRETED)
+    return constants
+
+
+def _one_head(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
+    tile = triton.next_power_of_2(k_cache.shape[1])
+    one_head_kernel[q.shape[:2]](
+        q, k_cache, v_cache, block_tables, context_lens, out, scale,
+        block_tables.stride(0), *k_cache.stride()[:3],
+        **_constants(q, k_cache, tile, packed=False), num_warps=4, num_stages=3,
+    )  # fmt: skip
+
+
+def _packed(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
+    packed_kernel[len(q), k_cache.shape[2]](
+        q, k_cache, v_cache, block_tables, context_lens, out, scale,
+        block_tables.stride(0), *k_cache.stride()[:3],
+        **_constants(q, k_cache, page_tile(k_cache.shape[1])), num_warps=4, num_stages=3,
+    )  # fmt: skip
+
+
+def _tile(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
+    tile_kernel[len(q), k_cache.shape[2]](
+        q, k_cache, v_cache, block_tables, context_lens, out, scale,
+        block_tables.stride(0), *k_cache.stride()[:3],
+        **_constants(q, k_cache, tile_tokens(q.shape[2], q.element_size())), num_warps=4, num_stages=3,
+    )  # fmt: skip
+
+
+def _hoisted(q, k_cache, v_cache, block_tables, context_lens, scale, out, base_2: bool = False) -> None:
+    hoisted_kernel[len(q), k_cache.shape[2]](
+        q, k_cache, v_cache, block_tables, context_lens, out, scale * (LOG2_E if base_2 else 1.0),
+        block_tables.stride(0), *k_cache.stride()[:3],
+        **_constants(q, k_cache, tile_tokens(q.shape[2], q.element_size())), BASE_2=base_2,
+        num_warps=4, num_stages=3,
+    )  # fmt: skip
+
+
+def _exp2(*arguments) -> None:
+    _hoisted(*arguments, base_2=True)
+
+
+def _split(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
+    tile = tile_tokens(q.shape[2], q.element_size())
+    # The lengths are on the GPU; the table's width says how long they can be.
+    tiles = max(1, -(-block_tables.shape[1] * k_cache.shape[1] // tile))
+    parts = torch.empty(*q.shape[:2], ALWAYS_SPLITS, q.shape[2], dtype=torch.float32, device=q.device)
+    logs = torch.empty(*q.shape[:2], ALWAYS_SPLITS, dtype=torch.float32, device=q.device)
+    split_kernel[len(q), k_cache.shape[2], ALWAYS_SPLITS](
+        q, k_cache, v_cache, block_tables, context_lens, parts, logs, scale * LOG2_E,
+        block_tables.stride(0), *k_cache.stride()[:3], -(-tiles // ALWAYS_SPLITS) * tile,
+        **_constants(q, k_cache, tile), num_warps=4, num_stages=3,
+    )  # fmt: skip
+    merge_parts_kernel[q.shape[:2]](
+        parts, logs, out, ALWAYS_SPLITS,
+        SPLITS=ALWAYS_SPLITS, D=q.shape[2], DIMS=triton.next_power_of_2(q.shape[2]), num_warps=4,
+    )  # fmt: skip
+
+
+def _direct(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
+    longest = block_tables.shape[1] * k_cache.shape[1]
+    plan = _plan(q.shape, longest, k_cache.shape[2], q.element_size(), q.device)
+    paged_decode(q, k_cache, v_cache, block_tables, context_lens, scale, plan=plan, out=out)
+
+
+@lru_cache(maxsize=4)
+def _plan(
+    shape: torch.Size, longest: int, num_kv_heads: int, itemsize: int, device: torch.device
+) -> DecodePlan:
+    """Made once and kept, as the engine does: one plan serves all layers of a step."""
+    tile = tile_tokens(shape[2], itemsize)
+    splits = choose_splits([longest] * shape[0], num_kv_heads, program_slots(device), tile)
+    return DecodePlan.make(*shape, splits, device)
+
+
+# ---------------------------------------------------------------------- work
+
+
+def _work_of_heads(shape: Shape) -> Work:
+    group = shape.num_heads // shape.num_kv_heads
+    return Work(
+        programs=len(shape.context_lens) * shape.num_heads,
+        turns=max(shape.pages, default=0),
+        kv_bytes=group * shape.kv_bytes,
+        page_ids=shape.num_heads * sum(shape.pages),
+    )
+
+
+def _work_of_pages(shape: Shape) -> Work:
+    return Work(
+        programs=len(shape.context_lens) * shape.num_kv_heads,
+        turns=max(shape.pages, default=0),
+        kv_bytes=shape.kv_bytes,
+        page_ids=shape.num_kv_heads * sum(shape.pages),
+    )
+
+
+def _work_of_tiles(shape: Shape, splits: int = 1, split_tokens: int | None = None) -> Work:
+    """`split_tokens`: at most so many in a part; None: a part may be the whole context."""
+    tile = tile_tokens(shape.head_dim, shape.itemsize)
+    longest = min(max(shape.context_lens, default=0), split_tokens or 2**62)
+    rows = len(shape.context_lens) * shape.num_heads * splits
+    return Work(
+        programs=len(shape.context_lens) * shape.num_kv_heads * splits,
+        turns=-(-longest // tile),
+        kv_bytes=shape.kv_bytes,
+        page_ids=shape.num_kv_heads * sum(shape.context_lens),
+        part_bytes=2 * 4 * rows * (shape.head_dim + 1) if splits > 1 else 0,
+    )
+
+
+def _work_of_splits(shape: Shape) -> Work:
+    tile = tile_tokens(shape.head_dim, shape.itemsize)
+    tiles = max(1, -(-max(shape.pages, default=0) * shape.block_size // tile))
+    return _work_of_tiles(shape, ALWAYS_SPLITS, -(-tiles // ALWAYS_SPLITS) * tile)
+
+
+# ---------------------------------------------------------------------- the ladder
+
+LADDER: list[Rung] = [
+    Rung(
+        "head", "one program a query head, one page a turn", one_head_kernel, _one_head,
+        "after page i: largest, total and acc are those of softmax over the tokens of pages 0 to i",
+        "the start. Heads that share a KV head each load its keys and values for themselves",
+        _work_of_heads,
+    ),
+    Rung(
+        "packed", "the heads that share a KV head in one program", packed_kernel, _packed,
+        "the same for each row of the tile; rows beyond the group are zeros and are never stored",
+        "up to HQ / HKV times fewer bytes asked for. Less than that in time, as far as the programs that share "
+        "keys find them in the L2 cache. Products move to the matrix units, which are idle otherwise; so it "
+        "costs nothing that most of the 16 rows are padding",
+        _work_of_pages,
+    ),
+    Rung(
+        "tile", "64 tokens a turn, whatever the page", tile_kernel, _tile,
+        "after turn i: tokens 0 to 64 (i + 1) - 1 are in; a token finds its page by itself",
+        "4 times fewer turns with pages of 16, and 4 times as many bytes asked for at once in each. A turn waits "
+        "for memory's answer at least once, and that wait is the same for 8 KiB as for 32",
+        _work_of_tiles,
+    ),
+    Rung(
+        "hoisted", "page ids of the next tile loaded one turn early", hoisted_kernel, _hoisted,
+        "at the top of a turn `blocks` holds the pages of this turn's tokens",
+        "the address of the keys no longer waits for a load that has only just begun, so the compiler can fetch "
+        "the next tile's keys while this one is computed: two buffers instead of one (compile_report.py)",
+        _work_of_tiles,
+    ),
+    Rung(
+        "exp2", "powers of two, log2(e) folded into the scale", hoisted_kernel, _exp2,
+        "scores are in units of ln 2: 2 ** (s log2 e) = e ** s, so the weights are the same",
+        "one multiplication less for each exponential. Nothing that shows, while memory is the limit: a step "
+        "worth taking in prefill, where arithmetic is",
+        _work_of_tiles,
+    ),
+    Rung(
+        "split", f"each context in {ALWAYS_SPLITS} parts, merged by a second kernel", split_kernel, _split,
+        "a part's result and the logarithm of its sum of weights are enough to merge parts exactly, in any order",
+        f"up to {ALWAYS_SPLITS} times for one long request, whose few programs left most multiprocessors idle. "
+        "Nothing or a little loss for a full batch: parts are written and read again, and there is a second launch",
+        _work_of_splits,
+    ),
+    Rung(
+        "direct", "as few parts as keep the card busy; one part is written at once", decode_kernel, _direct,
+        "with one part the result is final, and goes where it belongs; no parts, no second kernel",
+        "gives back what rung 6 lost on full batches, keeps what it gained on one request. This is `paged_decode`, "
+        "the kernel that the engine uses",
+        _work_of_tiles,
+    ),
+]  # fmt: skip
+"""In order. `compile_report.py` shows what the compiler makes of each, `kernel_benchmark.py` times them."""

@@ -1,0 +1,174 @@
+"""All measurements of Phase 5 in one go, and the reference file made of them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.machine import environment, version_of
+from phase5_real_gpu.comparing.reference_files import (
+    Limits,
+    Part,
+    Reference,
+    parse_measurement,
+    slug,
+)
+from phase5_real_gpu.comparing.untrusted import Wrong, is_number, plain
+from phase5_real_gpu.measuring.gpu_watch import GpuWatch
+from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.measuring.run_scripts import FOLDER, Script, run_part, terminated_like_interrupted
+
+TOTAL_SECONDS = 570  # for everything, so that ten minutes are never reached
+
+
+OTHERS = (
+    "flashinfer-python",
+    "vllm",
+    "numba",
+)  # whose version may explain a figure, beside those of `environment`
+
+
+SCRIPTS = {
+    "memory": Script("memory_hierarchy.py", 90),
+    "kernels": Script("kernel_benchmark.py", 210),
+    "engine": Script("engine_benchmark.py", 330),
+    "vllm": Script("vllm_comparison.py", 240, needs="vllm"),
+}
+
+
+@dataclass
+class Gathered:
+    """What the parts have brought so far."""
+
+    limits: Limits = field(default_factory=Limits)
+    measurements: dict[str, Measurement] = field(default_factory=dict)
+    parts: list[Part] = field(default_factory=list)
+    environment: dict[str, Any] | None = None
+
+    def merge(self, report: dict[str, Any]) -> tuple[int, list[str]]:
+        """Take in a script's report. Returns how many figures were new, and what could not be used."""
+        results = report.get("results")
+        results = results if isinstance(results, dict) else {}
+        self.environment = self.environment or report.get("environment")
+        problems, new = [], 0
+        if isinstance(results.get("limits"), dict):
+            self.limits = best_limits(self.limits, results["limits"])
+        measurements = results.get("measurements")
+        for data in measurements if isinstance(measurements, list) else []:
+            try:
+                m = parse_measurement(data)
+            except Wrong as error:
+                problems.append(str(error))
+                continue
+            if m.name not in self.measurements:  # two parts measure the ceilings; the first figure stays
+                self.measurements[m.name] = m
+                new += 1
+        return new, problems
+
+
+def best_limits(known: Limits, more: dict[str, Any]) -> Limits:
+    """A ceiling is the best that anybody saw: the larger of two rates, the smaller of two launch times."""
+
+    def better(choose: Callable, old: float | None, new: Any) -> float | None:
+        return choose(v for v in (old, new) if v is not None) if is_number(new) and new > 0 else old
+
+    rates = dict(known.matmul_tflops)
+    for dtype, rate in (more.get("matmul_tflops") or {}).items():
+        if (best := better(max, rates.get(dtype), rate)) is not None:
+            rates[dtype] = best
+    return Limits(
+        better(max, known.read_gb_s, more.get("read_gb_s")),
+        better(max, known.copy_gb_s, more.get("copy_gb_s")),
+        rates,
+        better(min, known.launch_us, more.get("launch_us")),
+    )
+
+
+def measure_all(
+    parts: Sequence[str],
+    options: Sequence[str],
+    save: Callable[[Gathered, GpuWatch], None],
+    tell: Callable[[str], None] = print,
+    total_seconds: float = TOTAL_SECONDS,
+    folder: Path = FOLDER,
+    vllm_python: str = "",
+) -> Gathered:
+    """Run parts one after the other; `save` is called after each.
+
+    Args:
+        parts: keys of SCRIPTS. options: for every script.
+        tell: a line for whoever waits.
+        vllm_python: the Python of another environment, in which vLLM lives.
+    """
+    gathered, deadline = Gathered(), time.monotonic() + total_seconds
+    with GpuWatch() as watch, terminated_like_interrupted():
+        for number, key in enumerate(parts, 1):
+            script = SCRIPTS[key]
+            left = min(script.seconds, deadline - time.monotonic())
+            tell(f"{number} of {len(parts)}  {script.file} (at most {max(0, left):.0f} s)")
+            own = ["--vllm-python", vllm_python] if key == "vllm" and vllm_python else []
+            if own:  # it lives in an environment of its own
+                script = replace(script, needs="")
+            part, report = run_part(script, [*options, *own], left, folder)
+            new, problems = gathered.merge(report) if report is not None else (0, [])
+            if problems:
+                error = f"{len(problems)} figures could not be used, the first because {problems[0]}"
+                part = Part(part.script, part.outcome, part.seconds, plain(error))
+            gathered.parts.append(part)
+            tell(
+                f"        {part.outcome}: {new} figures, {part.seconds:.0f} s{f'. {part.error}' * bool(part.error)}"
+            )
+            save(gathered, watch)
+    return gathered
+
+
+def as_reference(
+    gathered: Gathered,
+    watch: GpuWatch,
+    name: str = "",
+    title: str = "",
+    command: str = "",
+    quick: bool = False,
+    device: str = "auto",
+) -> Reference:
+    """What was gathered, as a file's contents."""
+    facts = json.loads(json.dumps(gathered.environment or environment()))
+    if device == "cpu":
+        facts["gpu"] = None  # there may be one, but it is not what was measured
+    packages = facts.setdefault("packages", {})
+    packages |= {package: version_of(package) for package in OTHERS if version_of(package)}
+    if facts.get("gpu"):
+        facts["gpu"] |= watch.summary()
+        own_title = facts["gpu"]["name"]
+    else:
+        own_title = f"{facts.get('cpu') or 'unknown processor'}, {facts.get('cores')} cores"
+    return Reference(
+        name=name or slug(own_title),
+        title=title or own_title,
+        origin="measured",
+        environment=facts,
+        command=command,
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        limits=gathered.limits,
+        measurements=tuple(gathered.measurements.values()),
+        parts=tuple(gathered.parts),
+        quick=quick,
+    )
+
+
+def check_writable(out: Path) -> None:
+    """Now, and not after ten minutes."""
+    if out.is_dir():
+        raise LabError(f"--out {out} is a folder: name a file in it")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out.parent).close()
+    except OSError as error:
+        raise LabError(f"cannot write {out} ({error.strerror}): choose a file that you may write") from None

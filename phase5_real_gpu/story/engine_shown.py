@@ -1,0 +1,294 @@
+"""What the engine benchmark says and draws: the source's T4, the claims, a table for each model, one figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.ticker import LogLocator
+
+from labkit.figures import COLORS, INK, MUTED, new_figure, plain_numbers
+from labkit.lab import Lab
+from phase1_tokens_embeddings.weights.model_shapes import find_card
+from phase5_real_gpu.measuring.engine_bench import Bench
+from phase5_real_gpu.measuring.engine_cases import (
+    SOURCE_TOKENS_S,
+    SOURCE_TTFT_MS,
+    BenchModel,
+    bench_model,
+    card_ceiling,
+    decode_floor,
+    ttft_floor,
+)
+from phase5_real_gpu.measuring.machine_limits import MachineLimits
+
+# NVIDIA's data sheet of the T4: 65 TFLOP/s in fp16, and the bandwidth that Phase 1's table holds.
+T4_FP16_TFLOPS = 65.0
+FLAT, GROWN = (
+    1.5,
+    2.0,
+)  # TTFT: "flat" is less than 1.5 times from 10 to 100 tokens, "grown" at least twice from 10
+
+
+def t4_limits() -> MachineLimits:
+    """A T4 by its data sheet. No program reaches it, so what is above it cannot be."""
+    bandwidth = float(find_card("t4").bandwidth_gb_s)
+    return MachineLimits(bandwidth, bandwidth, {"float16": T4_FP16_TFLOPS}, 0.0, "T4, data sheet")
+
+
+def show_t4(lab: Lab) -> None:
+    """The source's figures beside what its card allows. Arithmetic alone: it needs no GPU."""
+    card, ceiling = find_card("t4"), card_ceiling("t4", "tinyllama-1.1b")
+    lab.title("Can the source's figures be? Arithmetic, before anything is measured")
+    lab.predict(
+        claim="t4-throughput",
+        question="most tokens a second for one user: TinyLlama-1.1B in fp16 on a T4, from its data sheet",
+        predicted=ceiling.rule_tokens_s,
+        measured=ceiling.tokens_s,
+        source_says=SOURCE_TOKENS_S[1],
+        unit="tok/s",
+        tolerance=0.1,
+        note=f"""Predicted by the rule: {ceiling.weight_bytes / 1e9:.2f} GB of weights at {card.bandwidth_gb_s} GB/s take
+            {1e3 / ceiling.rule_tokens_s:.1f} ms. Counted: {ceiling.read_bytes / 1e9:.2f} GB are really read, since a
+            step needs one row of the token table, not all of it. Plain fp16 decode cannot write
+            {SOURCE_TOKENS_S[1]} tokens a second on this card: other weights, another card or another count.""",
+    )
+    config, t4 = bench_model("tinyllama").config, t4_limits()
+    lab.table(
+        "TinyLlama-1.1B on a T4: the source's figures beside what the data sheet allows",
+        ["", "the source says", "data sheet allows", "the source reaches"],
+        [
+            *[
+                [f"batch {b}, tok/s", float(says), rate, f"{says / rate:.0%}"]
+                for b, says in SOURCE_TOKENS_S.items()
+                for rate in [b / decode_floor(config, b, 0, t4, "float16").seconds]
+            ],
+            *[
+                [f"TTFT at ISL {isl}, ms", float(says), floor, f"{floor / says:.0%}"]
+                for isl, says in SOURCE_TTFT_MS.items()
+                for floor in [1e3 * ttft_floor(config, isl, t4, "float16").seconds]
+            ],
+        ],
+        note="""Batches with contexts of length nought, to be generous. More than 100% cannot be. The rest can, and so
+            can the shape of TTFT: flat while reading the weights takes longer than computing, then in proportion.""",
+    )
+    dollars = card.dollars_per_hour / 3600 * 1e6
+    lab.say(f"""What it costs: at ${card.dollars_per_hour:.2f} an hour a million tokens cost
+        ${dollars / ceiling.tokens_s:.2f} at best if each user has the card alone, and
+        ${dollars / SOURCE_TOKENS_S[64]:.2f} at the {SOURCE_TOKENS_S[64]:,} tokens a second that the source reports
+        for 64 users.""")
+
+
+def check_claims(lab: Lab, bench: Bench, names: Sequence[str]) -> None:
+    """The source's claims where a GPU can say something of them, and our own predictions for the last model."""
+    lab.title(f"Predictions for {bench.limits.device_name}")
+    if bench.device == "cuda" and "tinyllama" in names:
+        _claims_on_gpu(lab, bench)
+    elif bench.device == "cpu":
+        remedy = "A CPU has another knee, and these sizes take it minutes: run this script on a machine with a GPU."
+        lab.cannot_measure("t4-ttft", "TTFT of TinyLlama-1.1B: flat, then linear in ISL", "GPU", remedy)
+        lab.cannot_measure(
+            "t4-throughput", "TinyLlama-1.1B: throughput at batch 64 over batch 1", "GPU", remedy
+        )
+    if not names:
+        return
+    bm, most = bench_model(names[-1]), _largest_batch(bench, names[-1])
+    itl = bench.by_name.get(f"itl-{bm.name}-b1")
+    if itl is not None:
+        lab.predict(
+            claim="decode-floor",
+            question=f"ITL at batch 1, {bm.title}: reading all weights and the context's keys and values once",
+            predicted=itl.floor,
+            measured=itl.value,
+            unit="ms",
+            tolerance=0.25,
+            kind="timing",
+            note=f"{itl.share_of_limit:.0%} of what the memory allows. {_why(itl.share_of_limit)}",
+        )
+    if itl is not None and most > 1:
+        one, many = (bench.by_name[f"throughput-{bm.name}-b{b}"] for b in (1, most))
+        lab.predict(
+            claim="batch-scaling",
+            question=f"throughput at batch {most} over batch 1, {bm.title}, from the floors",
+            predicted=many.floor / one.floor,
+            measured=many.value / one.value,
+            unit="x",
+            tolerance=0.5,
+            kind="timing",
+            note=f"{many.limit.capitalize()} is the limit at batch {most}, not the weights' reading alone.",
+        )
+    theirs = bench.value(f"transformers-continuous-throughput-{bm.name}-b{most}")
+    if theirs:
+        ours = bench.by_name[f"throughput-{bm.name}-b{most}"].value
+        lab.predict(
+            claim="at-least-transformers",
+            question=f"batch {most}: our engine is at least as fast as transformers' continuous batching",
+            predicted=True,
+            measured=ours >= theirs,
+            kind="timing",
+            note=f"{bm.title}: {ours:,.0f} and {theirs:,.0f} tokens a second.",
+        )
+
+
+def _why(share: float) -> str:
+    if share > 1:
+        return "More than 100%: the weights stay in the processor's cache, which is faster than main memory."
+    if share < 0.6:
+        return "Most of the rest is overhead: starting the step's many small operations, and Python between them."
+    return ""
+
+
+def flat_then_linear(ttft_ms: dict[int, float]) -> bool:
+    """Whether TTFT by ISL has the shape that the source reports."""
+    return ttft_ms[100] <= FLAT * ttft_ms[10] and ttft_ms[max(ttft_ms)] >= GROWN * ttft_ms[10]
+
+
+def _claims_on_gpu(lab: Lab, bench: Bench) -> None:
+    ttfts = {isl: v for isl in bench.plan.isls if (v := bench.value(f"ttft-tinyllama-isl{isl}"))}
+    if {10, 100} <= ttfts.keys():
+        floors = [bench.by_name[f"ttft-tinyllama-isl{isl}"].floor for isl in ttfts]
+        lab.predict(
+            claim="t4-ttft",
+            question=f"TTFT of TinyLlama-1.1B is flat from 10 to 100 tokens, and at least doubles up to {max(ttfts):,}",
+            predicted=True,
+            measured=flat_then_linear(ttfts),
+            kind="timing",
+            note=f"""The shape, on this card: {" / ".join(f"{v:.1f}" for v in ttfts.values())} ms at ISL
+                {" / ".join(str(i) for i in ttfts)}; floors {" / ".join(f"{f:.1f}" for f in floors)} ms. The source's
+                milliseconds belong to a T4, where the line begins to rise near 200 tokens.""",
+        )
+    if 1000 in ttfts and 10 in ttfts:
+        bound = [bench.by_name[f"ttft-tinyllama-isl{i}"].floor for i in (10, 1000)]
+        lab.predict(
+            claim="ttft-ratio",
+            question="TTFT of 1,000 tokens over TTFT of 10, TinyLlama-1.1B, from this card's floors",
+            predicted=bound[1] / bound[0],
+            measured=ttfts[1000] / ttfts[10],
+            unit="x",
+            tolerance=0.5,
+            kind="timing",
+            note=f"The source's T4: {SOURCE_TTFT_MS[1000] / SOURCE_TTFT_MS[10]:.1f}x.",
+        )
+    one, many = (bench.by_name.get(f"throughput-tinyllama-b{b}") for b in (1, 64))
+    if one and many:
+        lab.predict(
+            claim="t4-throughput",
+            question="TinyLlama-1.1B: throughput at batch 64 over batch 1, from this card's floors",
+            predicted=many.floor / one.floor,
+            measured=many.value / one.value,
+            source_says=SOURCE_TOKENS_S[64] / SOURCE_TOKENS_S[1],
+            unit="x",
+            tolerance=0.5,
+            kind="timing",
+            note=f"Batch 1 reaches {one.share_of_limit:.0%} of its floor, batch 64 {many.share_of_limit:.0%}.",
+        )
+
+
+def _largest_batch(bench: Bench, name: str) -> int:
+    """Of those that were measured, at most 64: beyond it the others are rarely run."""
+    done = [b for b in bench.plan.batches if b <= 64 and bench.value(f"throughput-{name}-b{b}") is not None]
+    return max(done, default=0)
+
+
+def show_model(lab: Lab, bench: Bench, bm: BenchModel) -> None:
+    lab.title(f"{bm.title}: {bm.config.num_parameters / 1e6:,.0f}M parameters, {bench.dtype}")
+    ttfts = [(isl, bench.by_name.get(f"ttft-{bm.name}-isl{isl}")) for isl in bench.plan.isls]
+    lab.table(
+        "TTFT: one prompt, nobody else",
+        ["ISL", "TTFT, ms", "floor, ms", "limit", "floor / TTFT"],
+        [[isl, m.value, m.floor, m.limit, f"{m.share_of_limit:.0%}"] for isl, m in ttfts if m],
+    )
+    rows = []
+    for ending in [f"b{b}" for b in bench.plan.batches] + [f"mixed{bench.plan.mixed[0]}"]:
+        ours = bench.by_name.get(f"throughput-{bm.name}-{ending}")
+        if ours is None:
+            continue
+        itl = bench.by_name.get(f"itl-{bm.name}-{ending}")
+        peers = [
+            bench.value(f"transformers-{p}-throughput-{bm.name}-{ending}") for p in ("static", "continuous")
+        ]
+        rows.append(
+            [ending if itl is None else str(ours.details["batch"]), ours.value, ours.floor,
+             f"{ours.share_of_limit:.0%}" if ours.floor else "", itl and itl.value, *peers,
+             *(f"{ours.value / p:.2f}x" if p else "-" for p in peers)]
+        )  # fmt: skip
+    count, low, high = bench.plan.mixed
+    lab.table(
+        "Throughput, tokens a second, from the first arrival to the last token",
+        ["batch", "ours", "bound", "of it", "ITL, ms", "static", "continuous", "ours/static", "ours/cont."],
+        rows,
+        note=f"""Prompts of {bench.plan.isl} tokens, answers of {bench.plan.osl}. mixed{count}: {count} requests whose
+            prompts and answers have {low} to {high} tokens; static batches wait for the longest. static and
+            continuous: transformers. The bound: weights, keys and values over bandwidth, or operations over
+            FLOP/s, prefill included.""",
+    )
+
+
+def beats_its_floor(bench: Bench) -> list[str]:
+    """Figures better than arithmetic allows. Then a ceiling was measured too low, and every share is too high.
+
+    (Where memory is the limit a small model may rightly do so: its weights stay in a cache.)
+    """
+    return [
+        name
+        for name, m in bench.by_name.items()
+        if m.limit == "arithmetic" and m.share_of_limit and m.share_of_limit > 1.05
+    ]
+
+
+def draw(bench: Bench, models: Sequence[BenchModel]) -> Any:
+    """TTFT against ISL and throughput against batch, each with its bound."""
+    last = models[-1]
+    most = _largest_batch(bench, last.name)
+    one, many = (bench.value(f"throughput-{last.name}-b{b}") for b in (1, most))
+    finding = "How long a prompt is decides when its answer begins"
+    if one and many and most > 1:
+        finding = (
+            f"Longer prompts wait longer; {most} users together get {many / one:.1f} times the tokens of one"
+        )
+    fig, (left, right) = new_figure(
+        finding,
+        f"{bench.limits.device_name}, {bench.dtype}, random weights; the bound follows from measured bandwidth and "
+        "FLOP/s",
+        panels=2,
+        size=(11.6, 5.0),
+    )
+    for bm, color in zip(models, COLORS, strict=False):
+        _curve(left, bench, bm, color, "ttft", [(i, f"isl{i}") for i in bench.plan.isls])
+        _curve(right, bench, bm, color, "throughput", [(b, f"b{b}") for b in bench.plan.batches])
+        for kind, marker in (("static", "x"), ("continuous", "+")):
+            points = [
+                (b, v)
+                for b in bench.plan.batches
+                if (v := bench.value(f"transformers-{kind}-throughput-{bm.name}-b{b}"))
+            ]
+            if points:
+                right.plot(*zip(*points), marker, color=color, markersize=8, markeredgewidth=1.6, alpha=0.8)
+    left.set(xlabel="ISL: tokens of the prompt", ylabel="TTFT, milliseconds")
+    right.set(xlabel="batch: requests together", ylabel="output tokens a second")
+    for axes, ticks in ((left, bench.plan.isls), (right, bench.plan.batches)):
+        axes.set(xscale="log", yscale="log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=20))
+        plain_numbers(axes)
+        axes.set_xticks(ticks, [f"{t:,}" for t in ticks])
+        axes.tick_params(which="minor", bottom=False, left=False)
+    left.legend(loc="upper left")
+    keys = [right.plot([], [], style, color=INK, label=text, linewidth=1.4)[0] for style, text in KEYS]
+    right.legend(handles=keys, loc="lower right", fontsize=8.5, labelcolor=MUTED)
+    return fig
+
+
+KEYS = (
+    ("o-", "our engine"),
+    ("--", "bound"),
+    ("x", "transformers, static"),
+    ("+", "transformers, continuous"),
+)
+
+
+def _curve(ax: Any, bench: Bench, bm: BenchModel, color: str, what: str, ends: list[tuple[int, str]]) -> None:
+    found = [(x, m) for x, ending in ends if (m := bench.by_name.get(f"{what}-{bm.name}-{ending}"))]
+    if found:
+        xs = [x for x, _ in found]
+        ax.plot(xs, [m.value for _, m in found], "o-", color=color, label=bm.title)
+        ax.plot(xs, [m.floor for _, m in found], "--", color=color, linewidth=1.4, alpha=0.8)

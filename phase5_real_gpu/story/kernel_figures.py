@@ -1,0 +1,155 @@
+"""The figures of kernel_benchmark.py: every kernel under the roofline, and the ladder step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+
+from labkit.figures import BLUE, GREEN, GREY, INK, MUTED, ORANGE, new_figure, plain_numbers
+from phase2_attention_kvcache.model.roofline import Ceilings
+from phase5_real_gpu.measuring.kernel_measure import Result
+
+OURS, EARLIER, OTHERS = BLUE, GREEN, ORANGE
+
+
+def colour_of(name: str) -> str:
+    if name.startswith(("gather-", "vectorised-", "python-")):
+        return EARLIER
+    if name.startswith(("sdpa-", "flex-", "flashinfer-", "torch-")):
+        return OTHERS
+    return OURS
+
+
+def draw_kernels(results: Sequence[Result], ceilings: Ceilings, machine: str, dtype: str):
+    """Left: where each kernel stands under the roofline. Right: how close each comes to its own limit.
+
+    Returns None if none of the course's own has a figure.
+    """
+    kernels = [r for r in results if r.intensity > 0]  # storing keys computes nothing: no place on a roofline
+    ours = [r for r in kernels if colour_of(r.measurement.name) == OURS]
+    if not ours:
+        return None
+    best = max(ours, key=lambda r: r.measurement.share_of_limit)
+    cases = len({r.case for r in results})
+    fig, (left, right) = new_figure(
+        f"The best of the course's kernels reaches {best.measurement.share_of_limit:.0%} of its limit",
+        f"{machine}, {dtype}. Blue: this course's kernels. Green: its earlier readings. Orange: other people's.",
+        panels=2,
+        size=(13.2, max(4.8, 0.24 * len(results) + 0.3 * cases + 1.7)),
+        width_ratios=(1, 1.05),
+    )
+    numbers = {r.measurement.name: i for i, r in enumerate(results, 1)}
+    _roofline(left, kernels, numbers, ceilings)
+    _shares(right, results, numbers)
+    return fig
+
+
+def _roofline(ax: Axes, kernels: Sequence[Result], numbers: Mapping[str, int], ceilings: Ceilings) -> None:
+    low = min(r.intensity for r in kernels) / 4
+    high = max(ceilings.ridge, *(r.intensity for r in kernels)) * 3
+    gflops = [r.tflop_s * 1000 for r in kernels]
+    roof = ceilings.rate / 1e9
+    ax.plot(
+        [low, ceilings.ridge, high], [low * ceilings.bandwidth / 1e9, roof, roof], color=INK, linewidth=2.2
+    )
+    bottom = min(*gflops, low * ceilings.bandwidth / 1e9) / 2
+    ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(bottom, roof * 4))
+    ax.set(xlabel="operations a byte", ylabel="GFLOP/s")
+    plain_numbers(ax)
+    # Many kernels share an intensity, and some a speed: their numbers stand in a row beside them.
+    tall = math.log(4 * roof / bottom)
+    groups: list[list[tuple[Result, float]]] = []
+    for r, speed in sorted(
+        zip(kernels, gflops), key=lambda pair: (round(math.log(pair[0].intensity), 1), -pair[1])
+    ):
+        ax.plot(r.intensity, speed, "o", color=colour_of(r.measurement.name), markersize=7, clip_on=False)
+        first, top = groups[-1][0] if groups else (r, math.inf)
+        if abs(math.log(r.intensity / first.intensity)) < 0.15 and math.log(top / speed) / tall < 0.045:
+            groups[-1].append((r, speed))
+        else:
+            groups.append([(r, speed)])
+    for group in groups:
+        height = math.exp(sum(math.log(speed) for _, speed in group) / len(group))
+        for place, (r, _) in enumerate(group):
+            ax.annotate(
+                str(numbers[r.measurement.name]), (group[0][0].intensity, height), xytext=(9 + 16 * place, 0),
+                textcoords="offset points", color=colour_of(r.measurement.name), fontsize=9, fontweight="bold",
+                va="center_baseline",
+            )  # fmt: skip
+    middle = (low * ceilings.ridge) ** 0.5
+    ax.text(
+        middle / 1.2, middle * ceilings.bandwidth / 1e9, f"memory: {ceilings.bandwidth / 1e9:,.0f} GB/s",
+        color=MUTED, ha="center", va="bottom", rotation=math.degrees(math.atan(ceilings.bandwidth / 1e9)),
+        rotation_mode="anchor", transform_rotates_text=True,
+    )  # fmt: skip
+    ax.annotate(
+        f"arithmetic: {roof / 1000:,.0f} TFLOP/s" if roof >= 10_000 else f"arithmetic: {roof:,.0f} GFLOP/s", (high, roof), xytext=(-4, 6), textcoords="offset points",
+        ha="right", color=MUTED,
+    )  # fmt: skip
+
+
+def _shares(ax: Axes, results: Sequence[Result], numbers: Mapping[str, int]) -> None:
+    place, places, last = 0.0, [], ""
+    for r in results:
+        share, us = r.measurement.share_of_limit, r.measurement.value
+        if r.case != last:
+            place += 0.35 if last else 0.0
+            ax.text(0.006, place, r.case, va="center", fontsize=9, fontweight="bold", color=INK)
+            place += 0.95
+            last = r.case
+        bar = min(share, 1.2)
+        ax.barh(place, bar, 0.74, color=colour_of(r.measurement.name))
+        time = f"{us:,.0f} µs" if us >= 10 else f"{us:.1f} µs"
+        text = f"{share:.0%}  {time}" if share >= 0.01 else f"{share:.2%}  {time}"
+        inside = share > 0.7
+        ax.text(
+            bar + (-0.012 if inside else 0.012), place, text, va="center", fontsize=8.5,
+            ha="right" if inside else "left", color="white" if inside else INK,
+        )  # fmt: skip
+        places.append(place)
+        place += 1
+    ax.axvline(1, color=INK, linewidth=1.4, zorder=0)
+    ax.set_yticks(places, [f"{r.runner}   {numbers[r.measurement.name]}" for r in results], fontsize=8.5)
+    ax.set(xlim=(0, 1.3), xlabel="share of what this machine allows (1: as fast as can be)")
+    ax.set_ylim(place - 0.4, -0.6)
+    ax.grid(axis="y", visible=False)
+
+
+def draw_ladder(
+    titles: Sequence[str], times: Mapping[str, Sequence[float | None]], floors: Mapping[str, float]
+):
+    """Time of each rung, a panel for each case.
+
+    Args:
+        titles: of the rungs. times: microseconds, by case; None: no figure. floors: by case.
+    """
+    cases = list(times)
+    known = {case: [t for t in times[case] if t] for case in cases}
+    gains = {case: found[0] / found[-1] for case, found in known.items() if found}
+    if not gains:
+        return None
+    best = max(gains, key=lambda case: gains[case])
+    fig, axes = new_figure(
+        f"The ladder takes {best} to {gains[best]:.1f} times the speed",
+        "Each step changes one thing; the line is what this card's bandwidth allows",
+        panels=len(cases),
+        size=(5.6 * len(cases) + 1.6, 0.42 * len(titles) + 2.0),
+    )
+    for ax, case in zip(axes, cases):
+        bars = [(row, t) for row, t in enumerate(times[case]) if t]
+        ax.barh([row for row, _ in bars], [t for _, t in bars], 0.66, color=OURS)
+        for row, t in bars:
+            ax.text(t, row, f" {t:,.0f} µs" if t >= 10 else f" {t:.1f} µs", va="center", fontsize=9)
+        ax.axvline(floors[case], color=INK, linewidth=1.4)
+        ax.set(title=case, xlabel="microseconds", xscale="log")
+        ax.set_xlim(floors[case] / 1.5, max(known[case]) * 3 if bars else None)
+        ax.set_yticks(range(len(titles)), titles if ax is axes[0] else [""] * len(titles), fontsize=9)
+        plain_numbers(ax, "x")
+        ax.set_ylim(len(titles) - 0.4, -0.6)
+        ax.grid(axis="y", visible=False)
+        for row, t in enumerate(times[case]):
+            if not t:
+                ax.text(floors[case], row, " no figure", va="center", fontsize=9, color=GREY)
+    return fig

@@ -1,0 +1,80 @@
+"""The figures of decode_ladder.py: what each rung asks for, and, on a GPU, the staircase of GB/s."""
+
+from __future__ import annotations
+
+from labkit.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plain_numbers
+from phase5_real_gpu.kernels.decode_kernel import tile_tokens
+from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG
+
+H100_MULTIPROCESSORS = 132
+
+
+def draw_work():
+    """Without a GPU: what each rung changes about the way it asks for bytes."""
+    fig, (left, middle, right) = new_figure(
+        "Each rung mends one thing: too many bytes, too few at a time, too few programs",
+        f"Counted from the code, Llama-3 8B's heads, pages of 16, bfloat16; {H100_MULTIPROCESSORS}: multiprocessors of an H100",
+        panels=3,
+        size=(10.5, 4.4),  # a notebook shows it this wide: labels must not shrink
+    )
+    names = [f"{i} {rung.name}" for i, rung in enumerate(LADDER, 1)][:-1]
+    places = range(len(names))
+    work = [rung.work(FULL_BATCH) for rung in LADDER[:-1]]
+    asked = [w.kv_bytes / FULL_BATCH.kv_bytes for w in work]
+    left.barh(places, asked, 0.6, color=BLUE)
+    left.axvline(1, color=GREY, linestyle="--", linewidth=1.2)
+    left.set(title="Bytes asked for / bytes needed", xlabel="times", xlim=(0, 4.6))
+
+    # Bytes of keys and values of a tile. From rung 4 on there is a place for the next one, too.
+    tiles = [FULL_BATCH.block_size] * 2 + [tile_tokens(FULL_BATCH.head_dim, FULL_BATCH.itemsize)] * 4
+    per_turn = [2 * tile * FULL_BATCH.head_dim * FULL_BATCH.itemsize / 1024 for tile in tiles]
+    middle.barh(places, per_turn, 0.6, color=ORANGE, label="this turn's keys and values")
+    ahead = [per_turn[i] if i >= 3 else 0 for i in places]
+    middle.barh(
+        places, ahead, 0.6, left=per_turn, color=ORANGE, alpha=0.4, label="fetched ahead for the next"
+    )
+    middle.set(title="Asked for at a time", xlabel="KiB, by one program", xlim=(0, 88))
+    middle.legend(loc="upper right", fontsize=9.5)
+
+    programs = [rung.work(ONE_LONG).programs for rung in LADDER[:-1]]
+    right.barh(places, programs, 0.6, color=GREEN)
+    right.axvline(H100_MULTIPROCESSORS, color=GREY, linestyle="--", linewidth=1.2)
+    right.set(title="Programs for one request of 32k", xlabel="programs", xlim=(0, 165))
+
+    for ax, values, line in (
+        (left, asked, 1),
+        (middle, [a + b for a, b in zip(per_turn, ahead)], None),
+        (right, programs, H100_MULTIPROCESSORS),
+    ):
+        whole = ax.get_xlim()[1]
+        for place, value in zip(places, values):
+            # Beside the bar, or beyond the dashed line where the line would run through the figure.
+            end = line if line is not None and value <= line < value + 0.15 * whole else value
+            ax.text(end + 0.02 * whole, place, f"{value:.0f}", va="center", fontsize=10.5)
+        ax.set_yticks(list(places), names if ax is left else [""] * len(names))
+        ax.tick_params(labelsize=10.5)
+        ax.invert_yaxis()
+        ax.grid(axis="y", visible=False)
+    return fig
+
+
+def draw_staircase(gb_s: dict[str, list[float]], read_gb_s: float, card: str):
+    """GB/s of needed keys and values by rung, under what the card reads at most."""
+    fig, axes = new_figure(
+        f"From {gb_s['b64-4k'][0]:,.0f} to {gb_s['b64-4k'][-1]:,.0f} GB/s, one step at a time",
+        f"Keys and values needed, over the time taken; {card}, 32 / 8 heads of 128, pages of 16",
+        panels=2,
+    )
+    names = [f"{i}\n{rung.name}" for i, rung in enumerate(LADDER, 1)]
+    titles = {"b64-4k": "64 requests of 4,096 tokens", "b1-32k": "1 request of 32,768 tokens"}
+    for ax, (name, values) in zip(axes, gb_s.items()):
+        ax.bar(range(len(names)), values, 0.7, color=BLUE)
+        for i, value in enumerate(values):
+            ax.text(i, value + 0.01 * read_gb_s, f"{value:,.0f}", ha="center", fontsize=8.5)
+        ax.axhline(read_gb_s, color=GREY, linestyle="--", linewidth=1.2)
+        ax.set_xticks(range(len(names)), names, fontsize=8.5)
+        ax.set(title=titles[name], ylabel="GB/s", ylim=(0, 1.1 * read_gb_s))
+        ax.text(0, 1.02 * read_gb_s, f"this card reads {read_gb_s:,.0f} GB/s", fontsize=9, color="#66727f")
+        plain_numbers(ax, "y")
+        ax.grid(axis="x", visible=False)
+    return fig

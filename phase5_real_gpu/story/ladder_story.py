@@ -1,0 +1,176 @@
+"""The chapters of the story of the decode ladder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from textwrap import fill
+
+import torch
+
+from labkit.lab import Lab
+from phase1_tokens_embeddings.weights.memory_math import GB
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED
+from phase5_real_gpu.ladder.counted_loads import LARGE, SMALL, Counted, expected, random_step, run_counted
+from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG, Shape, Work, run_rung
+from phase5_real_gpu.measuring.measurements import Measurement, put_on_record
+from phase5_real_gpu.story.ladder_figures import H100_MULTIPROCESSORS, draw_staircase
+
+
+def rungs(lab: Lab) -> None:
+    lab.title("The rungs")
+    for number, rung in enumerate(LADDER, 1):
+        parts = [
+            f"{number}. {rung.name}: {rung.title}",
+            fill(f"holds   {rung.invariant}.", 94, initial_indent="   ", subsequent_indent=" " * 11),
+            fill(f"gains   {rung.should_gain}.", 94, initial_indent="   ", subsequent_indent=" " * 11),
+        ]
+        lab.show("\n".join(parts) + ("\n" if number < len(LADDER) else ""))
+
+
+def same_answer(lab: Lab, device: str) -> None:
+    lab.title("One answer, seven ways to ask for the bytes")
+    shape = SMALL if device == "cpu" else replace(SMALL, context_lens=[700, 0, 1290], itemsize=2)
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    step = random_step(shape, dtype, device, lab.seed)
+    lab.say(f"""A small step: contexts of {", ".join(map(str, shape.context_lens))} tokens in pages of
+        {shape.block_size}, {shape.num_heads} query heads on {shape.num_kv_heads} KV heads, so
+        {shape.num_heads // shape.num_kv_heads} share one. What belongs to nobody is poisoned: empty slots are NaN, and
+        table entries behind a request's last page point far outside the pool.""")
+    if INTERPRETED:
+        results = [run_counted(rung, step) for rung in lab.progress(LADDER, "interpreting seven kernels")]
+    else:
+        results = [(run_rung(rung, *step), None) for rung in LADDER]
+    right = expected(step)
+    off = [float((out.double().cpu() - right).abs().max()) for out, _ in results]
+    limit = 1e-5 if dtype == torch.float32 else 5e-3
+    lab.predict(
+        claim="ladder-same-answer",
+        question=f"how many of the {len(LADDER)} rungs are within {limit:g} of plain attention in float64",
+        predicted=len(LADDER),
+        measured=sum(d < limit for d in off),
+        note=f"Largest difference {max(off):.0e}. A single number read where nothing belongs to the request would "
+        "have made it NaN.",
+    )
+    work = [rung.work(shape) for rung in LADDER]
+    rows = [[i, r.name, w.programs, w.turns, w.kv_bytes / shape.kv_bytes, w.page_ids, d]
+            for i, (r, w, d) in enumerate(zip(LADDER, work, off), 1)]  # fmt: skip
+    if INTERPRETED:
+        counted(lab, shape, work, [c for _, c in results])
+    lab.table(
+        "What each rung asks for",
+        ["rung", "", "programs", "turns of the longest", "bytes / bytes needed", "page ids", "difference"],
+        rows,
+        note=f"Needed: {shape.kv_bytes:,} bytes of keys and values, each once.",
+    )
+    lab.record(differences=dict(zip((r.name for r in LADDER), off)))
+
+
+def counted(lab: Lab, shape: Shape, work: list[Work], results: list[Counted]) -> None:
+    """Hold what the interpreter saw against what the code says."""
+    kv = [c.loaded["keys"] + c.loaded["values"] for c in results]
+    group = shape.num_heads // shape.num_kv_heads
+    lab.predict(
+        claim="ladder-packed-bytes",
+        question=f"{group} query heads share a KV head. Putting them into one program divides the bytes asked for by",
+        predicted=float(group),
+        measured=kv[0] / kv[1],
+        note=f"{kv[0]:,} and {kv[1]:,} bytes, counted at each load that the interpreter did.",
+    )
+    lab.predict(
+        claim="ladder-each-byte-once",
+        question="from rung 2 on: bytes of keys and values loaded, over those that the contexts hold",
+        predicted=[1.0] * (len(LADDER) - 1),
+        measured=[n / shape.kv_bytes for n in kv[1:]],
+        note="No rung loads a slot twice, or one that is not the request's.",
+    )
+    lab.predict(
+        claim="ladder-page-ids",
+        question="page ids loaded by rung 2, which reads one a page, and by rung 3, which reads one a token",
+        predicted=[work[1].page_ids, work[2].page_ids],
+        measured=[results[i].loaded["page_ids"] // 4 for i in (1, 2)],
+        note=f"{shape.block_size} times as many, and it hardly matters: 4 bytes beside the "
+        f"{2 * shape.head_dim * shape.itemsize} of a token's key and value here, beside 512 in Llama-3; threads "
+        "next to each other ask for the same one.",
+    )
+    lab.predict(
+        claim="ladder-programs",
+        question="programs of rung 1, and of rung 6, its merging kernel included",
+        predicted=[work[0].programs, work[5].programs + len(shape.context_lens) * shape.num_heads],
+        measured=[results[0].programs, results[5].programs],
+    )
+    lab.record(counted={r.name: asdict(c) for r, c in zip(LADDER, results)})
+
+
+def large_shapes(lab: Lab) -> None:
+    card, multiprocessors = "an H100", H100_MULTIPROCESSORS
+    if not INTERPRETED:
+        properties = torch.cuda.get_device_properties(0)
+        card, multiprocessors = properties.name, properties.multi_processor_count
+    lab.title("The two shapes that decide")
+    lab.say("""A server sees two extremes, here with Llama-3 8B's heads, 32 on 8 of 128, in bfloat16, for one of its
+        layers: a full batch of 64 requests with 4,096 tokens each, and one request with 32,768.""")
+    for name, shape in LARGE.items():
+        rows = []
+        for number, rung in enumerate(LADDER, 1):
+            if rung.name == "direct":  # as many parts as the rule finds for the card at hand
+                continue
+            w = rung.work(shape)
+            rows.append([number, rung.name, w.programs, f"{w.programs / multiprocessors:.2f}", w.turns,
+                         w.kv_bytes / 1e6, w.page_ids * 4 / 1e6, w.part_bytes / 1e6])  # fmt: skip
+        lab.table(
+            f"{name}: {shape.kv_bytes / 1e6:,.0f} MB of keys and values",
+            [
+                "rung",
+                "",
+                "programs",
+                f"for each of {multiprocessors}",
+                "turns",
+                "MB asked for",
+                "page ids, MB",
+                "parts, MB",
+            ],
+            rows,
+        )
+    lost = LADDER[5].work(FULL_BATCH).part_bytes / FULL_BATCH.kv_bytes
+    lab.say(f"""Read them against the {multiprocessors} multiprocessors of {card}. The full batch has
+        {LADDER[1].work(FULL_BATCH).programs} programs without cutting anything: parts only cost, {100 * lost:.1f}% more
+        bytes and a second kernel. The single request has {LADDER[1].work(ONE_LONG).programs} programs, so most of the
+        card idles until it is cut. That is why the last rung decides by the shape.""")
+
+
+def timed(lab: Lab, dtype: torch.dtype, device: str) -> None:
+    """Time each rung for both shapes, and hold it against the bandwidth measured on this card."""
+    from phase5_real_gpu.measuring.kernel_timing import time_call
+    from phase5_real_gpu.measuring.machine_limits import measure_limits
+
+    lab.title("What each rung gained")
+    card = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    read_gb_s = measure_limits(device, (), quick=True).read_gb_s
+    measurements: list[Measurement] = []
+    gb_s: dict[str, list[float | None]] = {}
+    for name, shape in LARGE.items():
+        step = random_step(shape, dtype, device, lab.seed)
+        floor = 1e6 * shape.kv_bytes / (read_gb_s * GB)
+        rows, before, gb_s[name] = [], None, []
+        for number, rung in enumerate(lab.progress(LADDER, f"timing {name}"), 1):
+            timing = time_call(
+                lambda rung=rung, step=step: run_rung(rung, *step), device, 0.05 if lab.quick else 0.2
+            )
+            us = timing.median_us
+            rows.append(
+                [number, rung.name, us, before and before / us, shape.kv_bytes / us / 1e3, 100 * floor / us]
+            )
+            measurements.append(
+                Measurement(f"ladder-{number}-{rung.name}-{name}", us, "us", "lower", floor, "bandwidth",
+                            dict(low=timing.low_us, high=timing.high_us, dtype=str(dtype).removeprefix("torch.")))
+            )  # fmt: skip
+            gb_s[name].append(shape.kv_bytes / us / 1e3)
+            before = us
+        lab.table(
+            f"{name}: {shape.kv_bytes / 1e6:,.0f} MB, {floor:,.0f} microseconds at the {read_gb_s:,.0f} GB/s that this card reads",
+            ["rung", "", "microseconds", "gain over the last", "GB/s needed bytes", "% of the card's"],
+            rows,
+            note="Median, caches cleared before each run.",
+        )
+    put_on_record(lab, measurements)
+    lab.figure(draw_staircase(gb_s, read_gb_s, card), "decode_ladder")

@@ -1,0 +1,185 @@
+"""The chapters of the comparison with reference machines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.lab import Lab
+from labkit.predictions import show_value
+from phase5_real_gpu.comparing.causes import CAUSES
+from phase5_real_gpu.comparing.comparison import Comparison, compare, imagine
+from phase5_real_gpu.comparing.reference_files import (
+    Reference,
+    read_reference,
+)
+from phase5_real_gpu.measuring.measurements import Measurement
+
+SHORT = {
+    "as expected": "as expected",
+    "slower, as your limits are": "slower: limits",
+    "faster than expected": "faster",
+    "slower than your limits explain": "SLOWER",
+    "not comparable": "-",
+}
+
+
+WORDS = {
+    "as expected": "as close to its limit as the reference is to its own, and about as fast.",
+    "slower: limits": "as close to its limit, which is lower here. Nothing is wrong.",
+    "faster": "closer to its limit than the reference. (Beyond 100%: the data fits a cache, or a ceiling was "
+    "measured too low because something else was running.)",
+    "SLOWER": "further from its limit than the reference. That has a cause.",
+    "-": "no limit is known that both can be held against.",
+}
+
+
+def own_report(lab: Lab) -> Reference:
+    """The file that was given, or a quick look at this machine."""
+    if lab.args.file:
+        return read_reference(lab.args.file)
+    from phase5_real_gpu.comparing.quick_measurements import measure_quickly
+
+    with lab.console.status("a quick look at this machine") as status:
+        return measure_quickly(lab.device, lab.seed, lambda what: status.update(f"measuring: {what}"))
+
+
+def show_machines(lab: Lab, mine: Reference, theirs: Reference) -> None:
+    a, b = mine.limits, theirs.limits
+    rows: list[list[Any]] = [
+        ["device", mine.device_name[:36], theirs.device_name[:36]],
+        ["taken", origin_of(mine), origin_of(theirs)],
+        ["reads memory", show_value(a.read_gb_s, "GB/s"), show_value(b.read_gb_s, "GB/s")],
+    ]
+    rows += [
+        [f"multiplies {dtype}", *(show_value(r.matmul_tflops.get(dtype), "TFLOP/s") for r in (a, b))]
+        for dtype in sorted({*a.matmul_tflops, *b.matmul_tflops})
+    ]
+    rows.append(["starts a piece of work in", show_value(a.launch_us, "us"), show_value(b.launch_us, "us")])
+    lab.table("Limits", ["", mine.name[:36], theirs.name[:36]], rows)
+    if theirs.origin == "article":
+        lab.say(
+            f"{theirs.name} is what an article says, and was not reproduced by this course. {theirs.note}"
+        )
+    elif theirs.note:
+        lab.say(theirs.note)
+    if mine.device != theirs.device:
+        lab.say("""One of the two is a GPU and the other is not. There is no closer reference here yet; what
+            they have in common is little.""")
+    for who in (mine, theirs):
+        for part in who.parts:
+            if part.outcome != "ok":
+                lab.say(f"In {who.name} there is nothing of {part.script}: {part.outcome} ({part.error}).")
+
+
+def origin_of(r: Reference) -> str:
+    if r.origin == "article":
+        return "told by an article"
+    return f"measured {(r.measured_at or '')[:10]}{', quick' if r.quick else ''}"
+
+
+def fractions_carry_over(lab: Lab, theirs: Reference) -> None:
+    """Slow the reference down in thought: every millisecond changes, no fraction does."""
+    slower = compare(imagine(theirs, 3.0), theirs)
+    with_floor = [line for line in slower.lines if line.mine.share_of_limit]
+    lab.predict(
+        claim="fractions-carry-over",
+        question=f"a machine three times as slow in everything: of {len(with_floor)} figures, how many then need an "
+        "explanation beyond its limits",
+        predicted=0,
+        measured=sum(line.verdict != "slower, as your limits are" for line in with_floor),
+        note="All of them are three times as slow, so by milliseconds all look bad. As fractions of that machine's "
+        "own floor they are what they were.",
+    )
+    lab.predict(
+        claim="compared-with-itself",
+        question=f"{theirs.name} beside itself: figures that are off",
+        predicted=0,
+        measured=len(compare(theirs, theirs).off),
+    )
+
+
+def show_lines(lab: Lab, result: Comparison) -> None:
+    mine, theirs = result.mine, result.theirs
+    if result.lines:
+        predict_itl(lab, result)
+        numbers = {f.cause.name: str(i) for i, f in enumerate(result.findings, 1)}
+        rows = []
+        for line in result.lines:
+            see = [numbers[f.cause.name] for f in result.findings if f.explains(line.mine.name, line.is_off)]
+            verdict = SHORT[line.verdict] + f" ({', '.join(see)})" * bool(see)
+            if line.is_off and not see:
+                verdict += ": why?"
+            rows.append([
+                short_name(line.mine.name), line.mine.unit, line.mine.value, share(line.mine), line.expected,
+                line.theirs.value, share(line.theirs), verdict,
+            ])  # fmt: skip
+        lab.table(
+            f"{mine.name} beside {theirs.name}",
+            ["figure", "unit", "yours", "share", "expected", "theirs", "share", "verdict"],
+            rows,
+            note="""Share: floor / time, or rate / greatest rate, each by its own machine's ceilings; 100% is as fast as the machine
+                can be. Expected: what yours would give if it came as close to its limit as the reference does to its
+                own."""
+            + " In brackets: see below." * bool(result.findings),
+        )
+        used = dict.fromkeys(SHORT[line.verdict] for line in result.lines)
+        lab.show("\n".join(f"{word + ':':15}{WORDS[word]}" for word in used))
+    else:
+        lab.say(f"""{mine.name} and {theirs.name} have no figure in common. So yours stand alone, beside their own
+            limits.""")
+    floors = [m for m in result.alone if m.share_of_limit]
+    if floors:
+        most = floors[:20]
+        lab.table(
+            "Only yours, held against your own limits",
+            ["figure", "unit", "yours", "floor", "share", "limited by"],
+            [[short_name(m.name), m.unit, m.value, m.floor, share(m), m.limit or "-"] for m in most],
+            note=f"and {len(floors) - len(most)} more" if len(floors) > len(most) else "",
+        )
+
+
+def predict_itl(lab: Lab, result: Comparison) -> None:
+    """One line in advance: what the reference says of the time between two tokens here."""
+    line = next((x for x in result.lines if x.mine.name.startswith("itl-") and x.expected), None)
+    if line is None:
+        return
+    lab.predict(
+        claim="itl-from-reference",
+        question=f"{line.mine.name} here, if this machine comes as close to its limit as {result.theirs.name} to its own",
+        predicted=line.expected,
+        measured=line.mine.value,
+        unit=line.mine.unit,
+        tolerance=result.close - 1,
+        kind="timing",
+        note=f"{result.theirs.name} has {show_value(line.theirs.value, line.theirs.unit)}, which alone says nothing.",
+    )
+
+
+def short_name(name: str) -> str:
+    return name if len(name) <= 25 else f"…{name[-24:]}"
+
+
+def share(m: Measurement) -> str:
+    return (
+        "-" if m.share_of_limit is None else f"{m.share_of_limit:.0%}" if m.share_of_limit >= 0.01 else "< 1%"
+    )
+
+
+def show_causes(lab: Lab, result: Comparison) -> None:
+    if result.mine.quick:
+        lab.say("""This was a quick look: a few repeats, on a machine that does other things as well. Measure with
+            measure_machine.py before you believe a difference of less than a half.""")
+    for i, finding in enumerate(result.findings, 1):
+        cause = finding.cause
+        lab.say(f"{i}. {cause.name[0].upper()}{cause.name[1:]}. Seen: {finding.evidence.text}.")
+        lab.say(f"{cause.explanation} Remedy: {cause.remedy}.")
+    unexplained = [x for x in result.off if not any(f.explains(x.mine.name) for f in result.findings)]
+    if unexplained:
+        names = ", ".join(x.mine.name for x in unexplained[:4]) + (", ..." if len(unexplained) > 4 else "")
+        lab.say(f"""{len(unexplained)} of {len(result.lines)} figures are slower than your limits explain, and none of the
+            nine known causes left a trace ({names}). First close other programs and measure again. Then compare the
+            settings of both files: versions, dtype, batch.""")
+    elif not result.findings and result.lines:
+        lab.say("Nothing stands out: what differs, your machine's limits explain.")
+    if not result.findings:
+        lab.say(f"Looked for, and not found: {', '.join(c.name for c in CAUSES)}.")

@@ -1,0 +1,371 @@
+"""The story of triton_paged_attention.py: how work is handed out, the proofs, the split rule, the engine."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labkit.figures import COLORS, GREY, new_figure
+from labkit.lab import Lab
+from labkit.models import find_model
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.weights.model_shapes import SHAPES
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
+from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.engine import LLMEngine
+from phase5_real_gpu.kernels.decode_kernel import paged_decode
+from phase5_real_gpu.kernels.prefill_kernel import paged_prefill
+from phase5_real_gpu.kernels.split_rule import choose_splits
+from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
+from phase5_real_gpu.kernels.write_kv_kernel import write_kv
+
+BLOCK = 16
+TILE = 64
+H100_SLOTS = 264  # 132 multiprocessors, two programs on each
+
+
+@dataclass
+class Requests:
+    """Requests whose blocks lie scattered in a memory full of NaN. Shape: 4 query heads on 2 KV heads.
+
+    Attributes:
+        query_lens, context_lens: new tokens, and all tokens, of each request.
+        k, v: [all tokens, KV heads, head_dim], each request's text in a row.
+    """
+
+    query_lens: list[int]
+    context_lens: list[int]
+    tables: list[list[int]]
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    data: Tensor  # [2, num_blocks, BLOCK, KV heads, head_dim]
+
+    @classmethod
+    def make(cls, query_lens: list[int], context_lens: list[int], device: str, seed: int) -> Requests:
+        generator = torch.Generator().manual_seed(seed)
+        needed = [-(-c // BLOCK) for c in context_lens]
+        scattered = (torch.randperm(sum(needed) + 4, generator=generator) + 1).tolist()
+        tables = [[scattered.pop() for _ in range(n)] for n in needed]
+        q = torch.randn(sum(query_lens), 4, 32, generator=generator)
+        k, v = torch.randn(2, sum(context_lens), 2, 32, generator=generator)
+        data = torch.full((2, sum(needed) + 5, BLOCK, 2, 32), math.nan)
+        return cls(
+            query_lens, context_lens, tables, q.to(device), k.to(device), v.to(device), data.to(device)
+        )
+
+    @property
+    def slots(self) -> Tensor:
+        """Where each token of each request is stored."""
+        slots = [
+            t[i // BLOCK] * BLOCK + i % BLOCK
+            for t, c in zip(self.tables, self.context_lens)
+            for i in range(c)
+        ]
+        return torch.tensor(slots, device=self.q.device)
+
+    @property
+    def padded(self) -> Tensor:
+        """[B, most blocks] int32. Behind a table's end stands a number that belongs to nobody."""
+        width = max(map(len, self.tables))
+        rows = [t + [10**6] * (width - len(t)) for t in self.tables]
+        return torch.tensor(rows, dtype=torch.int32, device=self.q.device)
+
+    @property
+    def lens(self) -> Tensor:
+        return torch.tensor(self.context_lens, dtype=torch.int32, device=self.q.device)
+
+
+def tell(lab: Lab) -> None:
+    device = lab.device
+    where = (
+        "on this GPU, compiled"
+        if HAS_TRITON and not INTERPRETED
+        else "in Triton's interpreter, on the CPU"
+        if HAS_TRITON
+        else "not at all: Triton exists for Linux only"
+    )
+    lab.say(f"On this machine the kernels run {where}.")
+    if device == "cuda" and (problem := card_problem(torch.float32)):
+        raise ValueError(problem)
+    if HAS_TRITON and not INTERPRETED and device == "cpu":
+        raise ValueError("Triton compiles for the GPU here: set TRITON_INTERPRET=1 to interpret on the CPU")
+    work_of_a_step(lab)
+    same_numbers(lab, device)
+    how_many_parts(lab)
+    engine_on_kernels(lab, device)
+    what_is_proven(lab)
+
+
+# ---------------------------------------------------------------------- who does what
+
+
+def work_of_a_step(lab: Lab) -> None:
+    lab.title("A step, handed out")
+    shape, users, context = SHAPES["llama-3-8b"], 2, 4096
+    group = shape.num_heads // shape.num_kv_heads
+    lab.say(f"""{users} users of Llama-3 8B with {context:,} tokens each decode one token. A layer has
+        {shape.num_heads} query heads, and {group} of them share each of the {shape.num_kv_heads} KV heads. One program for
+        each query head would fetch the same keys {group} times. So a program takes a KV head, and the {group} query
+        heads that share it are the rows of a small matrix.""")
+    kv_bytes = users * context * 2 * shape.num_kv_heads * shape.head_dim * 2
+    lab.predict(
+        claim="grouped-programs",
+        question=f"bytes of keys and values that {users} users' programs fetch in one layer (16 bit): one program a query "
+        "head, one a KV head, in MB",
+        predicted=[group * kv_bytes / 1e6, kv_bytes / 1e6],
+        measured=[
+            _bytes_fetched(users * shape.num_heads, context, shape.head_dim) / 1e6,
+            _bytes_fetched(users * shape.num_kv_heads, context, shape.head_dim) / 1e6,
+        ],
+        tolerance=1e-9,
+        unit="MB",
+        note="Counted tile by tile. A cache between memory and the programs hides a part of the difference, on a good day.",
+    )
+    splits = choose_splits([context] * users, shape.num_kv_heads, H100_SLOTS, TILE)
+    programs = users * shape.num_kv_heads
+    lab.say(f"""That leaves {programs} programs, and an H100 could run {H100_SLOTS} at a time. So contexts are cut: here into
+        {splits.num_splits} parts of {splits.split_tokens} tokens, {programs * splits.num_splits} programs. Each finds a largest score, a
+        sum of weights and a weighted sum of values for its part; a second kernel merges them, exactly as the online
+        softmax of Phase 3 merges what it saw before with what comes next.""")
+    lab.table(
+        "The first programs of that step",
+        ["program", "request", "KV head", "part", "tokens", "blocks of its table", "query heads"],
+        [
+            [
+                f"(0, {h}, {p})", 0, h, p,
+                f"{p * splits.split_tokens} to {(p + 1) * splits.split_tokens - 1}",
+                f"{p * splits.split_tokens // BLOCK} to {(p + 1) * splits.split_tokens // BLOCK - 1}",
+                f"{h * group} to {(h + 1) * group - 1}",
+            ]
+            for h, p in ((0, 0), (0, 1), (1, 0), (1, 1))
+        ],
+    )  # fmt: skip
+
+
+def _bytes_fetched(programs: int, context: int, head_dim: int) -> int:
+    """Keys and values, 16 bit, that programs fetch that walk over a context tile by tile."""
+    tiles = [min(TILE, context - first) for first in range(0, context, TILE)]
+    return programs * sum(2 * tile * head_dim * 2 for tile in tiles)
+
+
+# ---------------------------------------------------------------------- the proof
+
+
+def same_numbers(lab: Lab, device: str) -> None:
+    lab.title("The same numbers as Phase 3")
+    r = Requests.make([1, 9, 1, 21], [70, 9, 1, 40], device, lab.seed)
+    lab.say("""Four requests: one far into its text, a fresh prompt, one with a single token, and a chunk of a
+        prompt behind a prefix. Their blocks lie anywhere, everything else in the memory is NaN, and behind
+        the end of each block table stands a number that belongs to nobody.""")
+    if not HAS_TRITON:
+        lab.cannot_measure(
+            "kernels-agree",
+            "the three kernels agree with Phase 3",
+            "GPU",
+            "Triton exists for Linux only. Phase 3's readings are compared instead:",
+        )
+        r.data[0].view(-1, 2, 32)[r.slots], r.data[1].view(-1, 2, 32)[r.slots] = r.k, r.v
+        out = _vectorised(r)
+        lab.say(f"Plain loops and tensors differ by {_difference(out[:1], _loops(r)):.0e} at most.")
+        return
+    write_kv(r.k, r.v, r.data[0], r.data[1], r.slots, checked=True)
+    stored = r.data.view(2, -1, 2, 32)[:, r.slots]
+    lab.predict(
+        claim="write-kv-agrees",
+        question="write_kv: numbers that are not where they should be, of all keys and values",
+        predicted=0,
+        measured=int((stored != torch.stack([r.k, r.v])).sum()),
+    )
+    starts = torch.tensor(np.cumsum([0, *r.query_lens]), dtype=torch.int32, device=device)
+    prefill = paged_prefill(r.q, r.data[0], r.data[1], r.padded, starts, r.lens, checked=True)
+    first_rows = starts[:-1].long()  # a decode row for each request: see all but the tokens behind it
+    seen = torch.tensor(
+        [c - n + 1 for c, n in zip(r.context_lens, r.query_lens)], dtype=torch.int32, device=device
+    )
+    decodes = {
+        parts: paged_decode(
+            r.q[first_rows], r.data[0], r.data[1], r.padded, seen, num_splits=parts, checked=True
+        )
+        for parts in (1, 2, 5)
+    }
+    exact = _vectorised(r)
+    worst = {"paged_prefill": _difference(prefill, exact)} | {
+        f"paged_decode, {parts} part{'s' * (parts > 1)}": _difference(out, exact[first_rows])
+        for parts, out in decodes.items()
+    }
+    lab.predict(
+        claim="kernels-agree",
+        question="paged_prefill and paged_decode, in 1, 2 and 5 parts, are within 1e-05 of float64",
+        predicted=True,
+        measured=max(worst.values()) < 1e-5,
+        note="; ".join(f"{name}: {value:.0e}" for name, value in worst.items())
+        + f". Plain loops: {_difference(_loops(r), exact[:1]):.0e}.",
+    )
+    lab.record(largest_differences=worst)
+
+
+def _vectorised(r: Requests) -> Tensor:
+    tables = torch.tensor([t + [0] * (len(r.padded[0]) - len(t)) for t in r.tables], device=r.q.device)
+    k_cache, v_cache = r.data.double()
+    return paged_attention_vectorised(r.q.double(), k_cache, v_cache, tables, r.query_lens, r.context_lens)
+
+
+def _loops(r: Requests) -> Tensor:
+    """The first request's first new token, by Phase 3's plain Python."""
+    out = paged_attention_loops(
+        r.q[0].tolist(),
+        r.data[0].tolist(),
+        r.data[1].tolist(),
+        r.tables[0],
+        r.context_lens[0] - r.query_lens[0] + 1,
+    )
+    return torch.tensor(out, dtype=torch.float64, device=r.q.device)[None]
+
+
+def _difference(a: Tensor, b: Tensor) -> float:
+    return float((a.double() - b.double()).abs().max())
+
+
+# ---------------------------------------------------------------------- the split rule
+
+
+def how_many_parts(lab: Lab) -> None:
+    lab.title("How many parts?")
+    heads = SHAPES["llama-3-8b"].num_kv_heads
+    lab.say(f"""Cutting makes more programs. Too few, and multiprocessors idle; too many, and merging and half-empty last
+        rounds cost more than they bring. `kernels/split_rule.py` counts rounds: programs, divided by what runs at a
+        time ({H100_SLOTS} on an H100), rounded up, times the tokens of a part. It takes the fewest parts within 15% of
+        the best.""")
+    alone = choose_splits([32768], heads, H100_SLOTS, TILE)
+    lab.predict(
+        claim="splits-one-user",
+        question=f"one user with 32,768 tokens, {heads} KV heads, {H100_SLOTS} places: parts",
+        predicted=29,
+        measured=alone.num_splits,
+        note=f"{H100_SLOTS} / {heads} = 33 parts would fit into one round; in whole tiles of {TILE} the shortest round is 1,024 "
+        "tokens. 15% more than that allows 1,152 tokens, and 29 parts are enough.",
+    )
+    crowd = choose_splits([4096] * 64, heads, H100_SLOTS, TILE)
+    lab.predict(
+        claim="splits-many-users",
+        question="64 users with 4,096 tokens each: parts",
+        predicted=1,
+        measured=crowd.num_splits,
+        note=f"{64 * heads} programs are two rounds already. Nothing is cut, and nothing is merged.",
+    )
+    cases = {
+        "1 user x 32,768": [32768],
+        "4 users x 8,192": [8192] * 4,
+        "40 users x 4,096": [4096] * 40,
+        "64 users x 4,096": [4096] * 64,
+        "1 user x 32,768 and 63 x 512": [32768] + [512] * 63,
+    }
+    rows = []
+    for name, lens in cases.items():
+        s = choose_splits(lens, heads, H100_SLOTS, TILE)
+        whole, cut = (_rounds(lens, heads, size) for size in (max(lens), s.split_tokens))
+        rows.append(
+            [
+                name,
+                s.num_splits,
+                s.split_tokens,
+                cut[0],
+                cut[1],
+                whole[1] * max(lens) / (cut[1] * s.split_tokens),
+            ]
+        )
+    lab.table(
+        f"{H100_SLOTS} programs at a time, {heads} KV heads",
+        ["requests", "parts", "tokens a part", "programs", "rounds", "times faster, by the rule"],
+        rows,
+        note="The last case shows why parts are counted for each request: one long context among short ones would "
+        "keep eight programs busy long after all others are done.",
+    )
+    lab.figure(draw_splits(cases, heads), "how_many_parts")
+
+
+def _rounds(lens: list[int], heads: int, size: int) -> tuple[int, int]:
+    programs = heads * sum(-(-n // size) for n in lens)
+    return programs, -(-programs // H100_SLOTS)
+
+
+def draw_splits(cases: dict[str, list[int]], heads: int):
+    fig, (ax,) = new_figure(
+        "One user needs dozens of parts, a full house needs none",
+        f"Time of one layer's decode attention by the rule's count, uncut = 1; {heads} KV heads, {H100_SLOTS} programs at a time",
+        size=(9.2, 4.8),
+    )
+    for (name, lens), color in zip(cases.items(), COLORS):
+        tiles = -(-max(lens) // TILE)
+        parts = np.arange(1, min(tiles, 128) + 1)
+        size = -(-tiles // parts) * TILE
+        time = np.array([_rounds(lens, heads, int(s))[1] * int(s) for s in size])
+        ax.plot(parts, time / time[0], color=color, linewidth=1.6, label=name)
+        chosen = choose_splits(lens, heads, H100_SLOTS, TILE).num_splits
+        ax.plot(chosen, time[chosen - 1] / time[0], "o", color=color, markersize=9, markeredgecolor="white")
+    ax.plot([], [], "o", color=GREY, markersize=9, label="what the rule takes")
+    ax.set(xscale="log", yscale="log", xlabel="parts of the longest context", ylabel="time, uncut = 1")
+    ticks = [1, 2, 4, 8, 16, 32, 64, 128]
+    ax.set_xticks(ticks, [str(t) for t in ticks])
+    ax.set_yticks([0.03, 0.1, 0.3, 1], ["0.03", "0.1", "0.3", "1"])
+    ax.minorticks_off()
+    ax.legend(loc="lower left")
+    return fig
+
+
+# ---------------------------------------------------------------------- the engine
+
+
+def engine_on_kernels(lab: Lab, device: str) -> None:
+    lab.title("The engine on these kernels")
+    if not HAS_TRITON:
+        lab.say("(Left out: Triton is not here. The engine of Phase 4 runs on the CPU, or on torch alone.)")
+        return
+    folder = find_model("tales")
+    model = Transformer.from_pretrained(folder, "float32", device)
+    tok = BPETokenizer.from_file(folder / "tokenizer.json")
+    prompts = ["Once upon a time there was", "The king said"]
+    params = SamplingParams(max_tokens=4 if INTERPRETED else 40, temperature=0)
+    config = EngineConfig(max_num_seqs=2, num_blocks=64)
+    lab.say(f"""`TritonPagedKVCache` takes the place of `PagedKVCache`. Model, scheduler and sampler do not notice.
+        {"In the interpreter each of the six layers takes a good part of a second, so the answers are short." if INTERPRETED else ""}""")
+    texts = {}
+    for name, make in (("torch", PagedKVCache), ("kernels", TritonPagedKVCache)):
+        cache = make(model.config, 64, BLOCK, model.dtype, device)
+        engine = LLMEngine(model, tok, config, kv_cache=cache)
+        if name == "kernels" and not INTERPRETED:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                engine = LLMEngine(
+                    model, tok, config
+                )  # on a GPU it takes the kernels, and CUDA graphs, itself
+        texts[name] = [out.text for out in engine.generate(prompts, params)]
+    lab.predict(
+        claim="engine-on-kernels",
+        question="greedy answers on the kernels are the same, character by character",
+        predicted=True,
+        measured=texts["torch"] == texts["kernels"],
+        note=" · ".join(p + t for p, t in zip(prompts, texts["kernels"])).replace("\n", " "),
+    )
+
+
+def what_is_proven(lab: Lab) -> None:
+    lab.title("What this proves, and what not")
+    if INTERPRETED:
+        lab.say("""The interpreter runs each program to its end before it starts the next, with numpy's arithmetic. So the
+            formulas, the masks, the walk over the tables and the merging are right, and nothing is read that is
+            not ours: NaN would show. It cannot show a race between programs, and it cannot multiply bfloat16
+            (it multiplies the bit patterns), so there the kernels multiply in float32.""")
+    lab.say("""`compile_report.py` compiles the same kernels for six kinds of card and reads the machine code. What
+        neither can see is said there, in a list. Speed is measured on a card, by `kernel_benchmark.py`, or not at
+        all.""")

@@ -1,0 +1,198 @@
+"""The chapters of the comparison with the real vLLM."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from labkit.errors import LabError
+from labkit.lab import Lab
+from labkit.machine import synchronize
+from labkit.models import find_model
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.engine import LLMEngine
+from phase5_real_gpu.benchmarks.vllm_checks import (
+    compare_schedules,
+    compare_tokens,
+    our_answers,
+    our_schedule,
+    ratio_of,
+    schedule_requests,
+)
+from phase5_real_gpu.benchmarks.vllm_process import Worker, vllm
+from phase5_real_gpu.measuring.engine_cases import (
+    Workload,
+    bench_model,
+    default_dtype,
+    mixed_workload,
+    num_output_tokens,
+)
+from phase5_real_gpu.measuring.engine_peers import hf_config
+from phase5_real_gpu.measuring.measurements import Measurement, put_on_record
+
+T = TypeVar("T")
+
+
+VERIFIED = "0.32"  # the version whose decisions the tests of Phase 4 replay
+
+
+PROMPTS = (
+    "Once upon a time there was a king who had three",
+    "The wolf said to the",
+    "In the middle of the forest",
+    '"Who are you?" asked the',
+    "She opened the door, and",
+    "There was once a poor",
+    "The old woman looked at him and",
+    "Then the fox",
+)  # fmt: skip
+
+
+# A cache that holds about five of the requests below at a time, and steps that cut their prompts.
+SCHEDULE = dict(max_num_seqs=8, max_num_batched_tokens=96, num_blocks=24, block_size=32, max_model_len=256)
+
+
+def check_decisions(lab: Lab, python: str, device: str, dtype: str) -> None:
+    """Tokens and schedule, in vLLM's own process, where its scheduler can be watched."""
+    folder = find_model("tales")
+    tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
+    model = Transformer.from_pretrained(folder, dtype, device)
+    requests = schedule_requests(model.config.vocab_size, lab.seed)
+    prompts = [tokenizer.encode(text) for text in PROMPTS]
+    question = dict(max_tokens=16 if lab.quick else 60, stop_token_ids=list(model.config.eos_token_ids))
+
+    def ask() -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
+        settings = dict(SCHEDULE, num_gpu_blocks_override=SCHEDULE["num_blocks"], async_scheduling=False)
+        with vllm(
+            python, in_process=True, model=str(folder), dtype=dtype, skip_tokenizer_init=True,
+            enable_prefix_caching=True, gpu_memory_utilization=0.4, **settings,
+        ) as worker:  # fmt: skip
+            recorded = worker.ask("schedule", requests=requests)  # first: its cache is untouched
+            answers = worker.ask("generate", prompts=prompts, **question)["answers"]
+            return worker.version, recorded, answers
+
+    version, recorded, their_answers = _with_bar(lab, "the real vLLM starts and answers", ask)
+    engine = LLMEngine(model, None, EngineConfig(**SCHEDULE))
+    steps, texts = our_schedule(engine, requests)
+    difference = compare_schedules(steps, recorded["steps"])
+    tie = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}[dtype]
+    tokens = compare_tokens(our_answers(engine, prompts, **question), their_answers, tie)
+
+    lab.title(f"Decisions of vLLM {version} and ours: tales, {dtype}, {device}")
+    known = version.startswith(VERIFIED)
+    total = sum(len(a["token_ids"]) for a in their_answers)
+    lab.predict(
+        claim="vllm-same-tokens",
+        question=f"answers to {len(prompts)} prompts ({total} tokens) in which a token differs from vLLM's",
+        predicted=0,
+        measured=len(tokens.differences),
+        kind="structure" if dtype == "float32" else "timing",
+        note=f"""{tokens.equal_tokens} tokens compared one by one, {len(tokens.ties)} ties: two tokens whose log
+            probabilities are nearer than {tie:g}. There the order of additions decides, and it differs.""",
+    )
+    for d in [*tokens.differences, *tokens.ties][:3]:
+        gap = "not among the other's best two" if d.gap is None else f"{d.gap:.1e} apart in log probability"
+        lab.show(f"prompt {d.request}, token {d.place}: ours {d.tokens[0]}, vLLM's {d.tokens[1]}; {gap}")
+    preemptions = sum(len(s["preempted"]) for s in recorded["steps"])
+    lab.predict(
+        claim="vllm-same-schedule",
+        question=f"{len(requests)} requests in {len(recorded['steps'])} steps: the same schedule as vLLM's",
+        predicted=True,
+        measured=difference is None,
+        kind="structure" if known else "timing",
+        note=f"""Compared in each step: who computes how many tokens, in what order, what was computed before, block
+            ids, preemptions ({preemptions} in all), both queues, free blocks.
+            {"" if known else f"(The course follows vLLM {VERIFIED}; others may decide differently.)"}""",
+    )
+    if difference:
+        lab.show(f"first in step {difference.step}, {difference.what}:\n"
+                 f"  ours   {difference.ours}\n  vLLM's {difference.theirs}")  # fmt: skip
+    same_texts = sum(a == b for a, b in zip(texts, recorded["answers"], strict=True))
+    lab.say(
+        f"{same_texts} of these {len(texts)} answers have the same tokens as well, preempted ones included."
+    )
+    lab.record(vllm=version, ties=len(tokens.ties), preemptions=preemptions, steps=len(recorded["steps"]))
+
+
+def check_speed(lab: Lab, python: str, device: str) -> None:
+    """Both engines in turn on one workload; vLLM as it comes, in processes of its own."""
+    name = "gpt2" if device == "cpu" else "tinyllama"
+    bm, dtype = bench_model(name), default_dtype(device)
+    seqs = 64 if device == "cpu" else 256
+    count, low, high = (32, 16, 128) if device == "cpu" else (256, 16, 256)
+    workload = mixed_workload(count, low, high, bm.config.vocab_size, lab.seed)
+    rounds = 3
+    seconds: dict[str, list[float]] = {"ours": [], "vllm": []}
+    with tempfile.TemporaryDirectory() as folder:
+        hf_config(bm.config).save_pretrained(folder)
+
+        def compare() -> None:
+            with vllm(
+                python, model=folder, dtype=dtype, load_format="dummy", skip_tokenizer_init=True,
+                max_num_seqs=seqs, max_model_len=1024, gpu_memory_utilization=0.4,
+            ) as worker:  # fmt: skip
+                model = Transformer.random(bm.config, dtype, device, lab.seed)
+                if can_pack(model):
+                    pack_linear_layers(model)
+                blocks = sum(-(-(len(p) + osl) // 16) for p, osl in workload) + 1
+                engine = LLMEngine(model, None, EngineConfig(max_num_seqs=seqs, num_blocks=blocks))
+                runs = {"ours": lambda w: run_ours(engine, w), "vllm": lambda w: run_theirs(worker, w)}
+                for run in runs.values():  # kernels and graphs for every size of batch
+                    run(workload if device == "cuda" else [(p, 2) for p, _ in workload[:4]])
+                for number in range(rounds):
+                    for who in list(runs)[:: 1 if number % 2 else -1]:  # nobody always goes first
+                        seconds[who].append(runs[who](workload))
+
+        _with_bar(lab, "both engines in turn", compare)
+    ratio, low_ratio, high_ratio = ratio_of(seconds["ours"], seconds["vllm"])
+    tokens = num_output_tokens(workload)
+    speed = {who: tokens / statistics.median(times) for who, times in seconds.items()}
+    lab.title(f"Throughput: {bm.title}'s shape, {dtype}, {device}")
+    lab.predict(
+        claim="vllm-throughput",
+        question="our throughput over vLLM's",
+        predicted=1.0,
+        measured=ratio,
+        unit="x",
+        tolerance=0.2,
+        kind="timing",
+        note=f"{low_ratio:.2f} to {high_ratio:.2f} in {rounds} rounds. Quote the ratio, not the speeds.",
+    )
+    lab.table(
+        f"{count} requests, prompts and answers of {low} to {high} tokens: output tokens a second",
+        ["engine", "median", "lowest", "highest"],
+        [[who, speed[who], tokens / max(t), tokens / min(t)] for who, t in seconds.items()],
+    )
+    put_on_record(lab, [
+        Measurement(f"{who}-throughput-{name}-mixed{count}", speed[who], "tok/s", "higher",
+                    details=dict(dtype=dtype, seconds=seconds[who], tokens=tokens)) for who in seconds
+    ])  # fmt: skip
+
+
+def run_ours(engine: LLMEngine, workload: Workload) -> float:
+    """Seconds, with an empty prefix cache."""
+    engine.block_manager.reset_prefix_cache()
+    params = [SamplingParams(temperature=0, max_tokens=osl, ignore_eos=True) for _, osl in workload]
+    synchronize(engine.model.device.type)
+    began = time.perf_counter()
+    engine.generate([prompt for prompt, _ in workload], params)
+    return time.perf_counter() - began
+
+
+def run_theirs(worker: Worker, workload: Workload) -> float:
+    answer = worker.ask("time", requests=workload)
+    if answer["lengths"] != [osl for _, osl in workload]:
+        raise LabError("vLLM wrote answers of other lengths than asked for: the speeds cannot be compared")
+    return answer["seconds"]
+
+
+def _with_bar(lab: Lab, label: str, run: Callable[[], T]) -> T:
+    """Run something that takes a while under a progress bar."""
+    return next(run() for _ in lab.progress([None], label))
