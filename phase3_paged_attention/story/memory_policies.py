@@ -1,4 +1,4 @@
-"""Ways to give memory to requests, and how long requests are: what memory_waste.py compares.
+"""Ways to give memory to requests: what memory_waste.py compares.
 
 Before paging, a request's keys and values had to lie in one row. Its length is not known when it comes, so
 an engine reserved a row for the longest that it might become. Three kinds of waste follow (the names are
@@ -21,83 +21,7 @@ import numpy as np
 
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.block_table import BlockTable
-
-# ---------------------------------------------------------------------- how long requests are
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """A kind of traffic.
-
-    Attributes:
-        draw: (generator, n) -> prompt lengths and answer lengths, two arrays of n.
-        longest: most tokens of a request, prompt and answer together.
-    """
-
-    name: str
-    longest: int
-    draw: Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
-
-    def lengths(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Final lengths of n requests: prompt and answer."""
-        prompts, answers = self.draw(rng, n)
-        return prompts + answers
-
-
-def _between(prompt: tuple[int, int], answer: tuple[int, int]):
-    def draw(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-        return rng.integers(prompt[0], prompt[1] + 1, n), rng.integers(answer[0], answer[1] + 1, n)
-
-    return draw
-
-
-def _mixed(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-    kinds = np.array([_between(*sizes)(rng, n) for sizes in _ARTICLE.values()])  # [kind, prompt/answer, n]
-    chosen = kinds[rng.integers(0, len(kinds), n), :, np.arange(n)]
-    return chosen[:, 0], chosen[:, 1]
-
-
-def _long_tail(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Many short ones, few long ones, as people write: log-normal."""
-    prompts = np.clip(rng.lognormal(np.log(80), 1.0, n), 4, 1024).astype(int)
-    return prompts, np.clip(rng.lognormal(np.log(180), 0.9, n), 4, 1024).astype(int)
-
-
-def _any_length(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-    total = rng.integers(2, 2049, n)
-    prompts = rng.integers(1, total)
-    return prompts, total - prompts
-
-
-# Tokens of the 897 documents that the model `tales` learned from, every twentieth part of them; the last one
-# is cut at 8,192 (the longest has 50,145).
-_TALES = [86, 458, 952, 1144, 1311, 1468, 1618, 1775, 1974, 2178, 2365, 2555, 2744, 2918, 3163, 3568, 3988,
-          4532, 5452, 7281, 8192]  # fmt: skip
-
-
-def _tales(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-    total = np.interp(rng.random(n), np.linspace(0, 1, len(_TALES)), _TALES).astype(int)
-    answers = np.minimum(200, total // 2)
-    return total - answers, answers
-
-
-_ARTICLE = {
-    "chat": ((50, 200), (100, 500)),
-    "summaries": ((2000, 4000), (100, 300)),
-    "code": ((200, 500), (500, 2000)),
-}
-PATTERNS: dict[str, Pattern] = {
-    p.name: p
-    for p in [
-        *(Pattern(name, sizes[0][1] + sizes[1][1], _between(*sizes)) for name, sizes in _ARTICLE.items()),
-        Pattern("mixed", 4300, _mixed),
-        Pattern("long tail", 2048, _long_tail),
-        Pattern("any length", 2048, _any_length),
-        Pattern("tales", 8192, _tales),
-    ]
-}
-"""chat, summaries and code have the source article's lengths; mixed is a third of each."""
-
+from phase3_paged_attention.traffic.patterns import TrafficPattern
 
 # ---------------------------------------------------------------------- one row a request
 
@@ -196,7 +120,9 @@ ROWS: dict[str, Callable[[int, int, int], int]] = {
 """Length of the row: the longest possible; the answer's length guessed right to a factor of 2; known exactly."""
 
 
-def simulate(policy: str, pattern: Pattern, num_slots: int, rng: np.random.Generator, steps: int) -> Shares:
+def simulate(
+    policy: str, pattern: TrafficPattern, num_slots: int, rng: np.random.Generator, steps: int
+) -> Shares:
     """A server with an endless queue: who fits is let in, each writes a token a step, who is done leaves.
 
     Args:
@@ -220,13 +146,13 @@ def simulate(policy: str, pattern: Pattern, num_slots: int, rng: np.random.Gener
     return Shares(used, reserved, internal, 1 - used - reserved - internal, float(total[3]) / steps, steps)
 
 
-def _endless(pattern: Pattern, rng: np.random.Generator):
+def _endless(pattern: TrafficPattern, rng: np.random.Generator):
     while True:
         for prompt, answer in zip(*pattern.draw(rng, 500), strict=True):
             yield int(prompt), int(answer)
 
 
-def _row_steps(policy: str, pattern: Pattern, num_slots: int, queue):
+def _row_steps(policy: str, pattern: TrafficPattern, num_slots: int, queue):
     allocator, running = ContiguousAllocator(num_slots), []
     head = [next(queue)]
 
@@ -236,7 +162,7 @@ def _row_steps(policy: str, pattern: Pattern, num_slots: int, queue):
             allocator.free(r.place, r.row)
         while True:
             prompt, answer = head[0]
-            row = ROWS[policy](prompt, answer, pattern.longest)
+            row = ROWS[policy](prompt, answer, pattern.max_tokens)
             place = allocator.allocate(row)
             if place is None:
                 break

@@ -14,12 +14,12 @@ from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.block_table import BlockTable
 from phase3_paged_attention.story.allocator_timing import BYTES_PER_BLOCK, links_changed, time_operations
 from phase3_paged_attention.story.memory_policies import (
-    PATTERNS,
     ContiguousAllocator,
     requests_that_fit,
     rows_that_fit,
     simulate,
 )
+from phase3_paged_attention.traffic.patterns import PATTERNS
 
 # The article gives the sums, 3,765 tokens in 237 blocks, and not the lengths. These ten have the same sums.
 TEN_REQUESTS = (44, 81, 126, 190, 256, 318, 400, 512, 750, 1088)
@@ -143,20 +143,22 @@ def which_traffic(lab: Lab, rng: np.random.Generator) -> dict[str, dict[str, flo
     gains: dict[str, dict[str, float]] = {}
     pool = 32 * 8192
     for name, pattern in PATTERNS.items():
-        paged = np.mean([requests_that_fit(pattern.lengths(rng, 4000), pool // 16, 16) for _ in range(8)])
+        paged = np.mean(
+            [requests_that_fit(pattern.total_lengths(rng, 4000), pool // 16, 16) for _ in range(8)]
+        )
         gains[name] = dict(
-            longest=pattern.longest,
-            mean=float(pattern.lengths(rng, 20_000).mean()),
-            best=float(paged) / rows_that_fit(pool, pattern.longest),
+            longest=pattern.max_tokens,
+            mean=float(pattern.total_lengths(rng, 20_000).mean()),
+            best=float(paged) / rows_that_fit(pool, pattern.max_tokens),
             context=float(paged) / rows_that_fit(pool, 8192),
         )
-    named = ("chat", "summaries", "code", "mixed")
+    named = ("chat", "summarisation", "code", "mixed")
     means = [125 + 300, 3000 + 200, 350 + 1250]  # the middles of the article's ranges
     means.append(sum(means) / 3)
     lab.predict(
         claim="paged-2-4x",
-        question="times as many requests at a time (row: the longest of its kind): chat, summaries, code, mixed",
-        predicted=[round(PATTERNS[name].longest / (mean + 7.5), 2) for name, mean in zip(named, means)],
+        question="times as many requests at a time (row: the longest of its kind): chat, summarisation, code, mixed",
+        predicted=[round(PATTERNS[name].max_tokens / (mean + 7.5), 2) for name, mean in zip(named, means)],
         measured=[round(gains[name]["best"], 2) for name in named],
         source_says="2 to 4",
         tolerance=0.12,
@@ -167,7 +169,7 @@ def which_traffic(lab: Lab, rng: np.random.Generator) -> dict[str, dict[str, flo
         "Requests at a time, paged / contiguous",
         ["traffic", "longest", "mean tokens", "row: the longest", "row: context 8,192"],
         [[name, g["longest"], round(g["mean"]), g["best"], g["context"]] for name, g in gains.items()],
-        note="chat, summaries, code: the article's lengths. tales: the documents this course's model learned from.",
+        note="chat, summarisation, code: the article's lengths. tales: the documents this course's model learned from.",
     )
     lab.record(gains=gains)
     return gains
@@ -186,7 +188,7 @@ def memory_at_work(lab: Lab, rng: np.random.Generator) -> dict:
     }
     prompts, answers = pattern.draw(rng, 100_000)
     # Each request holds its row for as many steps as its answer is long; half of the answer is there on average.
-    theory = 1 - float((answers * (prompts + answers / 2)).sum() / (answers * pattern.longest).sum())
+    theory = 1 - float((answers * (prompts + answers / 2)).sum() / (answers * pattern.max_tokens).sum())
     lab.predict(
         claim="contiguous-60-80",
         question="share of the memory that holds no token, a row for the longest request",
@@ -220,7 +222,7 @@ def block_sizes(lab: Lab, rng: np.random.Generator) -> dict[str, dict[int, tuple
     lab.title("How large should a block be?")
     pool, found = (32 if lab.quick else 128) * 1024, {}
     for name, pattern in PATTERNS.items():
-        lengths = pattern.lengths(rng, 3000)
+        lengths = pattern.total_lengths(rng, 3000)
         found[name] = {}
         for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
             allocated = (-(-lengths // size) * size).sum()

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from phase3_paged_attention import memory_waste
 from phase3_paged_attention.story.allocator_timing import links_changed, time_operations
 from phase3_paged_attention.story.memory_policies import (
-    PATTERNS,
     ContiguousAllocator,
-    Pattern,
     requests_that_fit,
     rows_that_fit,
     simulate,
 )
 from phase3_paged_attention.story.memory_waste_figures import physical_memory
 from phase3_paged_attention.story.memory_waste_story import TEN_REQUESTS, chance_of_waste, slots_allocated
+from phase3_paged_attention.traffic.patterns import PATTERNS, TrafficPattern
 
 
 def test_the_ten_requests_have_the_sums_of_the_article():
@@ -109,23 +108,11 @@ def test_rows_that_fit():
     assert [rows_that_fit(8192, row) for row in (2048, 8192, 8193, 1000)] == [4, 1, 0, 8]
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-def test_patterns_stay_in_their_range(name):
-    pattern = PATTERNS[name]
-    prompts, answers = pattern.draw(np.random.default_rng(1), 5000)
-    assert prompts.min() >= 1 and answers.min() >= 1
-    total = prompts + answers
-    assert total.max() <= pattern.longest
-    assert total.max() > 0.9 * pattern.longest  # and the longest is no exaggeration
-    again = pattern.draw(np.random.default_rng(1), 5000)
-    assert (prompts == again[0]).all() and (answers == again[1]).all()
-
-
 def always(prompt, answer, longest):
     def draw(rng, n):
         return np.full(n, prompt), np.full(n, answer)
 
-    return Pattern("always the same", longest, draw)
+    return TrafficPattern("always the same", (prompt, prompt), (answer, answer), longest, draw)
 
 
 @pytest.mark.parametrize(("policy", "row"), [("oracle", 160), ("power of 2", 160), ("longest", 200)])

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from phase2_attention_kvcache.model.blocks import ModelConfig
 from phase2_attention_kvcache.model.caches import NoCache
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention import paged_attention_lab as paged_attention
+from phase3_paged_attention import paged_attention_lab
+from phase3_paged_attention.paging import paged_kv_cache
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.block_table import BlockCopy, BlockTable
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
@@ -25,7 +26,7 @@ from phase3_paged_attention.story.decode_timing import DecodeTimer
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 relaxed = dict(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-needs_kernel = pytest.mark.skipif(paged_attention.paged_decode_cpu is None, reason="needs numba")
+needs_kernel = pytest.mark.skipif(paged_kv_cache.paged_decode_cpu is None, reason="needs numba")
 
 
 def make_config(num_heads, num_kv_heads, head_dim, num_layers=1, **changes):
@@ -178,7 +179,7 @@ def test_compiled_kernel(dtype, lens, size, heads, dim, seed, num_splits):
     step = Step.make([(p, 1) for p, _ in lens], size, heads[0] * heads[1], heads[0], dim, dtype, seed)
     bits = [c.view(torch.uint16) if dtype == torch.bfloat16 else c for c in step.blocks()]
     out = torch.full(step.q.shape, math.nan)
-    paged_attention.paged_decode_cpu(
+    paged_kv_cache.paged_decode_cpu(
         step.q.float().numpy(), *(b.numpy() for b in bits), step.padded_tables().numpy(),
         np.array(step.context_lens, dtype=np.int32), np.float32(dim**-0.5), num_splits, out.numpy(),
     )  # fmt: skip
@@ -191,7 +192,7 @@ def test_compiled_kernel_with_scores_far_apart():
     step = Step.make([(40, 1), (7, 1)], 4, 2, 1, 16, torch.float32, seed=1, scale=300.0)
     for num_splits in range(1, 6):
         out = torch.empty(step.q.shape)
-        paged_attention.paged_decode_cpu(
+        paged_kv_cache.paged_decode_cpu(
             step.q.numpy(), *(c.numpy() for c in step.blocks()), step.padded_tables().numpy(),
             np.array(step.context_lens, dtype=np.int32), np.float32(0.25), num_splits, out.numpy(),
         )  # fmt: skip
@@ -251,7 +252,7 @@ def test_a_request_that_went_wrong_harms_only_itself(compiled):
 
 
 def test_without_numba(monkeypatch):
-    monkeypatch.setattr(paged_attention, "paged_decode_cpu", None)
+    monkeypatch.setattr(paged_kv_cache, "paged_decode_cpu", None)
     step = Step.make([(33, 1), (0, 9), (5, 1), (4, 4), (0, 1)], 4, 4, 2, 16, torch.float32, seed=5)
     cache, out = attend(step, torch.float32, compiled=True)
     assert not cache._compiled
@@ -426,7 +427,7 @@ def test_decode_timer_covers_all_readings():
     assert (
         times.kv_bytes == 2 * 2 * 32 * 8 * 4 and times.copy > 0 and times.fresh_copy > 0 and times.gather > 0
     )
-    assert (times.in_place is not None) == (paged_attention.paged_decode_cpu is not None)
+    assert (times.in_place is not None) == (paged_kv_cache.paged_decode_cpu is not None)
     assert DecodeTimer(2, 64, torch.float16, "cpu", shape=shape).measure(64, repeats=1).in_place is None
     with pytest.raises(ValueError, match="context 48 does not divide 64"):
         DecodeTimer(2, 64, torch.float32, "cpu", shape=shape).measure(48)
@@ -435,11 +436,11 @@ def test_decode_timer_covers_all_readings():
 @pytest.mark.parametrize("kernel", [pytest.param(True, marks=needs_kernel), False])
 def test_script(tmp_path, monkeypatch, kernel, capsys):
     if not kernel:
-        for module in (paged_attention, paged_attention_shown, decode_timing):
+        for module in (paged_kv_cache, paged_attention_shown, decode_timing):
             monkeypatch.setattr(module, "paged_decode_cpu", None)
     dtype = "float32" if kernel else "bfloat16"
     assert (
-        paged_attention.main(
+        paged_attention_lab.main(
             ["--device", "cpu", "--quick", "--dtype", dtype, "--json", str(tmp_path / "r.json")]
         )
         == 0
@@ -462,8 +463,8 @@ def test_script(tmp_path, monkeypatch, kernel, capsys):
 
 def test_script_with_bad_input(capsys):
     with pytest.raises(SystemExit) as stop:
-        paged_attention.main(["--dtype", "int8"])
+        paged_attention_lab.main(["--dtype", "int8"])
     assert stop.value.code == 2
     if not torch.cuda.is_available():
-        assert paged_attention.main(["--device", "cuda"]) == 2
+        assert paged_attention_lab.main(["--device", "cuda"]) == 2
         assert capsys.readouterr().err.splitlines()[-1].startswith("error: no CUDA GPU")

@@ -1,0 +1,5 @@
+"""How long prompts and answers are."""
+
+from phase3_paged_attention.traffic.patterns import MIX, PATTERNS, TrafficPattern
+
+__all__ = ["MIX", "PATTERNS", "TrafficPattern"]
