@@ -1,22 +1,31 @@
-# Two commands matter: `make course` runs the course, `make test` checks it. Both set themselves up first.
+# Two commands matter: `make course` runs the course, `make test` checks it. All set themselves up first.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: course test setup notebooks companions figures clean
+.PHONY: course test proof fuzz setup notebooks companions figures clean
 .DEFAULT_GOAL := course
 
 # Run every script of the course in its quick form; ends with many users streaming and the ledger of claims.
 course: setup
 	$(BIN)/lab run --quick; outcome=$$?; $(BIN)/lab claims; exit $$outcome
 
-# Style, the direction of imports, and all tests. Needs no GPU and no network once set up.
+# Style, the direction of imports, and the tests. Needs no GPU and no network once set up, and rolls no dice.
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --dist loadfile -m "not proof"
+
+# The tests that take long, or a browser: pieces clicked in Chromium, every notebook run, long explorations.
+proof: setup
+	$(BIN)/python -m pytest -n auto --dist loadfile -m proof
+
+# For developers: all property-based tests on fresh examples until time is up. Says how to repeat a failure.
+MINUTES ?= 5
+fuzz: setup
+	$(BIN)/python -m tests.fuzz $(MINUTES)
 
 # Write the exercise notebooks and their solutions from the sources in exercises/.
 notebooks: setup

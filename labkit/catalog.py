@@ -61,7 +61,7 @@ def all_scripts() -> list[Path]:
 
 
 def select(words: list[str]) -> list[Path]:
-    """Scripts by phase or name: "1", "phase2", "kv_cache", "phase1_tokens_embeddings/tokenization_lab.py".
+    """Scripts by phase or name: "1", "phase2", "kv_cache_lab", "phase1_tokens_embeddings/tokenization_lab.py".
 
     No words: all. Raises LabError for a word that fits nothing.
     """
@@ -72,6 +72,8 @@ def select(words: list[str]) -> list[Path]:
         stem = Path(word).stem
         in_phase = [s for s in all_scripts() if word.rstrip("/") in _phase_names(s.parent.name)]
         fitting = in_phase or [s for s in all_scripts() if s.stem == stem]
+        if not fitting and any(s.stem == f"{stem}_lab" for s in all_scripts()):
+            raise LabError(f"{stem}.py is called {stem}_lab.py now: lab run {stem}_lab")
         if not fitting:
             raise LabError(f"no phase or script is called {word!r}: `lab list` shows them all")
         chosen += [s for s in fitting if s not in chosen]

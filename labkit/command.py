@@ -163,7 +163,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser("list", help="all scripts, and what each shows")
     run = commands.add_parser(
         "run",
-        help="run all scripts, a phase (1, phase1) or some scripts (kv_cache); options go to the scripts",
+        help="run all scripts, a phase (1, phase1) or some scripts (kv_cache_lab); options go to the scripts",
         description="Run scripts in order. Options for the scripts come last: lab run 1 --quick --predict",
     )
     run.add_argument("what", nargs="*", help="phases or scripts; nothing means all")
@@ -187,7 +187,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def split_run(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """`run 1 kv_cache --quick --seed 3` -> what lab itself reads, and the options that go to the scripts."""
+    """`run 1 kv_cache_lab --quick --seed 3` -> what lab itself reads, and the options that go to the scripts."""
     options_from = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
     if argv[:1] != ["run"] or argv[options_from : options_from + 1] in (["-h"], ["--help"]):
         return list(argv), []

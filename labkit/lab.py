@@ -236,6 +236,9 @@ class Lab:
         """Write the report, print the sum, return the exit code: 1 if a structural prediction failed."""
         report = self.report(seconds)
         kept = outputs() / "reports" / self.script.parent.name / f"{self.script.stem}.json"
+        before = kept.with_name(kept.name.replace("_lab.json", ".json"))  # the name until November 2026
+        if before.is_file() and not kept.exists():
+            before.rename(kept)
         _carry_guesses(kept, report["predictions"])
         text = json.dumps(report, indent=1)
         _writing(kept, lambda: write_whole(kept, text))

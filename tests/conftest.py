@@ -1,8 +1,10 @@
-"""What the tests share: where the data is, and that nothing touches the network or the learner's outputs."""
+"""What all tests share: no network, no dice, nothing written to the learner's outputs; where the data lies."""
 
 import os
+import random
 import signal
 import threading
+import time
 from pathlib import Path
 
 # Before any test imports a library that reads them.
@@ -19,16 +21,44 @@ if (
 ):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+# Property-based tests see the same examples in every run on every machine; those of `make fuzz` are new each time.
+# A busy machine is no failure: no deadline, and slow examples are no complaint.
+common = dict(
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.register_profile("same", derandomize=True, **common)
+settings.register_profile("fuzz", derandomize=False, **common)
+settings.load_profile("same")
 
 torch.set_num_threads(max(1, (os.cpu_count() or 2) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
+
+
+def pytest_runtest_setup(item):
+    """`make fuzz` begins no test after its time."""
+    if time.time() > float(os.environ.get("FUZZ_UNTIL", "inf")):
+        pytest.skip("time is up")
 
 
 @pytest.fixture(autouse=True)
 def own_outputs(tmp_path, monkeypatch):
     """Figures and reports of tests go to a temporary folder."""
     monkeypatch.setenv("INFERENCE_LAB_OUTPUTS", str(tmp_path / "outputs"))
+
+
+@pytest.fixture(autouse=True)
+def no_dice():
+    """Every test begins with the same random numbers, whichever ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,8 +27,8 @@ def test_list_names_every_script_with_its_first_line(capsys):
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (["kv_cache"], ["kv_cache.py"]),
-        (["kv_cache.py", "kv_cache"], ["kv_cache.py"]),
+        (["kv_cache_lab"], ["kv_cache_lab.py"]),
+        (["kv_cache_lab.py", "kv_cache_lab"], ["kv_cache_lab.py"]),
         (["phase1_tokens_embeddings/tokenization_lab.py"], ["tokenization_lab.py"]),
         (["1"], catalog.SCRIPTS["phase1_tokens_embeddings"]),
         (["phase2"], catalog.SCRIPTS["phase2_attention_kvcache"]),
@@ -42,6 +43,13 @@ def test_select(words, names):
 def test_an_unknown_script_is_one_line(capsys):
     assert command.main(["run", "phase9"]) == 2
     assert "no phase or script is called 'phase9'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("old", ["attention", "kv_cache.py", "phase4_scheduler/scheduler.py"])
+def test_a_script_that_has_a_new_name_says_so(old, capsys):
+    assert command.main(["run", old, "--quick"]) == 2
+    name = Path(old).stem
+    assert capsys.readouterr().err == f"error: {name}.py is called {name}_lab.py now: lab run {name}_lab\n"
 
 
 def test_run_goes_on_after_a_script_that_fails(tmp_path, monkeypatch, capsys):
