@@ -15,21 +15,8 @@ import torch
 
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, card_problem, require_triton
-from phase5_real_gpu.ladder.counted_loads import Counted, count_loads, random_step
-from phase5_real_gpu.ladder.ladder_rungs import LADDER, Rung, run_rung
 from phase5_real_gpu.story.ladder_figures import draw_work
 from phase5_real_gpu.story.ladder_story import large_shapes, rungs, same_answer, timed
-
-__all__ = ["LADDER", "Counted", "Rung", "count_loads", "main", "random_step", "run_rung"]
-
-
-# ---------------------------------------------------------------------- a step to compute
-
-
-# ---------------------------------------------------------------------- counting
-
-
-# ---------------------------------------------------------------------- the story
 
 
 def story(lab: Lab) -> None:
@@ -37,11 +24,11 @@ def story(lab: Lab) -> None:
     device = lab.device
     if device == "cpu" and not INTERPRETED:
         device = "cuda"  # compiled kernels cannot read the CPU's memory
-    dtype = torch.float16 if card_problem(torch.bfloat16) else torch.bfloat16
     rungs(lab)
     same_answer(lab, device)
     large_shapes(lab)
     if device == "cuda" and not INTERPRETED:
+        dtype = torch.float16 if card_problem(torch.bfloat16) else torch.bfloat16
         timed(lab, dtype, device)
         return
     lab.cannot_measure(
@@ -52,9 +39,6 @@ def story(lab: Lab) -> None:
         "on a machine with a CUDA GPU; reference/ holds what others measured.",
     )
     lab.figure(draw_work(), "decode_ladder")
-
-
-# ---------------------------------------------------------------------- on a GPU
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -16,19 +16,32 @@ Sources: Kwon et al. (2023), section 4.1; Dao, "Flash-Decoding" (2023); Tillet e
 
 from __future__ import annotations
 
-from labkit.lab import Lab, run_lab
-from phase5_real_gpu.kernels.decode_kernel import paged_decode
-from phase5_real_gpu.kernels.prefill_kernel import paged_prefill
-from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
-from phase5_real_gpu.kernels.write_kv_kernel import write_kv
+import torch
 
-__all__ = ["TritonPagedKVCache", "paged_decode", "paged_prefill", "write_kv"]
+from labkit.lab import Lab, run_lab
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
+from phase5_real_gpu.story.triton_story import (
+    engine_on_kernels,
+    how_many_splits,
+    same_numbers,
+    what_is_proven,
+    where_kernels_run,
+    work_of_a_step,
+)
 
 
 def story(lab: Lab) -> None:
-    from phase5_real_gpu.story.triton_story import tell  # which imports this module
-
-    tell(lab)
+    device = lab.device
+    where_kernels_run(lab)
+    if device == "cuda" and (problem := card_problem(torch.float32)):
+        raise ValueError(problem)
+    if HAS_TRITON and not INTERPRETED and device == "cpu":
+        raise ValueError("Triton compiles for the GPU here: set TRITON_INTERPRET=1 to interpret on the CPU")
+    work_of_a_step(lab)
+    same_numbers(lab, device)
+    how_many_splits(lab)
+    engine_on_kernels(lab, device)
+    what_is_proven(lab)
 
 
 def main(argv: list[str] | None = None) -> int:

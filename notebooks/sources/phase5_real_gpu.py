@@ -22,7 +22,7 @@ from phase1_tokens_embeddings.weights.model_shapes import CARDS, SHAPES
 from phase5_real_gpu.comparing.causes import CAUSES, find_causes
 from phase5_real_gpu.comparing.comparison import compare, imagine
 from phase5_real_gpu.comparing.reference_files import find_reference
-from phase5_real_gpu.compiling.ahead_of_time import compile_cases
+from phase5_real_gpu.compiling import compile_cases
 from phase5_real_gpu.kernels.split_rule import choose_splits
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, require_triton, tl, triton
 from phase5_real_gpu.ladder.counted_loads import SMALL, count_loads, expected, random_step
@@ -267,7 +267,7 @@ show_table(
 # programs on each (as many as fit for every shape): 264 places. So a long context is cut into **parts**, merged at the end with the online softmax. How many?
 
 # %%
-rule = choose_splits([32768], num_kv_heads=8, slots=264, tile=64)
+rule = choose_splits([32768], num_kv_heads=8, resident=264, tile=64)
 
 guess = ...  # parts for one user with 32,768 tokens, on 264 places
 

@@ -1,8 +1,8 @@
 """Decode attention on scattered blocks: one new token for each request. The kernel on the engine's path.
 
-Each program takes one KV head of one request (or of one part of its context), and walks along the block table:
+Each program takes one KV head of one request (or of one split of its context), and walks along the block table:
 
-    program (request 2, KV head 5, part 0)        q_tile  the query heads that share KV head 5, one a row
+    program (request 2, KV head 5, split 0)       q_tile  the query heads that share KV head 5, one a row
 
         block table of request 2:   7   3   12  9 ...
                                     |
@@ -15,11 +15,11 @@ one at a time, and says what each is worth:
 - A tile is wider than a block: the number of tokens fetched at a time suits the card, not the memory manager.
 - The block numbers of the *next* tile are fetched during this one. Otherwise the address of the keys depends
   on a load that has just begun, and nothing can be fetched ahead.
-- A long context is cut into parts (`split_rule.py`); `merge_kernel` puts together what the parts found.
+- A long context is cut into splits (`split_rule.py`); `merge_kernel` merges their results.
 
 Exponentials are powers of two (exp2, one instruction): the factor log2(e) hides in the scale.
 
-Sources: Kwon et al. (2023), section 4.1; Dao, "Flash-Decoding" (2023), for the parts; vLLM,
+Sources: Kwon et al. (2023), section 4.1; Dao, "Flash-Decoding" (2023), for the splits; vLLM,
 vllm/v1/attention/ops/triton_unified_attention.py, for tiles wider than blocks.
 """
 
@@ -43,14 +43,14 @@ PROGRAMS_PER_MULTIPROCESSOR = 2  # that many fit side by side, by the shared mem
 @triton.jit(do_not_specialize=["table_stride"])  # it changes from step to step; one compiled kernel is enough
 def decode_kernel(
     out,  # [B, num_heads, HEAD_DIM], written if IS_SPLIT is False
-    partial_out,  # [B, num_heads, parts, HEAD_DIM] float32, written if IS_SPLIT is True
-    partial_lse,  # [B, num_heads, parts] float32: log2 of each part's sum of weights
+    partial_out,  # [B, num_heads, num_splits, HEAD_DIM] float32, written if IS_SPLIT is True
+    partial_lse,  # [B, num_heads, num_splits] float32: log2 of each split's sum of weights
     q,  # [B, num_heads, HEAD_DIM]
     k_cache,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_DIM]
     v_cache,  # the same, with the same strides
     block_tables,  # [B, most blocks]
     context_lens,  # [B]
-    split_tokens,  # [1]: tokens of a part
+    split_tokens,  # [1]: tokens of a split
     score_scale,  # scale of the scores x log2(e) x scale of fp8 keys
     value_scale,  # scale of fp8 values
     q_row_stride,
@@ -70,14 +70,14 @@ def decode_kernel(
 ):
     request = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
-    part = tl.program_id(2)
+    split = tl.program_id(2)
     num_heads = tl.num_programs(1) * QUERIES_PER_KV
 
     # 1. Which tokens are mine?
     end = tl.load(context_lens + request).to(tl.int32)  # they may come in 64 bits
     first = 0
     if IS_SPLIT:
-        first = part * tl.load(split_tokens)
+        first = split * tl.load(split_tokens)
         end = tl.minimum(end, first + tl.load(split_tokens))
 
     # 2. The queries: one row a head.
@@ -136,12 +136,12 @@ def decode_kernel(
     acc = acc * value_scale / tl.where(is_empty, 1.0, total)[:, None]
     out_rows = request * num_heads + heads
     if IS_SPLIT:
-        parts = tl.num_programs(2)
+        num_splits = tl.num_programs(2)
         lse = tl.where(is_empty, float("-inf"), largest + tl.log2(tl.where(is_empty, 1.0, total)))
-        tl.store(partial_lse + out_rows * parts + part, lse, mask=is_head)
-        if first < end:  # nobody reads an empty part
+        tl.store(partial_lse + out_rows * num_splits + split, lse, mask=is_head)
+        if first < end:  # the result of an empty split is never read
             tl.store(
-                partial_out + (out_rows * parts + part)[:, None] * HEAD_DIM + dims[None, :],
+                partial_out + (out_rows * num_splits + split)[:, None] * HEAD_DIM + dims[None, :],
                 acc,
                 mask=is_head[:, None] & is_dim[None, :],
             )
@@ -153,26 +153,26 @@ def decode_kernel(
         )
 
 
-@triton.jit(do_not_specialize=["parts"])
+@triton.jit(do_not_specialize=["num_splits"])
 def merge_kernel(
     out,  # [B, num_heads, HEAD_DIM]
-    partial_out,  # [B, num_heads, parts, HEAD_DIM] float32
-    partial_lse,  # [B, num_heads, parts] float32
-    parts,
+    partial_out,  # [B, num_heads, num_splits, HEAD_DIM] float32
+    partial_lse,  # [B, num_heads, num_splits] float32: log2 of each split's sum of weights
+    num_splits,
     HEAD_DIM: tl.constexpr,
     DIMS: tl.constexpr,
-    PARTS: tl.constexpr,  # parts, rounded up to a power of two
+    SPLITS: tl.constexpr,  # num_splits, rounded up to a power of two
 ):
-    """Each part counts by its share of the whole sum of weights."""
+    """Each split counts in proportion to its sum of weights."""
     row = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
-    which = tl.arange(0, PARTS)
+    which = tl.arange(0, SPLITS)
     dims = tl.arange(0, DIMS)
-    lse = tl.load(partial_lse + row * parts + which, mask=which < parts, other=float("-inf"))
+    lse = tl.load(partial_lse + row * num_splits + which, mask=which < num_splits, other=float("-inf"))
     largest = tl.max(lse, axis=0)
     largest = tl.where(largest == float("-inf"), 0.0, largest)  # a request without tokens: weights of 0
     weights = tl.exp2(lse - largest)
     found = tl.load(
-        partial_out + (row * parts + which)[:, None] * HEAD_DIM + dims[None, :],
+        partial_out + (row * num_splits + which)[:, None] * HEAD_DIM + dims[None, :],
         mask=(lse > float("-inf"))[:, None] & (dims < HEAD_DIM)[None, :],
         other=0.0,
     )
@@ -183,11 +183,11 @@ def merge_kernel(
 
 @dataclass
 class DecodePlan:
-    """How a step's contexts are cut, and room for what the parts find. One plan serves all layers.
+    """How a step's contexts are cut, and room for the results of the splits. One plan serves all layers.
 
     Attributes:
-        num_splits: parts of the longest context; 1: no cutting, no merging.
-        split_tokens: [1] int32 on the device, tokens of a part. It lies there, and is no number in the launch,
+        num_splits: of the longest context; 1: no cutting, no merging.
+        split_tokens: [1] int32 on the device, tokens of a split. It lies there, and is no number in the launch,
             so that a recorded CUDA graph can serve other lengths later.
         partial_out: [B, num_heads, num_splits, head_dim] float32. partial_lse: [B, num_heads, num_splits].
     """
@@ -201,12 +201,12 @@ class DecodePlan:
     def make(
         cls, batch: int, num_heads: int, head_dim: int, splits: Splits, device: torch.device | str
     ) -> DecodePlan:
-        parts = splits.num_splits if splits.num_splits > 1 else 0  # one part needs no room
+        room = splits.num_splits if splits.num_splits > 1 else 0
         return cls(
             splits.num_splits,
             torch.full((1,), splits.split_tokens, dtype=torch.int32, device=device),
-            torch.empty(batch, num_heads, parts, head_dim, dtype=torch.float32, device=device),
-            torch.empty(batch, num_heads, parts, dtype=torch.float32, device=device),
+            torch.empty(batch, num_heads, room, head_dim, dtype=torch.float32, device=device),
+            torch.empty(batch, num_heads, room, dtype=torch.float32, device=device),
         )
 
 
@@ -255,7 +255,7 @@ def paged_decode(
         context_lens: [B] integers, the new token included; 0: a row of padding, its result is zero.
         scale: 1 / sqrt(head_dim) if not given.
         k_scale, v_scale: what fp8 keys and values are to be multiplied by.
-        num_splits: parts to cut the longest context into; None: chosen by `split_rule.py`.
+        num_splits: to cut the longest context into; None: chosen by `split_rule.py`.
         plan: cut as this plan says, into memory that is there. A step makes one for all layers.
         out: [B, num_heads, head_dim], where to put the result.
         checked: look into the tables first. That waits for the GPU.
@@ -300,42 +300,17 @@ def paged_decode(
     queries_per_kv = num_heads // num_kv_heads
     dims = triton.next_power_of_2(head_dim)
     decode_kernel[(batch, num_kv_heads, plan.num_splits)](
-        out,
-        plan.partial_out,
-        plan.partial_lse,
-        q,
-        k_cache,
-        v_cache,
-        block_tables,
-        context_lens,
-        plan.split_tokens,
-        scale * LOG2_E * k_scale,
-        v_scale,
-        q.stride(0),
-        q.stride(1),
-        *k_cache.stride()[:3],
-        block_tables.stride(0),
-        QUERIES_PER_KV=queries_per_kv,
-        HEAD_DIM=head_dim,
-        BLOCK_SIZE=block_size,
-        ROWS=max(16, triton.next_power_of_2(queries_per_kv)),
-        DIMS=dims,
-        TILE=tile,
-        IS_SPLIT=is_split,
-        UPCAST=INTERPRETED,
-        num_warps=4,
-        num_stages=3,
+        out, plan.partial_out, plan.partial_lse, q, k_cache, v_cache, block_tables, context_lens,
+        plan.split_tokens, scale * LOG2_E * k_scale, v_scale,
+        *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
+        QUERIES_PER_KV=queries_per_kv, HEAD_DIM=head_dim, BLOCK_SIZE=block_size,
+        ROWS=max(16, triton.next_power_of_2(queries_per_kv)), DIMS=dims, TILE=tile,
+        IS_SPLIT=is_split, UPCAST=INTERPRETED, num_warps=4, num_stages=3,
         maxnreg=168 if capability() >= (10, 0) else None,  # left alone, the compiler takes too few there
-    )
+    )  # fmt: skip
     if is_split:
         merge_kernel[(batch, num_heads)](
-            out,
-            plan.partial_out,
-            plan.partial_lse,
-            plan.num_splits,
-            HEAD_DIM=head_dim,
-            DIMS=dims,
-            PARTS=triton.next_power_of_2(plan.num_splits),
-            num_warps=4,
-        )
+            out, plan.partial_out, plan.partial_lse, plan.num_splits,
+            HEAD_DIM=head_dim, DIMS=dims, SPLITS=triton.next_power_of_2(plan.num_splits), num_warps=4,
+        )  # fmt: skip
     return out

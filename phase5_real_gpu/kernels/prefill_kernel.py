@@ -262,31 +262,14 @@ def paged_prefill(
         return out
     queries_per_kv = num_heads // num_kv_heads
     rows, run, warps = prefill_shape(queries_per_kv, head_dim, q.element_size())
+    scale = head_dim**-0.5 if scale is None else scale
     prefill_kernel[(num_tokens // run + num_requests, num_kv_heads)](
-        out,
-        q,
-        k_cache,
-        v_cache,
-        block_tables,
-        cu_query_lens,
-        context_lens,
-        num_requests,
-        (head_dim**-0.5 if scale is None else scale) * LOG2_E * k_scale,
-        v_scale,
-        q.stride(0),
-        q.stride(1),
-        *k_cache.stride()[:3],
-        block_tables.stride(0),
-        QUERIES_PER_KV=queries_per_kv,
-        HEAD_DIM=head_dim,
-        BLOCK_SIZE=block_size,
-        ROWS=rows,
-        RUN=run,
-        DIMS=triton.next_power_of_2(head_dim),
-        TILE=tile_tokens(head_dim, q.element_size()),
-        UPCAST=INTERPRETED,
-        num_warps=warps,
-        num_stages=3,
+        out, q, k_cache, v_cache, block_tables, cu_query_lens, context_lens, num_requests,
+        scale * LOG2_E * k_scale, v_scale,
+        *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
+        QUERIES_PER_KV=queries_per_kv, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, ROWS=rows, RUN=run,
+        DIMS=triton.next_power_of_2(head_dim), TILE=tile_tokens(head_dim, q.element_size()),
+        UPCAST=INTERPRETED, num_warps=warps, num_stages=3,
         maxnreg=255 if capability() >= (10, 0) else None,  # left alone, the compiler takes too few there
-    )
+    )  # fmt: skip
     return out

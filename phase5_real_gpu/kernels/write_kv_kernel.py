@@ -122,22 +122,9 @@ def write_kv(
     if len(slot_mapping) == 0:
         return
     write_kv_kernel[(len(slot_mapping),)](
-        k,
-        v,
-        k_cache,
-        v_cache,
-        slot_mapping,
-        k_scale,
-        v_scale,
-        *k.stride()[:2],
-        *v.stride()[:2],
-        *k_cache.stride()[:3],
-        HEADS=num_kv_heads,
-        HEAD_DIM=head_dim,
-        BLOCK_SIZE=block_size,
-        HEADS_2=triton.next_power_of_2(num_kv_heads),
-        DIMS=triton.next_power_of_2(head_dim),
-        IS_FP8=k_cache.dtype == torch.float8_e4m3fn,
-        ROUND_FIRST=INTERPRETED,
-        num_warps=4,
-    )
+        k, v, k_cache, v_cache, slot_mapping, k_scale, v_scale,
+        *k.stride()[:2], *v.stride()[:2], *k_cache.stride()[:3],
+        HEADS=num_kv_heads, HEAD_DIM=head_dim, BLOCK_SIZE=block_size,
+        HEADS_2=triton.next_power_of_2(num_kv_heads), DIMS=triton.next_power_of_2(head_dim),
+        IS_FP8=k_cache.dtype == torch.float8_e4m3fn, ROUND_FIRST=INTERPRETED, num_warps=4,
+    )  # fmt: skip

@@ -103,9 +103,8 @@ def one_head_kernel(
     largest, total = tl.full([], -float("inf"), tl.float32), tl.full([], 0.0, tl.float32)
     acc = tl.zeros([DIMS], tl.float32)
     for page in range(tl.cdiv(context_len, BLOCK_SIZE)):
-        block = tl.load(tables_ptr + sequence * table_stride + page).to(
-            tl.int64
-        )  # 32 bits end at 2^31 numbers
+        # 64-bit: a cache has more than 2^31 numbers.
+        block = tl.load(tables_ptr + sequence * table_stride + page).to(tl.int64)
         valid = (tokens < BLOCK_SIZE) & (page * BLOCK_SIZE + tokens < context_len)
         offsets = block * block_stride + tokens * token_stride + head // GROUP * head_stride
         k = load_rows(k_ptr, offsets, valid, D, DIMS, True)
@@ -234,15 +233,15 @@ def hoisted_kernel(
 
 @triton.jit
 def split_kernel(
-    q_ptr, k_ptr, v_ptr, tables_ptr, lens_ptr, parts_ptr, logs_ptr, scale_log2,
+    q_ptr, k_ptr, v_ptr, tables_ptr, lens_ptr, partial_ptr, lse_ptr, scale_log2,
     table_stride, block_stride, token_stride, head_stride, split_tokens,
     GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr,
     TILE: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """Grid (B, HKV, splits). Attention over `split_tokens` tokens, a multiple of TILE, of the context.
 
-    Writes parts [B, HQ, splits, D] in float32, the attention within each part, and logs [B, HQ, splits],
-    the base-2 logarithm of the part's sum of weights. With the two, parts can be merged exactly.
+    Writes partial [B, HQ, splits, D] in float32, the attention within each split, and lse [B, HQ, splits],
+    the base-2 logarithm of the split's sum of weights. With the two, splits can be merged exactly.
     """
     sequence, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     rows, dims = tl.arange(0, ROWS), tl.arange(0, DIMS)
@@ -273,26 +272,26 @@ def split_kernel(
 
     empty = total == 0
     acc = acc / tl.where(empty, 1.0, total)[:, None]
-    logs = tl.where(empty, -float("inf"), largest + tl.log2(tl.where(empty, 1.0, total)))
+    lse = tl.where(empty, -float("inf"), largest + tl.log2(tl.where(empty, 1.0, total)))
     place = ((sequence * tl.num_programs(1) + kv_head) * GROUP + rows) * tl.num_programs(2) + split
-    tl.store(logs_ptr + place, logs, mask=rows < GROUP)
+    tl.store(lse_ptr + place, lse, mask=rows < GROUP)
     mask = (rows < GROUP)[:, None] & (dims < D)[None, :]
-    tl.store(parts_ptr + place.to(tl.int64)[:, None] * D + dims[None, :], acc, mask=mask)
+    tl.store(partial_ptr + place.to(tl.int64)[:, None] * D + dims[None, :], acc, mask=mask)
 
 
 @triton.jit
-def merge_parts_kernel(
-    parts_ptr, logs_ptr, out_ptr, num_splits, SPLITS: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr
+def merge_splits_kernel(
+    partial_ptr, lse_ptr, out_ptr, num_splits, SPLITS: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr
 ):
-    """Grid (B, HQ). Each part counts in proportion to its sum of weights; SPLITS >= num_splits."""
+    """Grid (B, HQ). Each split counts in proportion to its sum of weights; SPLITS >= num_splits."""
     row = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     splits, dims = tl.arange(0, SPLITS), tl.arange(0, DIMS)
     place = row.to(tl.int64) * num_splits + splits
-    logs = tl.load(logs_ptr + place, mask=splits < num_splits, other=-float("inf"))
-    largest = tl.max(logs, axis=0)
-    weights = tl.exp2(logs - tl.where(largest == -float("inf"), 0.0, largest))  # 0 for an empty part
+    lse = tl.load(lse_ptr + place, mask=splits < num_splits, other=-float("inf"))
+    largest = tl.max(lse, axis=0)
+    weights = tl.exp2(lse - tl.where(largest == -float("inf"), 0.0, largest))  # 0 for an empty split
     mask = (splits < num_splits)[:, None] & (dims < D)[None, :]
-    parts = tl.load(parts_ptr + place[:, None] * D + dims[None, :], mask=mask, other=0.0)
+    partial = tl.load(partial_ptr + place[:, None] * D + dims[None, :], mask=mask, other=0.0)
     total = tl.sum(weights, axis=0)
-    out = tl.sum(weights[:, None] * parts, axis=0) / tl.where(total == 0, 1.0, total)
+    out = tl.sum(weights[:, None] * partial, axis=0) / tl.where(total == 0, 1.0, total)
     tl.store(out_ptr + row * D + dims, out, mask=dims < D)

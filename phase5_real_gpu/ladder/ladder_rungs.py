@@ -26,7 +26,7 @@ from phase5_real_gpu.kernels.split_rule import choose_splits
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, triton
 from phase5_real_gpu.ladder.ladder_kernels import (
     hoisted_kernel,
-    merge_parts_kernel,
+    merge_splits_kernel,
     one_head_kernel,
     packed_kernel,
     split_kernel,
@@ -46,14 +46,14 @@ class Work:
         turns: of the loop in the program that has most to do.
         kv_bytes: keys and values that the programs load, whether from memory or from a cache.
         page_ids: entries of block tables that they load.
-        part_bytes: written for the merging kernel, and read by it again.
+        split_bytes: results of splits, written for the merging kernel and read by it again.
     """
 
     programs: int
     turns: int
     kv_bytes: int
     page_ids: int
-    part_bytes: int = 0
+    split_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -148,72 +148,66 @@ def run_rung(
 # ---------------------------------------------------------------------- launches
 
 
-def page_tile(block_size: int) -> int:
-    """Rung 2 reads a page a turn, but a matrix product takes 16 tokens or more, and a power of two."""
-    return max(16, triton.next_power_of_2(block_size))
+PACKED = dict(ROWS=MOST_QUERIES_PER_KV_HEAD, UPCAST=INTERPRETED)
 
 
-def _constants(q: Tensor, k_cache: Tensor, tile: int, packed: bool = True) -> dict[str, int | bool]:
+def _constants(q: Tensor, k_cache: Tensor, tile: int) -> dict[str, int]:
     dims = max(16, triton.next_power_of_2(q.shape[2]))
-    constants = dict(
-        GROUP=q.shape[1] // k_cache.shape[2], BLOCK_SIZE=k_cache.shape[1], D=q.shape[2], DIMS=dims, TILE=tile
-    )
-    if packed:
-        constants |= dict(ROWS=MOST_QUERIES_PER_KV_HEAD, UPCAST=INTERPRETED)
-    return constants
+    group = q.shape[1] // k_cache.shape[2]
+    return dict(GROUP=group, BLOCK_SIZE=k_cache.shape[1], D=q.shape[2], DIMS=dims, TILE=tile)
 
 
-def _one_head(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
+def _launch(
+    kernel, heads, tile, q, k_cache, v_cache, block_tables, context_lens, scale, out, **constants
+) -> None:
+    kernel[len(q), heads](
+        q, k_cache, v_cache, block_tables, context_lens, out, scale,
+        block_tables.stride(0), *k_cache.stride()[:3],
+        **_constants(q, k_cache, tile), **constants, num_warps=4, num_stages=3,
+    )  # fmt: skip
+
+
+def _one_head(q, k_cache, *more) -> None:
     tile = triton.next_power_of_2(k_cache.shape[1])
-    one_head_kernel[q.shape[:2]](
-        q, k_cache, v_cache, block_tables, context_lens, out, scale,
-        block_tables.stride(0), *k_cache.stride()[:3],
-        **_constants(q, k_cache, tile, packed=False), num_warps=4, num_stages=3,
-    )  # fmt: skip
+    _launch(one_head_kernel, q.shape[1], tile, q, k_cache, *more)
 
 
-def _packed(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
-    packed_kernel[len(q), k_cache.shape[2]](
-        q, k_cache, v_cache, block_tables, context_lens, out, scale,
-        block_tables.stride(0), *k_cache.stride()[:3],
-        **_constants(q, k_cache, page_tile(k_cache.shape[1])), num_warps=4, num_stages=3,
-    )  # fmt: skip
+def _packed(q, k_cache, *more) -> None:
+    tile = max(
+        16, triton.next_power_of_2(k_cache.shape[1])
+    )  # what a matrix product takes, if a page is smaller
+    _launch(packed_kernel, k_cache.shape[2], tile, q, k_cache, *more, **PACKED)
 
 
-def _tile(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
-    tile_kernel[len(q), k_cache.shape[2]](
-        q, k_cache, v_cache, block_tables, context_lens, out, scale,
-        block_tables.stride(0), *k_cache.stride()[:3],
-        **_constants(q, k_cache, tile_tokens(q.shape[2], q.element_size())), num_warps=4, num_stages=3,
-    )  # fmt: skip
+def _tile(q, k_cache, *more) -> None:
+    tile = tile_tokens(q.shape[2], q.element_size())
+    _launch(tile_kernel, k_cache.shape[2], tile, q, k_cache, *more, **PACKED)
 
 
-def _hoisted(q, k_cache, v_cache, block_tables, context_lens, scale, out, base_2: bool = False) -> None:
-    hoisted_kernel[len(q), k_cache.shape[2]](
-        q, k_cache, v_cache, block_tables, context_lens, out, scale * (LOG2_E if base_2 else 1.0),
-        block_tables.stride(0), *k_cache.stride()[:3],
-        **_constants(q, k_cache, tile_tokens(q.shape[2], q.element_size())), BASE_2=base_2,
-        num_warps=4, num_stages=3,
-    )  # fmt: skip
+def _hoisted(q, k_cache, *more) -> None:
+    tile = tile_tokens(q.shape[2], q.element_size())
+    _launch(hoisted_kernel, k_cache.shape[2], tile, q, k_cache, *more, **PACKED, BASE_2=False)
 
 
-def _exp2(*arguments) -> None:
-    _hoisted(*arguments, base_2=True)
+def _exp2(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
+    tile = tile_tokens(q.shape[2], q.element_size())
+    step = q, k_cache, v_cache, block_tables, context_lens
+    _launch(hoisted_kernel, k_cache.shape[2], tile, *step, scale * LOG2_E, out, **PACKED, BASE_2=True)
 
 
 def _split(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
     tile = tile_tokens(q.shape[2], q.element_size())
     # The lengths are on the GPU; the table's width says how long they can be.
     tiles = max(1, -(-block_tables.shape[1] * k_cache.shape[1] // tile))
-    parts = torch.empty(*q.shape[:2], ALWAYS_SPLITS, q.shape[2], dtype=torch.float32, device=q.device)
-    logs = torch.empty(*q.shape[:2], ALWAYS_SPLITS, dtype=torch.float32, device=q.device)
+    partial_out = torch.empty(*q.shape[:2], ALWAYS_SPLITS, q.shape[2], dtype=torch.float32, device=q.device)
+    partial_lse = torch.empty(*q.shape[:2], ALWAYS_SPLITS, dtype=torch.float32, device=q.device)
     split_kernel[len(q), k_cache.shape[2], ALWAYS_SPLITS](
-        q, k_cache, v_cache, block_tables, context_lens, parts, logs, scale * LOG2_E,
+        q, k_cache, v_cache, block_tables, context_lens, partial_out, partial_lse, scale * LOG2_E,
         block_tables.stride(0), *k_cache.stride()[:3], -(-tiles // ALWAYS_SPLITS) * tile,
-        **_constants(q, k_cache, tile), num_warps=4, num_stages=3,
+        **_constants(q, k_cache, tile), **PACKED, num_warps=4, num_stages=3,
     )  # fmt: skip
-    merge_parts_kernel[q.shape[:2]](
-        parts, logs, out, ALWAYS_SPLITS,
+    merge_splits_kernel[q.shape[:2]](
+        partial_out, partial_lse, out, ALWAYS_SPLITS,
         SPLITS=ALWAYS_SPLITS, D=q.shape[2], DIMS=triton.next_power_of_2(q.shape[2]), num_warps=4,
     )  # fmt: skip
 
@@ -237,27 +231,19 @@ def _plan(
 # ---------------------------------------------------------------------- work
 
 
-def _work_of_heads(shape: Shape) -> Work:
-    group = shape.num_heads // shape.num_kv_heads
+def _work_of_pages(shape: Shape, heads: int | None = None) -> Work:
+    """heads: programs of a request; None: the KV heads."""
+    heads = heads or shape.num_kv_heads
     return Work(
-        programs=len(shape.context_lens) * shape.num_heads,
+        programs=len(shape.context_lens) * heads,
         turns=max(shape.pages, default=0),
-        kv_bytes=group * shape.kv_bytes,
-        page_ids=shape.num_heads * sum(shape.pages),
-    )
-
-
-def _work_of_pages(shape: Shape) -> Work:
-    return Work(
-        programs=len(shape.context_lens) * shape.num_kv_heads,
-        turns=max(shape.pages, default=0),
-        kv_bytes=shape.kv_bytes,
-        page_ids=shape.num_kv_heads * sum(shape.pages),
+        kv_bytes=heads // shape.num_kv_heads * shape.kv_bytes,
+        page_ids=heads * sum(shape.pages),
     )
 
 
 def _work_of_tiles(shape: Shape, splits: int = 1, split_tokens: int | None = None) -> Work:
-    """`split_tokens`: at most so many in a part; None: a part may be the whole context."""
+    """`split_tokens`: at most so many in a split; None: a split may be the whole context."""
     tile = tile_tokens(shape.head_dim, shape.itemsize)
     longest = min(max(shape.context_lens, default=0), split_tokens or 2**62)
     rows = len(shape.context_lens) * shape.num_heads * splits
@@ -266,7 +252,7 @@ def _work_of_tiles(shape: Shape, splits: int = 1, split_tokens: int | None = Non
         turns=-(-longest // tile),
         kv_bytes=shape.kv_bytes,
         page_ids=shape.num_kv_heads * sum(shape.context_lens),
-        part_bytes=2 * 4 * rows * (shape.head_dim + 1) if splits > 1 else 0,
+        split_bytes=2 * 4 * rows * (shape.head_dim + 1) if splits > 1 else 0,
     )
 
 
@@ -283,7 +269,7 @@ LADDER: list[Rung] = [
         "head", "one program a query head, one page a turn", one_head_kernel, _one_head,
         "after page i: largest, total and acc are those of softmax over the tokens of pages 0 to i",
         "the start. Heads that share a KV head each load its keys and values for themselves",
-        _work_of_heads,
+        lambda shape: _work_of_pages(shape, shape.num_heads),
     ),
     Rung(
         "packed", "the heads that share a KV head in one program", packed_kernel, _packed,
@@ -315,15 +301,15 @@ LADDER: list[Rung] = [
         _work_of_tiles,
     ),
     Rung(
-        "split", f"each context in {ALWAYS_SPLITS} parts, merged by a second kernel", split_kernel, _split,
-        "a part's result and the logarithm of its sum of weights are enough to merge parts exactly, in any order",
+        "split", f"each context in {ALWAYS_SPLITS} splits, merged by a second kernel", split_kernel, _split,
+        "a split's result and the logarithm of its sum of weights are enough to merge splits exactly, in any order",
         f"up to {ALWAYS_SPLITS} times for one long request, whose few programs left most multiprocessors idle. "
-        "Nothing or a little loss for a full batch: parts are written and read again, and there is a second launch",
+        "Nothing or a little loss for a full batch: results are written and read again, and there is a second launch",
         _work_of_splits,
     ),
     Rung(
-        "direct", "as few parts as keep the card busy; one part is written at once", decode_kernel, _direct,
-        "with one part the result is final, and goes where it belongs; no parts, no second kernel",
+        "direct", "as few splits as keep the card busy; a single one is written at once", decode_kernel, _direct,
+        "with one split the result is final, and goes where it belongs; no second kernel",
         "gives back what rung 6 lost on full batches, keeps what it gained on one request. This is `paged_decode`, "
         "the kernel that the engine uses",
         _work_of_tiles,

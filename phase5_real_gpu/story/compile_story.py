@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit.figures import BLUE, GREY, ORANGE, RED, new_figure
 from labkit.lab import Lab
-from phase5_real_gpu.compiling.ahead_of_time import CARDS, KB, Compiled
+from phase5_real_gpu.compiling.machine_code import CARDS, KB, Compiled
 
 PRODUCTION = (
     "decode", "decode split", "decode d64", "decode d256", "decode fp8", "decode fp32",
@@ -15,17 +15,10 @@ PRODUCTION = (
     "write KV", "write KV fp8",
 )  # fmt: skip
 
-PLAIN, HOISTED = "ladder, tile", "ladder, hoisted"
-
-
 QUICK = ("decode", "prefill", "write KV")
-
-
 RUNGS = ("head", "packed", "tile", "hoisted", "exp2", "split")
-
-
+PLAIN, HOISTED, UNALIGNED = "ladder, tile", "ladder, hoisted", "decode unaligned"
 MAIN_CARD = 90
-
 
 NOT_CAUGHT = (
     ("speed", "neither says how long anything takes; two programs with the same counts can differ by a factor"),
@@ -57,19 +50,20 @@ def requests(quick: bool) -> list[dict[str, Any]]:
     def one(case: str, capability: int = MAIN_CARD, **more: Any) -> dict[str, Any]:
         return {"case": case, "dtype": dtype_for(capability), "capability": capability} | more
 
-    cards = [MAIN_CARD] if quick else list(CARDS)
-    listed = [
-        one(case, capability)
-        for capability in cards
-        for case in (QUICK if quick else PRODUCTION)
-        if "fp8" not in case or capability >= 89  # older cards have no instructions for it
-    ]
     if quick:
-        return [*listed, one(PLAIN), one(HOISTED)]
-    listed += [one("decode", aligned=False)]
-    listed += [one(f"ladder, {rung}") for rung in RUNGS]
-    listed += [one(PLAIN, num_stages=n) for n in (2, 4, 5, 6, 7)]
-    return listed + [one(HOISTED, num_stages=n) for n in (2, 4, 5)]
+        return [one(case) for case in (*QUICK, PLAIN, HOISTED)]
+    older = [case for case in PRODUCTION if "fp8" not in case]  # no instructions for it before sm_89
+    return [
+        *(
+            one(case, capability)
+            for capability in CARDS
+            for case in (PRODUCTION if capability >= 89 else older)
+        ),
+        one(UNALIGNED),
+        *(one(f"ladder, {rung}") for rung in RUNGS),
+        *(one(PLAIN, num_stages=n) for n in (2, 4, 5, 6, 7)),
+        *(one(HOISTED, num_stages=n) for n in (2, 4, 5)),
+    ]
 
 
 def matrix_instructions(c: Compiled) -> str:
@@ -85,28 +79,15 @@ def _row(name: str, c: Compiled) -> list[Any]:
             c.buffers or None, c.wide_loads, c.programs_per_multiprocessor]  # fmt: skip
 
 
-COLUMNS = [
-    "kernel",
-    "registers",
-    "spills",
-    "shared KiB",
-    "matrix",
-    "async",
-    "buffers",
-    "16 B",
-    "fit",
-]
+COLUMNS = ["kernel", "registers", "spills", "shared KiB", "matrix", "async", "buffers", "16 B", "fit"]
 
 
 def show_card(lab: Lab, capability: int, kernels: Sequence[Compiled]) -> None:
     card = CARDS[capability]
-    names = [
-        c.case if c.kernel not in ("merge_kernel", "merge_parts_kernel") else "    merging" for c in kernels
-    ]
     lab.table(
         f"{card.name}: {card.example}, {dtype_for(capability)}; {card.shared_program // KB} KiB of shared memory a program",
         COLUMNS,
-        [_row(name, c) for name, c in zip(names, kernels)],
+        [_row("    merging" if c.kernel.startswith("merge") else c.case, c) for c in kernels],
     )
     for c in kernels:
         if c.error:
@@ -231,66 +212,58 @@ def _under_way(c: Compiled) -> int:
     return max(c.waits, default=0)
 
 
-def alignment(lab: Lab, told: Compiled, untold: Compiled) -> None:
+def alignment(lab: Lab, aligned: Compiled, unaligned: Compiled) -> None:
     lab.title("What the compiler must be told")
     lab.say("""A launch tells the compiler which pointers and strides are multiples of 16. Here is the decode kernel
-        compiled with that knowledge, and without.""")
+        compiled for a cache as torch allocates it, and for one whose heads have 129 numbers, of which it reads all
+        but the first: nothing is a multiple of 16 there.""")
     lab.predict(
         claim="aot-alignment",
-        question="without it: loads into shared memory that do not wait for the answer",
+        question="the second one: loads into shared memory that do not wait for the answer",
         predicted=0,
-        measured=untold.async_copies,
-        note=f"With it: {told.async_copies}. They move 4, 8 or 16 bytes a thread, and the compiler may not assume that "
-        "two neighbouring numbers lie in one such piece.",
+        measured=unaligned.async_copies,
+        note=f"The first: {aligned.async_copies}. They move 4, 8 or 16 bytes a thread, and the compiler may not assume "
+        "that two neighbouring numbers lie in one such piece.",
     )
-    lab.table("Decode, sm_90", COLUMNS, [_row("told", told), _row("not told", untold)],
+    lab.table("Decode, sm_90", COLUMNS, [_row("aligned", aligned), _row("unaligned", unaligned)],
               note="So hand the kernels tensors as torch allocates them. A cache cut out of a larger tensor at an odd "
-              "place is still right, and slow. (Few registers and many spills: with one load a number there are so many "
-              "addresses that the compiler keeps them all in memory.)")  # fmt: skip
+              "place is still right, and slow.")  # fmt: skip
 
 
 def draw(kernels: Sequence[Compiled], plain: Sequence[Compiled], hoisted: Sequence[Compiled]):
     """What a multiprocessor has, and what the kernels take of it; buffers by stages."""
     shown = [c for c in kernels if c.capability == MAIN_CARD and c.registers]
+    card = CARDS[MAIN_CARD]
     more = len(plain) > 1
     fig, axes = new_figure(
         "Side by side: how many programs fit is set by registers or by shared memory",
-        f"Share of an {CARDS[MAIN_CARD].example} multiprocessor that one program takes; compiled, not run",
+        f"Part of an {card.example} multiprocessor that one program takes; compiled, not run",
         panels=2 if more else 1,
         size=(12, 5.2) if more else (8.6, 3.4),
         width_ratios=(1.5, 1) if more else None,
     )
-    left, card = axes[0], CARDS[MAIN_CARD]
-    labels = [f"{c.case}{', merging' if c.kernel == 'merge_kernel' else ''}" for c in shown]
-    places = range(len(shown))
-    shares = (
-        ("registers", BLUE, -0.19, [32 * c.num_warps * c.registers / card.registers for c in shown]),
-        ("shared memory", ORANGE, 0.19, [c.shared / card.shared_multiprocessor for c in shown]),
-    )
-    for label, color, shift, values in shares:
-        left.barh([p + shift for p in places], [100 * v for v in values], 0.36, color=color, label=label)
-    for place, c in zip(places, shown):
-        top = 100 * max(values[place] for *_, values in shares)
-        left.text(top + 1, place, f"{c.programs_per_multiprocessor} fit", va="center", fontsize=9)
+    left = axes[0]
+    for place, c in enumerate(shown):
+        registers = 100 * 32 * c.num_warps * c.registers / card.registers
+        shared = 100 * c.shared / card.shared_multiprocessor
+        first = place == 0
+        left.barh(place - 0.19, registers, 0.36, color=BLUE, label="registers" if first else None)
+        left.barh(place + 0.19, shared, 0.36, color=ORANGE, label="shared memory" if first else None)
+        fit = f"{c.programs_per_multiprocessor} fit"
+        left.text(max(registers, shared) + 1, place, fit, va="center", fontsize=9)
     left.set(xlabel="% of the multiprocessor's", xlim=(0, 100))
-    left.set_yticks(list(places), labels)
+    labels = [f"{c.case}, merging" if c.kernel == "merge_kernel" else c.case for c in shown]
+    left.set_yticks(range(len(shown)), labels)
     left.invert_yaxis()
     left.grid(axis="y", visible=False)
     left.legend(loc="lower right")
     if more:
         right = axes[1]
-        for group, color, label in (
-            (plain, GREY, "ids in the same turn"),
-            (hoisted, RED, "ids one turn early"),
-        ):
+        groups = ((plain, GREY, "ids in the same turn"), (hoisted, RED, "ids one turn early"))
+        for group, color, label in groups:
             ordered = sorted(group, key=lambda c: c.num_stages)
-            right.plot(
-                [c.num_stages for c in ordered],
-                [c.buffers for c in ordered],
-                marker="o",
-                color=color,
-                label=label,
-            )
+            stages, buffers = zip(*((c.num_stages, c.buffers) for c in ordered))
+            right.plot(stages, buffers, marker="o", color=color, label=label)
         right.set(xlabel="num_stages", ylabel="tiles of keys that have a place", ylim=(0, None),
                   title="Buffers by number of stages")  # fmt: skip
         right.set_yticks(range(5))

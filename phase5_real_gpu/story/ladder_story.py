@@ -18,13 +18,11 @@ from phase5_real_gpu.story.ladder_figures import H100_MULTIPROCESSORS, draw_stai
 
 def rungs(lab: Lab) -> None:
     lab.title("The rungs")
+    indent = dict(initial_indent="   ", subsequent_indent=" " * 11)
     for number, rung in enumerate(LADDER, 1):
-        parts = [
-            f"{number}. {rung.name}: {rung.title}",
-            fill(f"holds   {rung.invariant}.", 94, initial_indent="   ", subsequent_indent=" " * 11),
-            fill(f"gains   {rung.should_gain}.", 94, initial_indent="   ", subsequent_indent=" " * 11),
-        ]
-        lab.show("\n".join(parts) + ("\n" if number < len(LADDER) else ""))
+        holds = fill(f"holds   {rung.invariant}.", 94, **indent)
+        gains = fill(f"gains   {rung.should_gain}.", 94, **indent)
+        lab.show(f"{number}. {rung.name}: {rung.title}\n{holds}\n{gains}" + "\n" * (number < len(LADDER)))
 
 
 def same_answer(lab: Lab, device: str) -> None:
@@ -34,7 +32,7 @@ def same_answer(lab: Lab, device: str) -> None:
     step = random_step(shape, dtype, device, lab.seed)
     lab.say(f"""A small step: contexts of {", ".join(map(str, shape.context_lens))} tokens in pages of
         {shape.block_size}, {shape.num_heads} query heads on {shape.num_kv_heads} KV heads, so
-        {shape.num_heads // shape.num_kv_heads} share one. What belongs to nobody is poisoned: empty slots are NaN, and
+        {shape.num_heads // shape.num_kv_heads} share one. What no request owns is poisoned: empty slots are NaN, and
         table entries behind a request's last page point far outside the pool.""")
     if INTERPRETED:
         results = [run_counted(rung, step) for rung in lab.progress(LADDER, "interpreting seven kernels")]
@@ -48,7 +46,7 @@ def same_answer(lab: Lab, device: str) -> None:
         question=f"how many of the {len(LADDER)} rungs are within {limit:g} of plain attention in float64",
         predicted=len(LADDER),
         measured=sum(d < limit for d in off),
-        note=f"Largest difference {max(off):.0e}. A single number read where nothing belongs to the request would "
+        note=f"Largest difference {max(off):.0e}. A single number read from a slot that is not the request's would "
         "have made it NaN.",
     )
     work = [rung.work(shape) for rung in LADDER]
@@ -112,28 +110,19 @@ def large_shapes(lab: Lab) -> None:
     for name, shape in LARGE.items():
         rows = []
         for number, rung in enumerate(LADDER, 1):
-            if rung.name == "direct":  # as many parts as the rule finds for the card at hand
+            if rung.name == "direct":  # as many splits as the rule finds for the card at hand
                 continue
             w = rung.work(shape)
             rows.append([number, rung.name, w.programs, f"{w.programs / multiprocessors:.2f}", w.turns,
-                         w.kv_bytes / 1e6, w.page_ids * 4 / 1e6, w.part_bytes / 1e6])  # fmt: skip
+                         w.kv_bytes / 1e6, w.page_ids * 4 / 1e6, w.split_bytes / 1e6])  # fmt: skip
         lab.table(
             f"{name}: {shape.kv_bytes / 1e6:,.0f} MB of keys and values",
-            [
-                "rung",
-                "",
-                "programs",
-                f"for each of {multiprocessors}",
-                "turns",
-                "MB asked for",
-                "page ids, MB",
-                "parts, MB",
-            ],
+            ["rung", "", "programs", f"for each of {multiprocessors}", "turns", "MB asked for", "page ids, MB", "merging, MB"],
             rows,
-        )
-    lost = LADDER[5].work(FULL_BATCH).part_bytes / FULL_BATCH.kv_bytes
+        )  # fmt: skip
+    lost = LADDER[5].work(FULL_BATCH).split_bytes / FULL_BATCH.kv_bytes
     lab.say(f"""Read them against the {multiprocessors} multiprocessors of {card}. The full batch has
-        {LADDER[1].work(FULL_BATCH).programs} programs without cutting anything: parts only cost, {100 * lost:.1f}% more
+        {LADDER[1].work(FULL_BATCH).programs} programs without cutting anything: splits only cost, {100 * lost:.1f}% more
         bytes and a second kernel. The single request has {LADDER[1].work(ONE_LONG).programs} programs, so most of the
         card idles until it is cut. That is why the last rung decides by the shape.""")
 
@@ -153,18 +142,14 @@ def timed(lab: Lab, dtype: torch.dtype, device: str) -> None:
         floor = 1e6 * shape.kv_bytes / (read_gb_s * GB)
         rows, before, gb_s[name] = [], None, []
         for number, rung in enumerate(lab.progress(LADDER, f"timing {name}"), 1):
-            timing = time_call(
-                lambda rung=rung, step=step: run_rung(rung, *step), device, 0.05 if lab.quick else 0.2
-            )
-            us = timing.median_us
-            rows.append(
-                [number, rung.name, us, before and before / us, shape.kv_bytes / us / 1e3, 100 * floor / us]
-            )
-            measurements.append(
-                Measurement(f"ladder-{number}-{rung.name}-{name}", us, "us", "lower", floor, "bandwidth",
-                            dict(low=timing.low_us, high=timing.high_us, dtype=str(dtype).removeprefix("torch.")))
-            )  # fmt: skip
-            gb_s[name].append(shape.kv_bytes / us / 1e3)
+            seconds = 0.05 if lab.quick else 0.2
+            timing = time_call(lambda rung=rung, step=step: run_rung(rung, *step), device, seconds)
+            us, rate = timing.median_us, shape.kv_bytes / timing.median_us / 1e3
+            rows.append([number, rung.name, us, before and before / us, rate, 100 * floor / us])
+            details = dict(low=timing.low_us, high=timing.high_us, dtype=str(dtype).removeprefix("torch."))
+            name_of_rung = f"ladder-{number}-{rung.name}-{name}"
+            measurements.append(Measurement(name_of_rung, us, "us", "lower", floor, "bandwidth", details))
+            gb_s[name].append(rate)
             before = us
         lab.table(
             f"{name}: {shape.kv_bytes / 1e6:,.0f} MB, {floor:,.0f} microseconds at the {read_gb_s:,.0f} GB/s that this card reads",

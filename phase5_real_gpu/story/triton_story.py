@@ -21,92 +21,61 @@ from phase3_paged_attention.paging.paged_attention import paged_attention_loops,
 from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
-from phase5_real_gpu.kernels.decode_kernel import paged_decode
-from phase5_real_gpu.kernels.prefill_kernel import paged_prefill
+from phase5_real_gpu.kernels import TritonPagedKVCache, paged_decode, paged_prefill, write_kv
 from phase5_real_gpu.kernels.split_rule import choose_splits
-from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
-from phase5_real_gpu.kernels.write_kv_kernel import write_kv
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED
 
 BLOCK = 16
 TILE = 64
-H100_SLOTS = 264  # 132 multiprocessors, two programs on each
+H100_PROGRAMS = 264  # 132 multiprocessors, two programs on each
+OUTSIDE = 10**6  # a block that no pool has
 
 
 @dataclass
 class Requests:
-    """Requests whose blocks lie scattered in a memory full of NaN. Shape: 4 query heads on 2 KV heads.
+    """Requests whose blocks lie scattered in a memory full of NaN. Shape: 4 query heads on 2 KV heads of 32.
 
     Attributes:
         query_lens, context_lens: new tokens, and all tokens, of each request.
-        k, v: [all tokens, KV heads, head_dim], each request's text in a row.
+        tables: [B, most blocks] int32; behind a request's blocks stands OUTSIDE.
+        slots: [all tokens], where each token of each request is stored.
+        q: [new tokens, 4, 32]. k, v: [all tokens, 2, 32]. data: [2, num_blocks, BLOCK, 2, 32].
     """
 
     query_lens: list[int]
     context_lens: list[int]
-    tables: list[list[int]]
+    tables: Tensor
+    slots: Tensor
     q: Tensor
     k: Tensor
     v: Tensor
-    data: Tensor  # [2, num_blocks, BLOCK, KV heads, head_dim]
+    data: Tensor
 
     @classmethod
     def make(cls, query_lens: list[int], context_lens: list[int], device: str, seed: int) -> Requests:
         generator = torch.Generator().manual_seed(seed)
         needed = [-(-c // BLOCK) for c in context_lens]
-        scattered = (torch.randperm(sum(needed) + 4, generator=generator) + 1).tolist()
-        tables = [[scattered.pop() for _ in range(n)] for n in needed]
+        tables = torch.full((len(needed), max(needed)), OUTSIDE, dtype=torch.int32)
+        scattered = torch.randperm(sum(needed) + 4, generator=generator)[: sum(needed)] + 1
+        for table, blocks in zip(tables, scattered.split(needed)):
+            table[: len(blocks)] = blocks
+        tokens = [torch.arange(c) for c in context_lens]
+        slots = [table[t // BLOCK].long() * BLOCK + t % BLOCK for table, t in zip(tables, tokens)]
         q = torch.randn(sum(query_lens), 4, 32, generator=generator)
         k, v = torch.randn(2, sum(context_lens), 2, 32, generator=generator)
         data = torch.full((2, sum(needed) + 5, BLOCK, 2, 32), math.nan)
-        return cls(
-            query_lens, context_lens, tables, q.to(device), k.to(device), v.to(device), data.to(device)
-        )
-
-    @property
-    def slots(self) -> Tensor:
-        """Where each token of each request is stored."""
-        slots = [
-            t[i // BLOCK] * BLOCK + i % BLOCK
-            for t, c in zip(self.tables, self.context_lens)
-            for i in range(c)
-        ]
-        return torch.tensor(slots, device=self.q.device)
-
-    @property
-    def padded(self) -> Tensor:
-        """[B, most blocks] int32. Behind a table's end stands a number that belongs to nobody."""
-        width = max(map(len, self.tables))
-        rows = [t + [10**6] * (width - len(t)) for t in self.tables]
-        return torch.tensor(rows, dtype=torch.int32, device=self.q.device)
-
-    @property
-    def lens(self) -> Tensor:
-        return torch.tensor(self.context_lens, dtype=torch.int32, device=self.q.device)
+        tensors = (t.to(device) for t in (tables, torch.cat(slots), q, k, v, data))
+        return cls(query_lens, context_lens, *tensors)
 
 
-def tell(lab: Lab) -> None:
-    device = lab.device
-    where = (
-        "on this GPU, compiled"
-        if HAS_TRITON and not INTERPRETED
-        else "in Triton's interpreter, on the CPU"
-        if HAS_TRITON
-        else "not at all: Triton exists for Linux only"
+def where_kernels_run(lab: Lab) -> None:
+    where = "in Triton's interpreter, on the CPU" if INTERPRETED else "on this GPU, compiled"
+    lab.say(
+        f"On this machine the kernels run {where if HAS_TRITON else 'not at all: Triton exists for Linux only'}."
     )
-    lab.say(f"On this machine the kernels run {where}.")
-    if device == "cuda" and (problem := card_problem(torch.float32)):
-        raise ValueError(problem)
-    if HAS_TRITON and not INTERPRETED and device == "cpu":
-        raise ValueError("Triton compiles for the GPU here: set TRITON_INTERPRET=1 to interpret on the CPU")
-    work_of_a_step(lab)
-    same_numbers(lab, device)
-    how_many_parts(lab)
-    engine_on_kernels(lab, device)
-    what_is_proven(lab)
 
 
-# ---------------------------------------------------------------------- who does what
+# ---------------------------------------------------------------------- one program, one piece of work
 
 
 def work_of_a_step(lab: Lab) -> None:
@@ -131,25 +100,23 @@ def work_of_a_step(lab: Lab) -> None:
         unit="MB",
         note="Counted tile by tile. A cache between memory and the programs hides a part of the difference, on a good day.",
     )
-    splits = choose_splits([context] * users, shape.num_kv_heads, H100_SLOTS, TILE)
+    splits = choose_splits([context] * users, shape.num_kv_heads, H100_PROGRAMS, TILE)
     programs = users * shape.num_kv_heads
-    lab.say(f"""That leaves {programs} programs, and an H100 could run {H100_SLOTS} at a time. So contexts are cut: here into
-        {splits.num_splits} parts of {splits.split_tokens} tokens, {programs * splits.num_splits} programs. Each finds a largest score, a
-        sum of weights and a weighted sum of values for its part; a second kernel merges them, exactly as the online
-        softmax of Phase 3 merges what it saw before with what comes next.""")
+    lab.say(f"""That leaves {programs} programs, and an H100 could run {H100_PROGRAMS} at a time. So contexts are cut: here
+        into {splits.num_splits} splits of {splits.split_tokens} tokens, {programs * splits.num_splits} programs. Each finds
+        a largest score, a sum of weights and a weighted sum of values for its split; a second kernel merges them, exactly
+        as the online softmax of Phase 3 merges what it saw before with what comes next.""")
+    rows = []
+    for head, split in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        first, end = split * splits.split_tokens, (split + 1) * splits.split_tokens
+        blocks = f"{first // BLOCK} to {end // BLOCK - 1}"
+        heads = f"{head * group} to {(head + 1) * group - 1}"
+        rows.append([f"(0, {head}, {split})", 0, head, split, f"{first} to {end - 1}", blocks, heads])
     lab.table(
         "The first programs of that step",
-        ["program", "request", "KV head", "part", "tokens", "blocks of its table", "query heads"],
-        [
-            [
-                f"(0, {h}, {p})", 0, h, p,
-                f"{p * splits.split_tokens} to {(p + 1) * splits.split_tokens - 1}",
-                f"{p * splits.split_tokens // BLOCK} to {(p + 1) * splits.split_tokens // BLOCK - 1}",
-                f"{h * group} to {(h + 1) * group - 1}",
-            ]
-            for h, p in ((0, 0), (0, 1), (1, 0), (1, 1))
-        ],
-    )  # fmt: skip
+        ["program", "request", "KV head", "split", "tokens", "blocks of its table", "query heads"],
+        rows,
+    )
 
 
 def _bytes_fetched(programs: int, context: int, head_dim: int) -> int:
@@ -166,7 +133,8 @@ def same_numbers(lab: Lab, device: str) -> None:
     r = Requests.make([1, 9, 1, 21], [70, 9, 1, 40], device, lab.seed)
     lab.say("""Four requests: one far into its text, a fresh prompt, one with a single token, and a chunk of a
         prompt behind a prefix. Their blocks lie anywhere, everything else in the memory is NaN, and behind
-        the end of each block table stands a number that belongs to nobody.""")
+        the end of each block table stands the number of a block that does not exist.""")
+    k_cache, v_cache = r.data
     if not HAS_TRITON:
         lab.cannot_measure(
             "kernels-agree",
@@ -174,11 +142,12 @@ def same_numbers(lab: Lab, device: str) -> None:
             "GPU",
             "Triton exists for Linux only. Phase 3's readings are compared instead:",
         )
-        r.data[0].view(-1, 2, 32)[r.slots], r.data[1].view(-1, 2, 32)[r.slots] = r.k, r.v
-        out = _vectorised(r)
-        lab.say(f"Plain loops and tensors differ by {_difference(out[:1], _loops(r)):.0e} at most.")
+        r.data.view(2, -1, 2, 32)[:, r.slots] = torch.stack([r.k, r.v])
+        lab.say(
+            f"Plain loops and tensors differ by {_difference(_vectorised(r)[:1], _loops(r)):.0e} at most."
+        )
         return
-    write_kv(r.k, r.v, r.data[0], r.data[1], r.slots, checked=True)
+    write_kv(r.k, r.v, k_cache, v_cache, r.slots, checked=True)
     stored = r.data.view(2, -1, 2, 32)[:, r.slots]
     lab.predict(
         claim="write-kv-agrees",
@@ -187,25 +156,19 @@ def same_numbers(lab: Lab, device: str) -> None:
         measured=int((stored != torch.stack([r.k, r.v])).sum()),
     )
     starts = torch.tensor(np.cumsum([0, *r.query_lens]), dtype=torch.int32, device=device)
-    prefill = paged_prefill(r.q, r.data[0], r.data[1], r.padded, starts, r.lens, checked=True)
-    first_rows = starts[:-1].long()  # a decode row for each request: see all but the tokens behind it
-    seen = torch.tensor(
-        [c - n + 1 for c, n in zip(r.context_lens, r.query_lens)], dtype=torch.int32, device=device
-    )
-    decodes = {
-        parts: paged_decode(
-            r.q[first_rows], r.data[0], r.data[1], r.padded, seen, num_splits=parts, checked=True
-        )
-        for parts in (1, 2, 5)
-    }
+    lens = torch.tensor(r.context_lens, dtype=torch.int32, device=device)
     exact = _vectorised(r)
-    worst = {"paged_prefill": _difference(prefill, exact)} | {
-        f"paged_decode, {parts} part{'s' * (parts > 1)}": _difference(out, exact[first_rows])
-        for parts, out in decodes.items()
-    }
+    prefill = paged_prefill(r.q, k_cache, v_cache, r.tables, starts, lens, checked=True)
+    worst = {"paged_prefill": _difference(prefill, exact)}
+    first_rows = starts[:-1].long()  # a decode row for each request: it sees all but the tokens behind it
+    seen = lens - starts.diff() + 1
+    for n in (1, 2, 5):
+        q = r.q[first_rows]
+        out = paged_decode(q, k_cache, v_cache, r.tables, seen, num_splits=n, checked=True)
+        worst[f"paged_decode, {n} split{'s' * (n > 1)}"] = _difference(out, exact[first_rows])
     lab.predict(
         claim="kernels-agree",
-        question="paged_prefill and paged_decode, in 1, 2 and 5 parts, are within 1e-05 of float64",
+        question="paged_prefill and paged_decode, in 1, 2 and 5 splits, are within 1e-05 of float64",
         predicted=True,
         measured=max(worst.values()) < 1e-5,
         note="; ".join(f"{name}: {value:.0e}" for name, value in worst.items())
@@ -215,20 +178,15 @@ def same_numbers(lab: Lab, device: str) -> None:
 
 
 def _vectorised(r: Requests) -> Tensor:
-    tables = torch.tensor([t + [0] * (len(r.padded[0]) - len(t)) for t in r.tables], device=r.q.device)
-    k_cache, v_cache = r.data.double()
-    return paged_attention_vectorised(r.q.double(), k_cache, v_cache, tables, r.query_lens, r.context_lens)
+    tables = r.tables.masked_fill(r.tables == OUTSIDE, 0)
+    return paged_attention_vectorised(r.q.double(), *r.data.double(), tables, r.query_lens, r.context_lens)
 
 
 def _loops(r: Requests) -> Tensor:
     """The first request's first new token, by Phase 3's plain Python."""
-    out = paged_attention_loops(
-        r.q[0].tolist(),
-        r.data[0].tolist(),
-        r.data[1].tolist(),
-        r.tables[0],
-        r.context_lens[0] - r.query_lens[0] + 1,
-    )
+    caches = r.data.tolist()
+    seen = r.context_lens[0] - r.query_lens[0] + 1
+    out = paged_attention_loops(r.q[0].tolist(), *caches, r.tables[0].tolist(), seen)
     return torch.tensor(out, dtype=torch.float64, device=r.q.device)[None]
 
 
@@ -239,26 +197,26 @@ def _difference(a: Tensor, b: Tensor) -> float:
 # ---------------------------------------------------------------------- the split rule
 
 
-def how_many_parts(lab: Lab) -> None:
-    lab.title("How many parts?")
+def how_many_splits(lab: Lab) -> None:
+    lab.title("How many splits?")
     heads = SHAPES["llama-3-8b"].num_kv_heads
     lab.say(f"""Cutting makes more programs. Too few, and multiprocessors idle; too many, and merging and half-empty last
         rounds cost more than they bring. `kernels/split_rule.py` counts rounds: programs, divided by what runs at a
-        time ({H100_SLOTS} on an H100), rounded up, times the tokens of a part. It takes the fewest parts within 15% of
-        the best.""")
-    alone = choose_splits([32768], heads, H100_SLOTS, TILE)
+        time ({H100_PROGRAMS} on an H100), rounded up, times the tokens of a split. It takes the fewest splits within 15%
+        of the best.""")
+    alone = choose_splits([32768], heads, H100_PROGRAMS, TILE)
     lab.predict(
         claim="splits-one-user",
-        question=f"one user with 32,768 tokens, {heads} KV heads, {H100_SLOTS} places: parts",
+        question=f"one user with 32,768 tokens, {heads} KV heads, {H100_PROGRAMS} programs at a time: splits",
         predicted=29,
         measured=alone.num_splits,
-        note=f"{H100_SLOTS} / {heads} = 33 parts would fit into one round; in whole tiles of {TILE} the shortest round is 1,024 "
-        "tokens. 15% more than that allows 1,152 tokens, and 29 parts are enough.",
+        note=f"{H100_PROGRAMS} / {heads} = 33 splits would fit into one round; in whole tiles of {TILE} the shortest round "
+        "is 1,024 tokens. 15% more than that allows 1,152 tokens, and 29 splits are enough.",
     )
-    crowd = choose_splits([4096] * 64, heads, H100_SLOTS, TILE)
+    crowd = choose_splits([4096] * 64, heads, H100_PROGRAMS, TILE)
     lab.predict(
         claim="splits-many-users",
-        question="64 users with 4,096 tokens each: parts",
+        question="64 users with 4,096 tokens each: splits",
         predicted=1,
         measured=crowd.num_splits,
         note=f"{64 * heads} programs are two rounds already. Nothing is cut, and nothing is merged.",
@@ -272,49 +230,41 @@ def how_many_parts(lab: Lab) -> None:
     }
     rows = []
     for name, lens in cases.items():
-        s = choose_splits(lens, heads, H100_SLOTS, TILE)
-        whole, cut = (_rounds(lens, heads, size) for size in (max(lens), s.split_tokens))
-        rows.append(
-            [
-                name,
-                s.num_splits,
-                s.split_tokens,
-                cut[0],
-                cut[1],
-                whole[1] * max(lens) / (cut[1] * s.split_tokens),
-            ]
-        )
+        num_splits, tokens = choose_splits(lens, heads, H100_PROGRAMS, TILE)
+        programs, rounds = _rounds(lens, heads, tokens)
+        uncut = _rounds(lens, heads, max(lens))[1] * max(lens)
+        rows.append([name, num_splits, tokens, programs, rounds, uncut / (rounds * tokens)])
     lab.table(
-        f"{H100_SLOTS} programs at a time, {heads} KV heads",
-        ["requests", "parts", "tokens a part", "programs", "rounds", "times faster, by the rule"],
+        f"{H100_PROGRAMS} programs at a time, {heads} KV heads",
+        ["requests", "splits", "tokens a split", "programs", "rounds", "times faster, by the rule"],
         rows,
-        note="The last case shows why parts are counted for each request: one long context among short ones would "
+        note="The last case shows why splits are counted for each request: one long context among short ones would "
         "keep eight programs busy long after all others are done.",
     )
-    lab.figure(draw_splits(cases, heads), "how_many_parts")
+    lab.figure(draw_splits(cases, heads), "how_many_splits")
 
 
 def _rounds(lens: list[int], heads: int, size: int) -> tuple[int, int]:
     programs = heads * sum(-(-n // size) for n in lens)
-    return programs, -(-programs // H100_SLOTS)
+    return programs, -(-programs // H100_PROGRAMS)
 
 
 def draw_splits(cases: dict[str, list[int]], heads: int):
     fig, (ax,) = new_figure(
-        "One user needs dozens of parts, a full house needs none",
-        f"Time of one layer's decode attention by the rule's count, uncut = 1; {heads} KV heads, {H100_SLOTS} programs at a time",
+        "One user needs dozens of splits, a full batch needs none",
+        f"Time of one layer's decode attention by the rule's count, uncut = 1; {heads} KV heads, {H100_PROGRAMS} programs at a time",
         size=(9.2, 4.8),
     )
     for (name, lens), color in zip(cases.items(), COLORS):
         tiles = -(-max(lens) // TILE)
-        parts = np.arange(1, min(tiles, 128) + 1)
-        size = -(-tiles // parts) * TILE
-        time = np.array([_rounds(lens, heads, int(s))[1] * int(s) for s in size])
-        ax.plot(parts, time / time[0], color=color, linewidth=1.6, label=name)
-        chosen = choose_splits(lens, heads, H100_SLOTS, TILE).num_splits
+        splits = np.arange(1, min(tiles, 128) + 1)
+        sizes = -(-tiles // splits) * TILE
+        time = np.array([_rounds(lens, heads, int(size))[1] * int(size) for size in sizes])
+        ax.plot(splits, time / time[0], color=color, linewidth=1.6, label=name)
+        chosen = choose_splits(lens, heads, H100_PROGRAMS, TILE).num_splits
         ax.plot(chosen, time[chosen - 1] / time[0], "o", color=color, markersize=9, markeredgecolor="white")
     ax.plot([], [], "o", color=GREY, markersize=9, label="what the rule takes")
-    ax.set(xscale="log", yscale="log", xlabel="parts of the longest context", ylabel="time, uncut = 1")
+    ax.set(xscale="log", yscale="log", xlabel="splits of the longest context", ylabel="time, uncut = 1")
     ticks = [1, 2, 4, 8, 16, 32, 64, 128]
     ax.set_xticks(ticks, [str(t) for t in ticks])
     ax.set_yticks([0.03, 0.1, 0.3, 1], ["0.03", "0.1", "0.3", "1"])
@@ -346,9 +296,7 @@ def engine_on_kernels(lab: Lab, device: str) -> None:
         if name == "kernels" and not INTERPRETED:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                engine = LLMEngine(
-                    model, tok, config
-                )  # on a GPU it takes the kernels, and CUDA graphs, itself
+                engine = LLMEngine(model, tok, config)  # on a GPU it takes kernels and CUDA graphs by itself
         texts[name] = [out.text for out in engine.generate(prompts, params)]
     lab.predict(
         claim="engine-on-kernels",

@@ -20,9 +20,8 @@ from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_p
 
 DEVICE = "cuda" if HAS_TRITON and not INTERPRETED else "cpu"
 FP8 = torch.float8_e4m3fn
-GUARD = (
-    3  # blocks of NaN before and behind the pool; a table entry that points there is outside, and harmless
-)
+# Blocks of NaN before and behind the pool. A table entry that points there is outside, and harmless.
+GUARD = 3
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 # Between two ways of adding the same numbers; where weights are rounded to 16 bits before they are used, that.
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
@@ -36,7 +35,7 @@ def bits(x: Tensor) -> Tensor:
 def plain_attention(q: Tensor, keys: Tensor, values: Tensor, scale: float | None = None) -> Tensor:
     """The definition in float64: q [n, H, D], the last n of the m tokens of keys, values [m, KV, D].
 
-    Without a token to look at there is nothing to say: 0.
+    0 where there is no token to attend to.
     """
     q, keys, values = q.double(), keys.double(), values.double()
     (n, heads, dim), (m, kv_heads, _) = q.shape, keys.shape
@@ -54,7 +53,7 @@ class PagedCase:
     """A step's requests.
 
     Args:
-        query_lens, context_lens: new tokens, and all tokens, of each request. (A context of 0: nobody is there.)
+        query_lens, context_lens: new tokens, and all tokens, of each request. (A context of 0: padding.)
         kv_heads, group: KV heads, and query heads on each.
         dtype: of the queries; cache_dtype: of the cache, the same if not given.
         stretch: multiplies the queries. Large ones make scores that lie far apart.
@@ -119,7 +118,7 @@ class PagedCase:
         return torch.cat([t[len(t) - n :] for t, n in zip(texts, self.query_lens)])
 
     def block_tables(self, tail: int | None = None, dtype: torch.dtype = torch.int32) -> Tensor:
-        """[B, most blocks + 2]. Behind a request's blocks stand numbers that belong to nobody."""
+        """[B, most blocks + 2]. Behind a request's blocks stand numbers that point outside the pool."""
         width = max(map(len, self.tables), default=0) + 2
         outside = [self.num_blocks + 1, -2, self.num_blocks, -1]
         rows = [
@@ -154,15 +153,28 @@ class PagedCase:
                 flat[torch.tensor(self.slots(i)[:n], dtype=torch.int64, device=self.device)] = bits(text)[:n]
         return self
 
+    # ------------------------------------------------------------------ kernels
+
+    def decode(self, **options) -> Tensor:
+        from phase5_real_gpu.kernels import paged_decode
+
+        scales = dict(k_scale=self.k_scale, v_scale=self.v_scale)
+        step = self.q, self.k_cache, self.v_cache, self.block_tables(), self.lens()
+        return paged_decode(*step, **scales | options)
+
+    def prefill(self, **options) -> Tensor:
+        from phase5_real_gpu.kernels import paged_prefill
+
+        scales = dict(k_scale=self.k_scale, v_scale=self.v_scale)
+        tables = self.block_tables(), self.cu_query_lens, self.lens()
+        return paged_prefill(self.q, self.k_cache, self.v_cache, *tables, **scales | options)
+
     def expected(self, scale: float | None = None) -> Tensor:
         """[N, H, D] in float64, from what is stored."""
         out = []
         for q, keys, values in zip(self.q.split(list(self.query_lens)), *self.stored):
-            out.append(
-                plain_attention(
-                    q, keys.float().double() * self.k_scale, values.float().double() * self.v_scale, scale
-                )
-            )
+            keys, values = keys.double() * self.k_scale, values.double() * self.v_scale
+            out.append(plain_attention(q, keys, values, scale))
         return torch.cat(out) if out else self.q.double()
 
     def assert_right(self, out: Tensor, scale: float | None = None) -> None:
@@ -173,6 +185,11 @@ class PagedCase:
 def decode_case(context_lens: Sequence[int], **settings) -> PagedCase:
     """One new token a request."""
     return PagedCase([1] * len(context_lens), context_lens, **settings).fill()
+
+
+def paged_case(requests: Sequence[tuple[int, int]], **settings) -> PagedCase:
+    """Requests as (tokens before, new tokens)."""
+    return PagedCase([new for _, new in requests], [sum(r) for r in requests], **settings).fill()
 
 
 def model_config(
@@ -196,6 +213,7 @@ def lab() -> SimpleNamespace:
     return SimpleNamespace(
         Case=PagedCase,
         decode_case=decode_case,
+        paged_case=paged_case,
         model_config=model_config,
         plain_attention=plain_attention,
         assert_near=assert_near,
@@ -204,3 +222,29 @@ def lab() -> SimpleNamespace:
         tolerance=TOLERANCE,
         guard=GUARD,
     )
+
+
+# ---------------------------------------------------------------------- keyword arguments of calls that work
+
+
+@pytest.fixture
+def decode_inputs(lab) -> dict[str, Tensor]:
+    case = lab.decode_case([20, 7])
+    tables = dict(block_tables=case.block_tables(), context_lens=case.lens())
+    return dict(q=case.q, k_cache=case.k_cache, v_cache=case.v_cache) | tables
+
+
+@pytest.fixture
+def prefill_inputs(lab) -> dict[str, Tensor]:
+    case = lab.paged_case([(15, 5), (0, 7)])
+    tables = dict(
+        block_tables=case.block_tables(), context_lens=case.lens(), cu_query_lens=case.cu_query_lens
+    )
+    return dict(q=case.q, k_cache=case.k_cache, v_cache=case.v_cache) | tables
+
+
+@pytest.fixture
+def write_inputs(lab) -> dict[str, Tensor]:
+    case = lab.Case([5, 7], [20, 7])
+    k, v = (case.new(texts) for texts in case.given)
+    return dict(k=k, v=v, k_cache=case.k_cache, v_cache=case.v_cache, slot_mapping=case.new_slots)

@@ -2,10 +2,8 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
-import torch
 
 from labkit.errors import LabError
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
@@ -14,24 +12,15 @@ if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
 
 from phase5_real_gpu import compile_report
-from phase5_real_gpu.compile_report import HOISTED, PLAIN, main
-from phase5_real_gpu.compiling import ahead_of_time
-from phase5_real_gpu.compiling.ahead_of_time import (
-    CARDS,
-    KB,
-    Compiled,
-    Launch,
-    compile_cases,
-    count_spills,
-    describe_arguments,
-    read_code,
-    read_machine_code,
-)
+from phase5_real_gpu.compile_report import main
+from phase5_real_gpu.compiling import Compiled, ahead_of_time, compile_cases, machine_code
+from phase5_real_gpu.compiling.machine_code import CARDS, KB, count_spills, read_code, read_machine_code
 from phase5_real_gpu.kernels import triton_setup
-from phase5_real_gpu.story.compile_story import NOT_CAUGHT, dtype_for, requests
+from phase5_real_gpu.story.compile_story import HOISTED, NOT_CAUGHT, PLAIN, UNALIGNED, dtype_for, requests
 
 SHAPES = [(case, 90) for case in ("decode", "decode split", "prefill", "write KV")]
 SHAPES += [(case, capability) for capability in (75, 80, 100) for case in ("decode", "prefill")]
+SIXTY_FOUR_BITS = ("decode int64", "prefill int64")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +30,8 @@ def compiled() -> list[Compiled]:
         {"case": case, "dtype": dtype_for(capability), "capability": capability}
         for case, capability in SHAPES
     ]
-    listed += [{"case": case, "dtype": "bfloat16", "capability": 90} for case in (PLAIN, HOISTED)]
+    more = (PLAIN, HOISTED, UNALIGNED, *SIXTY_FOUR_BITS)
+    listed += [{"case": case, "dtype": "bfloat16", "capability": 90} for case in more]
     listed += [{"case": HOISTED, "dtype": "bfloat16", "capability": 90, "num_stages": 4}]
     listed += [{"case": "decode fp8", "dtype": "bfloat16", "capability": 80}]
     return list(compile_cases(listed))
@@ -96,6 +86,19 @@ def test_hoisting_buys_a_second_buffer(compiled):
     assert stages[HOISTED, 4].buffers == 3
 
 
+def test_tables_of_64_bits_compile(compiled):
+    """The checks take int32 and int64. The interpreter does not mind mixing them; the compiler does, in a loop."""
+    found = [c for c in compiled if c.case in SIXTY_FOUR_BITS]
+    assert [c.kernel for c in found] == ["decode_kernel", "merge_kernel", "prefill_kernel"]
+    assert not [c for c in found if c.error]
+
+
+def test_the_compiler_is_told_what_is_aligned(compiled):
+    """As a launch tells it: a cache at an odd place is loaded number by number."""
+    told, untold = (c for c in compiled if c.case in ("decode", UNALIGNED) and c.capability == 90)
+    assert told.async_copies and not untold.async_copies and not untold.error
+
+
 def test_a_refusal_is_a_line(compiled):
     """An A100 has no fp8: the compiler says so, and the other kernels are compiled nevertheless."""
     refused = next(c for c in compiled if c.case == "decode fp8")
@@ -124,7 +127,7 @@ def test_spills_in_loops_are_told_from_others():
 
 
 def test_instructions_are_counted(monkeypatch):
-    monkeypatch.setattr(ahead_of_time, "cuobjdump", lambda: None)
+    monkeypatch.setattr(machine_code, "cuobjdump", lambda: None)
     ptx = """
         cp.async.cg.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x10, %r2;
         cp.async.ca.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x4, %r2;
@@ -139,15 +142,15 @@ def test_instructions_are_counted(monkeypatch):
     ttgir += "%b = ttg.local_alloc : () -> !ttg.memdesc<7x64xi32, #s, #smem, mutable>\n"
     found = read_code({"ptx": ptx, "ttgir": ttgir, "cubin": b""})
     assert found == dict(
-        mma=1, wgmma=1, tcgen05=0, async_copies=2, narrow_copies=1, waits=(2,), buffers=2, wide_loads=1,
-        registers=None, stack=None, spills=None, spills_in_loops=None,
+        mma=1, wgmma=1, tcgen05=0, async_copies=2, narrow_copies=1, waits=(2,), buffers=2, wide_loads=1
     )  # fmt: skip
 
 
 def test_without_the_tool_registers_are_unknown(monkeypatch):
     for tool in (None, "/bin/false", "/nowhere/cuobjdump"):
-        monkeypatch.setattr(ahead_of_time, "cuobjdump", lambda tool=tool: tool)
-        assert set(read_machine_code(b"no machine code").values()) == {None}
+        monkeypatch.setattr(machine_code, "cuobjdump", lambda tool=tool: tool)
+        assert read_machine_code(b"no machine code") == {}
+    assert Compiled("x", "k", 90, "bfloat16").registers is None
 
 
 def test_how_many_programs_fit():
@@ -161,22 +164,6 @@ def test_how_many_programs_fit():
     assert replace(plain, registers=None).programs_per_multiprocessor is None
 
 
-def test_arguments_are_described_as_a_launch_would():
-    def parameter(name, is_constexpr=False):
-        return SimpleNamespace(name=name, is_constexpr=is_constexpr, do_not_specialize=False)
-
-    values = dict(
-        p=torch.empty(4, dtype=torch.bfloat16), n=32, odd=33, one=1, big=2**40, x=1.0, C=64, flag=True
-    )
-    kernel = SimpleNamespace(params=[parameter(name, name == "C") for name in values])
-    signature, constants, attributes = describe_arguments(Launch(kernel, values, {}))
-    assert signature == dict(
-        p="*bf16", n="i32", odd="i32", one="constexpr", big="i64", x="fp32", C="constexpr", flag="i1"
-    )
-    assert constants == {"one": 1, "C": 64}
-    assert set(attributes) == {(0,), (1,), (4,)}
-
-
 # ---------------------------------------------------------------------- the script
 
 
@@ -187,9 +174,20 @@ def test_requests_name_each_card_and_each_kernel():
     assert len(requests(quick=True)) < 8
 
 
-def test_the_story(tmp_path, capsys):
+def story_with(monkeypatch, compiled, report=None, **changes) -> int:
+    def from_memory(listed):
+        wanted = {(r["case"], r["capability"], r.get("num_stages", 3)) for r in listed}
+        for c in compiled:
+            if (c.case, c.capability, c.num_stages) in wanted:
+                yield replace(c, **changes) if c.case == "decode" else c
+
+    monkeypatch.setattr(compile_report, "compile_cases", from_memory)
+    return main(["--quick", *(["--json", str(report)] if report else [])])
+
+
+def test_the_story(monkeypatch, compiled, tmp_path, capsys):
     report = tmp_path / "report.json"
-    assert main(["--quick", "--json", str(report)]) == 0
+    assert story_with(monkeypatch, compiled, report=report) == 0
     data = json.loads(report.read_text())
     claims = {p["claim"]: p["measured"] for p in data["predictions"]}
     assert claims["aot-compiles"] == claims["aot-fits"] == 0
@@ -198,17 +196,6 @@ def test_the_story(tmp_path, capsys):
     assert all(name in text for name, _ in NOT_CAUGHT)
     assert all(len(line) <= 100 for line in text.splitlines() if "figure:" not in line)
     assert {"races", "reads outside", "speed", "launches"} <= set(data["results"]["not_caught"])
-
-
-def story_with(monkeypatch, compiled, **changes) -> int:
-    def from_memory(listed):
-        wanted = {(r["case"], r["capability"], r.get("num_stages", 3)) for r in listed}
-        for c in compiled:
-            if (c.case, c.capability, c.num_stages) in wanted:
-                yield replace(c, **changes) if c.case == "decode" else c
-
-    monkeypatch.setattr(compile_report, "compile_cases", from_memory)
-    return main(["--quick"])
 
 
 @pytest.mark.parametrize(

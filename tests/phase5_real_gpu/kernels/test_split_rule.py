@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from phase5_real_gpu.kernels.split_rule import GOOD_ENOUGH, MOST_SPLITS, choose_splits
 
-quick = settings(max_examples=150, deadline=None)
+quick = settings(max_examples=150)
 contexts = st.lists(st.integers(0, 6000), min_size=1, max_size=12)
 kv_heads = st.sampled_from([1, 2, 3, 4, 8, 12, 32])
 slots = st.integers(2, 600)

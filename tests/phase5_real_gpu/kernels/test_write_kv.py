@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
@@ -13,16 +13,8 @@ if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
 
 from phase5_real_gpu.kernels.write_kv_kernel import write_kv
+from tests.properties import unshrunk
 
-relaxed = dict(
-    deadline=None,
-    derandomize=True,
-    phases=[
-        Phase.explicit,
-        Phase.generate,
-    ],  # looking for a smaller example would take the interpreter minutes
-    suppress_health_check=[HealthCheck.too_slow],
-)
 FP8 = torch.float8_e4m3fn
 DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
 
@@ -60,7 +52,7 @@ def memory(case):
     slot_dtype=st.sampled_from([torch.int32, torch.int64]),
     seed=st.integers(0, 2**31),
 )
-@settings(max_examples=40, **relaxed)
+@settings(unshrunk, max_examples=20)
 def test_each_token_in_its_slot(lab, requests, kv_heads, dim, block_size, dtype, slot_dtype, seed):
     settings = dict(kv_heads=kv_heads, dim=dim, block_size=block_size, dtype=dtype, seed=seed)
     case = make(lab, requests, **settings)
@@ -74,7 +66,7 @@ def test_each_token_in_its_slot(lab, requests, kv_heads, dim, block_size, dtype,
     skipped=st.lists(st.booleans(), min_size=60, max_size=60),
     seed=st.integers(0, 2**31),
 )
-@settings(max_examples=10, **relaxed)
+@settings(unshrunk, max_examples=10)
 def test_tokens_without_a_slot_are_skipped(lab, requests, skipped, seed):
     case = make(lab, requests, seed=seed)
     slots = case.new_slots

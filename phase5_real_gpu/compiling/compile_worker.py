@@ -1,0 +1,71 @@
+"""The process in which kernels are compiled: reads requests, writes a line of JSON for each kernel."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from unittest.mock import patch
+
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from phase5_real_gpu.compiling.launches import CASES
+from phase5_real_gpu.compiling.machine_code import Compiled, read_code
+from phase5_real_gpu.kernels import triton_setup
+
+
+class AbsentCard:
+    """What Triton asks the driver of a card before it compiles."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        return self.capability  # Triton keeps compiled kernels by the number of their device
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compile_launches(call: Callable[[], object], capability: int, **instead: int) -> list[dict]:
+    """Run `call`, and compile each kernel that it launches; nothing is started. Options: instead of the launch's."""
+    compiled, run = [], JITFunction.run
+
+    def compile_only(kernel, *args, grid, warmup, **kwargs):
+        kwargs |= instead
+        found = dict(
+            kernel=kernel.__name__, num_warps=kwargs["num_warps"], num_stages=kwargs.get("num_stages", 3)
+        )
+        try:
+            code = run(kernel, *args, grid=grid, warmup=True, **kwargs)
+            found |= dict(shared=code.metadata.shared) | read_code(code.asm)
+        except Exception as error:  # whatever a compiler may say
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            found |= dict(error=f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"[:300])
+        compiled.append(found)
+
+    driver.set_active(AbsentCard(capability))
+    triton_setup.compiling_for = divmod(capability, 10)  # the card that a launch is to suit
+    with patch.object(JITFunction, "run", compile_only):
+        call()
+    return compiled
+
+
+def main() -> int:
+    for request in json.load(sys.stdin):
+        case, dtype, capability = (request.pop(key) for key in ("case", "dtype", "capability"))
+        for found in compile_launches(partial(CASES[case], dtype), capability, **request):
+            compiled = Compiled(case=case, capability=capability, dtype=dtype, **found)
+            print(json.dumps(asdict(compiled)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,76 @@
+"""The launches that `compile_report.py` looks at: shapes of Llama-3 8B (32 / 8 heads of 128), pages of 16.
+
+Each case calls a kernel's ordinary Python function with tensors that have no memory. So what is compiled is
+what the engine would launch, with the same tile, warps and stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from phase5_real_gpu.kernels import paged_decode, paged_prefill, write_kv
+from phase5_real_gpu.ladder import LADDER, Rung, run_rung
+
+NUM_BLOCKS, BATCH, MOST_BLOCKS = 4096, 64, 256
+
+
+def _empty(*shape: int, dtype: str = "int32") -> Tensor:
+    return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+
+
+def _attention(
+    dtype: str, queries: int, num_heads: int = 32, num_kv_heads: int = 8, head_dim: int = 128,
+    kv_dtype: str | None = None, index: str = "int32", skip: int = 0,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """q, k_cache, v_cache, block_tables, context_lens. skip: numbers of a head that lie before those in use."""
+    shape = (NUM_BLOCKS, 16, num_kv_heads, skip + head_dim)
+    caches = [_empty(*shape, dtype=kv_dtype or dtype)[..., skip:] for _ in range(2)]
+    q = _empty(queries, num_heads, head_dim, dtype=dtype)
+    return q, *caches, _empty(BATCH, MOST_BLOCKS, dtype=index), _empty(BATCH, dtype=index)
+
+
+def _decode(dtype: str, num_splits: int = 1, **shape) -> None:
+    paged_decode(*_attention(dtype, BATCH, **shape), num_splits=num_splits)
+
+
+def _prefill(dtype: str, index: str = "int32", **shape) -> None:
+    *step, context_lens = _attention(dtype, 2048, index=index, **shape)
+    paged_prefill(*step, _empty(BATCH + 1, dtype=index), context_lens)
+
+
+def _write(dtype: str, kv_dtype: str | None = None) -> None:
+    new = _empty(2048, 8, 128, dtype=dtype)
+    caches = [_empty(NUM_BLOCKS, 16, 8, 128, dtype=kv_dtype or dtype) for _ in range(2)]
+    write_kv(new, new, *caches, _empty(2048, dtype="int64"))
+
+
+def _rung(dtype: str, rung: Rung) -> None:
+    run_rung(rung, *_attention(dtype, BATCH))
+
+
+D64 = dict(num_heads=12, num_kv_heads=12, head_dim=64)
+D256 = dict(num_heads=16, num_kv_heads=8, head_dim=256)
+FP8 = dict(kv_dtype="float8_e4m3fn")
+
+CASES: dict[str, Callable[[str], None]] = {
+    "decode": _decode,
+    "decode split": partial(_decode, num_splits=16),
+    "decode d64": partial(_decode, **D64),
+    "decode d256": partial(_decode, **D256),
+    "decode fp8": partial(_decode, **FP8),
+    "decode fp32": lambda dtype: _decode("float32"),
+    "decode unaligned": partial(_decode, skip=1),
+    "decode int64": partial(_decode, num_splits=16, index="int64"),
+    "prefill": _prefill,
+    "prefill d64": partial(_prefill, **D64),
+    "prefill d256": partial(_prefill, **D256),
+    "prefill fp8": partial(_prefill, **FP8),
+    "prefill fp32": lambda dtype: _prefill("float32"),
+    "prefill int64": partial(_prefill, index="int64"),
+    "write KV": _write,
+    "write KV fp8": partial(_write, **FP8),
+} | {f"ladder, {rung.name}": partial(_rung, rung=rung) for rung in LADDER}

@@ -1,0 +1,155 @@
+"""What a compiled kernel takes of a card: read from the compiler's output and from the machine code itself."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+KB = 1024
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a program may use (CUDA C++ Programming Guide, table of technical specifications).
+
+    Attributes:
+        shared_program, shared_multiprocessor: bytes of shared memory. threads: of a multiprocessor.
+    """
+
+    name: str
+    example: str
+    shared_program: int
+    shared_multiprocessor: int
+    threads: int
+    registers: int = 65536  # of a multiprocessor; at most 255 a thread
+
+
+CARDS = {  # by compute capability
+    75: Card("sm_75", "T4", 64 * KB, 64 * KB, 1024),
+    80: Card("sm_80", "A100", 163 * KB, 164 * KB, 2048),
+    86: Card("sm_86", "RTX 3090, A10", 99 * KB, 100 * KB, 1536),  # sm_89 (RTX 4090, L4) has as much
+    90: Card("sm_90", "H100, H200", 227 * KB, 228 * KB, 2048),
+    100: Card("sm_100", "B200", 227 * KB, 228 * KB, 2048),
+    120: Card("sm_120", "RTX 5090", 99 * KB, 100 * KB, 1536),
+}
+SHARED_RESERVED = 1 * KB  # taken by the system from each program's memory, from sm_80 on
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel as machine code.
+
+    Attributes:
+        registers: of a thread; 255 is the most. stack: bytes of a thread that lie in memory instead.
+        spills: instructions that move registers to memory and back. spills_in_loops: those of them that run
+            again and again. All four None without `cuobjdump`.
+        shared: bytes of shared memory of a program.
+        mma, wgmma, tcgen05: matrix instructions: of 32 threads, of 128 (sm_90), of the unit itself (sm_100).
+        async_copies: instructions that start to fetch and do not wait. waits: for each point where the code
+            waits for them, how many fetches may still be under way.
+        buffers: tiles of keys, or of values, that have a place at the same time; 0: no tile is fetched ahead.
+        wide_loads: instructions that load 16 bytes a thread. narrow_copies: async copies of fewer than 16.
+        error: the compiler's refusal, in a line.
+    """
+
+    case: str
+    kernel: str
+    capability: int
+    dtype: str
+    num_warps: int = 0
+    num_stages: int = 0
+    registers: int | None = None
+    stack: int | None = None
+    spills: int | None = None
+    spills_in_loops: int | None = None
+    shared: int = 0
+    mma: int = 0
+    wgmma: int = 0
+    tcgen05: int = 0
+    async_copies: int = 0
+    narrow_copies: int = 0
+    waits: tuple[int, ...] = ()
+    buffers: int = 0
+    wide_loads: int = 0
+    error: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the card can start it at all."""
+        return not self.error and self.shared <= CARDS[self.capability].shared_program
+
+    @property
+    def programs_per_multiprocessor(self) -> int | None:
+        """How many programs one multiprocessor holds, by registers, shared memory and threads."""
+        if self.registers is None or not self.fits:
+            return None
+        card, threads = CARDS[self.capability], 32 * self.num_warps
+        registers = -(-self.registers // 8) * 8 * threads  # handed out in units of 8
+        reserved = SHARED_RESERVED if self.capability >= 80 else 0
+        by_shared = card.shared_multiprocessor // max(1, self.shared + reserved)
+        return min(card.registers // registers, by_shared, card.threads // threads, 32)
+
+
+def read_code(asm: Any) -> dict[str, Any]:
+    """Counts from the compiler's output. asm: "ttgir" and "ptx" texts, "cubin" bytes."""
+    ptx, ttgir = asm["ptx"], asm["ttgir"]
+    copies = re.findall(r"cp\.async\.c[ag]\.shared\.global\s+\[[^]]*\], \[[^]]*\], (0x[0-9a-f]+|\d+)", ptx)
+    # A tile that is fetched ahead lies in an array of tiles: memdesc<buffers x tokens x dims x type>.
+    tiles = re.findall(r"ttg\.local_alloc\s*:\s*\(\)\s*->\s*!ttg\.memdesc<(\d+)x\d+x\d+x", ttgir)
+    return dict(
+        mma=len(re.findall(r"\bmma\.sync", ptx)),
+        wgmma=len(re.findall(r"\bwgmma\.mma_async", ptx)),
+        tcgen05=len(re.findall(r"\btcgen05\.mma", ptx)),
+        async_copies=len(copies),
+        narrow_copies=sum(int(size, 0) < 16 for size in copies),
+        waits=tuple(int(n) for n in re.findall(r"cp\.async\.wait_group\s+(\d+)", ptx)),
+        buffers=max(map(int, tiles), default=0),
+        wide_loads=len(re.findall(r"ld\.global[\w.:]*\.v4\.(?:b32|f32|u32)", ptx)),
+    ) | read_machine_code(asm["cubin"])
+
+
+def cuobjdump() -> str | None:
+    """The tool that looks into machine code. Triton's wheel carries it."""
+    import triton
+
+    own = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    return str(own) if own.is_file() else shutil.which("cuobjdump")
+
+
+def read_machine_code(cubin: bytes) -> dict[str, int]:
+    """Registers, stack and spills of a compiled kernel; empty where `cuobjdump` is missing or fails."""
+    if (tool := cuobjdump()) is None:
+        return {}
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        try:
+            command = [tool, "-res-usage", "-sass", file.name]
+            text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            return {}
+    usage = re.search(r"REG:(\d+) STACK:(\d+)", text)
+    if usage is None:
+        return {}
+    spills, in_loops = count_spills(text)
+    return dict(registers=int(usage[1]), stack=int(usage[2]), spills=spills, spills_in_loops=in_loops)
+
+
+def count_spills(sass: str) -> tuple[int, int]:
+    """Spills of a listing of machine code: all, and those in loops, between a jump back and its target.
+
+    LDL and STL load from and store to a thread's "local" memory, which is ordinary, slow memory.
+    """
+    lines = [(int(m[1], 16), m[2]) for m in re.finditer(r"/\*([0-9a-f]{4,6})\*/\s+(.*?);", sass)]
+    spills = [address for address, code in lines if re.search(r"\b(?:LDL|STL)\b", code)]
+    jumps = [
+        (int(m[1], 16), address)
+        for address, code in lines
+        if (m := re.search(r"\bBRA\b.* 0x([0-9a-f]+)", code))
+    ]
+    return len(spills), sum(any(target <= s <= jump for target, jump in jumps) for s in spills)

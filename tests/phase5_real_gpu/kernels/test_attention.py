@@ -1,0 +1,182 @@
+"""What holds for both attention kernels: the definition in float64, and Phase 3's own reading, in every memory layout.
+
+Without a GPU the kernels run in Triton's interpreter, on a GPU compiled: the tests are the same. In every one
+of them the memory between the tokens holds NaN, and what stands behind a block table's end points outside.
+"""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phase3_paged_attention.paging.paged_attention import paged_attention_vectorised
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
+from tests.properties import unshrunk
+
+if not HAS_TRITON:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+FP8 = torch.float8_e4m3fn
+COMPUTE = [torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.fixture(scope="session", params=["decode", "decode in 3 parts", "prefill"])
+def kernel(request, lab):
+    """(a step for this kernel, from (tokens before, new tokens) of each request; the kernel)"""
+    if request.param == "prefill":
+        return lab.paged_case, lab.Case.prefill
+
+    def make(requests, **settings):
+        return lab.decode_case([sum(r) for r in requests], **settings)
+
+    return make, partial(lab.Case.decode, num_splits=1 if request.param == "decode" else 3)
+
+
+@pytest.mark.parametrize("group", range(1, 17))
+def test_every_number_of_queries_a_kv_head(kernel, group):
+    """Where the number divides no power of two, a program's last rows are padding."""
+    make, attend = kernel
+    case = make([(31, 6), (0, 1)], group=group, kv_heads=2, seed=group)
+    case.assert_right(attend(case))
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 8, 16, 32, 64, 128, 256])
+def test_block_sizes_smaller_and_larger_than_a_tile(kernel, block_size):
+    make, attend = kernel
+    requests = [(0, 1), (block_size - 1, 1), (block_size, 1), (0, block_size % 20 + 1), (141, 9)]
+    case = make(requests, kv_heads=1, block_size=block_size, seed=block_size)
+    case.assert_right(attend(case))
+
+
+@pytest.mark.parametrize("dim", [16, 32, 48, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_head_dims(kernel, dim, dtype):
+    make, attend = kernel
+    case = make([(61, 9), (0, 3)], kv_heads=1, group=3, dim=dim, dtype=dtype, seed=dim)
+    case.assert_right(attend(case))
+
+
+def test_no_requests(kernel):
+    make, attend = kernel
+    assert attend(make([])).shape == (0, 4, 32)
+
+
+def test_scores_far_apart(lab, kernel):
+    """exp of these scores would overflow: the largest has to be taken off, within parts and between them."""
+    make, attend = kernel
+    case = make([(291, 9), (61, 9), (0, 20)], kv_heads=1, block_size=8, stretch=300.0, seed=6)
+    lab.assert_near(attend(case), case.expected(), 2e-3)
+
+
+def test_scale_of_ones_own(kernel):
+    make, attend = kernel
+    case = make([(40, 3), (0, 9)])
+    case.assert_right(attend(case, scale=0.5), scale=0.5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_phase_3_vectorised(lab, kernel, seed):
+    make, attend = kernel
+    case = make([(70, 30), (0, 1), (1, 7), (64, 1)], kv_heads=2, group=4, dim=64, seed=seed)
+    tables = case.block_tables(0), case.query_lens, case.context_lens
+    lab.assert_near(attend(case), paged_attention_vectorised(case.q, case.k_cache, case.v_cache, *tables))
+
+
+def test_a_request_that_went_wrong_harms_only_itself(lab, kernel):
+    make, attend = kernel
+    case = make([(14, 6), (20, 20), (25, 8)])
+    expected = case.expected().split(case.query_lens)
+    case.stored[0][1][5] = math.nan
+    first, wrong, last = attend(case.fill()).split(case.query_lens)
+    lab.assert_near(first, expected[0])
+    lab.assert_near(last, expected[2])
+    assert wrong.isnan().all()
+
+
+# ---------------------------------------------------------------------- other number formats
+
+
+def test_bfloat16(kernel):
+    """In the interpreter this proves addresses and scales, and no more. The kernel multiplies in float32 there,
+    because the interpreter's own product of bfloat16 is wrong, and what the interpreter turns into bfloat16 is cut
+    off instead of rounded. What a card's matrix instructions make of bfloat16 only a card can show."""
+    make, attend = kernel
+    case = make([(91, 9), (0, 1), (13, 20)], group=4, dim=64, dtype=torch.bfloat16, seed=9)
+    case.assert_right(attend(case))
+
+
+@given(
+    requests=st.lists(st.tuples(st.integers(0, 70), st.integers(1, 20)), min_size=1, max_size=3),
+    group=st.integers(1, 8),
+    dim=st.sampled_from([32, 80, 128]),
+    dtype=st.sampled_from([t for t in COMPUTE if not card_problem(t)]),
+    scales=st.tuples(*[st.sampled_from([0.02, 0.3, 1.0, 4.0])] * 2),
+    seed=st.integers(0, 2**31),
+)
+@settings(unshrunk, max_examples=9)
+def test_fp8_cache(kernel, requests, scales, **shape):
+    """Equal to the definition over the numbers that the 8 bits stand for."""
+    make, attend = kernel
+    case = make(requests, kv_heads=1, cache_dtype=FP8, k_scale=scales[0], v_scale=scales[1], **shape)
+    case.assert_right(attend(case))
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def test_queries_that_are_a_view_of_something_larger(lab, kernel):
+    """The model cuts q, k, v out of one tensor: their rows are not next to each other in memory."""
+    make, attend = kernel
+    case = make([(26, 4), (0, 7)])
+    wide = torch.full((len(case.q), 3 * 128), math.nan, device=lab.device)
+    wide[:, 128:256] = case.q.flatten(1)
+    case.q = wide[:, 128:256].view(-1, 4, 32)
+    assert not case.q.is_contiguous()
+    case.assert_right(attend(case))
+
+
+def test_a_cache_in_one_piece(kernel):
+    make, attend = kernel
+    case = make([(26, 4), (63, 7)])
+    case.k_cache, case.v_cache = case.k_cache.contiguous(), case.v_cache.contiguous()
+    case.assert_right(attend(case))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_tables_of_either_integer_type(monkeypatch, lab, kernel, dtype):
+    make, attend = kernel
+    case = make([(26, 4), (63, 7), (0, 1)])
+    tables, lens, starts = case.block_tables(dtype=dtype), case.lens(dtype), case.cu_query_lens.to(dtype)
+    monkeypatch.setattr(lab.Case, "block_tables", lambda self: tables)
+    monkeypatch.setattr(lab.Case, "lens", lambda self: lens)
+    monkeypatch.setattr(lab.Case, "cu_query_lens", starts)
+    case.assert_right(attend(case))
+
+
+def test_tables_that_are_a_view_of_a_wider_one(monkeypatch, lab, kernel):
+    make, attend = kernel
+    case = make([(26, 4), (63, 7)])
+    tables = torch.nn.functional.pad(case.block_tables(), (0, 5), value=-1)[:, :-5]
+    assert not tables.is_contiguous()
+    monkeypatch.setattr(lab.Case, "block_tables", lambda self: tables)
+    case.assert_right(attend(case))
+
+
+def test_result_goes_where_it_is_wanted(lab, kernel):
+    make, attend = kernel
+    case = make([(26, 4), (0, 7)])
+    room = torch.full((len(case.q) + 2, 4, 32), 7.0, device=lab.device)
+    assert attend(case, out=room[1:-1]).data_ptr() == room[1].data_ptr()
+    case.assert_right(room[1:-1])
+    assert (room[[0, -1]] == 7).all()
+
+
+def test_inputs_are_left_alone(lab, kernel):
+    make, attend = kernel
+    case = make([(26, 4), (63, 7)])
+    before = lab.bits(case.data).clone(), case.q.clone()
+    attend(case)
+    assert torch.equal(lab.bits(case.data), before[0]) and torch.equal(case.q, before[1])

@@ -1,0 +1,195 @@
+"""paged_decode alone: parts, plans, empty requests. What holds for prefill as well is in test_attention.py."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phase3_paged_attention.paging.paged_attention import paged_attention_loops
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
+
+if not HAS_TRITON:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+from phase5_real_gpu.kernels.decode_kernel import DecodePlan, plan_decode, tile_tokens
+from phase5_real_gpu.kernels.split_rule import MOST_SPLITS, Splits
+from tests.properties import unshrunk
+
+FP8 = torch.float8_e4m3fn
+
+
+@given(
+    context_lens=st.lists(st.one_of(st.integers(0, 3), st.integers(0, 140)), min_size=1, max_size=4),
+    kv_heads=st.integers(1, 2),
+    group=st.integers(1, 16),
+    dim=st.sampled_from([32, 40, 64, 80, 96, 128, 192, 256]),
+    block_size=st.sampled_from([8, 16, 24, 32, 64, 128, 256]),
+    dtype=st.sampled_from([torch.float32, torch.float16]),
+    num_splits=st.sampled_from([None, 1, 2, 3, 5, 8]),
+    seed=st.integers(0, 2**31),
+)
+@settings(unshrunk, max_examples=14)
+def test_is_the_definition(lab, context_lens, kv_heads, group, dim, block_size, dtype, num_splits, seed):
+    case = lab.decode_case(
+        context_lens, kv_heads=kv_heads, group=group, dim=dim, block_size=block_size, dtype=dtype, seed=seed
+    )
+    case.assert_right(case.decode(num_splits=num_splits))
+
+
+@pytest.mark.parametrize("around", [-1, 0, 1])
+def test_lengths_around_whole_tiles(lab, around):
+    tile = tile_tokens(32, 4)
+    case = lab.decode_case([tile + around, 2 * tile + around], block_size=8, seed=3)
+    for num_splits in (1, 2, 3):
+        case.assert_right(case.decode(num_splits=num_splits))
+
+
+def test_the_number_of_parts_does_not_matter(lab):
+    """From one part to more parts than tiles; requests far shorter than the longest, and one that is empty."""
+    case = lab.decode_case([330, 1, 0, 70, 129], kv_heads=1, block_size=16, seed=4)
+    whole = case.decode(num_splits=1)
+    case.assert_right(whole)
+    for num_splits in (2, 3, 4, 6, 9):
+        parts = case.decode(num_splits=num_splits)
+        case.assert_right(parts)
+        lab.assert_near(parts, whole)
+
+
+def test_the_most_parts(lab):
+    case = lab.decode_case([100], kv_heads=1, seed=5)
+    case.assert_right(case.decode(num_splits=MOST_SPLITS))
+
+
+def test_a_request_without_tokens_gets_zeros(lab):
+    case = lab.decode_case([0, 5, 0])
+    for num_splits in (1, 4):
+        out = case.decode(num_splits=num_splits, out=torch.full_like(case.q, math.nan))
+        assert (out[[0, 2]] == 0).all()
+        case.assert_right(out)
+
+
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_the_largest_score_comes_late(lab, num_splits):
+    """Each key more like the query than the one before it: everything summed so far shrinks at every tile."""
+    case = lab.decode_case([260], kv_heads=1, group=1, block_size=16, seed=7)
+    keys = case.stored[0][0]
+    keys[:] = case.q[0, 0] * torch.linspace(-3, 3, 260, device=lab.device)[:, None, None]
+    case.fill().assert_right(case.decode(num_splits=num_splits))
+
+
+def test_phase_3_loops(lab):
+    case = lab.decode_case([21, 1, 8], kv_heads=2, group=3, block_size=8, seed=8)
+    k_cache, v_cache = case.k_cache.tolist(), case.v_cache.tolist()
+    wanted = [
+        paged_attention_loops(q.tolist(), k_cache, v_cache, table, context_len)
+        for q, table, context_len in zip(case.q, case.tables, case.context_lens)
+    ]
+    lab.assert_near(case.decode(), torch.tensor(wanted, dtype=torch.float64, device=lab.device))
+
+
+# ---------------------------------------------------------------------- other number formats
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_every_fp8_number_is_read_as_what_it_stands_for(lab, dtype):
+    """All 254 of them, as values of requests with a single token: that one's weight is 1."""
+    case = lab.decode_case([1] * 8, kv_heads=1, group=1, dim=32, dtype=dtype, cache_dtype=FP8)
+    codes = torch.arange(256, dtype=torch.uint8, device=lab.device)
+    codes[[0x7F, 0xFF]] = 0  # NaN
+    for value, row in zip(case.stored[1], codes.view(8, 1, 1, 32)):
+        lab.bits(value)[:] = row
+    wanted = codes.view(FP8).float().to(dtype).view(8, 1, 32)
+    for num_splits in (1, 2):
+        assert torch.equal(case.fill().decode(num_splits=num_splits), wanted)
+
+
+def test_fp8_is_near_to_what_was_given(lab):
+    """3 bits behind the point: each number within 1/16 of itself, and so the mean of the values."""
+    case = lab.decode_case([64], kv_heads=1, cache_dtype=FP8, k_scale=0.01, v_scale=0.01, seed=10)
+    wanted = lab.plain_attention(case.q, case.given[0][0], case.given[1][0])
+    error = (case.decode().double() - wanted).abs().max().item()
+    assert 1e-4 < error < 0.15
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def test_requests_that_share_blocks(lab):
+    case = lab.decode_case([40, 40])
+    case.tables[1] = case.tables[0]
+    out = case.decode()
+    keys, values = (case.stored[i][1] for i in range(2))  # those of request 0 were never in these blocks
+    case.stored = [[case.stored[i][0]] * 2 for i in range(2)]
+    case.assert_right(out)
+    assert not torch.equal(keys, case.stored[0][0]) and not torch.equal(values, case.stored[1][0])
+
+
+def test_a_plan_serves_other_lengths_and_is_not_used_up(lab):
+    """As in a recorded CUDA graph: the same launch and the same room, with other numbers in them."""
+    plan = DecodePlan.make(3, 4, 32, Splits(4, 64), lab.device)
+    for lens in ([200, 10, 0], [1, 256, 70], [0, 0, 5]):
+        case = lab.decode_case(lens, seed=sum(lens))
+        case.assert_right(case.decode(plan=plan))
+    plan.split_tokens.fill_(128)  # other lengths are cut elsewhere
+    case = lab.decode_case([500, 129, 3], kv_heads=2, seed=11)
+    case.assert_right(case.decode(plan=plan))
+
+
+def test_the_plan_of_the_rule(lab):
+    case = lab.decode_case([200, 10])
+    plan = plan_decode(case.context_lens, case.q, case.k_cache)
+    assert plan.num_splits * plan.split_tokens.item() >= 200
+    case.assert_right(case.decode(plan=plan))
+
+
+OUTSIDE = """
+import ctypes
+import mmap
+import torch
+from phase5_real_gpu.kernels import paged_decode, paged_prefill, write_kv
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED
+
+device = "cpu" if INTERPRETED else "cuda"
+kept = []
+
+def at_the_edge(x):  # a copy, right behind which memory begins that may not be touched
+    if not INTERPRETED:
+        return x.to(device)
+    size = x.numel() * x.element_size()
+    room = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, room + mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + room), mmap.PAGESIZE, 0) == 0
+    kept.append(memory)
+    copy = torch.frombuffer(memory, dtype=x.dtype, count=x.numel(), offset=room - size).view(x.shape)
+    return copy.copy_(x)
+
+q = at_the_edge(torch.randn(21, 3, 40))
+k, v, new_k, new_v = (at_the_edge(torch.randn(n, 8, 1, 40)) for n in (6, 6, 3, 3))
+new_k, new_v = new_k.view(24, 1, 40)[3:], new_v.view(24, 1, 40)[3:]
+far = 2**30  # hundreds of gigabytes behind the pool
+lens = at_the_edge(torch.tensor([5, 16], dtype=torch.int32))
+starts = at_the_edge(torch.tensor([0, 5, 21], dtype=torch.int32))
+slots = at_the_edge(torch.tensor([*range(40, 45), *range(24, 32), *range(8, 16)]))
+room = at_the_edge(torch.empty(21, 3, 40))
+for tables in ([[5, far], [3, 1]], [[5, far, -far, far], [3, 1, far, -far]]):
+    tables = at_the_edge(torch.tensor(tables, dtype=torch.int32))
+    write_kv(new_k, new_v, k, v, slots)
+    for num_splits in (1, 2):
+        assert paged_decode(q[19:], k, v, tables, lens, num_splits=num_splits, out=room[19:]).isfinite().all()
+    assert paged_prefill(q, k, v, tables, starts, lens, out=room).isfinite().all()
+print("alive", flush=True)
+"""
+
+
+def test_nothing_is_read_or_written_outside():
+    """Every tensor lies at the edge of what may be touched, and tables go on with numbers that lead far away.
+
+    In a process of its own: the first wrong address would end it. (On a GPU only the numbers in the tables would.)
+    """
+    done = subprocess.run([sys.executable, "-c", OUTSIDE], capture_output=True, text=True, timeout=240)
+    assert done.stdout == "alive\n", done.stderr[-2000:] or f"ended with {done.returncode}"

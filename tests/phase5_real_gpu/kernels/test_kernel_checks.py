@@ -1,0 +1,229 @@
+"""What the kernels do not take: one line that names the value and the remedy, before anything is launched."""
+
+import pytest
+import torch
+
+from phase5_real_gpu.kernels import paged_decode, paged_prefill, write_kv
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
+
+if not HAS_TRITON:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+FP8 = torch.float8_e4m3fn
+
+
+def changed(tensor, place, value):
+    tensor = tensor.clone()
+    tensor[place] = value
+    return tensor
+
+
+def refused(function, inputs, change, message):
+    """One line with the message in it, and the caches as they were."""
+    function(**inputs)
+    before = [inputs[c].clone() for c in ("k_cache", "v_cache")]
+    with pytest.raises(ValueError, match=message) as stop:
+        function(**inputs | change(inputs))
+    assert "\n" not in str(stop.value) and len(str(stop.value)) < 200
+    for cache, old in zip(("k_cache", "v_cache"), before):
+        assert torch.equal(inputs[cache].nan_to_num(7.0), old.nan_to_num(7.0))
+
+
+def with_head_dim(x, dim):
+    return with_block_size(x, 16, dim) | dict(q=torch.zeros(len(x["q"]), 4, dim, device=x["q"].device))
+
+
+def with_block_size(x, size, dim=32):
+    return {c: torch.zeros(4, size, 2, dim, device=x[c].device) for c in ("k_cache", "v_cache")}
+
+
+# name: (what is changed, what the message says); for paged_decode and paged_prefill alike.
+ATTENTION = {
+    "head_dim too small": (lambda x: with_head_dim(x, 8), r"head_dim 8 is out of range.* 16 to 256"),
+    "head_dim too large": (lambda x: with_head_dim(x, 264), r"head_dim 264 is out of range.* 16 to 256"),
+    "block size 0": (lambda x: with_block_size(x, 0), r"block size 0 is out of range.* 1 to 256"),
+    "block size too large": (lambda x: with_block_size(x, 512), r"block size 512 is out of range.* 1 to 256"),
+    "q of another head_dim": (lambda x: dict(q=x["q"][..., :16]), "q has head_dim 16, the cache 32"),
+    "q without heads": (lambda x: dict(q=x["q"][:, 0]), r"q has shape .*give \[tokens, num_heads, head_dim\]"),
+    "heads that do not divide": (lambda x: dict(q=x["q"][:, :3]), "3 query heads on 2 KV heads"),
+    "fewer heads than KV heads": (lambda x: dict(q=x["q"][:, :0]), "0 query heads on 2 KV heads"),
+    "too many queries a KV head": (
+        lambda x: dict(q=x["q"].repeat(1, 33, 1)), "132 query heads on 2 KV heads.* 1 to 64"
+    ),
+    "q in another format": (
+        lambda x: dict(q=x["q"].half()), "q is torch.float16, the cache torch.float32: convert"
+    ),
+    "q in float64": (lambda x: dict(q=x["q"].double()), "q is torch.float64"),
+    "a cache in float64": (
+        lambda x: dict(k_cache=x["k_cache"].double(), v_cache=x["v_cache"].double()),
+        "k_cache is torch.float64.*use one of",
+    ),
+    "keys and values in two formats": (
+        lambda x: dict(v_cache=x["v_cache"].half()), "k_cache is torch.float32, v_cache torch.float16"
+    ),
+    "keys and values of two shapes": (
+        lambda x: dict(v_cache=x["v_cache"][:-1]), r"both must be \[num_blocks, block_size"
+    ),
+    "a cache without heads": (
+        lambda x: dict(k_cache=x["k_cache"][:, :, 0], v_cache=x["v_cache"][:, :, 0]), "both must be"
+    ),
+    "keys and values that lie differently": (
+        lambda x: dict(v_cache=x["v_cache"].transpose(1, 2).contiguous().transpose(1, 2)), "lie alike in memory"
+    ),
+    "a head scattered in memory": (
+        lambda x: {
+            c: x[c].transpose(2, 3).contiguous().transpose(2, 3) for c in ("k_cache", "v_cache")
+        },
+        "side by side",
+    ),
+    "a query scattered in memory": (
+        lambda x: dict(q=x["q"].transpose(1, 2).contiguous().transpose(1, 2)), r"q: .*call \.contiguous\(\)"
+    ),
+    "q elsewhere": (lambda x: dict(q=x["q"].to("meta")), "q is on meta, the cache on .*: move one"),
+    "values elsewhere": (lambda x: dict(v_cache=x["v_cache"].to("meta")), "k_cache.* v_cache.* meta.*: move"),
+    "tables elsewhere": (lambda x: dict(block_tables=x["block_tables"].to("meta")), "block_tables is on meta"),
+    "lengths elsewhere": (lambda x: dict(context_lens=x["context_lens"].to("meta")), "context_lens is on meta"),
+    "tables of fractions": (
+        lambda x: dict(block_tables=x["block_tables"].float()), "block_tables is torch.float32: .*int32 or int64"
+    ),
+    "short lengths": (lambda x: dict(context_lens=x["context_lens"].short()), "context_lens is torch.int16"),
+    "a length too many": (
+        lambda x: dict(context_lens=x["context_lens"].repeat(2)), r"block_tables \[2, 4\] and context_lens \[4\]"
+    ),
+    "tables in one row": (lambda x: dict(block_tables=x["block_tables"][0]), r"block_tables \[4\]"),
+    "tables that lie by columns": (
+        lambda x: dict(block_tables=x["block_tables"].t().contiguous().t()), "block_tables must lie row by row"
+    ),
+    "lengths with gaps": (
+        lambda x: dict(context_lens=x["context_lens"].repeat_interleave(2)[::2]), "context_lens must lie in a row"
+    ),
+    "a result of another shape": (lambda x: dict(out=torch.empty_like(x["q"].repeat(1, 2, 1))), "out"),
+    "a result in another format": (lambda x: dict(out=torch.empty_like(x["q"]).half()), "out"),
+    "a result with gaps": (lambda x: dict(out=torch.empty_like(x["q"].repeat(1, 1, 2))[..., :32]), "out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_refuses(name, decode_inputs, prefill_inputs):
+    refused(paged_decode, decode_inputs, *ATTENTION[name])
+    refused(paged_prefill, prefill_inputs, *ATTENTION[name])
+
+
+DECODE = {
+    "parts: 0": (lambda x: dict(num_splits=0), "num_splits is 0: .*1 to 128"),
+    "parts: -1": (lambda x: dict(num_splits=-1), "num_splits is -1: .*1 to 128"),
+    "parts: 129": (lambda x: dict(num_splits=129), "num_splits is 129: .*1 to 128"),
+    "more rows than requests": (lambda x: dict(q=x["q"].repeat(2, 1, 1)), "q has 4 requests, block_tables 2"),
+}
+
+
+@pytest.mark.parametrize("name", DECODE)
+def test_decode_refuses(name, decode_inputs):
+    refused(paged_decode, decode_inputs, *DECODE[name])
+
+
+def starts(x, *values):
+    return dict(cu_query_lens=torch.tensor(values, dtype=torch.int32, device=x["q"].device))
+
+
+PREFILL = {
+    "query lengths too few": (lambda x: starts(x, 0, 12), r"cu_query_lens has shape \[2\].*need \[3\]"),
+    "query lengths of fractions": (
+        lambda x: dict(cu_query_lens=x["cu_query_lens"].float()), "cu_query_lens is torch.float32"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PREFILL)
+def test_prefill_refuses(name, prefill_inputs):
+    refused(paged_prefill, prefill_inputs, *PREFILL[name])
+
+
+WRITE = {
+    "keys of another shape": (lambda x: dict(k=x["k"][:, :1]), r"k has shape \[12, 1, 32\].*need \[12, 2, 32\]"),
+    "values of another shape": (lambda x: dict(v=x["v"][..., :16]), r"v has shape \[12, 2, 16\]"),
+    "a slot too few": (lambda x: dict(slot_mapping=x["slot_mapping"][1:]), "11 slots"),
+    "keys in another format": (lambda x: dict(k=x["k"].half()), "k is torch.float16, the cache torch.float32"),
+    "values in another format": (lambda x: dict(v=x["v"].bfloat16()), "v is torch.bfloat16"),
+    "keys elsewhere": (lambda x: dict(k=x["k"].to("meta")), "k is on meta"),
+    "slots elsewhere": (lambda x: dict(slot_mapping=x["slot_mapping"].to("meta")), "slot_mapping is on meta"),
+    "slots of fractions": (lambda x: dict(slot_mapping=x["slot_mapping"].float()), "slot_mapping is torch.float32"),
+    "a key scattered in memory": (
+        lambda x: dict(k=x["k"].transpose(1, 2).contiguous().transpose(1, 2)), "k: .*side by side"
+    ),
+    "block size too large": (lambda x: with_block_size(x, 512), "block size 512"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITE)
+def test_write_refuses(name, write_inputs):
+    refused(write_kv, write_inputs, *WRITE[name])
+
+
+def test_an_fp8_cache_takes_no_fp8_queries(lab):
+    case = lab.decode_case([5], cache_dtype=FP8)
+    case.q = case.q.to(FP8)
+    with pytest.raises(ValueError, match=r"q is torch\.float8_e4m3fn"):
+        case.decode()
+
+
+# ---------------------------------------------------------------------- checked mode
+
+
+# 8 blocks; request 0 has 20 tokens in 2 of them, request 1 has 7 in 1. Tables are 4 wide.
+TABLES = {
+    "a block behind the pool": (
+        lambda x: dict(block_tables=changed(x["block_tables"], (0, 1), 6)),
+        r"block_tables\[0, 1\] is 6: the pool has blocks 0 to 5",
+    ),
+    "a block before the pool": (
+        lambda x: dict(block_tables=changed(x["block_tables"], (1, 0), -1)), r"block_tables\[1, 0\] is -1"
+    ),
+    "a negative length": (lambda x: dict(context_lens=changed(x["context_lens"], 1, -3)), r"context_lens\[1\] is -3"),
+    "a table too short": (
+        lambda x: dict(context_lens=changed(x["context_lens"], 0, 65)),
+        "request 0 has 65 tokens and needs 5 blocks, its table holds 4",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_checked_attention_finds(name, decode_inputs, prefill_inputs):
+    refused(paged_decode, decode_inputs | dict(checked=True), *TABLES[name])
+    refused(paged_prefill, prefill_inputs | dict(checked=True), *TABLES[name])
+
+
+QUERY_LENS = {
+    "does not begin with 0": (lambda x: starts(x, 1, 5, 12), "cu_query_lens runs from 1 to 12: from 0 to the 12"),
+    "does not end with the last": (lambda x: starts(x, 0, 5, 13), "cu_query_lens runs from 0 to 13"),
+    "falls": (lambda x: starts(x, 0, 13, 12), "request 1 has -1 new tokens|request 0 has 13 new tokens"),
+    "more new ones than all": (lambda x: starts(x, 0, 4, 12), "request 1 has 8 new tokens and a context of 7"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUERY_LENS)
+def test_checked_prefill_finds(name, prefill_inputs):
+    refused(paged_prefill, prefill_inputs | dict(checked=True), *QUERY_LENS[name])
+
+
+SLOTS = {
+    "behind the pool": (lambda x: dict(slot_mapping=changed(x["slot_mapping"], 3, 96)), r"slot_mapping\[3\] is 96: .* 0 to 95"),
+    "before it": (lambda x: dict(slot_mapping=changed(x["slot_mapping"], 0, -2)), r"slot_mapping\[0\] is -2"),
+    "twice": (lambda x: dict(slot_mapping=changed(x["slot_mapping"], 3, x["slot_mapping"][4])), "names a slot twice"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLOTS)
+def test_checked_write_finds(name, write_inputs):
+    refused(write_kv, write_inputs | dict(checked=True), *SLOTS[name])
+
+
+def test_checked_lets_through_what_is_never_read(lab, decode_inputs, prefill_inputs):
+    """Behind a request's blocks anything may stand, and a token without a slot is no mistake."""
+    for inputs in (decode_inputs, prefill_inputs):
+        inputs["block_tables"] = changed(inputs["block_tables"], (0, 2), 10**9)
+    paged_decode(**decode_inputs, checked=True)
+    paged_prefill(**prefill_inputs, checked=True)
+    case = lab.Case([4], [4])
+    slots = torch.tensor([-1, 0, -1, 95 % (case.num_blocks * 16)], device=lab.device)
+    write_kv(*(case.new(t) for t in case.given), case.k_cache, case.v_cache, slots, checked=True)

@@ -1,0 +1,144 @@
+"""paged_prefill alone: runs, the diagonal, and itself in other portions. See test_attention.py for the rest."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
+
+if not HAS_TRITON:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+from phase5_real_gpu.kernels import paged_prefill, write_kv
+from phase5_real_gpu.kernels.decode_kernel import tile_tokens
+from phase5_real_gpu.kernels.prefill_kernel import prefill_shape
+from tests.properties import unshrunk
+
+# (tokens computed before, new tokens): fresh prompts, chunks behind something, single tokens, none.
+request = st.one_of(
+    st.tuples(st.just(0), st.integers(1, 40)),
+    st.tuples(st.integers(1, 130), st.integers(2, 20)),
+    st.tuples(st.integers(0, 90), st.just(1)),
+    st.tuples(st.integers(0, 30), st.just(0)),
+)
+
+
+@given(
+    requests=st.lists(request, min_size=1, max_size=4),
+    kv_heads=st.integers(1, 2),
+    group=st.integers(1, 16),
+    dim=st.sampled_from([32, 40, 64, 80, 96, 128, 256]),
+    block_size=st.sampled_from([8, 16, 24, 32, 64, 128, 256]),
+    dtype=st.sampled_from([torch.float32, torch.float16]),
+    seed=st.integers(0, 2**31),
+)
+@settings(unshrunk, max_examples=15)
+def test_is_the_definition(lab, requests, kv_heads, group, dim, block_size, dtype, seed):
+    case = lab.paged_case(
+        requests, kv_heads=kv_heads, group=group, dim=dim, block_size=block_size, dtype=dtype, seed=seed
+    )
+    case.assert_right(case.prefill())
+
+
+@pytest.mark.parametrize("before", [-1, 0, 1])
+@pytest.mark.parametrize("new", [-1, 0, 1])
+def test_lengths_around_whole_tiles_and_runs(lab, before, new):
+    """The seams: between tiles that all rows see and those across the diagonal, and between programs."""
+    tile, run = tile_tokens(32, 4), prefill_shape(2, 32, 4)[1]
+    case = lab.paged_case([(tile + before, run + new), (0, 2 * run + new)], kv_heads=1, block_size=8, seed=1)
+    case.assert_right(case.prefill())
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [(0, 1)],
+        [(5, 0), (0, 3)],
+        [(0, 3), (0, 0)],
+        [(0, 0), (0, 0), (7, 2), (0, 0), (0, 9), (4, 0)],
+        [(9, 1)] * 9,
+    ],
+    ids=str,
+)
+def test_requests_without_a_token_or_with_one(lab, requests):
+    case = lab.paged_case(requests, kv_heads=1)
+    case.assert_right(case.prefill(out=torch.full_like(case.q, math.nan)))
+
+
+def test_no_new_tokens(lab):
+    for requests in ([(0, 0)], [(4, 0), (0, 0)]):
+        case = lab.paged_case(requests)
+        assert case.prefill().shape == (0, 4, 32)
+
+
+def test_no_token_sees_a_later_one(lab):
+    """The later ones hold NaN, in K and in V: a weight of exactly 0 would still let them through."""
+    case = lab.paged_case([(0, 40)], kv_heads=1, block_size=8, seed=2)
+    wanted = case.expected()
+    for seen in (1, 2, 15, 16, 17, 33):
+        flat = [c.view(-1, 1, 32) for c in (case.k_cache, case.v_cache)]
+        for cache in flat:
+            cache[torch.tensor(case.slots(0)[seen:], device=lab.device)] = math.nan
+        first = paged_prefill(
+            case.q[:seen], case.k_cache, case.v_cache, case.block_tables(),
+            torch.tensor([0, seen], dtype=torch.int32, device=lab.device),
+            torch.tensor([seen], dtype=torch.int32, device=lab.device),
+        )  # fmt: skip
+        lab.assert_near(first, wanted[:seen])
+        case.fill()
+    keys = case.k_cache.view(-1, 1, 32)  # and within one launch: finite numbers that would be noticed
+    keys[torch.tensor(case.slots(0)[20:], device=lab.device)] = 1e4
+    case.v_cache.view(-1, 1, 32)[torch.tensor(case.slots(0)[20:], device=lab.device)] = 1e4
+    lab.assert_near(case.prefill()[:20], wanted[:20])
+
+
+# ---------------------------------------------------------------------- the same in other portions
+
+
+@given(
+    lens=st.lists(st.integers(0, 140), min_size=1, max_size=4),
+    group=st.sampled_from([1, 3, 4, 16]),
+    dim=st.sampled_from([32, 80]),
+    block_size=st.sampled_from([8, 16, 64]),
+    num_splits=st.sampled_from([1, 3]),
+    seed=st.integers(0, 2**31),
+)
+@settings(unshrunk, max_examples=6)
+def test_a_decode_row_is_a_prefill_of_one_token(lab, lens, group, dim, block_size, num_splits, seed):
+    lens = [n + 1 for n in lens]
+    case = lab.decode_case(lens, group=group, kv_heads=1, dim=dim, block_size=block_size, seed=seed)
+    lab.assert_near(case.prefill(), case.decode(num_splits=num_splits))
+
+
+@given(
+    length=st.integers(1, 60),
+    chunks=st.lists(st.sampled_from([1, 1, 2, 3, 7, 16, 50]), min_size=1, max_size=6),
+    block_size=st.sampled_from([8, 16, 64]),
+    group=st.sampled_from([1, 3, 4]),
+    seed=st.integers(0, 2**31),
+)
+@settings(unshrunk, max_examples=6)
+def test_any_chunks_are_the_prompt_at_once(lab, length, chunks, block_size, group, seed):
+    """Each chunk is stored by write_kv and attends; what comes after it is still NaN."""
+    case = lab.Case([length], [length], kv_heads=1, group=group, block_size=block_size, seed=seed)
+    done, turn, rows = 0, 0, []
+    keys, values = (t[0] for t in case.given)
+    slots = case.new_slots
+    while done < length:
+        n = min(chunks[turn % len(chunks)], length - done)
+        part = slice(done, done + n)
+        write_kv(keys[part], values[part], case.k_cache, case.v_cache, slots[part])
+        done, turn = done + n, turn + 1
+        rows.append(
+            paged_prefill(
+                case.q[part], case.k_cache, case.v_cache, case.block_tables(),
+                torch.tensor([0, n], dtype=torch.int32, device=lab.device),
+                torch.tensor([done], dtype=torch.int32, device=lab.device), checked=True,
+            )
+        )  # fmt: skip
+    chunked = torch.cat(rows)
+    case.assert_right(chunked)
+    lab.assert_near(chunked, case.prefill())

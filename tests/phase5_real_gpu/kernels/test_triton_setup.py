@@ -1,0 +1,114 @@
+"""What the machine needs for the kernels: Triton, a card that is new enough, a C compiler."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from labkit.errors import LabError
+from phase5_real_gpu.kernels import TritonPagedKVCache, paged_decode, paged_prefill, triton_setup, write_kv
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
+
+FP8 = torch.float8_e4m3fn
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
+def test_without_triton_the_kernels_say_so(monkeypatch, lab, decode_inputs, prefill_inputs, write_inputs):
+    monkeypatch.setattr(triton_setup, "HAS_TRITON", False)
+    calls = [
+        lambda: paged_decode(**decode_inputs),
+        lambda: paged_prefill(**prefill_inputs),
+        lambda: write_kv(**write_inputs),
+        lambda: TritonPagedKVCache(lab.model_config(4, 2, 32), 8),
+    ]
+    for call in calls:
+        with pytest.raises(LabError, match=r"Triton is not installed .*still run") as stop:
+            call()
+        assert "\n" not in str(stop.value)
+    assert "not installed" in card_problem(torch.float32)
+
+
+NO_TRITON = """
+import sys
+sys.modules["triton"] = None  # as if it were not there
+import torch
+from labkit.errors import LabError
+from phase5_real_gpu.kernels import TritonPagedKVCache, gpu_runner, paged_decode, paged_prefill, write_kv
+from phase2_attention_kvcache.model.blocks import ModelConfig
+config = ModelConfig(name="test", family="llama", vocab_size=97, d_model=32, num_layers=1, num_heads=2,
+                     num_kv_heads=1, head_dim=32, d_ff=48, max_context=256, tied=True)
+cache = torch.zeros(4, 16, 1, 32)
+table, one = torch.zeros(1, 2, dtype=torch.int32), torch.ones(1, dtype=torch.int32)
+for call in (
+    lambda: paged_decode(cache[0, :1], cache, cache, table, one),
+    lambda: paged_prefill(cache[0, :1], cache, cache, table, one, one),
+    lambda: write_kv(cache[0, :1], cache[0, :1], cache, cache, one),
+    lambda: TritonPagedKVCache(config, 4),
+):
+    try:
+        call()
+    except LabError as error:
+        print(error)
+from phase5_real_gpu import compile_report, decode_ladder
+assert compile_report.main(["--quick"]) == decode_ladder.main(["--quick"]) == 2
+"""
+
+
+def test_on_a_machine_without_triton():
+    """Reading and importing is possible; the first launch, and a script, say what still runs."""
+    done = subprocess.run([sys.executable, "-c", NO_TRITON], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr[-2000:]
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4 and all(line.startswith("Triton is not installed") for line in lines)
+    assert done.stderr.count("Triton is not installed") == 2  # the scripts
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "problem"),
+    [
+        ((7, 0), torch.float16, "capability 7.0, Triton needs 7.5"),
+        ((7, 5), torch.float16, None),
+        ((7, 5), torch.bfloat16, "capability 7.5, bfloat16 needs 8.0 or more: use --dtype float16"),
+        ((8, 0), torch.bfloat16, None),
+        ((8, 6), FP8, "capability 8.6, an fp8 KV cache needs 8.9 or more"),
+        ((8, 9), FP8, None),
+        ((9, 0), FP8, None),
+        ((10, 0), torch.bfloat16, None),
+    ],
+    ids=str,
+)
+def test_cards(monkeypatch, capability, dtype, problem):
+    """What each card can do; of a card that is not here, by its number."""
+    monkeypatch.setattr(triton_setup, "HAS_TRITON", True)
+    monkeypatch.setattr(triton_setup, "INTERPRETED", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(triton_setup, "_card", lambda: (capability, "Some Card", None))
+    found = card_problem(dtype)
+    if problem is None:
+        assert found is None
+    else:
+        assert found.startswith("Some Card has compute") and re.search(problem, found)
+
+
+def test_what_triton_needs_to_start_kernels(monkeypatch, tmp_path):
+    """The first launch on a card compiles a small piece of C. Better to say beforehand what is missing."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Some Card")
+    monkeypatch.delenv("CC", raising=False)
+    look = triton_setup._card.__wrapped__
+    monkeypatch.setattr(triton_setup.shutil, "which", lambda name: None)
+    assert "install gcc" in look()[2]
+    monkeypatch.setattr(triton_setup.shutil, "which", lambda name: "/usr/bin/" + name)
+    paths = triton_setup.sysconfig
+    monkeypatch.setattr(paths, "get_paths", lambda scheme: {"include": str(tmp_path / scheme)})
+    for scheme, where in (
+        ("posix_local", "posix_prefix"),
+        ("venv", "venv"),
+    ):  # Debian's own Python, and the usual
+        monkeypatch.setattr(paths, "get_default_scheme", lambda scheme=scheme: scheme)
+        assert "Python.h" in look()[2]
+        (tmp_path / where).mkdir()
+        (tmp_path / where / "Python.h").touch()
+        assert look() == ((9, 0), "Some Card", None)
