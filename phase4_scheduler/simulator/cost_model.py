@@ -1,7 +1,7 @@
 """How long does a step take? A clock for a server that has no model.
 
 The scheduler decides steps without ever looking at a tensor. So a server can be simulated with its real
-scheduler and its real block manager, if somebody says how long each step would take. Two ways to say it:
+scheduler and its real block manager, if it is known how long each step would take. Two ways to know it:
 
 - Fitted: measure steps of the real engine, and find the price of each part of the work.
 - Computed: from a data sheet. A step reads the weights and the cache, and does some arithmetic; the slower
@@ -12,15 +12,15 @@ Source: Williams, Waterman, Patterson, "Roofline" (2009), for the computed one.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from scipy.optimize import nnls
 
 from labkit.errors import LabError
 from phase1_tokens_embeddings.weights.memory_math import bytes_for_kv, kv_per_token
@@ -32,24 +32,24 @@ from phase4_scheduler.simulator.latency import percentiles
 PEAK_TFLOPS = {"t4": 65, "l4": 121, "rtx4090": 165, "a100-40": 312, "a100-80": 312, "h100": 989, "h200": 989}
 
 
-class StepWork(NamedTuple):
-    """What a step has to do.
+class StepSize(NamedTuple):
+    """How much a step has to do.
 
     Attributes:
-        tokens: tokens that go through the model.
-        requests: requests that take part (each needs a choice of its next token).
+        num_tokens: tokens that go through the model.
+        num_requests: requests that take part (each needs a choice of its next token).
         context: tokens whose keys and values are read: for each request all that it has by then.
-        pairs: pairs of a new token and a token that it looks at. Decode: as many as `context`. A prompt of
-            n tokens: n (n + 1) / 2.
+        pairs: pairs of a new token and a token that it attends to. Decode: as many as `context`. A prompt
+            of n tokens: n (n + 1) / 2.
     """
 
-    tokens: int
-    requests: int
+    num_tokens: int
+    num_requests: int
     context: int
     pairs: float
 
     @classmethod
-    def of(cls, parts: Sequence[tuple[int, int]]) -> StepWork:
+    def of(cls, parts: Sequence[tuple[int, int]]) -> StepSize:
         """From (tokens computed before, tokens computed now) of each request in the step."""
         return cls(
             sum(n for _, n in parts),
@@ -60,36 +60,13 @@ class StepWork(NamedTuple):
 
 
 class CostModel(Protocol):
-    def seconds(self, work: StepWork) -> float: ...
+    def seconds(self, size: StepSize) -> float: ...
     def describe(self) -> str: ...
 
 
 # ---------------------------------------------------------------------- fitted
 
 TERMS = ("step", "token", "request", "context token", "pair")
-
-
-def nonnegative_least_squares(rows: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """The x >= 0 for which rows @ x is closest to target.
-
-    Work cannot cost less than nothing, but plain least squares may say so when two kinds of work come
-    together. The best x has some entries at 0 and is the plain solution in the others. With five columns
-    there are 31 choices of "others": try them all.
-    """
-    count = rows.shape[1]
-    best, error = np.zeros(count), float(target @ target)
-    for size in range(1, count + 1):
-        for chosen in itertools.combinations(range(count), size):
-            some = list(chosen)
-            x = np.linalg.lstsq(rows[:, some], target, rcond=None)[0]
-            if (x < 0).any() or not np.isfinite(x).all():
-                continue
-            residual = rows[:, some] @ x - target
-            if residual @ residual < error * (1 - 1e-12):
-                error = float(residual @ residual)
-                best = np.zeros(count)
-                best[some] = x
-    return best
 
 
 @dataclass(frozen=True)
@@ -111,10 +88,14 @@ class FittedCost:
     steps: int = 0
     longest: int = 0
 
-    def seconds(self, work: StepWork) -> float:
+    def seconds(self, size: StepSize) -> float:
         step, token, request, context, pair = self.prices
         return (
-            step + token * work.tokens + request * work.requests + context * work.context + pair * work.pairs
+            step
+            + token * size.num_tokens
+            + request * size.num_requests
+            + context * size.context
+            + pair * size.pairs
         )
 
     def describe(self) -> str:
@@ -133,46 +114,48 @@ class FittedCost:
     @classmethod
     def load(cls, path: str | Path) -> FittedCost:
         """Read what `save` wrote. Raises LabError if it is anything else."""
-        wrong = f"{path} is no cost model: write one with --save-cost"
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
-            prices = tuple(float(price) for price in data["prices"])
-            rest = {name: data[name] for name in ("source", "median_error", "p90_error", "steps", "longest")}
+            cost = cls(**{field.name: data[field.name] for field in fields(cls)})
+            numbers = [*cost.prices, cost.median_error, cost.p90_error]
+            whole = type(cost.steps) is type(cost.longest) is int
+            usable = whole and len(cost.prices) == len(TERMS) and sum(cost.prices) > 0
+            if not (usable and all(type(n) in (int, float) and 0 <= n < math.inf for n in numbers)):
+                raise ValueError
         except OSError as error:
             raise LabError(f"cannot read the cost model {path} ({error.strerror})") from None
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-            raise LabError(wrong) from None
-        if len(prices) != len(TERMS) or not all(0 <= p < math.inf for p in prices) or not any(prices):
-            raise LabError(f"{wrong} (it needs {len(TERMS)} prices, none below 0 and not all 0)")
-        whole = all(type(rest[name]) is int for name in ("steps", "longest"))
-        if not whole or not all(type(rest[name]) in (int, float) for name in ("median_error", "p90_error")):
-            raise LabError(wrong)
-        return cls(prices, **rest | {"source": str(rest["source"])})
+            raise LabError(
+                f"{path} is no cost model: write one with --save-cost (it needs {len(TERMS)} prices, none below "
+                "0 and not all 0)"
+            ) from None
+        return replace(cost, prices=tuple(cost.prices), source=str(cost.source))
 
 
 def fit_cost(
-    work: Sequence[StepWork], seconds: Sequence[float], source: str = "", seed: int = 0
+    sizes: Sequence[StepSize], seconds: Sequence[float], source: str = "", seed: int = 0
 ) -> FittedCost:
     """Prices that explain measured steps. A quarter of the steps is kept aside to see how well they do.
 
-    Errors are relative: 1 ms too much matters in a step of 3 ms and not in one of 300. It also keeps a step
-    that was disturbed by something else on the machine from bending everything.
+    Work cannot cost less than nothing, but plain least squares may say so when two kinds of work come
+    together; so the prices are the best ones that are not negative. Errors are relative: 1 ms too much matters
+    in a step of 3 ms and not in one of 300. It also keeps a step that was disturbed by something else on the
+    machine from bending everything.
 
     Raises:
         ValueError: fewer than 20 steps, or a step that took no time.
     """
-    if len(work) < 20 or min(seconds) <= 0:
-        raise ValueError(f"{len(work)} measured steps: at least 20 are needed, each longer than 0 s")
+    if len(sizes) < 20 or min(seconds) <= 0:
+        raise ValueError(f"{len(sizes)} measured steps: at least 20 are needed, each longer than 0 s")
     took = np.asarray(seconds, dtype=float)
-    rows = np.column_stack([np.ones(len(work)), np.asarray(work, dtype=float)])
-    aside = np.random.default_rng(seed).permutation(len(work)) < len(work) // 4
+    rows = np.column_stack([np.ones(len(sizes)), np.asarray(sizes, dtype=float)])
+    aside = np.random.default_rng(seed).permutation(len(sizes)) < len(sizes) // 4
     scale = rows.max(axis=0)  # columns of like size: better numbers in the least squares
-    relative = rows / scale / took[:, None]
-    prices = nonnegative_least_squares(relative[~aside], np.ones(int((~aside).sum()))) / scale
+    relative = rows[~aside] / scale / took[~aside, None]
+    prices = nnls(relative, np.ones(len(relative)))[0] / scale
     errors = np.abs(rows[aside] @ prices - took[aside]) / took[aside]
-    median, p90 = percentiles(errors, (50, 90))
-    longest = max(w.context // w.requests for w in work)
-    return FittedCost(tuple(prices.tolist()), source, median, p90, int((~aside).sum()), int(longest))
+    longest = max(size.context // size.num_requests for size in sizes)
+    return FittedCost(tuple(prices.tolist()), source, *percentiles(errors, (50, 90)), len(relative), longest)
 
 
 # ---------------------------------------------------------------------- computed
@@ -219,14 +202,14 @@ class ComputedCost:
             card.dollars_per_hour,
         )
 
-    def work(self, work: StepWork) -> Work:
+    def work(self, size: StepSize) -> Work:
         """Operations and bytes, counted as in phase 2 (`work_of_step`), for all requests of the step."""
-        operations = 2 * work.tokens * self.weights + 2 * work.requests * self.head
-        operations += self.attention * work.pairs
-        return Work(operations, 2 * (self.weights + self.head) + self.kv_bytes * work.context)
+        operations = 2 * size.num_tokens * self.weights + 2 * size.num_requests * self.head
+        operations += self.attention * size.pairs
+        return Work(operations, 2 * (self.weights + self.head) + self.kv_bytes * size.context)
 
-    def seconds(self, work: StepWork) -> float:
-        return self.ceilings.seconds(self.work(work))
+    def seconds(self, size: StepSize) -> float:
+        return self.ceilings.seconds(self.work(size))
 
     def describe(self) -> str:
         return f"computed, not measured: {self.name}, 16 bit, at the limits of its data sheet"
@@ -242,8 +225,3 @@ def find_cost(text: str) -> FittedCost | ComputedCost:
         return FittedCost.load(text)
     card, _, model = text.partition(":")
     return ComputedCost.of(find_shape(model or "llama-3-8b"), find_card(card))
-
-
-def price_list(cost: FittedCost) -> list[list[Any]]:
-    """Rows for a table: the terms and their prices in microseconds."""
-    return [[f"a {term}", 1e6 * price] for term, price in zip(TERMS, cost.prices, strict=True)]

@@ -70,20 +70,15 @@ def percentiles(values: Sequence[float] | np.ndarray, ranks: Iterable[float]) ->
     Raises:
         ValueError: no values, a NaN among them, or a rank outside 0 to 100.
     """
-    ordered = np.sort(np.asarray(values, dtype=float))
-    if not len(ordered):
+    values, ranks = np.asarray(values, dtype=float), list(ranks)
+    if not len(values):
         raise ValueError("percentiles of nothing: at least one value is needed")
-    if math.isnan(ordered[-1]):  # a sort puts NaN last
+    if np.isnan(values).any():
         raise ValueError("percentiles of values with a NaN among them")
-    found = []
     for rank in ranks:
         if not 0 <= rank <= 100:
             raise ValueError(f"percentile {rank}: 0 to 100")
-        place = rank / 100 * (len(ordered) - 1)
-        below = math.floor(place)
-        above = min(below + 1, len(ordered) - 1)
-        found.append(float(ordered[below] + (ordered[above] - ordered[below]) * (place - below)))
-    return found
+    return np.percentile(values, ranks).tolist()
 
 
 @dataclass(frozen=True)
@@ -98,7 +93,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float] | np.ndarray) -> Spread:
-        """All zero for no values: nobody waited for anything."""
+        """All zero for no values."""
         if not len(values):
             return cls(0.0, 0.0, 0.0, 0.0, 0.0)
         return cls(float(np.mean(values)), *percentiles(values, (50, 95, 99, 100)))
@@ -178,8 +173,8 @@ def summarise(
 def little(records: Sequence[RequestRecord]) -> float:
     """Little's law: requests in the system, on average, are their rate times the mean time each one stays.
 
-    It needs no assumption on arrivals or service, only that whoever goes in comes out again. So a run that
-    breaks it has lost a request, or its clock is wrong.
+    It needs no assumption on arrivals or service, only that each request that goes in comes out again. So a
+    run that breaks it has lost a request, or its clock is wrong.
 
     Source: Little, "A Proof for the Queuing Formula: L = λW" (1961).
     """

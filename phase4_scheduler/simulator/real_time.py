@@ -9,16 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit.errors import LabError
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase4_scheduler.simulator.cost_model import FittedCost, StepWork, fit_cost
+from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.simulator.cost_model import FittedCost, StepSize, fit_cost
 from phase4_scheduler.simulator.latency import RequestRecord
 from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, draw_traffic, fit_lengths
-
-if TYPE_CHECKING:
-    from phase4_scheduler.engine.engine import LLMEngine
 
 
 def serve(
@@ -30,22 +28,17 @@ def serve(
     in the middle of a step then.
     """
     made = [prompts.prompt(r, i) for i, r in enumerate(requests)]  # before the clock starts
-    params = [SamplingParams(temperature=0, max_tokens=r.output_tokens, ignore_eos=True) for r in requests]
     start, sent = time.perf_counter(), 0
     while sent < len(requests) or engine.has_unfinished_requests:
         now = time.perf_counter() - start
         while sent < len(requests) and requests[sent].arrival <= now:
-            arrived = start + requests[sent].arrival
-            engine.add_request(str(sent), made[sent], params[sent], requests[sent].priority, arrived)
+            _add(engine, sent, made[sent], requests[sent], start)
             sent += 1
-        if not engine.has_unfinished_requests:
+        if engine.has_unfinished_requests:
+            for number, metrics in _finished(engine):
+                yield RequestRecord.of(requests[number], metrics, start)
+        else:
             time.sleep(max(0.0, requests[sent].arrival - now))
-            continue
-        for output in engine.step():
-            if output.error:
-                raise LabError(f"the engine gave up on a request: {output.error}")
-            if output.finished:
-                yield _record(requests[int(output.request_id)], output.metrics, start)
 
 
 def warm_up(engine: LLMEngine, requests: Sequence[TrafficRequest], prompts: PromptMaker) -> None:
@@ -64,43 +57,39 @@ def interrupt(
 
     Told by steps and not by the clock, so that it is the same experiment on a slow machine.
     """
-    start = time.perf_counter()
-    *early, late = [replace(r, arrival=0.0) for r in requests]
-    for i, r in enumerate(early):
-        params = SamplingParams(temperature=0, max_tokens=r.output_tokens, ignore_eos=True)
-        engine.add_request(str(i), prompts.prompt(r, i), params, arrival_time=start)
-    finished: dict[int, RequestRecord] = {}
-    made = prompts.prompt(late, len(early))
-    while len(finished) < len(requests):
-        for output in engine.step():
-            if output.error:
-                raise LabError(f"the engine gave up on a request: {output.error}")
-            if output.finished:
-                i = int(output.request_id)
-                finished[i] = _record([*early, late][i], output.metrics, start)
+    made = [prompts.prompt(r, i) for i, r in enumerate(requests)]
+    requests = [replace(r, arrival=0.0) for r in requests]
+    last, start = len(requests) - 1, time.perf_counter()
+    for i in range(last):
+        _add(engine, i, made[i], requests[i], start)
+    records: dict[int, RequestRecord] = {}
+    while len(records) < len(requests):
+        for number, metrics in _finished(engine):
+            records[number] = RequestRecord.of(requests[number], metrics, start)
         if steps == 0:
-            params = SamplingParams(temperature=0, max_tokens=late.output_tokens, ignore_eos=True)
-            late = replace(late, arrival=time.perf_counter() - start)
-            engine.add_request(str(len(early)), made, params, arrival_time=start + late.arrival)
+            requests[last] = replace(requests[last], arrival=time.perf_counter() - start)
+            _add(engine, last, made[last], requests[last], start)
         steps -= 1
-    return [finished[i] for i in range(len(requests))]
+    return [records[i] for i in range(len(requests))]
 
 
-def _record(request: TrafficRequest, metrics: Any, start: float) -> RequestRecord:
-    return RequestRecord(
-        request.kind,
-        request.arrival,
-        request.prompt_tokens,
-        request.output_tokens,
-        [t - start for t in metrics.token_times],
-        metrics.num_cached_tokens,
-        metrics.num_preemptions,
-    )
+def _add(engine: LLMEngine, number: int, prompt: list[int], request: TrafficRequest, start: float) -> None:
+    params = SamplingParams(temperature=0, max_tokens=request.output_tokens, ignore_eos=True)
+    engine.add_request(str(number), prompt, params, request.priority, start + request.arrival)
 
 
-def work_of_event(event: dict[str, Any]) -> StepWork:
-    """What a recorded step had to do."""
-    return StepWork.of([(event["computed"][name], n) for name, n in event["tokens"].items()])
+def _finished(engine: LLMEngine) -> list[tuple[int, Any]]:
+    """Make a step: (number, metrics) of each request that ended in it."""
+    outputs = engine.step()
+    for output in outputs:
+        if output.error:
+            raise LabError(f"the engine gave up on a request: {output.error}")
+    return [(int(output.request_id), output.metrics) for output in outputs if output.finished]
+
+
+def size_of_event(event: dict[str, Any]) -> StepSize:
+    """How much a recorded step had to do."""
+    return StepSize.of([(event["computed"][name], n) for name, n in event["tokens"].items()])
 
 
 def measure_cost(
@@ -121,22 +110,15 @@ def measure_cost(
         max_model_len: lengths are made to fit this.
         watch: gets the finished requests as they come, such as for a progress bar.
     """
-    make_engine(max_num_seqs=2).generate(
-        [[1, 2, 3]] * 2, SamplingParams(temperature=0, max_tokens=4)
-    )  # warm up
-    work: list[StepWork] = []
-    seconds: list[float] = []
-
-    def note(event: dict[str, Any]) -> None:
-        if event["tokens"]:
-            work.append(work_of_event(event))
-            seconds.append(event["seconds"])
-
+    first_steps = SamplingParams(temperature=0, max_tokens=4)  # slower than all others
+    make_engine(max_num_seqs=2).generate([[1, 2, 3]] * 2, first_steps)
     engine = make_engine(max_num_seqs=16, max_num_batched_tokens=256)
     traffic, factor = fit_lengths(draw_traffic("mixed", requests, float("inf"), seed=seed), max_model_len)
     prompts = PromptMaker(engine.model.config.vocab_size, seed, factor)
     warm_up(engine, traffic, prompts)
-    engine.record(note)
+    events: list[dict[str, Any]] = []
+    engine.record(events.append)
     for _ in watch(serve(engine, traffic, prompts)):
         pass
-    return fit_cost(work, seconds, source, seed)
+    steps = [event for event in events if event["tokens"]]
+    return fit_cost([size_of_event(e) for e in steps], [e["seconds"] for e in steps], source, seed)

@@ -12,12 +12,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from labkit.errors import LabError
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest
 
 LONGEST = 10_000_000  # tokens; more in a trace is a mistake, not a request
+AZURE_COLUMNS = ("timestamp", "contexttokens", "generatedtokens")
+MOONCAKE_KEYS = ("timestamp", "input_length", "output_length")
 
 
 @dataclass(frozen=True)
@@ -53,51 +57,39 @@ def read_trace(path: str | Path, skip_bad_lines: bool = False) -> Trace:
         LabError: no such file, neither format, nothing in it, or (unless skipped) a bad line. The message
             names the file and the line.
     """
-    path = Path(path)
     try:
-        lines = path.read_text(encoding="utf-8-sig", errors="replace").split("\n")
+        text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
         raise LabError(f"cannot read the trace {path} ({error.strerror}): check the path") from None
-    numbered = [(i, line.strip()) for i, line in enumerate(lines, start=1) if line.strip()]
-    if not numbered:
+    lines = [(number, line.strip()) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not lines:
         raise LabError(f"the trace {path} is empty: a header and a line a request are needed")
-    if numbered[0][1].startswith("{"):
-        kind, read_line = "Mooncake JSONL", _mooncake_line
+    if lines[0][1].startswith("{"):
+        kind, parse = "Mooncake JSONL", _mooncake_line
     else:
-        kind, columns = "Azure CSV", _azure_columns(path, numbered.pop(0)[1])
+        kind, parse = "Azure CSV", partial(_azure_line, columns=_azure_columns(path, lines.pop(0)[1]))
 
-        def read_line(text: str) -> TrafficRequest:
-            return _azure_line(text, columns)
-
-    requests, skipped, first_problem = [], 0, ""
-    for number, text in numbered:
+    requests, problems = [], []
+    for number, line in lines:
         try:
-            requests.append(read_line(text))
+            requests.append(parse(line))
         except (ValueError, OverflowError, RecursionError, csv.Error) as error:
-            problem = f"{path}, line {number}: {error}"
+            problems.append(f"{path}, line {number}: {error}")
             if not skip_bad_lines:
-                raise LabError(f"{problem} (--skip-bad-lines leaves such lines out)") from None
-            skipped, first_problem = skipped + 1, first_problem or problem
+                raise LabError(f"{problems[0]} (--skip-bad-lines leaves such lines out)") from None
     if not requests:
-        because = f": none of its {skipped} lines can be used. First: {first_problem}" if skipped else ""
-        raise LabError(f"the trace {path} holds no requests{because or ', only a header'}")
+        why = f": none of its {len(problems)} lines can be used. First: {problems[0]}" if problems else ""
+        raise LabError(f"the trace {path} holds no requests{why or ', only a header'}")
     unsorted = sum(b.arrival < a.arrival for a, b in zip(requests, requests[1:]))
     requests.sort(key=lambda r: r.arrival)
-    start = requests[0].arrival
-    return Trace(
-        [replace(r, arrival=r.arrival - start) for r in requests], kind, skipped, first_problem, unsorted
-    )
+    from_zero = [replace(r, arrival=r.arrival - requests[0].arrival) for r in requests]
+    return Trace(from_zero, kind, len(problems), problems[0] if problems else "", unsorted)
 
 
-AZURE_COLUMNS = ("timestamp", "contexttokens", "generatedtokens")
-
-
-def _azure_columns(path: Path, header: str) -> list[int]:
+def _azure_columns(path: str | Path, header: str) -> list[int]:
     """Where the three columns are. Upper and lower case, blanks and underscores do not matter."""
     try:
-        names = [
-            name.strip().lower().replace("_", "").replace(" ", "") for name in next(csv.reader([header]))
-        ]
+        names = ["".join(name.lower().replace("_", "").split()) for name in next(csv.reader([header]))]
         return [names.index(name) for name in AZURE_COLUMNS]
     except (ValueError, csv.Error):
         raise LabError(
@@ -111,9 +103,8 @@ def _azure_line(text: str, columns: Sequence[int]) -> TrafficRequest:
     if len(cells) <= max(columns):
         raise ValueError(f"{len(cells)} columns, {max(columns) + 1} are needed")
     when, prompt, answer = (cells[i] for i in columns)
-    return TrafficRequest(
-        _seconds(when), _length("ContextTokens", prompt), _length("GeneratedTokens", answer)
-    )
+    lengths = _length("ContextTokens", prompt), _length("GeneratedTokens", answer)
+    return TrafficRequest(_seconds(when), *lengths)
 
 
 def _mooncake_line(text: str) -> TrafficRequest:
@@ -123,18 +114,18 @@ def _mooncake_line(text: str) -> TrafficRequest:
         raise ValueError(f"no JSON ({error})") from None
     if not isinstance(data, dict):
         raise ValueError(f"{text[:40]} is no JSON object")
-    for key in ("timestamp", "input_length", "output_length"):
+    for key in MOONCAKE_KEYS:
         if type(data.get(key)) not in (int, float):
             raise ValueError(f"{key} is {data.get(key)!r}, a number is needed")
     if not math.isfinite(data["timestamp"]):
         raise ValueError(f"timestamp is {data['timestamp']}, a finite number of milliseconds is needed")
-    prompt, answer = (_length(key, data[key]) for key in ("input_length", "output_length"))
-    hash_ids = data.get("hash_ids") or []
+    prompt, answer = (_length(key, data[key]) for key in MOONCAKE_KEYS[1:])
+    hash_ids, blocks = data.get("hash_ids") or [], -(-prompt // TRACE_BLOCK)
     if not isinstance(hash_ids, list) or any(type(h) is not int or not 0 <= h < 2**63 for h in hash_ids):
         raise ValueError("hash_ids has to be a list of whole numbers from 0")
-    if len(hash_ids) > -(-prompt // TRACE_BLOCK):
+    if len(hash_ids) > blocks:
         raise ValueError(
-            f"{len(hash_ids)} hash_ids, but {prompt} tokens have only {-(-prompt // TRACE_BLOCK)} blocks of {TRACE_BLOCK}"
+            f"{len(hash_ids)} hash_ids, but {prompt} tokens have only {blocks} blocks of {TRACE_BLOCK}"
         )
     return TrafficRequest(data["timestamp"] / 1000, prompt, answer, hash_ids=tuple(hash_ids))
 
@@ -154,7 +145,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _length(name: str, value: str | int | float) -> int:
+def _length(name: str, value: Any) -> int:
     try:
         tokens = int(value)
         exact = tokens == float(value)

@@ -10,6 +10,7 @@ Source: vllm/benchmarks/serve.py (`get_request`) for bursty arrivals.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +44,7 @@ class TrafficRequest:
 class Pattern:
     """A kind of use. Lengths are drawn evenly from the ranges, both ends included.
 
-    `priority` says who goes first under the policy "priority": a chat has somebody waiting at the screen.
+    `priority` counts under the policy "priority": a chat has somebody waiting at the screen.
     """
 
     name: str
@@ -72,6 +73,11 @@ PATTERN_NAMES = (*PATTERNS, "mixed")
 # ---------------------------------------------------------------------- drawn traffic
 
 
+def _check_rate(rate: float) -> None:
+    if not rate > 0:
+        raise ValueError(f"rate is {rate}: requests a second, above 0 (inf: all at once)")
+
+
 def arrival_times(n: int, rate: float, burstiness: float, rng: np.random.Generator) -> np.ndarray:
     """Times at which `n` requests arrive, `rate` a second on average. The first comes at 0.
 
@@ -87,12 +93,9 @@ def arrival_times(n: int, rate: float, burstiness: float, rng: np.random.Generat
     """
     if n < 1:
         raise ValueError(f"requests is {n}: at least 1 is needed")
-    if not rate > 0:
-        raise ValueError(f"rate is {rate}: requests a second, above 0 (inf: all at once)")
+    _check_rate(rate)
     if not (burstiness > 0 and math.isfinite(burstiness)):
         raise ValueError(f"burstiness is {burstiness}: a number above 0 (1 is Poisson, below is bursty)")
-    if math.isinf(rate):
-        return np.zeros(n)
     gaps = rng.gamma(shape=burstiness, scale=1 / (rate * burstiness), size=n - 1)
     return np.concatenate([[0.0], np.cumsum(gaps)])
 
@@ -120,10 +123,9 @@ def draw_traffic(
 
 def at_rate(requests: Sequence[TrafficRequest], rate: float) -> list[TrafficRequest]:
     """The same requests in the same order, with times stretched or squeezed to `rate` a second on average."""
-    if not rate > 0:
-        raise ValueError(f"rate is {rate}: requests a second, above 0 (inf: all at once)")
+    _check_rate(rate)
     last = requests[-1].arrival
-    factor = 0.0 if math.isinf(rate) or last == 0 else (len(requests) - 1) / rate / last
+    factor = (len(requests) - 1) / rate / last if last else 0.0
     return [replace(r, arrival=r.arrival * factor) for r in requests]
 
 
@@ -135,21 +137,13 @@ def fit_lengths(requests: Sequence[TrafficRequest], max_model_len: int) -> tuple
     """
     longest = max(r.prompt_tokens + r.output_tokens for r in requests)
     factor = min(1.0, max_model_len / longest)
-    if factor == 1.0:
-        return list(requests), factor
-
-    def shorter(n: int) -> int:
-        return max(1, math.floor(n * factor))
-
-    # A request of one output token keeps it, so the prompt has to leave room.
-    return [
-        replace(
-            r,
-            prompt_tokens=max(1, min(shorter(r.prompt_tokens), max_model_len - shorter(r.output_tokens))),
-            output_tokens=shorter(r.output_tokens),
-        )
-        for r in requests
-    ], factor
+    fitting = []
+    for r in requests:
+        osl = max(1, math.floor(r.output_tokens * factor))
+        # An output of one token stays as it is, so the prompt has to leave room.
+        isl = max(1, min(math.floor(r.prompt_tokens * factor), max_model_len - osl))
+        fitting.append(replace(r, prompt_tokens=isl, output_tokens=osl))
+    return fitting, factor
 
 
 class PromptMaker:
@@ -169,7 +163,7 @@ class PromptMaker:
     def _draw(self, n: int, *key: int) -> list[int]:
         return np.random.default_rng([self.seed, *key]).integers(1, self.vocab_size, size=n).tolist()
 
-    def block(self, hash_id: int) -> list[int]:
+    def _block(self, hash_id: int) -> list[int]:
         """The tokens that this hash id stands for, the same each time."""
         if hash_id not in self._blocks:
             self._blocks[hash_id] = self._draw(self.block_tokens, 1, hash_id)
@@ -177,12 +171,6 @@ class PromptMaker:
 
     def prompt(self, request: TrafficRequest, number: int) -> list[int]:
         """The prompt of request `number`: its named blocks, then tokens of its own."""
-        tokens: list[int] = []
-        for hash_id in request.hash_ids:
-            if len(tokens) >= request.prompt_tokens:
-                break
-            tokens += self.block(hash_id)
-        del tokens[request.prompt_tokens :]
-        if missing := request.prompt_tokens - len(tokens):
-            tokens += self._draw(missing, 2, number)
-        return tokens
+        shared = itertools.chain.from_iterable(map(self._block, request.hash_ids))
+        tokens = list(itertools.islice(shared, request.prompt_tokens))
+        return tokens + self._draw(request.prompt_tokens - len(tokens), 2, number)

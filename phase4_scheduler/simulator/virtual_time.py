@@ -2,9 +2,9 @@
 
 Ten thousand requests take minutes or hours to serve, and seconds to simulate. What happens in each step is
 not imitated, it is decided by the same code that drives the engine. Only two things are made up: the tokens
-of the answers (nobody reads them here) and how long each step takes (see `cost_model.py`).
+of the answers (nothing reads them here) and how long each step takes (see `cost_model.py`).
 
-The clock stands still between steps. If nobody is there, it jumps to the next arrival.
+The clock stands still between steps. If there is no request, it jumps to the next arrival.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
-from phase4_scheduler.simulator.cost_model import CostModel, StepWork
+from phase4_scheduler.simulator.cost_model import CostModel, StepSize
 from phase4_scheduler.simulator.latency import RequestRecord
 from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest
 
@@ -36,7 +36,7 @@ class Run:
         running, waiting: requests in each step.
         usage: share of the KV blocks in use in each step.
         in_system_seconds: seconds that requests spent in the system, all together, counted by the scheduler.
-        preemptions, hit_rate: of the whole run.
+        preemptions: of the whole run.
     """
 
     records: list[RequestRecord] = field(default_factory=list)
@@ -49,7 +49,6 @@ class Run:
     usage: list[float] = field(default_factory=list)
     in_system_seconds: float = 0.0
     preemptions: int = 0
-    hit_rate: float = 0.0
 
     def mean_usage(self, since: float = -np.inf, until: float = np.inf) -> float:
         """KV usage, averaged over the time in which there was something to do."""
@@ -70,7 +69,6 @@ def simulate(
     cost: CostModel,
     *,
     block_size: int = 16,
-    enable_prefix_caching: bool = True,
     prompts: PromptMaker | None = None,
 ) -> Run:
     """Serve all requests, and say when each token came out.
@@ -84,23 +82,30 @@ def simulate(
     arguments alone: the same seed, the same run.
     """
     prompts = prompts or PromptMaker()
-    manager = BlockManager(num_blocks, block_size, enable_prefix_caching)
-    scheduler = Scheduler(config, manager)
+    scheduler = Scheduler(config, BlockManager(num_blocks, block_size))
     run, now = Run(), 0.0
-    records: dict[str, RequestRecord] = {}
+    unfinished: dict[str, RequestRecord] = {}
     coming = enumerate(requests)
     number, arriving = next(coming, (0, None))
 
     while arriving is not None or scheduler.has_requests:
-        if not scheduler.has_requests and arriving.arrival > now:
-            now = arriving.arrival
+        # 1. Let in all who have come by now.
+        if not scheduler.has_requests:
+            now = max(now, arriving.arrival)
         while arriving is not None and arriving.arrival <= now:
-            if _add(scheduler, arriving, number, prompts, run, records):
+            try:
+                # Its prompt is made up only now: those of a long trace would not fit in memory.
+                scheduler.add(_request(arriving, number, prompts, config.max_model_len))
+            except ValueError as error:
+                run.refused, run.refusal = run.refused + 1, run.refusal or str(error)
+            else:
+                unfinished[str(number)] = RequestRecord.of(arriving)
                 run.in_system_seconds += now - arriving.arrival  # it came during the last step
             number, arriving = next(coming, (0, None))
         if not scheduler.has_requests:
             continue  # all who came were refused
 
+        # 2. Decide the step, and add up what it has to do.
         output = scheduler.schedule()
         context, pairs, tokens, samples = 0, 0.0, [], []
         for s in output.scheduled:
@@ -110,62 +115,47 @@ def simulate(
             pairs += end if n == 1 else n * (s.num_computed + end + 1) / 2
             if end == len(request.token_ids):
                 tokens.append(ANSWER)
-                samples.append(records[request.request_id].token_times)
+                samples.append(unfinished[request.request_id].token_times)
             else:
                 tokens.append(None)  # still in its prompt
         if not tokens:
             if output.preempted:
                 continue
             raise RuntimeError("the scheduler has requests and schedules none: this is a bug")
-        seconds = cost.seconds(StepWork(output.num_batched_tokens, len(tokens), context, pairs))
+
+        # 3. Let the clock run for as long as the step takes.
+        seconds = cost.seconds(StepSize(output.num_batched_tokens, len(tokens), context, pairs))
+        running, waiting = len(scheduler.running), len(scheduler.waiting)
         run.times.append(now)
         run.durations.append(seconds)
-        run.running.append(len(scheduler.running))
-        run.waiting.append(len(scheduler.waiting))
-        run.usage.append(manager.usage)
-        run.in_system_seconds += seconds * (len(scheduler.running) + len(scheduler.waiting))
+        run.running.append(running)
+        run.waiting.append(waiting)
+        run.usage.append(scheduler.block_manager.usage)
+        run.in_system_seconds += seconds * (running + waiting)
         now += seconds
+
+        # 4. Hand the tokens out.
         for token_times in samples:
             token_times.append(now)
         for request in scheduler.update(output, tokens):
-            record = records.pop(request.request_id)
+            record = unfinished.pop(request.request_id)
             record.num_cached_tokens = request.num_cached_tokens
             record.num_preemptions = request.num_preemptions
             run.records.append(record)
 
-    manager.check_integrity()
-    run.preemptions, run.hit_rate = scheduler.num_preemptions, manager.stats.hit_rate
+    scheduler.block_manager.check_integrity()
+    run.preemptions = scheduler.num_preemptions
     return run
 
 
-def _add(
-    scheduler: Scheduler,
-    arriving: TrafficRequest,
-    number: int,
-    prompts: PromptMaker,
-    run: Run,
-    records: dict[str, RequestRecord],
-) -> bool:
-    """Hand a request to the scheduler. False if it was refused."""
-    request = Request(
+def _request(arriving: TrafficRequest, number: int, prompts: PromptMaker, max_model_len: int) -> Request:
+    isl, osl = arriving.prompt_tokens, arriving.output_tokens
+    if isl + osl > max_model_len:
+        raise ValueError(f"{isl:,} + {osl:,} tokens do not fit a context of {max_model_len:,}")
+    return Request(
         str(number),
-        prompts.prompt(arriving, number),  # made up only now: a long trace would not fit in memory
-        SamplingParams(max_tokens=arriving.output_tokens, ignore_eos=True),
+        prompts.prompt(arriving, number),
+        SamplingParams(max_tokens=osl, ignore_eos=True),
         arrival_time=arriving.arrival,
         priority=arriving.priority,
     )
-    try:
-        if arriving.prompt_tokens + arriving.output_tokens > scheduler.config.max_model_len:
-            raise ValueError(
-                f"{arriving.prompt_tokens:,} + {arriving.output_tokens:,} tokens do not fit a context of "
-                f"{scheduler.config.max_model_len:,}"
-            )
-        scheduler.add(request)
-    except ValueError as error:
-        run.refused += 1
-        run.refusal = run.refusal or str(error)
-        return False
-    records[request.request_id] = RequestRecord(
-        arriving.kind, arriving.arrival, arriving.prompt_tokens, arriving.output_tokens
-    )
-    return True
