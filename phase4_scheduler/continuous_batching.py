@@ -1,11 +1,11 @@
-"""Continuous batching: many users share every step, and nobody waits for the slowest.
+"""Continuous batching: many users share every step, and no answer waits for the slowest.
 
 A step for sixteen users takes little longer than a step for one, so users should share steps. The old way
-collects a batch, runs it to the end of its longest answer, and then takes the next one. Whoever asked for
+collects a batch, runs it to the end of its longest answer, and then takes the next one. A user who asked for
 ten tokens waits for the one who asked for eight hundred, and most seats are empty most of the time.
 
-The engine decides anew before every step. Whoever is done leaves, whoever waits takes the seat. The loop is
-in `engine.py`, in one method, `LLMEngine.step`.
+The engine decides anew before every step. A request that is done leaves, and one that waits takes its seat.
+The loop is one method, `LLMEngine.step` in `engine/engine.py`.
 
 You will see the article's three users A, B and C in both ways, then mixed traffic, and a picture of who
 sits in the batch at each step. All on the real engine with the embedded model.
@@ -17,11 +17,7 @@ section 3.1.
 from __future__ import annotations
 
 from labkit.lab import Lab, run_lab
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.story.continuous_batching_story import mixed_traffic, three_users
-
-__all__ = ["EngineConfig", "LLMEngine"]
 
 
 def story(lab: Lab) -> None:

@@ -1,13 +1,13 @@
-"""The scheduler: who computes how many tokens in the next step, and in which blocks.
+"""The scheduler: which requests compute how many tokens in the next step, and in which blocks.
 
-Many users, one model. A step of the model takes a few hundred tokens, whoever they belong to. Before each
-step somebody has to decide whose. That is all a scheduler does; it knows nothing of tensors.
+Many users, one model. A step of the model takes a few hundred tokens, no matter of which requests. Which ones
+is decided before each step. That is all a scheduler does; it knows nothing of tensors.
 
 Three limits rule it: the token budget of a step, the number of requests that may run at a time, and the
 free blocks of the KV cache. Its rules, in the order in which they apply:
 
-    1. Those who run go on, in their order. If the blocks run out, the last one to come is preempted.
-    2. If nobody was preempted, those who wait are admitted from the head of the queue.
+    1. Running requests go on, in their order. If the blocks run out, the last one to come is preempted.
+    2. If none was preempted, waiting requests are admitted from the head of the queue.
     3. A long prompt takes what is left of the budget, and the rest in later steps (chunked prefill).
 
 The decisions equal those of the real vLLM 0.32, step by step, on 150 recorded workloads.
@@ -24,16 +24,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labkit.lab import Lab, run_lab
-from phase4_scheduler.engine.request import Request, RequestStatus
-from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerConfig, SchedulerOutput
-
-__all__ = ["Request", "RequestStatus", "Scheduled", "Scheduler", "SchedulerConfig", "SchedulerOutput"]
+from phase4_scheduler.story.scheduler_story import (
+    in_pieces_or_whole,
+    memory_runs_short,
+    one_budget_for_all,
+    urgent_first,
+)
 
 
 def story(lab: Lab) -> None:
-    from phase4_scheduler.story.scheduler_story import tell  # which imports this module
-
-    tell(lab)
+    lab.say("""No model here, only numbers. A request has so many tokens, and before each step the scheduler
+        says how many of them are computed. A block holds 4 tokens.""")
+    one_budget_for_all(lab)
+    in_pieces_or_whole(lab)
+    memory_runs_short(lab)
+    urgent_first(lab)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
-from typing import Any
 
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
@@ -27,11 +25,11 @@ from phase4_scheduler.simulator.cost_model import find_cost
 from phase4_scheduler.simulator.traffic import PATTERN_NAMES
 from phase4_scheduler.story.simulator_chapters import (
     Engines,
-    guests,
     make_server,
     per_pattern,
     the_clock,
     the_trace,
+    three_patterns,
 )
 from phase4_scheduler.story.simulator_load import load_sweep, long_prompt, real_run, virtual_run
 
@@ -39,10 +37,10 @@ from phase4_scheduler.story.simulator_load import load_sweep, long_prompt, real_
 def story(lab: Lab) -> None:
     a = lab.args
     check_options(a)
-    engines = Engines(lab)
     cost = None if a.cost == "measured" else find_cost(a.cost)  # a bad name is told before anything runs
     trace = the_trace(lab) if a.trace else None
-    guests(lab)
+    engines = Engines(lab)
+    three_patterns(lab)
     fitted = the_clock(lab, engines)
     server = make_server(lab, cost or fitted, trace)
     most = per_pattern(lab, server)
@@ -68,63 +66,30 @@ def check_options(a: argparse.Namespace) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add: Callable[..., Any] = parser.add_argument
-    add("--pattern", default="mixed", choices=PATTERN_NAMES, help="who comes (mixed)")
-    add(
-        "--rate",
-        type=float,
-        metavar="R",
-        help="requests a second; inf: all at once (70%% of what is possible)",
-    )
-    add("--requests", type=int, metavar="N", help="how many (2,000; of a trace all; with --real 100)")
-    add(
-        "--burstiness",
-        type=float,
-        default=1.0,
-        metavar="B",
-        help="1: Poisson; below 1 in bursts; above 1 evenly (1)",
-    )
-    add("--trace", metavar="FILE", help="serve these requests instead: Azure CSV or Mooncake JSONL")
-    add("--skip-bad-lines", action="store_true", help="leave out lines of the trace that make no sense")
+    for name, kind, metavar, default, text in (
+        ("--rate", float, "R", None, "requests a second; inf: all at once (70%% of what is possible)"),
+        ("--requests", int, "N", None, "how many (2,000; of a trace all; with --real 100)"),
+        ("--burstiness", float, "B", 1.0, "1: Poisson; below 1 in bursts; above 1 evenly (1)"),
+        ("--trace", str, "FILE", None, "serve these requests instead: Azure CSV or Mooncake JSONL"),
+        ("--cost", str, "C", "l4:llama-3-8b", "CARD:MODEL, measured, or a JSON file (l4:llama-3-8b)"),
+        ("--save-cost", str, "FILE", None, "keep the clock fitted on this machine as JSON"),
+        ("--ttft-slo", float, "S", 1.0, "limit for the first token, seconds (1)"),
+        ("--tpot-slo", float, "S", 0.1, "limit for the mean gap of an answer, seconds (0.1)"),
+        ("--max-num-seqs", int, "N", 256, "most requests that run at a time (256)"),
+        ("--num-blocks", int, "N", None, "KV blocks of 16 tokens (what the card has room for, or 4096)"),
+    ):
+        parser.add_argument(name, type=kind, metavar=metavar, default=default, help=text)
+    add = parser.add_argument
+    add("--pattern", default="mixed", choices=PATTERN_NAMES, help="which traffic comes (mixed)")
     add("--real", action="store_true", help="serve with the real engine, in real time")
-    add(
-        "--cost",
-        default="l4:llama-3-8b",
-        metavar="C",
-        help="CARD:MODEL, measured, or a JSON file (l4:llama-3-8b)",
-    )
-    add("--save-cost", metavar="FILE", help="keep the clock fitted on this machine as JSON")
-    add("--ttft-slo", type=float, default=1.0, metavar="S", help="limit for the first token, seconds (1)")
-    add(
-        "--tpot-slo",
-        type=float,
-        default=0.1,
-        metavar="S",
-        help="limit for the mean gap of an answer, seconds (0.1)",
-    )
-    add("--max-num-seqs", type=int, default=256, metavar="N", help="most requests that run at a time (256)")
-    add(
-        "--num-blocks",
-        type=int,
-        metavar="N",
-        help="KV blocks of 16 tokens (what the card has room for, or 4096)",
-    )
-    add(
-        "--policy",
-        default="fcfs",
-        choices=["fcfs", "priority"],
-        help="priority: chat before code before summaries (fcfs)",
-    )
+    add("--skip-bad-lines", action="store_true", help="leave out lines of the trace that make no sense")
+    policy = "priority: chat before code before summaries (fcfs)"
+    add("--policy", default="fcfs", choices=["fcfs", "priority"], help=policy)
 
 
 def main(argv: list[str] | None = None) -> int:
-    return run_lab(
-        story,
-        __doc__,
-        options=("model", "device", "dtype", "seed", "quick"),
-        add_arguments=add_arguments,
-        argv=argv,
-    )
+    options = ("model", "device", "dtype", "seed", "quick")
+    return run_lab(story, __doc__, options=options, add_arguments=add_arguments, argv=argv)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,14 @@ from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.request import Request, RequestStatus
 from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerConfig, SchedulerOutput
-from phase4_scheduler.simulator.latency import RequestRecord, percentiles, summarise
-from phase4_scheduler.story.batching_compared import Job, serve_continuously, serve_statically
+from phase4_scheduler.simulator import (
+    Job,
+    RequestRecord,
+    percentiles,
+    serve_continuously,
+    serve_statically,
+    summarise,
+)
 
 PROMPTS = (
     "Once upon a time there was a king who had three sons, and",

@@ -16,11 +16,16 @@ from phase1_tokens_embeddings.weights.model_shapes import CARDS, SHAPES
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.scheduler import SchedulerConfig
-from phase4_scheduler.simulator.cost_model import ComputedCost
-from phase4_scheduler.simulator.latency import percentiles, summarise
-from phase4_scheduler.simulator.traffic import draw_traffic
-from phase4_scheduler.simulator.virtual_time import simulate
-from phase4_scheduler.story.batching_compared import Job, serve_continuously, serve_statically
+from phase4_scheduler.simulator import (
+    ComputedCost,
+    Job,
+    draw_traffic,
+    percentiles,
+    serve_continuously,
+    serve_statically,
+    simulate,
+    summarise,
+)
 from phase4_scheduler.story.scheduler_story import ask, draw, play
 
 guesses = Guesses("phase4_scheduler")
@@ -55,8 +60,8 @@ assert static.token_ids == continuous.token_ids  # nobody's words changed
 
 # %%
 budget = 16
-visitors = {1: [ask("Ann", 3, 12), ask("Ben", 4, 12)], 3: [ask("Lea", 40, 4)]}
-shared = play(visitors, max_num_batched_tokens=budget)
+arrivals = {1: [ask("Ann", 3, 12), ask("Ben", 4, 12)], 3: [ask("Lea", 40, 4)]}
+shared = play(arrivals, max_num_batched_tokens=budget)
 lea = [step["Lea"] for step in shared.steps if "Lea" in step]
 
 guess = ...  # Lea's tokens in her first three steps, such as [16, 16, 8]

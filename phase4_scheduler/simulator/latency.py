@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from phase4_scheduler.simulator.traffic import TrafficRequest
+
 
 @dataclass
 class RequestRecord:
@@ -39,6 +41,19 @@ class RequestRecord:
     token_times: list[float] = field(default_factory=list)
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+
+    @classmethod
+    def of(cls, request: TrafficRequest, metrics: Any = None, start: float = 0.0) -> RequestRecord:
+        """Of a request that has no tokens yet; or of a finished one, from the engine's metrics of it, with
+        times as seconds after `start`."""
+        record = cls(request.kind, request.arrival, request.prompt_tokens, request.output_tokens)
+        if metrics:
+            record.token_times = [t - start for t in metrics.token_times]
+            record.num_cached_tokens, record.num_preemptions = (
+                metrics.num_cached_tokens,
+                metrics.num_preemptions,
+            )
+        return record
 
     @property
     def ttft(self) -> float:

@@ -1,15 +1,18 @@
-"""Experiments in virtual time: how much can a server take, where does trouble begin, who stalls whom?"""
+"""Experiments in virtual time: how much can a server take, where does trouble begin, what stalls what?"""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from phase4_scheduler.engine.scheduler import SchedulerConfig
-from phase4_scheduler.simulator.cost_model import ComputedCost, CostModel, StepWork
+from phase4_scheduler.simulator.cost_model import ComputedCost, CostModel, StepSize
 from phase4_scheduler.simulator.latency import Latency, RequestRecord, percentiles, summarise
 from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
 from phase4_scheduler.simulator.virtual_time import Run, simulate
@@ -44,24 +47,23 @@ class Server:
 
 
 def capacity(server: Server, pattern: str, requests: int, seed: int = 0) -> float:
-    """Requests a second that a server gets done while there is always somebody waiting.
+    """Requests a second that a server gets done while there are always some waiting.
 
-    Everybody comes at once. What counts is the middle of the run: not the beginning, when all are in their
-    prompts, and not the end, when nobody waits any more. There, tokens of answers a second, over the tokens
-    of an answer. 0 if none of them fits.
+    All come at once. What counts is the middle of the run: not the beginning, when all are in their prompts,
+    and not the end, when none waits any more. There, tokens of answers a second, over the tokens of an answer.
+    0 if none of them fits.
     """
     traffic = draw_traffic(pattern, requests, math.inf, seed=seed)
     run = server.serve(traffic)
     if not run.records:
         return 0.0
-    length = sum(r.output_tokens for r in run.records) / len(run.records)
-    tokens = np.sort(np.concatenate([r.token_times for r in run.records]))
+    length = np.mean([r.output_tokens for r in run.records])
+    tokens = np.concatenate([r.token_times for r in run.records])
     begin = run.records[len(run.records) // 10].token_times[-1]
-    times, waiting = np.asarray(run.times), np.asarray(run.waiting)
-    end = times[waiting > 0].max(initial=0.0)
-    if np.count_nonzero((tokens > begin) & (tokens <= end)) < len(tokens) / 10:
-        begin, end = 0.0, tokens[-1]  # hardly anybody ever waited: take the run as a whole
+    end = max((time for time, waiting in zip(run.times, run.waiting) if waiting), default=0.0)
     done = np.count_nonzero((tokens > begin) & (tokens <= end))
+    if done < len(tokens) / 10:  # hardly any ever waited: take the run as a whole
+        begin, end, done = 0.0, tokens.max(), len(tokens)
     return float(done / (end - begin) / length)
 
 
@@ -86,6 +88,10 @@ class LoadPoint:
     preemptions: float
     arrivals: list[tuple[float, float]]
 
+    def to_json(self) -> dict[str, Any]:
+        rest = dict(load=self.load, rate=self.rate, usage=self.usage, preemptions=self.preemptions)
+        return rest | dict(latency=self.latency.to_json())
+
 
 def load_point(
     server: Server, pattern: str, requests: int, load: float, most: float, seed: int = 0
@@ -106,7 +112,7 @@ def load_point(
 
 
 def usage_at(run: Run, time: float) -> float:
-    """KV usage at a moment; 0 when nobody was there."""
+    """KV usage at a moment; 0 when there was no request."""
     i = int(np.searchsorted(run.times, time, side="right")) - 1
     return run.usage[i] if i >= 0 and time <= run.times[i] + run.durations[i] else 0.0
 
@@ -125,10 +131,10 @@ def doubling_usage(points: Sequence[LoadPoint]) -> float | None:
 
 
 def ttft_by_usage(points: Sequence[LoadPoint], width: float = 0.05) -> list[tuple[float, float, int]]:
-    """(lower end of a bin of KV usage, p95 of the TTFT of those who arrived then, how many they were)."""
-    bins: dict[int, list[float]] = {}
+    """(lower end of a bin of KV usage, p95 of the TTFT of requests that arrived then, how many they were)."""
+    bins: dict[int, list[float]] = defaultdict(list)
     for usage, ttft in (arrival for p in points for arrival in p.arrivals):
-        bins.setdefault(min(int(usage / width + 1e-9), round(1 / width) - 1), []).append(ttft)
+        bins[min(int(usage / width + 1e-9), round(1 / width) - 1)].append(ttft)
     return [
         (i * width, percentiles(ttfts, [95])[0], len(ttfts))
         for i, ttfts in sorted(bins.items())
@@ -141,12 +147,8 @@ def alarming_usage(bins: Sequence[tuple[float, float, int]]) -> float | None:
     calm = [ttft for usage, ttft, _ in bins if usage < 0.5]
     if not calm:
         return None
-    found = None
-    for usage, ttft, _ in reversed(bins):
-        if ttft < 2 * float(np.median(calm)):
-            break
-        found = usage
-    return found
+    bad = itertools.takewhile(lambda bin: bin[1] >= 2 * np.median(calm), reversed(bins))
+    return min((usage for usage, _, _ in bad), default=None)
 
 
 def predicted_usage(traffic: Sequence[TrafficRequest], cache_tokens: int) -> tuple[float, float]:
@@ -194,9 +196,8 @@ class Stall:
     def of(cls, records: Sequence[RequestRecord], arrival: float) -> Stall:
         """From the records of a run in which the longest prompt came at `arrival`."""
         long = max(records, key=lambda r: r.prompt_tokens)
-        gaps = sorted(
-            (b, b - a) for r in records if r is not long for a, b in zip(r.token_times, r.token_times[1:])
-        )
+        others = [r.token_times for r in records if r is not long]
+        gaps = sorted((b, b - a) for times in others for a, b in zip(times, times[1:]))
         before = [gap for when, gap in gaps if when <= arrival]
         after = [(when - arrival, gap) for when, gap in gaps if when > arrival]
         return cls(after, float(np.median(before)), max(gap for _, gap in after), long.ttft)
@@ -210,12 +211,17 @@ def stall_traffic(
     return [*short, TrafficRequest(arrival, long_prompt, long_output, "long prompt", 0)]
 
 
-def stall_config(config: SchedulerConfig, long_prompt: int, seats: int, chunk: int | None) -> SchedulerConfig:
+def stall_config(
+    config: SchedulerConfig, long_prompt: int, max_num_seqs: int, chunk: int | None
+) -> SchedulerConfig:
     """A budget of `chunk` tokens a step; None: prompts are not cut, so the budget must hold a whole one."""
-    config = replace(config, max_num_seqs=seats, long_prefill_token_threshold=0)
-    if chunk:
-        return replace(config, chunked_prefill=True, max_num_batched_tokens=chunk)
-    return replace(config, chunked_prefill=False, max_num_batched_tokens=2 * long_prompt + seats)
+    return replace(
+        config,
+        max_num_seqs=max_num_seqs,
+        long_prefill_token_threshold=0,
+        chunked_prefill=bool(chunk),
+        max_num_batched_tokens=chunk or 2 * long_prompt + max_num_seqs,
+    )
 
 
 def predicted_stalls(
@@ -223,8 +229,8 @@ def predicted_stalls(
 ) -> tuple[float, float]:
     """Longest step with the whole prompt in it, and with at most `chunk` tokens in a step."""
     decodes = [(context - 1, 1)] * others
-    whole = cost.seconds(StepWork.of([*decodes, (0, long_prompt)]))
+    whole = cost.seconds(StepSize.of([*decodes, (0, long_prompt)]))
     room = chunk - others
     starts = range(0, long_prompt, room)
-    cut = max(cost.seconds(StepWork.of([*decodes, (at, min(room, long_prompt - at))])) for at in starts)
+    cut = max(cost.seconds(StepSize.of([*decodes, (at, min(room, long_prompt - at))])) for at in starts)
     return whole, cut

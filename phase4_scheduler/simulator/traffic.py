@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from phase3_paged_attention.traffic import PATTERNS
+
 TRACE_BLOCK = 512  # tokens that one hash id of a Mooncake trace stands for
 
 
@@ -40,34 +42,9 @@ class TrafficRequest:
     hash_ids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Pattern:
-    """A kind of use. Lengths are drawn evenly from the ranges, both ends included.
-
-    `priority` counts under the policy "priority": a chat has somebody waiting at the screen.
-    """
-
-    name: str
-    isl: tuple[int, int]
-    osl: tuple[int, int]
-    priority: int
-
-    @property
-    def input_per_output(self) -> float:
-        """Prompt tokens for each token of the answer, on average."""
-        return sum(self.isl) / sum(self.osl)
-
-
-PATTERNS = {
-    p.name: p
-    for p in (
-        Pattern("summarisation", (2000, 4000), (100, 300), 2),
-        Pattern("chat", (50, 200), (100, 500), 0),
-        Pattern("code", (200, 500), (500, 2000), 1),
-    )
-}
-"""The ranges are those of the source article. Its fourth pattern, "mixed", is a third of each."""
-PATTERN_NAMES = (*PATTERNS, "mixed")
+PRIORITIES = {"summarisation": 2, "chat": 0, "code": 1}
+"""Patterns of the source article: a chat has somebody waiting at the screen. Mixed traffic is a third of each."""
+PATTERN_NAMES = (*PRIORITIES, "mixed")
 
 
 # ---------------------------------------------------------------------- drawn traffic
@@ -112,12 +89,12 @@ def draw_traffic(
         raise ValueError(f"unknown pattern {pattern!r}: use {', '.join(PATTERN_NAMES)}")
     arrivals = arrival_times(n, rate, burstiness, np.random.default_rng([seed, 1]))
     rng = np.random.default_rng([seed, 2])
-    of = list(PATTERNS.values()) if pattern == "mixed" else [PATTERNS[pattern]]
+    names = list(PRIORITIES) if pattern == "mixed" else [pattern]
     requests = []
-    for arrival, which in zip(arrivals.tolist(), rng.integers(len(of), size=n)):
-        p = of[which]
-        isl, osl = (int(rng.integers(low, high + 1)) for low, high in (p.isl, p.osl))
-        requests.append(TrafficRequest(arrival, isl, osl, p.name, p.priority))
+    for arrival, which in zip(arrivals.tolist(), rng.integers(len(names), size=n)):
+        kind = names[which]
+        (isl,), (osl,) = PATTERNS[kind].draw(rng, 1)
+        requests.append(TrafficRequest(arrival, int(isl), int(osl), kind, PRIORITIES[kind]))
     return requests
 
 

@@ -1,22 +1,31 @@
-"""The chapters of the story of continuous batching."""
+"""The chapters of continuous_batching.py, and its figure."""
 
 from __future__ import annotations
 
 import statistics
+from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from labkit.figures import BLUE, COLORS, GREEN, INK, MUTED, ORANGE, new_figure
 from labkit.lab import Lab
 from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.simulator.batching import Job, Served, mixed_jobs, serve_continuously, serve_statically
+
+
+def load_engine(lab: Lab, max_num_seqs: int) -> LLMEngine:
+    a = lab.args
+    return LLMEngine.from_pretrained(
+        a.model, dtype=a.dtype, device=lab.device, max_num_seqs=max_num_seqs, seed=lab.seed
+    )
 
 
 def three_users(lab: Lab) -> None:
     """The article's example: A wants 500 tokens, B 10, C 800."""
-    from phase4_scheduler.story.batching_compared import Job, serve_continuously, serve_statically
-
     scale = 10 if lab.quick else 1  # the counts scale along exactly
     lengths = {"A": 500 // scale, "B": 10 // scale, "C": 800 // scale}
-    engine = LLMEngine.from_pretrained(
-        lab.args.model, dtype=lab.args.dtype, device=lab.device, max_num_seqs=3, seed=lab.seed
-    )
+    engine = load_engine(lab, max_num_seqs=3)
     lab.title("Three users in one batch")
     lab.say(f"""A wants {lengths["A"]} tokens, B {lengths["B"]}, C {lengths["C"]}. In a static batch all three are
         handed out when the last one is done. (With --quick all lengths are a tenth of the article's.)""")
@@ -25,12 +34,11 @@ def three_users(lab: Lab) -> None:
         serve_statically(engine, jobs, batch_size=3)
     static = serve_statically(engine, jobs, batch_size=3)
     continuous = serve_continuously(engine, jobs)
-    waited = static.done_step["B"] - static.written_step["B"]
     lab.predict(
         claim="head-of-line",
         question="steps that B's finished answer waits in a static batch",
         predicted=lengths["C"] - lengths["B"],
-        measured=waited,
+        measured=static.done_step["B"] - static.written_step["B"],
         source_says=None if lab.quick else 790,
         unit="steps",
     )
@@ -50,51 +58,34 @@ def three_users(lab: Lab) -> None:
         # In 16 bit, sums in another order may be rounded to another token.
         kind="structure" if lab.args.dtype == "float32" else "timing",
     )
+    both = (static, continuous)
     lab.table(
         "When the answer reaches the user",
         ["user", "tokens", "static, step", "continuous, step", "static, s", "continuous, s"],
         [
-            [
-                name,
-                osl,
-                static.done_step[name],
-                continuous.done_step[name],
-                static.done_seconds[name],
-                continuous.done_seconds[name],
-            ]
+            [name, osl, *(way.done_step[name] for way in both), *(way.done_seconds[name] for way in both)]
             for name, osl in lengths.items()
         ],
     )
 
 
 def mixed_traffic(lab: Lab) -> None:
-    from phase4_scheduler.story.batching_compared import (
-        figure_of_seats,
-        idle_share,
-        mixed_jobs,
-        serve_continuously,
-        serve_statically,
-    )
-
-    seats, count, shrink = (16, 96, 24) if lab.quick else (16, 96, 8)
-    engine = LLMEngine.from_pretrained(
-        lab.args.model, dtype=lab.args.dtype, device=lab.device, max_num_seqs=seats, seed=lab.seed
-    )
+    batch_size, count, shrink = 16, 96, 24 if lab.quick else 8
+    engine = load_engine(lab, max_num_seqs=batch_size)
     jobs = mixed_jobs(count, engine.model.config.vocab_size, shrink, lab.seed)
     lab.title("Mixed traffic")
-    lab.say(f"""{count} requests for summaries, chat and code arrive at once, and the batch has {seats} seats. Lengths
-        are those of the article, divided by {shrink} to fit the model's context. The same requests go through the
-        same engine twice: batch by batch, and continuously.""")
-    continuous = serve_continuously(engine, jobs)  # a first run also warms the machine up
-    static = serve_statically(engine, jobs, seats)
-    lenient = serve_statically(engine, jobs, seats, pad=False)
+    lab.say(f"""{count} requests for summaries, chat and code arrive at once, and the batch has {batch_size} seats.
+        Lengths are those of the article, divided by {shrink} to fit the model's context. The same requests go
+        through the same engine twice: batch by batch, and continuously.""")
+    serve_continuously(engine, jobs)  # warms the machine up
+    static = serve_statically(engine, jobs, batch_size)
+    lenient = serve_statically(engine, jobs, batch_size, pad=False)
     continuous = serve_continuously(engine, jobs)
 
-    batches = [jobs[i : i + seats] for i in range(0, count, seats)]
     lab.predict(
         claim="static-steps",
         question="steps of the static way",
-        predicted=sum(max(job.osl for job in batch) for batch in batches),
+        predicted=sum(max(job.osl for job in jobs[i : i + batch_size]) for i in range(0, count, batch_size)),
         measured=lenient.steps,
         tolerance=0.05,
         unit="steps",
@@ -113,27 +104,18 @@ def mixed_traffic(lab: Lab) -> None:
         note=f"""In steps alone it is {static.steps / continuous.steps:.1f} times. The rest is the padding: rows that
             are done and go on computing.""",
     )
+    ways = {"static, padded": static, "static, finished rows free": lenient, "continuous": continuous}
     lab.table(
-        f"{count} requests, {continuous.tokens:,} tokens wanted, {seats} seats",
+        f"{count} requests, {continuous.tokens:,} tokens wanted, {batch_size} seats",
         ["way", "steps", "seconds", "tokens/s", "seats idle", "median wait for the answer, s"],
         [
-            [
-                name,
-                served.steps,
-                served.seconds,
-                served.tokens / served.seconds,
-                f"{idle_share(served, seats):.0%}",
-                statistics.median(served.done_seconds.values()),
-            ]
-            for name, served in (
-                ("static, padded", static),
-                ("static, finished rows free", lenient),
-                ("continuous", continuous),
-            )
+            [name, way.steps, way.seconds, way.tokens / way.seconds, f"{way.idle_share(batch_size):.0%}",
+             statistics.median(way.done_seconds.values())]
+            for name, way in ways.items()
         ],
         note="""Padded: a finished row goes on computing until its batch ends, as in `generate` of most
             libraries. Free: it costs nothing more, but its seat stays empty.""",
-    )
+    )  # fmt: skip
     lab.say(f"""The same machine serves {speedup:.1f} times as many users, so each costs
         {1 / speedup:.0%} of the money. Nothing was made faster: seats that were empty are taken.""")
     engine.block_manager.check_integrity()
@@ -150,5 +132,62 @@ def mixed_traffic(lab: Lab) -> None:
         speedup=speedup,
         speedup_over_lenient=lenient.seconds / continuous.seconds,
     )
-    subtitle = f"{count} requests at once, {seats} seats, {lab.args.model}, {lab.args.dtype}, {lab.device}"
-    lab.figure(figure_of_seats(static, continuous, subtitle), "who_sits_in_the_batch")
+    subtitle = (
+        f"{count} requests at once, {batch_size} seats, {lab.args.model}, {lab.args.dtype}, {lab.device}"
+    )
+    lab.figure(draw_batches(static, continuous, subtitle), "who_sits_in_the_batch")
+
+
+KINDS = {
+    "summarisation": (BLUE, "summary: long prompt, short answer"),
+    "chat": (ORANGE, "chat"),
+    "code": (GREEN, "code: long answer"),
+}
+WAITING = "#eceff1"
+
+
+def draw_batches(static: Served, continuous: Served, subtitle: str) -> Any:
+    """Both ways side by side, on the same axis of steps."""
+    ratio = static.steps / continuous.steps
+    fig, (left, right) = new_figure(
+        f"The same requests, the same model: {static.steps:,} steps, or {continuous.steps:,} ({ratio:.1f} times fewer)",
+        subtitle,
+        panels=2,
+        size=(12.5, 5.0),
+    )
+    draw_batch(left, static, f"Static batches: a batch ends with its longest answer ({static.seconds:.1f} s)")
+    title = f"Continuous: an empty seat is taken in the next step ({continuous.seconds:.1f} s)"
+    draw_batch(right, continuous, title)
+    left.set_ylabel("seats of the batch")
+    for ax in (left, right):
+        ax.set_xlim(0, max(static.steps, continuous.steps))
+    handles = [Patch(color=color, label=label) for color, label in KINDS.values()]
+    handles.append(Patch(color=WAITING, label="done, and kept waiting"))
+    right.legend(handles=handles, loc="lower right", fontsize=8.5, labelcolor=MUTED)
+    return fig
+
+
+def draw_batch(ax: Axes, served: Served, title: str) -> None:
+    """Which requests are in the batch at each step. Grey: a row that writes what nobody reads, or nothing."""
+    free_rows: set[int] = set()
+    row: dict[str, int] = {}
+    first: dict[str, int] = {}
+    for step, event in enumerate(served.events):
+        for name in event["tokens"]:
+            if name not in row:
+                row[name] = min(free_rows, default=len(set(row.values())))
+                free_rows.discard(row[name])
+                first[name] = step
+        free_rows |= {row[name] for name in event["finished"]}
+    for order, (name, begin) in enumerate(first.items()):
+        color = KINDS.get(name.split("-")[0], (COLORS[order % 3],))[0]
+        written, handed_out = served.written_step[name], served.done_step[name]
+        bar = dict(left=begin, height=0.86, color=color, edgecolor="white", lw=0.5)
+        ax.barh(row[name], written - begin, **bar)
+        if handed_out > written:
+            ax.barh(row[name], handed_out - written, left=written, height=0.86, color=WAITING, lw=0)
+    ax.set_title(title, loc="left", fontsize=10, color=INK)
+    ax.set_xlabel("step")
+    ax.set_yticks([])
+    ax.set_ylim(max(row.values()) + 0.5, -0.5)
+    ax.grid(axis="y", visible=False)

@@ -1,4 +1,4 @@
-"""The story of scheduler.py, part by part: one budget, one memory, and everybody wants some of it."""
+"""The chapters of scheduler_lab.py: one budget, one memory, and every request wants some of it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 
 @dataclass
 class Played:
-    """What was decided: for each step, name -> tokens; and what became of everybody."""
+    """What was decided.
 
-    scheduler: Scheduler
+    Attributes:
+        steps: for each step, request id -> tokens.
+        preempted: (step, request id)
+        first_step: request id -> step with the first token of its answer.
+    """
+
     steps: list[dict[str, int]] = field(default_factory=list)
     preempted: list[tuple[int, str]] = field(default_factory=list)
-    free_blocks: list[int] = field(default_factory=list)
-    done_step: dict[str, int] = field(default_factory=dict)
-    first_step: dict[str, int] = field(default_factory=dict)  # with the first token of the answer
+    first_step: dict[str, int] = field(default_factory=dict)
 
 
-def ask(name: str, prompt: int, answer: int, priority: int = 0) -> Request:
-    """A request of so many tokens. Each has tokens of its own, so that nobody shares a prompt by accident."""
-    token = sum(map(ord, name))
-    return Request(name, [token] * prompt, SamplingParams(max_tokens=answer), priority=priority)
+def ask(request_id: str, prompt: int, answer: int, priority: int = 0) -> Request:
+    """A request of so many tokens. Each has tokens of its own, so that none shares a prompt by accident."""
+    token = sum(map(ord, request_id))
+    return Request(request_id, [token] * prompt, SamplingParams(max_tokens=answer), priority=priority)
 
 
 def play(
@@ -34,18 +37,16 @@ def play(
     num_blocks: int = 200,
     block_size: int = 4,
     caching: bool = True,
-    most_steps: int = 200,
     **config: object,
 ) -> Played:
-    """Let the scheduler decide until everybody is done; `arrivals` says who comes before which step."""
-    played = Played(Scheduler(SchedulerConfig(**config), BlockManager(num_blocks, block_size, caching)))
-    scheduler = played.scheduler
-    for number in range(1, most_steps + 1):
+    """Let the scheduler decide until all are done; `arrivals`: the requests that come before each step."""
+    scheduler = Scheduler(SchedulerConfig(**config), BlockManager(num_blocks, block_size, caching))
+    played, number = Played(), 0
+    while number < max(arrivals) or scheduler.has_requests:
+        number += 1
         for request in arrivals.get(number, []):
             request.arrival_time = number
             scheduler.add(request)
-        if not scheduler.has_requests and number > max(arrivals):
-            break
         output = scheduler.schedule()
         played.steps.append({s.request.request_id: s.num_tokens for s in output.scheduled})
         played.preempted += [(number, r.request_id) for r in output.preempted]
@@ -53,36 +54,22 @@ def play(
             if s.samples:
                 played.first_step.setdefault(s.request.request_id, number)
         # The token that a model would answer. Any will do: a scheduler never reads it.
-        ended = scheduler.update(output, [7 if s.samples else None for s in output.scheduled])
-        played.done_step |= {r.request_id: number for r in ended}
-        played.free_blocks.append(scheduler.block_manager.num_free_blocks)
+        scheduler.update(output, [7 if s.samples else None for s in output.scheduled])
     return played
 
 
-def draw(played: Played, names: list[str], first: int, last: int, budget: int | None = None) -> str:
+def draw(played: Played, requests: list[str], first: int, last: int, budget: int | None = None) -> str:
     """One row for each step: how many tokens each request computes, and a bar of the budget."""
-    steps = range(first, min(last, len(played.steps)) + 1)
-    width = max(6, *(len(n) + 1 for n in names))
-    lines = ["step  " + "".join(f"{n:>{width}}" for n in names) + ("   budget" if budget else "")]
-    for step in steps:
-        tokens = played.steps[step - 1]
-        row = f"{step:>4}  " + "".join(f"{tokens.get(n, '·'):>{width}}" for n in names)
+    width = max(6, *(len(r) + 1 for r in requests))
+    lines = ["step  " + "".join(f"{r:>{width}}" for r in requests) + ("   budget" if budget else "")]
+    for step, tokens in enumerate(played.steps[first - 1 : last], first):
+        row = f"{step:>4}  " + "".join(f"{tokens.get(r, '·'):>{width}}" for r in requests)
         if budget:
-            bar = "".join(n[0] * tokens.get(n, 0) for n in names)
+            bar = "".join(r[0] * tokens.get(r, 0) for r in requests)
             row += f"   |{bar:<{budget}}|"
-        sent_away = [n for s, n in played.preempted if s == step]
-        row += f"   {', '.join(sent_away)} preempted" if sent_away else ""
-        lines.append(row)
+        preempted = [r for at, r in played.preempted if at == step]
+        lines.append(row + (f"   {', '.join(preempted)} preempted" if preempted else ""))
     return "\n".join(lines)
-
-
-def tell(lab: Lab) -> None:
-    lab.say("""No model here, only numbers. A request has so many tokens, and before each step the scheduler
-        says how many of them are computed. A block holds 4 tokens.""")
-    one_budget_for_all(lab)
-    in_pieces_or_whole(lab)
-    somebody_makes_room(lab)
-    who_goes_first(lab)
 
 
 def one_budget_for_all(lab: Lab) -> None:
@@ -139,20 +126,21 @@ def in_pieces_or_whole(lab: Lab) -> None:
         budget shifts it further. Which one suits you is a question of what you promise to your users.""")
 
 
-def somebody_makes_room(lab: Lab) -> None:
+def memory_runs_short(lab: Lab) -> None:
     lab.title("Memory runs short: somebody makes room")
     lab.say("""Now the memory has 10 blocks, 40 tokens. Ann and Ben bring 14 tokens each and both get in. But
         answers grow, and nobody knows beforehand how long they get.""")
-    arrivals = lambda: {1: [ask("Ann", 14, 10), ask("Ben", 14, 12)]}  # noqa: E731
-    cached = play(arrivals(), num_blocks=11, max_model_len=40)
-    plain = play(arrivals(), num_blocks=11, max_model_len=40, caching=False)
-    (step, who), *_ = cached.preempted
+    cached, plain = (
+        play({1: [ask("Ann", 14, 10), ask("Ben", 14, 12)]}, num_blocks=11, max_model_len=40, caching=caching)
+        for caching in (True, False)
+    )
+    (step, preempted), *_ = cached.preempted
     # Both hold 4 blocks for up to 16 tokens and 5 for up to 20: both need a sixth for their 21st.
     lab.predict(
         claim="preempted",
         question="each writes one word a step. In which step is there no block left, and who makes room",
         predicted=[20 - 14 + 2, "Ben"],
-        measured=[step, who],
+        measured=[step, preempted],
         note="Step 1 computes the prompts, step 2 the 15th token, step 8 the 21st: both need a sixth block and "
         "there are ten. The last to come goes, because those who came first are nearer to their end.",
     )
@@ -171,13 +159,13 @@ def somebody_makes_room(lab: Lab) -> None:
     lab.record(preempted=cached.preempted, returned=again)
 
 
-def _on_return(played: Played, name: str) -> tuple[int, int]:
+def _on_return(played: Played, request_id: str) -> tuple[int, int]:
     """(step, tokens to compute) of the first step after a request was preempted."""
-    away = next(step for step, who in played.preempted if who == name)
-    return next((i, s[name]) for i, s in enumerate(played.steps, 1) if i > away and name in s)
+    away = next(step for step, r in played.preempted if r == request_id)
+    return next((i, s[request_id]) for i, s in enumerate(played.steps, 1) if i > away and request_id in s)
 
 
-def who_goes_first(lab: Lab) -> None:
+def urgent_first(lab: Lab) -> None:
     lab.title("Who goes first")
     lab.say("""Two seats, and five people want one. Four come at once and write 10 words each. In step 3 comes Zoe:
         she is urgent (priority -1, all others 0; the smallest number goes first).""")

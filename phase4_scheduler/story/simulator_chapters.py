@@ -1,26 +1,28 @@
-"""The story of workload_simulator.py until the doors open: who comes, what the clock says, what the server can do."""
+"""workload_simulator.py until the doors open: which traffic comes, what the clock says, what the server can do."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from labkit.errors import LabError
 from labkit.lab import Lab
+from phase3_paged_attention.traffic import PATTERNS
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.scheduler import SchedulerConfig
 from phase4_scheduler.simulator.clusters import find_clusters, purity
-from phase4_scheduler.simulator.cost_model import ComputedCost, CostModel, FittedCost, price_list
+from phase4_scheduler.simulator.cost_model import TERMS, ComputedCost, CostModel, FittedCost
 from phase4_scheduler.simulator.latency import summarise
 from phase4_scheduler.simulator.load_tests import BLOCK_SIZE, Server, capacity
 from phase4_scheduler.simulator.real_time import measure_cost, serve, warm_up
 from phase4_scheduler.simulator.trace_files import read_trace
 from phase4_scheduler.simulator.traffic import (
     PATTERN_NAMES,
-    PATTERNS,
+    PRIORITIES,
     PromptMaker,
     TrafficRequest,
     at_rate,
@@ -30,37 +32,22 @@ from phase4_scheduler.simulator.traffic import (
 from phase4_scheduler.simulator.virtual_time import simulate
 from phase4_scheduler.story.simulator_figures import draw_clusters
 
-if TYPE_CHECKING:
-    from phase4_scheduler.engine.engine import LLMEngine
-
 
 class Engines:
-    """Engines of one model, which is loaded when the first is needed."""
+    """Makes engines of one model. Raises LabError if its context leaves no room for the experiments."""
 
     def __init__(self, lab: Lab) -> None:
-        self.lab = lab
-
-    @cached_property
-    def _first(self) -> LLMEngine:
-        from phase4_scheduler.engine.engine import LLMEngine
-
-        a = self.lab.args
-        return LLMEngine.from_pretrained(a.model, dtype=a.dtype, device=self.lab.device, max_num_seqs=1)
+        a = lab.args
+        self.first = LLMEngine.from_pretrained(a.model, dtype=a.dtype, device=lab.device, max_num_seqs=1)
+        self.context = self.first.model.config.max_context
+        if self.context < 128:
+            raise LabError(
+                f"this model reads {self.context} tokens at most: choose one that reads 128 or more"
+            )
 
     def __call__(self, **config: Any) -> LLMEngine:
         """An engine with these fields of EngineConfig."""
-        from phase4_scheduler.engine.config import EngineConfig
-        from phase4_scheduler.engine.engine import LLMEngine
-
-        return LLMEngine(self._first.model, self._first.tokenizer, EngineConfig(**config))
-
-    @cached_property
-    def context(self) -> int:
-        """Most tokens of a request. Raises LabError if that leaves no room for the experiments."""
-        context = self._first.model.config.max_context
-        if context < 128:
-            raise LabError(f"this model reads {context} tokens at most: choose one that reads 128 or more")
-        return context
+        return LLMEngine(self.first.model, self.first.tokenizer, EngineConfig(**config))
 
 
 def the_trace(lab: Lab) -> list[TrafficRequest]:
@@ -78,24 +65,22 @@ def the_trace(lab: Lab) -> list[TrafficRequest]:
     if shared:
         lab.say(f"""{1 - len(set(shared)) / len(shared):.0%} of the blocks of 512 prompt tokens were asked for
             before: so much a prefix cache could save at best.""")
-    if a.rate is not None:
-        requests = at_rate(requests, a.rate)
     lab.record(trace=dict(format=trace.format, requests=len(requests), skipped=trace.skipped))
-    return requests
+    return requests if a.rate is None else at_rate(requests, a.rate)
 
 
-def guests(lab: Lab) -> None:
-    """Part 1: three kinds of guests."""
+def three_patterns(lab: Lab) -> None:
+    """Part 1: three kinds of traffic."""
     lab.title("Who comes: three kinds of guests")
     n = 300 if lab.quick else 3000
-    drawn = {p: draw_traffic(p, n, 1.0, seed=lab.seed) for p in PATTERNS}
-    measured = [
-        sum(r.prompt_tokens for r in drawn[p]) / sum(r.output_tokens for r in drawn[p]) for p in PATTERNS
-    ]
+    measured = []
+    for name in PRIORITIES:
+        drawn = draw_traffic(name, n, 1.0, seed=lab.seed)
+        measured.append(sum(r.prompt_tokens for r in drawn) / sum(r.output_tokens for r in drawn))
     lab.predict(
         claim="four-patterns",
         question="prompt tokens per answer token: summarisation / chat / code",
-        predicted=[p.input_per_output for p in PATTERNS.values()],
+        predicted=[sum(PATTERNS[name].isl) / sum(PATTERNS[name].osl) for name in PRIORITIES],
         measured=[round(m, 3) for m in measured],
         tolerance=0.1,
         note="The source gives ranges. Drawn evenly from them, a summary brings fifteen tokens for each one "
@@ -134,7 +119,7 @@ def the_clock(lab: Lab, engines: Engines) -> FittedCost:
     lab.table(
         "A step of the real engine on this machine costs",
         ["", "microseconds"],
-        price_list(fitted),
+        [[f"a {term}", 1e6 * price] for term, price in zip(TERMS, fitted.prices, strict=True)],
         note=f"Fitted to {fitted.steps:,} steps. On steps kept aside the error is {fitted.median_error:.0%} in "
         f"the median, and nine of ten are within {fitted.p90_error:.0%}. A pair is a new token and a token "
         "that it looks at. A price of 0: other prices explain it already.",
@@ -142,19 +127,19 @@ def the_clock(lab: Lab, engines: Engines) -> FittedCost:
     if a.save_cost:
         fitted.save(a.save_cost)
         lab.say(f"Saved to {a.save_cost}; --cost {a.save_cost} uses it again.")
-    config = SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=256, max_model_len=context)
+    limits = dict(max_num_seqs=16, max_num_batched_tokens=256)
+    config = SchedulerConfig(**limits, max_model_len=context)
     blocks = 16 * -(-context // BLOCK_SIZE) + 1
     n = 10 if lab.quick else 80
-    work, factor = fit_lengths(draw_traffic("mixed", n, math.inf, seed=lab.seed), context)
-    whole = simulate(work, config, blocks, fitted)
-    rate = 0.8 * summarise(whole.records).requests_per_second
-    work, _ = fit_lengths(draw_traffic("mixed", n, rate, seed=lab.seed), context)
-    virtual = summarise(simulate(work, config, blocks, fitted).records)
-    engine = engines(max_num_seqs=16, max_num_batched_tokens=256, num_blocks=blocks)
+    traffic, factor = fit_lengths(draw_traffic("mixed", n, math.inf, seed=lab.seed), context)
+    rate = 0.8 * summarise(simulate(traffic, config, blocks, fitted).records).requests_per_second
+    traffic, _ = fit_lengths(draw_traffic("mixed", n, rate, seed=lab.seed), context)
+    virtual = summarise(simulate(traffic, config, blocks, fitted).records)
+    engine = engines(**limits, num_blocks=blocks)
     prompts = PromptMaker(engine.model.config.vocab_size, lab.seed, factor)
-    warm_up(engine, work, prompts)
+    warm_up(engine, traffic, prompts)
     label = f"the engine serves {n} requests in real time"
-    real = summarise(list(lab.progress(serve(engine, work, prompts), label, total=n)))
+    real = summarise(list(lab.progress(serve(engine, traffic, prompts), label, total=n)))
     lab.predict(
         claim="virtual-clock",
         question=f"median end-to-end time of {n} requests: by the clock, and in the real engine",
@@ -171,9 +156,8 @@ def the_clock(lab: Lab, engines: Engines) -> FittedCost:
         for name, key in (("TTFT", "ttft"), ("ITL", "itl"), ("end to end", "e2e"))
     ]
     lab.table("Milliseconds", ["", "virtual p50", "virtual p95", "real p50", "real p95"], rows)
-    lab.record(
-        cost=vars(fitted), clock_check=dict(virtual=virtual.to_json(), real=real.to_json(), factor=factor)
-    )
+    check = dict(virtual=virtual.to_json(), real=real.to_json(), factor=factor)
+    lab.record(cost=vars(fitted), clock_check=check)
     return fitted
 
 
@@ -204,28 +188,23 @@ def per_pattern(lab: Lab, server: Server) -> float:
     """Part 3a: what the server gets done, by pattern. Returns the capacity for --pattern."""
     full = dict(summarisation=320, chat=1000, code=240, mixed=600)
     few = dict(summarisation=40, chat=150, code=40, mixed=150)
-    sizes = few if lab.quick else full
+    sizes, dollars = few if lab.quick else full, server.dollars_per_hour
     found, rows = {}, []
     for name in lab.progress(PATTERN_NAMES, "how much of each pattern"):
         drawn = draw_traffic(name, 2000, 1.0, seed=lab.seed)
-        isl, osl = (
-            float(np.mean([getattr(r, k) for r in drawn])) for k in ("prompt_tokens", "output_tokens")
-        )
+        isl = float(np.mean([r.prompt_tokens for r in drawn]))
+        osl = float(np.mean([r.output_tokens for r in drawn]))
         most = found[name] = capacity(server, name, sizes[name], lab.seed)
-        if not most:
-            rows.append([name, round(isl), round(osl)] + [None] * (4 if server.dollars_per_hour else 3))
-            continue
-        row = [name, round(isl), round(osl), most, most * isl, most * osl]
-        if server.dollars_per_hour:
-            row.append(server.dollars_per_hour / 3.6 / most)
-        rows.append(row)
+        speeds = [most, most * isl, most * osl] if most else [None] * 3
+        price = [dollars / 3.6 / most if most else None] if dollars else []
+        rows.append([name, round(isl), round(osl), *speeds, *price])
     columns = ["pattern", "ISL", "OSL", "requests/s", "prompt tok/s", "answer tok/s"]
     lab.table(
         "The most that this server gets done, by pattern",
-        columns + ["$ per 1,000 requests"] * bool(server.dollars_per_hour),
+        columns + ["$ per 1,000 requests"] * bool(dollars),
         rows,
-        note="Everybody comes at once, counted while somebody waits."
-        + (f" At ${server.dollars_per_hour:.2f} an hour." if server.dollars_per_hour else ""),
+        note="All requests come at once; counted while some are waiting."
+        + (f" At ${dollars:.2f} an hour." if dollars else ""),
     )
     lab.record(capacity=found)
     if not found[lab.args.pattern]:

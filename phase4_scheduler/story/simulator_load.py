@@ -1,4 +1,4 @@
-"""The story of workload_simulator.py under load: what users feel, where trouble starts, one long prompt."""
+"""workload_simulator.py under load: what users feel, where trouble starts, one long prompt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost
 from phase4_scheduler.simulator.latency import Latency, RequestRecord, little, summarise
 from phase4_scheduler.simulator.load_tests import (
     BLOCK_SIZE,
-    LoadPoint,
     Server,
     Stall,
     alarming_usage,
@@ -40,7 +38,7 @@ OTHERS, CHUNK = 32, 512  # one long prompt in virtual time: others at work, toke
 REAL_OTHERS, REAL_CHUNK = 8, 64  # the same with the real engine
 
 WHAT_IS_WHAT = """TTFT: time to the first token. ITL: the gap between two tokens. p95: what 95 of 100 stay
-    below. Goodput counts only requests served within limits that somebody set (SLO, service level objective)."""
+    below. Goodput counts only requests served within limits that were set before (SLO, service level objective)."""
 
 
 def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, most: float) -> None:
@@ -48,9 +46,8 @@ def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, mo
     a = lab.args
     lab.title("What the users feel, in virtual time")
     lab.say(WHAT_IS_WHAT)
-    rate = a.rate or 0.7 * most
     n = a.requests or (200 if lab.quick else 2000)
-    traffic = trace or draw_traffic(a.pattern, n, rate, a.burstiness, lab.seed)
+    traffic = trace or draw_traffic(a.pattern, n, a.rate or 0.7 * most, a.burstiness, lab.seed)
     run = server.serve(lab.progress(traffic, f"{len(traffic):,} requests", total=len(traffic)))
     if not run.records:
         raise LabError(
@@ -71,15 +68,8 @@ def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, mo
     pace = f"{(len(traffic) - 1) / last:.2f} a second" if last else "all at once"
     what = f"{Path(a.trace).name if trace else a.pattern}, {pace}"
     show_latencies(lab, felt, run.records, f"{felt.requests:,} requests ({what})")
-    cached = sum(r.num_cached_tokens for r in run.records) / felt.prompt_tokens
-    lab.table(
-        "The server meanwhile",
-        ["figure", "value"],
-        [["requests a second", felt.requests_per_second], ["answer tokens a second", felt.tokens_per_second],
-         ["KV usage, mean", run.mean_usage()], ["KV usage, peak", run.peak_usage],
-         ["preemptions", run.preemptions], ["prompt tokens found in the prefix cache", f"{cached:.1%}"],
-         ["steps", len(run.times)]],
-    )  # fmt: skip
+    usage = [["KV usage, mean", run.mean_usage()], ["KV usage, peak", run.peak_usage]]
+    cached = show_server(lab, felt, run.records, [*usage, ["steps", len(run.times)]])
     if server.dollars_per_hour and felt.good:
         price = server.dollars_per_hour / 3.6 / felt.goodput
         lab.say(f"""What it costs: at ${server.dollars_per_hour:.2f} an hour, 1,000 requests served within the
@@ -93,20 +83,17 @@ def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, mo
 
 def real_run(lab: Lab, engines: Engines, fitted: FittedCost, trace: list[TrafficRequest] | None) -> None:
     """Part 3b with --real: the engine serves, and we wait."""
-    a = lab.args
+    a, context = lab.args, engines.context
     lab.title("What the users feel, in real time")
     lab.say(WHAT_IS_WHAT)
-    context = engines.context
     blocks = a.num_blocks or max(2048, context // BLOCK_SIZE + 1)
-    engine = engines(max_num_seqs=a.max_num_seqs, num_blocks=blocks, policy=a.policy, seed=lab.seed)
     n = a.requests or (20 if lab.quick else 100)
     traffic, factor = fit_lengths(trace or draw_traffic(a.pattern, n, math.inf, 1.0, lab.seed), context)
     if not trace:
         config = SchedulerConfig(max_num_seqs=a.max_num_seqs, max_model_len=context)
-        at_once = simulate(traffic, config, blocks, fitted)
-        rate = a.rate or 0.7 * summarise(at_once.records).requests_per_second
-        drawn = draw_traffic(a.pattern, n, rate, a.burstiness, lab.seed)
-        traffic, factor = fit_lengths(drawn, context)
+        at_once = summarise(simulate(traffic, config, blocks, fitted).records)
+        rate = a.rate or 0.7 * at_once.requests_per_second
+        traffic, factor = fit_lengths(draw_traffic(a.pattern, n, rate, a.burstiness, lab.seed), context)
     if traffic[-1].arrival > LONGEST_WAIT:
         raise LabError(
             f"the last request comes after {traffic[-1].arrival:,.0f} s, and this is real time: lower "
@@ -114,37 +101,42 @@ def real_run(lab: Lab, engines: Engines, fitted: FittedCost, trace: list[Traffic
         )
     lab.say(f"""The model reads {context:,} tokens at most, so all lengths are scaled by {factor:.3f}. The last
         request comes after {traffic[-1].arrival:.1f} s.""")
+    engine = engines(max_num_seqs=a.max_num_seqs, num_blocks=blocks, policy=a.policy, seed=lab.seed)
     prompts = PromptMaker(engine.model.config.vocab_size, lab.seed, factor)
     warm_up(engine, traffic, prompts)
     usage: list[float] = []
     engine.record(lambda event: usage.append(event["usage"]))
     records = list(lab.progress(serve(engine, traffic, prompts), "serving", total=len(traffic)))
     felt = summarise(records, a.ttft_slo, a.tpot_slo)
-    show_latencies(
-        lab, felt, records, f"{felt.requests} requests on the real engine ({a.trace or a.pattern})"
-    )
-    cached = sum(r.num_cached_tokens for r in records) / felt.prompt_tokens
-    lab.table(
-        "The server meanwhile",
-        ["figure", "value"],
-        [["requests a second", felt.requests_per_second], ["answer tokens a second", felt.tokens_per_second],
-         ["KV usage, mean of the steps", float(np.mean(usage))], ["KV usage, peak", max(usage)],
-         ["preemptions", sum(r.num_preemptions for r in records)],
-         ["prompt tokens found in the prefix cache", f"{cached:.1%}"]],
-    )  # fmt: skip
+    title = f"{felt.requests} requests on the real engine ({a.trace or a.pattern})"
+    show_latencies(lab, felt, records, title)
+    mean = float(np.mean(usage))
+    shown = [["KV usage, mean of the steps", mean], ["KV usage, peak", max(usage)]]
+    cached = show_server(lab, felt, records, shown)
     lab.record(real=felt.to_json() | dict(factor=factor, kv_peak=max(usage), prefix_hit_rate=cached))
 
 
-def show_latencies(lab: Lab, felt: Latency, records: Sequence[RequestRecord], title: str) -> None:
-    columns = ["seconds", "mean", "p50", "p95", "p99", "max"]
+def show_server(lab: Lab, felt: Latency, records: Sequence[RequestRecord], more: list[list]) -> float:
+    """A table of what the server did. Returns the share of prompt tokens found in the prefix cache."""
+    cached = sum(r.num_cached_tokens for r in records) / felt.prompt_tokens
     rows = [
-        [name, s.mean, s.p50, s.p95, s.p99, s.max]
-        for name, s in (("TTFT", felt.ttft), ("ITL", felt.itl), ("end to end", felt.e2e))
+        ["requests a second", felt.requests_per_second],
+        ["answer tokens a second", felt.tokens_per_second],
+        *more,
+        ["preemptions", sum(r.num_preemptions for r in records)],
+        ["prompt tokens found in the prefix cache", f"{cached:.1%}"],
     ]
-    lab.table(title, columns, rows)
+    lab.table("The server meanwhile", ["figure", "value"], rows)
+    return cached
+
+
+def show_latencies(lab: Lab, felt: Latency, records: Sequence[RequestRecord], title: str) -> None:
+    spreads = {"TTFT": felt.ttft, "ITL": felt.itl, "end to end": felt.e2e}
+    rows = [[name, s.mean, s.p50, s.p95, s.p99, s.max] for name, s in spreads.items()]
+    lab.table(title, ["seconds", "mean", "p50", "p95", "p99", "max"], rows)
     a = lab.args
     kinds = sorted({r.kind for r in records})
-    by_kind: list[list[Any]] = []
+    by_kind = []
     for kind in [*kinds, "all"] if len(kinds) > 1 else ["all"]:
         part = summarise([r for r in records if kind in ("all", r.kind)], a.ttft_slo, a.tpot_slo)
         good = part.good / felt.seconds
@@ -162,9 +154,10 @@ def load_sweep(lab: Lab, server: Server, most: float) -> None:
     lab.title("Where trouble starts")
     loads = (0.4, 0.65, 1.1) if lab.quick else (0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1, 1.1)
     n = 200 if lab.quick else 800
-    points: list[LoadPoint] = []
-    for load in lab.progress(loads, f"{n} requests at {len(loads)} loads"):
-        points.append(load_point(server, a.pattern, n, load, most, lab.seed))
+    points = [
+        load_point(server, a.pattern, n, load, most, lab.seed)
+        for load in lab.progress(loads, f"{n} requests at {len(loads)} loads")
+    ]
     bins = ttft_by_usage(points)
     doubled, alarm = doubling_usage(points), alarming_usage(bins)
     traffic = draw_traffic(a.pattern, 2000, 1.0, seed=lab.seed)
@@ -211,12 +204,9 @@ def load_sweep(lab: Lab, server: Server, most: float) -> None:
     )  # fmt: skip
     lab.say("""What it means: keep the average low enough for the waves, and let the alarm look at moments. The
         last tenth of the cache is where your users queue.""")
-    lab.record(
-        load=[dict(load=p.load, rate=p.rate, usage=p.usage, preemptions=p.preemptions, latency=p.latency.to_json())
-              for p in points],
-        doubled_at_usage=doubled, alarm_at_usage=alarm,
-    )  # fmt: skip
-    lab.figure(draw_load(points, bins, doubled, alarm, f"{a.pattern}, {n} requests a load; {server.cost.describe()}"), "load_knee")  # fmt: skip
+    lab.record(load=[p.to_json() for p in points], doubled_at_usage=doubled, alarm_at_usage=alarm)
+    subtitle = f"{a.pattern}, {n} requests a load; {server.cost.describe()}"
+    lab.figure(draw_load(points, bins, doubled, alarm, subtitle), "load_knee")
 
 
 def long_prompt(lab: Lab, server: Server, engines: Engines) -> None:
@@ -224,14 +214,14 @@ def long_prompt(lab: Lab, server: Server, engines: Engines) -> None:
     lab.title("One long prompt, and everybody else")
     isl, osl = 100, 150
     long = min(server.config.max_model_len - 8, 8000)
-    roomy = replace(server, num_blocks=(long + OTHERS * (isl + osl)) // BLOCK_SIZE + OTHERS + 100)
+    blocks = (long + OTHERS * (isl + osl)) // BLOCK_SIZE + OTHERS + 100  # room for all
     stalls: list[Stall] = []
     for chunk in (None, CHUNK):
         config = stall_config(server.config, long, OTHERS + 1, chunk)
-        with_chunk = replace(roomy, config=config)
+        roomy = replace(server, num_blocks=blocks, config=config)
         # A short prompt first, to learn when step 60 begins: the long one comes at that moment.
-        arrival = with_chunk.serve(stall_traffic(OTHERS, isl, osl, 1, 0.0)).times[60]
-        records = with_chunk.serve(stall_traffic(OTHERS, isl, osl, long, arrival)).records
+        arrival = roomy.serve(stall_traffic(OTHERS, isl, osl, 1, 0.0)).times[60]
+        records = roomy.serve(stall_traffic(OTHERS, isl, osl, long, arrival)).records
         stalls.append(Stall.of(records, arrival))
     whole, cut = stalls
     lab.predict(
@@ -262,30 +252,18 @@ def long_prompt(lab: Lab, server: Server, engines: Engines) -> None:
         f"{1000 * real_whole.worst:.0f} ms whole, {1000 * real_cut.worst:.0f} ms in pieces of {REAL_CHUNK}: "
         f"{outcome}. Usual: {1000 * real_whole.usual:.0f} ms.",
     )
-    names = ("whole", "chunked", "real whole", "real chunked")
-    lab.record(stalls={
-        name: dict(usual=s.usual, worst=s.worst, ttft=s.ttft)
-        for name, s in zip(names, (whole, cut, real_whole, real_cut), strict=True)
-    })  # fmt: skip
+    named = {"whole": whole, "chunked": cut, "real whole": real_whole, "real chunked": real_cut}
+    lab.record(stalls={k: dict(usual=s.usual, worst=s.worst, ttft=s.ttft) for k, s in named.items()})
     clock = "computed" if isinstance(server.cost, ComputedCost) else "fitted"
-    panels = [
-        (f"{OTHERS} users, a prompt of {long:,} tokens, pieces of {CHUNK}; {clock} clock", whole, cut),
-        (
-            f"{REAL_OTHERS} users, {real_long} tokens, pieces of {REAL_CHUNK}; the real engine",
-            real_whole,
-            real_cut,
-        ),
-    ]
-    lab.figure(draw_stalls(panels), "long_prompt_stall")
+    here = f"{OTHERS} users, a prompt of {long:,} tokens, pieces of {CHUNK}; {clock} clock"
+    real = f"{REAL_OTHERS} users, {real_long} tokens, pieces of {REAL_CHUNK}; the real engine"
+    lab.figure(draw_stalls([(here, whole, cut), (real, real_whole, real_cut)]), "long_prompt_stall")
 
 
 def real_stall(engines: Engines, long: int, osl: int, chunk: int | None, seed: int) -> Stall:
     """The same with the real engine: `long` prompt tokens among users who each get `osl` tokens."""
-    engine = engines(
-        max_num_seqs=REAL_OTHERS + 1,
-        max_num_batched_tokens=chunk or 2 * long,
-        chunked_prefill=chunk is not None,
-    )
+    budget = dict(max_num_batched_tokens=chunk or 2 * long, chunked_prefill=chunk is not None)
+    engine = engines(max_num_seqs=REAL_OTHERS + 1, **budget)
     traffic = stall_traffic(REAL_OTHERS, 20, osl, long, math.inf, 4)
     prompts = PromptMaker(engine.model.config.vocab_size, seed)
     warm_up(engine, traffic, prompts)

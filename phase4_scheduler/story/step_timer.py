@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from phase2_attention_kvcache.model.blocks import Block
 from phase2_attention_kvcache.model.packed_linear import PackedLinear
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
@@ -18,16 +17,9 @@ from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 
-PARTS = [
-    "decide",
-    "prepare",
-    "linear layers",
-    "attention",
-    "norms and the rest",
-    "head",
-    "sample",
-    "hand out",
-]
+PARTS = (
+    "decide", "prepare", "linear layers", "attention", "norms and the rest", "head", "sample", "hand out",
+)  # fmt: skip
 
 
 class StepTimer:
@@ -81,7 +73,6 @@ def watch_engine(engine: LLMEngine) -> StepTimer:
     timer.watch(engine.runner, "logits", "head")
     timer.watch(engine.sampler, "sample", "sample")
     for block in engine.model.blocks:
-        assert isinstance(block, Block)
         for module in block.modules():
             if isinstance(module, (nn.Linear, PackedLinear)):
                 timer.watch(module, "forward", "linear layers")

@@ -1,49 +1,141 @@
-"""The chapters of the story of where a step's time goes."""
+"""The chapters of where_time_goes.py, and its figure."""
 
 from __future__ import annotations
 
+import statistics
 import time
 
 import torch
 
 from labkit.figures import COLORS, GREY, new_figure
 from labkit.lab import Lab
+from phase1_tokens_embeddings.weights.memory_math import kv_per_token
+from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
+from phase2_attention_kvcache.model.transformer import GPT2_124M, Transformer
 from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.paged_kv_cache import paged_decode_cpu
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 from phase4_scheduler.story.step_timer import PARTS, decoding_engine, time_decode
 
 CONTEXT = 256
+Parts = dict[str, float]  # milliseconds of a step, by part
+
+
+def num_steps(lab: Lab) -> int:
+    return 4 if lab.quick else 15
+
+
+def two_changes(lab: Lab) -> Transformer:
+    """A step before and after: keys read in place, weights packed once. Returns the faster model."""
+    steps = num_steps(lab)
+    batches = (1, 64) if lab.quick else (1, 16, 64)
+    plain = Transformer.random(GPT2_124M, dtype=lab.args.dtype, seed=lab.seed)
+    lab.title(f"A decode step at GPT-2's size, {lab.args.dtype}, {CONTEXT} tokens of context each")
+    lab.say("""First as the parts were before any thought of speed: keys and values of each user are copied
+        together and then attended to, and the weights are handed over as they are.""")
+    before: dict[int, Parts] = {}
+    in_place: dict[int, Parts] = {}
+    for batch in lab.progress(batches, "before"):
+        before[batch] = time_decode(decoding_engine(plain, batch, CONTEXT, steps, use_kernel=False), steps)
+        if paged_decode_cpu is not None:
+            in_place[batch] = time_decode(decoding_engine(plain, batch, CONTEXT, steps), steps)
+    packed = can_pack(plain)
+    model = pack_linear_layers(plain) if packed else plain
+    after = {
+        batch: time_decode(decoding_engine(model, batch, CONTEXT, steps), steps)
+        for batch in lab.progress(batches, "after")
+    }
+    show_parts(lab, before, "Before: milliseconds of a step, by part")
+    most = max(batches)
+    kv_bytes = CONTEXT * kv_per_token(GPT2_124M, model.dtype.itemsize)  # of one user
+
+    lab.title("First change: leave the keys where they are")
+    lab.say(f"""For {most} users the keys and values of all layers are {most * kv_bytes / 1e6:,.0f} MB. The copy reads
+        them, writes them, and attention reads them again: three times the bytes, and the padded copy no longer
+        fits a fast cache. The kernel of Phase 3 (`cpu_kernel.py`) reads them once.""")
+    if in_place:
+        lab.predict(
+            claim="attention-in-place",
+            question=f"attention for {most} users, copied first / read in place",
+            predicted=3.0,
+            measured=before[most]["attention"] / in_place[most]["attention"],
+            tolerance=0.5,
+            unit="x",
+            kind="timing",
+            note="""Predicted from the bytes alone. The copy is the smaller part of the rest: the fused function
+                that attends to it was made for many queries at a time, and here each row has one.""",
+        )
+    else:
+        lab.say("(The compiled kernel is not available here: numba is missing.)")
+    lab.title("Second change: pack the weights once")
+    if packed:
+        lab.predict(
+            claim="packed-weights",
+            question="linear layers for 1 user, as they are / packed",
+            predicted=1.5,
+            measured=before[1]["linear layers"] / after[1]["linear layers"],
+            tolerance=0.5,
+            unit="x",
+            kind="timing",
+        )
+    else:
+        lab.say("(Packing works on a CPU whose torch has oneDNN. It is left out here.)")
+    show_parts(lab, after, "After both: milliseconds of a step, by part")
+    lab.predict(
+        claim="scheduler-share",
+        question=f"share of a step for {most} users that deciding takes, %",
+        predicted=0.5,
+        measured=100 * after[most]["decide"] / sum(after[most].values()),
+        tolerance=1.0,
+        unit="%",
+        kind="timing",
+        note="Scheduler and block manager together. Python is slow, but there is little to do: no loop over tokens.",
+    )
+    rows = []
+    for batch in batches:
+        parts, slow, fast = after[batch], sum(before[batch].values()), sum(after[batch].values())
+        gb_s = [
+            weight_bytes(model) / 1e6 / (parts["linear layers"] + parts["head"]),
+            batch * kv_bytes / 1e6 / parts["attention"],
+        ]
+        rows.append([batch, 1e3 * batch / slow, 1e3 * batch / fast, slow / fast, *gb_s])
+    lab.table(
+        "Tokens a second",
+        ["users", "before", "after", "times", "weights, GB/s", "keys and values, GB/s"],
+        rows,
+        note="""The last two columns: bytes that the step must read, over the time it took. With many users the
+            weights' figure falls: arithmetic, not memory, is the limit then.""",
+    )
+    lab.record(before=before, in_place=in_place, after=after)
+    draw(lab, before, after)
+    return model
 
 
 def weight_bytes(model: Transformer) -> int:
     """Bytes of the matrices that a step multiplies with."""
     c = model.config
-    per_layer = (
-        c.d_model * (c.num_heads + 2 * c.num_kv_heads) * c.head_dim + c.d_model**2 + 2 * c.d_model * c.d_ff
-    )
+    per_layer = c.d_model * (c.num_heads + 2 * c.num_kv_heads) * c.head_dim
+    per_layer += c.d_model**2 + 2 * c.d_model * c.d_ff
     return (c.num_layers * per_layer + c.vocab_size * c.d_model) * model.dtype.itemsize
 
 
-def show_parts(lab: Lab, parts: dict[int, dict[str, float]], title: str) -> None:
-    lab.table(
-        title,
-        ["part", *(f"{batch} user{'s' if batch > 1 else ''}" for batch in parts), "share, most users"],
-        [
-            [
-                part,
-                *(round(times[part], 2) for times in parts.values()),
-                f"{list(parts.values())[-1][part] / sum(list(parts.values())[-1].values()):.1%}",
-            ]
-            for part in PARTS
-        ]
-        + [["together", *(round(sum(times.values()), 1) for times in parts.values()), ""]],
-    )
+def users(batch: int) -> str:
+    return f"{batch} user{'s' if batch > 1 else ''}"
 
 
-def draw(lab: Lab, before: dict[int, dict[str, float]], after: dict[int, dict[str, float]]) -> None:
+def show_parts(lab: Lab, parts: dict[int, Parts], title: str) -> None:
+    last = parts[max(parts)]
+    rows = [
+        [part, *(round(times[part], 2) for times in parts.values()), f"{last[part] / sum(last.values()):.1%}"]
+        for part in PARTS
+    ]
+    rows.append(["together", *(round(sum(times.values()), 1) for times in parts.values()), ""])
+    lab.table(title, ["part", *map(users, parts), "share, most users"], rows)
+
+
+def draw(lab: Lab, before: dict[int, Parts], after: dict[int, Parts]) -> None:
     most = max(after)
     gain = sum(before[most].values()) / sum(after[most].values())
     fig, (ax,) = new_figure(
@@ -52,11 +144,8 @@ def draw(lab: Lab, before: dict[int, dict[str, float]], after: dict[int, dict[st
         f"{torch.get_num_threads()} CPU threads",
         size=(9.6, 4.8),
     )
-    rows = [
-        (f"{b} user{'s' if b > 1 else ''}, {when}", t[b])
-        for b in after
-        for when, t in (("before", before), ("after", after))
-    ]
+    both = (("before", before), ("after", after))
+    rows = [(f"{users(batch)}, {when}", times[batch]) for batch in after for when, times in both]
     for y, (_, times) in enumerate(rows):
         left = 0.0
         for part, color in zip(PARTS, [*COLORS[:7], GREY], strict=True):
@@ -66,8 +155,7 @@ def draw(lab: Lab, before: dict[int, dict[str, float]], after: dict[int, dict[st
     ax.set_yticks(range(len(rows)), [name for name, _ in rows])
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-    ax.set_xlabel("milliseconds")
-    ax.set_xlim(0, 1.12 * max(sum(t.values()) for _, t in rows))
+    ax.set(xlabel="milliseconds", xlim=(0, 1.12 * max(sum(times.values()) for _, times in rows)))
     ax.legend(loc="upper right", fontsize=8.5)
     lab.figure(fig, "where_time_goes")
 
@@ -88,7 +176,7 @@ def growing_queue(lab: Lab) -> None:
             scheduler.update(output, [5 if s.samples else None for s in output.scheduled])
             if step >= 10:
                 times.append(1e6 * (time.perf_counter() - began))
-        rows.append([waiting, sorted(times)[len(times) // 2]])
+        rows.append([waiting, statistics.median(times)])
     lab.predict(
         claim="queue-length",
         question="deciding a step with 10,000 waiting / with 100 waiting",
@@ -102,9 +190,10 @@ def growing_queue(lab: Lab) -> None:
     lab.table("Deciding a step for 64 running requests", ["waiting", "microseconds"], rows)
 
 
-def growing_context(lab: Lab, model: Transformer, steps: int) -> None:
+def growing_context(lab: Lab, model: Transformer) -> None:
     """Ten times the context: only attention takes longer."""
     lab.title("Ten times the context")
+    steps = num_steps(lab)
     contexts = (96, 960) if lab.quick else (96, 240, 480, 960)
     parts = {
         c: time_decode(decoding_engine(model, 16, c, steps), steps)

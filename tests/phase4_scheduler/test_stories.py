@@ -10,15 +10,8 @@ from phase2_attention_kvcache.model.packed_linear import PackedLinear, can_pack,
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase4_scheduler import continuous_batching, many_users, where_time_goes
-from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
-from phase4_scheduler.story.batching_compared import (
-    Job,
-    idle_share,
-    mixed_jobs,
-    serve_continuously,
-    serve_statically,
-)
+from phase4_scheduler.story import where_time_goes_story
 from phase4_scheduler.story.step_timer import PARTS, StepTimer, decoding_engine, time_decode
 
 
@@ -32,40 +25,6 @@ def draft():
     return Transformer.from_pretrained("tales-draft")
 
 
-# ---------------------------------------------------------------------- static and continuous
-
-
-def test_static_and_continuous_give_the_same_tokens_and_count_their_steps(draft):
-    engine = LLMEngine(draft, None, EngineConfig(max_num_seqs=2))
-    jobs = [Job("A", [5, 6], 7), Job("B", [8], 2), Job("C", [9, 9, 9], 4)]
-    padded = serve_statically(engine, jobs, batch_size=2)
-    lenient = serve_statically(engine, jobs, batch_size=2, pad=False)
-    continuous = serve_continuously(engine, jobs)
-    assert padded.token_ids == lenient.token_ids == continuous.token_ids
-    assert {name: len(ids) for name, ids in continuous.token_ids.items()} == {"A": 7, "B": 2, "C": 4}
-    # Static: A and B end with A, at step 7; then C alone. Continuous: C takes B's seat after step 2.
-    assert padded.done_step == lenient.done_step == {"A": 7, "B": 7, "C": 11}
-    assert padded.written_step == {"A": 7, "B": 2, "C": 11}
-    assert continuous.done_step == {"A": 7, "B": 2, "C": 6}
-    assert idle_share(continuous, 2) == pytest.approx(1 - 13 / 14)
-    # Only the padded rows go on computing after their end.
-    assert sum(sum(e["tokens"].values()) for e in padded.events) > sum(
-        sum(e["tokens"].values()) for e in lenient.events
-    )
-    engine.block_manager.check_integrity()
-
-
-def test_mixed_jobs_keep_to_the_patterns():
-    for job in mixed_jobs(60, vocab_size=50, shrink=8, seed=3):
-        isl, osl = {
-            "summary": ((250, 500), (12, 37)),
-            "chat": ((6, 25), (12, 62)),
-            "code": ((25, 62), (62, 250)),
-        }[job.name.split("-")[0]]
-        assert isl[0] <= len(job.prompt) <= isl[1]
-        assert osl[0] <= job.osl <= osl[1]
-
-
 def test_continuous_batching_story(capsys):
     assert continuous_batching.main(["--quick", "--model", "tales-draft", "--device", "cpu"]) == 0
     found = {p["claim"]: p for p in report("continuous_batching")["predictions"]}
@@ -77,13 +36,13 @@ def test_continuous_batching_story(capsys):
 
 
 def test_many_users_story(capsys):
-    assert many_users.main(["--users", "4", "--seats", "2", "--tokens", "8", "--device", "cpu"]) == 0
+    assert many_users.main(["--users", "4", "--max-num-seqs", "2", "--tokens", "8", "--device", "cpu"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in ("Ada", "Ben", "Cleo", "Dan"))
     assert "Eve" not in shown
     results = report("many_users")
     assert [p["measured"] for p in results["predictions"]] == [4, 0]
-    assert results["results"]["seat_steps"] == 8 + 15 + 22 + 8
+    assert results["results"]["steps_alone"] == 8 + 15 + 22 + 8
 
 
 def test_many_users_refuses_nonsense(capsys):
@@ -124,15 +83,15 @@ def test_decoding_engine_decodes_and_every_part_is_seen(draft):
     engine = decoding_engine(draft, batch=3, context=20, steps=4)
     assert [r.num_computed_tokens for r in engine.scheduler.running] == [20, 20, 20]
     parts = time_decode(engine, steps=3)
-    assert list(parts) == PARTS
+    assert tuple(parts) == PARTS
     assert all(parts[part] > 0 for part in ("decide", "linear layers", "attention", "head", "sample"))
     assert [r.num_computed_tokens for r in engine.scheduler.running] == [24, 24, 24]
 
 
 def test_where_time_goes_story(monkeypatch, capsys, draft):
     # A small model in place of GPT-2's shape: the story is the same, and done in seconds.
-    monkeypatch.setattr(where_time_goes, "GPT2_124M", draft.config)
-    monkeypatch.setattr(where_time_goes, "CONTEXT", 32)
+    monkeypatch.setattr(where_time_goes_story, "GPT2_124M", draft.config)
+    monkeypatch.setattr(where_time_goes_story, "CONTEXT", 32)
     assert where_time_goes.main(["--quick"]) == 0
     found = {p["claim"] for p in report("where_time_goes")["predictions"]}
     assert {"scheduler-share", "queue-length", "context-attention-only"} <= found

@@ -1,0 +1,189 @@
+"""Experiments in virtual time, laws of queues, and the real engine in real time."""
+
+import dataclasses
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import brentq
+
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine.scheduler import SchedulerConfig
+from phase4_scheduler.simulator.batching import Job, mixed_jobs, serve_continuously, serve_statically
+from phase4_scheduler.simulator.cost_model import FittedCost, StepSize, find_cost
+from phase4_scheduler.simulator.latency import summarise
+from phase4_scheduler.simulator.load_tests import (
+    Server,
+    Stall,
+    alarming_usage,
+    capacity,
+    doubling_usage,
+    load_point,
+    predicted_stalls,
+    predicted_usage,
+    stall_config,
+    stall_traffic,
+    ttft_by_usage,
+)
+from phase4_scheduler.simulator.real_time import interrupt, measure_cost, serve, size_of_event, warm_up
+from phase4_scheduler.simulator.traffic import PromptMaker, draw_traffic, fit_lengths
+from phase4_scheduler.simulator.virtual_time import simulate
+
+# ---------------------------------------------------------------------- experiments
+
+
+@pytest.fixture(scope="module")
+def server():
+    cost = find_cost("l4:llama-3-8b")
+    return Server(cost, SchedulerConfig(max_num_seqs=256, max_model_len=8192), cost.num_blocks)
+
+
+def test_capacity_is_where_the_queue_begins_to_grow(server):
+    small = dataclasses.replace(server, config=SchedulerConfig(max_num_seqs=8, max_model_len=8192))
+    most = capacity(small, "chat", 150)
+    slow = summarise(small.serve(draw_traffic("chat", 250, 0.6 * most)).records)
+    fast = summarise(small.serve(draw_traffic("chat", 250, 1.5 * most)).records)
+    assert slow.requests_per_second == pytest.approx(0.6 * most, rel=0.2)
+    assert fast.requests_per_second == pytest.approx(most, rel=0.1)
+    assert fast.ttft.p95 > 10 * slow.ttft.p95
+    assert capacity(dataclasses.replace(server, num_blocks=50), "summarisation", 10) == 0
+
+
+def test_trouble_starts_where_the_longest_prompt_no_longer_fits(server):
+    most = capacity(server, "summarisation", 100)
+    points = [load_point(server, "summarisation", 300, load, most) for load in (0.3, 0.5, 0.65, 0.8, 1.1)]
+    usages = [p.usage for p in points]
+    assert usages == sorted(usages) and usages[-1] > 0.85
+    limit, mean = predicted_usage(draw_traffic("summarisation", 300, 1.0), server.cache_tokens)
+    assert limit == pytest.approx(1 - 4000 / server.cache_tokens, abs=0.005)
+    assert doubling_usage(points) == pytest.approx(mean, rel=0.25)
+    assert alarming_usage(ttft_by_usage(points)) == pytest.approx(limit, abs=0.1)
+
+
+def test_the_usage_of_independent_arrivals_is_predicted():
+    """A server on which no request waits or slows down: mean and swing of what is in its cache."""
+    traffic = draw_traffic("mixed", 280, 4.0, seed=5)
+    cache = 200_000
+    run = simulate(traffic, SchedulerConfig(10_000, 10**9, 8192), cache * 5, FittedCost((0.01, 0, 0, 0, 0)))
+    times, held = np.asarray(run.times), np.asarray(run.usage) * (cache * 5 - 1) * 16
+    window = (times > 30) & (times < traffic[-1].arrival)
+    mean, deviation = held[window].mean(), held[window].std()
+    # The cache for which the formula predicts just this mean. There, mean + 1.645 deviations reach its limit.
+    size = brentq(lambda c: predicted_usage(traffic, c)[1] * c - mean, 5_000, 1e7)
+    limit = predicted_usage(traffic, size)[0] * size
+    assert mean + 1.645 * deviation == pytest.approx(limit, rel=0.06)
+
+
+def test_one_long_prompt_stalls_everybody_for_as_long_as_predicted():
+    cost = FittedCost((2e-3, 1e-4, 5e-5, 2e-7, 1e-8))
+    whole, cut = predicted_stalls(cost, 10, 150, 2000, 200)
+    found = []
+    for chunk in (None, 200):
+        config = stall_config(SchedulerConfig(max_model_len=4096), 2000, 11, chunk)
+        arrival = simulate(stall_traffic(10, 100, 100, 1, 0.0), config, 2000, cost).times[50]
+        run = simulate(stall_traffic(10, 100, 100, 2000, arrival), config, 2000, cost)
+        stall = Stall.of(run.records, arrival)
+        found.append(stall.worst)
+        assert stall.usual == pytest.approx(cost.seconds(StepSize.of([(125, 1)] * 10)), rel=0.01)
+    assert found == pytest.approx([whole, cut], rel=0.01)
+    assert whole > 5 * cut
+
+
+# ---------------------------------------------------------------------- the real engine
+
+
+@pytest.fixture(scope="module")
+def make_engine():
+    model = Transformer.from_pretrained("tales-draft", dtype="float32", device="cpu")
+    return lambda **config: LLMEngine(model, None, EngineConfig(**config))
+
+
+def test_engine_and_virtual_time_decide_the_same_steps(make_engine):
+    """All at once, so that times cannot matter: the same work in each step, preemptions included."""
+    traffic, factor = fit_lengths(draw_traffic("code", 10, math.inf), 120)
+    prompts = PromptMaker(1000, 0, factor)
+    limits = dict(max_num_seqs=6, max_num_batched_tokens=64)
+    engine, events, virtual = make_engine(num_blocks=18, **limits), [], []
+    engine.record(events.append)
+    records = list(serve(engine, traffic, prompts))
+
+    class Watch:
+        def seconds(self, size):
+            virtual.append(size)
+            return 1.0
+
+    config = SchedulerConfig(**limits, max_model_len=engine.model.config.max_context)
+    simulate(traffic, config, 18, Watch(), prompts=prompts)
+    assert [size_of_event(event) for event in events] == virtual
+    assert any(event["preempted"] for event in events)
+    assert sorted(len(r.token_times) for r in records) == sorted(r.output_tokens for r in traffic)
+    assert all(r.ttft > 0 and (r.itls > 0).all() for r in records)
+
+
+def test_a_clock_is_fitted_to_the_engine(make_engine):
+    cost = measure_cost(make_engine, 128, 8, source="test")
+    assert cost.steps > 15 and max(cost.prices) > 0 and cost.longest <= 128
+    assert 0 < cost.seconds(StepSize.of([(50, 1)] * 4)) < 10
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_gpu_is_warmed_up_and_remembers_nothing_of_it(make_engine, device):
+    class OnDevice:  # the engine, on a machine that says it is another
+        model = SimpleNamespace(device=torch.device(device))
+
+        def __getattr__(self, name):
+            return getattr(engine, name)
+
+    engine, prompts, steps = make_engine(max_num_seqs=4), PromptMaker(1000), []
+    traffic, _ = fit_lengths(draw_traffic("mixed", 6, 0.01), 128)  # spread over minutes: no need to wait
+    engine.record(steps.append)
+    warm_up(OnDevice(), traffic, prompts)
+    assert bool(steps) == (device == "cuda")
+    at_once = [dataclasses.replace(r, arrival=0.0) for r in traffic]
+    assert all(r.num_cached_tokens == 0 for r in serve(engine, at_once, prompts))
+
+
+def test_the_last_request_interrupts_the_others(make_engine):
+    traffic = stall_traffic(3, 10, 30, 100, math.inf, 2)
+    records = interrupt(make_engine(max_num_seqs=4), traffic, 5, PromptMaker(1000))
+    assert [len(r.token_times) for r in records] == [30, 30, 30, 2]
+    before = [sum(t <= records[-1].arrival for t in r.token_times) for r in records]
+    assert before == [6, 6, 6, 0]
+    assert Stall.of(records, records[-1].arrival).ttft > 0
+
+
+# ---------------------------------------------------------------------- static and continuous
+
+
+def test_static_and_continuous_give_the_same_tokens_and_count_their_steps(make_engine):
+    engine = make_engine(max_num_seqs=2)
+    jobs = [Job("A", [5, 6], 7), Job("B", [8], 2), Job("C", [9, 9, 9], 4)]
+    padded = serve_statically(engine, jobs, batch_size=2)
+    lenient = serve_statically(engine, jobs, batch_size=2, pad=False)
+    continuous = serve_continuously(engine, jobs)
+    assert padded.token_ids == lenient.token_ids == continuous.token_ids
+    assert {name: len(ids) for name, ids in continuous.token_ids.items()} == {"A": 7, "B": 2, "C": 4}
+    # Static: A and B end with A, at step 7; then C alone. Continuous: C joins when B is done after step 2.
+    assert padded.done_step == lenient.done_step == {"A": 7, "B": 7, "C": 11}
+    assert padded.written_step == {"A": 7, "B": 2, "C": 11}
+    assert continuous.done_step == {"A": 7, "B": 2, "C": 6}
+    assert continuous.idle_share(2) == pytest.approx(1 - 13 / 14)
+    # Only the padded rows go on computing after their end.
+    computed = lambda served: sum(sum(event["tokens"].values()) for event in served.events)  # noqa: E731
+    assert computed(padded) > computed(lenient)
+    engine.block_manager.check_integrity()
+
+
+def test_mixed_jobs_keep_to_the_patterns():
+    for job in mixed_jobs(60, vocab_size=50, shrink=8, seed=3):
+        isl, osl = {
+            "summarisation": ((250, 500), (12, 37)),
+            "chat": ((6, 25), (12, 62)),
+            "code": ((25, 62), (62, 250)),
+        }[job.name.split("-")[0]]
+        assert isl[0] <= len(job.prompt) <= isl[1]
+        assert osl[0] <= job.osl <= osl[1]

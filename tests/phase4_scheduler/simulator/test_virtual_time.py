@@ -1,0 +1,263 @@
+"""Virtual time: exact by hand, lawful at random. And the cost models that tell its clock."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.errors import LabError
+from phase1_tokens_embeddings.weights.model_shapes import CARDS, find_shape
+from phase2_attention_kvcache.model.blocks import ModelConfig
+from phase2_attention_kvcache.model.roofline import work_of_step
+from phase4_scheduler.engine.scheduler import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import (
+    PEAK_TFLOPS,
+    ComputedCost,
+    FittedCost,
+    StepSize,
+    find_cost,
+    fit_cost,
+)
+from phase4_scheduler.simulator.latency import little, summarise
+from phase4_scheduler.simulator.load_tests import usage_at
+from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
+from phase4_scheduler.simulator.virtual_time import simulate
+
+ONE_SECOND = FittedCost((1.0, 0.0, 0.0, 0.0, 0.0))
+A_SECOND_A_TOKEN = FittedCost((0.0, 1.0, 0.0, 0.0, 0.0))
+
+
+class Watch:
+    """A clock that notes the steps. Each takes a second."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def seconds(self, size):
+        self.sizes.append(size)
+        return 1.0
+
+
+# ---------------------------------------------------------------------- virtual time by hand
+
+
+def test_four_requests_by_hand():
+    """At most two run at a time, in steps of one second.
+
+    a: 4 prompt tokens, 3 of an answer; arrives at 0.   Steps 0-1, 1-2, 2-3.
+    b: 4 and 2; arrives at 0.5, in the middle of a step. Starts at 1: steps 1-2, 2-3.
+    c: 4 and 2; arrives at 1.0. Two run until 3: steps 3-4, 4-5.
+    Then there is none until d comes at 10.25 and takes one step.
+    """
+    lines = [(0.0, 4, 3, "a"), (0.5, 4, 2, "b"), (1.0, 4, 2, "c"), (10.25, 4, 1, "d")]
+    traffic = [TrafficRequest(*line) for line in lines]
+    run = simulate(traffic, SchedulerConfig(max_num_seqs=2), num_blocks=20, cost=ONE_SECOND)
+    times = {r.kind: r.token_times for r in run.records}
+    assert times == {"a": [1.0, 2.0, 3.0], "b": [2.0, 3.0], "c": [4.0, 5.0], "d": [11.25]}
+    assert run.times == [0.0, 1.0, 2.0, 3.0, 4.0, 10.25]
+    assert run.running == [1, 2, 2, 1, 1, 1]
+    assert run.waiting == [0, 1, 1, 0, 0, 0]
+    assert {r.kind: (r.ttft, r.e2e) for r in run.records} == {
+        "a": (1.0, 3.0), "b": (1.5, 2.5), "c": (3.0, 4.0), "d": (1.0, 1.0),
+    }  # fmt: skip
+    assert run.in_system_seconds == 3 + 2.5 + 4 + 1
+    assert run.usage == pytest.approx([1 / 19, 2 / 19, 2 / 19, 1 / 19, 1 / 19, 1 / 19])
+    assert run.mean_usage() == pytest.approx(8 / 19 / 6)
+    assert usage_at(run, 2.5) == pytest.approx(2 / 19) and usage_at(run, 7.0) == 0
+
+
+def test_chunks_by_hand():
+    """A budget of 4 tokens a step, a second a token: a prompt of 10 takes 4 + 4 + 2 seconds."""
+    config = SchedulerConfig(max_num_batched_tokens=4)
+    run = simulate([TrafficRequest(0.0, 10, 2)], config, 20, A_SECOND_A_TOKEN)
+    assert run.durations == [4.0, 4.0, 2.0, 1.0]
+    assert run.records[0].token_times == [10.0, 11.0]
+
+
+def test_what_a_step_has_to_do():
+    watch = Watch()
+    traffic = [TrafficRequest(0.0, 5, 3), TrafficRequest(0.0, 3, 2)]
+    simulate(traffic, SchedulerConfig(max_num_batched_tokens=6), 20, watch)
+    # 5 of the first and 1 of the second; 1 and its other 2; 1 and 1. The pairs of tokens are counted one by one.
+    assert watch.sizes == [
+        StepSize(6, 2, 6, 1 + 2 + 3 + 4 + 5 + 1),
+        StepSize(3, 2, 6 + 3, 6 + 2 + 3),
+        StepSize(2, 2, 7 + 4, 7 + 4),
+    ]
+    assert StepSize.of([(5, 1), (1, 2)]) == watch.sizes[1]
+
+
+def test_the_prefix_cache_sees_what_a_trace_shares():
+    for hash_ids, cached in (((1, 2), [0, 1024, 1024]), ((), [0, 0, 0])):
+        traffic = [TrafficRequest(100.0 * i, 1100, 5, hash_ids=hash_ids) for i in range(3)]
+        run = simulate(traffic, SchedulerConfig(max_model_len=4096), 1000, ONE_SECOND)
+        assert [r.num_cached_tokens for r in run.records] == cached
+
+
+def test_requests_that_can_never_fit_are_refused_and_the_others_served():
+    lines = [(0.0, 2000, 5), (0.0, 20, 5), (1.0, 1020, 10), (9.0, 300, 40)]
+    traffic = [TrafficRequest(*line) for line in lines]
+    run = simulate(traffic, SchedulerConfig(max_model_len=1024), 20, ONE_SECOND)
+    assert len(run.records) == 1 and run.refused == 3
+    assert "2,000 + 5 tokens do not fit a context of 1,024" in run.refusal
+    nobody = simulate(traffic[:1], SchedulerConfig(max_model_len=1024), 20, ONE_SECOND)
+    assert (nobody.records, nobody.refused, nobody.mean_usage(), nobody.peak_usage) == ([], 1, 0.0, 0.0)
+
+
+def test_priority_goes_first():
+    traffic = [TrafficRequest(0.0, 10, 5, "first", 2)]
+    traffic += [TrafficRequest(0.5, 10, 5, "late", 2), TrafficRequest(0.6, 10, 5, "urgent", 0)]
+    for policy, order in (("fcfs", ["first", "late", "urgent"]), ("priority", ["first", "urgent", "late"])):
+        run = simulate(traffic, SchedulerConfig(max_num_seqs=1, policy=policy), 20, ONE_SECOND)
+        assert [r.kind for r in run.records] == order
+
+
+# ---------------------------------------------------------------------- laws
+
+traffics = st.lists(
+    st.tuples(st.floats(0, 30), st.integers(1, 90), st.integers(1, 40), st.integers(0, 2)),
+    min_size=1,
+    max_size=25,
+)
+prices = st.tuples(st.floats(0.01, 1), *[st.floats(0, 0.1)] * 4)
+
+
+@given(
+    lines=traffics,
+    prices=prices,
+    max_num_seqs=st.integers(1, 8),
+    budget=st.integers(1, 80),
+    num_blocks=st.integers(12, 40),
+    policy=st.sampled_from(["fcfs", "priority"]),
+)
+@settings(max_examples=80, deadline=None)
+def test_every_run_is_lawful(lines, prices, max_num_seqs, budget, num_blocks, policy):
+    traffic = [TrafficRequest(t, p, o, str(i), pr) for i, (t, p, o, pr) in enumerate(sorted(lines))]
+    cost = FittedCost(prices)
+    config = SchedulerConfig(
+        max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, policy=policy, max_model_len=400
+    )
+    run = simulate(traffic, config, num_blocks, cost, block_size=16)  # checks its books in the end
+    assert run.refused == 0
+    assert sorted(r.kind for r in run.records) == sorted(r.kind for r in traffic)
+    shortest = cost.seconds(StepSize(1, 1, 1, 1))
+    for record in run.records:
+        assert len(record.token_times) == record.output_tokens
+        gaps = np.diff([record.arrival, *record.token_times])
+        assert (gaps >= shortest * (1 - 1e-9)).all()  # a token takes a step, also the first
+    ends = np.add(run.times, run.durations)
+    assert (np.asarray(run.times[1:]) >= ends[:-1] - 1e-9).all()
+    assert max(run.running) <= max_num_seqs and 0 < run.peak_usage <= 1
+    assert run.preemptions == sum(r.num_preemptions for r in run.records)
+    # Little's law: counted by the scheduler, and from what each user saw.
+    seconds = summarise(run.records).seconds
+    assert run.in_system_seconds / seconds == pytest.approx(little(run.records), rel=1e-9)
+    again = simulate(traffic, config, num_blocks, cost, block_size=16)
+    assert again == run
+
+
+def test_a_small_cache_preempts_and_still_serves_all():
+    traffic = draw_traffic("code", 40, math.inf)
+    run = simulate(traffic, SchedulerConfig(max_model_len=4096), 400, ONE_SECOND)
+    assert run.preemptions > 10 and run.peak_usage > 0.98
+    assert sum(len(r.token_times) for r in run.records) == sum(r.output_tokens for r in traffic)
+
+
+# ---------------------------------------------------------------------- cost models
+
+
+def steps(n, seed=0):
+    """All kinds of steps: prompts, decodes, both."""
+    rng = np.random.default_rng(seed)
+    sizes = []
+    for _ in range(n):
+        parts = [(int(rng.integers(0, 900)), 1) for _ in range(rng.integers(1, 17))]
+        if rng.random() < 0.5:
+            parts.append((int(rng.integers(0, 500)), int(rng.integers(2, 256))))
+        sizes.append(StepSize.of(parts))
+    return sizes
+
+
+def test_known_prices_are_found_again():
+    truth = FittedCost((4e-3, 1e-4, 3e-4, 2e-7, 3e-8))
+    work = steps(200)
+    fitted = fit_cost(work, [truth.seconds(w) for w in work])
+    np.testing.assert_allclose(fitted.prices, truth.prices, rtol=1e-6)
+    assert fitted.p90_error < 1e-6 and fitted.steps == 150
+
+
+def test_prices_are_found_in_noise_and_the_error_says_how_much():
+    truth, rng = FittedCost((4e-3, 1e-4, 3e-4, 0.0, 3e-8)), np.random.default_rng(1)
+    work = steps(600)
+    noise = rng.normal(1, 0.1, size=600)
+    noise[::50] *= 8  # something else had the machine
+    fitted = fit_cost(work, [truth.seconds(w) * x for w, x in zip(work, noise, strict=True)])
+    np.testing.assert_allclose(fitted.prices[:3], truth.prices[:3], rtol=0.25)
+    assert min(fitted.prices) >= 0
+    assert 0.03 < fitted.median_error < 0.12  # the median of |normal| is 0.067
+    fresh = steps(100, seed=9)
+    ratio = [fitted.seconds(w) / truth.seconds(w) for w in fresh]
+    assert min(ratio) > 0.9 and max(ratio) < 1.1
+
+
+def test_too_few_steps():
+    with pytest.raises(ValueError, match="at least 20"):
+        fit_cost(steps(19), [1.0] * 19)
+
+
+def test_saved_and_loaded(tmp_path):
+    cost = FittedCost((1.0, 0.5, 0.0, 0.25, 0.0), "a test", 0.1, 0.2, 30, 512)
+    cost.save(tmp_path / "cost.json")
+    assert find_cost(str(tmp_path / "cost.json")) == cost
+    with pytest.raises(LabError, match="cannot write"):
+        cost.save(tmp_path / "no" / "cost.json")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", "null", '{"prices": [1]}', "\x00",
+     json.dumps(vars(FittedCost((0.0,) * 5, "", 0.1, 0.1, 1, 1))),
+     json.dumps(vars(FittedCost((-1.0, 0, 0, 0, 0), "", 0.1, 0.1, 1, 1))),
+     json.dumps(vars(FittedCost((math.inf, 0, 0, 0, 0), "", 0.1, 0.1, 1, 1))),
+     json.dumps(vars(FittedCost((1.0, 0, 0, 0, 0), "", "?", 0.1, 1, 1)))],
+)  # fmt: skip
+def test_files_that_are_no_cost_model(tmp_path, text):
+    (tmp_path / "cost.json").write_text(text)
+    with pytest.raises(LabError, match="is no cost model"):
+        FittedCost.load(tmp_path / "cost.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("abacus", "unknown card"), ("l4:gpt9", "unknown model"), ("t4:llama-3-70b", "does not fit on one T4"),
+     ("missing.json", "cannot read the cost model")],
+)  # fmt: skip
+def test_costs_that_do_not_exist(name, message):
+    with pytest.raises(LabError, match=message):
+        find_cost(name)
+
+
+@pytest.mark.parametrize(("new", "context"), [(1, 0), (1, 900), (300, 0), (100, 700)])
+def test_computed_work_is_that_of_phase_2(new, context):
+    shape = find_shape("llama-3-8b")
+    ours = ComputedCost.of(shape, CARDS["l4"]).work(StepSize.of([(context, new)]))
+    theirs = work_of_step(ModelConfig(**vars(shape)), new, context, 2)
+    assert ours.operations == pytest.approx(theirs.operations, rel=1e-12)
+    assert ours.bytes == pytest.approx(theirs.bytes, rel=1e-12)
+
+
+def test_computed_seconds_by_hand():
+    """Llama-3 8B on an L4, decode of one token: 15 GB of weights at 300 GB/s. A long prompt: arithmetic."""
+    cost = find_cost("l4:llama-3-8b")
+    read = 2 * (
+        find_shape("llama-3-8b").num_parameters - 128256 * 4096
+    )  # the embedding is looked up, not read
+    assert cost.seconds(StepSize(1, 1, 1, 1)) == pytest.approx(read / 300e9, rel=1e-3)
+    prompt = cost.seconds(StepSize.of([(0, 4000)]))
+    attention = 4 * 32 * 32 * 128 * 4000 * 4001 / 2  # layers, heads, their width, pairs of tokens
+    assert prompt == pytest.approx((2 * 4000 * 6.98e9 + attention) / 121e12, rel=1e-3)
+    assert set(PEAK_TFLOPS) == set(CARDS)
+    assert (cost.num_blocks - 1) * 16 * 131072 + 2 * 8.03e9 < 0.9 * CARDS["l4"].memory_bytes
