@@ -130,9 +130,9 @@ def _be_a_child(print_to: int) -> None:
     if "torch" in sys.modules:
         # The threads of OpenMP's pool did not come along; with one thread nobody waits for them.
         sys.modules["torch"].set_num_threads(1)
-    paged = sys.modules.get("phase3_paged_attention.paging.paged_kv_cache")
-    if paged is not None and getattr(paged, "paged_decode_cpu", None) is not None:
-        paged.paged_decode_cpu = None  # numba's threads end a forked process; the gather path has none
+    if "phase3_paged_attention.paging" in sys.modules:
+        # Numba's threads end a forked process. Without its kernel, caches gather with torch.
+        sys.modules["phase3_paged_attention.paging"].switch_off_cpu_kernel()
     if sys.platform == "linux":
         import resource
 

@@ -14,7 +14,7 @@ from phase2_attention_kvcache.model.blocks import ModelConfig
 from phase2_attention_kvcache.model.caches import causal_attention
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
+from phase3_paged_attention.paging import PagedKVCache
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 
@@ -30,13 +30,12 @@ class YourAttention(PagedKVCache):
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         layout, out, start = self.layout, torch.empty_like(q), 0
-        for cache, new in ((self.k_cache[layer], k), (self.v_cache[layer], v)):
-            cache.view(-1, self.num_kv_heads, self.head_dim).index_copy_(0, layout.slot_mapping, new)
+        self.storage.write(layer, layout.slot_mapping, k, v)
         for table, new, length in zip(
             layout.block_tables, layout.query_lens, layout.context_lens, strict=True
         ):
             blocks = torch.tensor(table[: -(-length // BLOCK_SIZE)])
-            keys, values = self._gather(layer, blocks, length)
+            keys, values = self.storage.gather(layer, blocks, length)
             out[start : start + new] = self.your_attend(q[start : start + new], keys, values)
             start += new
         return out

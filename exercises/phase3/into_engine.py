@@ -24,9 +24,7 @@ from labkit.models import find_model
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging.block_allocator import PhysicalBlock
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
+from phase3_paged_attention.paging import BlockManager, PagedKVCache, PhysicalBlock
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 

@@ -8,10 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phase3_paged_attention.paging.block_allocator import PhysicalBlock
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import BlockCopy, BlockTable
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout
+from phase3_paged_attention.paging import (
+    BlockManager,
+    BlockTable,
+    PagedKVCache,
+    PhysicalBlock,
+    StepLayout,
+)
 
 
 class AllocatorManager(BlockManager):
@@ -21,24 +24,24 @@ class AllocatorManager(BlockManager):
         super().__init__(num_blocks, enable_prefix_caching=False)
         self.learners = allocator
 
-    def _take(self) -> PhysicalBlock:
+    def take_block(self) -> PhysicalBlock:
         block = self.allocator.blocks[self.learners.take()]
         self.allocator.remove(block)
         block.ref_count = 1
         return block
 
-    def _give_back(self, table: BlockTable) -> None:
+    def release_blocks(self, table: BlockTable) -> None:
         self.learners.give_back(list(table.block_ids))
-        super()._give_back(table)
+        super().release_blocks(table)
 
     def fork(self, table: BlockTable) -> BlockTable:
         for block in table.block_ids:
             self.learners.share(block)
         return super().fork(table)
 
-    def _copy_on_write(self, table: BlockTable, index: int) -> None:
+    def copy_on_write(self, table: BlockTable, index: int) -> None:
         old = table.block_ids[index]
-        super()._copy_on_write(table, index)
+        super().copy_on_write(table, index)
         self.learners.give_back([old])
 
 
@@ -53,23 +56,25 @@ class SlotsCache(PagedKVCache):
             layout.query_lens, layout.context_lens, layout.block_tables, strict=True
         ):
             slots += [int(slot) for slot in self.part(list(table), context - n, n, self.block_size)]
-        layout.slot_mapping = torch.tensor(slots, device=self.data.device)
+        layout.slot_mapping = torch.tensor(slots, device=self.storage.device)
         super().begin_step(layout)
 
 
 class PrefixManager(BlockManager):
-    """Blocks are named and found by the learner's functions."""
+    """Block hashes are worked out and found by the learner's functions."""
 
     def __init__(self, num_blocks: int, block_names: Callable, find_prefix: Callable) -> None:
         super().__init__(num_blocks)
         self.block_names, self.find_prefix = block_names, find_prefix
 
     def match_prefix(self, table: BlockTable, token_ids: Sequence[int]) -> list[PhysicalBlock]:
-        cached = {name: next(iter(same)) for name, same in self._blocks_by_hash.items()}
+        cached: dict[Any, int] = {}
+        for block_hash, block in self.prefix_cache:
+            cached.setdefault(block_hash, block.block_id)  # of equal blocks the oldest
         found = self.find_prefix(list(token_ids), self.block_size, cached)
         return [self.allocator.blocks[block] for block in found]
 
-    def _hash_chain(self, table: BlockTable, token_ids: Sequence[int], num_blocks: int) -> list[Any]:
+    def block_hashes(self, table: BlockTable, token_ids: Sequence[int], num_blocks: int) -> list[Any]:
         return list(self.block_names(list(token_ids[: num_blocks * self.block_size]), self.block_size))
 
 
@@ -94,11 +99,11 @@ class OrderManager(BlockManager):
 
         allocator.take, allocator.remove = take, remove
 
-    def _give_back(self, table: BlockTable) -> None:
+    def release_blocks(self, table: BlockTable) -> None:
         freed = [block for block in table.blocks if block.ref_count == 1]
-        num_full = sum(block.content_hash is not None for block in freed)
+        num_full = sum(block.block_hash is not None for block in freed)
         self.order.give_back([block.block_id for block in freed], num_full)
-        super()._give_back(table)
+        super().release_blocks(table)
 
 
 class _Counts:
@@ -122,11 +127,10 @@ class ManagerPool:
         self.block_size, self.ref_count = manager.block_size, _Counts(manager)
 
     def take(self) -> int:
-        return self._manager._take().block_id
+        return self._manager.take_block().block_id
 
     def copy(self, source: int, target: int) -> None:
-        self._manager._copies.append(BlockCopy("copy", source, target))
-        self._manager.stats.copied_blocks += 1
+        self._manager.copy_block(source, target)
 
 
 class CopyManager(BlockManager):
@@ -143,7 +147,7 @@ class CopyManager(BlockManager):
         twin.block_ids = list(self._fork(table.block_ids, self._pool))
         return twin
 
-    def _copy_on_write(self, table: BlockTable, index: int) -> None:
+    def copy_on_write(self, table: BlockTable, index: int) -> None:
         self._make_room(table.block_ids, table.num_tokens, self._pool)
         table.blocks[index] = self.allocator.blocks[table.block_ids[index]]
 
@@ -153,12 +157,14 @@ class AttentionCache(PagedKVCache):
 
     part: Callable
 
-    def _decode(self, layer: int, q: Tensor) -> Tensor:
+    def decode(self, layer: int, q: Tensor) -> Tensor:
         out, layout = torch.empty_like(q), self.layout
-        group = q.shape[1] // self.num_kv_heads
+        group = q.shape[1] // self.storage.num_kv_heads
         for row, i in enumerate(layout.decodes):
             for head in range(q.shape[1]):
-                k_cache, v_cache = (c[layer][:, :, head // group] for c in (self.k_cache, self.v_cache))
+                k_cache, v_cache = (
+                    c[layer][:, :, head // group] for c in (self.storage.k_cache, self.storage.v_cache)
+                )
                 found = self.part(
                     q[row, head], k_cache, v_cache, layout.block_tables[i], layout.context_lens[i]
                 )

@@ -138,10 +138,10 @@ def play(seed: int, preempt: Callable | None) -> Log:
 def _compare_names(manager, memory, meaning, log, step) -> None:
     size, names = manager.block_size, 0
     for block in manager.allocator.blocks:
-        if block.content_hash is None:
+        if block.block_hash is None:
             continue
         names += 1
-        tokens = meaning[block.content_hash]
+        tokens = meaning[block.block_hash]
         start = len(tokens) - size
         holds = [memory.get((block.block_id, i)) for i in range(size)]
         if holds != [tuple(tokens[: start + i + 1]) for i in range(size)]:

@@ -14,8 +14,7 @@ from exercises.judging.side_by_side import passed
 from exercises.phase3.into_engine import PROMPTS, compare, side_by_side
 from exercises.phase5.launching import DEVICE, decode_with
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout
+from phase3_paged_attention.paging import BlockManager, PagedKVCache
 
 SHORT = SamplingParams(temperature=0.7, seed=11, max_tokens=6, ignore_eos=True)
 PART = 8  # tokens
@@ -44,16 +43,11 @@ class KernelCache(PagedKVCache):
 
     part: Any
 
-    def begin_step(self, layout: StepLayout) -> None:
-        super().begin_step(layout)
-        if layout.decodes:
-            self._tables, self._lens = (
-                torch.from_numpy(self._decode_tables),
-                torch.from_numpy(self._decode_lens),
-            )
-
-    def _decode(self, layer: int, q: Tensor) -> Tensor:
-        return decode_with(self.part, q, self.k_cache[layer], self.v_cache[layer], self._tables, self._lens)
+    def decode(self, layer: int, q: Tensor) -> Tensor:
+        tables, lens = torch.from_numpy(self.block_tables), torch.from_numpy(self.context_lens)
+        return decode_with(
+            self.part, q, self.storage.k_cache[layer], self.storage.v_cache[layer], tables, lens
+        )
 
 
 def kernel_in_the_engine(kernel: Any) -> None:
@@ -71,15 +65,15 @@ class MergingCache(PagedKVCache):
 
     part: Callable
 
-    def _decode(self, layer: int, q: Tensor) -> Tensor:
+    def decode(self, layer: int, q: Tensor) -> Tensor:
         out, layout = torch.empty_like(q), self.layout
-        group = q.shape[1] // self.num_kv_heads
+        group = q.shape[1] // self.storage.num_kv_heads
         most = max(layout.context_lens[i] for i in layout.decodes)
         for row, i in enumerate(layout.decodes):
             n = layout.context_lens[i]
             blocks = torch.tensor(layout.block_tables[i][: -(-n // self.block_size)])
-            keys, values = (x.repeat_interleave(group, dim=1) for x in self._gather(layer, blocks, n))
-            scores = torch.einsum("hd,thd->ht", q[row], keys) * self.scale
+            keys, values = (x.repeat_interleave(group, dim=1) for x in self.storage.gather(layer, blocks, n))
+            scores = torch.einsum("hd,thd->ht", q[row], keys) / math.sqrt(q.shape[-1])
             for head in range(q.shape[1]):
                 outs, log_sums = [], []
                 for first in range(0, most, PART):  # who is shorter than the longest has empty parts
@@ -106,10 +100,10 @@ class WalkingCache(PagedKVCache):
     part: Callable
     tile = 12
 
-    def _decode(self, layer: int, q: Tensor) -> Tensor:
+    def decode(self, layer: int, q: Tensor) -> Tensor:
         out, layout = torch.empty_like(q), self.layout
-        group = q.shape[1] // self.num_kv_heads
-        k_slots, v_slots = (c[layer].flatten(0, 1) for c in (self.k_cache, self.v_cache))
+        group = q.shape[1] // self.storage.num_kv_heads
+        k_slots, v_slots = (c[layer].flatten(0, 1) for c in (self.storage.k_cache, self.storage.v_cache))
         for row, i in enumerate(layout.decodes):
             table, slots = np.asarray(layout.block_tables[i]), []
 
@@ -122,7 +116,7 @@ class WalkingCache(PagedKVCache):
             self.part(load, fetch, layout.context_lens[i], self.block_size, self.tile)
             mine = torch.from_numpy(np.concatenate(slots))
             keys, values = (c[mine].repeat_interleave(group, dim=1) for c in (k_slots, v_slots))
-            weights = (torch.einsum("hd,thd->ht", q[row], keys) * self.scale).softmax(-1)
+            weights = (torch.einsum("hd,thd->ht", q[row], keys) / math.sqrt(q.shape[-1])).softmax(-1)
             out[row] = torch.einsum("ht,thd->hd", weights, values)
         return out
 

@@ -1,0 +1,36 @@
+"""Virtual memory for the KV cache: blocks, block tables, and attention over them."""
+
+from phase3_paged_attention.paging.block_allocator import BlockAllocator, PhysicalBlock
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.block_table import (
+    BlockCopy,
+    BlockJournal,
+    BlockTable,
+    CacheStats,
+    hash_block,
+)
+from phase3_paged_attention.paging.cpu_decode import cpu_kernel, switch_off_cpu_kernel
+from phase3_paged_attention.paging.kv_storage import KVStorage
+from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
+from phase3_paged_attention.paging.paged_cache import PagedCache, StepLayout, pad_tables
+from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
+
+__all__ = [
+    "BlockAllocator",
+    "BlockCopy",
+    "BlockJournal",
+    "BlockManager",
+    "BlockTable",
+    "CacheStats",
+    "KVStorage",
+    "PagedCache",
+    "PagedKVCache",
+    "PhysicalBlock",
+    "StepLayout",
+    "cpu_kernel",
+    "hash_block",
+    "pad_tables",
+    "paged_attention_loops",
+    "paged_attention_vectorised",
+    "switch_off_cpu_kernel",
+]

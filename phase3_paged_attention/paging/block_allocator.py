@@ -1,4 +1,4 @@
-"""Page frames for the KV cache: which blocks of memory are free, and who takes the next one.
+"""Page frames for the KV cache: which blocks of memory are free, and which is taken next.
 
 An operating system cuts memory into page frames of equal size and keeps a list of the free ones. Here the
 frames are blocks of a few tokens' keys and values. Equal size means that any free block is as good as any
@@ -8,32 +8,31 @@ other: no search, and no gaps that are too small to use.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class PhysicalBlock:
     """One page frame: room for the keys and values of `block_size` tokens, in every layer.
 
-    The tensors are elsewhere. This is the entry in the books.
+    The tensors are elsewhere; this is what is known about the block.
 
     Attributes:
         block_id: its number; the tensors are indexed with it.
         ref_count: how many block tables point here. 0: free.
-        content_hash: names the tokens that it holds and everything before them; None while it is not
+        block_hash: stands for the tokens that it holds and everything before them; None while it is not
             full, and in a manager without prefix caching. A free block keeps its hash until it is taken.
         previous, next: neighbours in the free list; None while it is in use.
     """
 
-    __slots__ = ("block_id", "content_hash", "next", "previous", "ref_count")
-
-    def __init__(self, block_id: int) -> None:
-        self.block_id = block_id
-        self.ref_count = 0
-        self.content_hash: bytes | None = None
-        self.previous: PhysicalBlock | None = None
-        self.next: PhysicalBlock | None = None
+    block_id: int
+    ref_count: int = 0
+    block_hash: bytes | None = None
+    previous: PhysicalBlock | None = None
+    next: PhysicalBlock | None = None
 
     def __repr__(self) -> str:
-        cached = ", cached" if self.content_hash else ""
+        cached = ", cached" if self.block_hash else ""
         return f"PhysicalBlock({self.block_id}, ref_count={self.ref_count}{cached})"
 
 

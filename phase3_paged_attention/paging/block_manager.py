@@ -1,18 +1,6 @@
-"""Virtual memory for the KV cache: block tables, reference counts, prefix caching, copy-on-write, swap.
+"""`BlockManager`: virtual memory for the KV cache. It decides which block belongs to which request.
 
-A request believes that its keys and values lie in one long row. They lie in blocks, scattered over the
-memory, and a table says where: exactly what an operating system does for a process.
-
-    operating system            here
-    page frame                  PhysicalBlock: room for the keys and values of 16 tokens
-    free list                   BlockAllocator
-    page table                  BlockTable: block 0 of the request is physical block 7, block 1 is 3, ...
-    shared library              prefix caching: the same system prompt, stored once
-    fork and copy-on-write      parallel samples of one prompt
-    swap space                  blocks moved to main memory and back
-
-You will see a table fill up, two requests share a prompt, a fork that copies only when it writes, and
-what is thrown out when memory runs short.
+It never sees a key or a value. `KVStorage` holds those, and makes the copies that the manager asks for.
 
 Sources: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention"
 (2023), sections 4.2 to 4.5; vllm/v1/core/block_pool.py and single_type_kv_cache_manager.py.
@@ -30,6 +18,8 @@ from phase3_paged_attention.paging.block_table import (
     CacheStats,
     hash_block,
 )
+from phase3_paged_attention.paging.integrity import check_integrity
+from phase3_paged_attention.paging.prefix_cache import PrefixCache
 
 
 class BlockManager:
@@ -65,14 +55,13 @@ class BlockManager:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
+        self.num_swap_blocks = num_swap_blocks
         self.allocator = BlockAllocator(num_blocks)
+        self.prefix_cache = PrefixCache()
         self.stats = CacheStats()
         self.journal: BlockJournal | None = None
-        # Equal blocks of several requests are not merged: a name leads to all of them, the oldest first.
-        self._blocks_by_hash: dict[bytes, dict[int, PhysicalBlock]] = {}
-        self._tables: dict[int, BlockTable] = {}  # tables that hold blocks or swap slots, by identity
-        self.num_swap_blocks = num_swap_blocks
-        self._free_slots = list(range(num_swap_blocks))
+        self.tables: set[BlockTable] = set()  # those that hold blocks or swap blocks
+        self.free_swap_blocks = list(range(num_swap_blocks))
         self._copies: list[BlockCopy] = []
 
     # ------------------------------------------------------------------ looking
@@ -101,16 +90,16 @@ class BlockManager:
         if not self.enable_prefix_caching:
             return found
         most = (len(token_ids) - 1) // self.block_size
-        for name in self._hash_chain(table, token_ids, most):
-            same = self._blocks_by_hash.get(name)
-            if not same:
+        for block_hash in self.block_hashes(table, token_ids, most):
+            block = self.prefix_cache.get(block_hash)
+            if block is None:
                 break
-            found.append(next(iter(same.values())))
+            found.append(block)
         return found
 
-    def _hash_chain(self, table: BlockTable, token_ids: Sequence[int], num_blocks: int) -> list[bytes]:
+    def block_hashes(self, table: BlockTable, token_ids: Sequence[int], num_blocks: int) -> list[bytes]:
         """Hashes of the first `num_blocks` full blocks. They stay in the table: a chain only grows."""
-        size, hashes = self.block_size, table.hashes
+        size, hashes = self.block_size, table.block_hashes
         for i in range(len(hashes), num_blocks):
             parent = hashes[-1] if hashes else b""
             hashes.append(hash_block(parent, token_ids[i * size : (i + 1) * size]))
@@ -130,8 +119,8 @@ class BlockManager:
 
         Args:
             table: the request's table; what it holds already is kept.
-            token_ids: the request's tokens so far. Blocks that they fill within `num_tokens` get a name in
-                the prefix cache: by the time anyone else may use them, this step has computed them.
+            token_ids: the request's tokens so far. Blocks that they fill within `num_tokens` are entered in
+                the prefix cache: by the time another request may use them, this step has computed them.
             num_tokens: tokens that need room after the next step.
             prefix: what `match_prefix` found; only for an empty table.
             must_fit: refuse unless this many tokens would fit, though only `num_tokens` get their blocks now.
@@ -146,39 +135,44 @@ class BlockManager:
         shared = first_written < len(blocks) and blocks[first_written].ref_count > 1
         if missing > 0 or shared or prefix:
             in_all = max(-(-must_fit // size) - len(blocks), missing)
-            # A cached block that nobody holds counts as well: using it takes it from the free list.
+            # A cached block that no request holds counts as well: using it takes it from the free list.
             needed = in_all - sum(block.ref_count > 0 for block in prefix) + shared
             if needed > self.allocator.num_free:
                 return False
-            self._tables[id(table)] = table
             if not blocks:
+                self.tables.add(table)
                 self.stats.looked_up_tokens += len(token_ids)
             # The prefix first: otherwise taking new blocks might evict just these.
             for block in prefix:
-                self._share(block)
-                blocks.append(block)
-                table.block_ids.append(block.block_id)
+                if block.ref_count == 0:
+                    self.allocator.remove(block)
+                block.ref_count += 1
+                table.append(block)
+            if self.journal is not None:
+                self.journal.hit += [block.block_id for block in prefix]
             table.num_hashed += len(prefix)
             self.stats.hit_tokens += len(prefix) * size
             if shared:
-                self._copy_on_write(table, first_written)
+                self.copy_on_write(table, first_written)
             for _ in range(missing - len(prefix)):
-                block = self._take()
-                blocks.append(block)
-                table.block_ids.append(block.block_id)
+                table.append(self.take_block())
         table.num_tokens = num_tokens
         if self.enable_prefix_caching:
-            full = min(num_tokens, len(token_ids)) // size
-            if full > table.num_hashed:
-                self._enter_in_cache(table, token_ids, full)
+            num_full = min(num_tokens, len(token_ids)) // size
+            if num_full > table.num_hashed:
+                hashes = self.block_hashes(table, token_ids, num_full)
+                for i in range(table.num_hashed, num_full):
+                    if blocks[i].block_hash is None:
+                        self.prefix_cache.add(blocks[i], hashes[i])
+                table.num_hashed = num_full
         return True
 
-    def _take(self) -> PhysicalBlock:
+    def take_block(self) -> PhysicalBlock:
         """A free block. What it held until now is forgotten: that is the eviction, oldest first."""
         block = self.allocator.take()
         self.stats.taken_blocks += 1
-        if block.content_hash is not None:
-            self._forget(block)
+        if block.block_hash is not None:
+            self.prefix_cache.remove(block)
             self.stats.evicted_blocks += 1
             if self.journal is not None:
                 self.journal.evicted.append(block.block_id)
@@ -186,76 +180,56 @@ class BlockManager:
             self.journal.taken.append(block.block_id)
         return block
 
-    def _share(self, block: PhysicalBlock) -> None:
-        if block.ref_count == 0:
-            self.allocator.remove(block)
-        block.ref_count += 1
-        if self.journal is not None:
-            self.journal.hit.append(block.block_id)
-
-    def _copy_on_write(self, table: BlockTable, index: int) -> None:
-        old, new = table.blocks[index], self._take()
+    def copy_on_write(self, table: BlockTable, index: int) -> None:
+        """Give a table a block of its own in place of one that it shares, with the same content."""
+        old, new = table.blocks[index], self.take_block()
         old.ref_count -= 1
         table.blocks[index], table.block_ids[index] = new, new.block_id
-        self._copies.append(BlockCopy("copy", old.block_id, new.block_id))
+        self.copy_block(old.block_id, new.block_id)
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Ask for the bytes of one block to be copied to another (see `take_copies`)."""
+        self._copies.append(BlockCopy("copy", source, target))
         self.stats.copied_blocks += 1
-
-    def _enter_in_cache(self, table: BlockTable, token_ids: Sequence[int], num_full: int) -> None:
-        names = self._hash_chain(table, token_ids, num_full)
-        for i in range(table.num_hashed, num_full):
-            block = table.blocks[i]
-            if block.content_hash is None:
-                block.content_hash = names[i]
-                self._blocks_by_hash.setdefault(names[i], {})[block.block_id] = block
-        table.num_hashed = num_full
-
-    def _forget(self, block: PhysicalBlock) -> None:
-        """Take a block out of the prefix cache. Its bytes may be anything from now on."""
-        same = self._blocks_by_hash[block.content_hash]
-        del same[block.block_id]
-        if not same:
-            del self._blocks_by_hash[block.content_hash]
-        block.content_hash = None
 
     # ------------------------------------------------------------------ taking back
 
     def free(self, table: BlockTable) -> None:
-        """Give back all blocks of a request, finished or preempted. An empty table is fine.
+        """Give back all blocks of a request, finished or preempted. An empty table is fine."""
+        self.release_blocks(table)
+        self.free_swap_blocks += table.swap_blocks
+        table.swap_blocks = []
+        table.num_tokens = 0
+        self.tables.discard(table)
+
+    def release_blocks(self, table: BlockTable) -> None:
+        """Empty a table; blocks that no other table holds are free.
 
         From its last block to its first. So the end of a text is forgotten before its beginning, which more
-        requests may share. Blocks with no name go to the front: nobody will ever ask for them again.
+        requests may share. Blocks without a hash go to the front: they can never be found again.
         """
-        self._give_back(table)
-        self._free_slots.extend(table.swap_slots)
-        table.swap_slots = []
-        table.num_tokens = 0
-        self._tables.pop(id(table), None)
-
-    def _give_back(self, table: BlockTable) -> None:
-        named, nameless = [], []
+        cached, uncached = [], []
         for block in reversed(table.blocks):
             block.ref_count -= 1
             if block.ref_count == 0:
-                (nameless if block.content_hash is None else named).append(block)
-        self.allocator.free_to_front(nameless)
-        self.allocator.free_to_back(named)
+                (uncached if block.block_hash is None else cached).append(block)
+        self.allocator.free_to_front(uncached)
+        self.allocator.free_to_back(cached)
         if self.journal is not None:
-            self.journal.freed += [block.block_id for block in nameless + named]
+            self.journal.freed += [block.block_id for block in uncached + cached]
         table.blocks, table.block_ids, table.num_hashed = [], [], 0
 
     def uncache(self, table: BlockTable, first: int = 0) -> None:
-        """Nobody may hit blocks `first`, ... any more: what they hold is not what their names say."""
+        """Take blocks `first`, ... out of the prefix cache: they do not hold what their hashes say."""
         for block in table.blocks[first:]:
-            if block.content_hash is not None:
-                self._forget(block)
+            self.prefix_cache.remove(block)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached contents. False (and nothing is done) while any request holds a block."""
         if self.allocator.num_free < self.num_blocks - 1:
             return False
         for block in self.allocator.blocks:
-            if block.content_hash is not None:
-                self._forget(block)
+            self.prefix_cache.remove(block)
         return True
 
     # ------------------------------------------------------------------ fork and swap
@@ -263,45 +237,43 @@ class BlockManager:
     def fork(self, table: BlockTable) -> BlockTable:
         """A second request with the same past: same blocks, nothing copied.
 
-        Whoever writes first into a shared block gets a copy of it (see `allocate`); the last one left
+        The first to write into a shared block gets a copy of it (see `allocate`); the last one left
         writes in place.
         """
-        if table.swap_slots:
+        if table.swap_blocks:
             raise ValueError("this table is swapped out: swap it in before forking it")
-        twin = BlockTable()
         for block in table.blocks:
             block.ref_count += 1
-        twin.blocks, twin.block_ids = list(table.blocks), list(table.block_ids)
-        twin.num_tokens, twin.num_hashed, twin.hashes = table.num_tokens, table.num_hashed, list(table.hashes)
+        twin = BlockTable(list(table.blocks), list(table.block_ids), table.num_tokens, table.num_hashed)
+        twin.block_hashes = list(table.block_hashes)
         if twin.blocks:
-            self._tables[id(twin)] = twin
+            self.tables.add(twin)
         return twin
 
     def swap_out(self, table: BlockTable) -> bool:
         """Move a request's blocks to main memory. False if there is no room for them there."""
-        if len(table.blocks) > len(self._free_slots):
+        if len(table.blocks) > len(self.free_swap_blocks):
             return False
         for block in table.blocks:
-            slot = self._free_slots.pop()
-            table.swap_slots.append(slot)
-            self._copies.append(BlockCopy("out", block.block_id, slot))
+            swap_block = self.free_swap_blocks.pop()
+            table.swap_blocks.append(swap_block)
+            self._copies.append(BlockCopy("out", block.block_id, swap_block))
         self.stats.swapped_out_blocks += len(table.blocks)
-        self._give_back(table)
+        self.release_blocks(table)
         return True
 
     def swap_in(self, table: BlockTable, must_fit: int = 0) -> bool:
         """Bring them back, into whatever blocks are free. False if too few are (see `allocate`)."""
-        slots = table.swap_slots
-        if max(len(slots), self.blocks_for(must_fit)) > self.allocator.num_free:
+        swap_blocks = table.swap_blocks
+        if max(len(swap_blocks), self.blocks_for(must_fit)) > self.allocator.num_free:
             return False
-        for slot in slots:
-            block = self._take()
-            table.blocks.append(block)
-            table.block_ids.append(block.block_id)
-            self._copies.append(BlockCopy("in", slot, block.block_id))
-        self.stats.swapped_in_blocks += len(slots)
-        self._free_slots.extend(slots)
-        table.swap_slots = []
+        for swap_block in swap_blocks:
+            block = self.take_block()
+            table.append(block)
+            self._copies.append(BlockCopy("in", swap_block, block.block_id))
+        self.stats.swapped_in_blocks += len(swap_blocks)
+        self.free_swap_blocks += swap_blocks
+        table.swap_blocks = []
         return True
 
     def take_copies(self) -> list[BlockCopy]:
@@ -309,46 +281,13 @@ class BlockManager:
         copies, self._copies = self._copies, []
         return copies
 
-    # ------------------------------------------------------------------ trust, but check
-
     def check_integrity(self) -> None:
-        """Compare all books with each other. For tests, and for an engine that has nothing else to do.
-
-        Raises:
-            RuntimeError: they disagree; the message says on what. It is a bug, never a user's mistake.
-        """
-
-        def demand(condition: bool, what: str) -> None:
-            if not condition:
-                raise RuntimeError(f"the block manager's books are wrong: {what}")
-
-        blocks = self.allocator.blocks
-        held = [0] * self.num_blocks
-        for table in self._tables.values():
-            demand(table.block_ids == [b.block_id for b in table.blocks], "a table's ids and blocks differ")
-            demand(
-                len(table.blocks) >= self.blocks_for(table.num_tokens) or bool(table.swap_slots),
-                f"{table.num_tokens} tokens in {len(table.blocks)} blocks",
-            )
-            for block in table.blocks:
-                held[block.block_id] += 1
-        free = list(self.allocator)
-        demand(len(free) == self.allocator.num_free, "the free list's length and its count differ")
-        demand(len({b.block_id for b in free}) == len(free), "a block is twice in the free list")
-        is_free = [False] * self.num_blocks
-        for block in free:
-            is_free[block.block_id] = True
-        for block in blocks[1:]:
-            demand(
-                block.ref_count == held[block.block_id],
-                f"{block}, but {held[block.block_id]} tables point to it",
-            )
-            demand(
-                is_free[block.block_id] == (block.ref_count == 0), f"{block} is free and in use, or neither"
-            )
-        demand(not is_free[0] and held[0] == 0, "the null block was given out")
-        named = {b.block_id: b.content_hash for b in blocks if b.content_hash is not None}
-        indexed = {i: name for name, same in self._blocks_by_hash.items() for i in same}
-        demand(named == indexed, "the prefix cache and the blocks' names differ")
-        slots = [s for table in self._tables.values() for s in table.swap_slots] + self._free_slots
-        demand(sorted(slots) == list(range(self.num_swap_blocks)), "a swap slot is lost or used twice")
+        """Raise RuntimeError if anything contradicts itself (see `integrity.py`)."""
+        check_integrity(
+            self.block_size,
+            self.allocator,
+            self.prefix_cache,
+            self.tables,
+            self.num_swap_blocks,
+            self.free_swap_blocks,
+        )

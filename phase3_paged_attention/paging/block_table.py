@@ -1,4 +1,4 @@
-"""What is written down about blocks: a request's page table, copies to make, counts, the name of a full block."""
+"""Plain records of the block manager: a request's page table, copies to make, counts; and the hash of a block."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ from typing import NamedTuple
 from phase3_paged_attention.paging.block_allocator import PhysicalBlock
 
 
+@dataclass(eq=False)
 class BlockTable:
-    """The page table of one request. Whoever owns the request owns this; the manager fills it.
+    """The page table of one request. It belongs to the request; the manager fills it.
 
     Attributes:
         blocks: physical blocks in the order of the tokens: token t is in blocks[t // block_size].
         block_ids: their numbers.
         num_tokens: tokens that have room. The next one is written behind them.
-        hashes: chain hash of each full block of the request's tokens, worked out as far as it was needed.
-        swap_slots: where its blocks are while it is swapped out, otherwise empty.
+        num_hashed: how many of `blocks` have been entered in the prefix cache.
+        block_hashes: of the request's full blocks of tokens, worked out as far as they were needed.
+        swap_blocks: where its blocks are in main memory while it is swapped out, otherwise empty.
     """
 
-    __slots__ = ("block_ids", "blocks", "hashes", "num_hashed", "num_tokens", "swap_slots")
+    blocks: list[PhysicalBlock] = field(default_factory=list)
+    block_ids: list[int] = field(default_factory=list)
+    num_tokens: int = 0
+    num_hashed: int = 0
+    block_hashes: list[bytes] = field(default_factory=list)
+    swap_blocks: list[int] = field(default_factory=list)
 
-    def __init__(self) -> None:
-        self.blocks: list[PhysicalBlock] = []
-        self.block_ids: list[int] = []
-        self.num_tokens = 0
-        self.num_hashed = 0  # how many of `blocks` have been entered in the prefix cache
-        self.hashes: list[bytes] = []
-        self.swap_slots: list[int] = []
+    def append(self, block: PhysicalBlock) -> None:
+        self.blocks.append(block)
+        self.block_ids.append(block.block_id)
 
 
 class BlockCopy(NamedTuple):
@@ -61,7 +64,7 @@ class CacheStats:
 
 @dataclass
 class BlockJournal:
-    """What happened to blocks, by id; kept only while somebody listens (`manager.journal`)."""
+    """What happened to blocks, by id; kept only where `manager.journal` is set."""
 
     taken: list[int] = field(default_factory=list)
     hit: list[int] = field(default_factory=list)
@@ -70,10 +73,10 @@ class BlockJournal:
 
 
 def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """Name of a full block: its tokens, and through `parent` all tokens before them.
+    """Block hash of a full block: of its tokens, and through `parent`, the hash before it, of all tokens before.
 
     Keys and values depend on everything that came before. So the same 16 tokens after another beginning
-    are another content, and the name has to say so. SHA-256, because two contents with one name would show
+    are another content, and need another hash. SHA-256, because two contents with one hash would show
     one user another user's text.
     """
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from labkit.machine import time_calls
 from phase2_attention_kvcache.model.blocks import ModelConfig
 from phase2_attention_kvcache.model.transformer import GPT2_124M
+from phase3_paged_attention.paging import PagedKVCache, StepLayout, cpu_kernel
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout, paged_decode_cpu
 
 BLOCK = 16
 Prepare = Callable[[int], Callable[[], object]]  # part of the memory -> what is timed on it
@@ -65,11 +65,11 @@ class DecodeTimer:
         self.num_blocks = batch * longest // BLOCK
         self.gathering = PagedKVCache(config, self.num_blocks, BLOCK, dtype, device, use_kernel=False)
         torch.manual_seed(seed)
-        self.gathering.data.normal_()
+        self.gathering.storage.data.normal_()
         self.compiled: PagedKVCache | None = None
-        if paged_decode_cpu is not None and device == "cpu" and dtype != torch.float16:
+        if cpu_kernel() is not None and device == "cpu" and dtype != torch.float16:
             self.compiled = PagedKVCache(config, self.num_blocks, BLOCK, dtype, device)
-            self.compiled.data.copy_(self.gathering.data)
+            self.compiled.storage.data.copy_(self.gathering.storage.data)
         self.q = torch.randn(batch, config.num_heads, config.head_dim, device=device, dtype=dtype)
         self.k, self.v = torch.randn(
             2, batch, config.num_kv_heads, config.head_dim, device=device, dtype=dtype
@@ -88,7 +88,7 @@ class DecodeTimer:
         scattered = torch.randperm(self.num_blocks).view(parts)
         in_order = torch.arange(self.num_blocks).view(parts)
         shape = (self.batch, context, self.config.num_kv_heads, self.config.head_dim)
-        blocks_k, blocks_v = self.gathering.data[:, 0]
+        blocks_k, blocks_v = self.gathering.storage.data[:, 0]
 
         flat = scattered.flatten(1).to(self.device)
         row_k, row_v = (torch.zeros_like(blocks_k[: flat.shape[1]]) for _ in range(2))

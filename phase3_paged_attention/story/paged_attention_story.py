@@ -18,8 +18,8 @@ from phase1_tokens_embeddings.weights.weight_formats import weight_bytes
 from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.model.blocks import ModelConfig
 from phase2_attention_kvcache.model.transformer import GPT2_124M
+from phase3_paged_attention.paging import PagedKVCache, StepLayout, cpu_kernel
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout, paged_decode_cpu
 from phase3_paged_attention.story.decode_timing import BLOCK, DecodeTimer, DecodeTimes, seconds_of_loops
 from phase3_paged_attention.story.paged_attention_by_hand import by_hand
 
@@ -67,15 +67,15 @@ def run_readings(
     out: dict[str, Tensor] = {}
     new_k, new_v = (torch.cat([t[b:] for t, (b, _) in zip(texts, REQUESTS)]) for texts in (keys, values))
     for name in ("compiled, in place", "gathered"):
-        if name == "gathered" or (paged_decode_cpu is not None and q.device.type == "cpu"):
+        if name == "gathered" or (cpu_kernel() is not None and q.device.type == "cpu"):
             cache = PagedKVCache(
                 config, 41, BLOCK, q.dtype, q.device, use_kernel=name == "compiled, in place"
             )
-            cache.data.fill_(unused)
+            cache.storage.data.fill_(unused)
             for i, (before, _) in enumerate(REQUESTS):  # what earlier steps computed
                 places = torch.arange(before)
                 slots = torch.tensor(layout.block_tables[i])[places // BLOCK] * BLOCK + places % BLOCK
-                for blocks, text in ((cache.k_cache, keys[i]), (cache.v_cache, values[i])):
+                for blocks, text in ((cache.storage.k_cache, keys[i]), (cache.storage.v_cache, values[i])):
                     blocks[0].flatten(0, 1)[slots.to(q.device)] = text[:before]
             cache.begin_step(layout)
             out[name] = cache.attend(0, q, new_k, new_v)
@@ -83,7 +83,7 @@ def run_readings(
     tables = torch.nn.utils.rnn.pad_sequence(
         [torch.tensor(t) for t in layout.block_tables], batch_first=True
     ).to(q.device)
-    k_cache, v_cache = cache.k_cache[0], cache.v_cache[0]
+    k_cache, v_cache = cache.storage.k_cache[0], cache.storage.v_cache[0]
     out["vectorised"] = paged_attention_vectorised(
         q, k_cache, v_cache, tables, layout.query_lens, layout.context_lens
     )
@@ -157,9 +157,7 @@ def costs(lab: Lab) -> None:
     last = times[-1]
     loops = seconds_of_loops() * batch * GPT2_124M.num_heads * last.context
     if last.in_place is None:
-        where = (
-            "on a GPU" if device == "cuda" else "without numba" if paged_decode_cpu is None else "in float16"
-        )
+        where = "on a GPU" if device == "cuda" else "without numba" if cpu_kernel() is None else "in float16"
         lab.say(f"""The compiled kernel does not run {where}: blocks are copied together for each step. (For GPUs
             Phase 5 brings a kernel that reads in place.)""")
     attend, name = (

@@ -11,9 +11,9 @@ import torch
 from labkit.machine import synchronize
 from phase2_attention_kvcache.model.generation import check_prompt
 from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging import PagedKVCache, StepLayout
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.block_table import BlockTable
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class WordMemory:
     def draw_free_list(self) -> str:
         """The free blocks from front to back. A block in brackets is still in the prefix cache."""
         return " ".join(
-            f"[{block.block_id}]" if block.content_hash else f" {block.block_id} "
+            f"[{block.block_id}]" if block.block_hash else f" {block.block_id} "
             for block in self.manager.allocator
         )
 
@@ -144,11 +144,11 @@ class WordMemory:
         fill = [0.0] * places
         for reader in self.readers:
             table, size = reader.table, manager.block_size
-            held = table.block_ids or [manager.num_blocks + slot for slot in table.swap_slots]
+            held = table.block_ids or [manager.num_blocks + slot for slot in table.swap_blocks]
             for i, place in enumerate(held):
                 owners[place].append(reader.name)
                 fill[place] = min(1.0, (table.num_tokens - i * size) / size)
-        remembered = [b.content_hash is not None and b.ref_count == 0 for b in manager.allocator.blocks]
+        remembered = [b.block_hash is not None and b.ref_count == 0 for b in manager.allocator.blocks]
         self.moments.append(Moment(what, owners, fill, remembered + [False] * manager.num_swap_blocks))
 
 

@@ -27,9 +27,9 @@ from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_l
 from phase2_attention_kvcache.model.sampling import Sampler
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging import PagedCache
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.block_table import BlockJournal
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
 from phase4_scheduler.engine.answers import Answer, Group, accumulate
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine_parts import build_parts
@@ -62,7 +62,7 @@ class LLMEngine:
         *,
         block_manager: BlockManager | None = None,
         scheduler: Scheduler | None = None,
-        kv_cache: PagedKVCache | None = None,
+        kv_cache: PagedCache | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.model, self.tokenizer, self.clock = model, tokenizer, clock

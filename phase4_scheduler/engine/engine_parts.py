@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 
 from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging import PagedCache
 from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
 from phase4_scheduler.engine.backends import make_runner
 from phase4_scheduler.engine.config import EngineConfig, default_num_blocks
 from phase4_scheduler.engine.model_runner import ModelRunner
@@ -18,7 +18,7 @@ def build_parts(
     config: EngineConfig,
     block_manager: BlockManager | None = None,
     scheduler: Scheduler | None = None,
-    kv_cache: PagedKVCache | None = None,
+    kv_cache: PagedCache | None = None,
 ) -> tuple[Scheduler, ModelRunner]:
     """A scheduler, with its block manager, and a runner, with its cache. What is None is made from `config`.
 

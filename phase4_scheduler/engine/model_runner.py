@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout
+from phase3_paged_attention.paging import PagedCache, StepLayout
 from phase4_scheduler.engine.scheduler import Scheduled
 
 
@@ -24,7 +24,7 @@ class ModelRunner:
         slot          16 17 18 19        105      67        where each token's key and value are stored
     """
 
-    def __init__(self, model: Transformer, kv_cache: PagedKVCache) -> None:
+    def __init__(self, model: Transformer, kv_cache: PagedCache) -> None:
         self.model = model
         self.kv_cache = kv_cache
 

@@ -284,7 +284,7 @@ class Scheduler:
             if self._seats + request.num_seats > config.max_num_seqs:
                 break
             table, tokens = request.block_table, request.token_ids
-            swapped = bool(table.swap_slots)
+            swapped = bool(table.swap_blocks)
             prefix = [] if swapped or not request.reuse_prefix else manager.match_prefix(table, tokens)
             computed = request.num_computed_tokens if swapped else len(prefix) * manager.block_size
             n = len(tokens) - computed

@@ -13,7 +13,7 @@ from torch import nn
 from phase2_attention_kvcache.model.packed_linear import PackedLinear
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
+from phase3_paged_attention.paging import PagedKVCache
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 
@@ -101,7 +101,7 @@ def decoding_engine(
         ),
         kv_cache=PagedKVCache(model.config, num_blocks, 16, model.dtype, model.device, use_kernel=use_kernel),
     )
-    engine.runner.kv_cache.data.normal_()
+    engine.runner.kv_cache.storage.data.normal_()
     params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=steps + 4)
     for i in range(batch):
         engine.add_request(str(i), [(7 * i + j) % 8000 for j in range(context)], params)

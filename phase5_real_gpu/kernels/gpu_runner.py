@@ -181,7 +181,7 @@ class GPURunner(ModelRunner):
         num_splits = min(1 << (splits.num_splits - 1).bit_length(), MOST_SPLITS)
         inputs = self._inputs.get(bucket)
         if inputs is None:
-            inputs = self._inputs[bucket] = DecodeInputs(bucket, self._max_blocks, kv.data.device)
+            inputs = self._inputs[bucket] = DecodeInputs(bucket, self._max_blocks, kv.storage.device)
         inputs.fill(scheduled, kv.block_size, splits.split_tokens)
 
         recording = self.recordings.get((bucket, num_splits))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from phase2_attention_kvcache.model.blocks import ModelConfig
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout
+from phase3_paged_attention.paging import BlockCopy, KVStorage, StepLayout, pad_tables
 from phase5_real_gpu.kernels.decode_kernel import DecodePlan, paged_decode, program_slots, tile_tokens
 from phase5_real_gpu.kernels.kernel_checks import check_cache
 from phase5_real_gpu.kernels.prefill_kernel import paged_prefill
@@ -52,10 +52,10 @@ class DeviceStep(NamedTuple):
     prefills: Prefills | None
 
 
-class TritonPagedKVCache(PagedKVCache):
+class TritonPagedKVCache:
     """Keys and values of many requests in blocks, read in place by the Triton kernels.
 
-    Args: as for `PagedKVCache`, and
+    Args: as for `KVStorage`, and
         dtype: also torch.float8_e4m3fn: half the memory of 16 bit, and half the bytes to read.
         compute_dtype: of q, k and v; None: dtype. With an fp8 cache it must be said.
         k_scale, v_scale: what fp8 keys and values are divided by when stored.
@@ -77,37 +77,42 @@ class TritonPagedKVCache(PagedKVCache):
         k_scale: float = 1.0,
         v_scale: float = 1.0,
     ) -> None:
-        super().__init__(config, num_blocks, block_size, dtype, device, num_swap_blocks, use_kernel=False)
-        check_cache(self.k_cache[0], self.v_cache[0])
+        self.storage = KVStorage(config, num_blocks, block_size, dtype, device, num_swap_blocks)
+        self.num_blocks, self.block_size = num_blocks, block_size
+        check_cache(self.storage.k_cache[0], self.storage.v_cache[0])
         if not (k_scale > 0 and v_scale > 0):
             raise ValueError(f"k_scale is {k_scale}, v_scale {v_scale}: both must be above 0")
         self.k_scale, self.v_scale = k_scale, v_scale
-        self.num_heads = config.num_heads
+        self.num_heads, self.num_kv_heads, self.head_dim = (
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+        )
+        self.scale = config.head_dim**-0.5
         self.tile = tile_tokens(config.head_dim, (compute_dtype or dtype).itemsize)
-        self.slots_of_card = program_slots(self.data.device)
+        self.slots_of_card = program_slots(self.storage.device)
         self.step: DeviceStep | None = None
+
+    def apply_copies(self, copies: Sequence[BlockCopy]) -> None:
+        self.storage.apply_copies(copies)
 
     def begin_step(self, layout: StepLayout) -> None:
         """Say where the tokens of the next step lie. One upload for everything."""
-        self.layout = layout
         lens, parts = layout.context_lens, []
         decodes, prefills = layout.decodes, [i for i, _ in layout.prefills]
         if decodes:
-            parts += [_padded([layout.block_tables[i] for i in decodes]), [lens[i] for i in decodes]]
-            decode_rows = layout.decode_rows
-            if isinstance(decode_rows, Tensor):
-                decode_rows = decode_rows.to(self.data.device)
+            parts += [pad_tables([layout.block_tables[i] for i in decodes]), [lens[i] for i in decodes]]
         if prefills:
             starts = np.cumsum([0] + [layout.query_lens[i] for i in prefills])
             parts += [
-                _padded([layout.block_tables[i] for i in prefills]),
+                pad_tables([layout.block_tables[i] for i in prefills]),
                 starts,
                 [lens[i] for i in prefills],
             ]
-        uploaded = iter(upload(parts, self.data.device))
+        uploaded = iter(upload(parts, self.storage.device))
         self.step = DeviceStep(
             layout.slot_mapping,
-            Decodes(decode_rows, next(uploaded), next(uploaded), self.plan(self.splits([lens[i] for i in decodes]), len(decodes)))
+            Decodes(layout.decode_rows, next(uploaded), next(uploaded), self.plan(self.splits([lens[i] for i in decodes]), len(decodes)))
             if decodes
             else None,
             Prefills(self._prefill_rows(layout), next(uploaded), next(uploaded), next(uploaded))
@@ -119,14 +124,14 @@ class TritonPagedKVCache(PagedKVCache):
         return choose_splits(context_lens, self.num_kv_heads, self.slots_of_card, self.tile)
 
     def plan(self, splits: Splits, batch: int) -> DecodePlan:
-        return DecodePlan.make(batch, self.num_heads, self.head_dim, splits, self.data.device)
+        return DecodePlan.make(batch, self.num_heads, self.head_dim, splits, self.storage.device)
 
     def _prefill_rows(self, layout: StepLayout) -> Rows:
         runs = [(start, start + layout.query_lens[i]) for i, start in layout.prefills]
         if all(a[1] == b[0] for a, b in zip(runs, runs[1:])):
             return slice(runs[0][0], runs[-1][1])
         rows = np.concatenate([np.arange(*run) for run in runs])
-        return torch.from_numpy(rows).to(self.data.device)
+        return torch.from_numpy(rows).to(self.storage.device)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store the new keys and values in their slots; attend from each new token to all of its own.
@@ -137,7 +142,7 @@ class TritonPagedKVCache(PagedKVCache):
         Returns:
             [N, num_heads, head_dim].
         """
-        keys, values, step = self.k_cache[layer], self.v_cache[layer], self.step
+        keys, values, step = self.storage.k_cache[layer], self.storage.v_cache[layer], self.step
         scales = {"k_scale": self.k_scale, "v_scale": self.v_scale}
         # All of them are stored before any is read: a request may read a block that another one fills in
         # this very step.
@@ -158,14 +163,6 @@ class TritonPagedKVCache(PagedKVCache):
             if into is None:
                 out[rows] = found
         return out
-
-
-def _padded(tables: list[list[int]]) -> np.ndarray:
-    """[B, most blocks], filled up with 0, the null block."""
-    padded = np.zeros((len(tables), max(map(len, tables))), dtype=np.int32)
-    for row, table in zip(padded, tables, strict=True):
-        row[: len(table)] = table
-    return padded
 
 
 def upload(parts: Sequence[np.ndarray | list[int]], device: torch.device) -> list[Tensor]:

@@ -22,7 +22,7 @@ def path_of(engine: LLMEngine) -> str:
     if getattr(runner, "recordings", None):
         return "graph"
     cache = runner.kv_cache
-    compiled = getattr(cache, "_compiled", False)
+    compiled = getattr(cache, "compiled", False)
     return "kernel" if compiled or type(cache).__name__ == "TritonPagedKVCache" else "gather"
 
 

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phase2_attention_kvcache.model.transformer import GPT2_124M
+from phase3_paged_attention.paging import PagedKVCache, StepLayout, cpu_kernel
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout, paged_decode_cpu
 from phase5_real_gpu.kernels import triton_setup  # noqa: F401  (before PyTorch parts that import Triton themselves)
 from phase5_real_gpu.measuring.kernel_cases import AttentionInputs
 
@@ -103,7 +103,7 @@ def phase3_cache(layers: Layers, use_kernel: bool) -> Prepared:
     """`PagedKVCache.attend`: compiled and in place, or copied together first."""
     calls = []
     for x in layers:
-        if use_kernel and (paged_decode_cpu is None or x.device != "cpu"):
+        if use_kernel and (cpu_kernel() is None or x.device != "cpu"):
             raise NotHere(
                 "numba is not installed, so Phase 3's compiled kernel is missing: pip install numba"
             )
@@ -112,8 +112,8 @@ def phase3_cache(layers: Layers, use_kernel: bool) -> Prepared:
             GPT2_124M, num_layers=1, num_heads=h.num_heads, num_kv_heads=h.num_kv_heads, head_dim=h.head_dim
         )
         cache = PagedKVCache(config, len(x.k_cache), h.block_size, x.q.dtype, x.device, use_kernel=use_kernel)
-        cache.data[0, 0].copy_(x.k_cache)
-        cache.data[1, 0].copy_(x.v_cache)
+        cache.storage.k_cache[0].copy_(x.k_cache)
+        cache.storage.v_cache[0].copy_(x.v_cache)
         tables = [table[: -(-n // h.block_size)] for table, n in zip(x.block_tables.tolist(), lens)]
         slots = torch.tensor(
             [

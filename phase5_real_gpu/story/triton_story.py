@@ -17,8 +17,8 @@ from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging import PagedKVCache
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase5_real_gpu.kernels import TritonPagedKVCache, paged_decode, paged_prefill, write_kv

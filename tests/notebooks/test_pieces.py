@@ -159,7 +159,7 @@ def books_of(setup: tuple[int, int, bool], operations: list) -> dict:
     manager.check_integrity()
     return {
         "refs": [b.ref_count for b in manager.allocator.blocks[1:]],
-        "named": [b.content_hash is not None for b in manager.allocator.blocks[1:]],
+        "named": [b.block_hash is not None for b in manager.allocator.blocks[1:]],
         "tables": {n: (g.table.num_tokens, g.table.block_ids) for n, g in played.guests.items()},
         "free": [b.block_id for b in manager.allocator],
         "hit": manager.stats.hit_tokens,

@@ -97,11 +97,11 @@ def snapshot(manager, table):
     """Everything that a refused call must leave as it was."""
     return (
         [b.block_id for b in manager.allocator],
-        [(b.ref_count, b.content_hash) for b in manager.allocator.blocks],
-        {name: list(same) for name, same in manager._blocks_by_hash.items()},
-        (list(table.block_ids), table.num_tokens, table.num_hashed, list(table.swap_slots)),
+        [(b.ref_count, b.block_hash) for b in manager.allocator.blocks],
+        [(block_hash, b.block_id) for block_hash, b in manager.prefix_cache],
+        (list(table.block_ids), table.num_tokens, table.num_hashed, list(table.swap_blocks)),
         dataclasses.asdict(manager.stats),
-        (sorted(manager._free_slots), list(manager._copies), len(manager._tables)),
+        (sorted(manager.free_swap_blocks), list(manager._copies), len(manager.tables)),
     )
 
 
@@ -147,7 +147,7 @@ class Machine(RuleBasedStateMachine):
             u.written = u.computed
         for u in self.users:
             ids, where = (
-                (u.table.swap_slots, self.main_memory) if u.swapped else (u.table.block_ids, self.memory)
+                (u.table.swap_blocks, self.main_memory) if u.swapped else (u.table.block_ids, self.memory)
             )
             for at in range(u.computed):
                 assert where[ids[at // self.size]][at % self.size] == tuple(u.tokens[: at + 1])
@@ -258,7 +258,7 @@ class Machine(RuleBasedStateMachine):
         assert [b.block_id for b in self.manager.allocator] == self.naive.free_list
         assert self.manager.num_free_blocks == len(self.naive.free_list)
         blocks = self.manager.allocator.blocks
-        names = {b.block_id: b.content_hash for b in blocks if b.content_hash}
+        names = {b.block_id: b.block_hash for b in blocks if b.block_hash}
         assert names == {block: name_of(tokens, self.size) for block, tokens in self.naive.names.items()}
         stats = self.manager.stats
         assert (stats.taken_blocks, stats.evicted_blocks) == (self.naive.taken, self.naive.evicted)
@@ -489,7 +489,7 @@ def test_swap_out_and_back_without_room_there():
     assert not manager.swap_in(table, must_fit=7)
     assert manager.swap_in(table, must_fit=6)
     assert [c.kind for c in manager.take_copies()] == ["in", "in"]
-    assert sorted(manager._free_slots) == [0, 1, 2]
+    assert sorted(manager.free_swap_blocks) == [0, 1, 2]
     assert manager.stats.swapped_out_blocks == manager.stats.swapped_in_blocks == 2
 
 
@@ -499,7 +499,7 @@ def test_a_request_that_ends_while_swapped_out_gives_its_slots_back():
     manager.swap_out(table)
     manager.free(table)
     manager.check_integrity()
-    assert len(manager._free_slots) == 2 and manager.num_free_blocks == 5
+    assert len(manager.free_swap_blocks) == 2 and manager.num_free_blocks == 5
 
 
 def test_without_prefix_caching_nothing_is_found_and_nothing_is_named():
@@ -572,12 +572,12 @@ def test_check_integrity_sees_what_is_broken(broken):
     elif broken == "lost":
         manager.allocator.remove(manager.allocator.blocks[4])
     elif broken == "name":
-        manager._blocks_by_hash.clear()
+        manager.prefix_cache._blocks.clear()
     elif broken == "slot":
-        manager._free_slots.pop()
+        manager.free_swap_blocks.pop()
     else:
         table.block_ids[0] = 5
-    with pytest.raises(RuntimeError, match="books are wrong"):
+    with pytest.raises(RuntimeError, match="contradicts itself"):
         manager.check_integrity()
 
 

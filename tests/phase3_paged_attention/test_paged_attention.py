@@ -14,19 +14,17 @@ from phase2_attention_kvcache.model.blocks import ModelConfig
 from phase2_attention_kvcache.model.caches import NoCache
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention import paged_attention_lab
-from phase3_paged_attention.paging import paged_kv_cache
+from phase3_paged_attention.paging import PagedKVCache, StepLayout, cpu_decode, cpu_kernel
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.block_table import BlockCopy, BlockTable
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout
-from phase3_paged_attention.story import decode_timing, paged_attention_by_hand
-from phase3_paged_attention.story import paged_attention_story as paged_attention_shown
+from phase3_paged_attention.story import paged_attention_by_hand
 from phase3_paged_attention.story.decode_timing import DecodeTimer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 relaxed = dict(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-needs_kernel = pytest.mark.skipif(paged_kv_cache.paged_decode_cpu is None, reason="needs numba")
+needs_kernel = pytest.mark.skipif(cpu_kernel() is None, reason="needs numba")
 
 
 def make_config(num_heads, num_kv_heads, head_dim, num_layers=1, **changes):
@@ -106,10 +104,13 @@ class Step:
 
     def fill(self, cache, layer=0):
         """Write what was computed before this step, and NaN everywhere else."""
-        cache.data.fill_(math.nan)
+        cache.storage.data.fill_(math.nan)
         for i, first in enumerate(self.starts()):
             slots = self.slots(i)[:first]
-            for blocks, text in ((cache.k_cache, self.keys[i]), (cache.v_cache, self.values[i])):
+            for blocks, text in (
+                (cache.storage.k_cache, self.keys[i]),
+                (cache.storage.v_cache, self.values[i]),
+            ):
                 blocks[layer].view(-1, *text.shape[1:])[slots] = text[:first]
 
     def new(self, texts):
@@ -179,7 +180,7 @@ def test_compiled_kernel(dtype, lens, size, heads, dim, seed, num_splits):
     step = Step.make([(p, 1) for p, _ in lens], size, heads[0] * heads[1], heads[0], dim, dtype, seed)
     bits = [c.view(torch.uint16) if dtype == torch.bfloat16 else c for c in step.blocks()]
     out = torch.full(step.q.shape, math.nan)
-    paged_kv_cache.paged_decode_cpu(
+    cpu_kernel()(
         step.q.float().numpy(), *(b.numpy() for b in bits), step.padded_tables().numpy(),
         np.array(step.context_lens, dtype=np.int32), np.float32(dim**-0.5), num_splits, out.numpy(),
     )  # fmt: skip
@@ -192,7 +193,7 @@ def test_compiled_kernel_with_scores_far_apart():
     step = Step.make([(40, 1), (7, 1)], 4, 2, 1, 16, torch.float32, seed=1, scale=300.0)
     for num_splits in range(1, 6):
         out = torch.empty(step.q.shape)
-        paged_kv_cache.paged_decode_cpu(
+        cpu_kernel()(
             step.q.numpy(), *(c.numpy() for c in step.blocks()), step.padded_tables().numpy(),
             np.array(step.context_lens, dtype=np.int32), np.float32(0.25), num_splits, out.numpy(),
         )  # fmt: skip
@@ -218,14 +219,14 @@ def test_paged_cache(compiled, lens, size, heads, dim, dtype, seed):
     assert out.dtype == dtype
     assert_close(out, step.expected(), dtype)
     # Stored where the table says, and nowhere else.
-    for stored, wanted in zip((cache.k_cache[0], cache.v_cache[0]), step.blocks()):
+    for stored, wanted in zip((cache.storage.k_cache[0], cache.storage.v_cache[0]), step.blocks()):
         assert torch.equal(stored.nan_to_num(7777.0), wanted.nan_to_num(7777.0))
 
 
 def test_paged_cache_in_float16_takes_the_way_through_torch():
     step = Step.make([(20, 1), (0, 5), (3, 1)], 4, 4, 2, 16, torch.float16, seed=3)
     cache, out = attend(step, torch.float16, compiled=True)
-    assert not cache._compiled
+    assert not cache.compiled
     assert_close(out, step.expected(), torch.float16)
 
 
@@ -233,10 +234,10 @@ def test_layers_do_not_touch_each_other():
     step = Step.make([(0, 1), (0, 3)], 4, 2, 2, 8, torch.float32, seed=4)
     cache, out = attend(step, torch.float32, compiled=True, layer=1, num_layers=3)
     assert_close(out, step.expected())
-    assert cache.k_cache[0].isnan().all() and cache.v_cache[2].isnan().all()
+    assert cache.storage.k_cache[0].isnan().all() and cache.storage.v_cache[2].isnan().all()
     other = cache.attend(2, step.q, step.new(step.keys), 2 * step.new(step.values))
     assert_close(other, 2 * step.expected())
-    for stored, wanted in zip((cache.k_cache[1], cache.v_cache[1]), step.blocks()):
+    for stored, wanted in zip((cache.storage.k_cache[1], cache.storage.v_cache[1]), step.blocks()):
         assert torch.equal(stored.nan_to_num(7777.0), wanted.nan_to_num(7777.0))
 
 
@@ -252,10 +253,10 @@ def test_a_request_that_went_wrong_harms_only_itself(compiled):
 
 
 def test_without_numba(monkeypatch):
-    monkeypatch.setattr(paged_kv_cache, "paged_decode_cpu", None)
+    monkeypatch.setattr(cpu_decode, "_switched_off", True)
     step = Step.make([(33, 1), (0, 9), (5, 1), (4, 4), (0, 1)], 4, 4, 2, 16, torch.float32, seed=5)
     cache, out = attend(step, torch.float32, compiled=True)
-    assert not cache._compiled
+    assert not cache.compiled
     assert_close(out, step.expected())
 
 
@@ -297,7 +298,7 @@ def test_a_request_reads_what_another_writes_in_the_same_step(compiled, reader_f
     )  # fmt: skip
     rows = torch.cat([torch.arange(10 + tail)[parts[n][3]] for n in names])
     cache = PagedKVCache(make_config(4, 2, 8), 12, 4, use_kernel=compiled)
-    cache.data.fill_(math.nan)
+    cache.storage.data.fill_(math.nan)
     cache.begin_step(layout)
     out = torch.empty(10 + tail, 4, 8)
     out[rows] = cache.attend(0, q[rows], k[rows], v[rows])
@@ -308,8 +309,8 @@ def test_a_request_reads_what_another_writes_in_the_same_step(compiled, reader_f
 
 def test_copies_are_made_in_order():
     cache = PagedKVCache(make_config(2, 1, 8, num_layers=3), num_blocks=6, block_size=2, num_swap_blocks=3)
-    cache.data.copy_(torch.arange(6.0)[:, None, None, None].expand(6, 2, 1, 8))
-    cache.swap.copy_(torch.arange(10.0, 13.0)[:, None, None, None].expand(3, 2, 1, 8))
+    cache.storage.data.copy_(torch.arange(6.0)[:, None, None, None].expand(6, 2, 1, 8))
+    cache.storage.swap.copy_(torch.arange(10.0, 13.0)[:, None, None, None].expand(3, 2, 1, 8))
     cache.apply_copies(
         [
             BlockCopy("copy", 1, 2),  # 1 1
@@ -319,10 +320,10 @@ def test_copies_are_made_in_order():
             BlockCopy("copy", 1, 5),
         ]
     )
-    assert cache.data[:, :, :, 0, 0, 0].unique(dim=1).tolist() == [[[0, 11, 1, 3, 1, 11]]] * 2
-    assert cache.swap[:, :, :, 0, 0, 0].unique(dim=1).tolist() == [[[1, 11, 12]]] * 2
+    assert cache.storage.data[:, :, :, 0, 0, 0].unique(dim=1).tolist() == [[[0, 11, 1, 3, 1, 11]]] * 2
+    assert cache.storage.swap[:, :, :, 0, 0, 0].unique(dim=1).tolist() == [[[1, 11, 12]]] * 2
     for block in range(6):  # whole blocks: all tokens, heads, numbers, in all layers
-        assert cache.data[:, :, block].unique().numel() == 1
+        assert cache.storage.data[:, :, block].unique().numel() == 1
 
 
 # ---------------------------------------------------------------------- a whole model
@@ -396,7 +397,7 @@ def test_a_model_in_chunks_over_blocks_is_the_model_at_once(
     texts = [torch.randint(0, 97, (n,)).tolist() for n in lengths]
     num_blocks = sum(-(-n // size) for n in lengths) + 1
     cache = PagedKVCache(model.config, num_blocks, size, use_kernel=compiled)
-    cache.data.fill_(math.nan)
+    cache.storage.data.fill_(math.nan)
     with torch.inference_mode():
         manager = BlockManager(num_blocks, size, enable_prefix_caching=False)
         got = run_in_chunks(model, cache, manager, texts, chunks)
@@ -427,7 +428,7 @@ def test_decode_timer_covers_all_readings():
     assert (
         times.kv_bytes == 2 * 2 * 32 * 8 * 4 and times.copy > 0 and times.fresh_copy > 0 and times.gather > 0
     )
-    assert (times.in_place is not None) == (paged_kv_cache.paged_decode_cpu is not None)
+    assert (times.in_place is not None) == (cpu_kernel() is not None)
     assert DecodeTimer(2, 64, torch.float16, "cpu", shape=shape).measure(64, repeats=1).in_place is None
     with pytest.raises(ValueError, match="context 48 does not divide 64"):
         DecodeTimer(2, 64, torch.float32, "cpu", shape=shape).measure(48)
@@ -436,8 +437,7 @@ def test_decode_timer_covers_all_readings():
 @pytest.mark.parametrize("kernel", [pytest.param(True, marks=needs_kernel), False])
 def test_script(tmp_path, monkeypatch, kernel, capsys):
     if not kernel:
-        for module in (paged_kv_cache, paged_attention_shown, decode_timing):
-            monkeypatch.setattr(module, "paged_decode_cpu", None)
+        monkeypatch.setattr(cpu_decode, "_switched_off", True)
     dtype = "float32" if kernel else "bfloat16"
     assert (
         paged_attention_lab.main(

@@ -56,7 +56,7 @@ def test_the_tokens_are_those_of_a_cache_for_one(model, requests, block_size, sp
     prompts = [texts[b][:cut] + end for b, cut, end in requests]
     longest = max(map(len, prompts)) + new
     server = PrefixServer(model, -(-longest // block_size) + 1 + spare // block_size, block_size)
-    server.kv_cache.data.fill_(float("nan"))
+    server.kv_cache.storage.data.fill_(float("nan"))
     for prompt in prompts:
         expected = generate_cached(model, prompt, new)
         served = server.serve(prompt, new)
@@ -99,7 +99,7 @@ def test_a_step_that_failed_leaves_no_wrong_blocks_behind(model, monkeypatch):
         with pytest.raises(RuntimeError, match="out of memory"):
             server.serve(prompt, 5)
     server.manager.check_integrity()
-    server.kv_cache.data.fill_(float("nan"))
+    server.kv_cache.storage.data.fill_(float("nan"))
     served = server.serve(prompt, 5)
     assert served.hit_tokens == 0 and served.token_ids == expected
 

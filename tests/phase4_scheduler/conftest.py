@@ -124,6 +124,6 @@ def assert_empty():
         assert not engine._answers and not engine._groups
         assert manager.num_free_blocks == manager.num_blocks - 1
         assert all(block.ref_count == 0 for block in manager.allocator.blocks)
-        assert len(manager._free_slots) == manager.num_swap_blocks
+        assert len(manager.free_swap_blocks) == manager.num_swap_blocks
 
     return check

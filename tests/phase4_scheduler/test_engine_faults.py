@@ -246,7 +246,7 @@ def test_abort_in_every_state_leaves_nothing(preemption, state, n, tiny, assert_
     else:
         pytest.fail(f"never {state}")
     if state == "preempted":
-        assert bool(away[0].block_table.swap_slots) == (preemption == "swap")
+        assert bool(away[0].block_table.swap_blocks) == (preemption == "swap")
     assert engine.abort("x") is True
     engine.block_manager.check_integrity()
     assert inbox[-1].finished and inbox[-1].finish_reason == "abort"
@@ -382,7 +382,7 @@ def test_those_who_counted_on_the_blocks_of_the_broken_one(others, tiny, assert_
     engine.add_request("x", [*shared, POISON], GREEDY)
     for i, prompt in enumerate(prompts):
         engine.add_request(str(i), prompt, dataclasses.replace(GREEDY, prompt_logprobs=None))
-    engine.runner.kv_cache.data.fill_(7.0)  # what was never computed is wrong for sure
+    engine.runner.kv_cache.storage.data.fill_(7.0)  # what was never computed is wrong for sure
     got, errors = drain(engine)
     wanted = expected(tiny, prompts, GREEDY)
     assert set(errors) == {"x"}
@@ -399,7 +399,7 @@ def test_names_of_blocks_that_a_broken_step_never_filled(tiny, assert_empty):
     model = Faulty(tiny.model)
     model.on_forward = raise_on_poison
     engine = tiny.engine(model=model, block_size=4, num_blocks=60)
-    engine.runner.kv_cache.data.fill_(7.0)
+    engine.runner.kv_cache.storage.data.fill_(7.0)
     engine.add_request("x", [*shared, POISON], GREEDY)
     engine.add_request("y", shared + tail, GREEDY)
     engine.step()
@@ -416,7 +416,7 @@ def test_blocks_of_a_request_that_failed_are_not_found_by_others(tiny, assert_em
     model = Faulty(tiny.model)
     model.before_forward = raise_on_poison
     engine = tiny.engine(model=model, block_size=4, num_blocks=60)
-    engine.runner.kv_cache.data.fill_(7.0)
+    engine.runner.kv_cache.storage.data.fill_(7.0)
     shared = list(range(50, 62))
     assert engine.generate([[*shared, POISON]], GREEDY)[0].error
     out = engine.generate([[*shared, 1]], GREEDY)[0]
@@ -439,7 +439,7 @@ def test_swapped_out_in_a_step_that_computes_nothing(tiny, assert_empty):
     for block in held:
         block.ref_count = 0
     allocator.free_to_front(held)
-    engine.runner.kv_cache.data.fill_(7.0)  # what counts lies in the swap space by now
+    engine.runner.kv_cache.storage.data.fill_(7.0)  # what counts lies in the swap space by now
     drain(engine)
     assert got == wanted and engine.block_manager.stats.swapped_in_blocks > 0
     assert_empty(engine)
@@ -517,7 +517,7 @@ def test_logits_that_broke_down_cost_one_request(bad, n, tiny, assert_empty):
 def test_nan_in_the_keys_of_one_request_reaches_nobody_else(tiny, assert_empty):
     """It stays in freed blocks as well, where others write next."""
     engine = tiny.engine(block_size=4, num_blocks=20, max_num_seqs=2)
-    engine.runner.kv_cache.data.fill_(float("nan"))
+    engine.runner.kv_cache.storage.data.fill_(float("nan"))
     outputs = engine.generate([[i, i + 1, i + 2, 3, 4] for i in range(10)], GREEDY)
     tiny.assert_greedy([o.prompt_token_ids for o in outputs], [o.token_ids for o in outputs])
     assert_empty(engine)
@@ -611,7 +611,7 @@ def test_ctrl_c_in_any_step_changes_no_token(name, where, tiny, assert_empty):
     wanted = [[c.token_ids for c in out.outputs] for out in fresh]
     model = Faulty(tiny.model)
     engine = tiny.engine(model=model, **INTERRUPTED[name])
-    engine.runner.kv_cache.data.fill_(7.0)
+    engine.runner.kv_cache.storage.data.fill_(7.0)
     calls = [0]
 
     def interrupt(value):

@@ -57,7 +57,7 @@ def assert_free(scheduler):
     manager.check_integrity()
     assert manager.num_free_blocks == manager.num_blocks - 1 and scheduler._seats == 0
     assert not scheduler.running and not len(scheduler.waiting)
-    assert len(manager._free_slots) == manager.num_swap_blocks
+    assert len(manager.free_swap_blocks) == manager.num_swap_blocks
 
 
 # ---------------------------------------------------------------------- whatever comes
@@ -208,7 +208,7 @@ class Life(RuleBasedStateMachine):
         for r in waiting:
             assert r.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
             assert not r.block_table.blocks
-            assert r.num_computed_tokens == 0 or r.block_table.swap_slots
+            assert r.num_computed_tokens == 0 or r.block_table.swap_blocks
 
     def teardown(self):
         """Nobody new comes: now everybody must get to the end, and leave nothing behind."""
@@ -335,7 +335,7 @@ def test_the_last_to_come_makes_room_and_hits_its_own_blocks_later():
 
 def test_swapped_out_and_in_nothing_is_computed_twice():
     scheduler, _, second, output = two_that_do_not_fit(swap=6, preemption="swap")
-    assert [c.kind for c in output.copies] == ["out"] * len(second.block_table.swap_slots)
+    assert [c.kind for c in output.copies] == ["out"] * len(second.block_table.swap_blocks)
     computed = second.num_computed_tokens
     assert computed >= 8
     while second.status is not RequestStatus.RUNNING:
@@ -359,7 +359,7 @@ def test_abort_in_every_state(when):
     else:
         swap = dict(swap=6, preemption="swap") if when == "swapped" else {}
         scheduler, first, victim, _ = two_that_do_not_fit(**swap)
-        assert bool(victim.block_table.swap_slots) == (when == "swapped")
+        assert bool(victim.block_table.swap_blocks) == (when == "swapped")
     scheduler.finish(victim, "abort")
     scheduler.block_manager.check_integrity()
     assert victim.finish_reason == "abort" and not victim.block_table.blocks

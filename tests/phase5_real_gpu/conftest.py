@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from phase2_attention_kvcache.model.blocks import ModelConfig
-from phase3_paged_attention.paging.paged_kv_cache import StepLayout
+from phase3_paged_attention.paging import StepLayout
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
 
 DEVICE = "cuda" if HAS_TRITON and not INTERPRETED else "cpu"

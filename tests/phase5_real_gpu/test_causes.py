@@ -9,14 +9,13 @@ import torch
 from labkit.machine import time_calls
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, paged_decode_cpu
+from phase3_paged_attention.paging import PagedKVCache, cpu_decode, cpu_kernel
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase5_real_gpu.comparing import quick_measurements
 from phase5_real_gpu.comparing.causes import CAUSES, find_causes
 from phase5_real_gpu.comparing.quick_measurements import gap_details, measure_gaps, measure_kernel
 from phase5_real_gpu.comparing.reference_files import Limits, Reference, find_reference
-from phase5_real_gpu.measuring import kernel_peers
 from phase5_real_gpu.measuring.engine_bench import path_of
 from phase5_real_gpu.measuring.kernel_cases import decode_case
 from phase5_real_gpu.measuring.machine_limits import MachineLimits
@@ -133,7 +132,7 @@ def test_float32_where_the_reference_has_bfloat16(monkeypatch):
     assert named(wide, on_gpu) == []  # another kind of machine has formats of its own
 
 
-@pytest.mark.skipif(paged_decode_cpu is None, reason="needs numba")
+@pytest.mark.skipif(cpu_kernel() is None, reason="needs numba")
 def test_gathering_instead_of_the_compiled_kernel(tales):
     def measured(use_kernel: bool) -> Reference:
         config = EngineConfig(num_blocks=40, enable_prefix_caching=False)
@@ -153,7 +152,7 @@ def test_a_missing_kernel_leaves_its_trace_in_the_figure(monkeypatch):
         "cpu-decode-b16-512", "small", [64] * 4, heads=quick_measurements.CPU_DECODE.heads, dtype="float32"
     )
     monkeypatch.setattr(quick_measurements, "CPU_DECODE", case)
-    monkeypatch.setattr(kernel_peers, "paged_decode_cpu", None)
+    monkeypatch.setattr(cpu_decode, "_switched_off", True)
     (m,) = measure_kernel("cpu", limits)
     assert (m.name, m.details["path"]) == ("cpu-decode-b16-512", "gather")
     assert named(report(m)) == ["eager fallback"]

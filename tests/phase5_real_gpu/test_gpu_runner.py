@@ -19,8 +19,8 @@ if not HAS_TRITON:
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging import PagedKVCache
 from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.model_runner import ModelRunner
@@ -85,7 +85,7 @@ class World:
         ]
         self.caches[0].slots_of_card = cut_for
         for cache in self.caches:
-            cache.data.fill_(float("nan"))
+            cache.storage.data.fill_(float("nan"))
         self.runner = GPURunner(model, self.caches[0], max_num_seqs, 128, self.counter)
         self.reference = ModelRunner(model, self.caches[1])
         self.manager = BlockManager(NUM_BLOCKS, SIZE, enable_prefix_caching=False)
@@ -189,7 +189,7 @@ def test_a_request_moved_to_other_blocks(lab, model):
         a.block_table.block_ids[place] = block.block_id
     for cache in world.caches:
         cache.apply_copies(copies)
-        cache.data[:, :, [old for _, old, _ in copies]] = float("nan")
+        cache.storage.data[:, :, [old for _, old, _ in copies]] = float("nan")
     a.token_ids.append(7)
     scheduled = [Scheduled(a, 1, 11)]
     lab.assert_near(world.runner.execute(scheduled), world.reference.execute(scheduled), 1e-4)
@@ -351,8 +351,8 @@ def test_the_engine_takes_this_runner_on_a_gpu(lab, model, monkeypatch):
     runner = make_runner(model, BlockManager(20, 4, num_swap_blocks=3), 8, 64)
     assert isinstance(runner, GPURunner) and isinstance(runner._record, CUDAGraphRecorder)
     cache = runner.kv_cache
-    assert (cache.num_blocks, cache.block_size, cache.swap.shape[2]) == (20, 4, 3)
-    assert cache.data.device.type == model.device.type and cache.data.dtype == model.dtype
+    assert (cache.num_blocks, cache.block_size, cache.storage.swap.shape[2]) == (20, 4, 3)
+    assert cache.storage.data.device.type == model.device.type and cache.storage.data.dtype == model.dtype
     assert make_runner(model, BlockManager(20, 4), 8, 64, enforce_eager=True)._record is None
     monkeypatch.setattr(gpu_runner, "card_problem", lambda dtype: "Some Card has compute capability 7.0")
     with pytest.warns(UserWarning, match="capability 7.0.*gathers keys with torch"):

@@ -16,8 +16,8 @@ if not HAS_TRITON:
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging import PagedKVCache, StepLayout
 from phase3_paged_attention.paging.block_table import BlockCopy
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.model_runner import ModelRunner
@@ -44,8 +44,8 @@ request = st.one_of(
 def cache_of(case, cls=TritonPagedKVCache, layer=1, **options):
     """A cache with what was computed before the step in a layer, and NaN everywhere else."""
     cache = cls(case.config, case.num_blocks, case.block_size, case.cache_dtype, case.device, **options)
-    cache.data.copy_(torch.full(cache.data.shape, math.nan))
-    case.k_cache, case.v_cache = cache.k_cache[layer], cache.v_cache[layer]
+    cache.storage.data.copy_(torch.full(cache.storage.data.shape, math.nan))
+    case.k_cache, case.v_cache = cache.storage.k_cache[layer], cache.storage.v_cache[layer]
     case.fill(new_too=False)
     return cache
 
@@ -79,7 +79,9 @@ def test_a_mixed_step(lab, requests, kv_heads, group, dim, block_size, dtype, se
     out = attend(case, cache)
     case.assert_right(out)
     lab.assert_near(out, wanted, lab.tolerance[dtype])
-    assert torch.equal(lab.bits(cache.data), lab.bits(reference.data))  # stored there, and nowhere else
+    assert torch.equal(
+        lab.bits(cache.storage.data), lab.bits(reference.storage.data)
+    )  # stored there, and nowhere else
 
 
 @pytest.mark.parametrize("order", ["dpdpd", "pdddp", "ppddd", "dddpp", "ddd", "ppp", "d", "p"])
@@ -102,12 +104,12 @@ def test_a_step_serves_all_layers_and_they_do_not_touch_each_other(lab):
     case = lab.Case([1, 4], [9, 4])
     cache = cache_of(case)
     case.assert_right(attend(case, cache))
-    assert cache.k_cache[0].isnan().all() and cache.v_cache[0].isnan().all()
-    before = cache.data[:, 1].clone()
-    case.k_cache, case.v_cache = cache.k_cache[0], cache.v_cache[0]
+    assert cache.storage.k_cache[0].isnan().all() and cache.storage.v_cache[0].isnan().all()
+    before = cache.storage.data[:, 1].clone()
+    case.k_cache, case.v_cache = cache.storage.k_cache[0], cache.storage.v_cache[0]
     case.fill(new_too=False)
     case.assert_right(cache.attend(0, case.q, case.new(case.given[0]), case.new(case.given[1])))
-    assert torch.equal(lab.bits(cache.data[:, 1]), lab.bits(before))
+    assert torch.equal(lab.bits(cache.storage.data[:, 1]), lab.bits(before))
 
 
 def test_views_of_the_models_product(lab):
@@ -134,7 +136,7 @@ def test_a_request_reads_what_another_writes_in_the_same_step(lab, reader_first)
         parts.reverse()
     rows = [r for part in parts for r in part[0]]
     cache = TritonPagedKVCache(lab.model_config(2, 1, 32, 1), 7, 4, device=lab.device)
-    cache.data.fill_(math.nan)
+    cache.storage.data.fill_(math.nan)
     cache.begin_step(
         StepLayout(
             [len(p[0]) for p in parts], [p[1] for p in parts], [p[2] for p in parts],
@@ -216,8 +218,8 @@ def test_steps_with_copies_and_swaps(lab, seed):
         PagedKVCache(config, 40, size, device=lab.device, num_swap_blocks=16, use_kernel=False),
     ]
     for cache in caches:
-        cache.data.fill_(math.nan)
-        cache.swap.fill_(math.nan)
+        cache.storage.data.fill_(math.nan)
+        cache.storage.swap.fill_(math.nan)
     books, generator = Books(40, 16, size, seed), torch.Generator().manual_seed(seed)
     texts = [[torch.empty(0, 2, 32, device=lab.device)] * 2 for _ in range(4)]
     kinds, mixed = set(), 0
@@ -245,7 +247,7 @@ def test_steps_with_copies_and_swaps(lab, seed):
             expected.append(lab.plain_attention(new[0], *texts[i]))
         lab.assert_near(outs[0], torch.cat(expected))
     assert kinds == {"copy", "in", "out"} and mixed > 3
-    assert torch.equal(lab.bits(caches[0].data), lab.bits(caches[1].data))
+    assert torch.equal(lab.bits(caches[0].storage.data), lab.bits(caches[1].storage.data))
 
 
 # ---------------------------------------------------------------------- fp8
@@ -259,7 +261,7 @@ def test_fp8_cache_with_scales(lab):
     out = attend(case, cache)
     # A number on the border of two may have gone to the other one.
     lab.assert_near(out, case.expected(), 5e-3)
-    assert cache.data.element_size() == 1
+    assert cache.storage.data.element_size() == 1
 
 
 def test_fp8_blocks_are_copied(lab):
@@ -267,9 +269,9 @@ def test_fp8_blocks_are_copied(lab):
         lab.model_config(2, 1, 32), 4, 8, FP8, lab.device, 2, compute_dtype=torch.float32
     )
     codes = torch.arange(256, dtype=torch.uint8, device=lab.device)
-    lab.bits(cache.data)[:, :, 1] = codes.view(8, 1, 32)
+    lab.bits(cache.storage.data)[:, :, 1] = codes.view(8, 1, 32)
     cache.apply_copies([BlockCopy("copy", 1, 2), BlockCopy("out", 2, 1), BlockCopy("in", 1, 3)])
-    assert (lab.bits(cache.data)[:, :, 1:] == codes.view(8, 1, 32)).all()
+    assert (lab.bits(cache.storage.data)[:, :, 1:] == codes.view(8, 1, 32)).all()
 
 
 @pytest.mark.parametrize(
