@@ -138,7 +138,7 @@ def test_padding_changes_nobody(lab, model):
     world.check(lab, [(a, 1), (b, 1), (c, 1)])  # padded to 4
     untouched = [x for x in range(NUM_BLOCKS) if all(x not in r.block_table.block_ids for r in (a, b, c))]
     assert 0 in untouched  # the null block, where a row of padding would write
-    assert world.caches[0].data[:, :, untouched].isnan().all()
+    assert world.caches[0].storage.data[:, :, untouched].isnan().all()
 
 
 def test_mixed_steps_go_round_the_recordings(lab, model):
