@@ -24,7 +24,7 @@
 #     pool.take()                a free block, with a count of 1
 #     pool.copy(source, target)  copies what is in a block
 #
-# In the course this is in `BlockManager.fork`, `allocate` and `_copy_on_write`.
+# In the course this is in `BlockManager.fork`, `allocate` and `copy_on_write`.
 # %%
 from exercises.grading import check, hint
 

@@ -13,8 +13,8 @@ from phase1_tokens_embeddings.weights.memory_math import kv_per_token
 from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import GPT2_124M, Transformer
+from phase3_paged_attention.paging import cpu_kernel
 from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.paged_kv_cache import paged_decode_cpu
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 from phase4_scheduler.story.step_timer import PARTS, decoding_engine, time_decode
@@ -39,7 +39,7 @@ def two_changes(lab: Lab) -> Transformer:
     in_place: dict[int, Parts] = {}
     for batch in lab.progress(batches, "before"):
         before[batch] = time_decode(decoding_engine(plain, batch, CONTEXT, steps, use_kernel=False), steps)
-        if paged_decode_cpu is not None:
+        if cpu_kernel() is not None:
             in_place[batch] = time_decode(decoding_engine(plain, batch, CONTEXT, steps), steps)
     packed = can_pack(plain)
     model = pack_linear_layers(plain) if packed else plain
