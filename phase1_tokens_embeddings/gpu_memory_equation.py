@@ -22,6 +22,7 @@ from phase1_tokens_embeddings.story.memory_equation_story import (
     tell_users,
     tell_your_model,
 )
+from phase1_tokens_embeddings.weights.cards import CARDS, find_card
 from phase1_tokens_embeddings.weights.memory_math import (
     KV_BYTES,
     USABLE,
@@ -30,12 +31,7 @@ from phase1_tokens_embeddings.weights.memory_math import (
     kv_per_token,
     users_that_fit,
 )
-from phase1_tokens_embeddings.weights.model_shapes import (
-    CARDS,
-    SHAPES,
-    find_card,
-    find_shape,
-)
+from phase1_tokens_embeddings.weights.model_shapes import SHAPES, find_shape
 from phase1_tokens_embeddings.weights.weight_formats import PRECISIONS, find_precision
 
 __all__ = ["bytes_for_kv", "kv_bytes_per_token", "kv_per_token", "main", "users_that_fit"]

@@ -35,7 +35,7 @@ from phase1_tokens_embeddings.story.tokenization_story import (
     tokenizer_of,
     watch_merges,
 )
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer, StreamDecoder
+from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
 
 __all__ = ["BPETokenizer", "StreamDecoder"]
 

@@ -20,6 +20,7 @@ import torch
 
 from labkit.lab import Lab, run_lab
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
+from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.roofline import (
     Step,
     limit_of,
@@ -28,7 +29,7 @@ from phase2_attention_kvcache.model.roofline import (
     narrow,
     work_of_step,
 )
-from phase2_attention_kvcache.model.transformer import GPT2_124M, Transformer
+from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.story.roofline_figure import draw_roofline
 
 

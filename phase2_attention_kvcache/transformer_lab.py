@@ -61,7 +61,7 @@ def story(lab: Lab) -> None:
             tolerance=0.02,
             note="Per block: 4 squares in attention (q, k, v, out), 8 in the MLP (up to 4 widths and back).",
         )
-    total = model.num_parameters
+    total = sum(p.numel() for p in model.parameters())
     lab.table(
         f"{lab.args.model}: {total:,} parameters", ["part", "parameters", "share %"],
         [[name, n, 100 * n / total] for name, n in parts],

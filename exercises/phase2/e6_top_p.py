@@ -68,7 +68,7 @@ def your_rows(probs, top_p):
 
 
 course, course_seconds = timed(lambda: engine.generate(prompts, params))
-with patch.object(sampling, "_keep_top_p", your_rows):
+with patch.object(sampling, "apply_top_p", your_rows):
     mine, my_seconds = timed(lambda: engine.generate(prompts, params))
 for ours, theirs, p in zip(mine, course, params):
     same_or_stop(ours.token_ids, theirs.token_ids, says=f"with top_p {p.top_p} other tokens were drawn")

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
-from phase2_attention_kvcache.model.blocks import ModelConfig
 from phase2_attention_kvcache.model.caches import causal_attention
+from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache

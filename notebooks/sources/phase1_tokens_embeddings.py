@@ -19,12 +19,13 @@ from labkit.models import find_model
 from notebooks.widgets import Guesses, show_figure, show_table, tokenizer_piece
 from phase1_tokens_embeddings.story.token_density import CONTENT, draw_density, measure_density, sample_text
 from phase1_tokens_embeddings.story.tokenization_story import with_first_merges
+from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
 from phase1_tokens_embeddings.tokens.bpe import count_words, learn_merges
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer, StreamDecoder
+from phase1_tokens_embeddings.weights.cards import CARDS
 from phase1_tokens_embeddings.weights.embeddings import cosine, load_embeddings
 from phase1_tokens_embeddings.weights.memory_math import GB, kv_per_token, users_that_fit
 from phase1_tokens_embeddings.weights.model_box import open_safetensors
-from phase1_tokens_embeddings.weights.model_shapes import CARDS, SHAPES
+from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 
 guesses = Guesses("phase1_tokens_embeddings")
 model_folder = find_model("tales")

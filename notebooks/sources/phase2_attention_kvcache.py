@@ -14,14 +14,15 @@ from labkit.figures import BLUE, ORANGE, new_figure, plain_numbers
 from labkit.models import find_model
 from notebooks.widgets import Decoding, Guesses, attention_piece, decoding_piece, show_figure, show_table
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
-from phase1_tokens_embeddings.weights.model_shapes import CARDS
+from phase1_tokens_embeddings.weights.cards import CARDS
 from phase2_attention_kvcache.model.attention import attention_weights
 from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache
+from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
 from phase2_attention_kvcache.model.roofline import Ceilings, work_of_step
-from phase2_attention_kvcache.model.sampling import reshape
+from phase2_attention_kvcache.model.sampling import to_probs
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import GPT2_124M, Transformer
+from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.story.attention_by_hand import (
     EMBEDDINGS,
     W_K,
@@ -39,7 +40,7 @@ guesses = Guesses("phase2_attention_kvcache")
 model_folder = find_model("tales")
 tok = BPETokenizer.from_file(model_folder / "tokenizer.json")
 model = Transformer.from_pretrained(model_folder)
-f"{model.config.num_layers} layers of {model.config.num_heads} heads, {model.num_parameters / 1e6:.1f} million parameters"
+f"{model.config.num_layers} layers of {model.config.num_heads} heads, {model.config.num_parameters / 1e6:.1f} million parameters"
 
 # %% [markdown]
 # ## 1. Three words by hand
@@ -170,7 +171,7 @@ prompt = "Once upon a time there was a little girl who"
 ids = torch.tensor(tok.encode(prompt))
 with torch.inference_mode():
     logits = model.logits(model(ids, torch.arange(len(ids)), NoCache())[-1:])
-kept = {p: int((reshape(logits, [SamplingParams(top_p=p)]) > 0).sum()) for p in (0.5, 0.8, 0.9, 0.95, 0.99)}
+kept = {p: int((to_probs(logits, [SamplingParams(top_p=p)]) > 0).sum()) for p in (0.5, 0.8, 0.9, 0.95, 0.99)}
 
 guess = ...  # tokens that top-p 0.9 keeps, of 8,192, after "there was a little girl who"
 
@@ -184,7 +185,7 @@ settings = {
     "top-k 5": SamplingParams(top_k=5),
     "top-p 0.9": SamplingParams(top_p=0.9),
 }
-probs = reshape(logits.expand(len(settings), -1), list(settings.values()))
+probs = to_probs(logits.expand(len(settings), -1), list(settings.values()))
 likeliest = probs[0].topk(5).indices.tolist()
 show_table(
     ["setting", "tokens left", *(repr(tok.decode([i])) for i in likeliest)],

@@ -18,7 +18,8 @@ import torch
 
 from labkit.figures import BLUE, ORANGE, new_figure
 from notebooks.widgets import Guesses, show_figure, show_table, splits_piece
-from phase1_tokens_embeddings.weights.model_shapes import CARDS, SHAPES
+from phase1_tokens_embeddings.weights.cards import CARDS
+from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 from phase5_real_gpu.comparing.causes import CAUSES, find_causes
 from phase5_real_gpu.comparing.comparison import compare, imagine
 from phase5_real_gpu.comparing.reference_files import find_reference

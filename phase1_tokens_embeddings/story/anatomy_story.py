@@ -11,6 +11,7 @@ from labkit.errors import LabError
 from labkit.figures import BLUE, GREEN, GREY, MUTED, ORANGE, PURPLE, RED, TEAL, YELLOW, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
+from phase1_tokens_embeddings.weights.cards import CARDS
 from phase1_tokens_embeddings.weights.gguf_file import GGUFHeader, read_gguf_header
 from phase1_tokens_embeddings.weights.gguf_writer import gpt2_to_gguf
 from phase1_tokens_embeddings.weights.model_box import (
@@ -20,7 +21,7 @@ from phase1_tokens_embeddings.weights.model_box import (
     tells_all_first,
     visible,
 )
-from phase1_tokens_embeddings.weights.model_shapes import CARDS, PARTS, SHAPES, ModelShape, read_shape
+from phase1_tokens_embeddings.weights.model_shapes import PARTS, SHAPES, ModelShape, read_shape
 from phase1_tokens_embeddings.weights.safetensors_file import (
     checkpoint_files,
     read_safetensors_header,

@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 
 from labkit.figures import BLUE, COLORS, GREEN, GREY, RED, new_figure, plain_numbers
 from labkit.lab import Lab
+from phase1_tokens_embeddings.weights.cards import CARDS, Card
 from phase1_tokens_embeddings.weights.memory_math import (
     GB,
     GIB,
@@ -15,12 +16,7 @@ from phase1_tokens_embeddings.weights.memory_math import (
     kv_per_token,
     users_that_fit,
 )
-from phase1_tokens_embeddings.weights.model_shapes import (
-    CARDS,
-    SHAPES,
-    Card,
-    ModelShape,
-)
+from phase1_tokens_embeddings.weights.model_shapes import SHAPES, ModelShape
 from phase1_tokens_embeddings.weights.weight_formats import PRECISIONS, weight_bytes
 
 CONTEXTS = (512, 2048, 4096, 8192, 32768, 131072)

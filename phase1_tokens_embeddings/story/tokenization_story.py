@@ -19,7 +19,7 @@ from phase1_tokens_embeddings.story.token_density import (
     sample_text,
     share_of_blanks,
 )
-from phase1_tokens_embeddings.tokens.tokenizer import END_OF_TEXT, BPETokenizer, StreamDecoder
+from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer, StreamDecoder
 
 SENTENCE = "The goat was waiting for a boat."
 

@@ -1,0 +1,24 @@
+"""What is in a model file, and how much memory that needs. (`embeddings.py` needs torch, and is not imported here.)"""
+
+from phase1_tokens_embeddings.weights.cards import CARDS, Card, find_card
+from phase1_tokens_embeddings.weights.gguf_file import read_gguf_header
+from phase1_tokens_embeddings.weights.memory_math import kv_bytes_per_token, kv_per_token, users_that_fit
+from phase1_tokens_embeddings.weights.model_shapes import SHAPES, ModelShape, find_shape, read_shape
+from phase1_tokens_embeddings.weights.safetensors_file import read_safetensors_header
+from phase1_tokens_embeddings.weights.weight_formats import weight_bytes
+
+__all__ = [
+    "CARDS",
+    "SHAPES",
+    "Card",
+    "ModelShape",
+    "find_card",
+    "find_shape",
+    "kv_bytes_per_token",
+    "kv_per_token",
+    "read_gguf_header",
+    "read_safetensors_header",
+    "read_shape",
+    "users_that_fit",
+    "weight_bytes",
+]

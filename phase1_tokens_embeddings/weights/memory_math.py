@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from phase1_tokens_embeddings.weights.model_shapes import CARDS, Card, ModelShape
+from phase1_tokens_embeddings.weights.cards import CARDS, Card
+from phase1_tokens_embeddings.weights.model_shapes import ModelShape
 from phase1_tokens_embeddings.weights.weight_formats import weight_bytes
 
 GB, GIB = 10**9, 2**30

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase2_attention_kvcache.model.blocks import ModelConfig
+from phase2_attention_kvcache.model.config import ModelConfig
 
 # Of the ways a GPU has for fused attention, cuDNN's makes a plan for each new length. Here every token has a new one.
 torch.backends.cuda.enable_cudnn_sdp(False)

@@ -1,4 +1,4 @@
-"""From a folder in the Hugging Face layout to our model: config.json, and the tensors by name.
+"""Where a model's weights come from: a folder in the Hugging Face layout, or chance.
 
 Every family names its tensors in its own way, and GPT-2 stores its matrices turned by 90 degrees. The
 table of names below is all there is to "supporting a model".
@@ -6,20 +6,20 @@ table of names below is all there is to "supporting a model".
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from labkit.models import find_model
-from phase1_tokens_embeddings.weights.model_shapes import shape_from_config
 from phase1_tokens_embeddings.weights.safetensors_file import checkpoint_files, read_safetensors_header
-from phase2_attention_kvcache.model.blocks import ModelConfig
-from phase2_attention_kvcache.model.transformer import Transformer
+from phase2_attention_kvcache.model.config import ModelConfig, read_config
+from phase2_attention_kvcache.model.positions import rotary_frequencies, rotary_tables
+
+Model = TypeVar("Model", bound=nn.Module)
 
 # ours -> theirs. Several names on the right are joined along the output dimension.
 GPT2_NAMES = {
@@ -66,72 +66,6 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return DTYPES[dtype]
 
 
-LONGEST_CONTEXT = 2**22  # rotary tables hold a row for each position, so a wrong number must not pass
-
-
-def read_config(folder: Path) -> ModelConfig:
-    """config.json -> ModelConfig. The sizes are read and checked by Phase 1's `shape_from_config`.
-
-    Raises:
-        ValueError: not readable, another architecture, or an option that this model does not compute.
-    """
-    path = folder / "config.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(raw, dict):
-            raise ValueError("it holds no settings")
-        if raw.get("model_type") not in ("gpt2", "llama"):
-            raise ValueError(f"model_type is {raw.get('model_type')!r}; this course runs 'gpt2' and 'llama'")
-        shape = shape_from_config(raw, folder.name)
-        if shape.max_context > LONGEST_CONTEXT:
-            raise ValueError(f"a context of {shape.max_context:,} tokens is out of range")
-        settings = _gpt2_settings(raw) if shape.family == "gpt2" else _llama_settings(raw)
-        return ModelConfig(**vars(shape), **settings, eos_token_ids=_token_ids(raw.get("eos_token_id")))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be used: {error}") from None
-
-
-def _gpt2_settings(raw: dict[str, Any]) -> dict[str, Any]:
-    activation = raw.get("activation_function", "gelu_new")
-    if activation not in ("gelu_new", "gelu_pytorch_tanh"):
-        raise ValueError(f"activation {activation!r} is not computed here, only 'gelu_new'")
-    if raw.get("scale_attn_by_inverse_layer_idx") or not raw.get("scale_attn_weights", True):
-        raise ValueError("this way of scaling attention is not computed here")
-    return dict(norm_eps=_number(raw, "layer_norm_epsilon", 1e-5))
-
-
-def _llama_settings(raw: dict[str, Any]) -> dict[str, Any]:
-    if raw.get("hidden_act", "silu") != "silu":
-        raise ValueError(f"activation {raw['hidden_act']!r} is not computed here, only 'silu'")
-    # Newer files keep everything about rotation in rope_parameters, older ones in two fields.
-    rope = raw.get("rope_parameters") or {}
-    scaling = rope or raw.get("rope_scaling")
-    if not isinstance(rope, dict) or not isinstance(scaling, dict | None):
-        raise ValueError("rope_parameters and rope_scaling must be groups of settings")
-    return dict(
-        norm_eps=_number(raw, "rms_norm_eps", 1e-6),
-        attention_bias=bool(raw.get("attention_bias", False)),
-        mlp_bias=bool(raw.get("mlp_bias", False)),
-        rope_theta=_number(raw | rope, "rope_theta", 10000.0),
-        rope_scaling=scaling,
-    )
-
-
-def _number(raw: dict[str, Any], key: str, default: float) -> float:
-    value = raw.get(key)
-    value = default if value is None else value
-    if type(value) not in (int, float) or not 0 < value < 1e15:
-        raise ValueError(f"{key} is {value!r}, a number above 0 is needed")
-    return float(value)
-
-
-def _token_ids(ids: Any) -> tuple[int, ...]:
-    ids = [] if ids is None else ids if isinstance(ids, list) else [ids]
-    if not all(type(i) is int for i in ids):
-        raise ValueError(f"eos_token_id is {ids!r}, a token id or a list of them is needed")
-    return tuple(ids)
-
-
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a model by their own names, without the prefix that some files put before them.
 
@@ -161,13 +95,13 @@ def names_for(config: ModelConfig, ours: str) -> list[str]:
     return [theirs.format(layer, last) for theirs in table[generic.removesuffix(last) + "{}"]]
 
 
-def load_checkpoint(name: str | Path, dtype: str | torch.dtype, device: str) -> Transformer:
+def load_checkpoint(kind: type[Model], name: str | Path, dtype: str | torch.dtype, device: str) -> Model:
     """See `Transformer.from_pretrained`."""
     folder = find_model(name)
     config, target = read_config(folder), parse_dtype(dtype)
     tensors = read_tensors(folder)
     with torch.device("meta"):  # shapes without memory: the weights are put in as they are read
-        model = Transformer(config)
+        model = kind(config)
 
     state: dict[str, Tensor] = {}
     missing: list[str] = []
@@ -195,7 +129,7 @@ def load_checkpoint(name: str | Path, dtype: str | torch.dtype, device: str) -> 
             f"{folder} does not fit its config.json: " + "; ".join(_complaints(missing, tensors))
         )
     model.load_state_dict(state, assign=True)
-    return model.finish_loading()
+    return finish_loading(model)
 
 
 def _complaints(missing: list[str], unexpected: dict[str, Tensor]) -> Iterator[str]:
@@ -203,3 +137,31 @@ def _complaints(missing: list[str], unexpected: dict[str, Tensor]) -> Iterator[s
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             yield f"{what} {', '.join(names[:3])}{more}"
+
+
+def random_model(
+    kind: type[Model], config: ModelConfig, dtype: str | torch.dtype, device: str, seed: int
+) -> Model:
+    """See `Transformer.random`."""
+    with torch.device("meta"):
+        model = kind(config)
+    model = model.to(parse_dtype(dtype)).to_empty(device=device)
+    generator = torch.Generator(device).manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        with torch.no_grad():
+            if parameter.ndim == 2:
+                parameter.normal_(0.0, 0.02, generator=generator)
+            else:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+    return finish_loading(model)
+
+
+def finish_loading(model: Model) -> Model:
+    """Work out the tables that no checkpoint holds, and switch off what only training needs."""
+    config = model.config
+    if config.family == "llama":
+        frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        # In float32 whatever the model's dtype: at position 100,000 a bfloat16 angle is off by turns.
+        tables = rotary_tables(config.max_context, frequencies, torch.float32)
+        model.cos, model.sin = (t.to(model.device) for t in tables)
+    return model.requires_grad_(False).eval()

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from labkit.machine import synchronize
 from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache
+from phase2_attention_kvcache.model.sampling import Sampler
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 
 Choose = Callable[[Tensor], int]  # logits [vocab_size] -> token id
@@ -25,6 +27,20 @@ Choose = Callable[[Tensor], int]  # logits [vocab_size] -> token id
 def greedy(logits: Tensor) -> int:
     """The most likely token."""
     return int(logits.argmax())
+
+
+def sampled(
+    params: SamplingParams, prompt_ids: Sequence[int] = (), eos_token_id: int | Collection[int] | None = None
+) -> Choose:
+    """A choice by a request's sampling parameters, which remembers what it chose."""
+    sampler, generator, output_ids = Sampler(eos_token_id), params.make_generator(), []
+
+    def choose(logits: Tensor) -> int:
+        picked = sampler.sample(logits[None], [params], [list(prompt_ids)], [output_ids], [generator])
+        output_ids.extend(picked.token_ids)
+        return output_ids[-1]
+
+    return choose
 
 
 @dataclass

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 
 from labkit.machine import time_calls
-from phase2_attention_kvcache.model.blocks import ModelConfig
 from phase2_attention_kvcache.model.caches import ContiguousKVCache
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
+from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.transformer import Transformer
 
 

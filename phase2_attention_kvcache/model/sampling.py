@@ -1,4 +1,6 @@
-"""From logits to a token: penalties, temperature, top-k, top-p, min-p, and a draw.
+"""From logits to a token: temperature, min-p, top-k, top-p, and a draw.
+
+What can change even a greedy choice (penalties and the like) is in `logits_processors.py`.
 
 Source: vllm/v1/sample/sampler.py for the order in which they apply.
 """
@@ -6,16 +8,16 @@ Source: vllm/v1/sample/sampler.py for the order in which they apply.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from phase2_attention_kvcache.model.logits_processors import apply_logits_processors, check_rows
+from phase2_attention_kvcache.model.logprobs import report_logprobs
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 
 LOWEST_TEMPERATURE = 0.01  # a smaller one is raised to this, as in vLLM: dividing by less overflows
-
-
 SURE_HEAD = 256  # top_p looks at this many of the likeliest tokens before it sorts a whole vocabulary
 
 
@@ -51,26 +53,7 @@ class Sampler:
     """
 
     def __init__(self, eos_token_id: int | Collection[int] | None = None) -> None:
-        if eos_token_id is None:
-            eos_token_id = ()
-        self.eos_token_ids = {eos_token_id} if isinstance(eos_token_id, int) else set(eos_token_id)
-
-    @classmethod
-    def one_request(
-        cls,
-        params: SamplingParams,
-        prompt_ids: Sequence[int] = (),
-        eos_token_id: int | Collection[int] | None = None,
-    ) -> Callable[[torch.Tensor], int]:
-        """For a single request: a function from logits [vocab] to a token id, which remembers the rest."""
-        sampler, generator, output_ids = cls(eos_token_id), params.make_generator(), []
-
-        def choose(logits: torch.Tensor) -> int:
-            picked = sampler.sample(logits[None], [params], [list(prompt_ids)], [output_ids], [generator])
-            output_ids.append(picked.token_ids[0])
-            return picked.token_ids[0]
-
-        return choose
+        self.eos_token_ids = {eos_token_id} if isinstance(eos_token_id, int) else set(eos_token_id or ())
 
     def sample(
         self,
@@ -94,31 +77,21 @@ class Sampler:
                 so the other rows can be sampled again without it.
             ValueError: the lists do not fit the rows, or `params` name a token outside the vocabulary.
         """
-        self._check(logits, params, prompt_ids, output_ids, generators)
+        check_rows(logits, params, prompt_ids, output_ids, generators)
         best, likeliest = logits.max(dim=-1)  # the largest of a row with a NaN is NaN
-        if not torch.isfinite(best).all():
-            bad = (~torch.isfinite(best)).nonzero().flatten().tolist()
-            raise BadLogitsError(bad, "NaN, infinity or nothing allowed; the model's numbers broke down")
+        _refuse(~torch.isfinite(best), "NaN, infinity or nothing allowed; the model's numbers broke down")
 
-        touched = [i for i, p in enumerate(params) if self._changes_logits(p, len(output_ids[i]))]
-        drawn = [i for i, p in enumerate(params) if not p.greedy]
+        changed = apply_logits_processors(logits, params, prompt_ids, output_ids, self.eos_token_ids)
+        if changed is not logits:
+            best, likeliest = changed.max(dim=-1)
+            _refuse(best == -math.inf, "min_tokens bans every token that is left: allow another one")
         token_ids = likeliest.tolist()
-        if touched or drawn:  # otherwise one argmax was all there is to do
-            changed = logits.float()  # a copy, unless it is float32 already
-            if touched:
-                changed = changed.clone()
-                for i in touched:
-                    self._change_row(changed[i], params[i], prompt_ids[i], output_ids[i])
-                best, likeliest = changed.max(dim=-1)
-                if (best == -math.inf).any():
-                    bad = (best == -math.inf).nonzero().flatten().tolist()
-                    raise BadLogitsError(bad, "min_tokens bans every token that is left: allow another one")
-                token_ids = likeliest.tolist()
-            if drawn:
-                rows = changed if len(drawn) == len(params) else changed[drawn]
-                probs = reshape(rows, [params[i] for i in drawn])
-                for i, token in zip(drawn, draw(probs, [generators[i] for i in drawn]), strict=True):
-                    token_ids[i] = token
+
+        if drawn := [i for i, p in enumerate(params) if not p.greedy]:
+            rows = changed if len(drawn) == len(params) else changed[drawn]
+            probs = to_probs(rows.float(), [params[i] for i in drawn])
+            for i, token in zip(drawn, draw(probs, [generators[i] for i in drawn]), strict=True):
+                token_ids[i] = token
         return SampledTokens(token_ids, report_logprobs(logits, params, token_ids))
 
     def probabilities(
@@ -129,68 +102,23 @@ class Sampler:
         output_ids: Sequence[Sequence[int]] | None = None,
     ) -> torch.Tensor:
         """The probabilities [B, vocab] from which `sample` would draw. A greedy row holds a single 1."""
-        nothing: list[list[int]] = [[] for _ in params]
-        prompts, outputs = prompt_ids or nothing, output_ids or nothing
-        self._check(logits, params, prompts, outputs, [None] * len(params))
-        changed = logits.float().clone()
-        for row, p, prompt, output in zip(changed, params, prompts, outputs, strict=True):
-            self._change_row(row, p, prompt, output)
+        prompts, outputs = (ids or [[] for _ in params] for ids in (prompt_ids, output_ids))
+        check_rows(logits, params, prompts, outputs, params)
+        changed = apply_logits_processors(logits, params, prompts, outputs, self.eos_token_ids).float()
         one_hot = torch.zeros_like(changed).scatter_(1, changed.argmax(-1, keepdim=True), 1.0)
         greedy = torch.tensor([p.greedy for p in params], device=logits.device)
-        return torch.where(greedy[:, None], one_hot, reshape(changed, params))
-
-    # ------------------------------------------------------------------ parts
-
-    def _check(self, logits: torch.Tensor, params: Sequence[SamplingParams], *others: Sequence) -> None:
-        if logits.dim() != 2:
-            raise ValueError(f"logits are {list(logits.shape)}: [requests, vocabulary] is needed")
-        names = ("params", "prompt_ids", "output_ids", "generators")
-        for name, items in zip(names, (params, *others), strict=True):
-            if len(items) != len(logits):
-                raise ValueError(
-                    f"{len(items)} {name} for {len(logits)} rows of logits: one for each is needed"
-                )
-        for p in params:
-            if p.logit_bias or p.stop_token_ids:
-                p.check_vocabulary(logits.shape[1])
-
-    def _changes_logits(self, p: SamplingParams, num_output: int) -> bool:
-        penalised = p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
-        return penalised or bool(p.logit_bias) or num_output < p.min_tokens
-
-    def _change_row(
-        self, row: torch.Tensor, p: SamplingParams, prompt: Sequence[int], output: Sequence[int]
-    ) -> None:
-        """What can change even a greedy choice. Writes into `row` [vocab]."""
-        if p.logit_bias:
-            row[list(p.logit_bias)] += torch.tensor(list(p.logit_bias.values()), device=row.device)
-        if len(output) < p.min_tokens and (ends := {*self.eos_token_ids, *p.stop_token_ids}):
-            row[list(ends)] = -math.inf
-        apply_penalties(row, p, prompt, output)
+        return torch.where(greedy[:, None], one_hot, to_probs(changed, params))
 
 
-def apply_penalties(
-    row: torch.Tensor, p: SamplingParams, prompt: Sequence[int], output: Sequence[int]
-) -> None:
-    """Make tokens that occurred already less likely. Writes into `row` [vocab].
-
-    The repetition penalty counts prompt and answer, the other two the answer alone: it is no fault of a
-    question to hold the words of its answer.
-    """
-    if p.repetition_penalty != 1 and (seen := sorted({*prompt, *output})):
-        logits = row[seen]
-        # Dividing a negative logit would make its token likelier, so that one is multiplied.
-        row[seen] = torch.where(logits > 0, logits / p.repetition_penalty, logits * p.repetition_penalty)
-    if output and (p.frequency_penalty or p.presence_penalty):
-        ids, counts = torch.tensor(output, device=row.device).unique(return_counts=True)
-        row[ids] -= p.frequency_penalty * counts
-        row[ids] -= p.presence_penalty
+def _refuse(bad: torch.Tensor, reason: str) -> None:
+    if bad.any():
+        raise BadLogitsError(bad.nonzero().flatten().tolist(), reason)
 
 
-def reshape(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+def to_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
     """Temperature, min_p, top_k, top_p: logits [B, vocab] -> probabilities [B, vocab].
 
-    Tokens exactly as likely as the last one kept are kept as well, in top_k (as in vLLM) and in top_p. So the
+    Tokens exactly as likely as the last one kept are kept as well, in top_k (as in vLLM) and in top_p: so the
     outcome never depends on the order of equals, and 16-bit logits have many equals.
     """
 
@@ -203,20 +131,19 @@ def reshape(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Ten
         below = column([math.log(p.min_p) if p.min_p > 0 else -math.inf for p in params])
         logits = logits.masked_fill(logits < logits.amax(-1, keepdim=True) + below, -math.inf)
     vocab = logits.shape[1]
-    if any(0 < p.top_k < vocab for p in params):
-        ks = [p.top_k if 0 < p.top_k < vocab else vocab for p in params]
-        largest = max(k for k in ks if k < vocab)
+    ks = [p.top_k if 0 < p.top_k < vocab else vocab for p in params]
+    if largest := max((k for k in ks if k < vocab), default=0):
         kth = logits.topk(largest, dim=-1).values.gather(1, column(ks).clamp(max=largest) - 1)
         kth = kth.masked_fill(column(ks) == vocab, -math.inf)
         logits = logits.masked_fill(logits < kth, -math.inf)
     probs = logits.softmax(-1)
     if rows := [i for i, p in enumerate(params) if p.top_p < 1]:
-        kept = _keep_top_p(probs[rows], column([p.top_p for p in params])[rows])
+        kept = apply_top_p(probs[rows], column([p.top_p for p in params])[rows])
         probs[rows] = kept / kept.sum(-1, keepdim=True)
     return probs
 
 
-def _keep_top_p(probs: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+def apply_top_p(probs: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     """Set all but the likeliest tokens that reach `top_p` [B, 1] to 0. The rest is not made to add up to 1."""
     # Sorting a whole vocabulary is the slowest part of a sampler, and few tokens are mostly enough. So look
     # at a few hundred of the likeliest, and sort everything only for the rows where these do not reach top_p.
@@ -249,25 +176,3 @@ def draw(probs: torch.Tensor, generators: Sequence[torch.Generator | None]) -> l
     hits = darts[:, None].to(probs.device) * ends[:, -1:]  # the line is 1 long, but for rounding
     # The first piece that ends behind the dart. A piece of width 0 never does.
     return torch.searchsorted(ends, hits, right=True).flatten().tolist()
-
-
-def report_logprobs(
-    logits: torch.Tensor, params: Sequence[SamplingParams], token_ids: Sequence[int]
-) -> list[dict[int, float] | None]:
-    """Log probabilities of the tokens picked and of the likeliest, for the rows that ask for them.
-
-    Among equal ones, which are listed may depend on how many the other rows ask for.
-    """
-    answers: list[dict[int, float] | None] = [None] * len(params)
-    asking = [i for i, p in enumerate(params) if p.logprobs is not None]
-    if not asking:
-        return answers
-    # All rows at once: each tolist() waits for a GPU.
-    rows = logits[asking].float().log_softmax(-1)
-    most = min(max(params[i].logprobs for i in asking), rows.shape[1])
-    values, ids = (t.tolist() for t in rows.topk(most))
-    picked = rows.gather(1, torch.tensor([[token_ids[i]] for i in asking], device=rows.device)).tolist()
-    for i, own, its_ids, its_values in zip(asking, picked, ids, values, strict=True):
-        count = params[i].logprobs
-        answers[i] = {token_ids[i]: own[0]} | dict(zip(its_ids[:count], its_values[:count], strict=True))
-    return answers

@@ -1,8 +1,9 @@
-"""The model: GPT-2 and Llama from one set of blocks.
+"""The model, whole: GPT-2 and Llama from one set of blocks.
 
-Tokens are flat: a call takes N tokens, whoever they belong to, and there is no batch dimension. The
-model does not know where its keys and values live; it hands them to `kv.attend`, and a cache object
-answers. Each phase of the course brings another such object.
+Tokens are flat: a call takes N tokens of any number of requests, and there is no batch dimension. The model
+does not know where its keys and values live; it hands them to `kv.attend`, and a cache object answers.
+Each phase of the course brings another such object. GPT-2 and Llama differ in four small parts (norm, MLP,
+positions, biases); both kinds stand here side by side.
 
 Sources: Radford et al. 2019 (GPT-2), section 2.3; Touvron et al. 2023 (Llama), section 2.2.
 """
@@ -10,17 +11,114 @@ Sources: Radford et al. 2019 (GPT-2), section 2.3; Touvron et al. 2023 (Llama), 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
-from phase2_attention_kvcache.model.blocks import Block, KVCache, ModelConfig, make_norm
-from phase2_attention_kvcache.model.positions import rotary_frequencies, rotary_tables
+from phase2_attention_kvcache.model.checkpoint import load_checkpoint, random_model
+from phase2_attention_kvcache.model.config import ModelConfig
+from phase2_attention_kvcache.model.positions import apply_rotary
 
-GPT2_124M = ModelConfig(**vars(SHAPES["gpt2"]))
-"""The shape of GPT-2 "small". With random weights it is as fast as the real one, and needs no download."""
+
+class KVCache(Protocol):
+    """The seam between the model and whatever stores its keys and values."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store the new keys and values of a layer; return attention over all that each token may see.
+
+        Args:
+            q: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].
+
+        Returns:
+            [N, num_heads, head_dim].
+        """
+        ...
+
+
+class Attention(nn.Module):
+    """Project to q, k, v; rotate if the family does; let the cache attend; project back."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.q_size = config.num_heads * config.head_dim
+        self.kv_size = config.num_kv_heads * config.head_dim
+        self.head_dim = config.head_dim
+        # One matrix for q, k and v: one large product is faster than three small ones.
+        self.qkv = nn.Linear(config.d_model, self.q_size + 2 * self.kv_size, bias=config.attention_bias)
+        self.out = nn.Linear(self.q_size, config.d_model, bias=config.attention_bias)
+
+    def forward(self, x: Tensor, layer: int, rotary: tuple[Tensor, Tensor] | None, kv: KVCache) -> Tensor:
+        """x: [N, d_model] -> [N, d_model]."""
+        n = x.shape[0]
+        qk, v = self.qkv(x).split([self.q_size + self.kv_size, self.kv_size], dim=-1)
+        qk, v = qk.view(n, -1, self.head_dim), v.view(n, -1, self.head_dim)
+        if rotary is not None:
+            qk = apply_rotary(qk, *rotary)  # queries and keys turn alike, so in one go
+        q, k = qk.split([self.q_size // self.head_dim, self.kv_size // self.head_dim], dim=1)
+        return self.out(kv.attend(layer, q, k, v).reshape(n, self.q_size))
+
+
+class GeluMLP(nn.Module):
+    """GPT-2: widen to d_ff, bend, come back. GELU in its tanh form, as GPT-2 was trained."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.d_model, config.d_ff, bias=config.mlp_bias)
+        self.down = nn.Linear(config.d_ff, config.d_model, bias=config.mlp_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x), approximate="tanh"))
+
+
+class SwiGLUMLP(nn.Module):
+    """Llama: one half of the wide vector opens and closes gates for the other half."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(config.d_model, 2 * config.d_ff, bias=config.mlp_bias)
+        self.down = nn.Linear(config.d_ff, config.d_model, bias=config.mlp_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(F.silu(gate) * up)
+
+
+class RMSNorm(nn.Module):
+    """Divide by the root of the mean square, in float32; then scale (Zhang and Sennrich 2019)."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.is_cuda:  # one kernel instead of eight; only the last rounding differs
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * wide.to(x.dtype)
+
+
+class Block(nn.Module):
+    """Attention, then MLP; each on a normed copy, each added to the stream of vectors that flows past."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm = make_norm(config)
+        self.attention = Attention(config)
+        self.mlp_norm = make_norm(config)
+        self.mlp = GeluMLP(config) if config.family == "gpt2" else SwiGLUMLP(config)
+
+    def forward(self, x: Tensor, layer: int, rotary: tuple[Tensor, Tensor] | None, kv: KVCache) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), layer, rotary, kv)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+def make_norm(config: ModelConfig) -> nn.Module:
+    kind = nn.LayerNorm if config.family == "gpt2" else RMSNorm
+    return kind(config.d_model, config.norm_eps)
 
 
 class Transformer(nn.Module):
@@ -51,43 +149,16 @@ class Transformer(nn.Module):
         """Load an embedded model, a folder in the Hugging Face layout, or a model from the hub.
 
         Raises:
-            LabError: no such model. ValueError: a folder that does not hold what it should; the
-            message names what is missing, unexpected or of the wrong shape.
+            LabError: no such model. ValueError: a folder that does not hold what it should; the message says what.
         """
-        from phase2_attention_kvcache.model.checkpoint import load_checkpoint
-
-        return load_checkpoint(path_or_hub_name, dtype, device)
+        return load_checkpoint(cls, path_or_hub_name, dtype, device)
 
     @classmethod
     def random(
         cls, config: ModelConfig, dtype: str | torch.dtype = "float32", device: str = "cpu", seed: int = 0
     ) -> Transformer:
         """A model with random weights. Its text is noise; its speed is that of a real model."""
-        from phase2_attention_kvcache.model.checkpoint import parse_dtype
-
-        with torch.device("meta"):
-            model = cls(config)
-        model = model.to(parse_dtype(dtype)).to_empty(device=device)
-        generator = torch.Generator(device).manual_seed(seed)
-        for name, parameter in model.named_parameters():
-            with torch.no_grad():
-                if parameter.ndim == 2:
-                    parameter.normal_(0.0, 0.02, generator=generator)
-                else:
-                    parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-        return model.finish_loading()
-
-    def finish_loading(self) -> Transformer:
-        """Work out the tables that no checkpoint holds, and switch off what only training needs."""
-        if self.config.family == "llama":
-            frequencies = rotary_frequencies(
-                self.config.head_dim, self.config.rope_theta, self.config.rope_scaling
-            )
-            # In float32 whatever the model's dtype: at position 100,000 a bfloat16 angle is off by turns.
-            self.cos, self.sin = (
-                t.to(self.device) for t in rotary_tables(self.config.max_context, frequencies, torch.float32)
-            )
-        return self.requires_grad_(False).eval()
+        return random_model(cls, config, dtype, device, seed)
 
     @property
     def device(self) -> torch.device:
@@ -96,10 +167,6 @@ class Transformer(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return self.token_table.weight.dtype
-
-    @property
-    def num_parameters(self) -> int:
-        return sum(p.numel() for p in self.parameters())
 
     def forward(self, token_ids: Tensor, positions: Tensor, kv: KVCache) -> Tensor:
         """Run all blocks.
@@ -134,23 +201,16 @@ class Transformer(nn.Module):
     def check_tokens(self, token_ids: Tensor, positions: Tensor) -> None:
         """Raise a ValueError that names the first id or position out of range."""
         if token_ids.ndim != 1 or token_ids.shape != positions.shape:
-            raise ValueError(
-                f"token_ids and positions must be two rows of equal length, not "
-                f"{list(token_ids.shape)} and {list(positions.shape)}"
-            )
-        for name, values, limit in (
-            ("token id", token_ids, self.config.vocab_size),
-            ("position", positions, self.config.max_context),
-        ):
-            if values.numel() and not (int(values.min()) >= 0 and int(values.max()) < limit):
-                wrong = next(i for i in values.tolist() if not 0 <= i < limit)
-                raise ValueError(f"{name} {wrong} is out of range: this model takes 0 to {limit - 1}")
+            shapes = f"{list(token_ids.shape)} and {list(positions.shape)}"
+            raise ValueError(f"token_ids and positions must be two rows of equal length, not {shapes}")
+        vocab, context = self.config.vocab_size, self.config.max_context
+        for name, values, limit in (("token id", token_ids, vocab), ("position", positions, context)):
+            if len(wrong := values[(values < 0) | (values >= limit)]):
+                raise ValueError(f"{name} {wrong[0]} is out of range: this model takes 0 to {limit - 1}")
 
 
 def make_table(rows: int, width: int) -> nn.Embedding:
-    """A table of vectors, not filled yet: the weights are read from a file or drawn afterwards.
-
-    (Left to itself `nn.Embedding` draws them. On the "meta" device, where shapes are made without memory, that
-    makes torch load its compiler, and costs every script a second.)
+    """A table of vectors, not filled yet. (`nn.Embedding` would draw them, and on the "meta" device, where shapes
+    are made without memory, load torch's compiler for it: a second for every script.)
     """
     return nn.Embedding(rows, width, _weight=torch.empty(rows, width))

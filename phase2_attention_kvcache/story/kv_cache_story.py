@@ -10,10 +10,10 @@ from labkit.models import find_model
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 from phase1_tokens_embeddings.weights.memory_math import kv_bytes_per_token
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES, ModelShape
-from phase2_attention_kvcache.model.blocks import ModelConfig
 from phase2_attention_kvcache.model.caches import ContiguousKVCache
+from phase2_attention_kvcache.model.config import GPT2_124M, ModelConfig
 from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
-from phase2_attention_kvcache.model.transformer import GPT2_124M, Transformer
+from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.story.kv_cache_figures import draw_latency, draw_memory, draw_speedup
 from phase2_attention_kvcache.story.step_times import measure_steps, total_times
 

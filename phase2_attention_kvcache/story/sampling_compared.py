@@ -13,7 +13,7 @@ from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 from phase2_attention_kvcache.model.caches import NoCache
-from phase2_attention_kvcache.model.generation import generate_cached
+from phase2_attention_kvcache.model.generation import generate_cached, sampled
 from phase2_attention_kvcache.model.sampling import Sampler, draw
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
@@ -66,7 +66,7 @@ class Writer:
     def go_on(self, params: SamplingParams, num_tokens: int) -> list[int]:
         """Up to `num_tokens` new tokens; an end-of-text token is the last one."""
         ends = self.config.eos_token_ids
-        choose = Sampler.one_request(params, self.prompt_ids, ends)
+        choose = sampled(params, self.prompt_ids, ends)
         return generate_cached(self.model, self.prompt_ids, num_tokens, choose, ends).token_ids
 
 

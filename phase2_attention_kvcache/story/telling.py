@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from labkit.lab import WIDTH
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer, StreamDecoder
-from phase2_attention_kvcache.model.generation import Generation, generate_cached
-from phase2_attention_kvcache.model.sampling import Sampler
+from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
+from phase2_attention_kvcache.model.generation import Generation, generate_cached, sampled
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 
@@ -30,7 +29,7 @@ def tell(
     ids = tok.encode(prompt) or [tok.eos_token_id or 0]
     stream = StreamDecoder(tok, skip_special_tokens=True)
     ends = model.config.eos_token_ids
-    choose = Sampler.one_request(params, ids, ends)
+    choose = sampled(params, ids, ends)
     result = generate_cached(
         model,
         ids,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.model.blocks import ModelConfig
+from phase2_attention_kvcache.model.config import ModelConfig
 from phase3_paged_attention.paging.block_table import BlockCopy
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.model.blocks import ModelConfig
 from phase2_attention_kvcache.model.caches import causal_attention
+from phase2_attention_kvcache.model.config import ModelConfig
 from phase3_paged_attention.paging.block_table import BlockCopy
 from phase3_paged_attention.paging.cpu_decode import CompiledDecode, GatherDecode, cpu_kernel
 from phase3_paged_attention.paging.kv_storage import KVStorage

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labkit.machine import time_calls
-from phase2_attention_kvcache.model.blocks import ModelConfig
-from phase2_attention_kvcache.model.transformer import GPT2_124M
+from phase2_attention_kvcache.model.config import GPT2_124M, ModelConfig
 from phase3_paged_attention.paging import PagedKVCache, StepLayout, cpu_kernel
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops
 

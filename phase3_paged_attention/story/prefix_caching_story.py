@@ -13,7 +13,8 @@ from labkit.figures import BLUE, GREY, MUTED, ORANGE, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
-from phase1_tokens_embeddings.weights.model_shapes import CARDS, SHAPES
+from phase1_tokens_embeddings.weights.cards import CARDS
+from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.block_table import BlockTable

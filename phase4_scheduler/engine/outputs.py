@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer, StreamDecoder
+from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 
 

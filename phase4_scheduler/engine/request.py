@@ -8,7 +8,7 @@ from enum import Enum
 from numbers import Integral, Real
 
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
-from phase2_attention_kvcache.model.blocks import ModelConfig
+from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_table import BlockTable
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import torch
 
-from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler, report_logprobs
+from phase2_attention_kvcache.model.logprobs import report_logprobs
+from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase4_scheduler.engine.answers import Answer, Group
 from phase4_scheduler.engine.model_runner import ModelRunner

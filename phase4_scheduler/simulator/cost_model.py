@@ -23,13 +23,11 @@ import numpy as np
 from scipy.optimize import nnls
 
 from labkit.errors import LabError
+from phase1_tokens_embeddings.weights.cards import Card, find_card
 from phase1_tokens_embeddings.weights.memory_math import bytes_for_kv, kv_per_token
-from phase1_tokens_embeddings.weights.model_shapes import Card, ModelShape, find_card, find_shape
+from phase1_tokens_embeddings.weights.model_shapes import ModelShape, find_shape
 from phase2_attention_kvcache.model.roofline import Ceilings, Work
 from phase4_scheduler.simulator.latency import percentiles
-
-# Dense matrix products in 16 bit with 32-bit sums, in 10^12 operations a second: the cards' data sheets.
-PEAK_TFLOPS = {"t4": 65, "l4": 121, "rtx4090": 165, "a100-40": 312, "a100-80": 312, "h100": 989, "h200": 989}
 
 
 class StepSize(NamedTuple):
@@ -192,7 +190,7 @@ class ComputedCost:
         parts = shape.parameters_by_part()
         return cls(
             f"{shape.name} on {card.title}",
-            Ceilings(card.bandwidth_gb_s * 1e9, PEAK_TFLOPS[card.name] * 1e12),
+            Ceilings(card.bandwidth_gb_s * 1e9, card.tensor_tflops * 1e12),
             parts["attention"] + parts["MLP"],
             shape.vocab_size * shape.d_model,
             4 * shape.num_layers * shape.num_heads * shape.head_dim,

@@ -10,9 +10,10 @@ import torch
 from labkit.figures import COLORS, GREY, new_figure
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights.memory_math import kv_per_token
+from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import GPT2_124M, Transformer
+from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import cpu_kernel
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine.request import Request

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.model.blocks import ModelConfig
+from phase2_attention_kvcache.model.config import ModelConfig
 from phase3_paged_attention.paging import BlockCopy, KVStorage, StepLayout, pad_tables
 from phase5_real_gpu.kernels.decode_kernel import DecodePlan, paged_decode, program_slots, tile_tokens
 from phase5_real_gpu.kernels.kernel_checks import check_cache

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase2_attention_kvcache.model.transformer import GPT2_124M
+from phase2_attention_kvcache.model.config import GPT2_124M
 from phase3_paged_attention.paging import PagedKVCache, StepLayout, cpu_kernel
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
 from phase5_real_gpu.kernels import triton_setup  # noqa: F401  (before PyTorch parts that import Triton themselves)

@@ -20,6 +20,7 @@ from labkit.errors import LabError
 from labkit.models import find_model
 from phase1_tokens_embeddings.gpu_memory_equation import main
 from phase1_tokens_embeddings.story.memory_equation_story import what_would_do
+from phase1_tokens_embeddings.weights.cards import CARDS, find_card
 from phase1_tokens_embeddings.weights.memory_math import (
     bytes_for_kv,
     cards_that_hold,
@@ -28,10 +29,8 @@ from phase1_tokens_embeddings.weights.memory_math import (
     users_that_fit,
 )
 from phase1_tokens_embeddings.weights.model_shapes import (
-    CARDS,
     SHAPES,
     ModelShape,
-    find_card,
     find_shape,
     read_shape,
     shape_from_config,

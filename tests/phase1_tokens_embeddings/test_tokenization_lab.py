@@ -20,7 +20,7 @@ from phase1_tokens_embeddings.story.token_density import (
     sample_text,
     share_of_blanks,
 )
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer, StreamDecoder
+from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
 
 CLAIMS = ["gpt2-vocab", "hello-ids", "unbelievable-ids", "prompt-ids", "density", "context-128k"]
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from labkit.paths import EMBEDDED_MODELS
+from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer, StreamDecoder
 from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN, apply_merges, merge_pair, split_words
-from phase1_tokens_embeddings.tokens.tokenizer import END_OF_TEXT, BPETokenizer, StreamDecoder
 
 # Written out as in OpenAI's encoder.py and Llama 3's tokenizer.json, not taken from the code under test.
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from phase2_attention_kvcache.model import roofline
 from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.model.caches import ContiguousKVCache
+from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.roofline import (
     Ceilings,
     Step,
@@ -19,7 +20,7 @@ from phase2_attention_kvcache.model.roofline import (
     narrow,
     work_of_step,
 )
-from phase2_attention_kvcache.model.transformer import GPT2_124M, Transformer
+from phase2_attention_kvcache.model.transformer import Transformer
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

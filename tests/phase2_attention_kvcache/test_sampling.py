@@ -21,7 +21,9 @@ from transformers import (
 
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 from phase2_attention_kvcache.model import sampling as script
-from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler, apply_penalties, draw
+from phase2_attention_kvcache.model.generation import sampled
+from phase2_attention_kvcache.model.logits_processors import apply_penalties
+from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler, draw
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.story.sampling_compared import Writer, draw_distributions
 
@@ -345,7 +347,7 @@ def test_seeds():
 def test_one_request_remembers():
     logits = random_logits(3)[0]
     p = SamplingParams(seed=3, frequency_penalty=2.0, repetition_penalty=1.3, min_tokens=2)
-    choose = Sampler.one_request(p, [1, 2], eos_token_id=int(logits.argmax()))
+    choose = sampled(p, [1, 2], eos_token_id=int(logits.argmax()))
     g, output, expected = p.make_generator(), [], []
     for _ in range(10):
         expected += sample(logits[None], [p], [[1, 2]], [output], [g], eos=int(logits.argmax())).token_ids

@@ -12,7 +12,8 @@ from labkit.errors import LabError
 from labkit.models import find_model
 from phase2_attention_kvcache.model import transformer
 from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache
-from phase2_attention_kvcache.model.transformer import GPT2_124M, Transformer
+from phase2_attention_kvcache.model.config import GPT2_124M
+from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.story.inside_the_tower import guesses_by_layer, parts_of
 
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from phase2_attention_kvcache.model.blocks import ModelConfig
 from phase2_attention_kvcache.model.caches import NoCache
+from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention import paged_attention_lab
 from phase3_paged_attention.paging import PagedKVCache, StepLayout, cpu_decode, cpu_kernel

@@ -7,7 +7,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from phase2_attention_kvcache.model.blocks import ModelConfig
+from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.generation import generate_cached
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention import prefix_caching

@@ -10,8 +10,9 @@ import torch
 
 from labkit.models import load_reference
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import GPT2_124M, Transformer
+from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
 from phase4_scheduler.engine.config import EngineConfig, default_num_blocks

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer, StreamDecoder
+from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase4_scheduler.engine.outputs import AnswerText, RequestMetrics
 

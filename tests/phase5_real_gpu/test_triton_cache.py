@@ -14,6 +14,7 @@ from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
 if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
 
+from phase2_attention_kvcache.model.checkpoint import finish_loading
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache, StepLayout
@@ -335,7 +336,7 @@ def where_kernels_run(model, lab):
         return model
     copy = Transformer(model.config).to(lab.device)
     copy.load_state_dict(model.state_dict())
-    return copy.finish_loading()
+    return finish_loading(copy)
 
 
 def test_the_engine_writes_the_same_tokens(lab, tales):

@@ -36,7 +36,7 @@ sys.modules["triton"] = None  # as if it were not there
 import torch
 from labkit.errors import LabError
 from phase5_real_gpu.kernels import TritonPagedKVCache, gpu_runner, paged_decode, paged_prefill, write_kv
-from phase2_attention_kvcache.model.blocks import ModelConfig
+from phase2_attention_kvcache.model.config import ModelConfig
 config = ModelConfig(name="test", family="llama", vocab_size=97, d_model=32, num_layers=1, num_heads=2,
                      num_kv_heads=1, head_dim=32, d_ff=48, max_context=256, tied=True)
 cache = torch.zeros(4, 16, 1, 32)

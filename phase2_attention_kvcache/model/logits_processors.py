@@ -1,0 +1,77 @@
+"""What can change even a greedy choice: logit_bias, min_tokens, and the penalties for repeating.
+
+Source: vllm/v1/sample/sampler.py, apply_logits_processors, for the order; vllm/v1/sample/ops/penalties.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import torch
+
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+
+
+def apply_logits_processors(
+    logits: torch.Tensor,
+    params: Sequence[SamplingParams],
+    prompt_ids: Sequence[Sequence[int]],
+    output_ids: Sequence[Sequence[int]],
+    eos_token_ids: Collection[int],
+) -> torch.Tensor:
+    """logits [B, vocab], changed in float32 where a request asks for it; the same tensor where none does."""
+    touched = [i for i, p in enumerate(params) if _changes_logits(p, len(output_ids[i]))]
+    if not touched:
+        return logits
+    changed = logits.float().clone()
+    for i in touched:
+        row, p, output = changed[i], params[i], output_ids[i]
+        if p.logit_bias:
+            row[list(p.logit_bias)] += torch.tensor(list(p.logit_bias.values()), device=row.device)
+        if len(output) < p.min_tokens and (ends := {*eos_token_ids, *p.stop_token_ids}):
+            row[list(ends)] = -math.inf
+        apply_penalties(row, p, prompt_ids[i], output)
+    return changed
+
+
+def _changes_logits(p: SamplingParams, num_output: int) -> bool:
+    penalised = p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
+    return penalised or bool(p.logit_bias) or num_output < p.min_tokens
+
+
+def apply_penalties(
+    row: torch.Tensor, p: SamplingParams, prompt: Sequence[int], output: Sequence[int]
+) -> None:
+    """Make tokens that occurred already less likely. Writes into `row` [vocab].
+
+    The repetition penalty counts prompt and answer, the other two the answer alone: it is no fault of a
+    question to hold the words of its answer.
+    """
+    if p.repetition_penalty != 1 and (seen := sorted({*prompt, *output})):
+        logits = row[seen]
+        # Dividing a negative logit would make its token likelier, so that one is multiplied.
+        row[seen] = torch.where(logits > 0, logits / p.repetition_penalty, logits * p.repetition_penalty)
+    if output and (p.frequency_penalty or p.presence_penalty):
+        ids, counts = torch.tensor(output, device=row.device).unique(return_counts=True)
+        row[ids] -= p.frequency_penalty * counts
+        row[ids] -= p.presence_penalty
+
+
+def check_rows(
+    logits: torch.Tensor,
+    params: Sequence[SamplingParams],
+    prompt_ids: Sequence,
+    output_ids: Sequence,
+    generators: Sequence,
+) -> None:
+    """Raise a ValueError unless there is one of each for every row, and every token named is in the vocabulary."""
+    if logits.dim() != 2:
+        raise ValueError(f"logits are {list(logits.shape)}: [requests, vocabulary] is needed")
+    lists = dict(params=params, prompt_ids=prompt_ids, output_ids=output_ids, generators=generators)
+    for name, items in lists.items():
+        if len(items) != len(logits):
+            raise ValueError(f"{len(items)} {name} for {len(logits)} rows of logits: one for each is needed")
+    for p in params:
+        if p.logit_bias or p.stop_token_ids:
+            p.check_vocabulary(logits.shape[1])

@@ -1,0 +1,31 @@
+"""Log probabilities to report: of the token picked, and of the likeliest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+
+
+def report_logprobs(
+    logits: torch.Tensor, params: Sequence[SamplingParams], token_ids: Sequence[int]
+) -> list[dict[int, float] | None]:
+    """Log probabilities of the tokens picked and of the likeliest, for the rows that ask for them.
+
+    Among equal ones, which are listed may depend on how many the other rows ask for.
+    """
+    answers: list[dict[int, float] | None] = [None] * len(params)
+    asking = [i for i, p in enumerate(params) if p.logprobs is not None]
+    if not asking:
+        return answers
+    # All rows at once: each tolist() waits for a GPU.
+    rows = logits[asking].float().log_softmax(-1)
+    most = min(max(params[i].logprobs for i in asking), rows.shape[1])
+    values, ids = (t.tolist() for t in rows.topk(most))
+    picked = rows.gather(1, torch.tensor([[token_ids[i]] for i in asking], device=rows.device)).tolist()
+    for i, own, its_ids, its_values in zip(asking, picked, ids, values, strict=True):
+        count = params[i].logprobs
+        answers[i] = {token_ids[i]: own[0]} | dict(zip(its_ids[:count], its_values[:count], strict=True))
+    return answers
