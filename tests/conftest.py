@@ -23,8 +23,11 @@ if (
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+import tiktoken.registry  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+
+from labkit import models  # noqa: E402
 
 # Property-based tests see the same examples in every run on every machine; those of `make fuzz` are new each time.
 # A busy machine is no failure: no deadline, and slow examples are no complaint.
@@ -72,10 +75,16 @@ def data() -> Path:
 @pytest.fixture(scope="session")
 def gpt2_vocabulary() -> None:
     """Skip where GPT-2's vocabulary is not on this machine."""
-    from labkit.models import has_gpt2_vocabulary
+    if not models.has_gpt2_vocabulary():
+        pytest.skip("needs GPT-2's vocabulary: pip install -r requirements.txt, or run `lab fetch gpt2` once")
 
-    if not has_gpt2_vocabulary():
-        pytest.skip("needs GPT-2's vocabulary: run `lab fetch gpt2` once, or set TIKTOKEN_CACHE_DIR")
+
+@pytest.fixture
+def no_gpt2_vocabulary(tmp_path, monkeypatch) -> None:
+    """A machine that has no GPT-2 vocabulary."""
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(models, "WHISPER", "no_such_package")
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})  # forget what other tests loaded
 
 
 @pytest.fixture(scope="session")

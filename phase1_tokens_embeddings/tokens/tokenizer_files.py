@@ -14,6 +14,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from labkit.models import has_gpt2_vocabulary
 from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN, Pair, apply_merges
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 
@@ -214,6 +215,8 @@ def from_tiktoken(name: str) -> BPETokenizer:
 
     if name not in tiktoken.list_encoding_names():
         raise ValueError(f"tiktoken has no encoding {name!r}: {', '.join(tiktoken.list_encoding_names())}")
+    if name == "gpt2":
+        has_gpt2_vocabulary()  # if it came with a package, tiktoken knows it now
     try:
         encoding = tiktoken.get_encoding(name)
     except (requests.RequestException, OSError) as error:

@@ -3,16 +3,22 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import tiktoken.registry
 
-from labkit import catalog, command, doctor
+from labkit import catalog, command, doctor, models
 from labkit.claims import CLAIMS, measured_claims, verdict_of
 from labkit.errors import LabError
 from labkit.models import embedded_models, find_model, has_gpt2_vocabulary
 from labkit.paths import ROOT, outputs
 from labkit.predictions import Prediction
+
+needs_whisper = pytest.mark.skipif(
+    find_spec("whisper") is None, reason="needs openai-whisper: pip install -r requirements.txt"
+)
 
 
 def test_list_names_every_script_with_its_first_line(capsys):
@@ -120,18 +126,35 @@ def test_doctor_says_what_runs_here(capsys):
     assert {f.what for f in doctor.examine() if not f.ok and not f.remedy} == set()
 
 
-def test_doctor_notices_what_is_missing(monkeypatch, tmp_path):
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+def test_doctor_notices_what_is_missing(monkeypatch, no_gpt2_vocabulary):
     monkeypatch.setitem(sys.modules, "triton", None)
     findings = {f.what: f for f in doctor.examine()}
     assert not findings["GPT-2 vocabulary"].ok and "lab fetch gpt2" in findings["GPT-2 vocabulary"].remedy
     assert not findings["triton"].ok
 
 
-def test_gpt2_vocabulary_is_found_where_it_is(gpt2_vocabulary, monkeypatch, tmp_path):
-    assert has_gpt2_vocabulary()
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+@needs_whisper
+def test_gpt2_vocabulary_comes_with_whisper(no_gpt2_vocabulary, monkeypatch):
     assert not has_gpt2_vocabulary()
+    monkeypatch.setattr(models, "WHISPER", "whisper")
+    assert has_gpt2_vocabulary()
+    encoding = tiktoken.get_encoding("gpt2")
+    assert encoding.n_vocab == 50_257 and encoding.encode("Make me sound smart") == [12050, 502, 2128, 4451]
+    assert encoding.encode("<|endoftext|>", allowed_special="all") == [50_256]
+
+
+@needs_whisper
+def test_whispers_vocabulary_is_the_one_that_tiktoken_fetches(data, monkeypatch):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(data / "tiktoken_cache"))
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+    fetched = tiktoken.get_encoding("gpt2")
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "nowhere")
+    assert has_gpt2_vocabulary()
+    carried = tiktoken.get_encoding("gpt2")
+    tokens = range(fetched.n_vocab)
+    assert carried.decode_tokens_bytes(tokens) == fetched.decode_tokens_bytes(tokens)
+    assert carried.special_tokens_set == fetched.special_tokens_set
 
 
 def test_embedded_models_are_small_and_complete():

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig, LlamaForCausalLM
@@ -20,9 +20,6 @@ from phase1_tokens_embeddings.story.embedding_story import (
 )
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 from phase1_tokens_embeddings.weights.embeddings import Embeddings, cosine, load_embeddings, pca_2d, same_rows
-
-# A busy machine is no failure: no deadline, no complaint about slow examples.
-AT_EASE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 TEXT = (
     "the dog bites the man and the man bites the dog; the cat and the horse said: two three four red green "
@@ -119,7 +116,7 @@ def test_broken_folders_are_refused(tmp_path, gpt2_folder, tokenizer):
 # ------------------------------------------------------------------ the input matrix
 
 
-@settings(AT_EASE, max_examples=12)
+@settings(max_examples=12)
 @given(ids=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=16))
 def test_input_matrix_is_bit_for_bit_that_of_transformers(gpt2_folder, llama_folder, ids):
     for folder in (gpt2_folder, llama_folder):
@@ -146,7 +143,6 @@ def test_input_matrix_refuses_what_it_cannot_look_up(e):
         e.input_matrix([0] * 17)
 
 
-@settings(AT_EASE)
 @given(
     rows=st.lists(st.lists(st.integers(-2, 2), min_size=2, max_size=2), min_size=1, max_size=6),
     data=st.data(),
@@ -168,7 +164,6 @@ def test_order_shows_only_through_positions(e):
 # ------------------------------------------------------------------ cosines, neighbours, the map
 
 
-@settings(AT_EASE)
 @given(data=st.lists(st.lists(st.floats(-10, 10, width=32), min_size=3, max_size=3), min_size=2, max_size=2))
 def test_cosine_equals_numpy_in_float64(data):
     a, b = (np.array(v) for v in data)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
     AutoModelForCausalLM,
@@ -36,9 +36,6 @@ from phase1_tokens_embeddings.weights.model_shapes import (
     shape_from_config,
 )
 from phase1_tokens_embeddings.weights.weight_formats import PRECISIONS, weight_bytes
-
-# A busy machine is no failure: no deadline, no complaint about slow examples.
-AT_EASE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def config_of(shape: ModelShape) -> PretrainedConfig:
@@ -93,7 +90,7 @@ def small_configs(draw):
                 tie_word_embeddings=draw(st.booleans()))  # fmt: skip
 
 
-@settings(AT_EASE, max_examples=40)
+@settings(max_examples=40)
 @given(config=small_configs())
 def test_any_config_gives_the_parameter_count_of_transformers(config):
     shape = shape_from_config(json.loads(config.to_json_string(use_diff=False)), "x")
@@ -162,7 +159,6 @@ def test_kv_bytes_per_token_of_known_models():
             kv_bytes_per_token(*wrong)
 
 
-@settings(AT_EASE)
 @given(
     shape=st.sampled_from(list(SHAPES.values())),
     card=st.sampled_from(list(CARDS.values())),

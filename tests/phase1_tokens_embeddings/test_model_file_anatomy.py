@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
@@ -32,9 +32,6 @@ from phase1_tokens_embeddings.weights.safetensors_file import (
 from phase1_tokens_embeddings.weights.weight_formats import q4_k_m_mix, q4_k_m_type, weight_bytes
 
 # A busy machine is no failure: no deadline, no complaint about slow examples.
-IN_FOLDER = settings(
-    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
 U8 = {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}
 
 
@@ -56,7 +53,6 @@ def with_header(header, data=b"") -> bytes:
 # ------------------------------------------------------------------ safetensors
 
 
-@IN_FOLDER
 @given(
     tensors=st.dictionaries(
         st.text(min_size=1, max_size=8).filter(lambda s: s != "__metadata__"),
@@ -184,7 +180,7 @@ def mutate(raw: bytes, seed: int, header: int) -> bytes:
     return bytes(data)
 
 
-@settings(IN_FOLDER, max_examples=400)
+@settings(max_examples=400)
 @given(seed=st.integers(0, 2**32))
 def test_a_mutated_safetensors_file_parses_or_is_refused(tmp_path, good_safetensors, seed):
     raw = mutate(good_safetensors, seed, header=len(good_safetensors))
@@ -198,7 +194,7 @@ def test_a_mutated_safetensors_file_parses_or_is_refused(tmp_path, good_safetens
     }
 
 
-@settings(IN_FOLDER, max_examples=200)
+@settings(max_examples=200)
 @given(
     entries=st.dictionaries(
         st.sampled_from("abc"),
@@ -526,7 +522,7 @@ def test_gguf_files_at_the_edge_of_the_rules_are_read(tmp_path):
         assert list(header.tensors) == ["t", "e", "u"] and header.tensors["u"].nbytes == 4
 
 
-@settings(IN_FOLDER, max_examples=400)
+@settings(max_examples=400)
 @given(seed=st.integers(0, 2**32))
 def test_a_mutated_gguf_file_parses_or_is_refused(tmp_path, seed):
     good = tmp_path / "good.gguf"

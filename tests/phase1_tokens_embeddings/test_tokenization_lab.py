@@ -168,8 +168,7 @@ def test_main_with_gpt2s_vocabulary(tmp_path, capsys, gpt2_vocabulary):
     assert "$2.5 per million tokens is an assumption" in capsys.readouterr().out
 
 
-def test_main_without_gpt2s_vocabulary(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+def test_main_without_gpt2s_vocabulary(tmp_path, no_gpt2_vocabulary, capsys):
     assert not has_gpt2_vocabulary()
     code, report = run(tmp_path)
     assert code == 0

@@ -50,7 +50,7 @@ def by_loops(q, k, v, positions, scale):
 
 
 @given(shapes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_agrees_with_float64_loops(shape):
     q, k, v = random_qkv(**shape)
     expected = by_loops(q, k, v, range(shape["older"], shape["older"] + shape["n"]), q.shape[2] ** -0.5)
@@ -58,7 +58,7 @@ def test_agrees_with_float64_loops(shape):
 
 
 @given(shapes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_agrees_with_pytorch(shape):
     q, k, v = random_qkv(**shape)
     # PyTorch's is_causal lines up the first query with the first key, ours the last with the last.
@@ -72,7 +72,7 @@ def test_agrees_with_pytorch(shape):
 
 
 @given(shapes, st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_queries_anywhere_and_any_scale(shape, data):
     q, k, v = random_qkv(**shape)
     anywhere = st.lists(st.integers(0, len(k) - 1), min_size=len(q), max_size=len(q))
@@ -85,7 +85,7 @@ def test_queries_anywhere_and_any_scale(shape, data):
 
 
 @given(shapes)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_rows_add_up_to_one_and_the_future_has_no_share(shape):
     q, k, _ = random_qkv(**shape)
     weights = attention_weights(q, k)

@@ -40,7 +40,7 @@ prompts = st.lists(st.integers(0, 210), min_size=1, max_size=40)
 
 
 @given(prompt=prompts, new=st.integers(1, 30))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_naive_and_cached_write_what_transformers_writes(llama, prompt, new):
     ours, theirs = llama
     naive, cached = generate_naive(ours, prompt, new), generate_cached(ours, prompt, new)
@@ -69,7 +69,7 @@ def test_embedded_model_writes_what_transformers_writes(tales):
     length=st.integers(2, 60),
     cuts=st.lists(st.integers(1, 59), max_size=5),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_way_of_cutting_the_prompt_gives_the_same_hidden_states(llama, length, cuts):
     """Prefill at once, in pieces, or token by token: the cache does not care."""
     model, _ = llama
@@ -91,7 +91,7 @@ def test_any_way_of_cutting_the_prompt_gives_the_same_hidden_states(llama, lengt
     kv_heads=st.sampled_from([1, 2, 3]),
     group=st.sampled_from([1, 2, 4]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_fused_function_equals_the_readable_one(m, n, kv_heads, group):
     n = min(n, m)
     torch.manual_seed(m * 100 + n)

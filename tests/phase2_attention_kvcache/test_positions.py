@@ -90,7 +90,7 @@ def test_tables_are_computed_in_float32():
     moved=st.integers(0, 3000),
     seed=st.integers(0, 999),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_scores_depend_on_the_distance_alone(pairs, q_at, k_at, moved, seed):
     q, k = torch.randn(2, 1, 3, 2 * pairs, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     cos, sin = rotary_tables(3501, rotary_frequencies(2 * pairs).double(), torch.float64)
@@ -114,7 +114,7 @@ def test_scores_do_depend_on_the_distance():
 
 
 @given(pairs=st.integers(1, 20), n=st.integers(1, 6), seed=st.integers(0, 999))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_both_layouts_are_the_same_up_to_order(pairs, n, seed):
     x = torch.randn(n, 2, 2 * pairs, generator=torch.Generator().manual_seed(seed))
     cos, sin = rotary_tables(n, rotary_frequencies(2 * pairs))

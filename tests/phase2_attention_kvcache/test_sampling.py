@@ -55,7 +55,7 @@ def close_to_border(values, border):
 
 
 @given(seeds, st.floats(0.05, 4))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_temperature(seed, temperature):
     logits = random_logits(seed, rows=2)
     expected = TemperatureLogitsWarper(temperature)(None, logits).softmax(-1)
@@ -63,7 +63,7 @@ def test_temperature(seed, temperature):
 
 
 @given(seeds, st.integers(1, VOCAB + 5))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_top_k(seed, k):
     logits = random_logits(seed, rows=2)
     expected = TopKLogitsWarper(k)(None, logits).softmax(-1)
@@ -80,7 +80,7 @@ def test_top_k_keeps_ties_as_transformers_does():
 
 
 @given(seeds, st.floats(0.01, 0.99), st.sampled_from([0.3, 3.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_top_p(seed, top_p, spread):
     logits = random_logits(seed, spread=spread)
     assume(not close_to_border(logits.softmax(-1).sort(descending=True).values.cumsum(-1), top_p))
@@ -113,7 +113,7 @@ def test_top_p_ties_do_not_depend_on_order():
 
 
 @given(seeds, st.floats(0.001, 1))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_min_p(seed, min_p):
     logits = random_logits(seed)
     probs = logits.softmax(-1)
@@ -123,7 +123,7 @@ def test_min_p(seed, min_p):
 
 
 @given(seeds, st.floats(0.1, 3), st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=30))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_repetition_penalty_counts_prompt_and_output(seed, penalty, ids):
     logits = random_logits(seed)
     expected = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([ids]), logits).softmax(-1)
@@ -141,7 +141,7 @@ def test_repetition_penalty_counts_prompt_and_output(seed, penalty, ids):
     st.floats(0.5, 2),
     st.lists(st.integers(0, VOCAB - 1), max_size=40),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_presence_and_frequency_count_the_output_only(seed, presence, frequency, repetition, output):
     row = random_logits(seed)[0]
     expected = row.double().numpy().copy()
@@ -164,7 +164,7 @@ def test_presence_and_frequency_count_the_output_only(seed, presence, frequency,
     top_k=st.sampled_from([0, -1, 3, 20]),
     top_p=st.sampled_from([1.0, 0.7, 0.95]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_all_knobs_in_vllms_order(seed, temperature, min_p, top_k, top_p):
     logits = random_logits(seed)
     expected = TemperatureLogitsWarper(temperature)(None, logits)
@@ -185,7 +185,7 @@ def test_all_knobs_in_vllms_order(seed, temperature, min_p, top_k, top_p):
 
 
 @given(seeds, st.integers(1, 6))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_greedy_is_argmax(seed, rows):
     logits = random_logits(seed, rows)
     expected = logits.argmax(-1).tolist()
@@ -305,7 +305,7 @@ def run_alone(logits_by_step, p, prompt):
 
 
 @given(seeds, st.randoms(use_true_random=False))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_seeded_request_gets_the_same_tokens_in_any_company(seed, chance):
     steps, knobs = (
         6,

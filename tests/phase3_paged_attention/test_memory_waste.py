@@ -28,7 +28,7 @@ def test_the_ten_requests_have_the_sums_of_the_article():
 
 
 @given(lengths=st.lists(st.integers(1, 600), min_size=1, max_size=12), size=st.integers(1, 64))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_paged_waste_is_under_one_block_a_request(lengths, size):
     waste = slots_allocated(lengths, size) - sum(lengths)
     assert 0 <= waste <= len(lengths) * (size - 1)
@@ -49,7 +49,7 @@ def test_chance_of_waste_counts_rolls_of_dice(at_most, requests, size):
 
 @given(lengths=st.lists(st.integers(1, 100), min_size=1, max_size=30), size=st.integers(1, 32),
        num_blocks=st.integers(1, 60))  # fmt: skip
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_requests_that_fit_are_those_whose_blocks_fit(lengths, size, num_blocks):
     needed = np.cumsum([-(-n // size) for n in lengths])
     expected = int((needed <= num_blocks).sum())
@@ -61,7 +61,7 @@ def test_requests_that_fit_are_those_whose_blocks_fit(lengths, size, num_blocks)
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_first_fit_against_a_bitmap(data):
     slots = data.draw(st.integers(1, 40))
     allocator, taken, rows = ContiguousAllocator(slots), [False] * slots, []

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phase2_attention_kvcache.model.config import ModelConfig
@@ -46,7 +46,7 @@ requests = st.lists(
     spare=st.integers(0, 60),
     new=st.integers(1, 6),
 )
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 def test_the_tokens_are_those_of_a_cache_for_one(model, requests, block_size, spare, new):
     """Four beginnings, cut anywhere, own ends, and a cache of any size, down to one that always evicts."""
     texts = [
@@ -77,7 +77,7 @@ def test_common_prefix(a, b):
     first=st.lists(st.integers(0, 2), min_size=1, max_size=40),
     second=st.lists(st.integers(0, 2), min_size=1, max_size=40),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_with_room_enough_all_whole_blocks_of_the_common_beginning_are_found(model, first, second):
     server = PrefixServer(model, 40, 4)
     server.serve(first)

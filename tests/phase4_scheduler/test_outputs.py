@@ -58,7 +58,7 @@ STOPS = st.lists(st.text(LETTERS, min_size=1, max_size=4), max_size=3)
     min_tokens=st.integers(0, 6),
     cut=st.integers(0, 5),
 )
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 def test_stop_strings_are_found_as_by_decoding_everything(text, stop, keep, min_tokens, cut):
     # `cut` splits text at odd places, so that tokens are not those that the tokenizer would choose.
     ids = (
@@ -74,7 +74,7 @@ def test_stop_strings_are_found_as_by_decoding_everything(text, stop, keep, min_
 
 
 @given(ids=st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=25), stop=STOPS, skip=st.booleans())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_pieces_of_random_tokens_add_up_to_the_whole(ids, stop, skip):
     params = SamplingParams(stop=stop, skip_special_tokens=skip)
     pieces, stopped_by, n = streamed(ids, params)

@@ -24,7 +24,7 @@ ACTIONS = st.lists(
 
 
 @given(actions=ACTIONS)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_first_come_first_served_is_a_list(actions):
     queue, model, number = FcfsQueue(), [], 0
     for action, _, choice in actions:
@@ -43,7 +43,7 @@ def test_first_come_first_served_is_a_list(actions):
 
 
 @given(actions=ACTIONS)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_the_priority_queue_is_a_sorted_list(actions):
     queue, model, gone, number = PriorityQueue(), [], [], 0
     for action, priority, choice in actions:

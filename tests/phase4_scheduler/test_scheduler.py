@@ -226,7 +226,6 @@ class Life(RuleBasedStateMachine):
 Life.TestCase.settings = settings(
     max_examples=120,
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestLife = Life.TestCase

@@ -7,7 +7,7 @@ import math
 import os
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import LabError
@@ -200,7 +200,7 @@ def places(value, path=()):
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 def test_a_mutilated_file_is_read_or_refused_in_one_line(tmp_path, data):
     """Any value replaced or removed, or the text cut or overwritten somewhere: no other kind of end."""
     tree = copy.deepcopy(VALID)
@@ -347,7 +347,7 @@ positive = st.floats(1e-3, 1e6)
 
 
 @given(mine=positive, my_floor=positive, theirs=positive, their_floor=positive, factor=st.floats(0.01, 100))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_machine_slower_in_everything_needs_no_explanation(mine, my_floor, theirs, their_floor, factor):
     """Scale one machine: what needed an explanation before needs one still, and nothing else does."""
     for better in ("lower", "higher"):

@@ -158,7 +158,7 @@ def test_every_plan_can_be_run(device, quick):
 @given(
     st.integers(1, 20), st.integers(1, 30), st.integers(0, 40), st.integers(1, 5000), st.integers(0, 2**40)
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_workloads_are_of_the_sizes_asked_for(count, low, more, vocab_size, seed):
     mixed = mixed_workload(count, low, low + more, vocab_size, seed)
     equal = equal_workload(count, low, 7, vocab_size, seed)

@@ -162,7 +162,7 @@ def test_blocks_are_scattered_and_the_null_block_is_poison():
     assert x.k_cache[0].isnan().all() and not x.k_cache[1:].isnan().any()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(lens_and_news, st.sampled_from(["float32", "float16", "fp8"]))
 def test_the_reference_is_attention_in_float64(requests, kind):
     case = AttentionCase(

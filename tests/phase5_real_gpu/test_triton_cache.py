@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
@@ -23,16 +23,8 @@ from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.model_runner import ModelRunner
 from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
+from tests.properties import unshrunk
 
-relaxed = dict(
-    deadline=None,
-    derandomize=True,
-    phases=[
-        Phase.explicit,
-        Phase.generate,
-    ],  # looking for a smaller example would take the interpreter minutes
-    suppress_health_check=[HealthCheck.too_slow],
-)
 FP8 = torch.float8_e4m3fn
 
 request = st.one_of(
@@ -67,7 +59,7 @@ def attend(case, cache, layer=1):
     ),
     seed=st.integers(0, 2**31),
 )
-@settings(max_examples=12, **relaxed)
+@settings(unshrunk, max_examples=12)
 def test_a_mixed_step(lab, requests, kv_heads, group, dim, block_size, dtype, seed):
     """Prompts, chunks and single tokens in any order, side by side or not."""
     case = lab.Case(

@@ -254,7 +254,7 @@ def test_files_that_cannot_be_read(tmp_path, name):
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes_give_a_trace_or_one_clear_error(tmp_path_factory, noise):
     path = tmp_path_factory.mktemp("t") / "trace"
     for beginning in (b"", AZURE.encode(), mooncake().encode() + b"\n"):
