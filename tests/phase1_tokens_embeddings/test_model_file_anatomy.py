@@ -31,7 +31,6 @@ from phase1_tokens_embeddings.weights.safetensors_file import (
 )
 from phase1_tokens_embeddings.weights.weight_formats import q4_k_m_mix, q4_k_m_type, weight_bytes
 
-# A busy machine is no failure: no deadline, no complaint about slow examples.
 U8 = {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}
 
 

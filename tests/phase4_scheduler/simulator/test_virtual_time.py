@@ -133,7 +133,7 @@ prices = st.tuples(st.floats(0.01, 1), *[st.floats(0, 0.1)] * 4)
     num_blocks=st.integers(12, 40),
     policy=st.sampled_from(["fcfs", "priority"]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_every_run_is_lawful(lines, prices, max_num_seqs, budget, num_blocks, policy):
     traffic = [TrafficRequest(t, p, o, str(i), pr) for i, (t, p, o, pr) in enumerate(sorted(lines))]
     cost = FittedCost(prices)
