@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phase2_attention_kvcache.model.caches import NoCache
@@ -23,7 +23,6 @@ from phase3_paged_attention.story.decode_timing import DecodeTimer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
-relaxed = dict(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 needs_kernel = pytest.mark.skipif(cpu_kernel() is None, reason="needs numba")
 
 
@@ -148,7 +147,7 @@ seeds = st.integers(0, 2**31)
 
 
 @given(lens=requests, size=block_sizes, heads=heads, seed=seeds)
-@settings(max_examples=25, **relaxed)
+@settings(max_examples=25)
 def test_loops(lens, size, heads, seed):
     step = Step.make(
         [(p, 1) for p, _ in lens[:2]], size, heads[0] * heads[1], heads[0], 8, torch.float32, seed
@@ -162,7 +161,7 @@ def test_loops(lens, size, heads, seed):
 
 
 @given(lens=requests, size=block_sizes, heads=heads, dim=dims, seed=seeds)
-@settings(max_examples=40, **relaxed)
+@settings(max_examples=40)
 def test_vectorised(lens, size, heads, dim, seed):
     step = Step.make(lens, size, heads[0] * heads[1], heads[0], dim, torch.float32, seed)
     out = paged_attention_vectorised(
@@ -174,7 +173,7 @@ def test_vectorised(lens, size, heads, dim, seed):
 @needs_kernel
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(lens=requests, size=block_sizes, heads=heads, dim=dims, seed=seeds, num_splits=st.integers(1, 5))
-@settings(max_examples=40, **relaxed)
+@settings(max_examples=40)
 def test_compiled_kernel(dtype, lens, size, heads, dim, seed, num_splits):
     dtype = DTYPES[dtype]
     step = Step.make([(p, 1) for p, _ in lens], size, heads[0] * heads[1], heads[0], dim, dtype, seed)
@@ -211,7 +210,7 @@ def attend(step, dtype, compiled, layer=0, num_layers=1):
 
 @pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
 @given(lens=requests, size=block_sizes, heads=heads, dim=dims, dtype=st.sampled_from([*DTYPES]), seed=seeds)
-@settings(max_examples=40, **relaxed)
+@settings(max_examples=40)
 def test_paged_cache(compiled, lens, size, heads, dim, dtype, seed):
     dtype = DTYPES[dtype]
     step = Step.make(lens, size, heads[0] * heads[1], heads[0], dim, dtype, seed)
@@ -388,7 +387,7 @@ def models():
     size=block_sizes,
     seed=seeds,
 )
-@settings(max_examples=8, **relaxed)
+@settings(max_examples=8)
 def test_a_model_in_chunks_over_blocks_is_the_model_at_once(
     models, name, compiled, lengths, chunks, size, seed
 ):
