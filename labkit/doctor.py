@@ -61,7 +61,7 @@ def examine() -> list[Finding]:
             "present" if has_gpt2_vocabulary() else "not here",
             has_gpt2_vocabulary(),
             "the claims on GPT-2's token ids; without it they say 'needs a download'",
-            "`lab fetch gpt2` once, while online (2 MB and 550 MB)",
+            "pip install -r requirements.txt",
         )
     )
     weights = _has_gpt2_weights()
@@ -71,7 +71,7 @@ def examine() -> list[Finding]:
             "present" if weights else "not here",
             weights,
             "--model gpt2; everything else uses the embedded models",
-            "`lab fetch gpt2` once, while online",
+            "`lab fetch gpt2` once, while online (550 MB)",
         )
     )
     names = embedded_models()

@@ -44,6 +44,13 @@ settings.load_profile("same")
 torch.set_num_threads(max(1, (os.cpu_count() or 2) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
 
 
+def pytest_collection_modifyitems(items):
+    """What clicks in Chromium or runs all notebooks is for `make proof`."""
+    for item in items:
+        if {"browser", "cells_of"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("proof")
+
+
 def pytest_runtest_setup(item):
     """`make fuzz` begins no test after its time."""
     if time.time() > float(os.environ.get("FUZZ_UNTIL", "inf")):

@@ -129,7 +129,7 @@ def test_doctor_says_what_runs_here(capsys):
 def test_doctor_notices_what_is_missing(monkeypatch, no_gpt2_vocabulary):
     monkeypatch.setitem(sys.modules, "triton", None)
     findings = {f.what: f for f in doctor.examine()}
-    assert not findings["GPT-2 vocabulary"].ok and "lab fetch gpt2" in findings["GPT-2 vocabulary"].remedy
+    assert not findings["GPT-2 vocabulary"].ok and "requirements.txt" in findings["GPT-2 vocabulary"].remedy
     assert not findings["triton"].ok
 
 
