@@ -1,16 +1,15 @@
 """The engine: requests come in at any time, steps go round, text comes out as it is written.
 
-    add_request -> scheduler.schedule -> model -> sampler -> scheduler.update -> text, outputs, events
+    add_request -> schedule -> execute -> sample -> update -> hand out
 
-Each turn of that loop serves everybody who has a part in it. A request that ends leaves at once, and one
-that waits takes its place in the very next step. That is continuous batching (Yu et al., "Orca", 2022,
+Each turn of that loop serves all requests that have tokens to compute. A request that ends leaves at once, and
+one that waits takes its place in the very next step. That is continuous batching (Yu et al., "Orca", 2022,
 section 3.1, call it iteration-level scheduling).
 """
 
 from __future__ import annotations
 
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
@@ -29,15 +28,14 @@ from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedCache
 from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import BlockJournal
-from phase4_scheduler.engine.answers import Answer, Group, accumulate
+from phase4_scheduler.engine.admission import make_request
+from phase4_scheduler.engine.build import build_parts
 from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine_parts import build_parts
-from phase4_scheduler.engine.events import Event, into_file, step_event
-from phase4_scheduler.engine.outputs import Completion, RequestOutput
-from phase4_scheduler.engine.request import make_request
+from phase4_scheduler.engine.events import Event, StepRecorder
+from phase4_scheduler.engine.fault_isolation import restart_step
+from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest, StepResult, accumulate
+from phase4_scheduler.engine.outputs import RequestOutput
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerOutput
-from phase4_scheduler.engine.step_work import StepWork
 
 
 class LLMEngine:
@@ -70,16 +68,12 @@ class LLMEngine:
         self.scheduler, self.runner = build_parts(model, self.config, block_manager, scheduler, kv_cache)
         self.block_manager = self.scheduler.block_manager
         self.sampler = Sampler(model.config.eos_token_ids)
-        self._answers: dict[str, Answer] = {}  # by the scheduler's request id
-        self._groups: dict[str, Group] = {}  # by the user's
-        self._failed: list[tuple[Group, RequestOutput, bool]] = []  # the flag: whether on_output is to know
-        self._telling = False  # whether an on_output is being called
-        self._ready: list[RequestOutput] = []  # outputs of a step that an interruption kept back
-        self._interruption: BaseException | None = None  # Ctrl-C or exit, raised by an on_output
-        self._record: Callable[[Event], None] | None = None
+        self.output_processor = OutputProcessor()
         self.num_steps = 0
-        self._idle_steps = 0
-        self._next_id = 0
+        self._recorder: StepRecorder | None = None
+        self._outputs: list[RequestOutput] = []  # of a step that an interruption kept from its caller
+        self._num_idle_steps = 0
+        self._num_ids = 0
         torch.manual_seed(self.config.seed)
 
     @classmethod
@@ -104,6 +98,164 @@ class LLMEngine:
 
     # ------------------------------------------------------------------ for most users
 
+    # ------------------------------------------------------------------ one turn of the loop
+
+    def step(self) -> list[RequestOutput]:
+        """Schedule, execute, sample, update, hand out. Returns what is new: one output for each sequence that grew.
+
+        Ctrl-C takes effect when the step is complete; what it brought comes with the next one.
+        """
+        with self.output_processor.interruptions_wait(), ctrl_c_waits():
+            began = self.clock()
+            output = self.scheduler.schedule()
+            try:
+                result = self.runner.execute_step(output)
+                self._fork_sequences(result)
+                self.runner.sample_step(result, self.sampler, self.output_processor.states)
+            except BaseException:  # the model cannot go on at all: nothing of this step counts
+                restart_step(output, self.scheduler, self.output_processor.states)
+                raise
+            if self._recorder:
+                synchronize(self.model.device.type)  # a GPU may still be at it, and the next step would pay
+            now = self.clock()
+            failed = self._end_faulty(result)
+            self.scheduler.update(
+                output, [result.token_ids.get(s.request.request_id) for s in output.scheduled]
+            )
+            self._outputs += self._hand_out(result, began, now, failed)
+            self._count(output, began, now)
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def _fork_sequences(self, result: StepResult) -> None:
+        """Where a prompt with n > 1 is computed, its other sequences go on from the same blocks and the same row."""
+        for s in list(result.output.scheduled):
+            first = result.first_row.get(s.request.request_id)
+            while s.request.num_seqs > 1 and s.samples and first is not None:
+                sequence = self.output_processor.fork(s.request)
+                self.scheduler.fork(result.output, s.request, sequence)
+                result.first_row[sequence.request_id] = first + s.num_tokens  # its last row is the parent's
+
+    def _hand_out(
+        self,
+        result: StepResult,
+        began: float,
+        now: float,
+        failed: list[tuple[ParentRequest, RequestOutput]],
+    ) -> list[RequestOutput]:
+        """The step's outputs, each told to its request's `on_output`; those of failed requests last."""
+        processor = self.output_processor
+        grown, stopped = processor.process(result, began, now)
+        for request in stopped:
+            self.scheduler.finish(request, "stop")
+        outputs: list[RequestOutput] = []
+        last: list[RequestOutput] = [output for _, output in failed]
+        for parent, output in grown:
+            if processor.parents.get(parent.request_id) is not parent:
+                continue  # an on_output has just aborted it
+            if output.finished:
+                del processor.parents[parent.request_id]
+            outputs.append(output)
+            error = processor.tell(parent, output)
+            if error and processor.parents.get(parent.request_id) is parent:
+                last.append(self._end(parent, "error", error))
+        for parent, output in failed:
+            processor.tell(parent, output)
+        return outputs + last
+
+    def _count(self, output: SchedulerOutput, began: float, now: float) -> None:
+        """Count the step and write it down; notice a scheduler that schedules nothing for ever."""
+        if output.scheduled:
+            if self._recorder and not self._recorder.record(self.num_steps, output, began, now):
+                self.record(None)
+            self.num_steps += 1
+        idle = not output.scheduled and not output.preempted and self.scheduler.has_requests
+        self._num_idle_steps = self._num_idle_steps + 1 if idle else 0
+        if self._num_idle_steps > 2:
+            raise RuntimeError("requests wait, and the scheduler schedules none of them: it is stuck")
+
+    # ------------------------------------------------------------------ the one place where requests end early
+
+    def _end_faulty(self, result: StepResult) -> list[tuple[ParentRequest, RequestOutput]]:
+        """End the requests that failed in this step, restart those that counted on them."""
+        for request in result.to_restart:
+            self.scheduler.restart(request)
+        failed = []
+        for request, message in result.faults:
+            state = self.output_processor.states.get(request.request_id)
+            if state is not None:  # otherwise it ended with another sequence of its parent
+                failed.append((state.parent, self._end(state.parent, "error", message, trusted=False)))
+        return failed
+
+    def _end(
+        self, parent: ParentRequest, reason: str, error: str | None = None, trusted: bool = True
+    ) -> RequestOutput:
+        """End all sequences of a request that are still being written. Returns its last output.
+
+        `trusted`: whether its blocks hold what their hashes say. After an error of the model they may not.
+        """
+        for state in self.output_processor.living(parent):
+            if not trusted:  # no prefix may hit these blocks
+                self.block_manager.uncache(state.request.block_table)
+            self.scheduler.finish(state.request, reason)
+        return self.output_processor.end(parent, reason, self.clock(), error)
+
+    # ------------------------------------------------------------------ requests come and go
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.output_processor.parents) or bool(self._outputs)
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        priority: int = 0,
+        arrival_time: float | None = None,
+        on_output: Callable[[RequestOutput], None] | None = None,
+    ) -> None:
+        """Queue up a request. The next steps serve it.
+
+        Args:
+            on_output: called with every output of this request, its abort included. It may add and abort
+                requests. If it raises, this request alone fails.
+
+        Raises:
+            ValueError: the id is in use, the prompt is empty or too long, or a parameter cannot be served.
+                The engine is as it was before.
+        """
+        arrival_time = self.clock() if arrival_time is None else arrival_time
+        request = make_request(
+            request_id, prompt, params, priority, arrival_time, self.model.config, self.tokenizer
+        )
+        if request_id in self.output_processor.parents or request_id in self.output_processor.states:
+            raise ValueError(f"request id {request_id!r} is in use: give each request an id of its own")
+        text = prompt if isinstance(prompt, str) else None
+        parent = ParentRequest(request, text, self.tokenizer, on_output)
+        self.scheduler.add(request)
+        self.output_processor.add(parent)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request now and free what it holds. False if no such request is alive.
+
+        Its `on_output` gets a last output, with finish_reason "abort".
+        """
+        parent = self.output_processor.parents.get(request_id)
+        if parent is None:
+            return False
+        self.output_processor.tell(parent, self._end(parent, "abort"))
+        self.output_processor.raise_interruption()
+        return True
+
+    def record(self, where: str | Path | Callable[[Event], None] | None) -> None:
+        """Write down every step from now on: into a file of JSON lines, or into a function. None stops it."""
+        self._recorder = self.block_manager.journal = None
+        if where is not None:
+            self._recorder = StepRecorder(where, self.scheduler)
+
+    # ------------------------------------------------------------------ whole answers
+
     def generate(
         self,
         prompts: str | Sequence[str] | Sequence[Sequence[int]],
@@ -116,8 +268,8 @@ class LLMEngine:
             params: for all of them, or one for each.
 
         Returns:
-            Complete outputs, in the order of the prompts. Requests that others added go on as well; what
-            they wrote meanwhile reaches them through their own `on_output`.
+            Complete outputs, in the order of the prompts. Requests that were added before go on as well; their
+            outputs reach their callers through `on_output`.
 
         Raises:
             ValueError: a prompt or its parameters cannot be served. Then nothing was started.
@@ -131,7 +283,7 @@ class LLMEngine:
         whole: dict[str, RequestOutput] = {}
         waiting: set[str] = set()
 
-        def collect(output: RequestOutput) -> None:  # also when somebody else drives the loop
+        def collect(output: RequestOutput) -> None:  # also of steps that other callers drive
             accumulate(whole, output)
             if output.finished:
                 waiting.discard(output.request_id)
@@ -153,9 +305,9 @@ class LLMEngine:
     def stream(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None
     ) -> Iterator[RequestOutput]:
-        """Answer one prompt; yield what is new after each step. Whoever stops reading aborts the request."""
+        """Answer one prompt; yield what is new after each step. To stop reading is to abort the request."""
         request_id = self._new_id()
-        inbox: deque[RequestOutput] = deque()  # steps that others drive bring something as well
+        inbox: deque[RequestOutput] = deque()  # steps that other callers drive bring something as well
         self.add_request(request_id, prompt, params, on_output=inbox.append)
         try:
             done = False
@@ -170,250 +322,6 @@ class LLMEngine:
 
     def _new_id(self) -> str:
         while True:
-            self._next_id += 1
-            if (request_id := f"request-{self._next_id}") not in self._groups:
+            self._num_ids += 1
+            if (request_id := f"request-{self._num_ids}") not in self.output_processor.parents:
                 return request_id
-
-    # ------------------------------------------------------------------ for whoever drives the loop
-
-    @property
-    def has_unfinished_requests(self) -> bool:
-        return bool(self._groups) or bool(self._failed) or bool(self._ready)
-
-    def add_request(
-        self,
-        request_id: str,
-        prompt: str | Sequence[int],
-        params: SamplingParams | None = None,
-        priority: int = 0,
-        arrival_time: float | None = None,
-        on_output: Callable[[RequestOutput], None] | None = None,
-    ) -> None:
-        """Queue up a request. It has its part in the next steps.
-
-        Args:
-            on_output: called with every output of this request, its abort included. It may add and abort
-                requests. If it raises, this request alone fails.
-
-        Raises:
-            ValueError: the id is in use, the prompt is empty or too long, or a parameter cannot be served.
-                The engine is as it was before.
-        """
-        arrival_time = self.clock() if arrival_time is None else arrival_time
-        request = make_request(
-            request_id, prompt, params, priority, arrival_time, self.model.config, self.tokenizer
-        )
-        if request_id in self._groups or request_id in self._answers:
-            raise ValueError(f"request id {request_id!r} is in use: give each request an id of its own")
-        group = Group(prompt if isinstance(prompt, str) else None, request, self.tokenizer, on_output)
-        self.scheduler.add(request)
-        self._groups[request_id] = group
-        self._answers[request_id] = group.answers[0]
-
-    def abort(self, request_id: str) -> bool:
-        """End a request now and free what it holds. False if no such request is alive.
-
-        Its `on_output` gets a last output, with finish_reason "abort".
-        """
-        group = self._groups.get(request_id)
-        if group is None:
-            return False
-        self._tell(group, self._end(group, "abort"))
-        if not self._telling:
-            self._raise_interruption()
-        return True
-
-    def record(self, where: str | Path | Callable[[Event], None] | None) -> None:
-        """Write down every step from now on: into a file of JSON lines, or into a function. None stops it."""
-        self._record = where if where is None or callable(where) else into_file(where)
-        self.block_manager.journal = None if where is None else BlockJournal()
-
-    # ------------------------------------------------------------------ one turn of the loop
-
-    def step(self) -> list[RequestOutput]:
-        """Decide, compute, sample, hand out. Returns what is new, one output for each answer that grew.
-
-        Ctrl-C takes effect when the step is complete; what it brought comes with the next one.
-        """
-        if self._telling:
-            raise RuntimeError("a step is under way: on_output may add and abort requests, but start no step")
-        with ctrl_c_waits():
-            self._ready += self._whole_step()
-        self._raise_interruption()
-        outputs, self._ready = self._ready, []
-        return outputs
-
-    def _whole_step(self) -> list[RequestOutput]:
-        began = self.clock()
-        output = self.scheduler.schedule()
-        if not output.scheduled:
-            return self._nothing_to_compute(output)
-        work = StepWork(output, self.scheduler, self.runner, self.sampler, self._answers, self._fail)
-        try:
-            work.run()
-        except BaseException:  # the model cannot go on at all: nothing of this step counts
-            self._take_back(output)
-            raise
-        if self._record:
-            synchronize(self.model.device.type)  # a GPU may still be at it, and the next step would pay
-        now = self.clock()
-        self.scheduler.update(output, work.tokens)
-        outputs = self._hand_out(work, began, now)
-        if self._record:
-            self._record_step(output, began, now)
-        self.num_steps += 1
-        self._idle_steps = 0
-        return outputs
-
-    def _nothing_to_compute(self, output: SchedulerOutput) -> list[RequestOutput]:
-        self.runner.kv_cache.apply_copies(output.copies)
-        if not self.scheduler.has_requests or output.preempted:
-            self._idle_steps = 0
-        else:
-            self._idle_steps += 1
-            if self._idle_steps > 2:
-                raise RuntimeError("requests wait, and the scheduler schedules none of them: it is stuck")
-        return self._take_failed()
-
-    def _hand_out(self, work: StepWork, began: float, now: float) -> list[RequestOutput]:
-        """Turn a step's tokens into outputs, and tell those who want to be told."""
-        grown: list[tuple[Group, RequestOutput]] = []
-        for s, token in zip(work.output.scheduled, work.tokens, strict=True):
-            answer = self._answers.get(s.request.request_id)
-            if answer is None:
-                continue  # failed in this step
-            metrics = answer.metrics
-            if metrics.first_scheduled_time is None:
-                metrics.first_scheduled_time = began
-                metrics.num_cached_tokens = s.request.num_cached_tokens
-            if token is not None:
-                metrics.token_times.append(now)
-                out = self._output_of(answer, token, work.logprobs.get(s.request.request_id), now)
-                grown.append((answer.group, out))
-        outputs: list[RequestOutput] = []
-        for group, out in grown:
-            if self._groups.get(out.request_id) is not group:
-                continue  # the on_output of another one has just aborted it
-            if out.finished:
-                del self._groups[out.request_id]
-            outputs.append(out)
-            if error := self._tell(group, out):
-                self._fail(group, f"on_output raised {type(error).__name__}: {error}", tell=False)
-        return outputs + self._take_failed()
-
-    def _tell(self, group: Group, output: RequestOutput) -> Exception | None:
-        """Call the request's own `on_output`, if it has one. Returns what that raised."""
-        if group.on_output is None:
-            return None
-        outer, self._telling = self._telling, True
-        try:
-            group.on_output(output)
-        except Exception as error:
-            return error
-        except BaseException as error:  # Ctrl-C in there: the others get their outputs first
-            self._interruption = error
-        finally:
-            self._telling = outer
-        return None
-
-    def _raise_interruption(self) -> None:
-        interruption, self._interruption = self._interruption, None
-        if interruption is not None:
-            raise interruption
-
-    def _output_of(
-        self, answer: Answer, token: int, logprobs: dict[int, float] | None, now: float
-    ) -> RequestOutput:
-        """What is new of an answer. Stop strings are found here, since only text can show them."""
-        request, group, text = answer.request, answer.group, ""
-        if answer.text is not None:
-            ended_by_token = request.finish_reason == "stop"
-            if not ended_by_token or group.params.include_stop_str_in_output:
-                text = answer.text.push(token)
-            if answer.text.stopped_by is not None:
-                self.scheduler.finish(request, "stop")
-                request.finish_reason, request.stop_reason = "stop", answer.text.stopped_by
-            elif request.finished:
-                text += answer.text.finish()
-                if answer.text.stopped_by is not None:
-                    request.finish_reason, request.stop_reason = "stop", answer.text.stopped_by
-        if request.finished:
-            answer.metrics.finished_time = now
-            answer.metrics.num_preemptions = request.num_preemptions
-            group.unfinished -= 1
-            del self._answers[request.request_id]
-        part = Completion(
-            answer.index,
-            [token],
-            text,
-            answer.metrics,
-            request.finish_reason,
-            request.stop_reason,
-            None if logprobs is None else [logprobs],
-        )
-        return group.output([part], finished=group.unfinished == 0)
-
-    # ------------------------------------------------------------------ when things go wrong
-
-    def _end(
-        self, group: Group, reason: str, error: str | None = None, trusted: bool = True
-    ) -> RequestOutput:
-        """End those answers of a request that are still being written. Returns its last output.
-
-        `trusted`: whether its blocks hold what their names say. After an error of the model they may not.
-        """
-        del self._groups[group.request_id]
-        now, ended = self.clock(), []
-        for answer in group.answers:
-            if self._answers.pop(answer.request.request_id, None) is None:
-                continue  # this one was complete
-            if not trusted:  # nobody may hit these blocks
-                self.block_manager.uncache(answer.request.block_table)
-            self.scheduler.finish(answer.request, reason)
-            answer.metrics.finished_time = now
-            answer.metrics.num_preemptions = answer.request.num_preemptions
-            text = answer.text.finish() if answer.text else ""  # what waited for a stop string to go on
-            ended.append(Completion(answer.index, [], text, answer.metrics, reason))
-        if not ended:
-            ended = [Completion(0, [], "", group.answers[0].metrics, reason)]
-        return group.output(ended, finished=True, error=error)
-
-    def _fail(self, group: Group, message: str, tell: bool = True) -> None:
-        """End a request with an error. Its last output goes out with those of this step.
-
-        `tell`: False if its own on_output is what failed; then nothing is wrong with what was computed.
-        """
-        if self._groups.get(group.request_id) is group:  # otherwise it failed already
-            last = self._end(group, "error", message, trusted=not tell)
-            self._failed.append((group, last, tell))
-
-    def _take_failed(self) -> list[RequestOutput]:
-        failed, self._failed = self._failed, []
-        for group, output, tell in failed:
-            if tell:
-                self._tell(group, output)
-        return [output for _, output, _ in failed]
-
-    def _take_back(self, output: SchedulerOutput) -> None:
-        """Nothing of this step counts: whoever had a part in it goes back to the queue."""
-        for s in reversed(output.scheduled):
-            self.scheduler.restart(s.request)
-            if answer := self._answers.get(s.request.request_id):
-                # It may have thrown its dart already. Its source of chance begins again, too.
-                answer.generator = answer.group.params.make_generator(answer.index)
-                if answer.generator is not None:
-                    torch.rand(
-                        len(s.request.output_token_ids), dtype=torch.float64, generator=answer.generator
-                    )
-        for request in output.preempted:  # its blocks may not have reached the swap space
-            self.block_manager.free(request.block_table)
-            request.num_computed_tokens = 0
-
-    def _record_step(self, output: SchedulerOutput, began: float, now: float) -> None:
-        journal = self.block_manager.journal or BlockJournal()
-        self.block_manager.journal = BlockJournal()
-        try:
-            self._record(step_event(self.num_steps, output, self.scheduler, journal, began, now))
-        except Exception as error:  # whoever listens must not stop the engine
-            self.record(None)
-            warnings.warn(f"recording stopped: {type(error).__name__}: {error}", stacklevel=3)

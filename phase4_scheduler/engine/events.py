@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,3 +58,26 @@ def step_event(
         "usage": manager.usage,
         **vars(journal),
     }
+
+
+class StepRecorder:
+    """Writes down every step, into a file of JSON lines or into a function, as long as that works.
+
+    While it is there, the block manager keeps a journal.
+    """
+
+    def __init__(self, where: str | Path | Callable[[Event], None], scheduler: Scheduler) -> None:
+        self._write = where if callable(where) else into_file(where)
+        self._scheduler = scheduler
+        scheduler.block_manager.journal = BlockJournal()
+
+    def record(self, step: int, output: SchedulerOutput, began: float, ended: float) -> bool:
+        """Write a step down. False, with a warning, if that failed: recording must not stop the engine."""
+        manager = self._scheduler.block_manager
+        journal, manager.journal = manager.journal or BlockJournal(), BlockJournal()
+        try:
+            self._write(step_event(step, output, self._scheduler, journal, began, ended))
+        except Exception as error:
+            warnings.warn(f"recording stopped: {type(error).__name__}: {error}", stacklevel=3)
+            return False
+        return True

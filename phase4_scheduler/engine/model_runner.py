@@ -1,16 +1,21 @@
-"""From the scheduler's decision to logits: the one place where requests become tensors."""
+"""From the scheduler's decision to tokens: the one place where requests become tensors."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedCache, StepLayout
-from phase4_scheduler.engine.scheduler import Scheduled
+from phase4_scheduler.engine import fault_isolation
+from phase4_scheduler.engine.output_processor import RequestState, StepResult
+from phase4_scheduler.engine.prompt_logprobs import note_prompt_logprobs
+from phase4_scheduler.engine.scheduler import Scheduled, SchedulerOutput
 
 
 class ModelRunner:
@@ -22,11 +27,76 @@ class ModelRunner:
         token_ids     12 7 430 9         88       5
         positions     0  1 2   3         41       17
         slot          16 17 18 19        105      67        where each token's key and value are stored
+
+    Source: vllm/v1/worker/gpu_model_runner.py.
     """
 
     def __init__(self, model: Transformer, kv_cache: PagedCache) -> None:
         self.model = model
         self.kv_cache = kv_cache
+
+    # ------------------------------------------------------------------ a step of the engine
+
+    def execute_step(self, output: SchedulerOutput) -> StepResult:
+        """Move blocks as the scheduler says, and compute the step's tokens."""
+        self.kv_cache.apply_copies(output.copies)
+        if not output.scheduled:
+            return StepResult(output, torch.empty(0), {})
+        try:
+            hidden = self.execute(output.scheduled)
+        except Exception as error:
+            hidden = None
+            warnings.warn(
+                f"a step of {len(output.scheduled)} requests failed ({type(error).__name__}: {error}); "
+                "each is computed alone",
+                stacklevel=3,
+            )
+        if hidden is None:  # out here, where the error no longer holds on to the memory of the failed step
+            return fault_isolation.execute_one_by_one(self, output)
+        first_row, row = {}, 0
+        for s in output.scheduled:
+            first_row[s.request.request_id] = row
+            row += s.num_tokens
+        return StepResult(output, hidden, first_row)
+
+    def sample_step(self, step: StepResult, sampler: Sampler, states: dict[str, RequestState]) -> None:
+        """Sample the next token of each request whose tokens are all computed."""
+        ready: list[RequestState] = []
+        rows: list[int] = []
+        for s in step.output.scheduled:
+            first = step.first_row.get(s.request.request_id)
+            if first is None:
+                continue  # it failed, or has to restart
+            state = states[s.request.request_id]
+            if state.parent.prompt_logprobs is not None:
+                note_prompt_logprobs(self, step, s, state)
+            if s.samples:
+                ready.append(state)
+                rows.append(first + s.num_tokens - 1)
+        try:
+            logits = self.logits(step.hidden, rows) if ready else None
+        except Exception:
+            logits = None
+        if ready and logits is None:
+            logits, ready = fault_isolation.logits_one_by_one(self, step, rows, ready)
+        while ready:
+            try:
+                sampled = sampler.sample(
+                    logits,
+                    [state.parent.params for state in ready],
+                    [state.request.prompt_token_ids for state in ready],
+                    [state.request.output_token_ids for state in ready],
+                    [state.generator for state in ready],
+                )
+            except BadLogitsError as error:  # no generator has moved yet: sample again without these rows
+                logits, ready = fault_isolation.drop_rows(step, logits, ready, error)
+                continue
+            names = [state.request.request_id for state in ready]
+            step.token_ids = dict(zip(names, sampled.token_ids, strict=True))
+            step.logprobs = dict(zip(names, sampled.logprobs, strict=True))
+            return
+
+    # ------------------------------------------------------------------ tensors
 
     @torch.inference_mode()
     def execute(self, scheduled: Sequence[Scheduled]) -> Tensor:

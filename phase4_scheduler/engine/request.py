@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
-from numbers import Integral, Real
 
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
-from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_table import BlockTable
 
@@ -36,14 +32,9 @@ class Request:
         eos_token_ids: tokens that end a text, unless `params.ignore_eos`.
         reuse_prefix: whether cached blocks may stand in for its first tokens. (Log probabilities of the
             prompt need every token computed.)
-    """
 
-    __slots__ = (
-        "arrival_time", "block_table", "finish_reason", "max_tokens", "min_tokens", "num_cached_tokens",
-        "num_computed_tokens", "num_preemptions", "num_prompt_tokens", "num_seats", "output_token_ids", "params",
-        "priority", "prompt_token_ids", "request_id", "reuse_prefix", "status", "stop_reason", "stop_token_ids",
-        "token_ids",
-    )  # fmt: skip
+    Source: vllm/v1/request.py.
+    """
 
     def __init__(
         self,
@@ -66,16 +57,16 @@ class Request:
         self.reuse_prefix = reuse_prefix
         self.max_tokens = params.max_tokens
         self.min_tokens = params.min_tokens
-        self.stop_token_ids = frozenset(params.stop_token_ids) | (
-            frozenset() if params.ignore_eos else frozenset(eos_token_ids)
-        )
+        self.stop_token_ids = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            self.stop_token_ids |= frozenset(eos_token_ids)
 
         self.status = RequestStatus.WAITING
         self.token_ids = list(self.prompt_token_ids)  # prompt and answer
         self.output_token_ids: list[int] = []
         self.num_computed_tokens = 0
         self.block_table = BlockTable()
-        self.num_seats = params.n  # answers still to be split off count until they are requests themselves
+        self.num_seqs = params.n  # sequences that it stands for, until they fork off behind its prompt
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
         self.stop_reason: int | str | None = None  # the stop token or stop string, where one ended it
         self.num_cached_tokens = 0  # tokens that a prefix hit saved when it was first admitted
@@ -94,62 +85,12 @@ class Request:
         self.token_ids.append(token_id)
         self.output_token_ids.append(token_id)
 
+    def sibling(self, request_id: str) -> Request:
+        """Another sequence with the same prompt."""
+        other = Request(request_id, self.prompt_token_ids, self.params, self.arrival_time, self.priority)
+        other.stop_token_ids = self.stop_token_ids
+        return other
+
     def __repr__(self) -> str:
-        return (
-            f"Request({self.request_id!r}, {self.status.value}, "
-            f"{self.num_computed_tokens}/{len(self.token_ids)} computed)"
-        )
-
-
-def make_request(
-    request_id: str,
-    prompt: str | Sequence[int],
-    params: SamplingParams | None,
-    priority: int,
-    arrival_time: float,
-    config: ModelConfig,
-    tokenizer: BPETokenizer | None,
-) -> Request:
-    """A request as a user gives it, checked before anything is started.
-
-    Raises:
-        ValueError: the prompt is empty, or this model cannot serve it or its parameters.
-    """
-    params = SamplingParams() if params is None else params
-    if not isinstance(params, SamplingParams):
-        raise ValueError(f"params are {params!r}: give SamplingParams(...)")
-    if not isinstance(request_id, str):
-        raise ValueError(f"request id {request_id!r} is no text: give a string")
-    if not isinstance(priority, Integral):
-        raise ValueError(f"priority is {priority!r}: it must be a whole number, the smallest goes first")
-    if not (isinstance(arrival_time, Real) and math.isfinite(arrival_time)):
-        raise ValueError(f"arrival_time is {arrival_time!r}: it must be a number of seconds, or None")
-    token_ids = _token_ids(prompt, tokenizer)
-    vocab = config.vocab_size
-    if wrong := [i for i in token_ids if not 0 <= i < vocab]:
-        raise ValueError(f"token id {wrong[0]!r} is out of range: this model takes 0 to {vocab - 1}")
-    params.check_vocabulary(vocab)
-    if params.stop and tokenizer is None:
-        raise ValueError("stop strings need text, and this engine has no tokenizer: use stop_token_ids")
-    return Request(
-        request_id,
-        token_ids,
-        params,
-        arrival_time=arrival_time,
-        priority=priority,
-        eos_token_ids=config.eos_token_ids,
-        reuse_prefix=params.prompt_logprobs is None,
-    )
-
-
-def _token_ids(prompt: str | Sequence[int], tokenizer: BPETokenizer | None) -> list[int]:
-    if isinstance(prompt, str):
-        if tokenizer is None:
-            raise ValueError("this engine has no tokenizer: give the prompt as token ids")
-        return tokenizer.encode(prompt)
-    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes):
-        raise ValueError(f"the prompt is {prompt!r}: give a text or a list of token ids")
-    token_ids = list(prompt)
-    if wrong := [i for i in token_ids if not isinstance(i, Integral) or isinstance(i, bool)]:
-        raise ValueError(f"the prompt holds {wrong[0]!r}: token ids are whole numbers")
-    return [int(i) for i in token_ids]
+        progress = f"{self.num_computed_tokens}/{len(self.token_ids)} computed"
+        return f"Request({self.request_id!r}, {self.status.value}, {progress})"

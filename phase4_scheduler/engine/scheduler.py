@@ -1,19 +1,16 @@
 """The scheduler: who computes how many tokens in the next step, and in which blocks.
 
-Many users, one model. A step of the model takes a few hundred tokens, whoever they belong to. Before each
-step somebody has to decide whose. That is all a scheduler does; it knows nothing of tensors.
+Many users, one model. A step of the model takes a few hundred tokens, whoever they belong to. The scheduler
+decides whose. It knows nothing of tensors.
 
-Three limits rule it: the token budget of a step, the number of requests that may run at a time, and the
+Three limits rule it: the token budget of a step, the number of sequences that may run at a time, and the
 free blocks of the KV cache. Its rules, in the order in which they apply:
 
-    1. Those who run go on, in their order. If the blocks run out, the last one to come is preempted.
-    2. If nobody was preempted, those who wait are admitted from the head of the queue.
+    1. RUNNING requests go on, in their order. If the blocks run out, the last one to come is preempted.
+    2. If none was preempted, WAITING requests are admitted from the head of the queue.
     3. A long prompt takes what is left of the budget, and the rest in later steps (chunked prefill).
 
 The decisions equal those of the real vLLM 0.32, step by step, on 150 recorded workloads.
-
-You will see a scheduler at work with nothing but numbers: a budget shared between a long prompt and short
-answers, a preemption, and what each policy does with an urgent request.
 
 Source: vllm/v1/core/sched/scheduler.py; Kwon et al. (2023), section 4.5; for chunked prefill, Agrawal et
 al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve" (2024), section 4.
@@ -26,52 +23,15 @@ from dataclasses import dataclass, field
 
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.block_table import BlockCopy
+from phase4_scheduler.engine.admission import check_size
+from phase4_scheduler.engine.config import SchedulerConfig
 from phase4_scheduler.engine.queues import FcfsQueue, PriorityQueue, WaitingQueue, urgency
 from phase4_scheduler.engine.request import Request, RequestStatus
 
 
-@dataclass(frozen=True)
-class SchedulerConfig:
-    """The limits of a step, and the rules of the house.
-
-    Attributes:
-        max_num_seqs: most requests that run at a time.
-        max_num_batched_tokens: most tokens of a step: the token budget.
-        max_model_len: most tokens of a request, prompt and answer together.
-        chunked_prefill: whether a prompt may be computed in several steps.
-        long_prefill_token_threshold: most tokens of one request in a step while others live; 0: no limit.
-        policy: "fcfs" (first come, first served) or "priority" (the smallest number first).
-        preemption: "recompute" (drop the blocks, compute the tokens again) or "swap" (move the blocks to
-            main memory and back; recomputes if there is no room for them).
-        admit_oversized: accept a request that can never finish in this cache. It will block the queue; only
-            there to repeat recordings of engines that do so.
-    """
-
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int = 2048
-    max_model_len: int = 1024
-    chunked_prefill: bool = True
-    long_prefill_token_threshold: int = 0
-    policy: str = "fcfs"
-    preemption: str = "recompute"
-    admit_oversized: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be 1 or more")
-        if self.long_prefill_token_threshold < 0:
-            raise ValueError(
-                f"long_prefill_token_threshold is {self.long_prefill_token_threshold}: 0 (no limit) or more"
-            )
-        for name, known in (("policy", ("fcfs", "priority")), ("preemption", ("recompute", "swap"))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"unknown {name} {getattr(self, name)!r}: use {' or '.join(known)}")
-
-
 @dataclass(slots=True)
 class Scheduled:
-    """A request's part in a step: tokens [num_computed, num_computed + num_tokens) go through the model."""
+    """A request in a step: tokens [num_computed, num_computed + num_tokens) go through the model."""
 
     request: Request
     num_tokens: int
@@ -88,8 +48,8 @@ class SchedulerOutput:
     """What a step has to do.
 
     Attributes:
-        scheduled: who computes how much, in the order of the decisions.
-        preempted: who had to make room.
+        scheduled: which request computes how many tokens, in the order of the decisions.
+        preempted: requests that had to make room.
         copies: blocks to copy, or to move to and from main memory, before anything is computed.
         num_batched_tokens: tokens of the step.
     """
@@ -101,7 +61,7 @@ class SchedulerOutput:
 
 
 class Scheduler:
-    """Decides steps until nobody is left.
+    """Decides steps until no request is left.
 
     >>> scheduler = Scheduler(SchedulerConfig(), BlockManager(num_blocks=100))
     >>> scheduler.add(Request("alice", [5, 6, 7], SamplingParams(max_tokens=1)))
@@ -110,99 +70,22 @@ class Scheduler:
     """
 
     def __init__(self, config: SchedulerConfig, block_manager: BlockManager) -> None:
+        if config.max_model_len is None:
+            raise ValueError("max_model_len is None: say how many tokens a request may have")
         self.config = config
         self.block_manager = block_manager
         self.waiting: WaitingQueue = PriorityQueue() if config.policy == "priority" else FcfsQueue()
         self.running: list[Request] = []
         self.num_preemptions = 0
-        self._seats = 0  # taken by those who run
-
-    # ------------------------------------------------------------------ coming and going
 
     @property
     def has_requests(self) -> bool:
         return bool(self.running) or len(self.waiting) > 0
 
-    def add(self, request: Request) -> None:
-        """Queue up a new request.
-
-        Raises:
-            ValueError: it could never be served: longer than the context, larger than the whole cache,
-                or a prompt over the budget that may not be cut. The message names the limit.
-        """
-        if not self.config.admit_oversized:
-            self._check_size(request)
-        request.status = RequestStatus.WAITING
-        self.waiting.push(request)
-
-    def _check_size(self, request: Request) -> None:
-        config, manager, prompt = self.config, self.block_manager, request.num_prompt_tokens
-        if prompt >= config.max_model_len:
-            raise ValueError(
-                f"the prompt has {prompt:,} tokens, the context holds {config.max_model_len:,} with at least one "
-                "of an answer: shorten the prompt"
-            )
-        if request.num_seats > config.max_num_seqs:
-            raise ValueError(f"n is {request.num_seats}: at most max_num_seqs, {config.max_num_seqs}")
-        longest = config.max_model_len
-        if request.max_tokens is not None:
-            longest = min(longest, prompt + request.max_tokens)
-        stored = longest - 1  # nobody asks what follows the last token, so it is never computed
-        room = (manager.num_blocks - 1) * manager.block_size
-        if stored > room:
-            raise ValueError(
-                f"{prompt:,} prompt tokens and an answer of {longest - prompt:,} do not fit the KV cache of "
-                f"{room:,} tokens: shorten the prompt, lower max_tokens, or raise num_blocks"
-            )
-        if not config.chunked_prefill and stored > config.max_num_batched_tokens:
-            raise ValueError(
-                f"{longest:,} tokens are over the budget of {config.max_num_batched_tokens:,} a step: allow "
-                "chunked_prefill, or raise max_num_batched_tokens"
-            )
-
-    def fork(self, output: SchedulerOutput, parent: Request, child: Request) -> None:
-        """Between `schedule` and `update`: let `child` go on from where `parent` is, in the same blocks.
-
-        It joins the step, with no tokens of its own to compute, so that `update` takes a token for it.
-        """
-        child.block_table = self.block_manager.fork(parent.block_table)
-        child.num_computed_tokens = parent.num_computed_tokens
-        child.num_cached_tokens = parent.num_cached_tokens
-        child.status = RequestStatus.RUNNING
-        child.num_seats, parent.num_seats = 1, parent.num_seats - 1  # it had a seat all along
-        self.running.append(child)
-        output.scheduled.append(Scheduled(child, 0, child.num_computed_tokens))
-
-    def finish(self, request: Request, reason: str) -> None:
-        """End a request now, wherever it is: "abort", "error", or "stop" for a stop string."""
-        if request.finished:
-            return
-        if request.status is RequestStatus.RUNNING:
-            self.running.remove(request)
-            self._seats -= request.num_seats
-        else:
-            self.waiting.remove(request)
-        self._release(request, reason)
-
-    def restart(self, request: Request) -> None:
-        """Send a running request back to the head of the queue, to be computed from its first token on.
-
-        For a step that came to nothing: what its blocks hold is not to be trusted, so nobody may hit them.
-        """
-        if request.status is not RequestStatus.RUNNING:
-            return  # it ended or was sent back already
-        self.running.remove(request)
-        self._seats -= request.num_seats
-        self.block_manager.uncache(request.block_table)
-        self.block_manager.free(request.block_table)
-        request.num_computed_tokens = 0
-        request.status = RequestStatus.PREEMPTED
-        self.waiting.put_back(request)
-
-    def _release(self, request: Request, reason: str) -> None:
-        self.block_manager.free(request.block_table)
-        request.status = RequestStatus.FINISHED
-        request.finish_reason = reason
+    @property
+    def num_running_seqs(self) -> int:
+        """Sequences that run. One request with n = 3 counts 3 times, also before its sequences fork."""
+        return sum(request.num_seqs for request in self.running)
 
     # ------------------------------------------------------------------ deciding a step
 
@@ -212,7 +95,7 @@ class Scheduler:
         alone = len(self.running) + len(self.waiting) <= 1
         threshold = 0 if alone else self.config.long_prefill_token_threshold
         budget = self._schedule_running(output, self.config.max_num_batched_tokens, threshold)
-        # Whoever was preempted is at the head of the queue; admitting others would take its blocks.
+        # A preempted request is at the head of the queue; admitting others would take its blocks.
         if not output.preempted and len(self.waiting):
             budget = self._admit_waiting(output, budget, threshold)
         for s in output.scheduled:
@@ -259,10 +142,9 @@ class Scheduler:
             self.running.remove(victim)
         else:
             victim = self.running.pop()
-        self._seats -= victim.num_seats
         manager = self.block_manager
-        # A victim of this very step: the blocks that it was to fill have their names already, and now nobody
-        # will fill them.
+        # A victim of this very step: the blocks that it was to fill have their hashes already, and will not
+        # be filled now.
         manager.uncache(victim.block_table, first=victim.num_computed_tokens // manager.block_size)
         if self.config.preemption == "swap" and manager.swap_out(victim.block_table):
             pass  # its keys and values survive, so everything computed stays computed
@@ -279,9 +161,10 @@ class Scheduler:
     def _admit_waiting(self, output: SchedulerOutput, budget: int, threshold: int) -> int:
         """Rule 2. Returns what is left of the budget."""
         config, manager, waiting = self.config, self.block_manager, self.waiting
+        num_seqs = self.num_running_seqs
         while len(waiting) and budget > 0:
             request = waiting.head()
-            if self._seats + request.num_seats > config.max_num_seqs:
+            if num_seqs + request.num_seqs > config.max_num_seqs:
                 break
             table, tokens = request.block_table, request.token_ids
             swapped = bool(table.swap_blocks)
@@ -291,7 +174,7 @@ class Scheduler:
             if threshold:
                 n = min(n, threshold)
             if not config.chunked_prefill and n > budget:
-                break  # it waits for a step of its own; nobody jumps the queue
+                break  # it waits for a step of its own; the queue keeps its order
             n = min(n, budget)
             # Admitted only if all of it would fit now. Otherwise prompts that are begun and cannot be ended
             # would take each other's blocks.
@@ -305,7 +188,7 @@ class Scheduler:
             request.status = RequestStatus.RUNNING
             request.num_computed_tokens = computed
             self.running.append(request)
-            self._seats += request.num_seats
+            num_seqs += request.num_seqs
             output.scheduled.append(Scheduled(request, n, computed))
             budget -= n
         return budget
@@ -323,28 +206,80 @@ class Scheduler:
             Requests that ended, in order. Their blocks are free again.
         """
         finished: list[Request] = []
-        longest = self.config.max_model_len
         for s, token in zip(output.scheduled, token_ids, strict=True):
             request = s.request
             if token is None or request.status is not RequestStatus.RUNNING:
-                continue  # still in its prompt; or aborted while the step ran
+                continue  # still in its prompt; or it ended while the step ran
             request.append(token)
-            reason = self._why_stop(request, token, longest)
+            reason = self._why_stop(request, token)
             if reason is not None:
-                self._seats -= request.num_seats
                 self._release(request, reason)
                 finished.append(request)
         if finished:
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
         return finished
 
-    @staticmethod
-    def _why_stop(request: Request, token: int, longest: int) -> str | None:
+    def _why_stop(self, request: Request, token: int) -> str | None:
         num_output = len(request.output_token_ids)
         if token in request.stop_token_ids and num_output >= request.min_tokens:
             # An ordinary end of text needs no reason.
             request.stop_reason = token if token in request.params.stop_token_ids else None
             return "stop"
-        if num_output == request.max_tokens or len(request.token_ids) >= longest:
+        if num_output == request.max_tokens or len(request.token_ids) >= self.config.max_model_len:
             return "length"
         return None
+
+    # ------------------------------------------------------------------ coming and going
+
+    def add(self, request: Request) -> None:
+        """Queue up a new request.
+
+        Raises:
+            ValueError: it could never be served (see `check_size`), or its id is waiting already.
+        """
+        if not self.config.admit_oversized:
+            check_size(request, self.config, self.block_manager)
+        request.status = RequestStatus.WAITING
+        self.waiting.push(request)
+
+    def fork(self, output: SchedulerOutput, parent: Request, child: Request) -> None:
+        """Between `schedule` and `update`: let `child` go on from where `parent` is, in the same blocks.
+
+        It joins the step, with no tokens of its own to compute, so that `update` takes a token for it.
+        """
+        child.block_table = self.block_manager.fork(parent.block_table)
+        child.num_computed_tokens = parent.num_computed_tokens
+        child.num_cached_tokens = parent.num_cached_tokens
+        child.status = RequestStatus.RUNNING
+        child.num_seqs, parent.num_seqs = 1, parent.num_seqs - 1  # the parent counted for it so far
+        self.running.append(child)
+        output.scheduled.append(Scheduled(child, 0, child.num_computed_tokens))
+
+    def finish(self, request: Request, reason: str) -> None:
+        """End a request now, wherever it is: "abort", "error", or "stop" for a stop string."""
+        if request.finished:
+            return
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+        else:
+            self.waiting.remove(request)
+        self._release(request, reason)
+
+    def _release(self, request: Request, reason: str) -> None:
+        self.block_manager.free(request.block_table)
+        request.status = RequestStatus.FINISHED
+        request.finish_reason = reason
+
+    def restart(self, request: Request) -> None:
+        """Send a running request back to the head of the queue, to be computed from its first token on.
+
+        For a step that came to nothing: what its blocks hold is not to be trusted, so no prefix may hit them.
+        """
+        if request.status is not RequestStatus.RUNNING:
+            return  # it ended or was sent back already
+        self.running.remove(request)
+        self.block_manager.uncache(request.block_table)
+        self.block_manager.free(request.block_table)
+        request.num_computed_tokens = 0
+        request.status = RequestStatus.PREEMPTED
+        self.waiting.put_back(request)

@@ -120,8 +120,8 @@ def assert_empty():
         manager.check_integrity()
         assert not engine.has_unfinished_requests
         assert not engine.scheduler.has_requests
-        assert engine.scheduler._seats == 0
-        assert not engine._answers and not engine._groups
+        assert engine.scheduler.num_running_seqs == 0
+        assert not engine.output_processor.states and not engine.output_processor.parents
         assert manager.num_free_blocks == manager.num_blocks - 1
         assert all(block.ref_count == 0 for block in manager.allocator.blocks)
         assert len(manager.free_swap_blocks) == manager.num_swap_blocks

@@ -15,7 +15,8 @@ from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
-from phase4_scheduler.engine.config import EngineConfig, default_num_blocks
+from phase4_scheduler.engine.build import default_num_blocks
+from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 
@@ -577,4 +578,4 @@ def test_memory_that_torch_has_kept_is_free_for_the_next_engine(monkeypatch):
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.append(2**33))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free[-1], 2**34))
     model = SimpleNamespace(device=torch.device("cuda"), dtype=torch.float16, config=GPT2_124M)
-    assert default_num_blocks(model, EngineConfig(max_num_seqs=8), 1024) == 8 * 64 + 1
+    assert default_num_blocks(model, EngineConfig(max_num_seqs=8, max_model_len=1024)) == 8 * 64 + 1

@@ -683,10 +683,10 @@ def test_ctrl_c_in_generate_drops_its_requests_and_keeps_the_others(tiny, assert
 
     model.on_forward = interrupt
     inbox = []
-    engine._groups["other"].on_output = inbox.append
+    engine.output_processor.parents["other"].on_output = inbox.append
     with pytest.raises(KeyboardInterrupt):
         engine.generate([[3], [4]], GREEDY)
-    assert list(engine._groups) == ["other"]
+    assert list(engine.output_processor.parents) == ["other"]
     drain(engine)
     assert [t for o in inbox for t in o.token_ids] == expected(tiny, [[1, 2]], DRAWN)[0]
     assert_empty(engine)
@@ -793,7 +793,7 @@ def test_a_scheduler_refuses_a_second_request_of_one_name(policy):
 def test_parts_that_do_not_fit_together_are_refused(tiny):
     config = tiny.model.config
     scheduler = Scheduler(SchedulerConfig(max_model_len=128), BlockManager(20))
-    with pytest.raises(ValueError, match="different books"):
+    with pytest.raises(ValueError, match="do not belong together"):
         tiny.engine(scheduler=scheduler, block_manager=BlockManager(20))
     with pytest.raises(ValueError, match="the model's context 128"):
         tiny.engine(scheduler=Scheduler(SchedulerConfig(max_model_len=1024), BlockManager(20)))
@@ -853,6 +853,6 @@ def test_outputs_handed_out_earlier_do_not_change_later(tiny):
 
 
 def test_a_context_that_the_memory_does_not_hold(monkeypatch, tiny):
-    monkeypatch.setattr("phase4_scheduler.engine.config.memory_bytes", lambda: 10_000)
+    monkeypatch.setattr("phase4_scheduler.engine.build.memory_bytes", lambda: 10_000)
     with pytest.raises(ValueError, match=r"GiB of KV cache.*set max_model_len to .* or less, or num_blocks"):
         LLMEngine(tiny.model, None, EngineConfig(max_num_seqs=2))

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase4_scheduler.engine.outputs import AnswerText, RequestMetrics
+from phase4_scheduler.engine.detokenizer import IncrementalDetokenizer
+from phase4_scheduler.engine.outputs import RequestMetrics
 
 TOKENIZER = BPETokenizer.train(["aab abb éé 😀😀 the end the end END END aaab"], vocab_size=290)
 LETTERS = "ab é😀E\u0301N"
@@ -38,7 +39,7 @@ def plain(ids, params):
 
 
 def streamed(ids, params):
-    text = AnswerText(TOKENIZER, params)
+    text = IncrementalDetokenizer(TOKENIZER, params)
     pieces = []
     for n, i in enumerate(ids, 1):
         pieces.append(text.push(i))
@@ -88,7 +89,7 @@ def test_pieces_of_random_tokens_add_up_to_the_whole(ids, stop, skip):
 
 
 def test_only_what_may_begin_a_stop_string_waits():
-    text = AnswerText(TOKENIZER, SamplingParams(stop=["END", "the end"]))
+    text = IncrementalDetokenizer(TOKENIZER, SamplingParams(stop=["END", "the end"]))
     assert [text.push(b) for b in b"an E"] == ["a", "n", " ", ""]
     assert text.push(ord("x")) == "Ex"
     assert [text.push(b) for b in b"EN"] == ["", ""]
@@ -96,13 +97,13 @@ def test_only_what_may_begin_a_stop_string_waits():
 
 
 def test_a_stop_string_is_never_shown_by_halves():
-    text = AnswerText(TOKENIZER, SamplingParams(stop="END"))
+    text = IncrementalDetokenizer(TOKENIZER, SamplingParams(stop="END"))
     assert [text.push(b) for b in b"go END"] == ["g", "o", " ", "", "", ""]
     assert text.stopped_by == "END" and text.push(65) == "" and text.finish() == ""
 
 
 def test_a_character_of_four_bytes_comes_whole():
-    text = AnswerText(TOKENIZER, SamplingParams())
+    text = IncrementalDetokenizer(TOKENIZER, SamplingParams())
     assert [text.push(b) for b in "😀".encode()] == ["", "", "", "😀"]
     assert [text.push(b) for b in "😀".encode()[:2]] == ["", ""]
     assert text.finish() == "�"
@@ -110,26 +111,28 @@ def test_a_character_of_four_bytes_comes_whole():
 
 def test_a_stop_string_may_end_in_half_a_character():
     params = SamplingParams(stop="a�")
-    text = AnswerText(TOKENIZER, params)
+    text = IncrementalDetokenizer(TOKENIZER, params)
     assert [text.push(97), text.push("é".encode()[0])] == ["", ""]
     assert text.finish() == "" and text.stopped_by == "a�"
 
 
 def test_of_two_that_begin_together_the_longer_one_counts():
-    text = AnswerText(TOKENIZER, SamplingParams(stop=["a", "aab"], include_stop_str_in_output=True))
+    text = IncrementalDetokenizer(
+        TOKENIZER, SamplingParams(stop=["a", "aab"], include_stop_str_in_output=True)
+    )
     token = TOKENIZER.id_of_bytes[b"aab"]
     assert text.push(token) == "aab" and text.stopped_by == "aab"
 
 
 def test_text_within_min_tokens_cannot_stop_but_may_begin_a_stop():
     params = SamplingParams(stop="ab", min_tokens=3)
-    text = AnswerText(TOKENIZER, params)
+    text = IncrementalDetokenizer(TOKENIZER, params)
     assert [text.push(b) for b in b"aba"] == ["", "ab", ""]
     assert text.push(ord("b")) == "" and text.stopped_by == "ab"
 
 
 def test_a_token_that_the_tokenizer_does_not_know_has_no_text():
-    text = AnswerText(TOKENIZER, SamplingParams(stop="ab"))
+    text = IncrementalDetokenizer(TOKENIZER, SamplingParams(stop="ab"))
     assert [text.push(i) for i in (97, TOKENIZER.vocab_size, 99)] == ["", "", "ac"]
 
 

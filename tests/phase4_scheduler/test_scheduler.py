@@ -55,7 +55,7 @@ def counts(output):
 def assert_free(scheduler):
     manager = scheduler.block_manager
     manager.check_integrity()
-    assert manager.num_free_blocks == manager.num_blocks - 1 and scheduler._seats == 0
+    assert manager.num_free_blocks == manager.num_blocks - 1 and scheduler.num_running_seqs == 0
     assert not scheduler.running and not len(scheduler.waiting)
     assert len(manager.free_swap_blocks) == manager.num_swap_blocks
 
@@ -170,7 +170,7 @@ class Life(RuleBasedStateMachine):
             scheduler.finish(victim, "error")
         for s in list(output.scheduled):
             parent = s.request
-            while s.samples and parent.num_seats > 1 and not parent.finished:
+            while s.samples and parent.num_seqs > 1 and not parent.finished:
                 self.number += 1
                 child = Request(
                     f"{parent.request_id}#{self.number}", parent.prompt_token_ids, parent.params,
@@ -201,7 +201,7 @@ class Life(RuleBasedStateMachine):
         running, waiting = scheduler.running, list(scheduler.waiting)
         assert len({id(r) for r in running + waiting}) == len(running) + len(waiting)
         assert {r.request_id for r in running + waiting} == set(self.alive)
-        assert sum(r.num_seats for r in running) == scheduler._seats <= scheduler.config.max_num_seqs
+        assert sum(r.num_seqs for r in running) == scheduler.num_running_seqs <= scheduler.config.max_num_seqs
         for r in running:
             assert r.status is RequestStatus.RUNNING and r.num_computed_tokens <= r.num_tokens
             assert len(r.block_table.blocks) == self.manager.blocks_for(r.num_computed_tokens)
@@ -432,7 +432,7 @@ def test_forked_answers_are_preempted_one_by_one():
     for child in children:
         scheduler.fork(output, parent, child)
     scheduler.update(output, [500, 501, 502])
-    assert scheduler._seats == 3 and scheduler.block_manager.num_free_blocks == 7 - 2
+    assert scheduler.num_running_seqs == 3 and scheduler.block_manager.num_free_blocks == 7 - 2
     run(scheduler)
     assert scheduler.num_preemptions > 0
     assert all(len(r.output_token_ids) == 12 for r in [parent, *children])
@@ -533,7 +533,7 @@ def test_a_failed_allocation_leaves_every_count_untouched():
     )
     grown = manager.num_free_blocks - before[0]  # a itself took its next block
     assert grown == -1 and sum(after[1]) == sum(before[1]) + 1 and after[2] == before[2]
-    assert scheduler._seats == 1 and not scheduler.waiting.head().block_table.blocks
+    assert scheduler.num_running_seqs == 1 and not scheduler.waiting.head().block_table.blocks
 
 
 def test_seats_are_never_exceeded():

@@ -1,0 +1,100 @@
+"""What may enter the engine: a user's prompt and parameters, checked; and whether a request can ever be served."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase2_attention_kvcache.model.config import ModelConfig
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase4_scheduler.engine.config import SchedulerConfig
+from phase4_scheduler.engine.request import Request
+
+
+def make_request(
+    request_id: str,
+    prompt: str | Sequence[int],
+    params: SamplingParams | None,
+    priority: int,
+    arrival_time: float,
+    config: ModelConfig,
+    tokenizer: BPETokenizer | None,
+) -> Request:
+    """A request as a user gives it, checked before anything is started.
+
+    Raises:
+        ValueError: the prompt is empty, or this model cannot serve it or its parameters.
+    """
+    params = SamplingParams() if params is None else params
+    if not isinstance(params, SamplingParams):
+        raise ValueError(f"params are {params!r}: give SamplingParams(...)")
+    if not isinstance(request_id, str):
+        raise ValueError(f"request id {request_id!r} is no text: give a string")
+    if not isinstance(priority, Integral):
+        raise ValueError(f"priority is {priority!r}: it must be a whole number, the smallest goes first")
+    if not (isinstance(arrival_time, Real) and math.isfinite(arrival_time)):
+        raise ValueError(f"arrival_time is {arrival_time!r}: it must be a number of seconds, or None")
+    token_ids = _token_ids(prompt, tokenizer)
+    vocab = config.vocab_size
+    if wrong := [i for i in token_ids if not 0 <= i < vocab]:
+        raise ValueError(f"token id {wrong[0]!r} is out of range: this model takes 0 to {vocab - 1}")
+    params.check_vocabulary(vocab)
+    if params.stop and tokenizer is None:
+        raise ValueError("stop strings need text, and this engine has no tokenizer: use stop_token_ids")
+    return Request(
+        request_id,
+        token_ids,
+        params,
+        arrival_time=arrival_time,
+        priority=priority,
+        eos_token_ids=config.eos_token_ids,
+        reuse_prefix=params.prompt_logprobs is None,
+    )
+
+
+def _token_ids(prompt: str | Sequence[int], tokenizer: BPETokenizer | None) -> list[int]:
+    if isinstance(prompt, str):
+        if tokenizer is None:
+            raise ValueError("this engine has no tokenizer: give the prompt as token ids")
+        return tokenizer.encode(prompt)
+    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes):
+        raise ValueError(f"the prompt is {prompt!r}: give a text or a list of token ids")
+    token_ids = list(prompt)
+    if wrong := [i for i in token_ids if not isinstance(i, Integral) or isinstance(i, bool)]:
+        raise ValueError(f"the prompt holds {wrong[0]!r}: token ids are whole numbers")
+    return [int(i) for i in token_ids]
+
+
+def check_size(request: Request, config: SchedulerConfig, manager: BlockManager) -> None:
+    """Refuse a request that could never be served under these limits.
+
+    Raises:
+        ValueError: it is longer than the context, larger than the whole cache, has more sequences than may
+            run, or has a prompt over the token budget that may not be cut. The message names the limit.
+    """
+    prompt = request.num_prompt_tokens
+    if prompt >= config.max_model_len:
+        raise ValueError(
+            f"the prompt has {prompt:,} tokens, the context holds {config.max_model_len:,} with at least one "
+            "of an answer: shorten the prompt"
+        )
+    if request.num_seqs > config.max_num_seqs:
+        raise ValueError(f"n is {request.num_seqs}: at most max_num_seqs, {config.max_num_seqs}")
+    longest = config.max_model_len
+    if request.max_tokens is not None:
+        longest = min(longest, prompt + request.max_tokens)
+    stored = longest - 1  # nothing follows the last token, so its key and value are never computed
+    room = (manager.num_blocks - 1) * manager.block_size
+    if stored > room:
+        raise ValueError(
+            f"{prompt:,} prompt tokens and an answer of {longest - prompt:,} do not fit the KV cache of "
+            f"{room:,} tokens: shorten the prompt, lower max_tokens, or raise num_blocks"
+        )
+    if not config.chunked_prefill and stored > config.max_num_batched_tokens:
+        raise ValueError(
+            f"{longest:,} tokens are over the budget of {config.max_num_batched_tokens:,} a step: allow "
+            "chunked_prefill, or raise max_num_batched_tokens"
+        )

@@ -1,0 +1,114 @@
+"""The parts of an engine: the course's, or a learner's own in their place, and whether they fit together."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from importlib.metadata import entry_points
+
+import torch
+
+from labkit.machine import memory_bytes
+from phase1_tokens_embeddings.weights.memory_math import kv_per_token
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging import PagedCache, PagedKVCache
+from phase3_paged_attention.paging.block_manager import BlockManager
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.model_runner import ModelRunner
+from phase4_scheduler.engine.scheduler import Scheduler
+
+GPU_SHARE = 0.8  # of a GPU's free memory
+MEMORY_SHARE = 0.3  # of the machine's memory for keys and values, unless num_blocks says otherwise
+RUNNERS = "inference_lab.runners"  # entry points of pyproject.toml, by device
+
+
+def build_parts(
+    model: Transformer,
+    config: EngineConfig,
+    block_manager: BlockManager | None = None,
+    scheduler: Scheduler | None = None,
+    kv_cache: PagedCache | None = None,
+) -> tuple[Scheduler, ModelRunner]:
+    """A scheduler, with its block manager, and a runner, with its cache. What is None is made from `config`.
+
+    Raises:
+        ValueError: parts that do not fit together, or a limit beyond the model's context.
+    """
+    context = model.config.max_context
+    longest = context if config.max_model_len is None else config.max_model_len
+    if not 1 <= longest <= context:
+        raise ValueError(f"max_model_len is {longest:,}: from 1 to the model's context, {context:,}")
+    config = replace(config, max_model_len=longest)
+    if scheduler is None:
+        scheduler = Scheduler(config, block_manager or _make_block_manager(model, config))
+    elif block_manager not in (None, scheduler.block_manager):
+        raise ValueError("scheduler and block_manager do not belong together: give the scheduler's own")
+    elif scheduler.config.max_model_len > context:
+        raise ValueError(
+            f"the scheduler's max_model_len is {scheduler.config.max_model_len:,}, the model's context "
+            f"{context:,}: ask for no more"
+        )
+    manager, limits = scheduler.block_manager, scheduler.config
+    if kv_cache is None:
+        runner = _make_runner(model, manager, limits.max_num_seqs, limits.max_model_len, config.enforce_eager)
+    else:
+        runner = ModelRunner(model, kv_cache)
+    cache = runner.kv_cache
+    if cache.num_blocks < manager.num_blocks or cache.block_size != manager.block_size:
+        raise ValueError(
+            f"kv_cache has {cache.num_blocks} blocks of {cache.block_size}, the block manager gives out "
+            f"{manager.num_blocks} of {manager.block_size}: make them equal"
+        )
+    return scheduler, runner
+
+
+def _make_block_manager(model: Transformer, config: EngineConfig) -> BlockManager:
+    num_blocks = default_num_blocks(model, config) if config.num_blocks is None else config.num_blocks
+    return BlockManager(num_blocks, config.block_size, config.enable_prefix_caching, config.num_swap_blocks)
+
+
+def _make_runner(
+    model: Transformer, manager: BlockManager, max_num_seqs: int, max_model_len: int, enforce_eager: bool
+) -> ModelRunner:
+    """A runner with a cache of the block manager's size: the device's own, where one is installed and can run.
+
+    Phase 5 brings the runner for "cuda". It is an entry point of the package, so this phase imports nothing of it.
+    """
+    device = model.device.type
+    own = tuple(entry_points(group=RUNNERS, name=device)) if device != "cpu" else ()
+    if own:
+        runner = own[0].load()(model, manager, max_num_seqs, max_model_len, enforce_eager)
+        if runner is not None:
+            return runner
+    elif device != "cpu":
+        warnings.warn(
+            f"no runner for {device!r} is installed, so keys are gathered with torch, which is slower: "
+            "pip install -e . in the course's folder",
+            stacklevel=2,
+        )
+    sizes = (manager.num_blocks, manager.block_size, model.dtype, model.device, manager.num_swap_blocks)
+    return ModelRunner(model, PagedKVCache(model.config, *sizes))
+
+
+def default_num_blocks(model: Transformer, config: EngineConfig) -> int:
+    """Enough for `max_num_seqs` requests of `max_model_len` tokens, if the memory holds them.
+
+    Raises:
+        ValueError: it does not even hold one.
+    """
+    longest = config.max_model_len
+    blocks_each = -(-longest // config.block_size)
+    wanted = config.max_num_seqs * blocks_each
+    if model.device.type == "cuda":
+        torch.cuda.empty_cache()  # what torch has kept of an engine that is gone
+        available = torch.cuda.mem_get_info()[0] * GPU_SHARE
+    else:
+        available = (memory_bytes() or 8 * 2**30) * MEMORY_SHARE
+    block_bytes = config.block_size * kv_per_token(model.config, model.dtype.itemsize)
+    if blocks_each > available // block_bytes:
+        raise ValueError(
+            f"a request of {longest:,} tokens needs {blocks_each * block_bytes / 2**30:.1f} GiB of KV cache, and "
+            f"{available / 2**30:.1f} may be used: set max_model_len to "
+            f"{int(available // block_bytes) * config.block_size:,} or less, or num_blocks to what you want to give it"
+        )
+    return max(blocks_each, min(wanted, int(available // block_bytes))) + 1
