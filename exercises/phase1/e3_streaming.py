@@ -79,7 +79,7 @@ from unittest.mock import patch
 from exercises.grading import same_or_stop
 from exercises.judging.side_by_side import passed, speed, timed
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase4_scheduler.engine import outputs
+from phase4_scheduler.engine import detokenizer
 from phase4_scheduler.engine.engine import LLMEngine
 
 passed("p1e3_streaming", Streamer)
@@ -106,7 +106,7 @@ calm = SamplingParams(temperature=0, max_tokens=30)
 prompts = ["The goat said: caf\u00e9", "Once upon a time"]
 
 course, course_seconds = timed(lambda: engine.generate(prompts, [wild, calm]))
-with patch.object(outputs, "StreamDecoder", YourDecoder):
+with patch.object(detokenizer, "StreamDecoder", YourDecoder):
     mine, my_seconds = timed(lambda: engine.generate(prompts, [wild, calm]))
 for ours, theirs in zip(mine, course):
     same_or_stop(ours.token_ids, theirs.token_ids, says="with your decoder other tokens were drawn")

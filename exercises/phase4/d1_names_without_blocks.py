@@ -42,7 +42,6 @@ def preempt_one(scheduler, output):
     """Send the least urgent request back to the queue, and take its blocks. Returns it."""
     victim = max(scheduler.running, key=urgency)  # the least urgent
     scheduler.running.remove(victim)
-    scheduler._seats -= victim.num_seats
     manager = scheduler.block_manager
     # BEGIN SOLUTION
     # STUB: manager.free(victim.block_table)

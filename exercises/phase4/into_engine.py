@@ -81,7 +81,6 @@ class LearnersScheduler(Scheduler):
                 request.num_preemptions += 1
                 self.num_preemptions += 1
                 output.preempted.append(request)
-        self._seats = sum(request.num_seats for request in self.running)
         for request, n in plan:
             request.status = RequestStatus.RUNNING
             output.scheduled.append(Scheduled(request, n, request.num_computed_tokens))

@@ -47,7 +47,6 @@ def with_the_bug(scheduler, output):
     """The planted bug: a victim of this very step leaves names on blocks that nobody will fill."""
     victim = max(scheduler.running, key=urgency)
     scheduler.running.remove(victim)
-    scheduler._seats -= victim.num_seats
     scheduler.block_manager.free(victim.block_table)
     victim.num_computed_tokens = 0
     victim.status = RequestStatus.PREEMPTED

@@ -6,52 +6,61 @@ Nothing here is called while steps go well. What went wrong goes into the step's
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from phase2_attention_kvcache.model.sampling import BadLogitsError
 from phase4_scheduler.engine.output_processor import RequestState, StepResult
-from phase4_scheduler.engine.scheduler import Scheduler, SchedulerOutput
-
-if TYPE_CHECKING:
-    from phase4_scheduler.engine.model_runner import ModelRunner
+from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerOutput
 
 
-def execute_one_by_one(runner: ModelRunner, output: SchedulerOutput) -> StepResult:
-    """A step failed, and the error does not say because of whom. So each request has a step alone."""
-    model, size = runner.model, runner.kv_cache.block_size
-    step = StepResult(output, torch.empty(0), {})
-    pieces = [torch.empty(0, model.config.d_model, dtype=model.dtype, device=model.device)]
+def execute_one_by_one(
+    execute: Callable[[Sequence[Scheduled]], Tensor], output: SchedulerOutput, block_size: int
+) -> StepResult:
+    """A step failed, and the error does not say because of whom. So each request has a step alone.
+
+    Args:
+        execute: computes the tokens of some requests, as `ModelRunner.execute`.
+    """
+    step, pieces = StepResult(output, torch.empty(0), {}), []
     unfilled: set[int] = set()  # blocks that a failed request was to fill
     for s in output.scheduled:
         blocks = s.request.block_table.block_ids
         if not unfilled.isdisjoint(blocks):  # it hit a block that was never filled
-            unfilled.update(blocks[s.num_computed // size :])
+            unfilled.update(blocks[s.num_computed // block_size :])
             step.to_restart.append(s.request)
             continue
         try:
             # A copy: a runner may use the same memory for its next result.
-            hidden = runner.execute([s]).clone()
+            hidden = execute([s]).clone()
         except Exception as error:
-            unfilled.update(blocks[s.num_computed // size :])
+            unfilled.update(blocks[s.num_computed // block_size :])
             step.faults.append((s.request, f"{type(error).__name__}: {error}"))
             continue
         step.first_row[s.request.request_id] = sum(map(len, pieces))
         pieces.append(hidden)
-    step.hidden = torch.cat(pieces)
+    if pieces:
+        step.hidden = torch.cat(pieces)
     return step
 
 
 def logits_one_by_one(
-    runner: ModelRunner, step: StepResult, rows: list[int], ready: list[RequestState]
+    logits_of: Callable[[Tensor, Sequence[int]], Tensor],
+    step: StepResult,
+    rows: list[int],
+    ready: list[RequestState],
 ) -> tuple[Tensor | None, list[RequestState]]:
-    """Logits of each request alone. Returns those that could be computed, and whose they are."""
+    """Logits of each request alone. Returns those that could be computed, and whose they are.
+
+    Args:
+        logits_of: hidden states and rows to logits, as `ModelRunner.logits`.
+    """
     pieces, still_ready = [], []
     for row, state in zip(rows, ready, strict=True):
         try:
-            pieces.append(runner.logits(step.hidden, [row]))
+            pieces.append(logits_of(step.hidden, [row]))
             still_ready.append(state)
         except Exception as error:
             step.faults.append((state.request, f"{type(error).__name__}: {error}"))

@@ -52,7 +52,7 @@ class ModelRunner:
                 stacklevel=3,
             )
         if hidden is None:  # out here, where the error no longer holds on to the memory of the failed step
-            return fault_isolation.execute_one_by_one(self, output)
+            return fault_isolation.execute_one_by_one(self.execute, output, self.kv_cache.block_size)
         first_row, row = {}, 0
         for s in output.scheduled:
             first_row[s.request.request_id] = row
@@ -69,7 +69,7 @@ class ModelRunner:
                 continue  # it failed, or has to restart
             state = states[s.request.request_id]
             if state.parent.prompt_logprobs is not None:
-                note_prompt_logprobs(self, step, s, state)
+                note_prompt_logprobs(self.logits, step, s, state)
             if s.samples:
                 ready.append(state)
                 rows.append(first + s.num_tokens - 1)
@@ -78,7 +78,7 @@ class ModelRunner:
         except Exception:
             logits = None
         if ready and logits is None:
-            logits, ready = fault_isolation.logits_one_by_one(self, step, rows, ready)
+            logits, ready = fault_isolation.logits_one_by_one(self.logits, step, rows, ready)
         while ready:
             try:
                 sampled = sampler.sample(

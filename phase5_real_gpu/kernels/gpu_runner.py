@@ -62,7 +62,7 @@ class CUDAGraphRecorder:
                     step()
             usual.wait_stream(beside)
             graph = torch.cuda.CUDAGraph()
-            # thread_local: what another thread does on the GPU meanwhile is its own business.
+            # thread_local: what another thread does on the GPU meanwhile is not recorded.
             with torch.cuda.graph(graph, pool=self._pool, stream=beside, capture_error_mode="thread_local"):
                 result = step()
         finally:
@@ -111,7 +111,7 @@ class DecodeInputs:
         return self._numbers[4 * self.row : 4 * self.row + 1]
 
     def fill(self, scheduled: Sequence[Scheduled], block_size: int, split_tokens: int) -> None:
-        """Bring a step's numbers to the device. Who is not there becomes a row of padding."""
+        """Bring a step's numbers to the device. Rows beyond the scheduled requests are padding."""
         if self._copied is not None:
             self._copied.synchronize()  # the GPU may still be reading what is overwritten below
         tokens, positions, slots, lens = [], [], [], []
@@ -167,7 +167,7 @@ class GPURunner(ModelRunner):
         self._max_blocks = -(-max_model_len // kv_cache.block_size)
         self._inputs: dict[int, DecodeInputs] = {}
         self.recordings: dict[tuple[int, int], Recording] = {}  # by bucket and number of parts
-        # A graph knows addresses only. What lies there must not be given to somebody else, so hold on to it.
+        # A graph knows addresses only. What lies there must not be freed, so hold on to it.
         self._recorded: list[DeviceStep] = []
 
     @torch.inference_mode()

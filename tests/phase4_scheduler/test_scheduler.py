@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_manager import BlockManager
-from phase4_scheduler.engine import scheduler as scheduler_module
+from phase4_scheduler import scheduler_lab
 from phase4_scheduler.engine.queues import FcfsQueue, PriorityQueue
 from phase4_scheduler.engine.request import Request, RequestStatus
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
@@ -568,7 +568,7 @@ def test_a_request_needs_a_token_and_shows_itself():
 
 
 def test_the_story(tmp_path, capsys):
-    assert scheduler_module.main(["--json", str(tmp_path / "report.json")]) == 0
+    assert scheduler_lab.main(["--json", str(tmp_path / "report.json")]) == 0
     report = json.loads((tmp_path / "report.json").read_text())
     assert {p["claim"] for p in report["predictions"]} >= {"shared-budget", "preempted", "urgent"}
     assert all(p["holds"] for p in report["predictions"])

@@ -6,12 +6,14 @@ What a CUDA graph adds (addresses frozen into a recording) only a GPU can show; 
 import dataclasses
 import gc
 import random
+import tomllib
 import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from labkit.paths import ROOT
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
 
 if not HAS_TRITON:
@@ -21,6 +23,7 @@ from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache
 from phase3_paged_attention.paging.block_manager import BlockManager
+from phase4_scheduler.engine import build
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.model_runner import ModelRunner
@@ -390,3 +393,30 @@ def test_cuda_graphs_with_contexts_in_parts(lab, model):
     for who in ([b], [a], [b], [a, b], [a], [a, b]):
         world.check(lab, [(r, 1) for r in who])
     assert {parts for _, parts in world.runner.recordings} == {1, 8}
+
+
+def test_the_package_names_this_runner_for_cuda():
+    """What `build_parts` finds on a machine with a GPU: an entry point, not a name in its code."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["entry-points"] == {
+        build.RUNNERS: {"cuda": f"{make_runner.__module__}:{make_runner.__name__}"}
+    }
+
+
+def test_an_installed_runner_serves_its_device(model, monkeypatch):
+    on_gpu = SimpleNamespace(config=model.config, dtype=torch.float32, device=torch.device("meta"))
+    asked = []
+
+    def make(*args):
+        asked.append(args)
+        return SimpleNamespace(kv_cache=SimpleNamespace(num_blocks=40, block_size=4))
+
+    entry = SimpleNamespace(load=lambda: make)
+    monkeypatch.setattr(build, "entry_points", lambda group, name: [entry])
+    config = EngineConfig(max_num_seqs=8, num_blocks=40, block_size=4, enforce_eager=True)
+    scheduler, runner = build.build_parts(on_gpu, config)
+    assert asked == [(on_gpu, scheduler.block_manager, 8, model.config.max_context, True)]
+    assert runner.kv_cache.num_blocks == 40
+    monkeypatch.setattr(build, "entry_points", lambda group, name: [])
+    with pytest.warns(UserWarning, match="no runner for 'meta' is installed"):
+        assert type(build.build_parts(on_gpu, config)[1]) is ModelRunner

@@ -10,7 +10,6 @@ def _make(
     def preempt_one(scheduler, output):
         victim = victim_of(scheduler)
         scheduler.running.remove(victim)
-        scheduler._seats -= victim.num_seats
         if not late:
             names(scheduler.block_manager, victim)
         if free:
@@ -58,7 +57,6 @@ right_floor = _make(_floor)
 def right_block_by_block(scheduler, output):
     victim = sorted(scheduler.running, key=urgency)[-1]
     del scheduler.running[scheduler.running.index(victim)]
-    scheduler._seats -= victim.num_seats
     manager, table = scheduler.block_manager, victim.block_table
     full = 0
     while (full + 1) * manager.block_size <= victim.num_computed_tokens:
