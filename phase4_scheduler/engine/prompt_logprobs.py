@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from phase2_attention_kvcache.model.sampling import report_logprobs
+from phase2_attention_kvcache.model.logprobs import report_logprobs
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase4_scheduler.engine.output_processor import RequestState, StepResult
 from phase4_scheduler.engine.scheduler import Scheduled
