@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,51 +14,48 @@ from phase3_paged_attention.paging.paged_attention import paged_attention_vector
 from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, ONE_LONG, Rung, Shape, run_rung
 
 SMALL = Shape([70, 0, 129], num_heads=8, num_kv_heads=2, head_dim=32, block_size=16, itemsize=4)
-
-
 LARGE = {"b64-4k": FULL_BATCH, "b1-32k": ONE_LONG}
+OUTSIDE = 2**30  # a block far behind every pool
 
 
-def random_step(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Tensor, ...]:
-    """q, k_cache, v_cache, block_tables, context_lens of a decode step, its blocks scattered at random.
+def random_step(
+    shape: Shape, dtype: torch.dtype, device: str, seed: int, query_lens: Sequence[int] | None = None
+) -> tuple[Tensor, ...]:
+    """q, k_cache, v_cache, block_tables, context_lens of a step, its blocks scattered at random.
 
-    Slots that hold no token are NaN, and entries behind a request's blocks point far outside the pool.
+    Slots that hold no token are NaN, and entries behind a request's blocks are OUTSIDE.
+
+    Args:
+        query_lens: new tokens of each request; None: one each.
     """
     generator = torch.Generator(device).manual_seed(seed)
+
+    def random(*size: int) -> Tensor:
+        return torch.randn(size, generator=generator, dtype=dtype, device=device)
+
     pages = shape.pages
     num_blocks = 1 + sum(pages)
-    cache_shape = (2, num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim)
-    cache = torch.randn(cache_shape, generator=generator, dtype=dtype, device=device)
-    order = 1 + torch.randperm(num_blocks - 1, generator=generator, device=device).to(torch.int32)
-    tables = torch.full((len(pages), max(1, *pages)), 2**30, dtype=torch.int32, device=device)
+    cache = random(2, num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim)
     cache[:, 0] = math.nan  # the null block
-    first = 0
-    for i, (context_len, n) in enumerate(zip(shape.context_lens, pages)):
-        tables[i, :n] = order[first : first + n]
-        first += n
+    order = 1 + torch.randperm(num_blocks - 1, generator=generator, device=device).to(torch.int32)
+    tables = torch.full((len(pages), max(1, *pages)), OUTSIDE, dtype=torch.int32, device=device)
+    for table, blocks, context_len in zip(tables, order.split(pages), shape.context_lens):
+        table[: len(blocks)] = blocks
         if used := context_len % shape.block_size:
-            cache[:, int(tables[i, n - 1]), used:] = math.nan
-    q = torch.randn(
-        len(pages), shape.num_heads, shape.head_dim, generator=generator, dtype=dtype, device=device
-    )
-    lens = torch.tensor(shape.context_lens, dtype=torch.int32, device=device)
-    return q, cache[0], cache[1], tables, lens
+            cache[:, int(blocks[-1]), used:] = math.nan
+    q = random(sum(query_lens) if query_lens else len(pages), shape.num_heads, shape.head_dim)
+    return q, *cache, tables, torch.tensor(shape.context_lens, dtype=torch.int32, device=device)
 
 
-def expected(step: tuple[Tensor, ...]) -> Tensor:
+def expected(step: tuple[Tensor, ...], query_lens: Sequence[int] | None = None) -> Tensor:
     """Phase 3's attention in float64, zeros for an empty context."""
     q, k_cache, v_cache, tables, lens = (t.cpu() for t in step)
+    query_lens = query_lens or [1] * len(lens)
     out = torch.zeros(q.shape, dtype=torch.float64)
-    for i, context_len in enumerate(lens.tolist()):
-        if context_len:
-            out[i] = paged_attention_vectorised(
-                q[i : i + 1].double(),
-                k_cache.double(),
-                v_cache.double(),
-                tables[i : i + 1],
-                [1],
-                [context_len],
-            )[0]
+    caches = k_cache.double(), v_cache.double()
+    for queries, rows, table, n in zip(q.split(query_lens), out.split(query_lens), tables, lens.tolist()):
+        if n:
+            rows[:] = paged_attention_vectorised(queries.double(), *caches, table[None], [len(rows)], [n])
     return out
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,54 +17,18 @@ from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache
-from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
+from phase3_paged_attention.paging.paged_attention import paged_attention_loops
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase5_real_gpu.kernels import TritonPagedKVCache, paged_decode, paged_prefill, write_kv
 from phase5_real_gpu.kernels.split_rule import choose_splits
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED
+from phase5_real_gpu.ladder.counted_loads import expected, random_step
+from phase5_real_gpu.ladder.ladder_rungs import Shape
 
 BLOCK = 16
 TILE = 64
 H100_PROGRAMS = 264  # 132 multiprocessors, two programs on each
-OUTSIDE = 10**6  # a block that no pool has
-
-
-@dataclass
-class Requests:
-    """Requests whose blocks lie scattered in a memory full of NaN. Shape: 4 query heads on 2 KV heads of 32.
-
-    Attributes:
-        query_lens, context_lens: new tokens, and all tokens, of each request.
-        tables: [B, most blocks] int32; behind a request's blocks stands OUTSIDE.
-        slots: [all tokens], where each token of each request is stored.
-        q: [new tokens, 4, 32]. k, v: [all tokens, 2, 32]. data: [2, num_blocks, BLOCK, 2, 32].
-    """
-
-    query_lens: list[int]
-    context_lens: list[int]
-    tables: Tensor
-    slots: Tensor
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    data: Tensor
-
-    @classmethod
-    def make(cls, query_lens: list[int], context_lens: list[int], device: str, seed: int) -> Requests:
-        generator = torch.Generator().manual_seed(seed)
-        needed = [-(-c // BLOCK) for c in context_lens]
-        tables = torch.full((len(needed), max(needed)), OUTSIDE, dtype=torch.int32)
-        scattered = torch.randperm(sum(needed) + 4, generator=generator)[: sum(needed)] + 1
-        for table, blocks in zip(tables, scattered.split(needed)):
-            table[: len(blocks)] = blocks
-        tokens = [torch.arange(c) for c in context_lens]
-        slots = [table[t // BLOCK].long() * BLOCK + t % BLOCK for table, t in zip(tables, tokens)]
-        q = torch.randn(sum(query_lens), 4, 32, generator=generator)
-        k, v = torch.randn(2, sum(context_lens), 2, 32, generator=generator)
-        data = torch.full((2, sum(needed) + 5, BLOCK, 2, 32), math.nan)
-        tensors = (t.to(device) for t in (tables, torch.cat(slots), q, k, v, data))
-        return cls(query_lens, context_lens, *tensors)
 
 
 def where_kernels_run(lab: Lab) -> None:
@@ -130,11 +93,18 @@ def _bytes_fetched(programs: int, context: int, head_dim: int) -> int:
 
 def same_numbers(lab: Lab, device: str) -> None:
     lab.title("The same numbers as Phase 3")
-    r = Requests.make([1, 9, 1, 21], [70, 9, 1, 40], device, lab.seed)
+    query_lens, context_lens = [1, 9, 1, 21], [70, 9, 1, 40]
+    shape = Shape(context_lens, num_heads=4, num_kv_heads=2, head_dim=32, block_size=BLOCK, itemsize=4)
+    step = random_step(shape, torch.float32, device, lab.seed, query_lens)
+    q, k_cache, v_cache, tables, lens = step
+    exact = expected(step, query_lens)
+    loops = paged_attention_loops(  # of the first request, by plain Python
+        q[0].tolist(), k_cache.tolist(), v_cache.tolist(), tables[0].tolist(), context_lens[0]
+    )
+    apart = _difference(torch.tensor(loops), exact[0])
     lab.say("""Four requests: one far into its text, a fresh prompt, one with a single token, and a chunk of a
         prompt behind a prefix. Their blocks lie anywhere, everything else in the memory is NaN, and behind
         the end of each block table stands the number of a block that does not exist.""")
-    k_cache, v_cache = r.data
     if not HAS_TRITON:
         lab.cannot_measure(
             "kernels-agree",
@@ -142,56 +112,39 @@ def same_numbers(lab: Lab, device: str) -> None:
             "GPU",
             "Triton exists for Linux only. Phase 3's readings are compared instead:",
         )
-        r.data.view(2, -1, 2, 32)[:, r.slots] = torch.stack([r.k, r.v])
-        lab.say(
-            f"Plain loops and tensors differ by {_difference(_vectorised(r)[:1], _loops(r)):.0e} at most."
-        )
+        lab.say(f"Plain loops and tensors differ by {apart:.0e} at most.")
         return
-    write_kv(r.k, r.v, k_cache, v_cache, r.slots, checked=True)
-    stored = r.data.view(2, -1, 2, 32)[:, r.slots]
+    tokens = [torch.arange(n, device=device) for n in context_lens]
+    slots = torch.cat([table[t // BLOCK].long() * BLOCK + t % BLOCK for table, t in zip(tables, tokens)])
+    written = torch.full_like(k_cache, math.nan), torch.full_like(v_cache, math.nan)
+    write_kv(*(cache.view(-1, 2, 32)[slots] for cache in (k_cache, v_cache)), *written, slots, checked=True)
     lab.predict(
         claim="write-kv-agrees",
-        question="write_kv: numbers that are not where they should be, of all keys and values",
+        question="write_kv: numbers that are not where they should be, in the whole memory",
         predicted=0,
-        measured=int((stored != torch.stack([r.k, r.v])).sum()),
+        measured=sum(int((a.nan_to_num() != b.nan_to_num()).sum()) for a, b in zip(written, step[1:3])),
     )
-    starts = torch.tensor(np.cumsum([0, *r.query_lens]), dtype=torch.int32, device=device)
-    lens = torch.tensor(r.context_lens, dtype=torch.int32, device=device)
-    exact = _vectorised(r)
-    prefill = paged_prefill(r.q, k_cache, v_cache, r.tables, starts, lens, checked=True)
+    starts = torch.tensor(np.cumsum([0, *query_lens]), dtype=torch.int32, device=device)
+    prefill = paged_prefill(q, *written, tables, starts, lens, checked=True)
     worst = {"paged_prefill": _difference(prefill, exact)}
     first_rows = starts[:-1].long()  # a decode row for each request: it sees all but the tokens behind it
     seen = lens - starts.diff() + 1
     for n in (1, 2, 5):
-        q = r.q[first_rows]
-        out = paged_decode(q, k_cache, v_cache, r.tables, seen, num_splits=n, checked=True)
-        worst[f"paged_decode, {n} split{'s' * (n > 1)}"] = _difference(out, exact[first_rows])
+        out = paged_decode(q[first_rows], *written, tables, seen, num_splits=n, checked=True)
+        worst[f"paged_decode, {n} split{'s' * (n > 1)}"] = _difference(out, exact[first_rows.cpu()])
     lab.predict(
         claim="kernels-agree",
         question="paged_prefill and paged_decode, in 1, 2 and 5 splits, are within 1e-05 of float64",
         predicted=True,
         measured=max(worst.values()) < 1e-5,
         note="; ".join(f"{name}: {value:.0e}" for name, value in worst.items())
-        + f". Plain loops: {_difference(_loops(r), exact[:1]):.0e}.",
+        + f". Plain loops: {apart:.0e}.",
     )
     lab.record(largest_differences=worst)
 
 
-def _vectorised(r: Requests) -> Tensor:
-    tables = r.tables.masked_fill(r.tables == OUTSIDE, 0)
-    return paged_attention_vectorised(r.q.double(), *r.data.double(), tables, r.query_lens, r.context_lens)
-
-
-def _loops(r: Requests) -> Tensor:
-    """The first request's first new token, by Phase 3's plain Python."""
-    caches = r.data.tolist()
-    seen = r.context_lens[0] - r.query_lens[0] + 1
-    out = paged_attention_loops(r.q[0].tolist(), *caches, r.tables[0].tolist(), seen)
-    return torch.tensor(out, dtype=torch.float64, device=r.q.device)[None]
-
-
 def _difference(a: Tensor, b: Tensor) -> float:
-    return float((a.double() - b.double()).abs().max())
+    return float((a.cpu().double() - b.cpu().double()).abs().max())
 
 
 # ---------------------------------------------------------------------- the split rule
