@@ -5,7 +5,7 @@ variables than registers, loads of 2 bytes where 16 would do, no fetching ahead,
 instead of the matrix units. No GPU is needed to see that. A compiler writes instructions; it does not run them.
 
 You will see each kernel of the engine compiled for six kinds of card, from a T4 to a B200, what one line moved in a
-loop does to the way keys are fetched, and a list of what nobody can know before a kernel has run.
+loop does to the way keys are fetched, and a list of what cannot be known before a kernel has run.
 
 Needs Triton, not a GPU.
 """

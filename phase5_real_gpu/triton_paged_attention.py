@@ -1,12 +1,12 @@
 """Paged attention on a GPU: three kernels in Triton, and what can be proven about them without one.
 
 A kernel is one small program, started thousands of times at once. Each copy knows its number and finds its own
-piece of the work: here one request, one KV head, one part of the context. A GPU is fast because its
+piece of the work: here one request, one KV head, one split of the context. A GPU is fast because its
 multiprocessors work on hundreds of such copies side by side, so the art is to have enough of them, and to let
 each fetch its keys and values from memory exactly once.
 
 You will see how the work of a step is handed out, that the kernels' results equal Phase 3's to the last bit
-that rounding leaves, by what rule a context is cut into parts, and the engine of Phase 4 running on them.
+that rounding leaves, by what rule a context is cut into splits, and the engine of Phase 4 running on them.
 
 Without a GPU the kernels run in Triton's interpreter: the same lines, slowly, on the CPU. That proves what they
 compute, and says nothing of speed. `compile_report.py` looks at their machine code, `kernel_benchmark.py` measures.

@@ -136,7 +136,9 @@ def check_slots(slot_mapping: Tensor, num_slots: int) -> None:
         )
     used = slots[slots >= 0]
     if len(used.unique()) < len(used):
-        raise ValueError("slot_mapping names a slot twice: whose keys it holds would be a matter of chance")
+        raise ValueError(
+            "slot_mapping names a slot twice: which token's keys it holds would be a matter of chance"
+        )
 
 
 def check_query_lens(cu_query_lens: Tensor, context_lens: Tensor, num_tokens: int) -> None:

@@ -30,7 +30,7 @@ except ImportError:  # macOS, Windows
     HAS_TRITON = False
 
     class WithoutTriton:
-        """Lets a module with kernels be imported. Whoever launches one is told by `require_triton`."""
+        """Lets a module with kernels be imported; `require_triton` refuses each launch."""
 
         constexpr = staticmethod(lambda value: value)
 

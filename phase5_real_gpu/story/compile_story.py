@@ -166,7 +166,7 @@ def engine_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
     explain_columns(lab)
     if not lab.quick:
         lab.say("""d64: 12 heads of 64, as in GPT-2. d256: 16 query heads on 8 KV heads of 256. fp8: keys and values of
-            one byte. split: long contexts cut into parts.""")
+            one byte. split: long contexts in several splits.""")
     for capability in cards:
         show_card(lab, capability, [c for c in kernels if c.capability == capability])
     if any(c.capability == 75 for c in kernels):

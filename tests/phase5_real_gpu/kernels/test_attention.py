@@ -23,7 +23,7 @@ FP8 = torch.float8_e4m3fn
 COMPUTE = [torch.float32, torch.float16, torch.bfloat16]
 
 
-@pytest.fixture(scope="session", params=["decode", "decode in 3 parts", "prefill"])
+@pytest.fixture(scope="session", params=["decode", "decode in 3 splits", "prefill"])
 def kernel(request, lab):
     """(a step for this kernel, from (tokens before, new tokens) of each request; the kernel)"""
     if request.param == "prefill":
@@ -65,7 +65,7 @@ def test_no_requests(kernel):
 
 
 def test_scores_far_apart(lab, kernel):
-    """exp of these scores would overflow: the largest has to be taken off, within parts and between them."""
+    """exp of these scores would overflow: the largest has to be taken off, within splits and between them."""
     make, attend = kernel
     case = make([(291, 9), (61, 9), (0, 20)], kv_heads=1, block_size=8, stretch=300.0, seed=6)
     lab.assert_near(attend(case), case.expected(), 2e-3)

@@ -1,4 +1,4 @@
-"""paged_decode alone: parts, plans, empty requests. What holds for prefill as well is in test_attention.py."""
+"""paged_decode alone: splits, plans, empty requests. What holds for prefill as well is in test_attention.py."""
 
 import math
 import subprocess
@@ -48,18 +48,18 @@ def test_lengths_around_whole_tiles(lab, around):
         case.assert_right(case.decode(num_splits=num_splits))
 
 
-def test_the_number_of_parts_does_not_matter(lab):
-    """From one part to more parts than tiles; requests far shorter than the longest, and one that is empty."""
+def test_the_number_of_splits_does_not_matter(lab):
+    """From one split to more splits than tiles; requests far shorter than the longest, and one that is empty."""
     case = lab.decode_case([330, 1, 0, 70, 129], kv_heads=1, block_size=16, seed=4)
     whole = case.decode(num_splits=1)
     case.assert_right(whole)
     for num_splits in (2, 3, 4, 6, 9):
-        parts = case.decode(num_splits=num_splits)
-        case.assert_right(parts)
-        lab.assert_near(parts, whole)
+        out = case.decode(num_splits=num_splits)
+        case.assert_right(out)
+        lab.assert_near(out, whole)
 
 
-def test_the_most_parts(lab):
+def test_the_most_splits(lab):
     case = lab.decode_case([100], kv_heads=1, seed=5)
     case.assert_right(case.decode(num_splits=MOST_SPLITS))
 

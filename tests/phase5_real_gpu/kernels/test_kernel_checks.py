@@ -110,9 +110,9 @@ def test_attention_refuses(name, decode_inputs, prefill_inputs):
 
 
 DECODE = {
-    "parts: 0": (lambda x: dict(num_splits=0), "num_splits is 0: .*1 to 128"),
-    "parts: -1": (lambda x: dict(num_splits=-1), "num_splits is -1: .*1 to 128"),
-    "parts: 129": (lambda x: dict(num_splits=129), "num_splits is 129: .*1 to 128"),
+    "splits: 0": (lambda x: dict(num_splits=0), "num_splits is 0: .*1 to 128"),
+    "splits: -1": (lambda x: dict(num_splits=-1), "num_splits is -1: .*1 to 128"),
+    "splits: 129": (lambda x: dict(num_splits=129), "num_splits is 129: .*1 to 128"),
     "more rows than requests": (lambda x: dict(q=x["q"].repeat(2, 1, 1)), "q has 4 requests, block_tables 2"),
 }
 

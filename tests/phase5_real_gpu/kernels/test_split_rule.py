@@ -1,4 +1,4 @@
-"""Into how many parts a context is cut: the rule against a brute-force model of a card."""
+"""Into how many splits a context is cut: the rule against a brute-force model of a card."""
 
 import heapq
 import math
@@ -12,121 +12,121 @@ from phase5_real_gpu.kernels.split_rule import GOOD_ENOUGH, MOST_SPLITS, choose_
 quick = settings(max_examples=150)
 contexts = st.lists(st.integers(0, 6000), min_size=1, max_size=12)
 kv_heads = st.sampled_from([1, 2, 3, 4, 8, 12, 32])
-slots = st.integers(2, 600)
+resident = st.integers(2, 600)
 tiles = st.sampled_from([16, 32, 64, 128])
 
 
-def parts_of(context_lens, split_tokens):
-    """Tokens of each part of each context, empty ones left out."""
+def splits_of(context_lens, split_tokens):
+    """Tokens of each split of each context, empty ones left out."""
     return [min(split_tokens, c - first) for c in context_lens for first in range(0, c, split_tokens)]
 
 
-def modelled_time(context_lens, heads, slots, tile, split_tiles):
-    """Rounds of programs that all take as long as a full part: the rule's own idea, written plainly."""
-    programs = heads * len(parts_of(context_lens, split_tiles * tile))
-    return math.ceil(programs / slots) * split_tiles
+def modelled_time(context_lens, heads, resident, tile, split_tiles):
+    """Rounds of programs that all take as long as a full split: the rule's own idea, written plainly."""
+    programs = heads * len(splits_of(context_lens, split_tiles * tile))
+    return math.ceil(programs / resident) * split_tiles
 
 
-def all_times(context_lens, heads, slots, tile):
+def all_times(context_lens, heads, resident, tile):
     longest = math.ceil(max(context_lens) / tile)
     return {
-        n: modelled_time(context_lens, heads, slots, tile, math.ceil(longest / n))
+        n: modelled_time(context_lens, heads, resident, tile, math.ceil(longest / n))
         for n in range(1, min(longest, MOST_SPLITS) + 1)
     }
 
 
-@given(contexts, kv_heads, slots, tiles)
+@given(contexts, kv_heads, resident, tiles)
 @quick
-def test_each_context_is_covered_once(context_lens, heads, slots, tile):
-    splits = choose_splits(context_lens, heads, slots, tile)
+def test_each_context_is_covered_once(context_lens, heads, resident, tile):
+    splits = choose_splits(context_lens, heads, resident, tile)
     longest = max(context_lens)
     assert splits.split_tokens > 0 and splits.split_tokens % tile == 0
-    assert splits.num_splits * splits.split_tokens >= longest  # the kernel's parts reach the last token,
-    assert (splits.num_splits - 1) * splits.split_tokens < max(longest, 1)  # and the last part has one
+    assert splits.num_splits * splits.split_tokens >= longest  # the kernel's splits reach the last token,
+    assert (splits.num_splits - 1) * splits.split_tokens < max(longest, 1)  # and the last split has one
     assert 1 <= splits.num_splits <= min(MOST_SPLITS, max(1, math.ceil(longest / tile)))
     for c in context_lens:
-        assert sum(parts_of([c], splits.split_tokens)) == c
-        assert len(parts_of([c], splits.split_tokens)) <= splits.num_splits
+        assert sum(splits_of([c], splits.split_tokens)) == c
+        assert len(splits_of([c], splits.split_tokens)) <= splits.num_splits
 
 
-@given(contexts, kv_heads, slots, tiles)
+@given(contexts, kv_heads, resident, tiles)
 @quick
-def test_the_fewest_parts_that_are_good_enough(context_lens, heads, slots, tile):
-    """Against brute force over every number of parts."""
-    chosen = choose_splits(context_lens, heads, slots, tile).num_splits
+def test_the_fewest_splits_that_are_good_enough(context_lens, heads, resident, tile):
+    """Against brute force over every number of splits."""
+    chosen = choose_splits(context_lens, heads, resident, tile).num_splits
     if math.ceil(max(context_lens) / tile) <= 4:
         assert chosen == 1  # so little that merging would cost more than it saves
         return
-    times = all_times(context_lens, heads, slots, tile)
+    times = all_times(context_lens, heads, resident, tile)
     good = [n for n, time in times.items() if time * GOOD_ENOUGH <= min(times.values()) * (1 + 1e-12)]
     assert chosen == min(good)
 
 
 @given(
-    st.integers(1, 200), st.integers(5, 80), kv_heads, slots, tiles
+    st.integers(1, 200), st.integers(5, 80), kv_heads, resident, tiles
 )  # fmt: skip
 @quick
-def test_one_part_where_there_is_work_enough(requests, length_in_tiles, heads, slots, tile):
+def test_one_split_where_there_is_work_enough(requests, length_in_tiles, heads, resident, tile):
     """Requests of one length that fill their rounds to 85% need no cutting: no cut adds a multiprocessor."""
     programs = requests * heads
-    full = programs / (math.ceil(programs / slots) * slots)
-    splits = choose_splits([length_in_tiles * tile] * requests, heads, slots, tile)
+    full = programs / (math.ceil(programs / resident) * resident)
+    splits = choose_splits([length_in_tiles * tile] * requests, heads, resident, tile)
     if full >= GOOD_ENOUGH + 1e-9:
         assert splits == (1, length_in_tiles * tile)
-    if programs * 2 <= slots:  # half of the card idle, and more than four tiles to share out
+    if programs * 2 <= resident:  # half of the card idle, and more than four tiles to share out
         assert splits.num_splits > 1
 
 
 @given(st.integers(1, 100_000), kv_heads, st.integers(1, 60), st.integers(0, 60), tiles)
 @quick
-def test_a_larger_card_never_gets_fewer_parts_of_a_single_request(context_len, heads, rows, more, tile):
-    """In whole rows of KV heads. (In between it may: 15 slots for 8 heads leave 7 idle, unless the parts are
-    many and small; 16 are full with two parts.)"""
+def test_a_larger_card_never_gets_fewer_splits_of_a_single_request(context_len, heads, rows, more, tile):
+    """In whole rows of KV heads. (In between it may: 15 programs at a time for 8 heads leave 7 idle, unless the splits are
+    many and small; 16 are full with two splits.)"""
     few = choose_splits([context_len], heads, max(2, rows * heads), tile)
     many = choose_splits([context_len], heads, max(2, (rows + more) * heads), tile)
     assert many.num_splits >= few.num_splits
 
 
-@given(contexts, kv_heads, slots, st.integers(0, 400), tiles)
+@given(contexts, kv_heads, resident, st.integers(0, 400), tiles)
 @quick
-def test_a_larger_card_is_never_slower_than_the_rule_allows(context_lens, heads, slots, more, tile):
-    def time(slots):
-        split_tiles = choose_splits(context_lens, heads, slots, tile).split_tokens // tile
-        return modelled_time(context_lens, heads, slots, tile, split_tiles)
+def test_a_larger_card_is_never_slower_than_the_rule_allows(context_lens, heads, resident, more, tile):
+    def time(resident):
+        split_tiles = choose_splits(context_lens, heads, resident, tile).split_tokens // tile
+        return modelled_time(context_lens, heads, resident, tile, split_tiles)
 
-    assert time(slots + more) * GOOD_ENOUGH <= time(slots) + 1e-9
+    assert time(resident + more) * GOOD_ENOUGH <= time(resident) + 1e-9
 
 
-def makespan(context_lens, heads, slots, tile, split_tokens):
-    """When the last program ends if each slot takes the next one as soon as it is free, in tiles."""
-    parts = [math.ceil(p / tile) for p in parts_of(context_lens, split_tokens) for _ in range(heads)]
-    free_at = [0] * slots
-    for part in parts:
-        heapq.heappush(free_at, heapq.heappop(free_at) + part)
+def makespan(context_lens, heads, resident, tile, split_tokens):
+    """When the last program ends if each place takes the next one as soon as it is free, in tiles."""
+    sizes = [math.ceil(n / tile) for n in splits_of(context_lens, split_tokens) for _ in range(heads)]
+    free_at = [0] * resident
+    for size in sizes:
+        heapq.heappush(free_at, heapq.heappop(free_at) + size)
     return max(free_at)
 
 
-@given(contexts, kv_heads, slots, tiles)
+@given(contexts, kv_heads, resident, tiles)
 @quick
-def test_against_a_card_that_runs_the_parts_one_after_the_other(context_lens, heads, slots, tile):
-    """The rule counts every part as a full one. A real card is never slower than that, nor faster than its
-    slots allow; and what the rule chose is never slower than not cutting at all by more than it may be."""
-    splits = choose_splits(context_lens, heads, slots, tile)
-    took = makespan(context_lens, heads, slots, tile, splits.split_tokens)
-    modelled = modelled_time(context_lens, heads, slots, tile, splits.split_tokens // tile)
+def test_against_a_card_that_runs_the_splits_one_after_the_other(context_lens, heads, resident, tile):
+    """The rule counts every split as a full one. A real card is never slower than that, nor faster than its
+    multiprocessors allow; and what the rule chose is never slower than not cutting at all by more than it may be."""
+    splits = choose_splits(context_lens, heads, resident, tile)
+    took = makespan(context_lens, heads, resident, tile, splits.split_tokens)
+    modelled = modelled_time(context_lens, heads, resident, tile, splits.split_tokens // tile)
     work = heads * sum(math.ceil(c / tile) for c in context_lens)
-    assert math.ceil(work / slots) <= took <= modelled
+    assert math.ceil(work / resident) <= took <= modelled
 
 
-@pytest.mark.parametrize("slots", [132, 264, 528])
-def test_skewed_lengths(slots):
+@pytest.mark.parametrize("resident", [132, 264, 528])
+def test_skewed_lengths(resident):
     """One long request among short ones decides when the step ends. Uncut, its eight heads would be alone for
     most of it; cut, the step comes near to what the same tokens take in equal lengths."""
     skewed, uniform = [32_768, *[1024] * 31], [2016] * 32
-    cut = choose_splits(skewed, 8, slots, 64)
-    took = makespan(skewed, 8, slots, 64, cut.split_tokens)
-    uncut = makespan(skewed, 8, slots, 64, 32_768)
-    even = makespan(uniform, 8, slots, 64, choose_splits(uniform, 8, slots, 64).split_tokens)
+    cut = choose_splits(skewed, 8, resident, 64)
+    took = makespan(skewed, 8, resident, 64, cut.split_tokens)
+    uncut = makespan(skewed, 8, resident, 64, 32_768)
+    even = makespan(uniform, 8, resident, 64, choose_splits(uniform, 8, resident, 64).split_tokens)
     assert cut.num_splits > 4
     assert took < uncut / 4 and took <= 1.3 * even
 
