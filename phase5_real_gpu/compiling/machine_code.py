@@ -14,28 +14,29 @@ KB = 1024
 
 
 @dataclass(frozen=True)
-class Card:
-    """What a program may use (CUDA C++ Programming Guide, table of technical specifications).
+class Limits:
+    """What a compute capability allows (CUDA C++ Programming Guide, table of technical specifications).
 
     Attributes:
+        cards: some that have it.
         shared_program, shared_multiprocessor: bytes of shared memory. threads: of a multiprocessor.
     """
 
     name: str
-    example: str
+    cards: str
     shared_program: int
     shared_multiprocessor: int
     threads: int
     registers: int = 65536  # of a multiprocessor; at most 255 a thread
 
 
-CARDS = {  # by compute capability
-    75: Card("sm_75", "T4", 64 * KB, 64 * KB, 1024),
-    80: Card("sm_80", "A100", 163 * KB, 164 * KB, 2048),
-    86: Card("sm_86", "RTX 3090, A10", 99 * KB, 100 * KB, 1536),  # sm_89 (RTX 4090, L4) has as much
-    90: Card("sm_90", "H100, H200", 227 * KB, 228 * KB, 2048),
-    100: Card("sm_100", "B200", 227 * KB, 228 * KB, 2048),
-    120: Card("sm_120", "RTX 5090", 99 * KB, 100 * KB, 1536),
+LIMITS = {  # by compute capability; phase 1's cards.py has what differs from card to card
+    75: Limits("sm_75", "T4", 64 * KB, 64 * KB, 1024),
+    80: Limits("sm_80", "A100", 163 * KB, 164 * KB, 2048),
+    86: Limits("sm_86", "RTX 3090, A10", 99 * KB, 100 * KB, 1536),  # sm_89 (RTX 4090, L4) has as much
+    90: Limits("sm_90", "H100, H200", 227 * KB, 228 * KB, 2048),
+    100: Limits("sm_100", "B200", 227 * KB, 228 * KB, 2048),
+    120: Limits("sm_120", "RTX 5090", 99 * KB, 100 * KB, 1536),
 }
 SHARED_RESERVED = 1 * KB  # taken by the system from each program's memory, from sm_80 on
 
@@ -81,18 +82,18 @@ class Compiled:
     @property
     def fits(self) -> bool:
         """Whether the card can start it at all."""
-        return not self.error and self.shared <= CARDS[self.capability].shared_program
+        return not self.error and self.shared <= LIMITS[self.capability].shared_program
 
     @property
     def programs_per_multiprocessor(self) -> int | None:
         """How many programs one multiprocessor holds, by registers, shared memory and threads."""
         if self.registers is None or not self.fits:
             return None
-        card, threads = CARDS[self.capability], 32 * self.num_warps
+        limits, threads = LIMITS[self.capability], 32 * self.num_warps
         registers = -(-self.registers // 8) * 8 * threads  # handed out in units of 8
         reserved = SHARED_RESERVED if self.capability >= 80 else 0
-        by_shared = card.shared_multiprocessor // max(1, self.shared + reserved)
-        return min(card.registers // registers, by_shared, card.threads // threads, 32)
+        by_shared = limits.shared_multiprocessor // max(1, self.shared + reserved)
+        return min(limits.registers // registers, by_shared, limits.threads // threads, 32)
 
 
 def read_code(asm: Any) -> dict[str, Any]:

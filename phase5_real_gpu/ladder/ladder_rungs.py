@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -157,42 +157,33 @@ def _constants(q: Tensor, k_cache: Tensor, tile: int) -> dict[str, int]:
     return dict(GROUP=group, BLOCK_SIZE=k_cache.shape[1], D=q.shape[2], DIMS=dims, TILE=tile)
 
 
-def _launch(
-    kernel, heads, tile, q, k_cache, v_cache, block_tables, context_lens, scale, out, **constants
-) -> None:
+def _launch(kernel, heads, tile, q, k_cache, v_cache, block_tables, context_lens, scale, out, **more) -> None:
+    """Rungs 1 to 5: a program for each request and each of so many heads."""
     kernel[len(q), heads](
         q, k_cache, v_cache, block_tables, context_lens, out, scale,
         block_tables.stride(0), *k_cache.stride()[:3],
-        **_constants(q, k_cache, tile), **constants, num_warps=4, num_stages=3,
+        **_constants(q, k_cache, tile), **more, num_warps=4, num_stages=3,
     )  # fmt: skip
 
 
-def _one_head(q, k_cache, *more) -> None:
+def _one_head(q, k_cache, *rest) -> None:
     tile = triton.next_power_of_2(k_cache.shape[1])
-    _launch(one_head_kernel, q.shape[1], tile, q, k_cache, *more)
+    _launch(one_head_kernel, q.shape[1], tile, q, k_cache, *rest)
 
 
-def _packed(q, k_cache, *more) -> None:
-    tile = max(
-        16, triton.next_power_of_2(k_cache.shape[1])
-    )  # what a matrix product takes, if a page is smaller
-    _launch(packed_kernel, k_cache.shape[2], tile, q, k_cache, *more, **PACKED)
+def _packed(q, k_cache, *rest) -> None:
+    tile = max(16, triton.next_power_of_2(k_cache.shape[1]))  # a matrix product takes 16 tokens or more
+    _launch(packed_kernel, k_cache.shape[2], tile, q, k_cache, *rest, **PACKED)
 
 
-def _tile(q, k_cache, *more) -> None:
+def _tiled(kernel, q, k_cache, *rest, **more) -> None:
     tile = tile_tokens(q.shape[2], q.element_size())
-    _launch(tile_kernel, k_cache.shape[2], tile, q, k_cache, *more, **PACKED)
-
-
-def _hoisted(q, k_cache, *more) -> None:
-    tile = tile_tokens(q.shape[2], q.element_size())
-    _launch(hoisted_kernel, k_cache.shape[2], tile, q, k_cache, *more, **PACKED, BASE_2=False)
+    _launch(kernel, k_cache.shape[2], tile, q, k_cache, *rest, **PACKED, **more)
 
 
 def _exp2(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
-    tile = tile_tokens(q.shape[2], q.element_size())
     step = q, k_cache, v_cache, block_tables, context_lens
-    _launch(hoisted_kernel, k_cache.shape[2], tile, *step, scale * LOG2_E, out, **PACKED, BASE_2=True)
+    _tiled(hoisted_kernel, *step, scale * LOG2_E, out, BASE_2=True)
 
 
 def _split(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
@@ -280,14 +271,15 @@ LADDER: list[Rung] = [
         _work_of_pages,
     ),
     Rung(
-        "tile", "64 tokens a turn, whatever the page", tile_kernel, _tile,
+        "tile", "64 tokens a turn, whatever the page", tile_kernel, partial(_tiled, tile_kernel),
         "after turn i: tokens 0 to 64 (i + 1) - 1 are in; a token finds its page by itself",
         "4 times fewer turns with pages of 16, and 4 times as many bytes asked for at once in each. A turn waits "
         "for memory's answer at least once, and that wait is the same for 8 KiB as for 32",
         _work_of_tiles,
     ),
     Rung(
-        "hoisted", "page ids of the next tile loaded one turn early", hoisted_kernel, _hoisted,
+        "hoisted", "page ids of the next tile loaded one turn early", hoisted_kernel,
+        partial(_tiled, hoisted_kernel, BASE_2=False),
         "at the top of a turn `blocks` holds the pages of this turn's tokens",
         "the address of the keys no longer waits for a load that has only just begun, so the compiler can fetch "
         "the next tile's keys while this one is computed: two buffers instead of one (compile_report.py)",

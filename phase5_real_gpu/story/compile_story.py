@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit.figures import BLUE, GREY, ORANGE, RED, new_figure
 from labkit.lab import Lab
-from phase5_real_gpu.compiling.machine_code import CARDS, KB, Compiled
+from phase5_real_gpu.compiling.machine_code import KB, LIMITS, Compiled
 
 PRODUCTION = (
     "decode", "decode split", "decode d64", "decode d256", "decode fp8", "decode fp32",
@@ -56,7 +56,7 @@ def requests(quick: bool) -> list[dict[str, Any]]:
     return [
         *(
             one(case, capability)
-            for capability in CARDS
+            for capability in LIMITS
             for case in (PRODUCTION if capability >= 89 else older)
         ),
         one(UNALIGNED),
@@ -83,9 +83,9 @@ COLUMNS = ["kernel", "registers", "spills", "shared KiB", "matrix", "async", "bu
 
 
 def show_card(lab: Lab, capability: int, kernels: Sequence[Compiled]) -> None:
-    card = CARDS[capability]
+    limits = LIMITS[capability]
     lab.table(
-        f"{card.name}: {card.example}, {dtype_for(capability)}; {card.shared_program // KB} KiB of shared memory a program",
+        f"{limits.name}: {limits.cards}, {dtype_for(capability)}; {limits.shared_program // KB} KiB of shared memory a program",
         COLUMNS,
         [_row("    merging" if c.kernel.startswith("merge") else c.case, c) for c in kernels],
     )
@@ -110,7 +110,7 @@ def explain_columns(lab: Lab) -> None:
 
 def engine_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
     cards = sorted({c.capability for c in kernels})
-    names = ", ".join(CARDS[capability].name for capability in cards)
+    names = ", ".join(LIMITS[capability].name for capability in cards)
     known = [c for c in kernels if c.spills is not None]
     lab.predict(
         claim="aot-compiles",
@@ -233,19 +233,19 @@ def alignment(lab: Lab, aligned: Compiled, unaligned: Compiled) -> None:
 def draw(kernels: Sequence[Compiled], plain: Sequence[Compiled], hoisted: Sequence[Compiled]):
     """What a multiprocessor has, and what the kernels take of it; buffers by stages."""
     shown = [c for c in kernels if c.capability == MAIN_CARD and c.registers]
-    card = CARDS[MAIN_CARD]
+    limits = LIMITS[MAIN_CARD]
     more = len(plain) > 1
     fig, axes = new_figure(
         "Side by side: how many programs fit is set by registers or by shared memory",
-        f"Part of an {card.example} multiprocessor that one program takes; compiled, not run",
+        f"Part of an {limits.cards} multiprocessor that one program takes; compiled, not run",
         panels=2 if more else 1,
         size=(12, 5.2) if more else (8.6, 3.4),
         width_ratios=(1.5, 1) if more else None,
     )
     left = axes[0]
     for place, c in enumerate(shown):
-        registers = 100 * 32 * c.num_warps * c.registers / card.registers
-        shared = 100 * c.shared / card.shared_multiprocessor
+        registers = 100 * 32 * c.num_warps * c.registers / limits.registers
+        shared = 100 * c.shared / limits.shared_multiprocessor
         first = place == 0
         left.barh(place - 0.19, registers, 0.36, color=BLUE, label="registers" if first else None)
         left.barh(place + 0.19, shared, 0.36, color=ORANGE, label="shared memory" if first else None)

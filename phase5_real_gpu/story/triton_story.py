@@ -12,14 +12,12 @@ from torch import Tensor
 from labkit.figures import COLORS, GREY, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.weights import SHAPES
+from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase3_paged_attention.paging import PagedKVCache
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.kernels import TritonPagedKVCache, paged_decode, paged_prefill, write_kv
 from phase5_real_gpu.kernels.split_rule import choose_splits
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.model.config import ModelConfig
+from phase2_attention_kvcache.model import ModelConfig
 from phase3_paged_attention.paging import StepLayout
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
 

@@ -14,7 +14,7 @@ if not HAS_TRITON:
 from phase5_real_gpu import compile_report
 from phase5_real_gpu.compile_report import main
 from phase5_real_gpu.compiling import Compiled, ahead_of_time, compile_cases, machine_code
-from phase5_real_gpu.compiling.machine_code import CARDS, KB, count_spills, read_code, read_machine_code
+from phase5_real_gpu.compiling.machine_code import KB, LIMITS, count_spills, read_code, read_machine_code
 from phase5_real_gpu.kernels import triton_setup
 from phase5_real_gpu.story.compile_story import HOISTED, NOT_CAUGHT, PLAIN, UNALIGNED, dtype_for, requests
 
@@ -169,7 +169,7 @@ def test_how_many_programs_fit():
 
 def test_requests_name_each_card_and_each_kernel():
     full = requests(quick=False)
-    assert {r["capability"] for r in full} == set(CARDS)
+    assert {r["capability"] for r in full} == set(LIMITS)
     assert all(r["dtype"] == "float16" for r in full if r["capability"] == 75)
     assert len(requests(quick=True)) < 8
 
