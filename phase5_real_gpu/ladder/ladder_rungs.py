@@ -16,7 +16,6 @@ from torch import Tensor
 from phase5_real_gpu.kernels.decode_kernel import (
     LOG2_E,
     DecodePlan,
-    decode_kernel,
     paged_decode,
     program_slots,
     tile_tokens,
@@ -90,7 +89,6 @@ class Rung:
 
     Attributes:
         name: short, as in the names of measurements.
-        kernel: the Triton function.
         launch: (q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None.
         invariant: what holds after each turn of its loop.
         should_gain: over the rung before, and why, in words; a prediction, not a measurement.
@@ -99,7 +97,6 @@ class Rung:
 
     name: str
     title: str
-    kernel: object
     launch: Launch
     invariant: str
     should_gain: str
@@ -257,13 +254,13 @@ def _work_of_splits(shape: Shape) -> Work:
 
 LADDER: list[Rung] = [
     Rung(
-        "head", "one program a query head, one page a turn", one_head_kernel, _one_head,
+        "head", "one program a query head, one page a turn", _one_head,
         "after page i: largest, total and acc are those of softmax over the tokens of pages 0 to i",
         "the start. Heads that share a KV head each load its keys and values for themselves",
         lambda shape: _work_of_pages(shape, shape.num_heads),
     ),
     Rung(
-        "packed", "the heads that share a KV head in one program", packed_kernel, _packed,
+        "packed", "the heads that share a KV head in one program", _packed,
         "the same for each row of the tile; rows beyond the group are zeros and are never stored",
         "up to HQ / HKV times fewer bytes asked for. Less than that in time, as far as the programs that share "
         "keys find them in the L2 cache. Products move to the matrix units, which are idle otherwise; so it "
@@ -271,14 +268,14 @@ LADDER: list[Rung] = [
         _work_of_pages,
     ),
     Rung(
-        "tile", "64 tokens a turn, whatever the page", tile_kernel, partial(_tiled, tile_kernel),
+        "tile", "64 tokens a turn, whatever the page", partial(_tiled, tile_kernel),
         "after turn i: tokens 0 to 64 (i + 1) - 1 are in; a token finds its page by itself",
         "4 times fewer turns with pages of 16, and 4 times as many bytes asked for at once in each. A turn waits "
         "for memory's answer at least once, and that wait is the same for 8 KiB as for 32",
         _work_of_tiles,
     ),
     Rung(
-        "hoisted", "page ids of the next tile loaded one turn early", hoisted_kernel,
+        "hoisted", "page ids of the next tile loaded one turn early",
         partial(_tiled, hoisted_kernel, BASE_2=False),
         "at the top of a turn `blocks` holds the pages of this turn's tokens",
         "the address of the keys no longer waits for a load that has only just begun, so the compiler can fetch "
@@ -286,21 +283,21 @@ LADDER: list[Rung] = [
         _work_of_tiles,
     ),
     Rung(
-        "exp2", "powers of two, log2(e) folded into the scale", hoisted_kernel, _exp2,
+        "exp2", "powers of two, log2(e) folded into the scale", _exp2,
         "scores are in units of ln 2: 2 ** (s log2 e) = e ** s, so the weights are the same",
         "one multiplication less for each exponential. Nothing that shows, while memory is the limit: a step "
         "worth taking in prefill, where arithmetic is",
         _work_of_tiles,
     ),
     Rung(
-        "split", f"each context in {ALWAYS_SPLITS} splits, merged by a second kernel", split_kernel, _split,
+        "split", f"each context in {ALWAYS_SPLITS} splits, merged by a second kernel", _split,
         "a split's result and the logarithm of its sum of weights are enough to merge splits exactly, in any order",
         f"up to {ALWAYS_SPLITS} times for one long request, whose few programs left most multiprocessors idle. "
         "Nothing or a little loss for a full batch: results are written and read again, and there is a second launch",
         _work_of_splits,
     ),
     Rung(
-        "direct", "as few splits as keep the card busy; a single one is written at once", decode_kernel, _direct,
+        "direct", "as few splits as keep the card busy; a single one is written at once", _direct,
         "with one split the result is final, and goes where it belongs; no second kernel",
         "gives back what rung 6 lost on full batches, keeps what it gained on one request. This is `paged_decode`, "
         "the kernel that the engine uses",
