@@ -4,7 +4,7 @@ Before paging, a request's keys and values had to lie in one row. Its length is 
 an engine reserved a row for the longest that it might become. Three kinds of waste follow (the names are
 the paper's):
 
-    reserved    will be used, but not yet: nobody else can have it in the meantime
+    reserved    will be used, but not yet: no other request can have it in the meantime
     internal    part of the row, and never used: the request ends earlier
     external    gaps between rows: free, but no gap is long enough for the next request
 
@@ -14,28 +14,20 @@ Source: Kwon et al., "Efficient Memory Management for Large Language Model Servi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import BlockTable
-from phase3_paged_attention.traffic.patterns import TrafficPattern
-
-# ---------------------------------------------------------------------- one row a request
+from phase3_paged_attention.paging import BlockManager, BlockTable
+from phase3_paged_attention.traffic import TrafficPattern
 
 
 class ContiguousAllocator:
-    """One unbroken row of slots for each request: first fit, the first gap that is long enough.
-
-    Args:
-        num_slots: room for this many tokens.
-    """
+    """One unbroken row of slots for each request: first fit, the first gap that is long enough."""
 
     def __init__(self, num_slots: int) -> None:
-        if num_slots < 1:
-            raise ValueError(f"num_slots is {num_slots}: room for at least 1 token is needed")
         self.num_slots = num_slots
         self.gaps = [(0, num_slots)]  # start and length, in order
 
@@ -43,41 +35,43 @@ class ContiguousAllocator:
     def num_free(self) -> int:
         return sum(length for _, length in self.gaps)
 
-    @property
-    def largest_gap(self) -> int:
-        return max((length for _, length in self.gaps), default=0)
-
     def allocate(self, size: int) -> int | None:
         """Start of a row of `size` slots; None if no gap is long enough."""
-        if size < 1:
-            raise ValueError(f"a row of {size} slots: at least 1 is needed")
         for i, (start, length) in enumerate(self.gaps):
             if length >= size:
-                rest = [(start + size, length - size)] if length > size else []
-                self.gaps[i : i + 1] = rest
+                self.gaps[i : i + 1] = [(start + size, length - size)] if length > size else []
                 return start
         return None
 
     def free(self, start: int, size: int) -> None:
         """Give a row back. Gaps that touch become one."""
         gaps: list[tuple[int, int]] = []
-        for gap in sorted([*self.gaps, (start, size)]):
-            if gaps and gaps[-1][0] + gaps[-1][1] > gap[0]:
-                raise ValueError(f"the row of {size} slots at {start} is free already")
-            if gaps and gaps[-1][0] + gaps[-1][1] == gap[0]:
-                gaps[-1] = (gaps[-1][0], gaps[-1][1] + gap[1])
-            else:
-                gaps.append(gap)
+        for gap_start, length in sorted([*self.gaps, (start, size)]):
+            if gaps and gaps[-1][0] + gaps[-1][1] == gap_start:
+                gap_start, before = gaps.pop()
+                length += before
+            gaps.append((gap_start, length))
         self.gaps = gaps
 
 
-def requests_that_fit(lengths: Sequence[int], num_blocks: int, block_size: int) -> int:
-    """How many requests of these final lengths fit at a time, in this order, with the real block manager."""
+def fill_blocks(lengths: Sequence[int], num_blocks: int, block_size: int) -> list[BlockTable]:
+    """Tables from the real block manager for requests of these final lengths, in this order, while they fit."""
     manager = BlockManager(num_blocks + 1, block_size, enable_prefix_caching=False)  # and the null block
-    for count, n in enumerate(lengths):
-        if not manager.allocate(BlockTable(), range(int(n)), int(n)):
-            return count
-    raise ValueError(f"all {len(lengths)} requests fit {num_blocks} blocks: give more of them")
+    tables = []
+    for n in lengths:
+        table = BlockTable()
+        if not manager.allocate(table, range(int(n)), int(n)):
+            break
+        tables.append(table)
+    return tables
+
+
+def requests_that_fit(lengths: Sequence[int], num_blocks: int, block_size: int) -> int:
+    """How many requests of these final lengths fit at a time."""
+    fit = len(fill_blocks(lengths, num_blocks, block_size))
+    if fit == len(lengths):
+        raise ValueError(f"all {fit} requests fit {num_blocks} blocks: give more of them")
+    return fit
 
 
 def rows_that_fit(num_slots: int, row: int) -> int:
@@ -95,109 +89,107 @@ def rows_that_fit(num_slots: int, row: int) -> int:
 class Shares:
     """What memory is used for, as shares of it, on the average of all steps. The four add up to 1."""
 
-    used: float = 0.0
-    reserved: float = 0.0
-    internal: float = 0.0
-    external: float = 0.0
-    running: float = 0.0  # requests at a time
-    steps: int = 0
+    used: float
+    reserved: float
+    internal: float
+    external: float
+    running: float  # requests at a time
 
 
 @dataclass(eq=False)
-class _Running:
-    now: int  # tokens so far
-    final: int
-    place: int = 0
-    row: int = 0  # slots of its row, or of its blocks
+class Request:
+    """tokens: so far. room: slots that it holds."""
+
+    isl: int
+    osl: int
+    tokens: int
+    room: int = 0
+    start: int | None = None
     table: BlockTable = field(default_factory=BlockTable)
 
+    @property
+    def final(self) -> int:
+        return self.isl + self.osl
 
-ROWS: dict[str, Callable[[int, int, int], int]] = {
-    "longest": lambda prompt, answer, longest: longest,
-    "power of 2": lambda prompt, answer, longest: min(longest, prompt + (1 << (answer - 1).bit_length())),
-    "oracle": lambda prompt, answer, longest: prompt + answer,
+
+class Rows:
+    """One row a request, of the length that `row_length` says."""
+
+    def __init__(self, num_slots: int, row_length: Callable[[Request], int]) -> None:
+        self.allocator, self.row_length = ContiguousAllocator(num_slots), row_length
+
+    def make_room(self, request: Request) -> bool:
+        request.room = self.row_length(request)
+        request.start = self.allocator.allocate(request.room)
+        return request.start is not None
+
+    def free(self, request: Request) -> None:
+        self.allocator.free(request.start, request.room)
+
+
+class Blocks:
+    """Blocks of 16, one more whenever the last one is full."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.manager = BlockManager(num_slots // 16 + 1, 16, enable_prefix_caching=False)
+
+    def make_room(self, request: Request) -> bool:
+        n = request.tokens + (request.room > 0)  # a running request is about to write one more
+        fits = self.manager.allocate(request.table, range(n), n)
+        request.room = 16 * len(request.table.blocks)
+        return fits
+
+    def free(self, request: Request) -> None:
+        self.manager.free(request.table)
+        request.room = 0
+
+
+POLICIES: dict[str, Callable[[int, TrafficPattern], Rows | Blocks]] = {
+    "longest": lambda slots, pattern: Rows(slots, lambda r: pattern.max_tokens),
+    "power of 2": lambda slots, pattern: Rows(
+        slots, lambda r: min(pattern.max_tokens, r.isl + (1 << (r.osl - 1).bit_length()))
+    ),
+    "oracle": lambda slots, pattern: Rows(slots, lambda r: r.final),
+    "paged": lambda slots, pattern: Blocks(slots),
 }
-"""Length of the row: the longest possible; the answer's length guessed right to a factor of 2; known exactly."""
+"""A row for the longest possible; for the answer's length guessed right to a factor of 2, known exactly; blocks."""
 
 
 def simulate(
     policy: str, pattern: TrafficPattern, num_slots: int, rng: np.random.Generator, steps: int
 ) -> Shares:
-    """A server with an endless queue: who fits is let in, each writes a token a step, who is done leaves.
-
-    Args:
-        policy: "longest", "power of 2", "oracle" (one row a request), or "paged" (blocks of 16).
-    """
-    queue = _endless(pattern, rng)
-    step, running = _paged_steps(num_slots, queue) if policy == "paged" else _row_steps(
-        policy, pattern, num_slots, queue)  # fmt: skip
-    total = np.zeros(4)
+    """A server with an endless queue: requests that fit are let in, each writes a token a step, and leaves at its end."""
+    memory, arriving = POLICIES[policy](num_slots, pattern), _endless(pattern, rng)
+    waiting, running, total = deque([next(arriving)]), [], np.zeros(4)
     # Until the first requests have ended the memory fills up: that is not how a server looks at work.
     warmup = min(steps, 1500)
-    for i in range(steps + warmup):
-        step()
-        if i < warmup:
-            continue
-        used = sum(r.now for r in running)
-        reserved = sum(min(r.final, r.row) - r.now for r in running)
-        internal = sum(max(0, r.row - r.final) for r in running)
-        total += (used, reserved, internal, len(running))
-    used, reserved, internal = (float(x) / steps / num_slots for x in total[:3])
-    return Shares(used, reserved, internal, 1 - used - reserved - internal, float(total[3]) / steps, steps)
-
-
-def _endless(pattern: TrafficPattern, rng: np.random.Generator):
-    while True:
-        for prompt, answer in zip(*pattern.draw(rng, 500), strict=True):
-            yield int(prompt), int(answer)
-
-
-def _row_steps(policy: str, pattern: TrafficPattern, num_slots: int, queue):
-    allocator, running = ContiguousAllocator(num_slots), []
-    head = [next(queue)]
-
-    def step() -> None:
-        for r in [r for r in running if r.now == r.final]:
+    for step in range(warmup + steps):
+        for r in [r for r in running if r.tokens == r.final]:
             running.remove(r)
-            allocator.free(r.place, r.row)
-        while True:
-            prompt, answer = head[0]
-            row = ROWS[policy](prompt, answer, pattern.max_tokens)
-            place = allocator.allocate(row)
-            if place is None:
-                break
-            running.append(_Running(prompt, prompt + answer, place, row))
-            head[0] = next(queue)
-        for r in running:
-            r.now += 1
-
-    return step, running
-
-
-def _paged_steps(num_slots: int, queue, size: int = 16):
-    manager = BlockManager(num_slots // size + 1, size, enable_prefix_caching=False)
-    running: list[_Running] = []
-    waiting = [_Running(p, p + a) for p, a in [next(queue)]]
-
-    def step() -> None:
-        for r in [r for r in running if r.now == r.final]:
-            running.remove(r)
-            manager.free(r.table)
-        while manager.allocate(waiting[0].table, range(waiting[0].now), waiting[0].now):
-            waiting[0].row = len(waiting[0].table.blocks) * size
-            running.append(waiting.pop(0))
+            memory.free(r)
+        while memory.make_room(waiting[0]):
+            running.append(waiting.popleft())
             if not waiting:
-                waiting.extend(_Running(p, p + a) for p, a in [next(queue)])
-        for r in list(running):
-            # A block lasts for 16 tokens. Only then is there anything to ask for.
-            while r.now == r.row and r in running:
-                if manager.allocate(r.table, range(r.now + 1), r.now + 1):
-                    r.row += size
-                else:
-                    last = running.pop()  # the last one to come makes room; it keeps its text, and comes back
-                    manager.free(last.table)
-                    waiting.insert(0, last)
-            if r in running:
-                r.now += 1
+                waiting.append(next(arriving))
+        i = 0
+        while i < len(running):
+            r = running[i]
+            if r.tokens < r.room or memory.make_room(r):
+                r.tokens += 1
+                i += 1
+            else:  # the last one to come makes room; it keeps its text, and comes back
+                waiting.appendleft(running.pop())
+                memory.free(waiting[0])
+        if step >= warmup:
+            used = sum(r.tokens for r in running)
+            reserved = sum(min(r.final, r.room) - r.tokens for r in running)
+            internal = sum(max(0, r.room - r.final) for r in running)
+            total += (used, reserved, internal, len(running))
+    used, reserved, internal = (float(x) / steps / num_slots for x in total[:3])
+    return Shares(used, reserved, internal, 1 - used - reserved - internal, float(total[3]) / steps)
 
-    return step, running
+
+def _endless(pattern: TrafficPattern, rng: np.random.Generator) -> Iterator[Request]:
+    while True:
+        for isl, osl in zip(*pattern.draw(rng, 500), strict=True):
+            yield Request(int(isl), int(osl), tokens=int(isl))

@@ -11,41 +11,27 @@ from labkit.machine import memory_bytes
 from phase1_tokens_embeddings.weights.cards import CARDS
 from phase1_tokens_embeddings.weights.memory_math import bytes_for_kv, kv_per_token
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import BlockTable
 from phase3_paged_attention.story.allocator_timing import BYTES_PER_BLOCK, links_changed, time_operations
 from phase3_paged_attention.story.memory_policies import (
+    POLICIES,
     ContiguousAllocator,
+    fill_blocks,
     requests_that_fit,
     rows_that_fit,
     simulate,
 )
-from phase3_paged_attention.traffic.patterns import PATTERNS
+from phase3_paged_attention.traffic import PATTERNS
 
 # The article gives the sums, 3,765 tokens in 237 blocks, and not the lengths. These ten have the same sums.
 TEN_REQUESTS = (44, 81, 126, 190, 256, 318, 400, 512, 750, 1088)
-
-
 CONTEXT = 2048  # slots that a contiguous engine reserves for a request
-
-
 POOL = 4 * CONTEXT  # room for four such requests
 
 
 def slots_allocated(lengths: Sequence[int], block_size: int) -> int:
-    """Slots that the real block manager gives to requests of these lengths.
-
-    Raises:
-        ValueError: a length below 1.
-    """
-    if min(lengths) < 1:
-        raise ValueError(f"a request of {min(lengths)} tokens: at least 1 is needed")
-    needed = sum(-(-n // block_size) for n in lengths)
-    manager = BlockManager(needed + 1, block_size, enable_prefix_caching=False)
-    tables = [BlockTable() for _ in lengths]
-    for table, n in zip(tables, lengths, strict=True):
-        manager.allocate(table, range(n), n)
-    return sum(len(table.blocks) for table in tables) * block_size
+    """Slots that the real block manager gives to requests of these lengths."""
+    tables = fill_blocks(lengths, sum(-(-n // block_size) for n in lengths), block_size)
+    return block_size * sum(len(table.blocks) for table in tables)
 
 
 def chance_of_waste(at_most: int, requests: int, block_size: int) -> float:
@@ -185,7 +171,7 @@ def memory_at_work(lab: Lab, rng: np.random.Generator) -> dict:
         exactly; and blocks of 16.""")
     shares = {
         policy: simulate(policy, pattern, pool, np.random.default_rng(lab.seed), steps)
-        for policy in lab.progress(["longest", "power of 2", "oracle", "paged"], "simulating")
+        for policy in lab.progress(POLICIES, "simulating")
     }
     prompts, answers = pattern.draw(rng, 100_000)
     # Each request holds its row for as many steps as its answer is long; half of the answer is there on average.
