@@ -1,6 +1,6 @@
 """Contiguous against paged: how much memory is wasted, and how many users fit.
 
-How long an answer will be, nobody knows when it begins. An engine that keeps each request's cache in one
+How long an answer will be is not known when it begins. An engine that keeps each request's cache in one
 row must reserve a row for the longest answer there could be. Most answers are short, so most of the memory
 is reserved for tokens that never come: four requests, and the card is full.
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from labkit.lab import Lab, run_lab
+from phase3_paged_attention.story.memory_waste_figures import draw_block_sizes, draw_memory, draw_shares
 from phase3_paged_attention.story.memory_waste_story import (
     block_sizes,
     constant_time,
@@ -25,21 +26,17 @@ from phase3_paged_attention.story.memory_waste_story import (
     which_traffic,
 )
 
-# ---------------------------------------------------------------------- the story
-
 
 def story(lab: Lab) -> None:
-    from phase3_paged_attention.story import memory_waste_figures as shown
-
     rng = np.random.default_rng(lab.seed)
     ten_requests(lab)
     lengths = four_become_26(lab, rng)
-    lab.figure(shown.draw_memory(lengths, lab.seed), "memory_contiguous_paged")
+    lab.figure(draw_memory(lengths, lab.seed), "memory_contiguous_paged")
     gains = which_traffic(lab, rng)
     shares = memory_at_work(lab, rng)
-    lab.figure(shown.draw_shares(shares), "memory_shares")
+    lab.figure(draw_shares(shares), "memory_shares")
     sizes = block_sizes(lab, rng)
-    lab.figure(shown.draw_block_sizes(sizes), "block_size")
+    lab.figure(draw_block_sizes(sizes), "block_size")
     constant_time(lab)
     price(lab, gains)
 

@@ -18,25 +18,14 @@ softmax" (2018), section 3; vllm/v1/attention/ops/.
 from __future__ import annotations
 
 from labkit.lab import Lab, run_lab
-from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache, StepLayout
-
-__all__ = ["PagedKVCache", "StepLayout", "paged_attention_loops", "paged_attention_vectorised"]
-
-
-# ---------------------------------------------------------------------- first reading: plain loops
-
-
-# ---------------------------------------------------------------------- second reading: tensors
-
-
-# ---------------------------------------------------------------------- third reading: behind the seam
+from phase3_paged_attention.story.paged_attention_by_hand import by_hand
+from phase3_paged_attention.story.paged_attention_story import costs, three_readings
 
 
 def story(lab: Lab) -> None:
-    from phase3_paged_attention.story.paged_attention_story import tell  # which imports this module
-
-    tell(lab)
+    by_hand(lab)
+    three_readings(lab)
+    costs(lab)
 
 
 def main(argv: list[str] | None = None) -> int:

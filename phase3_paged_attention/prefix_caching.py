@@ -17,15 +17,23 @@ Sources: Kwon et al. (2023), section 4.4; vllm/v1/core/kv_cache_utils.py (hashes
 from __future__ import annotations
 
 from labkit.lab import Lab, run_lab
-from phase3_paged_attention.story.prefix_server import PrefixServer, Served, common_prefix
-
-__all__ = ["PrefixServer", "Served", "common_prefix"]
+from phase3_paged_attention.story.prefix_caching_story import (
+    chat,
+    load,
+    many_users,
+    memory_is_short,
+    one_letter,
+    ttft_against_share,
+)
 
 
 def story(lab: Lab) -> None:
-    from phase3_paged_attention.story.prefix_caching_story import tell  # which imports this module
-
-    tell(lab)
+    model, tokenizer = load(lab)
+    many_users(lab, model, tokenizer)
+    ttft_against_share(lab, model)
+    one_letter(lab, model, tokenizer)
+    memory_is_short(lab, model, tokenizer)
+    chat(lab, model, tokenizer)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -132,7 +132,7 @@ def _be_a_child(print_to: int) -> None:
         sys.modules["torch"].set_num_threads(1)
     if "phase3_paged_attention.paging" in sys.modules:
         # Numba's threads end a forked process. Without its kernel, caches gather with torch.
-        sys.modules["phase3_paged_attention.paging"].switch_off_cpu_kernel()
+        sys.modules["phase3_paged_attention.paging"].switch_off_compiled_kernel()
     if sys.platform == "linux":
         import resource
 

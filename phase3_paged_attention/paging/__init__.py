@@ -9,7 +9,7 @@ from phase3_paged_attention.paging.block_table import (
     CacheStats,
     hash_block,
 )
-from phase3_paged_attention.paging.cpu_decode import cpu_kernel, switch_off_cpu_kernel
+from phase3_paged_attention.paging.cpu_decode import compiled_kernel, switch_off_compiled_kernel
 from phase3_paged_attention.paging.kv_storage import KVStorage
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
 from phase3_paged_attention.paging.paged_cache import PagedCache, StepLayout, pad_tables
@@ -27,10 +27,10 @@ __all__ = [
     "PagedKVCache",
     "PhysicalBlock",
     "StepLayout",
-    "cpu_kernel",
+    "compiled_kernel",
     "hash_block",
     "pad_tables",
     "paged_attention_loops",
     "paged_attention_vectorised",
-    "switch_off_cpu_kernel",
+    "switch_off_compiled_kernel",
 ]

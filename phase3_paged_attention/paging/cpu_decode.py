@@ -17,12 +17,12 @@ from phase3_paged_attention.paging.kv_storage import KVStorage
 _switched_off = False
 
 
-def cpu_kernel() -> Callable | None:
+def compiled_kernel() -> Callable | None:
     """`paged_decode_cpu`; None without numba, with no folder for what it compiles, or once switched off."""
     return None if _switched_off else _import_kernel()
 
 
-def switch_off_cpu_kernel() -> None:
+def switch_off_compiled_kernel() -> None:
     """Caches made from now on gather. For a forked process, which numba's threads would end."""
     global _switched_off
     _switched_off = True

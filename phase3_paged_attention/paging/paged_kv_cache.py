@@ -11,7 +11,7 @@ from torch import Tensor
 from phase2_attention_kvcache.model.caches import causal_attention
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase3_paged_attention.paging.block_table import BlockCopy
-from phase3_paged_attention.paging.cpu_decode import CompiledDecode, GatherDecode, cpu_kernel
+from phase3_paged_attention.paging.cpu_decode import CompiledDecode, GatherDecode, compiled_kernel
 from phase3_paged_attention.paging.kv_storage import KVStorage
 from phase3_paged_attention.paging.paged_cache import StepLayout, pad_tables
 
@@ -42,7 +42,7 @@ class PagedKVCache:
     ) -> None:
         self.storage = KVStorage(config, num_blocks, block_size, dtype, device, num_swap_blocks)
         self.num_blocks, self.block_size = num_blocks, block_size
-        kernel = cpu_kernel() if use_kernel and CompiledDecode.can_read(self.storage) else None
+        kernel = compiled_kernel() if use_kernel and CompiledDecode.can_read(self.storage) else None
         self.compiled = kernel is not None
         self._decoder = CompiledDecode(self.storage, kernel) if kernel else GatherDecode(self.storage)
         self.layout: StepLayout | None = None

@@ -1,31 +1,18 @@
-"""The story of block_manager.py, part by part: what happens to sixteen blocks when five requests use them."""
+"""The chapters of block_manager_lab.py: what happens to sixteen blocks when five requests use them."""
 
 from __future__ import annotations
 
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights.memory_math import GB, kv_per_token
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import BlockTable
-from phase3_paged_attention.story.word_memory import WordMemory, draw_moments
+from phase3_paged_attention.paging import BlockTable
+from phase3_paged_attention.story.word_memory import WordMemory
 
 SYSTEM = "You are a teller of very old tales"  # eight words: two blocks
 LONG = (
     "Far beyond the last hill a tired giant kept seven grey geese in one small iron cage and every night "
     "they sang"
 )
-
-
-def tell(lab: Lab) -> None:
-    memory = WordMemory(BlockManager(num_blocks=17, block_size=4, num_swap_blocks=6))
-    lab.say("""A token here is a word, a block has room for four, and the memory has 16 blocks. Words stand for
-        their keys and values, so that you can read what is stored.""")
-    tables_fill_up(lab, memory)
-    share_a_prompt(lab, memory)
-    fork_and_write(lab, memory)
-    free_and_evict(lab, memory)
-    swap(lab, memory)
-    lab.figure(draw_moments(memory), "block_manager_moments")
 
 
 def tables_fill_up(lab: Lab, memory: WordMemory) -> None:
@@ -58,7 +45,7 @@ def share_a_prompt(lab: Lab, memory: WordMemory) -> None:
     lab.predict(
         claim="prefix-hit",
         question="Carol and Dave begin with the same 8 words. How many does Dave find in the cache? And how many "
-        "does somebody find who asks exactly those 8",
+        "does a prompt of exactly those 8",
         predicted=[8, 4],
         measured=[found, len(alone) * memory.manager.block_size],
         note="At least one word has to be computed: without it there is nothing to sample the next one from. "
@@ -106,7 +93,7 @@ def free_and_evict(lab: Lab, memory: WordMemory) -> None:
         question="Alice ends. Of her blocks 1 and 2 (full) and 5 (one word), which is used again first? And last",
         predicted=[5, 1],
         measured=[order[0], order[-1]],
-        note="Nobody can ever ask for block 5, a block that is not full has no name. Of the others the end of the "
+        note="Block 5 can never be found again: a block that is not full has no hash. Of the others the end of the "
         "text goes before its beginning: more requests may share a beginning.",
     )
     lab.show(f"free list before:  {before}\nfree list after:   {memory.draw_free_list()}")
@@ -162,10 +149,10 @@ def swap(lab: Lab, memory: WordMemory) -> None:
     memory.keep_moment("all have ended")
     lab.predict(
         claim="all-back",
-        question="everybody has ended. Free blocks, of 16",
+        question="all requests have ended. Free blocks, of 16",
         predicted=manager.num_blocks - 1,
         measured=manager.num_free_blocks,
-        note="All books agree with each other (check_integrity). A server that lost one block "
+        note="Tables, counts and free list agree with each other (check_integrity). A server that lost one block "
         "with each request would stand still after as many requests as it has blocks.",
     )
     stats = manager.stats

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from labkit.machine import time_calls
 from phase2_attention_kvcache.model.config import GPT2_124M, ModelConfig
-from phase3_paged_attention.paging import PagedKVCache, StepLayout, cpu_kernel
+from phase3_paged_attention.paging import PagedKVCache, StepLayout, compiled_kernel
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops
 
 BLOCK = 16
@@ -66,7 +66,7 @@ class DecodeTimer:
         torch.manual_seed(seed)
         self.gathering.storage.data.normal_()
         self.compiled: PagedKVCache | None = None
-        if cpu_kernel() is not None and device == "cpu" and dtype != torch.float16:
+        if compiled_kernel() is not None and device == "cpu" and dtype != torch.float16:
             self.compiled = PagedKVCache(config, self.num_blocks, BLOCK, dtype, device)
             self.compiled.storage.data.copy_(self.gathering.storage.data)
         self.q = torch.randn(batch, config.num_heads, config.head_dim, device=device, dtype=dtype)

@@ -1,5 +1,4 @@
-"""The story of paged_attention.py: three readings compared, and what each costs. (The first chapter, a block table
-walked by hand, is in `paged_attention_by_hand.py`.)"""
+"""Chapters of paged_attention_lab.py: three readings compared, and what each costs."""
 
 from __future__ import annotations
 
@@ -18,10 +17,14 @@ from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 from phase1_tokens_embeddings.weights.weight_formats import weight_bytes
 from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.model.config import GPT2_124M, ModelConfig
-from phase3_paged_attention.paging import PagedKVCache, StepLayout, cpu_kernel
-from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
+from phase3_paged_attention.paging import (
+    PagedKVCache,
+    StepLayout,
+    compiled_kernel,
+    paged_attention_loops,
+    paged_attention_vectorised,
+)
 from phase3_paged_attention.story.decode_timing import BLOCK, DecodeTimer, DecodeTimes, seconds_of_loops
-from phase3_paged_attention.story.paged_attention_by_hand import by_hand
 
 # ---------------------------------------------------------------------- the same answer, three times
 
@@ -67,7 +70,7 @@ def run_readings(
     out: dict[str, Tensor] = {}
     new_k, new_v = (torch.cat([t[b:] for t, (b, _) in zip(texts, REQUESTS)]) for texts in (keys, values))
     for name in ("compiled, in place", "gathered"):
-        if name == "gathered" or (cpu_kernel() is not None and q.device.type == "cpu"):
+        if name == "gathered" or (compiled_kernel() is not None and q.device.type == "cpu"):
             cache = PagedKVCache(
                 config, 41, BLOCK, q.dtype, q.device, use_kernel=name == "compiled, in place"
             )
@@ -157,7 +160,9 @@ def costs(lab: Lab) -> None:
     last = times[-1]
     loops = seconds_of_loops() * batch * GPT2_124M.num_heads * last.context
     if last.in_place is None:
-        where = "on a GPU" if device == "cuda" else "without numba" if cpu_kernel() is None else "in float16"
+        where = (
+            "on a GPU" if device == "cuda" else "without numba" if compiled_kernel() is None else "in float16"
+        )
         lab.say(f"""The compiled kernel does not run {where}: blocks are copied together for each step. (For GPUs
             Phase 5 brings a kernel that reads in place.)""")
     attend, name = (
@@ -257,9 +262,3 @@ def draw_costs(times: Sequence[DecodeTimes], batch: int, dtype: str):
         ax.tick_params(which="minor", axis="x", length=0)
     fig.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return fig
-
-
-def tell(lab: Lab) -> None:
-    by_hand(lab)
-    three_readings(lab)
-    costs(lab)

@@ -1,4 +1,4 @@
-"""The story of prefix_caching.py, part by part."""
+"""The chapters of prefix_caching.py."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 from phase1_tokens_embeddings.weights.cards import CARDS
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import BlockTable
+from phase3_paged_attention.paging import BlockManager, BlockTable
 from phase3_paged_attention.story.prefix_server import PrefixServer, common_prefix
 
 TEXT = Path(__file__).parents[2] / "phase1_tokens_embeddings" / "texts" / "prose.txt"
@@ -39,16 +38,12 @@ ENDINGS = [
 ]
 
 
-def tell(lab: Lab) -> None:
+def load(lab: Lab) -> tuple[Transformer, BPETokenizer]:
     model = Transformer.from_pretrained(lab.args.model, lab.args.dtype, lab.device)
     tokenizer = BPETokenizer.from_file(find_model(lab.args.model) / "tokenizer.json")
     if model.config.max_context < 512:
         raise ValueError(f"{lab.args.model} has a context of {model.config.max_context}: 512 are needed here")
-    many_users(lab, model, tokenizer)
-    ttft_against_share(lab, model)
-    one_letter(lab, model, tokenizer)
-    memory_is_short(lab, model, tokenizer)
-    chat(lab, model, tokenizer)
+    return model, tokenizer
 
 
 def long_text(tokenizer: BPETokenizer, num_tokens: int) -> list[int]:
@@ -84,7 +79,7 @@ def many_users(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
         "cache, how many each later one",
         predicted=[0, whole],
         measured=[pairs[0][1].hit_tokens, min(w.hit_tokens for _, w in pairs[1:])],
-        note=f"Only whole blocks have a name: {len(shared)} = {whole // BLOCK} x {BLOCK} + {len(shared) - whole}.",
+        note=f"Only full blocks have a hash: {len(shared)} = {whole // BLOCK} x {BLOCK} + {len(shared) - whole}.",
     )
     lab.predict(
         claim="prefix-hit-rate",
@@ -246,7 +241,7 @@ def one_letter(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
         "/ near the end",
         predicted=predicted,
         measured=measured,
-        note="The name of a block is a hash of its tokens and of the name before it. One other token, and every name "
+        note="A block hash is of its tokens and of the hash before it. One other token, and every hash "
         "behind it is another: their keys and values are other ones, too.",
     )
     lab.table(

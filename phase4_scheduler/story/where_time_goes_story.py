@@ -14,7 +14,7 @@ from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging import cpu_kernel
+from phase3_paged_attention.paging import compiled_kernel
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
@@ -40,7 +40,7 @@ def two_changes(lab: Lab) -> Transformer:
     in_place: dict[int, Parts] = {}
     for batch in lab.progress(batches, "before"):
         before[batch] = time_decode(decoding_engine(plain, batch, CONTEXT, steps, use_kernel=False), steps)
-        if cpu_kernel() is not None:
+        if compiled_kernel() is not None:
             in_place[batch] = time_decode(decoding_engine(plain, batch, CONTEXT, steps), steps)
     packed = can_pack(plain)
     model = pack_linear_layers(plain) if packed else plain

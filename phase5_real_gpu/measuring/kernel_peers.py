@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phase2_attention_kvcache.model.config import GPT2_124M
-from phase3_paged_attention.paging import PagedKVCache, StepLayout, cpu_kernel
+from phase3_paged_attention.paging import PagedKVCache, StepLayout, compiled_kernel
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
 from phase5_real_gpu.kernels import triton_setup  # noqa: F401  (before PyTorch parts that import Triton themselves)
 from phase5_real_gpu.measuring.kernel_cases import AttentionInputs
@@ -103,7 +103,7 @@ def phase3_cache(layers: Layers, use_kernel: bool) -> Prepared:
     """`PagedKVCache.attend`: compiled and in place, or copied together first."""
     calls = []
     for x in layers:
-        if use_kernel and (cpu_kernel() is None or x.device != "cpu"):
+        if use_kernel and (compiled_kernel() is None or x.device != "cpu"):
             raise NotHere(
                 "numba is not installed, so Phase 3's compiled kernel is missing: pip install numba"
             )

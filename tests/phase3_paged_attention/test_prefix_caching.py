@@ -1,7 +1,5 @@
 """A prefix cache may change what is computed, never what comes out."""
 
-import json
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +8,6 @@ from hypothesis import strategies as st
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.generation import generate_cached
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention import prefix_caching
 from phase3_paged_attention.story.prefix_caching_story import hit_rate, long_text, share_that_gives
 from phase3_paged_attention.story.prefix_server import PrefixServer, common_prefix
 
@@ -91,19 +88,6 @@ def test_without_the_cache_everything_is_computed(model):
         assert (served.hit_tokens, served.computed_tokens) == (0, 34)
 
 
-def test_a_step_that_failed_leaves_no_wrong_blocks_behind(model, monkeypatch):
-    server, prompt = PrefixServer(model, 20, 4), list(range(30))
-    expected = generate_cached(model, prompt, 5).token_ids
-    with monkeypatch.context() as patch:
-        patch.setattr(server, "_step", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
-        with pytest.raises(RuntimeError, match="out of memory"):
-            server.serve(prompt, 5)
-    server.manager.check_integrity()
-    server.kv_cache.storage.data.fill_(float("nan"))
-    served = server.serve(prompt, 5)
-    assert served.hit_tokens == 0 and served.token_ids == expected
-
-
 @pytest.mark.parametrize(
     ("prompt", "new", "message"),
     [
@@ -148,23 +132,3 @@ def test_long_text_has_exactly_that_many_tokens():
     tokenizer = BPETokenizer.from_file(find_model("tales") / "tokenizer.json")
     short, long = long_text(tokenizer, 100), long_text(tokenizer, 2000)
     assert len(short) == 100 and len(long) == 2000 and long[:100] == short
-
-
-def test_script(tmp_path):
-    assert prefix_caching.main(["--model", "tales-draft", "--quick", "--json", str(tmp_path / "r.json")]) == 0
-    report = json.loads((tmp_path / "r.json").read_text())
-    found = {p["claim"]: p for p in report["predictions"]}
-    assert found["prefix-ttft"]["kind"] == "timing" and 0 <= found["prefix-ttft"]["measured"] <= 1
-    assert found["prefix-hits"]["measured"] == [0, 384]
-    assert found["prefix-one-letter"]["measured"][0] == 0
-    assert found["prefix-eviction"]["measured"] == 160
-    assert found["prefix-lru-cliff"]["measured"] == 0
-    assert all(p["holds"] for p in found.values() if p["kind"] == "structure")
-    for name in ("prefix_ttft", "prefix_hit_rate"):
-        assert (tmp_path / "outputs" / f"{name}.png").stat().st_size > 10_000
-
-
-def test_script_with_an_unknown_model(capsys):
-    assert prefix_caching.main(["--model", "no-such-model-xyz"]) == 2
-    error = capsys.readouterr().err
-    assert "no-such-model-xyz" in error and error.count("\n") == 1

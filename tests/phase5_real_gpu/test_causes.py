@@ -9,7 +9,7 @@ import torch
 from labkit.machine import time_calls
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging import PagedKVCache, cpu_decode, cpu_kernel
+from phase3_paged_attention.paging import PagedKVCache, compiled_kernel, cpu_decode
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase5_real_gpu.comparing import quick_measurements
@@ -132,7 +132,7 @@ def test_float32_where_the_reference_has_bfloat16(monkeypatch):
     assert named(wide, on_gpu) == []  # another kind of machine has formats of its own
 
 
-@pytest.mark.skipif(cpu_kernel() is None, reason="needs numba")
+@pytest.mark.skipif(compiled_kernel() is None, reason="needs numba")
 def test_gathering_instead_of_the_compiled_kernel(tales):
     def measured(use_kernel: bool) -> Reference:
         config = EngineConfig(num_blocks=40, enable_prefix_caching=False)

@@ -1,7 +1,6 @@
 """The block manager against a naive one made of lists, and against a memory that shows every wrong pointer."""
 
 import dataclasses
-import json
 from functools import cache
 
 import pytest
@@ -9,11 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from phase3_paged_attention import block_manager_lab as block_manager
-from phase3_paged_attention.paging.block_allocator import BlockAllocator
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import BlockCopy, BlockJournal, BlockTable, hash_block
-from phase3_paged_attention.story.word_memory import WordMemory
+from phase3_paged_attention.paging import BlockCopy, BlockJournal, BlockManager, BlockTable, hash_block
 
 # ---------------------------------------------------------------------- the naive manager
 
@@ -523,31 +518,6 @@ def test_bad_arguments(arguments, message):
         BlockManager(**arguments)
 
 
-def test_allocator_takes_in_order_and_gives_from_the_middle():
-    allocator = BlockAllocator(6)
-    blocks = allocator.blocks
-    allocator.remove(blocks[3])
-    assert [b.block_id for b in allocator] == [1, 2, 4, 5] and allocator.num_free == 4
-    with pytest.raises(ValueError, match="is not free"):
-        allocator.remove(blocks[3])
-    with pytest.raises(ValueError, match="is not free"):
-        allocator.remove(allocator.null_block)
-    allocator.free_to_front([blocks[3]])
-    assert [b.block_id for b in allocator] == [3, 1, 2, 4, 5]
-    assert [allocator.take().block_id for _ in range(5)] == [3, 1, 2, 4, 5]
-    with pytest.raises(MemoryError, match="no free block"):
-        allocator.take()
-    assert list(allocator) == [] and allocator.num_free == 0
-
-
-def test_allocator_keeps_the_order_of_what_comes_back():
-    allocator = BlockAllocator(7)
-    blocks = [allocator.take() for _ in range(6)]
-    allocator.free_to_back([blocks[4], blocks[1]])
-    allocator.free_to_front([blocks[5], blocks[0]])
-    assert [b.block_id for b in allocator] == [6, 1, 5, 2]
-
-
 def test_the_journal_tells_what_happened():
     manager = BlockManager(4, 2)
     manager.journal = BlockJournal()
@@ -577,37 +547,3 @@ def test_check_integrity_sees_what_is_broken(broken):
         table.block_ids[0] = 5
     with pytest.raises(RuntimeError, match="contradicts itself"):
         manager.check_integrity()
-
-
-# ---------------------------------------------------------------------- the story
-
-
-def test_the_memory_of_words_reads_back_what_was_said():
-    memory = WordMemory(BlockManager(12, 4, num_swap_blocks=3))
-    one = memory.admit("one", "a b c d e f")
-    two = memory.admit("two", "a b c d x")
-    memory.say(one, "g h i")
-    three = memory.fork(two, "three")
-    memory.say(two, "y")
-    memory.say(three, "z")
-    assert memory.read(one) == "a b c d e f g h i"
-    assert (memory.read(two), memory.read(three)) == ("a b c d x y", "a b c d x z")
-    assert memory.admit("long", " ".join("abcdefghijklmnopqrstuvwxyz" * 2)) is None
-    assert "| a " in memory.draw_table(two) and "ref_count 3" in memory.draw_table(two)
-
-
-def test_script(tmp_path, capsys):
-    assert block_manager.main(["--json", str(tmp_path / "r.json")]) == 0
-    report = json.loads((tmp_path / "r.json").read_text())
-    found = {p["claim"]: p for p in report["predictions"]}
-    expected = ["block-table", "prefix-hit", "fork-copies", "free-order", "evicted", "swap", "all-back"]
-    assert list(found) == expected and all(p["holds"] for p in found.values())
-    assert (tmp_path / "outputs" / "block_manager_moments.png").stat().st_size > 10_000
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
-
-
-def test_script_with_bad_input(capsys, tmp_path):
-    (tmp_path / "file").write_text("")
-    assert block_manager.main(["--json", str(tmp_path / "file" / "r.json")]) == 2
-    error = capsys.readouterr().err
-    assert "cannot write" in error and error.count("\n") == 1

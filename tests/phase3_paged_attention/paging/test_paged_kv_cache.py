@@ -1,6 +1,5 @@
 """Attention over scattered blocks: every reading equals plain attention, and unused memory cannot matter."""
 
-import json
 import math
 from dataclasses import dataclass
 
@@ -13,17 +12,21 @@ from hypothesis import strategies as st
 from phase2_attention_kvcache.model.caches import NoCache
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention import paged_attention_lab
-from phase3_paged_attention.paging import PagedKVCache, StepLayout, cpu_decode, cpu_kernel
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import BlockCopy, BlockTable
-from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
-from phase3_paged_attention.story import paged_attention_by_hand
-from phase3_paged_attention.story.decode_timing import DecodeTimer
+from phase3_paged_attention.paging import (
+    BlockCopy,
+    BlockManager,
+    BlockTable,
+    PagedKVCache,
+    StepLayout,
+    compiled_kernel,
+    cpu_decode,
+    paged_attention_loops,
+    paged_attention_vectorised,
+)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
-needs_kernel = pytest.mark.skipif(cpu_kernel() is None, reason="needs numba")
+needs_kernel = pytest.mark.skipif(compiled_kernel() is None, reason="needs numba")
 
 
 def make_config(num_heads, num_kv_heads, head_dim, num_layers=1, **changes):
@@ -179,7 +182,7 @@ def test_compiled_kernel(dtype, lens, size, heads, dim, seed, num_splits):
     step = Step.make([(p, 1) for p, _ in lens], size, heads[0] * heads[1], heads[0], dim, dtype, seed)
     bits = [c.view(torch.uint16) if dtype == torch.bfloat16 else c for c in step.blocks()]
     out = torch.full(step.q.shape, math.nan)
-    cpu_kernel()(
+    compiled_kernel()(
         step.q.float().numpy(), *(b.numpy() for b in bits), step.padded_tables().numpy(),
         np.array(step.context_lens, dtype=np.int32), np.float32(dim**-0.5), num_splits, out.numpy(),
     )  # fmt: skip
@@ -192,7 +195,7 @@ def test_compiled_kernel_with_scores_far_apart():
     step = Step.make([(40, 1), (7, 1)], 4, 2, 1, 16, torch.float32, seed=1, scale=300.0)
     for num_splits in range(1, 6):
         out = torch.empty(step.q.shape)
-        cpu_kernel()(
+        compiled_kernel()(
             step.q.numpy(), *(c.numpy() for c in step.blocks()), step.padded_tables().numpy(),
             np.array(step.context_lens, dtype=np.int32), np.float32(0.25), num_splits, out.numpy(),
         )  # fmt: skip
@@ -403,67 +406,3 @@ def test_a_model_in_chunks_over_blocks_is_the_model_at_once(
         for text, logits in zip(texts, got):
             whole = model.logits(model(torch.tensor(text), torch.arange(len(text)), NoCache()))
             torch.testing.assert_close(logits, whole, atol=1e-5, rtol=1e-5)
-
-
-# ---------------------------------------------------------------------- the story
-
-
-def test_the_walk_is_plain_softmax():
-    visits = paged_attention_by_hand.walk(
-        [1.0, 2.0],
-        paged_attention_by_hand.scatter(paged_attention_by_hand.KEYS, [3, 1, 4], 2, 6),
-        paged_attention_by_hand.scatter(paged_attention_by_hand.VALUES, [3, 1, 4], 2, 6),
-        [3, 1, 4], 5, 0.7,
-    )  # fmt: skip
-    weights = torch.tensor([0.7 * s for s in (1, 3, 2, 5, 0)], dtype=torch.float64).softmax(0)
-    expected = weights @ torch.tensor(paged_attention_by_hand.VALUES, dtype=torch.float64)
-    np.testing.assert_allclose([a / visits[-1].total for a in visits[-1].acc], expected, rtol=1e-12)
-    assert [v.physical for v in visits] == [3, 3, 1, 1, 4]
-
-
-def test_decode_timer_covers_all_readings():
-    shape = make_config(2, 1, 8)
-    times = DecodeTimer(2, 64, torch.float32, "cpu", shape=shape).measure(32, repeats=2)
-    assert (
-        times.kv_bytes == 2 * 2 * 32 * 8 * 4 and times.copy > 0 and times.fresh_copy > 0 and times.gather > 0
-    )
-    assert (times.in_place is not None) == (cpu_kernel() is not None)
-    assert DecodeTimer(2, 64, torch.float16, "cpu", shape=shape).measure(64, repeats=1).in_place is None
-    with pytest.raises(ValueError, match="context 48 does not divide 64"):
-        DecodeTimer(2, 64, torch.float32, "cpu", shape=shape).measure(48)
-
-
-@pytest.mark.parametrize("kernel", [pytest.param(True, marks=needs_kernel), False])
-def test_script(tmp_path, monkeypatch, kernel, capsys):
-    if not kernel:
-        monkeypatch.setattr(cpu_decode, "_switched_off", True)
-    dtype = "float32" if kernel else "bfloat16"
-    assert (
-        paged_attention_lab.main(
-            ["--device", "cpu", "--quick", "--dtype", dtype, "--json", str(tmp_path / "r.json")]
-        )
-        == 0
-    )
-    report = json.loads((tmp_path / "r.json").read_text())
-    found = {p["claim"]: p for p in report["predictions"]}
-    structural = {
-        "online-softmax-shrink",
-        "online-softmax-rescales",
-        "online-softmax-exact",
-        "readings-agree",
-    }
-    assert {c for c, p in found.items() if p["kind"] == "structure"} == structural | {"unused-cannot-matter"}
-    assert found["copy-against-attend"]["kind"] == "timing"
-    assert ("scattered-against-ordered" in found) == kernel
-    assert ("without numba" in capsys.readouterr().out) == (not kernel)
-    for name in ("paged_attention_walk", "paged_attention_cost"):
-        assert (tmp_path / "outputs" / f"{name}.png").stat().st_size > 10_000
-
-
-def test_script_with_bad_input(capsys):
-    with pytest.raises(SystemExit) as stop:
-        paged_attention_lab.main(["--dtype", "int8"])
-    assert stop.value.code == 2
-    if not torch.cuda.is_available():
-        assert paged_attention_lab.main(["--device", "cuda"]) == 2
-        assert capsys.readouterr().err.splitlines()[-1].startswith("error: no CUDA GPU")

@@ -1,0 +1,65 @@
+"""What the stories are told with: words as memory, a walk by hand, and stopwatches."""
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+
+from phase2_attention_kvcache.model.config import ModelConfig
+from phase3_paged_attention.paging import BlockManager, compiled_kernel
+from phase3_paged_attention.story import paged_attention_by_hand as by_hand
+from phase3_paged_attention.story.allocator_timing import links_changed, time_operations
+from phase3_paged_attention.story.decode_timing import DecodeTimer
+from phase3_paged_attention.story.word_memory import WordMemory
+
+
+def test_the_memory_of_words_reads_back_what_was_said():
+    memory = WordMemory(BlockManager(12, 4, num_swap_blocks=3))
+    one = memory.admit("one", "a b c d e f")
+    two = memory.admit("two", "a b c d x")
+    memory.say(one, "g h i")
+    three = memory.fork(two, "three")
+    memory.say(two, "y")
+    memory.say(three, "z")
+    assert memory.read(one) == "a b c d e f g h i"
+    assert (memory.read(two), memory.read(three)) == ("a b c d x y", "a b c d x z")
+    assert memory.admit("long", " ".join("abcdefghijklmnopqrstuvwxyz" * 2)) is None
+    assert "| a " in memory.draw_table(two) and "ref_count 3" in memory.draw_table(two)
+
+
+def test_the_walk_is_plain_softmax():
+    caches = [by_hand.scatter(rows, [3, 1, 4], 2, 6) for rows in (by_hand.KEYS, by_hand.VALUES)]
+    visits = by_hand.walk([1.0, 2.0], *caches, [3, 1, 4], 5, 0.7)
+    weights = torch.tensor([0.7 * s for s in (1, 3, 2, 5, 0)], dtype=torch.float64).softmax(0)
+    expected = weights @ torch.tensor(by_hand.VALUES, dtype=torch.float64)
+    np.testing.assert_allclose([a / visits[-1].total for a in visits[-1].acc], expected, rtol=1e-12)
+    assert [v.physical for v in visits] == [3, 3, 1, 1, 4]
+
+
+def test_decode_timer_covers_all_readings():
+    shape = ModelConfig("test", "llama", 97, 32, 1, 2, 1, 8, 48, 256, True)
+    timer = DecodeTimer(2, 64, torch.float32, "cpu", shape=shape)
+    times = timer.measure(32, repeats=2)
+    assert times.kv_bytes == 2 * 2 * 32 * 8 * 4
+    assert min(times.copy, times.fresh_copy, times.gather, times.contiguous) > 0
+    assert (times.in_place is not None) == (compiled_kernel() is not None)
+    assert DecodeTimer(2, 64, torch.float16, "cpu", shape=shape).measure(64, repeats=1).in_place is None
+    with pytest.raises(ValueError, match="context 48 does not divide 64"):
+        timer.measure(48)
+
+
+@pytest.mark.parametrize("num_blocks", [10, 5000])
+def test_taking_a_block_out_touches_its_two_neighbours_only(num_blocks):
+    assert links_changed(num_blocks) == 3
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_timing_leaves_the_garbage_collector_as_it_was(enabled):
+    try:
+        gc.enable() if enabled else gc.disable()
+        times = time_operations(2000, rounds=2)
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
+    assert set(times) == {"take", "free", "remove", "first touch", "deque"} and min(times.values()) > 0
