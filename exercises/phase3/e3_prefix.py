@@ -27,7 +27,7 @@
 # The course's own version is `BlockManager.match_prefix` in `phase3_paged_attention/block_manager_lab.py`.
 # %%
 from exercises.grading import check, hint
-from phase3_paged_attention.paging.block_table import hash_block
+from phase3_paged_attention.paging import hash_block
 
 
 # %% tags=["answer"]

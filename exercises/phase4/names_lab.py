@@ -11,8 +11,8 @@ from exercises.grading import NotYet
 from exercises.judging.side_by_side import passed, speed
 from exercises.phase3.into_engine import refuse, tales
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase3_paged_attention.paging import hash_block
 from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import hash_block
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.queues import urgency

@@ -2,7 +2,7 @@
 # # Phase 3: virtual memory for the cache, with your hands on it
 #
 # This notebook goes beside the [README of Phase 3](../phase3_paged_attention/README.md). A server has many users, and
-# nobody knows how long their answers will get. Here you hand out the memory.
+# how long their answers will get is not known. Here you hand out the memory.
 #
 # A word has two meanings: in Phase 2 a **block** was a layer of the model; here it is 16 places of memory.
 #
@@ -17,9 +17,7 @@ import torch
 
 from notebooks.widgets import Guesses, allocator_piece, play_operations, show_figure, show_table
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import BlockTable, hash_block
-from phase3_paged_attention.paging.paged_attention import paged_attention_loops
+from phase3_paged_attention.paging import BlockManager, BlockTable, hash_block, paged_attention_loops
 from phase3_paged_attention.story.memory_policies import requests_that_fit
 from phase3_paged_attention.story.memory_waste_figures import draw_memory
 from phase3_paged_attention.story.memory_waste_story import CONTEXT, POOL, TEN_REQUESTS, slots_allocated
@@ -111,7 +109,7 @@ allocator_piece(operations=operations)
 
 # %% [markdown]
 # The piece follows the rules of `block_manager.py`. To be sure, play the same on the real one (a test of the course clicks
-# hundreds of random buttons and compares all books after each):
+# hundreds of random buttons and compares everything after each):
 
 # %%
 played = play_operations(
@@ -128,10 +126,10 @@ print("blocks copied:", played.manager.stats.copied_blocks)
 played.manager.check_integrity()
 
 # %% [markdown]
-# ## 4. A name for a block
+# ## 4. The hash of a block
 #
-# How does a request find blocks that somebody else has filled? A full block gets a name: a hash of its tokens *and of the
-# name of the block before it*.
+# How does a request find blocks that another one has filled? A full block gets a block hash: of its tokens *and of the
+# hash of the block before it*.
 
 # %%
 first, second = [1, 2, 3, 4], [5, 6, 7, 8]
@@ -153,7 +151,7 @@ prompt = list(range(12))
 manager.allocate(BlockTable(), prompt, 12)
 found = manager.match_prefix(BlockTable(), prompt)
 
-guess = ...  # somebody sends exactly the same 12 tokens. How many are found in the cache?
+guess = ...  # another request has exactly the same 12 tokens. How many are found in the cache?
 
 guesses.reveal("same-prompt", guess, measured=4 * len(found))
 
@@ -216,7 +214,7 @@ outputs = [engine.generate(system + q, params)[0] for q in questions]
 prompt_tokens = sum(len(o.prompt_token_ids) for o in outputs)
 cached = sum(o.metrics.num_cached_tokens for o in outputs)
 
-guess = ...  # percent of all prompt tokens that nobody had to compute
+guess = ...  # percent of all prompt tokens that did not have to be computed
 
 guesses.reveal(
     "ten-users",
@@ -232,7 +230,7 @@ guesses.reveal(
 # %%
 engine.block_manager.check_integrity()
 print(
-    "blocks that somebody still holds:",
+    "blocks that some request still holds:",
     engine.block_manager.num_blocks - 1 - engine.block_manager.num_free_blocks,
 )
 assert engine.block_manager.usage == 0

@@ -55,7 +55,7 @@ def share_a_prompt(lab: Lab, memory: WordMemory) -> None:
     lab.show(memory.draw_table(carol) + "\n\n" + memory.draw_table(dave))
     saved = 99 * 1024 * kv_per_token(SHAPES["llama-3-8b"])
     lab.say(f"""What it saves: 100 users of Llama-3 8B behind one system prompt of 1,024 tokens keep it once
-        instead of 100 times. That is {saved / GB:.1f} GB of GPU memory, and 101,376 tokens that nobody computes.""")
+        instead of 100 times. That is {saved / GB:.1f} GB of GPU memory, and 101,376 tokens that need not be computed.""")
 
 
 def fork_and_write(lab: Lab, memory: WordMemory) -> None:

@@ -134,7 +134,7 @@ def draw_shares(shares: dict[str, Shares]) -> Figure:
 def draw_block_sizes(found: dict[str, dict[int, tuple[float, float]]]) -> Figure:
     worst = max(by[16][0] for by in found.values())
     fig, (left, right) = new_figure(
-        f"Up to 16 tokens a block, nobody wastes more than {100 * worst:.1f}%",
+        f"Up to 16 tokens a block, no traffic wastes more than {100 * worst:.1f}%",
         f"Counted with the block manager, for {len(found)} kinds of traffic",
         panels=2,
         size=(12, 4.8),

@@ -73,7 +73,7 @@ def ten_requests(lab: Lab) -> None:
     chance = chance_of_waste(27, 10, 16)
     lab.say(f"""27 is luck, though. A request leaves 0 to 15 slots of its last block empty, 7.5 on average: 75 for
         ten. That ten random lengths leave 27 or less has a chance of {100 * chance:.2f}%, one in {1 / chance:,.0f}. Expect 2%
-        here, not 0.7. Against 82% nobody minds.""")
+        here, not 0.7. Against 82% that hardly counts.""")
 
     worst, mean = {}, {}
     for size in (1, 16, 256):
@@ -262,7 +262,7 @@ def constant_time(lab: Lab) -> None:
         ["free blocks", "take", "free", "remove, middle", "the same, first touch", "deque: remove, middle"],
         [[n, *(round(t[name]) for name in (*names, "first touch", "deque"))] for n, t in times.items()],
         note="First touch: the block has to come from main memory. O(1) counts steps; a step may still be slower "
-        "when the books no longer fit the processor's cache.",
+        "when the blocks' entries no longer fit the processor's cache.",
     )
     lab.record(operations={str(n): t for n, t in times.items()})
 

@@ -74,7 +74,7 @@ def by_hand(lab: Lab) -> None:
     k_cache, v_cache = (scatter(rows, TABLE, block_size=2, num_blocks=6) for rows in (KEYS, VALUES))
     visits = walk(QUERY, k_cache, v_cache, TABLE, len(KEYS), scale=1.0)
     lab.say("""Five tokens, blocks of two, one head with vectors of two numbers. The request's table is
-        3, 1, 4. Everything else in the six blocks is NaN, "not a number": nobody wrote there. The query is
+        3, 1, 4. Everything else in the six blocks is NaN, "not a number": it was never written. The query is
         (1, 2); a score is its dot product with a key, and for once we leave the division by
         sqrt(head_dim) out.""")
     lab.show(_draw_blocks())

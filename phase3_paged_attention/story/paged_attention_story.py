@@ -66,7 +66,7 @@ def run_readings(
     config: ModelConfig,
     unused: float,
 ) -> dict[str, Tensor]:
-    """The step in each reading, in a memory where every slot that belongs to nobody holds `unused`."""
+    """The step in each reading, in a memory where every slot that no request has holds `unused`."""
     out: dict[str, Tensor] = {}
     new_k, new_v = (torch.cat([t[b:] for t, (b, _) in zip(texts, REQUESTS)]) for texts in (keys, values))
     for name in ("compiled, in place", "gathered"):
@@ -129,8 +129,8 @@ def three_readings(lab: Lab) -> None:
     poisoned = run_readings(layout, q, keys, values, config, unused=math.nan)
     changed = sum(int((clean[name] != poisoned[name]).sum()) for name in clean)
     slots, used = 41 * BLOCK, sum(layout.context_lens)
-    lab.say(f"""Of the memory's {slots} slots these requests use {used}. What is in the others? Keys of somebody
-        who left, or whatever the machine had there before. Let us make it as bad as possible: NaN, which
+    lab.say(f"""Of the memory's {slots} slots these requests use {used}. What is in the others? Keys of a request
+        that has ended, or whatever the machine had there before. Let us make it as bad as possible: NaN, which
         turns everything it meets into NaN.""")
     lab.predict(
         claim="unused-cannot-matter",

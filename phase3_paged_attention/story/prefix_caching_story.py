@@ -362,7 +362,7 @@ def chat(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
         predicted=predicted,
         measured=measured,
         note="All earlier turns, answers included, but for a last block that was not full, and the last token of an "
-        "answer: nobody has computed its keys and values yet.",
+        "answer: its keys and values were not computed yet.",
     )
     lab.table("Turn by turn", ["turn", "prompt tokens", "found", "computed for the prompt", "TTFT, ms"], rows)
     lab.say(f"""Without the cache {sum(r[1] for r in rows):,} prompt tokens would be computed, with it

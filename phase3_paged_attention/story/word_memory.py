@@ -1,7 +1,7 @@
 """A cache that can be read: words in place of keys and values, and drawings of tables and blocks.
 
-The block manager keeps books and never sees a tensor. Here its blocks hold words, so that one can look
-through a table and read what is there. The decisions are those of the real manager.
+The block manager never sees a tensor. Here its blocks hold words, so that one can look through a table and
+read what is there. The decisions are those of the real manager.
 """
 
 from __future__ import annotations
