@@ -1,5 +1,5 @@
 // Poke a paged allocator: add, append, fork and free requests, and see what happens to the blocks.
-// The rules are those of phase3_paged_attention/block_manager_lab.py, without its swap space.
+// The rules are those of phase3_paged_attention/paging/block_manager.py, without its swap space.
 
 const STYLE = `
 .alloc { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }

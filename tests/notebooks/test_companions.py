@@ -15,18 +15,13 @@ from exercises.publishing.build_notebooks import (
     read_notebook,
     read_source,
 )
+from labkit.catalog import SCRIPTS
 from labkit.paths import ROOT
 from notebooks.widgets.piece import Piece, _inside_script
 from notebooks.widgets.questions import QUESTIONS
 
 SOURCES = companion_sources()
-PHASES = (
-    "phase1_tokens_embeddings",
-    "phase2_attention_kvcache",
-    "phase3_paged_attention",
-    "phase4_scheduler",
-    "phase5_real_gpu",
-)
+PHASES = tuple(SCRIPTS)
 each_notebook = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 
 
