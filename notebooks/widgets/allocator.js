@@ -173,7 +173,7 @@ function render({ model, el }) {
   el.append(box);
 
   function draw() {
-    // The buttons of the table are made anew: whoever uses the keyboard should stay where they were.
+    // The buttons of the table are made anew: the keyboard's focus stays where it was.
     const reached = box.contains(document.activeElement) ? document.activeElement.dataset.do : null;
     let world = new World(setup), before = [];
     for (const operation of operations) {

@@ -1,6 +1,6 @@
 """The questions of the companion notebooks, and why the answers are what they are.
 
-They stand here and not in the notebooks, where whoever is about to guess would read them first. Names in braces are
+They stand here and not in the notebooks, where a reader would see them before guessing. Names in braces are
 filled with figures that the notebook has worked out.
 """
 
@@ -32,10 +32,10 @@ QUESTIONS: dict[str, dict[str, Question]] = {
             "A tenth of the card is left to other things, the weights take 16 GB, each user {each:.1f} GB.", "users"),
     },
     "phase2_attention_kvcache": {
-        "shares-of-dogs": Question("Shares of “dogs” in percent: on I, love and dogs",
+        "weights-of-dogs": Question("Weights of “dogs” in percent: on I, love and dogs",
             "17.9 : 17.9 : 10.1. One point of score, divided by 1.73, is a factor of 1.8.", "%"),
         "look-at-first": Question("Heads, of 24, in which the full stop gives more than half of its look to the first token",
-            "Shares must add up to 1, and a head that finds nothing has to put them somewhere. The {tokens} tokens would get {even:.2f} each, spread evenly; the most that any head gives the first one is {most:.2f}.", "heads"),
+            "Weights must add up to 1, and a head that finds nothing has to put them somewhere. The {tokens} tokens would get {even:.2f} each, spread evenly; the most that any head gives the first one is {most:.2f}.", "heads"),
         "leading-layer": Question("The layer from which on {favourite} leads",
             "Early layers put together what the words mean here. The decision falls late."),
         "top-p": Question("Tokens that top-p 0.9 keeps, of 8,192",
@@ -43,7 +43,7 @@ QUESTIONS: dict[str, dict[str, Question]] = {
         "work-naive": Question("Tokens computed for 100 new ones after a prompt of 2, naive",
             "2 + 3 + ... + 101: it grows with the square of the length.", "tokens"),
         "work-cached": Question("Tokens computed for 100 new ones after a prompt of 2, with a cache",
-            "2 + 99. The last token is the answer, and nobody asks what follows it, so it is never computed.", "tokens"),
+            "2 + 99. The last token is the answer, and what follows it is not asked, so it is never computed.", "tokens"),
         "kv-bytes": Question("Bytes of KV cache a token, GPT-2 in 16 bit",
             "2 x 12 layers x 12 heads x 64 numbers x 2 bytes, for a piece of text of four or five bytes.", "bytes"),
         "intensity": Question("Operations a byte, one token",
@@ -82,7 +82,7 @@ QUESTIONS: dict[str, dict[str, Question]] = {
             "{gb:.1f} GB for each token. However fast the card computes.", "tokens a second"),
         "step-for-32": Question("A step for 32 users, over a step for one: times as long, at least",
             "The weights are read once for all. Everybody's own are the keys and values: {gb:.1f} GB for 32.", "times"),
-        "unwritten": Question("Places that nobody wrote",
+        "unwritten": Question("Places that no program wrote",
             "Three programs reach 12 places. The mask stops the last one at 10.", "places"),
         "packed-heads": Question("Bytes that rung 1 asks for, over those of rung 2",
             "Four query heads share a KV head. Rung 1 fetches each key for each of them.", "times"),
