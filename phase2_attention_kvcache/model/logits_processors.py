@@ -15,17 +15,15 @@ from phase2_attention_kvcache.model.sampling_params import SamplingParams
 
 def apply_logits_processors(
     logits: torch.Tensor,
+    rows: Sequence[int],
     params: Sequence[SamplingParams],
     prompt_ids: Sequence[Sequence[int]],
     output_ids: Sequence[Sequence[int]],
     eos_token_ids: Collection[int],
 ) -> torch.Tensor:
-    """logits [B, vocab], changed in float32 where a request asks for it; the same tensor where none does."""
-    touched = [i for i, p in enumerate(params) if _changes_logits(p, len(output_ids[i]))]
-    if not touched:
-        return logits
+    """A copy of logits [B, vocab] in float32, with these rows changed as their requests ask."""
     changed = logits.float().clone()
-    for i in touched:
+    for i in rows:
         row, p, output = changed[i], params[i], output_ids[i]
         if p.logit_bias:
             row[list(p.logit_bias)] += torch.tensor(list(p.logit_bias.values()), device=row.device)
@@ -33,11 +31,6 @@ def apply_logits_processors(
             row[list(ends)] = -math.inf
         apply_penalties(row, p, prompt_ids[i], output)
     return changed
-
-
-def _changes_logits(p: SamplingParams, num_output: int) -> bool:
-    penalised = p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
-    return penalised or bool(p.logit_bias) or num_output < p.min_tokens
 
 
 def apply_penalties(
@@ -56,22 +49,3 @@ def apply_penalties(
         ids, counts = torch.tensor(output, device=row.device).unique(return_counts=True)
         row[ids] -= p.frequency_penalty * counts
         row[ids] -= p.presence_penalty
-
-
-def check_rows(
-    logits: torch.Tensor,
-    params: Sequence[SamplingParams],
-    prompt_ids: Sequence,
-    output_ids: Sequence,
-    generators: Sequence,
-) -> None:
-    """Raise a ValueError unless there is one of each for every row, and every token named is in the vocabulary."""
-    if logits.dim() != 2:
-        raise ValueError(f"logits are {list(logits.shape)}: [requests, vocabulary] is needed")
-    lists = dict(params=params, prompt_ids=prompt_ids, output_ids=output_ids, generators=generators)
-    for name, items in lists.items():
-        if len(items) != len(logits):
-            raise ValueError(f"{len(items)} {name} for {len(logits)} rows of logits: one for each is needed")
-    for p in params:
-        if p.logit_bias or p.stop_token_ids:
-            p.check_vocabulary(logits.shape[1])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from phase2_attention_kvcache.model.logits_processors import apply_logits_processors, check_rows
+from phase2_attention_kvcache.model.logits_processors import apply_logits_processors
 from phase2_attention_kvcache.model.logprobs import report_logprobs
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 
@@ -77,12 +77,15 @@ class Sampler:
                 so the other rows can be sampled again without it.
             ValueError: the lists do not fit the rows, or `params` name a token outside the vocabulary.
         """
-        check_rows(logits, params, prompt_ids, output_ids, generators)
+        _check_rows(logits, params, prompt_ids, output_ids, generators)
         best, likeliest = logits.max(dim=-1)  # the largest of a row with a NaN is NaN
         _refuse(~torch.isfinite(best), "NaN, infinity or nothing allowed; the model's numbers broke down")
 
-        changed = apply_logits_processors(logits, params, prompt_ids, output_ids, self.eos_token_ids)
-        if changed is not logits:
+        changed = logits
+        if asking := [i for i, p in enumerate(params) if _changes_logits(p, len(output_ids[i]))]:
+            changed = apply_logits_processors(
+                logits, asking, params, prompt_ids, output_ids, self.eos_token_ids
+            )
             best, likeliest = changed.max(dim=-1)
             _refuse(best == -math.inf, "min_tokens bans every token that is left: allow another one")
         token_ids = likeliest.tolist()
@@ -92,7 +95,10 @@ class Sampler:
             probs = to_probs(rows.float(), [params[i] for i in drawn])
             for i, token in zip(drawn, draw(probs, [generators[i] for i in drawn]), strict=True):
                 token_ids[i] = token
-        return SampledTokens(token_ids, report_logprobs(logits, params, token_ids))
+        logprobs: list[dict[int, float] | None] = [None] * len(params)
+        if any(p.logprobs is not None for p in params):
+            logprobs = report_logprobs(logits, params, token_ids)
+        return SampledTokens(token_ids, logprobs)
 
     def probabilities(
         self,
@@ -103,11 +109,36 @@ class Sampler:
     ) -> torch.Tensor:
         """The probabilities [B, vocab] from which `sample` would draw. A greedy row holds a single 1."""
         prompts, outputs = (ids or [[] for _ in params] for ids in (prompt_ids, output_ids))
-        check_rows(logits, params, prompts, outputs, params)
-        changed = apply_logits_processors(logits, params, prompts, outputs, self.eos_token_ids).float()
+        _check_rows(logits, params, prompts, outputs, params)
+        rows = range(len(params))
+        changed = apply_logits_processors(logits, rows, params, prompts, outputs, self.eos_token_ids)
         one_hot = torch.zeros_like(changed).scatter_(1, changed.argmax(-1, keepdim=True), 1.0)
         greedy = torch.tensor([p.greedy for p in params], device=logits.device)
         return torch.where(greedy[:, None], one_hot, to_probs(changed, params))
+
+
+def _check_rows(
+    logits: torch.Tensor,
+    params: Sequence[SamplingParams],
+    prompt_ids: Sequence,
+    output_ids: Sequence,
+    generators: Sequence,
+) -> None:
+    """Raise a ValueError unless there is one of each for every row, and every token named is in the vocabulary."""
+    if logits.dim() != 2:
+        raise ValueError(f"logits are {list(logits.shape)}: [requests, vocabulary] is needed")
+    lists = dict(params=params, prompt_ids=prompt_ids, output_ids=output_ids, generators=generators)
+    for name, items in lists.items():
+        if len(items) != len(logits):
+            raise ValueError(f"{len(items)} {name} for {len(logits)} rows of logits: one for each is needed")
+    for p in params:
+        if p.logit_bias or p.stop_token_ids:
+            p.check_vocabulary(logits.shape[1])
+
+
+def _changes_logits(p: SamplingParams, num_output: int) -> bool:
+    penalised = p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
+    return penalised or bool(p.logit_bias) or num_output < p.min_tokens
 
 
 def _refuse(bad: torch.Tensor, reason: str) -> None:

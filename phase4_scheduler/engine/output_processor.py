@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -209,25 +209,3 @@ class OutputProcessor:
         if self._interruption is not None and not self._telling:
             interruption, self._interruption = self._interruption, None
             raise interruption
-
-
-def accumulate(whole: dict[str, RequestOutput], new: RequestOutput) -> None:
-    """Add a step's output to what a request has so far."""
-    so_far = whole.get(new.request_id)
-    if so_far is None:
-        so_far = whole[new.request_id] = RequestOutput(
-            new.request_id, new.prompt, new.prompt_token_ids, [], prompt_logprobs=new.prompt_logprobs
-        )
-    so_far.finished, so_far.error = new.finished, new.error
-    for part in new.outputs:
-        known = next((c for c in so_far.outputs if c.index == part.index), None)
-        if known is None:
-            own_lists = dict(token_ids=list(part.token_ids), logprobs=part.logprobs and list(part.logprobs))
-            so_far.outputs.append(replace(part, **own_lists))
-            so_far.outputs.sort(key=lambda c: c.index)
-        else:
-            known.token_ids += part.token_ids
-            known.text += part.text
-            known.finish_reason, known.stop_reason = part.finish_reason, part.stop_reason
-            if part.logprobs is not None:
-                known.logprobs += part.logprobs
