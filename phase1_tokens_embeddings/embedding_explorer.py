@@ -6,7 +6,7 @@ This script reads the table from the checkpoint, asks for neighbours, draws a ma
 matrix that enters the first layer: token vector plus position vector. Without the second, "dog bites man"
 and "man bites dog" would be the same set of vectors.
 
-The library is embeddings.py.
+The library is weights/embeddings.py.
 """
 
 from __future__ import annotations
@@ -23,15 +23,7 @@ from phase1_tokens_embeddings.story.embedding_story import (
     tell_pairs,
     tell_tables,
 )
-from phase1_tokens_embeddings.weights.embeddings import Embeddings, cosine, load_embeddings, pca_2d, same_rows
-
-__all__ = ["Embeddings", "cosine", "load_embeddings", "main", "pca_2d", "same_rows"]
-
-
-# ------------------------------------------------------------------ what the learner sees
-
-
-# ------------------------------------------------------------------ the picture
+from phase1_tokens_embeddings.weights.embeddings import load_embeddings
 
 
 def story(lab: Lab) -> None:

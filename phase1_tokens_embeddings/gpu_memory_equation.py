@@ -23,18 +23,9 @@ from phase1_tokens_embeddings.story.memory_equation_story import (
     tell_your_model,
 )
 from phase1_tokens_embeddings.weights.cards import CARDS, find_card
-from phase1_tokens_embeddings.weights.memory_math import (
-    KV_BYTES,
-    USABLE,
-    bytes_for_kv,
-    kv_bytes_per_token,
-    kv_per_token,
-    users_that_fit,
-)
+from phase1_tokens_embeddings.weights.memory_math import KV_BYTES, USABLE, users_that_fit
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES, find_shape
 from phase1_tokens_embeddings.weights.weight_formats import PRECISIONS, find_precision
-
-__all__ = ["bytes_for_kv", "kv_bytes_per_token", "kv_per_token", "main", "users_that_fit"]
 
 
 def story(lab: Lab) -> None:
@@ -59,12 +50,8 @@ def story(lab: Lab) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--model",
-        default="llama-3-8b",
-        metavar="NAME",
-        help=f"tales, a model folder, or a published shape: {', '.join(SHAPES)} (llama-3-8b)",
-    )
+    models = f"tales, a model folder, or a published shape: {', '.join(SHAPES)} (llama-3-8b)"
+    add("--model", default="llama-3-8b", metavar="NAME", help=models)
     add("--card", default="l4", metavar="CARD", help=f"{', '.join(CARDS)} (l4)")
     add("--context", type=int, metavar="N", help="tokens of each user (4096, or what the model can)")
     add("--precision", default="FP16", metavar="P", help=f"of the weights: {', '.join(PRECISIONS)} (FP16)")

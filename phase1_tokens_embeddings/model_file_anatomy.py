@@ -4,8 +4,8 @@ A model on disk is a table of contents and a very long row of numbers. Two forma
 (numbers only; the rest lies beside it in config.json and tokenizer.json) and GGUF (everything in one
 file). This script opens the same model in both, byte by byte, and shows which part takes the room:
 the embedding, attention, the MLP. Then it counts what models from GPT-2 to Llama 70B weigh at 32, 16, 8
-and about 4 bits a weight. The readers are in safetensors_file.py and gguf_file.py; the arithmetic of
-Q4_K_M is in weight_formats.py.
+and about 4 bits a weight. The readers are in weights/safetensors_file.py and weights/gguf_file.py; the
+arithmetic of Q4_K_M is in weights/weight_formats.py.
 
     python phase1_tokens_embeddings/model_file_anatomy.py --file some_model.gguf
 """
@@ -24,17 +24,8 @@ from phase1_tokens_embeddings.story.anatomy_story import (
     tell_the_file,
     tell_the_model,
 )
-from phase1_tokens_embeddings.weights.gguf_file import GGUFHeader, read_gguf_header
-from phase1_tokens_embeddings.weights.model_box import (
-    visible,
-)
+from phase1_tokens_embeddings.weights.model_box import visible
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
-from phase1_tokens_embeddings.weights.safetensors_file import (
-    SafetensorsHeader,
-    read_safetensors_header,
-)
-
-__all__ = ["GGUFHeader", "SafetensorsHeader", "main", "read_gguf_header", "read_safetensors_header"]
 
 
 def story(lab: Lab) -> None:

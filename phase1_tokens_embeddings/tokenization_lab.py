@@ -8,7 +8,7 @@ in code and in other scripts. Density decides how much fits into a model's conte
 
     python phase1_tokens_embeddings/tokenization_lab.py --text my_notes.txt --vocab-size 2000
 
-The algorithm is in bpe.py, the tokenizer that the whole course uses is in tokenizer.py.
+The algorithm is in tokens/bpe.py, the tokenizer that the whole course uses is in tokens/tokenizer.py.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ from pathlib import Path
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from labkit.models import has_gpt2_vocabulary
-from phase1_tokens_embeddings.story.token_density import (
-    course_texts,
-    read_texts,
-)
+from phase1_tokens_embeddings.story.token_density import course_texts, read_texts
 from phase1_tokens_embeddings.story.tokenization_story import (
     SENTENCE,
     SPEED_SAMPLE,
@@ -35,15 +32,7 @@ from phase1_tokens_embeddings.story.tokenization_story import (
     tokenizer_of,
     watch_merges,
 )
-from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
-
-__all__ = ["BPETokenizer", "StreamDecoder"]
-
-
-# ---------------------------------------------------------------------- a small library
-
-
-# ---------------------------------------------------------------------- the story
+from phase1_tokens_embeddings.tokens import BPETokenizer
 
 
 def story(lab: Lab) -> None:

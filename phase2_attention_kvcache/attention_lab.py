@@ -1,8 +1,8 @@
 """Attention: how each token gathers what it needs from the tokens before it.
 
 Each token asks a question (its query q), shows a label (its key k) and carries a content (its value v).
-A token compares its query with the keys of all tokens up to itself, turns the scores into shares that
-add up to 1, and takes the mixture of their values in these shares:
+A token compares its query with the keys of all tokens up to itself, turns the scores into weights that
+add up to 1, and takes the sum of their values with these weights:
 
     out = softmax(q k^T / sqrt(head_dim)) v
 
@@ -19,6 +19,7 @@ import argparse
 from collections.abc import Sequence
 
 from labkit.lab import Lab, run_lab
+from phase2_attention_kvcache.story.attention_in_models import load_sentence, show_heads
 from phase2_attention_kvcache.story.attention_story import (
     DEFAULT_TEXT,
     by_hand_story,
@@ -27,15 +28,8 @@ from phase2_attention_kvcache.story.attention_story import (
     heads_story,
 )
 
-# ---------------------------------------------------------------------- the definition
-
-
-# ---------------------------------------------------------------------- the story
-
 
 def story(lab: Lab) -> None:
-    from phase2_attention_kvcache.story.attention_in_models import load_sentence, show_heads
-
     sentence = load_sentence(lab.args)  # first, so that a mistake in the options shows at once
     by_hand_story(lab)
     definition_story(lab)

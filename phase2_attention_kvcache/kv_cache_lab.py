@@ -13,22 +13,7 @@ first token) and of the next ones (ITL, inter-token latency) as the text grows; 
 from __future__ import annotations
 
 from labkit.lab import Lab, run_lab
-from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache, causal_attention
-from phase2_attention_kvcache.model.generation import Generation, generate_cached, generate_naive, greedy
 from phase2_attention_kvcache.story.kv_cache_story import memory, same_tokens, timed_at_gpt2_size
-from phase2_attention_kvcache.story.step_times import StepTimes, measure_steps
-
-__all__ = [
-    "ContiguousKVCache",
-    "Generation",
-    "NoCache",
-    "StepTimes",
-    "causal_attention",
-    "generate_cached",
-    "generate_naive",
-    "greedy",
-    "measure_steps",
-]
 
 
 def story(lab: Lab) -> None:

@@ -1,7 +1,7 @@
 """Sampling: from the model's scores to one next token.
 
 For each token of its vocabulary the model gives a score, the logit. Softmax turns logits into probabilities.
-Now somebody has to choose. Always the likeliest token (greedy)? Then the same prompt always gives the same
+Now one has to be chosen. Always the likeliest token (greedy)? Then the same prompt always gives the same
 text, which easily goes round in circles. Any token by its probability? Then sooner or later an absurd one
 comes up, and the model must live with it. The knobs here lie between:
 
@@ -25,13 +25,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from labkit.lab import Lab, run_lab
-from phase2_attention_kvcache.model.sampling import BadLogitsError, SampledTokens, Sampler
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-
-__all__ = ["BadLogitsError", "SampledTokens", "Sampler", "SamplingParams"]
-
-
-# ---------------------------------------------------------------------- the story
+from phase2_attention_kvcache.model.sampling import Sampler
 
 
 def story(lab: Lab) -> None:

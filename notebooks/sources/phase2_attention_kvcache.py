@@ -34,7 +34,7 @@ from phase2_attention_kvcache.story.attention_by_hand import (
     side_by_side,
 )
 from phase2_attention_kvcache.story.inside_the_tower import draw_layers, guesses_by_layer
-from phase2_attention_kvcache.story.positions_compared import compare_kinds, draw_scores
+from phase2_attention_kvcache.story.positions_story import compare_kinds, draw_scores
 
 guesses = Guesses("phase2_attention_kvcache")
 model_folder = find_model("tales")
@@ -54,18 +54,18 @@ print(side_by_side([("Q", s.q), ("K", s.k), ("V", s.v), ("scores = Q K^T", s.raw
 
 # %% [markdown]
 # A word may not look at what comes later: the **causal mask**. Scores are divided by the square root of how many numbers
-# a vector has (3), so by 1.73. Then **softmax** makes weights of them: `e` to the power of each score, divided by the sum.
+# a vector has (3), so by 1.73. Then **softmax** makes shares of them: `e` to the power of each score, divided by the sum.
 
 # %%
-guess = ...  # the weights of "dogs" in percent, from scores 5, 5 and 4, such as [40, 40, 20]
+guess = ...  # the shares of "dogs" in percent, from scores 5, 5 and 4, such as [40, 40, 20]
 
-guesses.reveal("weights-of-dogs", guess, measured=percent(s.weights[2]))
+guesses.reveal("shares-of-dogs", guess, measured=percent(s.weights[2]))
 
 # %% tags=["after-guess"]
-print(side_by_side([("weights", s.weights), ("output = weights x V", s.output)], WORDS, 2))
+print(side_by_side([("shares", s.weights), ("output = shares x V", s.output)], WORDS, 2))
 
 # %% [markdown]
-# "I" comes first and sees only itself, so all of its weight stays there. "dogs" goes on as a mixture of three values. That
+# "I" comes first and sees only itself, so all of its share stays there. "dogs" goes on as a mixture of three values. That
 # is all that attention does: it moves information between tokens.
 #
 # ## 2. Hover the attention of a real model
@@ -121,7 +121,7 @@ attention_piece(weights, tokens, layer=0, head=0)
 
 # %% [markdown]
 # The mask has a consequence that this whole course lives on. What is computed for a token never changes, whatever comes
-# after it. Another ending, the same weights before:
+# after it. Another ending, the same shares before:
 
 # %%
 other, _ = look("The king took off his crown, because the dragon said so.")
@@ -288,7 +288,7 @@ assert all(u <= r < 2 * u + 64 * used[0] for u, r in zip(used, reserved))
 # 312,000 billion operations a second. (What a program really gets is less. `roofline.py` measures both on your machine.)
 
 # %%
-a100 = Ceilings(CARDS["a100-80"].bandwidth_gb_s * 1e9, 312e12)
+a100 = Ceilings(CARDS["a100-80"].bandwidth_gb_s * 1e9, CARDS["a100-80"].tensor_tflops * 1e12)
 steps = {n: work_of_step(GPT2_124M, n, 0, 2) for n in range(1, 1025)}
 
 guess = ...  # operations a byte of a decode step: one token, each weight of 2 bytes used once

@@ -24,6 +24,7 @@ from phase5_real_gpu.comparing.causes import CAUSES, find_causes
 from phase5_real_gpu.comparing.comparison import compare, imagine
 from phase5_real_gpu.comparing.reference_files import find_reference
 from phase5_real_gpu.compiling import compile_cases
+from phase5_real_gpu.compiling.machine_code import LIMITS
 from phase5_real_gpu.kernels.split_rule import choose_splits
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, require_triton, tl, triton
 from phase5_real_gpu.ladder.counted_loads import SMALL, count_loads, expected, random_step
@@ -153,7 +154,7 @@ show_table(
 )
 
 # %% [markdown]
-# A small step: contexts of 70, 0 and 129 tokens, 8 query heads on 2 KV heads. All memory outside their blocks is NaN,
+# A small step: contexts of 70, 0 and 129 tokens, 8 query heads on 2 KV heads. All memory that belongs to nobody is NaN,
 # "not a number". If one number of it were read, the result would show it. The interpreter also counts what a kernel loads.
 
 # %%
@@ -243,7 +244,7 @@ show_table(
     ["kernel", "card", "registers", "spills in loops", "shared KiB", "matrix instructions", "cp.async",
      "buffers", "fit"],
     [
-        [c.case, c.card.example, c.registers, c.spills_in_loops, c.shared // 1024,
+        [c.case, LIMITS[c.capability].cards, c.registers, c.spills_in_loops, c.shared // 1024,
          max(c.mma, c.wgmma, c.tcgen05) or "none", c.async_copies or "none", c.buffers or "none",
          c.programs_per_multiprocessor]
         for c in compiled

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from notebooks.widgets.piece import HOW_TO_RUN, Piece
+from phase1_tokens_embeddings.weights import cards
 from phase5_real_gpu.kernels.split_rule import Splits, choose_splits
 
 # Multiprocessors of each card; two programs of the decode kernel run on each at a time.
-CARDS = {"T4": 40, "A100": 108, "H100": 132, "B200": 148}
+CARDS = {
+    "T4": cards.CARDS["t4"].multiprocessors,
+    "A100": cards.CARDS["a100-80"].multiprocessors,
+    "H100": cards.CARDS["h100"].multiprocessors,
+    "B200": 148,
+}
 USERS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 TOKENS = [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]
 TILE = 64

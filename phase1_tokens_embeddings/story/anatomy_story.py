@@ -22,10 +22,7 @@ from phase1_tokens_embeddings.weights.model_box import (
     visible,
 )
 from phase1_tokens_embeddings.weights.model_shapes import PARTS, SHAPES, ModelShape, read_shape
-from phase1_tokens_embeddings.weights.safetensors_file import (
-    checkpoint_files,
-    read_safetensors_header,
-)
+from phase1_tokens_embeddings.weights.safetensors_file import checkpoint_files, read_safetensors_header
 from phase1_tokens_embeddings.weights.weight_formats import bits_per_weight, q4_k_m_mix, weight_bytes
 
 PART_COLORS = {"header": GREY, "vocabulary": RED, "embedding": BLUE, "positions": TEAL, "attention": ORANGE,

@@ -1,4 +1,8 @@
-"""The GPUs that the course computes with: one table of what their data sheets say."""
+"""The GPUs that the course computes with: what their data sheets say, in one place.
+
+Source: NVIDIA's data sheets; A100, H100 and H200 in their SXM form. (What a compute capability allows a program
+to use is in phase 5, compiling/machine_code.py.)
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,9 @@ class Card:
         label_gb: the number in its name. It counts the memory that is built in, in units of 2^30 bytes.
         memory_mib: what the driver offers (nvidia-smi), in MiB. GDDR cards of data centres keep 1/16 for
             error correction, so a "16 GB" T4 offers 15 GiB.
-        bandwidth_gb_s: memory bandwidth in 10^9 bytes a second, from the data sheet.
-        tensor_tflops: dense matrix products in 16 bit with 32-bit sums, 10^12 operations a second, from the data sheet.
+        bandwidth_gb_s: memory bandwidth in 10^9 bytes a second.
+        tensor_tflops: dense matrix products in 16 bit with 32-bit sums, 10^12 operations a second.
+        multiprocessors: how many of them it has, each with its own registers and shared memory.
         dollars_per_hour: a rough cloud price. An assumption, not a quotation: prices differ threefold
             between sellers and change by the month.
     """
@@ -27,6 +32,7 @@ class Card:
     memory_mib: int
     bandwidth_gb_s: int
     tensor_tflops: int
+    multiprocessors: int
     dollars_per_hour: float
 
     @property
@@ -37,13 +43,13 @@ class Card:
 CARDS: dict[str, Card] = {
     card.name: card
     for card in [
-        Card("t4", "T4 16 GB", 16, 15360, 320, 65, 0.40),
-        Card("l4", "L4 24 GB", 24, 23034, 300, 121, 0.75),
-        Card("rtx4090", "RTX 4090 24 GB", 24, 24564, 1008, 165, 0.50),
-        Card("a100-40", "A100 40 GB", 40, 40960, 1555, 312, 1.40),
-        Card("a100-80", "A100 80 GB", 80, 81920, 2039, 312, 1.90),
-        Card("h100", "H100 80 GB", 80, 81559, 3350, 989, 2.90),
-        Card("h200", "H200 141 GB", 141, 143771, 4800, 989, 3.70),
+        Card("t4", "T4 16 GB", 16, 15360, 320, 65, 40, 0.40),
+        Card("l4", "L4 24 GB", 24, 23034, 300, 121, 58, 0.75),
+        Card("rtx4090", "RTX 4090 24 GB", 24, 24564, 1008, 165, 128, 0.50),
+        Card("a100-40", "A100 40 GB", 40, 40960, 1555, 312, 108, 1.40),
+        Card("a100-80", "A100 80 GB", 80, 81920, 2039, 312, 108, 1.90),
+        Card("h100", "H100 80 GB", 80, 81559, 3350, 989, 132, 2.90),
+        Card("h200", "H200 141 GB", 141, 143771, 4800, 989, 132, 3.70),
     ]
 }
 

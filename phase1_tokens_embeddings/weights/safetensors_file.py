@@ -195,11 +195,15 @@ def _check_entry(name: str, entry: Any) -> TensorEntry:
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise ValueError(f"{label} has the data_offsets {_short(offsets)}: [first, end] is needed")
 
-    bits = DTYPE_BITS[dtype]
+    # As the package counts: numbers first, then bits. So [2**62, 0] is an empty tensor, [2**62, 4, 0] an overflow.
+    count = 1
     for size in shape:  # stop at the first overflow: a million huge sizes would keep us multiplying for ever
-        bits *= size
-        if bits > _MAX_COUNT:
-            raise ValueError(f"{label} has the shape {_short(shape)}: larger than any file")
+        count *= size
+        if count > _MAX_COUNT:
+            break
+    bits = count * DTYPE_BITS[dtype]
+    if bits > _MAX_COUNT:
+        raise ValueError(f"{label} has the shape {_short(shape)}: larger than any file")
     begin, end = offsets
     if bits != 8 * (end - begin):
         raise ValueError(

@@ -29,12 +29,12 @@ def attention(
 
     Returns:
         [N, num_heads, head_dim], in the number format of `q`. Inside, everything is float32 (float64 for
-        float64 input): shares of thousands of tokens lose too much in 16 bits.
+        float64 input): sums over thousands of tokens lose too much in 16 bits.
 
     Raises:
         ValueError: shapes that do not fit, heads that do not divide, a position outside the keys.
 
-    A future token has a share of exactly 0, so whatever finite numbers stand there change nothing. A future
+    A future token has a weight of exactly 0, so whatever finite numbers stand there change nothing. A future
     *value* that is NaN does poison the result, for 0 x NaN = NaN: a cache must never offer values that were
     not written yet. (A future *key* that is NaN is harmless: its score is overwritten before softmax.)
     """
@@ -58,7 +58,7 @@ def attention_weights(
     scale: float | None = None,
     query_positions: torch.Tensor | Sequence[int] | None = None,
 ) -> torch.Tensor:
-    """The shares [num_heads, N, M] with which each query looks at each key. Arguments as in `attention`.
+    """The weights [num_heads, N, M] with which each query looks at each key. Arguments as in `attention`.
 
     Each row adds up to 1; future tokens have exactly 0.
     """
@@ -72,10 +72,10 @@ def attention_weights(
     # 1. Scores: the dot product of every query with every key it could look at.
     grouped = q.to(number_format).view(num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
     scores = torch.einsum("nhgd,mhd->hgnm", grouped, k.to(number_format)) * scale
-    # 2. The mask: minus infinity before softmax is a share of exactly 0 after it.
+    # 2. The mask: minus infinity before softmax is a weight of exactly 0 after it.
     future = torch.arange(num_keys, device=q.device)[None, :] > positions[:, None]  # [N, M]
     scores = scores.masked_fill(future, float("-inf"))
-    # 3. Scores to shares.
+    # 3. Scores to weights.
     return torch.softmax(scores, dim=-1).reshape(num_heads, num_queries, num_keys)
 
 

@@ -7,7 +7,7 @@ No library, no batch, one head. `attention.py` computes the same with tensors, a
     S = Q K^T                                       how well does each query fit each key?
     S / divisor                                     keep the numbers small
     mask                                            nobody looks into the future
-    A = softmax of each row                         shares that add up to 1
+    A = softmax of each row                         weights that add up to 1
     O = A V                                         each word's mixture of values
 
 Source: Vaswani et al., "Attention Is All You Need" (2017), section 3.2.1.
@@ -59,7 +59,7 @@ def transpose(a: Matrix) -> Matrix:
 def softmax(row: Sequence[float]) -> list[float]:
     """Shares that add up to 1: e to the power of each number, divided by the sum of these.
 
-    The largest number is subtracted first. The shares stay the same, and e to a large power cannot
+    The largest number is subtracted first. The weights stay the same, and e to a large power cannot
     overflow: exp(1000) is too large for a computer's numbers, exp(0) is 1.
     """
     largest = max(row)
@@ -84,9 +84,9 @@ def attention_by_hand(
     return Steps(q, k, v, raw, scaled, masked, weights, matmul(weights, v))
 
 
-def percent(shares: Sequence[float]) -> list[int]:
+def percent(weights: Sequence[float]) -> list[int]:
     """Shares as whole percentages: [0.39, 0.39, 0.22] -> [39, 39, 22]."""
-    return [round(100 * s) for s in shares]
+    return [round(100 * w) for w in weights]
 
 
 def divisors_that_give(scores: Sequence[float], wanted: Sequence[int]) -> tuple[float, float] | None:

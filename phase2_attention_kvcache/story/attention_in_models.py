@@ -42,7 +42,7 @@ def load_gpt2(folder: Path) -> GPT2LMHeadModel:
         raise LabError(
             f"{folder} is a {kind} model: this script looks into models of the gpt2 kind (tales, gpt2)"
         )
-    # "eager" computes the shares openly; the fused kernels never write them down.
+    # "eager" computes the weights openly; the fused kernels never write them down.
     return GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
 
@@ -114,7 +114,7 @@ def head_habits(weights: torch.Tensor) -> dict[str, torch.Tensor]:
         weights: [num_heads, N, N] from `attention_weights`, N >= 2.
 
     Returns:
-        For each habit the share [num_heads], averaged over all tokens but the first (which has no choice).
+        For each habit the weight [num_heads], averaged over all tokens but the first (which has no choice).
         "even" is what a head would give to any one token if it spread its look evenly: the yardstick.
     """
     rows = weights[:, 1:, :]
@@ -147,8 +147,8 @@ def draw_heads(
     darkest = max(weights[shown, 1:].max().item(), 0.1)
     fig, axes = new_figure(finding, subtitle, panels=len(shown), size=(3.6 * len(shown) + 1.6, 5.6))
     for axis, head in zip(axes, shown, strict=True):
-        shares = np.where(past, weights[head].numpy(), np.nan)
-        image = axis.imshow(shares, cmap="Blues", vmin=0, vmax=darkest, aspect="auto")
+        seen = np.where(past, weights[head].numpy(), np.nan)
+        image = axis.imshow(seen, cmap="Blues", vmin=0, vmax=darkest, aspect="auto")
         axis.set_facecolor(GREY + "55")
         axis.set_title(f"head {head}", fontsize=10)
         axis.grid(False)
@@ -157,7 +157,7 @@ def draw_heads(
         axis.set_yticks(range(len(tokens)), labels if axis is axes[0] else [""] * len(tokens), fontsize=size)
         axis.set_xlabel("token looked at (key)")
     axes[0].set_ylabel("token that looks (query)")
-    fig.colorbar(image, ax=axes, shrink=0.8, pad=0.01, extend="max", label="share of the look")
+    fig.colorbar(image, ax=axes, shrink=0.8, pad=0.01, extend="max", label="attention weight")
     return fig
 
 
@@ -199,7 +199,7 @@ def show_heads(lab: Lab, sentence: Sentence) -> None:
     gap = max((w - o[0]).abs().max().item() for w, o in zip(weights, own, strict=True))
     lab.predict(
         claim="attention-of-a-model",
-        question="from the model's queries and keys, our shares are its own to 4 decimals, in every layer",
+        question="from the model's queries and keys, our weights are its own to 4 decimals, in every layer",
         predicted=True,
         measured=gap < 1e-4,
     )
@@ -211,7 +211,7 @@ def show_heads(lab: Lab, sentence: Sentence) -> None:
     best = int(chosen["previous"].argmax())
     share, even = chosen["previous"][best].item(), chosen["even"][0].item()
     lab.say(f"""Does a head have a habit? Nothing tells a head what to do: habits form in training, and here
-        they are measured, not assumed. The table holds shares averaged over the {len(ids) - 1} tokens
+        they are measured, not assumed. The table holds weights averaged over the {len(ids) - 1} tokens
         after the first, which has only itself to look at. A head that spread its look evenly would give {even:.2f} to each of the three.""")
     lab.table(
         f"Habits of layer {layer}",
@@ -220,17 +220,17 @@ def show_heads(lab: Lab, sentence: Sentence) -> None:
             [h, *(round(chosen[x][h].item(), 2) for x in ("previous", "itself", "first"))]
             for h in range(len(chosen["even"]))
         ],
-        note="A first-token share far above the even one is a resting place: shares must add up to 1, so a "
+        note="A first-token weight far above the even one is a resting place: weights must add up to 1, so a "
         "head that finds nothing of interest has to put them somewhere.",
     )
     strong = share > 2 * even
-    verdict = "That is a habit." if strong else "Under twice the even share: a leaning, not a habit."
+    verdict = "That is a habit." if strong else "Under twice the even weight: a leaning, not a habit."
     lab.say(f"""The strongest previous-token head of this layer is head {best}: {share:.2f}, which is
-        {share / even:.1f} times the even share. {verdict}""")
+        {share / even:.1f} times the even weight. {verdict}""")
     lab.record(layer=layer, text=lab.args.text, tokens=len(ids), even_share=even)
     lab.record(previous_token_head=best, previous_token_share=share)
     finding = (
-        f"Head {best} of layer {layer} gives {share:.0%} of its look to the previous token"
+        f"Head {best} of layer {layer} gives {share:.0%} of its attention to the previous token"
         if strong
         else f"No head of layer {layer} looks mainly at the previous token ({share:.0%} at most)"
     )

@@ -35,7 +35,7 @@ def by_hand_story(lab: Lab) -> None:
     lab.show(by_hand.side_by_side([("scaled = raw / 1.73", s.scaled), ("masked", s.masked)], words, 2))
     lab.predict(
         claim="dogs-weights",
-        question='three shares of "dogs" in percent, from scores 5, 5, 4 and vector length 3',
+        question='three weights of "dogs" in percent, from scores 5, 5, 4 and vector length 3',
         predicted=[39, 39, 22],
         measured=by_hand.percent(s.weights[2]),
         source_says=[38, 38, 24],
@@ -57,7 +57,7 @@ def by_hand_story(lab: Lab) -> None:
     )
     lab.predict(
         claim="dogs-weights",
-        question='two shares of "love" in percent, from scores 5 and 10 (its future is masked)',
+        question='two weights of "love" in percent, from scores 5 and 10 (its future is masked)',
         predicted=[5, 95],
         measured=by_hand.percent(s.weights[1][:2]),
         source_says=[1, 99],
@@ -69,7 +69,7 @@ def by_hand_story(lab: Lab) -> None:
         do not meet: no one scaling gives both of the source's drawings.""")
     lab.show(
         by_hand.side_by_side(
-            [("softmax: the shares", s.weights), ("output = shares x V", s.output)], words, 2
+            [("softmax: the weights", s.weights), ("output = weights x V", s.output)], words, 2
         )
     )
     lab.say("""Read the last row: "dogs" goes on as 0.39 of the value of "I", 0.39 of "love" and 0.22 of its
@@ -82,7 +82,7 @@ def definition_story(lab: Lab) -> None:
     s = by_hand.attention_by_hand(by_hand.EMBEDDINGS, by_hand.W_Q, by_hand.W_K, by_hand.W_V)
     q, k, v = (torch.tensor(m, dtype=torch.float32).unsqueeze(1) for m in (s.q, s.k, s.v))  # one head
     by_hand_gap = (attention(q, k, v).squeeze(1) - torch.tensor(s.output)).abs().max().item()
-    lab.say(f"""`attention(q, k, v)` above in this file is the same in tensors, for many heads at once. On
+    lab.say(f"""`attention(q, k, v)` in model/attention.py is the same in tensors, for many heads at once. On
         the three words it differs from the hand calculation by at most {by_hand_gap:.0e}. Next to PyTorch's
         own fused kernel, on random vectors, 8 query heads of 64 numbers over 2 key/value heads:""")
     rows, generator = [], torch.Generator().manual_seed(lab.seed)
@@ -115,7 +115,7 @@ def heads_story(lab: Lab) -> None:
     from phase2_attention_kvcache.story.attention_in_models import block_order
 
     lab.title("Heads")
-    lab.say("""One softmax gives one set of shares. But a token may need several things at once: the word
+    lab.say("""One softmax gives one set of weights. But a token may need several things at once: the word
         before it, the verb of its sentence, the name at the start. So the vector is cut into pieces, the
         heads, and each head attends by itself. Cutting is only a change of view: [N, 768] becomes [N, 12,
         64]. Afterwards the pieces are put side by side again.""")

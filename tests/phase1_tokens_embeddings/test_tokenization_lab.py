@@ -20,6 +20,12 @@ from phase1_tokens_embeddings.story.token_density import (
     sample_text,
     share_of_blanks,
 )
+from phase1_tokens_embeddings.story.tokenization_story import (
+    SENTENCE,
+    show_tokens,
+    stream_steps,
+    with_first_merges,
+)
 from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
 
 CLAIMS = ["gpt2-vocab", "hello-ids", "unbelievable-ids", "prompt-ids", "density", "context-128k"]
@@ -97,20 +103,20 @@ def test_filling_a_context_and_blanks():
 
 def test_first_merges():
     tok = BPETokenizer.train(["low low lower"] * 3, 262)
-    lengths = [len(lab.with_first_merges(tok, k).encode("low lower")) for k in range(len(tok.merges) + 1)]
+    lengths = [len(with_first_merges(tok, k).encode("low lower")) for k in range(len(tok.merges) + 1)]
     assert lengths[0] == 9
     assert lengths == sorted(lengths, reverse=True)
-    assert lab.with_first_merges(tok, len(tok.merges)).encode("low lower") == tok.encode("low lower")
+    assert with_first_merges(tok, len(tok.merges)).encode("low lower") == tok.encode("low lower")
 
 
 def test_showing_tokens():
     tok = BPETokenizer.train(["ab ab"], 258)
-    assert lab.show_tokens(tok, tok.encode("ab \n\té")) == "ab|_|\\n|\\t|<C3>|<A9>"
+    assert show_tokens(tok, tok.encode("ab \n\té")) == "ab|_|\\n|\\t|<C3>|<A9>"
 
 
 def test_stream_steps():
     tok = BPETokenizer.train([""], 257)
-    steps = lab.stream_steps(tok, "é!")
+    steps = stream_steps(tok, "é!")
     replaced = "\N{REPLACEMENT CHARACTER}"
     assert steps == [(195, b"\xc3", replaced, ""), (169, b"\xa9", replaced, "é"), (33, b"!", "!", "!")]
     assert StreamDecoder(tok).finish() == ""
@@ -136,8 +142,8 @@ def test_main(tmp_path, capsys):
     assert (tmp_path / "token_density.png").stat().st_size > 10_000
     assert "The sentence shrinks" in capsys.readouterr().out
     rows = report["results"]["shrinking"]
-    assert rows[0] == [0, len(lab.SENTENCE)]
-    assert rows[-1][1] < len(lab.SENTENCE) / 3
+    assert rows[0] == [0, len(SENTENCE)]
+    assert rows[-1][1] < len(SENTENCE) / 3
     assert all(p["holds"] in (True, None) for p in found.values() if p["kind"] == "structure")
 
 

@@ -1,17 +1,13 @@
 """The embedding tables: read as transformers reads them, compared as numpy compares them."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModel, GPT2Model, LlamaForCausalLM
 
-from phase1_tokens_embeddings import embedding_explorer
-from phase1_tokens_embeddings.embedding_explorer import main
 from phase1_tokens_embeddings.story.embedding_story import (
     first_hidden_state,
     known_groups,
@@ -21,41 +17,7 @@ from phase1_tokens_embeddings.story.embedding_story import (
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 from phase1_tokens_embeddings.weights.embeddings import Embeddings, cosine, load_embeddings, pca_2d, same_rows
 
-TEXT = (
-    "the dog bites the man and the man bites the dog; the cat and the horse said: two three four red green "
-    * 3
-)
-
-
-VOCAB = 300  # ids of the tokenizer; the GPT-2 below has three rows more, as padded models do
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    tokenizer = BPETokenizer.train([TEXT], VOCAB)
-    assert tokenizer.vocab_size == VOCAB
-    return tokenizer
-
-
-@pytest.fixture(scope="module")
-def gpt2_folder(tmp_path_factory, tokenizer):
-    folder = tmp_path_factory.mktemp("models") / "gpt2"
-    torch.manual_seed(0)
-    config = GPT2Config(vocab_size=VOCAB + 3, n_embd=24, n_layer=2, n_head=2, n_positions=16)
-    GPT2LMHeadModel(config).to(torch.bfloat16).save_pretrained(folder)
-    tokenizer.save(folder / "tokenizer.json")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def llama_folder(tmp_path_factory, tokenizer):
-    folder = tmp_path_factory.mktemp("models") / "llama"
-    torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=tokenizer.vocab_size, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
-                         num_attention_heads=4, num_key_value_heads=2)  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save(folder / "tokenizer.json")
-    return folder
+VOCAB = 300  # ids of the tokenizer; the small GPT-2 has three rows more
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +62,9 @@ def test_broken_folders_are_refused(tmp_path, gpt2_folder, tokenizer):
 
     wte, wpe = "transformer.wte.weight", "transformer.wpe.weight"
     refused({}, "no tokenizer", FileNotFoundError)
-    BPETokenizer.train([TEXT], VOCAB + 5, [f"<{i}>" for i in range(8)]).save(tmp_path / "tokenizer.json")
+    BPETokenizer(
+        tokenizer.token_bytes + [b"<%d>" % i for i in range(5)], tokenizer.merges, tokenizer.special_tokens
+    ).save(tmp_path / "tokenizer.json")
     refused({}, "305 tokens, but 303 vectors")
     tokenizer.save(tmp_path / "tokenizer.json")
     refused({wte: None}, "holds no embedding table")
@@ -225,56 +189,3 @@ def test_groups_keep_the_words_that_the_vocabulary_knows(e):
     groups = known_groups(e)
     assert set(groups["animals"]) <= {"dog", "cat", "horse"} and "places" not in groups
     assert all(e.token_of(w) is not None for words in groups.values() for w in words)
-
-
-# ------------------------------------------------------------------ the script
-
-
-def report_of(tmp_path, argv) -> dict:
-    file = tmp_path / "report.json"
-    assert main([*argv, "--quick", "--json", str(file), "--figures", str(tmp_path)]) == 0
-    return {p["claim"]: p for p in json.loads(file.read_text())["predictions"]}
-
-
-def test_the_script_checks_its_claims(tmp_path):
-    claims = report_of(tmp_path, [])
-    assert claims["wte-shape"]["measured"] == [50257, 768] and claims["wpe-shape"]["measured"] == [1024, 768]
-    assert claims["input-matrix"]["measured"] == [4, 768, 3072, 0.0]
-    assert claims["input-matrix-checkpoint"]["holds"]
-    assert claims["order-matters"]["measured"] == [True, False]
-    assert claims["king-queen"]["verdict"] == "needs a download"
-    assert claims["related-pairs"]["kind"] == "timing"  # what a model knows never decides the exit code
-    assert (tmp_path / "embedding_explorer.png").stat().st_size > 20_000
-
-
-def test_the_script_works_on_any_model(tmp_path, llama_folder, gpt2_folder, capsys):
-    claims = report_of(tmp_path, ["--model", str(llama_folder)])
-    assert claims["order-matters"]["measured"] == [True] and claims["input-matrix-checkpoint"]["holds"]
-    assert "no position table" in capsys.readouterr().out
-    assert all(p["holds"] for p in report_of(tmp_path, ["--model", str(gpt2_folder)]).values() if p["kind"] == "structure"
-               and not p["needs"])  # fmt: skip
-
-
-def test_a_mistake_ends_in_one_line(tmp_path, capsys, gpt2_folder):
-    (tmp_path / "config.json").write_text((gpt2_folder / "config.json").read_text())
-    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 100)
-    for model, message in [
-        (tmp_path / "nothing", "no model folder"),
-        (tmp_path, "announces a header"),
-        (tmp_path.parent, "no config.json"),
-    ]:
-        assert main(["--model", str(model)]) == 2
-        err = capsys.readouterr().err
-        assert message in err and err.count("\n") == 1 and "Traceback" not in err
-
-
-def test_neighbours_of_words_of_your_own(capsys):
-    assert embedding_explorer.main(["--quick", "--word", "watch", "light"]) == 0
-    out = capsys.readouterr().out
-    assert "watch" in out and "light" in out
-
-
-def test_a_word_that_is_split_is_named(capsys):
-    assert embedding_explorer.main(["--quick", "--word", "photosynthesis"]) == 2
-    error = capsys.readouterr().err
-    assert "'photosynthesis' is not one token" in error and error.count("\n") == 1

@@ -1,6 +1,5 @@
 """attention.py against PyTorch's kernel, float64 arithmetic, and transformers' GPT-2."""
 
-import json
 import math
 
 import numpy as np
@@ -9,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
 
-from phase2_attention_kvcache.model import attention as script
 from phase2_attention_kvcache.model.attention import attention, attention_weights, merge_heads, split_heads
 from phase2_attention_kvcache.story import attention_by_hand as by_hand
 from phase2_attention_kvcache.story.attention_in_models import block_order, head_habits, model_weights
@@ -247,42 +245,3 @@ def test_head_habits():
     evenly = attention_weights(torch.zeros(n, 1, 2), torch.zeros(n, 1, 2))
     habits = head_habits(evenly)
     assert habits["previous"].item() == pytest.approx(habits["even"].item())
-
-
-# ---------------------------------------------------------------------- the script
-
-
-def test_story(tmp_path, capsys):
-    report, figures = tmp_path / "r.json", tmp_path / "figures"
-    assert script.main(["--quick", "--json", str(report), "--figures", str(figures)]) == 0
-    content = json.loads(report.read_text())
-    assert {"dogs-weights", "head-split", "gqa-memory"} <= {p["claim"] for p in content["predictions"]}
-    assert (figures / "attention_heads.png").stat().st_size > 10_000
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 100
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--layer", "99"], "--layer 99 is out of range: this model has layers 0 to"),
-        (["--layer", "-1"], "--layer -1 is out of range"),
-        (["--text", ""], "--text has 0 tokens: use 2 to 32"),
-        (["--text", "word " * 80], "use 2 to 32"),
-        (["--model", "/no/such/folder"], "no model folder"),
-    ],
-)
-def test_story_with_mistakes(arguments, message, capsys):
-    assert script.main(["--quick", *arguments]) == 2
-    error = capsys.readouterr().err.strip()
-    assert message in error.replace("\n", " ")
-    assert "Traceback" not in error
-
-
-def test_story_with_another_kind_of_model(tmp_path, capsys):
-    config = LlamaConfig(
-        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=32
-    )
-    LlamaForCausalLM(config).save_pretrained(tmp_path)
-    assert script.main(["--quick", "--model", str(tmp_path)]) == 2
-    assert "is a llama model" in capsys.readouterr().err

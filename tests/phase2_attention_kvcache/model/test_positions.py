@@ -1,6 +1,5 @@
 """positions.py against transformers' Llama, the formulas of the papers, and its own invariants."""
 
-import json
 import math
 
 import numpy as np
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from phase2_attention_kvcache.model import positions as script
 from phase2_attention_kvcache.model.positions import (
     apply_rotary,
     apply_rotary_interleaved,
@@ -21,7 +19,7 @@ from phase2_attention_kvcache.model.positions import (
     sinusoidal_table,
     to_half_split,
 )
-from phase2_attention_kvcache.story.positions_compared import compare_kinds
+from phase2_attention_kvcache.story.positions_story import compare_kinds
 
 LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
 
@@ -230,22 +228,3 @@ def test_mistakes_get_one_clear_line(call, message):
     with pytest.raises(ValueError, match=message) as error:
         call()
     assert "\n" not in str(error.value)
-
-
-# ---------------------------------------------------------------------- the script
-
-
-def test_story(tmp_path, capsys):
-    report, figures = tmp_path / "r.json", tmp_path / "figures"
-    assert script.main(["--quick", "--json", str(report), "--figures", str(figures)]) == 0
-    content = json.loads(report.read_text())
-    assert "rope-relative" in {p["claim"] for p in content["predictions"]}
-    for name in ("positions_scores", "rotary_speeds"):
-        assert (figures / f"{name}.png").stat().st_size > 10_000
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
-
-
-def test_story_with_a_folder_that_cannot_be_written(tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    assert script.main(["--quick", "--figures", str(tmp_path / "file")]) == 2
-    assert "cannot write" in capsys.readouterr().err

@@ -1,13 +1,11 @@
 """The roofline's count of operations, against PyTorch's own counter; its ceilings and its script."""
 
 import dataclasses
-import json
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from phase2_attention_kvcache.model import roofline
 from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.model.caches import ContiguousKVCache
 from phase2_attention_kvcache.model.config import GPT2_124M
@@ -92,11 +90,3 @@ def test_a_narrow_model_has_the_same_operations_and_no_weight():
         slim = narrow(config)
         assert (slim.num_layers, slim.family) == (config.num_layers, config.family)
         assert slim.num_parameters < config.num_parameters / 10
-
-
-def test_script(tmp_path):
-    assert roofline.main(["--model", "tales", "--quick", "--json", str(tmp_path / "r.json")]) == 0
-    report = json.loads((tmp_path / "r.json").read_text())
-    assert {"decode-memory-bound", "prefill-compute-bound"} <= {p["claim"] for p in report["predictions"]}
-    assert all(p["kind"] == "timing" for p in report["predictions"])
-    assert (tmp_path / "outputs" / "roofline.png").stat().st_size > 10_000

@@ -1,11 +1,5 @@
 """Caches and generation: the same tokens whatever remembers them, and work that is counted right."""
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -14,15 +8,14 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from labkit.models import find_model
-from labkit.paths import ROOT
-from phase2_attention_kvcache import kv_cache_lab as kv_cache
-from phase2_attention_kvcache import tell_story
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache, causal_attention
 from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.story.step_times import StepTimes, measure_steps, total_times
+from phase2_attention_kvcache.story.telling import WordWrap, tell
 
 
 @pytest.fixture(scope="module")
@@ -173,35 +166,12 @@ def test_measured_steps_are_real_times(tales):
     assert all(t.decode > 0 and t.prefill > 0 for t in times)
 
 
-def test_script(tmp_path):
-    assert kv_cache.main(["--model", "tales-draft", "--quick", "--json", str(tmp_path / "r.json")]) == 0
-    report = json.loads((tmp_path / "r.json").read_text())
-    found = {p["claim"]: p for p in report["predictions"]}
-    for claim in (
-        "work-naive",
-        "work-cached",
-        "kv-speedup",
-        "ttft-isl",
-        "itl-flat",
-        "kv-15gb",
-        "kv-per-token-layer",
-    ):
-        assert claim in found
-    assert found["work-naive"]["measured"] == 5150 and found["work-naive"]["verdict"] == "reproduced"
-    assert found["work-cached"]["measured"] == 101 and found["work-cached"]["verdict"] == "corrected"
-    assert found["kv-15gb"]["measured"] == pytest.approx(15.0995)
-    for name in ("kv_speedup", "ttft_itl", "kv_memory"):
-        assert (tmp_path / "outputs" / f"{name}.png").stat().st_size > 10_000
-
-
 def test_a_story_is_streamed_as_it_is_decoded(tales):
-    from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
-
     tok = BPETokenizer.from_file(find_model("tales") / "tokenizer.json")
     params = SamplingParams(temperature=0.9, top_p=0.9, max_tokens=60, seed=5, ignore_eos=True)
     pieces, again = [], []
-    result = tell_story.tell(tales, tok, "Once upon a time", params, pieces.append)
-    tell_story.tell(tales, tok, "Once upon a time", params, again.append)
+    result = tell(tales, tok, "Once upon a time", params, pieces.append)
+    tell(tales, tok, "Once upon a time", params, again.append)
     assert "".join(pieces) == tok.decode(result.token_ids, skip_special_tokens=True)
     assert pieces == again  # the seed decides
     assert len(pieces) == 61
@@ -212,50 +182,8 @@ def test_a_story_is_streamed_as_it_is_decoded(tales):
 )
 def test_word_wrap_keeps_the_text_and_the_width(words):
     written = []
-    wrap = tell_story.WordWrap(written.append, width=30)
+    wrap = WordWrap(written.append, width=30)
     for word in words:
         wrap(word)
     text = "".join(written)
     assert text.replace("\n", " ").split() == "".join(words).replace("\n", " ").split()
-
-
-def test_a_model_folder_without_a_tokenizer_is_named(capsys, tmp_path):
-    for name in ("config.json", "model.safetensors"):
-        shutil.copy(find_model("tales-draft") / name, tmp_path)
-    assert tell_story.main(["--model", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert "tokenizer.json" in error and error.count("\n") == 1
-
-
-def test_gpt2_without_a_network_is_one_line(tmp_path):
-    environment = os.environ | {
-        "HF_HUB_OFFLINE": "0",
-        "HF_HOME": str(tmp_path),
-        "HF_ENDPOINT": "http://127.0.0.1:9",
-    }
-    script = [sys.executable, str(ROOT / "phase2_attention_kvcache" / "tell_story.py"), "--model", "gpt2"]
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert "hub cannot be reached" in done.stderr and "--model tales" in done.stderr
-
-
-def test_story_script(capsys):
-    assert tell_story.main(["--tokens", "20", "--prompt", "The fox"]) == 0
-    out = capsys.readouterr().out
-    assert "The fox" in out and "TTFT" in out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--tokens", "0"], "max_tokens"),
-        (["--temperature", "-1"], "temperature"),
-        (["--top-p", "0"], "top_p"),
-        (["--model", "no-such-model-xyz"], "no-such-model-xyz"),
-        (["--tokens", "5000"], "context"),
-    ],
-)
-def test_story_script_with_bad_input(capsys, arguments, message):
-    assert tell_story.main(arguments) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1

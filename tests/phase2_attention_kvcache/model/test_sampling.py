@@ -1,6 +1,5 @@
 """sampling.py against transformers' logits processors, float64 formulas, and statistics."""
 
-import json
 import math
 
 import numpy as np
@@ -10,7 +9,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 from transformers import (
-    GPT2Config,
     GPT2LMHeadModel,
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
@@ -19,8 +17,6 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
-from phase2_attention_kvcache.model import sampling as script
 from phase2_attention_kvcache.model.generation import sampled
 from phase2_attention_kvcache.model.logits_processors import apply_penalties
 from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler, draw
@@ -292,7 +288,7 @@ def test_a_token_of_probability_zero_is_never_drawn():
     ):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                script.torch, "rand", lambda n, value=value, **_: torch.full((n,), value, dtype=torch.float64)
+                torch, "rand", lambda n, value=value, **_: torch.full((n,), value, dtype=torch.float64)
             )
             assert draw(torch.tensor(row), [None]) == [expected]
 
@@ -486,34 +482,7 @@ def test_values_that_do_not_go_together():
         SamplingParams(n=3, temperature=0)
 
 
-# ---------------------------------------------------------------------- the script
-
-
-def test_story(tmp_path, capsys):
-    report, figures = tmp_path / "r.json", tmp_path / "figures"
-    assert script.main(["--quick", "--json", str(report), "--figures", str(figures)]) == 0
-    content = json.loads(report.read_text())
-    assert "sampling" in {p["claim"] for p in content["predictions"]}
-    assert (figures / "sampling_knobs.png").stat().st_size > 10_000
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
-
-
-@pytest.fixture
-def other_model(tmp_path):
-    """A model with random weights, and more logits than its tokenizer has tokens, as some models have."""
-    tok = BPETokenizer.train(["the cat and the dog and the cow " * 9], vocab_size=280)
-    torch.manual_seed(0)
-    config = GPT2Config(
-        n_layer=1, n_embd=16, n_head=2, n_positions=128, vocab_size=280, bos_token_id=279, eos_token_id=279
-    )
-    GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
-    tok.save(tmp_path / "model" / "tokenizer.json")
-    return str(tmp_path / "model")
-
-
-@pytest.mark.parametrize("seed", ["0", "7"])
-def test_story_with_any_model(other_model, seed):
-    assert script.main(["--quick", "--model", other_model, "--prompt", "the cat", "--seed", seed]) == 0
+# ---------------------------------------------------------------------- the writer of the script
 
 
 @torch.no_grad()
@@ -546,23 +515,6 @@ def test_a_dollar_in_a_token_is_drawn_as_it_is(other_model, tmp_path):
     labels = figure.axes[0].get_yticklabels()
     assert [label.get_text() for label in labels] == ["'$'", "'$'"]
     assert not any(label.get_parse_math() for label in labels)
-
-
-def test_story_with_mistakes(other_model, capsys):
-    for arguments, message in (
-        (["--prompt", ""], "--prompt has 0 tokens: use 1 to 64"),
-        (["--prompt", "cow " * 90], "use 1 to 64"),
-        (["--model", "/no/such/folder"], "no model folder"),
-    ):
-        assert script.main(["--quick", "--model", other_model, *arguments]) == 2
-        error = capsys.readouterr().err
-        assert message in error.replace("\n", " ")
-        assert "Traceback" not in error
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_story_on_a_gpu(other_model):
-    assert script.main(["--quick", "--device", "cuda", "--model", other_model, "--prompt", "the cat"]) == 0
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -18,7 +18,6 @@ from transformers import (
 
 from labkit.errors import LabError
 from labkit.models import find_model
-from phase1_tokens_embeddings.gpu_memory_equation import main
 from phase1_tokens_embeddings.story.memory_equation_story import what_would_do
 from phase1_tokens_embeddings.weights.cards import CARDS, find_card
 from phase1_tokens_embeddings.weights.memory_math import (
@@ -222,56 +221,3 @@ def test_cards_and_shapes_are_found_by_name(tmp_path):
 def test_cards_offer_no_more_than_their_label_in_the_larger_unit():
     for card in CARDS.values():
         assert 0.9 * card.label_gb * 2**30 < card.memory_bytes <= card.label_gb * 2**30
-
-
-# ------------------------------------------------------------------ the script
-
-
-def report_of(tmp_path, argv) -> dict:
-    file = tmp_path / "report.json"
-    assert main([*argv, "--quick", "--json", str(file), "--figures", str(tmp_path)]) == 0
-    assert (tmp_path / "gpu_memory_equation.png").stat().st_size > 10_000
-    return json.loads(file.read_text())
-
-
-def test_the_script_checks_its_claims(tmp_path):
-    claims = {p["claim"]: p for p in report_of(tmp_path, [])["predictions"]}
-    assert claims["llama8b-fp16"]["verdict"] == "corrected"  # a T4 offers 15 GiB
-    assert claims["llama8b-fp16"]["measured"] == [14.96, 0.04, 65.04, 7.48, 72.17]
-    assert claims["embedding-256mb"]["verdict"] == "reproduced"
-    assert claims["kv-per-token"]["measured"] == [512, 128]
-    assert all(p["holds"] for p in claims.values())
-
-
-def test_the_script_answers_for_any_model_and_card(tmp_path, capsys):
-    report_of(tmp_path, ["--model", "tales", "--context", "512", "--price", "2"])
-    GPT2Config(n_embd=8, n_head=2, n_layer=3, n_positions=100).save_pretrained(tmp_path / "mine")
-    report_of(
-        tmp_path, ["--model", str(tmp_path / "mine"), "--context", "100", "--card", "h200", "--kv", "FP8"]
-    )
-    assert "a rough cloud price" in " ".join(capsys.readouterr().out.split())
-    report_of(tmp_path, ["--model", "llama-3-70b", "--card", "t4"])
-    out = " ".join(capsys.readouterr().out.split())
-    assert "does not fit on one T4 16 GB" in out and "H100 80 GB with weights in FP8" in out
-    report_of(tmp_path, ["--model", "qwen2.5-7b", "--card", "t4", "--usable", "1", "--context", "100000"])
-    assert "no user with 100,000 tokens does" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--model", "llama-9"], "unknown model 'llama-9'"),
-        (["--card", "t5"], "unknown card 't5'"),
-        (["--context", "0"], "context is 0"),
-        (["--context", "-1"], "context is -1"),
-        (["--context", "9000"], "llama-3-8b reads at most 8,192 tokens"),
-        (["--precision", "int3"], "unknown precision 'int3'"),
-        (["--usable", "2"], "usable is 2.0"),
-        (["--price", "0"], "--price 0"),
-        (["--price", "inf"], "--price inf"),
-    ],
-)
-def test_a_mistake_ends_in_one_line(capsys, argv, message):
-    assert main(argv) == 2
-    err = capsys.readouterr().err
-    assert message in err and err.count("\n") == 1 and "Traceback" not in err

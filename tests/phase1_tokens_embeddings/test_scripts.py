@@ -1,0 +1,135 @@
+"""The scripts of the phase: their claims hold, they take any model, and a mistake gets one line."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import GPT2Config
+
+from labkit.models import find_model
+from phase1_tokens_embeddings import embedding_explorer, gpu_memory_equation, model_file_anatomy
+from phase1_tokens_embeddings.weights.gguf_writer import gpt2_to_gguf
+
+
+@pytest.fixture
+def claims_of(tmp_path):
+    """Run a script; what it claims, by name, once its figure lies there."""
+
+    def claims_of(script, *argv) -> dict:
+        file = tmp_path / "report.json"
+        assert script.main([*argv, "--quick", "--json", str(file), "--figures", str(tmp_path)]) == 0
+        figure = tmp_path / f"{script.__name__.rpartition('.')[2]}.png"
+        assert figure.stat().st_size > 10_000
+        figure.unlink()
+        return {p["claim"]: p for p in json.loads(file.read_text())["predictions"]}
+
+    return claims_of
+
+
+def test_embeddings(claims_of):
+    claims = claims_of(embedding_explorer)
+    assert claims["wte-shape"]["measured"] == [50257, 768] and claims["wpe-shape"]["measured"] == [1024, 768]
+    assert claims["input-matrix"]["measured"] == [4, 768, 3072, 0.0]
+    assert claims["input-matrix-checkpoint"]["holds"]
+    assert claims["order-matters"]["measured"] == [True, False]
+    assert claims["king-queen"]["verdict"] == "needs a download"
+    assert claims["related-pairs"]["kind"] == "timing"  # what a model knows never decides the exit code
+
+
+def test_embeddings_of_any_model(claims_of, llama_folder, gpt2_folder, capsys):
+    claims = claims_of(embedding_explorer, "--model", str(llama_folder))
+    assert claims["order-matters"]["measured"] == [True] and claims["input-matrix-checkpoint"]["holds"]
+    assert "no position table" in capsys.readouterr().out
+    claims = claims_of(embedding_explorer, "--model", str(gpt2_folder))
+    assert all(p["holds"] for p in claims.values() if p["kind"] == "structure" and not p["needs"])
+
+
+def test_neighbours_of_words_of_your_own(claims_of, capsys):
+    claims_of(embedding_explorer, "--word", "watch", "light")
+    out = capsys.readouterr().out
+    assert "watch" in out and "light" in out
+
+
+def test_anatomy(claims_of):
+    claims = claims_of(model_file_anatomy)
+    assert {"file-layout"} <= set(claims)
+    assert claims["llama32-3b-layers"]["verdict"] == "corrected"
+    assert claims["llama32-3b-layers"]["measured"] == 28
+    assert claims["llama70b-shape"]["measured"] == [80, 64]
+    assert claims["7b-by-precision"]["verdict"] == "reproduced"
+    assert all(p["holds"] for p in claims.values())
+
+
+def test_anatomy_of_other_models_and_files(claims_of, tmp_path, gpt2_folder, llama_folder, capsys):
+    assert claims_of(model_file_anatomy, "--model", str(llama_folder))["parameters-from-config"]["holds"]
+    gpt2_to_gguf(gpt2_folder, tmp_path / "x.gguf")
+    assert claims_of(model_file_anatomy, "--file", str(tmp_path / "x.gguf"))["file-layout"]["holds"]
+    # of another kind: still shown
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "vocab_size": 5}')
+    save_file({"bert.\x1b[31mx": torch.zeros(2)}, tmp_path / "y.safetensors")
+    assert "7b-by-precision" in claims_of(model_file_anatomy, "--file", str(tmp_path / "y.safetensors"))
+    assert "\x1b[31mx" not in capsys.readouterr().out
+
+
+def test_memory_equation(claims_of):
+    claims = claims_of(gpu_memory_equation)
+    assert claims["llama8b-fp16"]["verdict"] == "corrected"  # a T4 offers 15 GiB
+    assert claims["llama8b-fp16"]["measured"] == [14.96, 0.04, 65.04, 7.48, 72.17]
+    assert claims["embedding-256mb"]["verdict"] == "reproduced"
+    assert claims["kv-per-token"]["measured"] == [512, 128]
+    assert all(p["holds"] for p in claims.values())
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["--model", "tales", "--context", "512", "--price", "2"], []),
+        (["--model", "{tmp}/mine", "--context", "100", "--card", "h200", "--kv", "FP8"], ["a rough cloud price"]),
+        (["--model", "llama-3-70b", "--card", "t4"],
+         ["does not fit on one T4 16 GB", "H100 80 GB with weights in FP8"]),
+        (["--model", "qwen2.5-7b", "--card", "t4", "--usable", "1", "--context", "100000"],
+         ["no user with 100,000 tokens does"]),
+    ],
+)  # fmt: skip
+def test_memory_equation_for_any_model_and_card(claims_of, tmp_path, capsys, argv, shown):
+    GPT2Config(n_embd=8, n_head=2, n_layer=3, n_positions=100).save_pretrained(tmp_path / "mine")
+    claims_of(gpu_memory_equation, *(a.format(tmp=tmp_path) for a in argv))
+    out = " ".join(capsys.readouterr().out.split())
+    assert all(text in out for text in shown)
+
+
+@pytest.mark.parametrize(
+    ("script", "argv", "message"),
+    [
+        (embedding_explorer, ["--model", "{tmp}/nothing"], "no model folder"),
+        (embedding_explorer, ["--model", "{tmp}/damaged"], "announces a header"),
+        (embedding_explorer, ["--model", "{tmp}"], "no config.json"),
+        (embedding_explorer, ["--word", "photosynthesis"], "'photosynthesis' is not one token"),
+        (model_file_anatomy, ["--file", "nowhere.gguf"], "no file at nowhere.gguf"),
+        (model_file_anatomy, ["--file", "model.bin"], "unknown ending"),
+        (model_file_anatomy, ["--file", "{tmp}/bad.gguf"], "not a sound GGUF file"),
+        (model_file_anatomy, ["--file", "{tmp}/damaged/model.safetensors"], "announces a header"),
+        (model_file_anatomy, ["--model", "{tmp}/nothing"], "no model folder"),
+        (model_file_anatomy, ["--model", "{tmp}"], "no config.json"),
+        (model_file_anatomy, ["--model", "{tmp}/bare"], "no model.safetensors"),
+        (gpu_memory_equation, ["--model", "llama-9"], "unknown model 'llama-9'"),
+        (gpu_memory_equation, ["--card", "t5"], "unknown card 't5'"),
+        (gpu_memory_equation, ["--context", "0"], "context is 0"),
+        (gpu_memory_equation, ["--context", "-1"], "context is -1"),
+        (gpu_memory_equation, ["--context", "9000"], "llama-3-8b reads at most 8,192 tokens"),
+        (gpu_memory_equation, ["--precision", "int3"], "unknown precision 'int3'"),
+        (gpu_memory_equation, ["--usable", "2"], "usable is 2.0"),
+        (gpu_memory_equation, ["--price", "0"], "--price 0"),
+        (gpu_memory_equation, ["--price", "inf"], "--price inf"),
+    ],
+)
+def test_a_mistake_ends_in_one_line(script, argv, message, tmp_path, capsys):
+    for name in ("bare", "damaged"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text((find_model("tales") / "config.json").read_text())
+    (tmp_path / "damaged" / "model.safetensors").write_bytes(b"\xff" * 100)
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF\3\0\0\0" + b"\xff" * 40)
+    assert script.main([a.format(tmp=tmp_path) for a in argv]) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1 and "Traceback" not in err

@@ -1,0 +1,146 @@
+"""The scripts of the phase: each runs, keeps its claims and draws its figures, and a mistake gets one line."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from labkit.models import find_model
+from labkit.paths import ROOT
+from phase2_attention_kvcache import (
+    attention_lab,
+    kv_cache_lab,
+    positions_lab,
+    roofline_lab,
+    sampling_lab,
+    tell_story,
+    transformer_lab,
+)
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """Run a script; its report, once its figures lie there and its lines fit a terminal."""
+
+    def run(script, *argv, figures=()):
+        file = tmp_path / "r.json"
+        assert script.main([*argv, "--json", str(file), "--figures", str(tmp_path / "figures")]) == 0
+        for name in figures:
+            assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 10_000
+        report = json.loads(file.read_text())
+        report["claims"] = {p["claim"]: p for p in report["predictions"]}
+        report["out"] = capsys.readouterr().out
+        return report
+
+    return run
+
+
+def width(text: str) -> int:
+    return max(map(len, text.splitlines()))
+
+
+def test_attention(run):
+    report = run(attention_lab, "--quick", figures=["attention_heads"])
+    assert {"dogs-weights", "head-split", "gqa-memory"} <= set(report["claims"])
+    assert width(report["out"]) <= 100
+
+
+def test_positions(run):
+    report = run(positions_lab, "--quick", figures=["positions_scores", "rotary_speeds"])
+    assert "rope-relative" in report["claims"] and width(report["out"]) <= 100
+
+
+def test_sampling(run):
+    report = run(sampling_lab, "--quick", figures=["sampling_knobs"])
+    assert "sampling" in report["claims"] and width(report["out"]) <= 100
+
+
+@pytest.mark.parametrize("seed", ["0", "7"])
+def test_sampling_with_any_model(run, other_model, seed):
+    run(sampling_lab, "--quick", "--model", other_model, "--prompt", "the cat", "--seed", seed)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_sampling_on_a_gpu(run, other_model):
+    run(sampling_lab, "--quick", "--device", "cuda", "--model", other_model, "--prompt", "the cat")
+
+
+def test_transformer(run):
+    report = run(transformer_lab, "--model", "tales-draft", figures=["answer_by_layer"])
+    assert report["results"]["largest_logit_difference"] < 1e-4
+    assert "layer by layer" in report["out"]
+
+
+def test_kv_cache(run):
+    claims = run(
+        kv_cache_lab, "--model", "tales-draft", "--quick", figures=["kv_speedup", "ttft_itl", "kv_memory"]
+    )["claims"]
+    assert {"kv-speedup", "ttft-isl", "itl-flat", "kv-per-token-layer"} <= set(claims)
+    assert claims["work-naive"]["measured"] == 5150 and claims["work-naive"]["verdict"] == "reproduced"
+    assert claims["work-cached"]["measured"] == 101 and claims["work-cached"]["verdict"] == "corrected"
+    assert claims["kv-15gb"]["measured"] == pytest.approx(15.0995)
+
+
+def test_roofline(run):
+    report = run(roofline_lab, "--model", "tales", "--quick", figures=["roofline"])
+    assert {"decode-memory-bound", "prefill-compute-bound"} <= set(report["claims"])
+    assert all(p["kind"] == "timing" for p in report["predictions"])
+
+
+def test_story(run):
+    out = run(tell_story, "--tokens", "20", "--prompt", "The fox")["out"]
+    assert "The fox" in out and "TTFT" in out
+
+
+@pytest.mark.parametrize(
+    ("script", "argv", "message"),
+    [
+        (attention_lab, ["--layer", "99"], "--layer 99 is out of range: this model has layers 0 to"),
+        (attention_lab, ["--layer", "-1"], "--layer -1 is out of range"),
+        (attention_lab, ["--text", ""], "--text has 0 tokens: use 2 to 32"),
+        (attention_lab, ["--text", "word " * 80], "use 2 to 32"),
+        (attention_lab, ["--model", "/no/such/folder"], "no model folder"),
+        (attention_lab, ["--model", "{tmp}/llama"], "is a llama model"),
+        (positions_lab, ["--figures", "{tmp}/file"], "cannot write"),
+        (sampling_lab, ["--prompt", ""], "--prompt has 0 tokens: use 1 to 960"),
+        (sampling_lab, ["--prompt", "cow " * 2000], "use 1 to 960"),
+        (sampling_lab, ["--model", "/no/such/folder"], "no model folder"),
+        (transformer_lab, ["--model", "no-such-model-xyz"], "no-such-model-xyz"),
+        (transformer_lab, ["--prompt", "word " * 3000], "context"),
+        (tell_story, ["--tokens", "0"], "max_tokens"),
+        (tell_story, ["--temperature", "-1"], "temperature"),
+        (tell_story, ["--top-p", "0"], "top_p"),
+        (tell_story, ["--model", "no-such-model-xyz"], "no-such-model-xyz"),
+        (tell_story, ["--model", "{tmp}/bare"], "tokenizer.json"),
+        (tell_story, ["--tokens", "5000"], "context"),
+    ],
+)
+def test_a_mistake_gets_one_line(script, argv, message, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    if "{tmp}/llama" in argv:
+        sizes = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+        LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=32)).save_pretrained(tmp_path / "llama")
+    if "{tmp}/bare" in argv:  # a model folder without a tokenizer
+        (tmp_path / "bare").mkdir()
+        for name in ("config.json", "model.safetensors"):
+            shutil.copy(find_model("tales-draft") / name, tmp_path / "bare")
+    assert script.main([a.replace("{tmp}", str(tmp_path)) for a in argv]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and "Traceback" not in error
+
+
+def test_gpt2_without_a_network_is_one_line(tmp_path):
+    environment = os.environ | {
+        "HF_HUB_OFFLINE": "0",
+        "HF_HOME": str(tmp_path),
+        "HF_ENDPOINT": "http://127.0.0.1:9",
+    }
+    script = [sys.executable, str(ROOT / "phase2_attention_kvcache" / "tell_story.py"), "--model", "gpt2"]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "hub cannot be reached" in done.stderr and "--model tales" in done.stderr
