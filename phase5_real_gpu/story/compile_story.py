@@ -237,7 +237,7 @@ def draw(kernels: Sequence[Compiled], plain: Sequence[Compiled], hoisted: Sequen
     more = len(plain) > 1
     fig, axes = new_figure(
         "Side by side: how many programs fit is set by registers or by shared memory",
-        f"Part of an {limits.cards} multiprocessor that one program takes; compiled, not run",
+        f"What one program takes of a multiprocessor ({limits.cards}); compiled, not run",
         panels=2 if more else 1,
         size=(12, 5.2) if more else (8.6, 3.4),
         width_ratios=(1.5, 1) if more else None,

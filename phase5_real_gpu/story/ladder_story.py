@@ -22,7 +22,7 @@ def rungs(lab: Lab) -> None:
     for number, rung in enumerate(LADDER, 1):
         holds = fill(f"holds   {rung.invariant}.", 94, **indent)
         gains = fill(f"gains   {rung.should_gain}.", 94, **indent)
-        lab.show(f"{number}. {rung.name}: {rung.title}\n{holds}\n{gains}" + "\n" * (number < len(LADDER)))
+        lab.show(f"{number}. {rung.name}: {rung.title}\n{holds}\n{gains}")
 
 
 def same_answer(lab: Lab, device: str) -> None:
