@@ -46,9 +46,10 @@ def test_is_the_definition(lab, requests, kv_heads, group, dim, block_size, dtyp
 @pytest.mark.parametrize("before", [-1, 0, 1])
 @pytest.mark.parametrize("new", [-1, 0, 1])
 def test_lengths_around_whole_tiles_and_runs(lab, before, new):
-    """The seams: between tiles that all rows see and those across the diagonal, and between programs."""
+    """The seams: between tiles that all rows see and those across the diagonal, between programs, and within one."""
     tile, run = tile_tokens(32, 4), prefill_shape(2, 32, 4)[1]
-    case = lab.paged_case([(tile + before, run + new), (0, 2 * run + new)], kv_heads=1, block_size=8, seed=1)
+    requests = [(tile + before, run + new), (0, 2 * run + new), (tile - run // 2, run + new)]
+    case = lab.paged_case(requests, kv_heads=1, block_size=8, seed=1)
     case.assert_right(case.prefill())
 
 
