@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -69,7 +70,7 @@ TERMS = ("step", "token", "request", "context token", "pair")
 
 @dataclass(frozen=True)
 class FittedCost:
-    """Seconds = step + token x tokens + request x requests + context x context tokens + pair x pairs.
+    """Seconds = step + token x num_tokens + request x num_requests + context token x context + pair x pairs.
 
     Attributes:
         prices: seconds a unit, in the order of TERMS.
@@ -87,14 +88,7 @@ class FittedCost:
     longest: int = 0
 
     def seconds(self, size: StepSize) -> float:
-        step, token, request, context, pair = self.prices
-        return (
-            step
-            + token * size.num_tokens
-            + request * size.num_requests
-            + context * size.context
-            + pair * size.pairs
-        )
+        return sum(map(operator.mul, self.prices, (1, *size)))
 
     def describe(self) -> str:
         return f"fitted to {self.steps:,} steps: {self.source}"

@@ -89,8 +89,7 @@ class LoadPoint:
     arrivals: list[tuple[float, float]]
 
     def to_json(self) -> dict[str, Any]:
-        rest = dict(load=self.load, rate=self.rate, usage=self.usage, preemptions=self.preemptions)
-        return rest | dict(latency=self.latency.to_json())
+        return {k: v for k, v in vars(self).items() if k != "arrivals"} | dict(latency=self.latency.to_json())
 
 
 def load_point(

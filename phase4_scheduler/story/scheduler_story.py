@@ -74,31 +74,30 @@ def draw(played: Played, requests: list[str], first: int, last: int, budget: int
 
 def one_budget_for_all(lab: Lab) -> None:
     lab.title("One budget for all")
-    lab.say("""A step may compute 16 tokens. Ann and Ben are in the middle of their answers. In step 3 Lea comes
-        with a prompt of 40 tokens. Those who run go first, and each needs only one token. Lea gets the rest.""")
     budget = 16
-    played = play(
-        {1: [ask("Ann", 3, 12), ask("Ben", 4, 12)], 3: [ask("Lea", 40, 4)]}, max_num_batched_tokens=budget
-    )
-    lea = [step["Lea"] for step in played.steps if "Lea" in step]
+    rest = budget - 2
+    lab.say(f"""A step may compute {budget} tokens. Ann and Ben are in the middle of their answers. In step 3 Lea comes
+        with a prompt of 40 tokens. Running requests go first, and each needs only one token. Lea gets the rest.""")
+    arrivals = {1: [ask("Ann", 3, 12), ask("Ben", 4, 12)], 3: [ask("Lea", 40, 4)]}
+    played = play(arrivals, max_num_batched_tokens=budget)
     lab.predict(
         claim="shared-budget",
-        question="Lea's 40 tokens at a budget of 16, beside two answers. Tokens in her first three steps",
-        predicted=[budget - 2, budget - 2, 40 - 2 * (budget - 2)],
-        measured=lea[:3],
-        note="Two tokens of the budget go to Ann and Ben, every time. In her third step the prompt is complete, "
-        "so that step gives her first word as well.",
+        question=f"Lea's 40 tokens at a budget of {budget}, beside two answers. Tokens in her first three steps",
+        predicted=[min(rest, max(1, 40 - i * rest)) for i in range(3)],
+        measured=[step["Lea"] for step in played.steps if "Lea" in step][:3],
+        note="Two tokens of the budget go to Ann and Ben, every time. The step in which her prompt is complete, "
+        f"number {played.first_step['Lea']}, gives her first word as well.",
     )
     lab.show(draw(played, ["Ann", "Ben", "Lea"], 1, 8, budget))
-    lab.say("""Nothing here says "prefill" or "decode". Everybody has tokens that are not computed yet: Lea 40,
-        Ann 1. One rule serves both.""")
+    lab.say("""Nothing here says "prefill" or "decode". Each request has tokens that are not computed yet: Lea's 40,
+        Ann's 1. One rule serves both.""")
     lab.record(shared_budget=played.steps)
 
 
 def in_pieces_or_whole(lab: Lab) -> None:
     lab.title("A long prompt, in pieces or whole")
     lab.say("""Without chunks a prompt has to go through in one step, so the budget must be as large as the longest
-        prompt. The same visitors again, and this time Lea brings 400 tokens.""")
+        prompt. The same three again, and this time Lea brings 400 tokens.""")
     rows, longest = [], {}
     for name, chunked, budget in (("whole", False, 512), ("in pieces", True, 64), ("in pieces", True, 16)):
         played = play(
@@ -127,9 +126,9 @@ def in_pieces_or_whole(lab: Lab) -> None:
 
 
 def memory_runs_short(lab: Lab) -> None:
-    lab.title("Memory runs short: somebody makes room")
+    lab.title("Memory runs short: one must make room")
     lab.say("""Now the memory has 10 blocks, 40 tokens. Ann and Ben bring 14 tokens each and both get in. But
-        answers grow, and nobody knows beforehand how long they get.""")
+        answers grow, and their lengths are not known beforehand.""")
     cached, plain = (
         play({1: [ask("Ann", 14, 10), ask("Ben", 14, 12)]}, num_blocks=11, max_model_len=40, caching=caching)
         for caching in (True, False)
@@ -138,7 +137,7 @@ def memory_runs_short(lab: Lab) -> None:
     # Both hold 4 blocks for up to 16 tokens and 5 for up to 20: both need a sixth for their 21st.
     lab.predict(
         claim="preempted",
-        question="each writes one word a step. In which step is there no block left, and who makes room",
+        question="each writes one word a step. In which step is there no block left, and whose request makes room",
         predicted=[20 - 14 + 2, "Ben"],
         measured=[step, preempted],
         note="Step 1 computes the prompts, step 2 the 15th token, step 8 the 21st: both need a sixth block and "

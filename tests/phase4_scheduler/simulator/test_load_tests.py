@@ -179,11 +179,8 @@ def test_static_and_continuous_give_the_same_tokens_and_count_their_steps(make_e
 
 
 def test_mixed_jobs_keep_to_the_patterns():
+    lengths = dict(summarisation=(250, 500, 12, 37), chat=(6, 25, 12, 62), code=(25, 62, 62, 250))
     for job in mixed_jobs(60, vocab_size=50, shrink=8, seed=3):
-        isl, osl = {
-            "summarisation": ((250, 500), (12, 37)),
-            "chat": ((6, 25), (12, 62)),
-            "code": ((25, 62), (62, 250)),
-        }[job.name.split("-")[0]]
+        *isl, least, most = lengths[job.name.split("-")[0]]
         assert isl[0] <= len(job.prompt) <= isl[1]
-        assert osl[0] <= job.osl <= osl[1]
+        assert least <= job.osl <= most

@@ -252,9 +252,8 @@ def test_computed_work_is_that_of_phase_2(new, context):
 def test_computed_seconds_by_hand():
     """Llama-3 8B on an L4, decode of one token: 15 GB of weights at 300 GB/s. A long prompt: arithmetic."""
     cost = find_cost("l4:llama-3-8b")
-    read = 2 * (
-        find_shape("llama-3-8b").num_parameters - 128256 * 4096
-    )  # the embedding is looked up, not read
+    embedding = 128256 * 4096  # is looked up, not read
+    read = 2 * (find_shape("llama-3-8b").num_parameters - embedding)
     assert cost.seconds(StepSize(1, 1, 1, 1)) == pytest.approx(read / 300e9, rel=1e-3)
     prompt = cost.seconds(StepSize.of([(0, 4000)]))
     attention = 4 * 32 * 32 * 128 * 4000 * 4001 / 2  # layers, heads, their width, pairs of tokens
