@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.traffic import PATTERNS
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.simulator.traffic import PRIORITIES

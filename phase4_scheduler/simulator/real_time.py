@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from labkit.errors import LabError
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.simulator.cost_model import FittedCost, StepSize, fit_cost
 from phase4_scheduler.simulator.latency import RequestRecord

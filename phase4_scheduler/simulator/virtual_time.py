@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase3_paged_attention.paging.block_manager import BlockManager
+from phase2_attention_kvcache.model import SamplingParams
+from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 from phase4_scheduler.simulator.cost_model import CostModel, StepSize

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from labkit.lab import Lab
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 

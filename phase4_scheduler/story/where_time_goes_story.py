@@ -14,8 +14,7 @@ from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging import compiled_kernel
-from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging import BlockManager, compiled_kernel
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 from phase4_scheduler.story.step_timer import PARTS, decoding_engine, time_decode
@@ -55,7 +54,7 @@ def two_changes(lab: Lab) -> Transformer:
     lab.title("First change: leave the keys where they are")
     lab.say(f"""For {most} users the keys and values of all layers are {most * kv_bytes / 1e6:,.0f} MB. The copy reads
         them, writes them, and attention reads them again: three times the bytes, and the padded copy no longer
-        fits a fast cache. The kernel of Phase 3 (`cpu_kernel.py`) reads them once.""")
+        fits a fast cache. The kernel of Phase 3 reads them once.""")
     if in_place:
         lab.predict(
             claim="attention-in-place",
