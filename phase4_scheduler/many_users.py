@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 
 from labkit.lab import Lab, run_lab
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.story.windows import BEGINNINGS, serve_in_windows
 

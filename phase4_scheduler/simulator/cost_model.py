@@ -24,9 +24,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from labkit.errors import LabError
-from phase1_tokens_embeddings.weights.cards import Card, find_card
-from phase1_tokens_embeddings.weights.memory_math import bytes_for_kv, kv_per_token
-from phase1_tokens_embeddings.weights.model_shapes import ModelShape, find_shape
+from phase1_tokens_embeddings.weights import Card, ModelShape, find_card, find_shape, kv_per_token
+from phase1_tokens_embeddings.weights.memory_math import bytes_for_kv
 from phase2_attention_kvcache.model.roofline import Ceilings, Work
 from phase4_scheduler.simulator.latency import percentiles
 

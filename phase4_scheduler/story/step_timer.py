@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.packed_linear import PackedLinear
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine

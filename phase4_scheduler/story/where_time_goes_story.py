@@ -9,11 +9,9 @@ import torch
 
 from labkit.figures import COLORS, GREY, new_figure
 from labkit.lab import Lab
-from phase1_tokens_embeddings.weights.memory_math import kv_per_token
-from phase2_attention_kvcache.model.config import GPT2_124M
+from phase1_tokens_embeddings.weights import kv_per_token
+from phase2_attention_kvcache.model import GPT2_124M, SamplingParams, Transformer
 from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import BlockManager, compiled_kernel
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig

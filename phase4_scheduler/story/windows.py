@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.lab import WIDTH, Lab
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine.engine import LLMEngine
 
 BEGINNINGS = {

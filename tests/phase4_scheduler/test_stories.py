@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from labkit.paths import outputs
+from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.packed_linear import PackedLinear, can_pack, pack_linear_layers
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
 from phase4_scheduler import continuous_batching, many_users, where_time_goes
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.story import where_time_goes_story

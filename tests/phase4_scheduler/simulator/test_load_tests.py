@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.optimize import brentq
 
-from phase2_attention_kvcache.model.transformer import Transformer
+from phase2_attention_kvcache.model import Transformer
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.scheduler import SchedulerConfig

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import LabError
-from phase1_tokens_embeddings.weights.cards import CARDS
-from phase1_tokens_embeddings.weights.model_shapes import find_shape
-from phase2_attention_kvcache.model.config import ModelConfig
+from phase1_tokens_embeddings.weights import CARDS, find_shape
+from phase2_attention_kvcache.model import ModelConfig
 from phase2_attention_kvcache.model.roofline import work_of_step
 from phase4_scheduler.engine.scheduler import SchedulerConfig
 from phase4_scheduler.simulator.cost_model import (
