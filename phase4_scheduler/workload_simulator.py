@@ -1,14 +1,13 @@
 """What the user feels: traffic in, latencies out, and where a server begins to hurt.
 
-A server is fast or slow only for some traffic. Somebody who pastes a report and wants ten lines (a long
-prompt, a short answer) is another guest than somebody who asks for a program. Here traffic is drawn from
-four patterns, or read from a trace, and served by the scheduler and the block manager of this course.
+A server is fast or slow only for some traffic. A pasted report of which ten lines are wanted (a long prompt, a
+short answer) is another request than one for a program. Here traffic is drawn from four patterns, or read from a trace, and served by the scheduler and the block manager of this course.
 
 By default in virtual time: only the model is replaced, by a clock. Ten thousand requests take seconds.
 With --real the engine itself serves, and you wait as long as its users do.
 
-You will see: three kinds of guests in one histogram; a clock checked against the engine; TTFT, ITL and
-goodput; the load at which waiting explodes, and why; one long prompt that stops everybody, and the cure.
+You will see: three kinds of requests in one histogram; a clock checked against the engine; TTFT, ITL and
+goodput; the load at which waiting explodes, and why; one long prompt that stops all others, and the cure.
 
 Costs (--cost): "CARD:MODEL" computes the clock from a data sheet (l4:llama-3-8b), "measured" fits it to the
 engine on this machine, a JSON file (see --save-cost) is a fit made before. Sources: see the modules.

@@ -1,4 +1,4 @@
-"""Traffic for a model server: who asks when, how much they bring (ISL) and how much they want (OSL).
+"""Traffic for a model server: when requests come, how long their prompts (ISL) and their answers (OSL) are.
 
 ISL is the input sequence length, the tokens of the prompt. OSL is the output sequence length, the tokens of
 the answer. Traffic is either drawn from a pattern (chat, code, ...), or read from a trace: a log of real
@@ -43,7 +43,7 @@ class TrafficRequest:
 
 
 PRIORITIES = {"summarisation": 2, "chat": 0, "code": 1}
-"""Patterns of the source article: a chat has somebody waiting at the screen. Mixed traffic is a third of each."""
+"""Of the source article's patterns: in a chat, a user waits at the screen. Mixed traffic is a third of each."""
 PATTERN_NAMES = (*PRIORITIES, "mixed")
 
 

@@ -89,7 +89,7 @@ def simulate(
     number, arriving = next(coming, (0, None))
 
     while arriving is not None or scheduler.has_requests:
-        # 1. Let in all who have come by now.
+        # 1. Add the requests that have arrived by now.
         if not scheduler.has_requests:
             now = max(now, arriving.arrival)
         while arriving is not None and arriving.arrival <= now:
@@ -103,7 +103,7 @@ def simulate(
                 run.in_system_seconds += now - arriving.arrival  # it came during the last step
             number, arriving = next(coming, (0, None))
         if not scheduler.has_requests:
-            continue  # all who came were refused
+            continue  # all that came were refused
 
         # 2. Decide the step, and add up what it has to do.
         output = scheduler.schedule()

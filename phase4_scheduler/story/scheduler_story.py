@@ -150,7 +150,7 @@ def memory_runs_short(lab: Lab) -> None:
         predicted=[21, 21 - 4 * 4],
         measured=[again["without"][1], again["with"][1]],
         note="His blocks lie in the free list under their names. Ann took one meanwhile: his last, since the ends "
-        "of texts are given away first. The four before it are hit, as if they were somebody's system prompt.",
+        "of texts are given away first. The four before it are hit, as if they were a shared system prompt.",
     )
     lab.show(draw(cached, ["Ann", "Ben"], step - 2, again["with"][0] + 2))
     lab.say(f"""Ben's user sees a pause of {again["with"][0] - step} steps in the middle of a sentence, and no word is
@@ -165,7 +165,7 @@ def _on_return(played: Played, request_id: str) -> tuple[int, int]:
 
 
 def urgent_first(lab: Lab) -> None:
-    lab.title("Who goes first")
+    lab.title("Which goes first")
     lab.say("""Two seats, and five people want one. Four come at once and write 10 words each. In step 3 comes Zoe:
         she is urgent (priority -1, all others 0; the smallest number goes first).""")
     first, rows = {}, []
@@ -187,5 +187,5 @@ def urgent_first(lab: Lab) -> None:
         "those who wait, not those who have a seat: she waits until Ann is done. Only missing memory takes a seat away.",
     )
     lab.table("Step of the first word", ["policy", "Ann", "Ben", "Cal", "Dan", "Zoe"], rows)
-    lab.say("""What it costs: somebody always waits. Priority moves the waiting from those who pay more to those
+    lab.say("""What it costs: some always wait. Priority moves the waiting from those who pay more to those
         who pay less; it makes none of it disappear. More seats, more memory or more machines do.""")

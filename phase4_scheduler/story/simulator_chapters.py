@@ -71,7 +71,7 @@ def the_trace(lab: Lab) -> list[TrafficRequest]:
 
 def three_patterns(lab: Lab) -> None:
     """Part 1: three kinds of traffic."""
-    lab.title("Who comes: three kinds of guests")
+    lab.title("What comes: three kinds of requests")
     n = 300 if lab.quick else 3000
     measured = []
     for name in PRIORITIES:

@@ -141,7 +141,7 @@ def draw_stalls(panels: Sequence[tuple[str, Stall, Stall]]) -> Figure:
 
 
 def draw_timeline(run, server: str) -> Figure:
-    """Who was there, and how full the cache was, over the run."""
+    """Running and waiting requests, and how full the cache was, over the run."""
     fig, (left, right) = new_figure(
         f"Arrivals come in waves: the cache is {run.mean_usage():.0%} full on average, "
         f"{run.peak_usage:.0%} at the worst moment",

@@ -211,7 +211,7 @@ def load_sweep(lab: Lab, server: Server, most: float) -> None:
 
 def long_prompt(lab: Lab, server: Server, engines: Engines) -> None:
     """Part 5: one long prompt among short ones, whole and in pieces, on the clock and in the engine."""
-    lab.title("One long prompt, and everybody else")
+    lab.title("One long prompt, and all others")
     isl, osl = 100, 150
     long = min(server.config.max_model_len - 8, 8000)
     blocks = (long + OTHERS * (isl + osl)) // BLOCK_SIZE + OTHERS + 100  # room for all
