@@ -15,7 +15,7 @@ import argparse
 
 from labkit.lab import Lab, run_lab
 from phase2_attention_kvcache.model import SamplingParams
-from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.story.windows import BEGINNINGS, serve_in_windows
 
 

@@ -12,11 +12,9 @@ import textwrap
 
 from labkit.figures import BLUE, ORANGE, new_figure, plain_numbers
 from notebooks.widgets import Guesses, Recording, replay_piece, show_figure, show_table
-from phase1_tokens_embeddings.weights.cards import CARDS
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase4_scheduler.engine.engine import LLMEngine
-from phase4_scheduler.engine.scheduler import SchedulerConfig
+from phase1_tokens_embeddings.weights import CARDS, SHAPES
+from phase2_attention_kvcache.model import SamplingParams
+from phase4_scheduler.engine import LLMEngine, SchedulerConfig
 from phase4_scheduler.simulator import (
     ComputedCost,
     Job,

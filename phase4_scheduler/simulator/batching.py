@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.traffic import PATTERNS
-from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.simulator.traffic import PRIORITIES
 
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager
-from phase4_scheduler.engine.request import Request
-from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
+from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
 from phase4_scheduler.simulator.cost_model import CostModel, StepSize
 from phase4_scheduler.simulator.latency import RequestRecord
 from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest

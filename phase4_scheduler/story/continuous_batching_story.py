@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 
 from labkit.figures import BLUE, COLORS, GREEN, INK, MUTED, ORANGE, new_figure
 from labkit.lab import Lab
-from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.simulator.batching import Job, Served, mixed_jobs, serve_continuously, serve_statically
 
 

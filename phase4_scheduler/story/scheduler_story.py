@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from labkit.lab import Lab
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager
-from phase4_scheduler.engine.request import Request
-from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
+from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
 
 
 @dataclass

@@ -11,9 +11,7 @@ import numpy as np
 from labkit.errors import LabError
 from labkit.lab import Lab
 from phase3_paged_attention.traffic import PATTERNS
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine import LLMEngine
-from phase4_scheduler.engine.scheduler import SchedulerConfig
+from phase4_scheduler.engine import EngineConfig, LLMEngine, SchedulerConfig
 from phase4_scheduler.simulator.clusters import find_clusters, purity
 from phase4_scheduler.simulator.cost_model import TERMS, ComputedCost, CostModel, FittedCost
 from phase4_scheduler.simulator.latency import summarise

@@ -11,7 +11,7 @@ import numpy as np
 
 from labkit.errors import LabError
 from labkit.lab import Lab
-from phase4_scheduler.engine.scheduler import SchedulerConfig
+from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost
 from phase4_scheduler.simulator.latency import Latency, RequestRecord, little, summarise
 from phase4_scheduler.simulator.load_tests import (

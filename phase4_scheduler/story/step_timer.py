@@ -13,8 +13,7 @@ from torch import nn
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.packed_linear import PackedLinear
 from phase3_paged_attention.paging import PagedKVCache
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine import EngineConfig, LLMEngine
 
 PARTS = (
     "decide", "prepare", "linear layers", "attention", "norms and the rest", "head", "sample", "hand out",

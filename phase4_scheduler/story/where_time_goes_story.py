@@ -13,8 +13,7 @@ from phase1_tokens_embeddings.weights import kv_per_token
 from phase2_attention_kvcache.model import GPT2_124M, SamplingParams, Transformer
 from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase3_paged_attention.paging import BlockManager, compiled_kernel
-from phase4_scheduler.engine.request import Request
-from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
+from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
 from phase4_scheduler.story.step_timer import PARTS, decoding_engine, time_decode
 
 CONTEXT = 256

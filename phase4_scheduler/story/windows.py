@@ -10,7 +10,7 @@ from rich.text import Text
 
 from labkit.lab import WIDTH, Lab
 from phase2_attention_kvcache.model import SamplingParams
-from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine import LLMEngine
 
 BEGINNINGS = {
     "Ada": "Once upon a time there was a king who",

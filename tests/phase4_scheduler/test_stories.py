@@ -9,7 +9,7 @@ from labkit.paths import outputs
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.packed_linear import PackedLinear, can_pack, pack_linear_layers
 from phase4_scheduler import continuous_batching, many_users, where_time_goes
-from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.story import where_time_goes_story
 from phase4_scheduler.story.step_timer import PARTS, StepTimer, decoding_engine, time_decode
 

@@ -10,9 +10,7 @@ import torch
 from scipy.optimize import brentq
 
 from phase2_attention_kvcache.model import Transformer
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine import LLMEngine
-from phase4_scheduler.engine.scheduler import SchedulerConfig
+from phase4_scheduler.engine import EngineConfig, LLMEngine, SchedulerConfig
 from phase4_scheduler.simulator.batching import Job, mixed_jobs, serve_continuously, serve_statically
 from phase4_scheduler.simulator.cost_model import FittedCost, StepSize, find_cost
 from phase4_scheduler.simulator.latency import summarise

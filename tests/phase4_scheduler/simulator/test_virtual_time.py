@@ -12,7 +12,7 @@ from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import CARDS, find_shape
 from phase2_attention_kvcache.model import ModelConfig
 from phase2_attention_kvcache.model.roofline import work_of_step
-from phase4_scheduler.engine.scheduler import SchedulerConfig
+from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator.cost_model import (
     ComputedCost,
     FittedCost,
