@@ -17,10 +17,9 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from labkit.figures import BLUE, GREEN, GREY, INK, MUTED, ORANGE, PAPER, PURPLE, plt
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.model import ContiguousKVCache, Transformer
 from phase2_attention_kvcache.model.attention import attention_weights
-from phase2_attention_kvcache.model.caches import ContiguousKVCache
-from phase2_attention_kvcache.model.transformer import Transformer
 
 PROMPT = "Once upon a time there was a"
 LAYER = 2  # whose attention is shown

@@ -14,7 +14,7 @@ import torch
 
 from labkit.lab import Lab, run_lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model.generation import check_prompt
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer

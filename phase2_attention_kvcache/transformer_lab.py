@@ -29,7 +29,7 @@ import torch
 
 from labkit.lab import Lab, run_lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.story.inside_the_tower import (
     draw_layers,

@@ -13,7 +13,7 @@ import torch
 from labkit.figures import BLUE, ORANGE, new_figure, plain_numbers
 from labkit.models import find_model
 from notebooks.widgets import Decoding, Guesses, attention_piece, decoding_piece, show_figure, show_table
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights.cards import CARDS
 from phase2_attention_kvcache.model.attention import attention_weights
 from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from labkit.errors import LabError
 from labkit.paths import ROOT
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
 
 CONTENT = {  # what the sample texts are, in the order in which they are shown
     "prose": "English story",

@@ -17,7 +17,7 @@ import torch
 from labkit.errors import LabError
 from labkit.lab import Lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model.attention import attention_weights, split_heads
 
 if TYPE_CHECKING:

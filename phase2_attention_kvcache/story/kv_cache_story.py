@@ -10,7 +10,7 @@ import torch
 from labkit.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights.memory_math import kv_bytes_per_token
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES, ModelShape
 from phase2_attention_kvcache.model.caches import ContiguousKVCache

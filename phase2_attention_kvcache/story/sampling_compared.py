@@ -11,7 +11,7 @@ from labkit.errors import LabError
 from labkit.figures import BLUE, GREY, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model.caches import NoCache
 from phase2_attention_kvcache.model.generation import generate_cached, sampled
 from phase2_attention_kvcache.model.sampling import Sampler, draw

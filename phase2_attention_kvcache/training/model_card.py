@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 from labkit.figures import BLUE, GREY, ORANGE, new_figure
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.story.telling import WordWrap, tell

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from labkit.machine import cpu_name, pick_device
-from phase1_tokens_embeddings.tokens.tokenizer import END_OF_TEXT, BPETokenizer
+from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer
 
 # Width, layers and heads (of 64 numbers each). Both share one tokenizer, so that the small one can
 # guess for the large one.

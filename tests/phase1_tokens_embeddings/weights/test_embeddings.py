@@ -14,7 +14,7 @@ from phase1_tokens_embeddings.story.embedding_story import (
     pair_cosine,
     within_and_across,
 )
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights.embeddings import Embeddings, cosine, load_embeddings, pca_2d, same_rows
 
 VOCAB = 300  # ids of the tokenizer; the small GPT-2 has three rows more

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from phase1_tokens_embeddings.story.anatomy_story import layers_from_total
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights.gguf_file import GGML_TYPES, read_gguf_header
 from phase1_tokens_embeddings.weights.gguf_writer import gpt2_to_gguf, read_tensor
 from phase1_tokens_embeddings.weights.model_box import open_gguf, open_safetensors, part_of, visible
