@@ -25,6 +25,7 @@ class Claim:
     says: str
 
 
+# fmt: off
 CLAIMS: dict[str, list[Claim]] = {
     "phase1_tokens_embeddings": [
         Claim("gpt2-vocab", "A", "GPT-2's vocabulary has 50,257 tokens"),
@@ -50,11 +51,7 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("head-split", "A", "12 heads x 64 = 768; the MLP goes 768, 3072, 768"),
         Claim("work-naive", "A", "100 tokens after a 2-token prompt, naive: about 5,000 computations"),
         Claim("work-cached", "A", "the same with a KV cache: 102"),
-        Claim(
-            "kv-speedup",
-            "A",
-            "a KV cache makes GPT-2 3.1 times faster; larger models and longer texts 10 to 100",
-        ),
+        Claim("kv-speedup", "A", "a KV cache makes GPT-2 3.1 times faster; larger models and longer texts 10 to 100"),
         Claim("ttft-isl", "A", "TTFT grows with the prompt: 27 / 24 / 40 ms for 5 / 20 / 45 tokens"),
         Claim("itl-flat", "A", "ITL stays flat: 8.1 / 9.6 / 9.9 ms for the same"),
         Claim("kv-15gb", "A", "100 users x 4,096 tokens on GPT-2 hold 15 GB of KV cache"),
@@ -66,20 +63,14 @@ CLAIMS: dict[str, list[Claim]] = {
     ],
     "phase3_paged_attention": [
         Claim("waste", "A", "ten requests with 3,765 tokens: contiguous wastes 81%, paged 0.7%"),
-        Claim(
-            "concurrency", "A", "the same memory serves 4 requests contiguous, 26 paged: 6.5 times as many"
-        ),
+        Claim("concurrency", "A", "the same memory serves 4 requests contiguous, 26 paged: 6.5 times as many"),
         Claim("o1-alloc", "A", "taking and freeing a block is O(1)"),
         Claim("waste-bound", "A", "paged memory wastes less than one block a request"),
         Claim("prefix-ttft", "C", "a prefix cache cuts TTFT from 753 to 367 ms (51%)"),
         Claim("paged-2-4x", "C", "PagedAttention serves 2 to 4 times as many requests at a time"),
     ],
     "phase4_scheduler": [
-        Claim(
-            "head-of-line",
-            "A",
-            "static batch of 500, 10 and 800 tokens: B waits 790 steps, 80 times too long",
-        ),
+        Claim("head-of-line", "A", "static batch of 500, 10 and 800 tokens: B waits 790 steps, 80 times too long"),
         Claim("continuous-2-4x", "A", "continuous batching is 2 to 4 times static batching on mixed traffic"),
         Claim("four-patterns", "A", "summaries, chat, code and mixed traffic have their own ISL and OSL"),
         Claim("histogram-clusters", "A", "the ISL/OSL histogram shows three clusters"),
@@ -87,19 +78,12 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("kv-usage-alert", "C", "trouble starts near a KV cache usage of 0.9"),
     ],
     "phase5_real_gpu": [
-        Claim(
-            "t4-ttft",
-            "A",
-            "TinyLlama-1.1B on a T4: TTFT 25 / 30 / 55 / 95 ms for 10 / 100 / 500 / 1000 tokens",
-        ),
-        Claim(
-            "t4-throughput", "A", "the same at batch 1 / 8 / 32 / 64: 180 / 800 / 2400 / 2800 tokens a second"
-        ),
-        Claim(
-            "triton-vs-python", "A", "Triton paged attention against the plain Python of the earlier phases"
-        ),
+        Claim("t4-ttft", "A", "TinyLlama-1.1B on a T4: TTFT 25 / 30 / 55 / 95 ms for 10 / 100 / 500 / 1000 tokens"),
+        Claim("t4-throughput", "A", "the same at batch 1 / 8 / 32 / 64: 180 / 800 / 2400 / 2800 tokens a second"),
+        Claim("triton-vs-python", "A", "Triton paged attention against the plain Python of the earlier phases"),
     ],
 }
+# fmt: on
 
 # The gravest verdict of several measurements of one claim stands for the claim.
 GRAVITY = ["reproduced", "needs a download", "needs vLLM", "needs a GPU", "differs here", "corrected"]

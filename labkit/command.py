@@ -115,8 +115,7 @@ def show_doctor(console: Console) -> int:
     )
     for column in ("", "what", "here", "what it means"):
         table.add_column(column, no_wrap=column in ("", "what"))
-    findings = examine()
-    for f in findings:
+    for f in examine():
         mark = "[green]✓[/]" if f.ok else "[yellow]○[/]"
         means = f.effect if f.ok or not f.remedy else f"{f.effect}. To change it: {f.remedy}".lstrip(". ")
         table.add_row(mark, f.what, escape(f.value), escape(means))
@@ -126,24 +125,20 @@ def show_doctor(console: Console) -> int:
 
 def fetch(console: Console, name: str) -> int:
     """Fetch a model from the hub once, so that it can be used offline later."""
-    from labkit.models import find_model
+    from labkit.models import find_model, has_gpt2_vocabulary
 
     # Someone who types "fetch" wants the network, whatever the shell was set to.
     os.environ.pop("HF_HUB_OFFLINE", None)
-    if name == "gpt2":
-        from labkit.models import has_gpt2_vocabulary
+    if name == "gpt2" and not has_gpt2_vocabulary():
+        import tiktoken
 
-        if not has_gpt2_vocabulary():
-            import tiktoken
-
-            try:
-                tiktoken.get_encoding("gpt2")
-            except Exception as error:  # every kind of network trouble
-                raise LabError(
-                    f"GPT-2's vocabulary cannot be fetched ({type(error).__name__}): go online, try again, "
-                    "or set TIKTOKEN_CACHE_DIR to a folder that holds it"
-                ) from None
-        console.print("GPT-2's vocabulary is here")
+        try:
+            tiktoken.get_encoding("gpt2")
+        except Exception as error:  # every kind of network trouble
+            raise LabError(
+                f"GPT-2's vocabulary cannot be fetched ({type(error).__name__}): go online, try again, "
+                "or pip install -r requirements.txt"
+            ) from None
     console.print(f"{name} is in {find_model(name)}", highlight=False)
     return 0
 
@@ -203,20 +198,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     console = Console(width=min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH)
+    simple = {"list": list_scripts, "claims": show_claims, "doctor": show_doctor}
     try:
-        if args.command == "list":
-            return list_scripts(console)
+        if args.command in simple:
+            return simple[args.command](console)
         if args.command == "run":
             return run_scripts(console, args.what, passed_on)
-        if args.command == "claims":
-            return show_claims(console)
-        if args.command == "doctor":
-            return show_doctor(console)
-        if args.command == "progress":
-            return exercises("progress")
-        if args.command in ("check", "reset"):
-            return exercises(args.command, args.notebook)
-        return fetch(console, args.name)
+        if args.command == "fetch":
+            return fetch(console, args.name)
+        return exercises(args.command, *([args.notebook] if args.command != "progress" else []))
     except LabError as error:
         Console(stderr=True, soft_wrap=True).print(f"[red]error:[/] {escape(str(error))}", highlight=False)
         return 2

@@ -15,7 +15,7 @@ def ctrl_c_waits() -> Iterator[None]:
         yield  # only the main thread ever hears of it
         return
     usual = signal.getsignal(signal.SIGINT)
-    if not callable(usual):  # somebody has decided that it is ignored
+    if not callable(usual):  # it is ignored
         yield
         return
     came = []

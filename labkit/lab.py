@@ -25,7 +25,7 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 from rich.table import Table
 
 from labkit.errors import LabError
@@ -86,7 +86,7 @@ class Lab:
         """Text exactly as it is: a matrix, a drawing, a piece of output."""
         if not self._spaced:
             self.console.print()
-        self.console.print(Padding(escape(text), (0, 0, 0, 2)), highlight=False)
+        self._indented(escape(text), 2)
         self._spaced = False
 
     def table(
@@ -102,23 +102,20 @@ class Lab:
             table.add_row(*(escape(show_value(cell)) for cell in row))
         self.console.print()
         self.console.print(f"[bold]{escape(title)}[/]", highlight=False)
-        self.console.print(Padding(table, (0, 0, 0, 1)))
+        self._indented(table, 1)
         self._spaced = True  # the table ends with an empty line
-        if note:
-            self.console.print(
-                Padding(escape(" ".join(note.split())), (0, 0, 0, 1)), style="dim", highlight=False
-            )
+        self._note(note, 1)
+
+    def _indented(self, what: Any, by: int, style: str | None = None) -> None:
+        self.console.print(Padding(what, (0, 0, 0, by)), style=style, highlight=False)
+
+    def _note(self, text: str, by: int) -> None:
+        if text:
+            self._indented(escape(" ".join(text.split())), by, "dim")
 
     def progress(self, items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
         """Go over items with a progress bar. Use it for whatever takes more than two seconds."""
-        columns = (
-            TextColumn("  {task.description}"),
-            BarColumn(30),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=self.console, transient=True) as bar:
-            yield from bar.track(items, total=total, description=escape(label))
+        return iter(track(items, f"  {escape(label)}", total, console=self.console, transient=True))
 
     # ------------------------------------------------------------------ predicting
 
@@ -187,11 +184,8 @@ class Lab:
                 values += f" · your guess {escape(show_value(p.guess))}, {p.points} of 3 points"
         self.console.print()
         self.console.print(f" {mark} {escape(p.question)}  [dim]\\[{escape(p.claim)}][/]", highlight=False)
-        self.console.print(Padding(values, (0, 0, 0, 3)), highlight=False)
-        if p.note:
-            self.console.print(
-                Padding(escape(" ".join(p.note.split())), (0, 0, 0, 3)), style="dim", highlight=False
-            )
+        self._indented(values, 3)
+        self._note(p.note, 3)
         self._spaced = False
 
     # ------------------------------------------------------------------ recording
@@ -333,26 +327,28 @@ def run_lab(
             torch.manual_seed(args.seed)
         story(lab)
         return lab.close(time.perf_counter() - began)
-    except (LabError, ValueError, FileNotFoundError, ConnectionError) as error:
-        if os.environ.get("INFERENCE_LAB_DEBUG"):
-            raise
-        errors.print(f"[red]error:[/] {escape(str(error))}", highlight=False)
-        return 2
     except BrokenPipeError:  # `... | head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        errors.print(f"[red]error:[/] {escape(str(error))}: check the path and the disk", highlight=False)
-        return 2
-    except Exception as error:
-        if type(error).__name__ != "OutOfMemoryError":
-            raise
-        errors.print(
-            f"[red]error:[/] not enough memory on {getattr(args, 'device', 'this machine')}: "
-            "use a smaller model, --dtype bfloat16, --quick or --device cpu",
-            highlight=False,
-        )
-        return 2
     except KeyboardInterrupt:
         errors.print("stopped", highlight=False)
         return 130
+    except Exception as error:
+        mistake = _mistake(error, getattr(args, "device", "this machine"))
+        if mistake is None or os.environ.get("INFERENCE_LAB_DEBUG"):
+            raise
+        errors.print(f"[red]error:[/] {escape(mistake)}", highlight=False)
+        return 2
+
+
+def _mistake(error: Exception, device: str) -> str | None:
+    """What the user can do about it, in one line; None for a bug of ours."""
+    if isinstance(error, (LabError, ValueError, FileNotFoundError, ConnectionError)):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error}: check the path and the disk"
+    if type(error).__name__ == "OutOfMemoryError":
+        return (
+            f"not enough memory on {device}: use a smaller model, --dtype bfloat16, --quick or --device cpu"
+        )
+    return None

@@ -17,7 +17,7 @@ def outputs() -> Path:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file in one go: whoever reads it meanwhile finds the old one or the new one, never half of one.
+    """Write a file in one go: a reader finds the old one or the new one, never half of one.
 
     Raises:
         OSError: it cannot be written; what was there is unharmed.

@@ -96,7 +96,7 @@ def no_gpt2_vocabulary(tmp_path, monkeypatch) -> None:
 
 @pytest.fixture(scope="session")
 def being_worked_in() -> frozenset[str]:
-    """Notebooks in which somebody works. Continuous integration knows of nobody: there, all have to be as generated."""
+    """Notebooks that a learner has changed. In continuous integration all have to be as generated."""
     from exercises.judging.sources import all_names
     from exercises.publishing.build_notebooks import (
         NOTEBOOKS,

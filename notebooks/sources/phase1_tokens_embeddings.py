@@ -98,7 +98,7 @@ print("from code that may:", tok.encode("<|endoftext|>", allowed_special="all"))
 # %% [markdown]
 # ## 3. Half a character
 #
-# A token holds bytes, and an emoji has four of them. Whoever streams text has to wait until they make a character.
+# A token holds bytes, and an emoji has four of them. A stream of text has to wait until they make a character.
 
 # %%
 stream = StreamDecoder(tok)
@@ -129,7 +129,7 @@ show_figure(draw_density(found, CONTENT))
 # %% [markdown]
 # ## 5. From a number to a place
 #
-# The model holds a table with one row for each token. Nobody wrote meaning into the rows. The model was trained to guess
+# The model holds a table with one row for each token. No meaning was written into the rows. The model was trained to guess
 # the next token, and words that fit the same gaps were pushed together. How near are two rows? The **cosine** is 1 for
 # the same direction and 0 for nothing in common.
 

@@ -54,18 +54,18 @@ print(side_by_side([("Q", s.q), ("K", s.k), ("V", s.v), ("scores = Q K^T", s.raw
 
 # %% [markdown]
 # A word may not look at what comes later: the **causal mask**. Scores are divided by the square root of how many numbers
-# a vector has (3), so by 1.73. Then **softmax** makes shares of them: `e` to the power of each score, divided by the sum.
+# a vector has (3), so by 1.73. Then **softmax** makes weights of them: `e` to the power of each score, divided by the sum.
 
 # %%
-guess = ...  # the shares of "dogs" in percent, from scores 5, 5 and 4, such as [40, 40, 20]
+guess = ...  # the weights of "dogs" in percent, from scores 5, 5 and 4, such as [40, 40, 20]
 
-guesses.reveal("shares-of-dogs", guess, measured=percent(s.weights[2]))
+guesses.reveal("weights-of-dogs", guess, measured=percent(s.weights[2]))
 
 # %% tags=["after-guess"]
-print(side_by_side([("shares", s.weights), ("output = shares x V", s.output)], WORDS, 2))
+print(side_by_side([("weights", s.weights), ("output = weights x V", s.output)], WORDS, 2))
 
 # %% [markdown]
-# "I" comes first and sees only itself, so all of its share stays there. "dogs" goes on as a mixture of three values. That
+# "I" comes first and sees only itself, so all of its weight stays there. "dogs" goes on as a mixture of three values. That
 # is all that attention does: it moves information between tokens.
 #
 # ## 2. Hover the attention of a real model
@@ -121,7 +121,7 @@ attention_piece(weights, tokens, layer=0, head=0)
 
 # %% [markdown]
 # The mask has a consequence that this whole course lives on. What is computed for a token never changes, whatever comes
-# after it. Another ending, the same shares before:
+# after it. Another ending, the same weights before:
 
 # %%
 other, _ = look("The king took off his crown, because the dragon said so.")

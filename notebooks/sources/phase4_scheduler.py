@@ -49,7 +49,7 @@ show_table(
     ["user", "tokens", "static: done in step", "continuous: done in step"],
     [[j.name, j.osl, static.done_step[j.name], continuous.done_step[j.name]] for j in jobs],
 )
-assert static.token_ids == continuous.token_ids  # nobody's words changed
+assert static.token_ids == continuous.token_ids  # the same words
 
 # %% [markdown]
 # ## 2. One budget for all
@@ -81,10 +81,10 @@ assert all(sum(step.values()) <= budget for step in shared.steps)
 # a new block, and none is left. The last one to come makes room: it is **preempted**, and computed again later.
 
 # %%
-# One block more than is said: block 0 is nobody's.
+# One block more than is said: block 0 is the null block.
 tight = play({1: [ask("Ann", 14, 10), ask("Ben", 14, 12)]}, num_blocks=11, max_model_len=40, caching=False)
 
-guess = ...  # the step in which somebody is preempted
+guess = ...  # the step in which a request is preempted
 
 guesses.reveal("memory-runs-out", guess, measured=tight.preempted[0][0])
 
@@ -128,16 +128,16 @@ guesses.reveal("prefix-hit", guess, measured=back["tokens"]["Zoe"], found=back["
 # Step through the run, forwards and backwards. Look for these moments:
 #
 # - Ann's prompt takes the whole budget of step 1, and Ben has to wait.
-# - Somebody is preempted. Who, and what did the others need?
+# - A request is preempted. Which, and what did the others need?
 # - A few blocks are free again, and that request still waits: it needs room for all tokens of its next step at once.
 # - That request comes back, and computes fewer tokens than it has. Where are the others from?
-# - Most of Zoe's prompt is found in the cache, though nobody is left.
+# - Most of Zoe's prompt is found in the cache, though no request is running.
 
 # %% tags=["after-guess"]
 replay_piece(run)
 
 # %% [markdown]
-# What did the users see of all this? Nothing. Each story, told again to somebody who is alone, comes out the same:
+# What did the users see of all this? Nothing. Each story, computed again with one user alone, comes out the same:
 
 # %%
 quiet = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu")
@@ -198,7 +198,7 @@ show_figure(fig)
 
 # %% [markdown]
 # The promise here: first token within a second, then 50 ms a token or better. **Goodput** counts only the requests that
-# met it. Beyond the knee the server is busier than ever, and hardly anybody is content. What has run out there, seats or
+# met it. Beyond the knee the server is busier than ever, and hardly a request meets its target. What has run out there, seats or
 # memory? The last section lets you find out.
 #
 # ## 7. Your score, and what next

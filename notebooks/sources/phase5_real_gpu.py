@@ -154,7 +154,7 @@ show_table(
 )
 
 # %% [markdown]
-# A small step: contexts of 70, 0 and 129 tokens, 8 query heads on 2 KV heads. All memory that belongs to nobody is NaN,
+# A small step: contexts of 70, 0 and 129 tokens, 8 query heads on 2 KV heads. All memory outside their blocks is NaN,
 # "not a number". If one number of it were read, the result would show it. The interpreter also counts what a kernel loads.
 
 # %%

@@ -1,5 +1,5 @@
 // Poke a paged allocator: add, append, fork and free requests, and see what happens to the blocks.
-// The rules are those of phase3_paged_attention/block_manager_lab.py, without its swap space.
+// The rules are those of phase3_paged_attention/paging/block_manager.py, without its swap space.
 
 const STYLE = `
 .alloc { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }
@@ -173,7 +173,7 @@ function render({ model, el }) {
   el.append(box);
 
   function draw() {
-    // The buttons of the table are made anew: whoever uses the keyboard should stay where they were.
+    // The buttons of the table are made anew: the keyboard's focus stays where it was.
     const reached = box.contains(document.activeElement) ? document.activeElement.dataset.do : null;
     let world = new World(setup), before = [];
     for (const operation of operations) {

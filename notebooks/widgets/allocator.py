@@ -37,7 +37,7 @@ def play_operations(manager: BlockManager, operations: Sequence[Operation]) -> P
     """Do with a real block manager what the piece's buttons do. Requests are named A, B, C in their order.
 
     Raises:
-        ValueError: an unknown operation, or a name that nobody has.
+        ValueError: an unknown operation, or a name that no request has.
     """
     played = Played(manager)
     for what, *rest in operations:
@@ -56,7 +56,9 @@ def play_operations(manager: BlockManager, operations: Sequence[Operation]) -> P
             continue
         guest = played.guests.get(rest[0])
         if guest is None:
-            raise ValueError(f"nobody is called {rest[0]!r}: there are {', '.join(played.guests) or 'none'}")
+            raise ValueError(
+                f"no request is called {rest[0]!r}: there are {', '.join(played.guests) or 'none'}"
+            )
         if what == "append":
             guest.tokens.append(1000 * guest.number + len(guest.tokens))
             if not manager.allocate(guest.table, guest.tokens, len(guest.tokens)):

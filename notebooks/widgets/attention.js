@@ -14,7 +14,7 @@ const STYLE = `
 .att .says { min-height:3em; margin-top:8px }`;
 
 const visible = (token) => token.replaceAll(" ", "␣").replaceAll("\n", "↵");
-const shade = (share) => `rgba(47,111,176,${Math.min(1, share).toFixed(3)})`;
+const shade = (weight) => `rgba(47,111,176,${Math.min(1, weight).toFixed(3)})`;
 
 function render({ model, el }) {
   const { tokens, weights, layer, head } = model.get("data");
@@ -35,7 +35,7 @@ function render({ model, el }) {
     return span;
   });
   text.append(...spans);
-  const grid = element("div", { class: "grid", tabindex: "0", role: "application", "aria-label": "map of shares: the arrow keys move", style: `grid-template-columns:max-content repeat(${tokens.length},26px)` });
+  const grid = element("div", { class: "grid", tabindex: "0", role: "application", "aria-label": "map of weights: the arrow keys move", style: `grid-template-columns:max-content repeat(${tokens.length},26px)` });
   const says = element("div", { class: "says", "data-name": "says", "aria-live": "polite" });
   const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
   let place = null;  // [query, key] that is looked at
@@ -54,21 +54,21 @@ function render({ model, el }) {
   function row(query) { return weights[Number(layers.value)][Number(heads.value)][query]; }
 
   function look(query, key) {
-    const shares = row(query);
+    const weights = row(query);
     place = [query, key];
     spans.forEach((span, i) => {
-      span.style.background = i <= query ? shade(shares[i]) : "";
-      span.style.color = i <= query && shares[i] > 0.6 ? "#fff" : "";
+      span.style.background = i <= query ? shade(weights[i]) : "";
+      span.style.color = i <= query && weights[i] > 0.6 ? "#fff" : "";
       span.classList.toggle("looks", i === query);
     });
     cells.forEach((line, q) => line.forEach((cell, k) => cell.classList.toggle("on", q === query && k === key)));
-    const sum = shares.reduce((a, b) => a + b, 0);
-    const most = shares.indexOf(Math.max(...shares));
+    const sum = weights.reduce((a, b) => a + b, 0);
+    const most = weights.indexOf(Math.max(...weights));
     says.replaceChildren(
       key === null
-        ? element("span", {}, `“${visible(tokens[query])}” looks most at “${visible(tokens[most])}”: `, element("b", { "data-name": "share" }, shares[most].toFixed(3)))
-        : element("span", {}, `“${visible(tokens[query])}” gives “${visible(tokens[key])}” a share of `, element("b", { "data-name": "share" }, shares[key].toFixed(3))),
-      element("br"), `Its ${shares.length} shares add up to `, element("b", { "data-name": "sum" }, sum.toFixed(2)), ".");
+        ? element("span", {}, `“${visible(tokens[query])}” looks most at “${visible(tokens[most])}”: `, element("b", { "data-name": "weight" }, weights[most].toFixed(3)))
+        : element("span", {}, `“${visible(tokens[query])}” gives “${visible(tokens[key])}” a weight of `, element("b", { "data-name": "weight" }, weights[key].toFixed(3))),
+      element("br"), `Its ${weights.length} weights add up to `, element("b", { "data-name": "sum" }, sum.toFixed(2)), ".");
     model.set("state", { layer: Number(layers.value), head: Number(heads.value), query, key });
     model.save_changes();
   }
@@ -77,11 +77,11 @@ function render({ model, el }) {
     grid.replaceChildren();
     cells = tokens.map((token, query) => {
       grid.append(element("div", { class: "row" }, visible(token)));
-      const shares = row(query);
+      const weights = row(query);
       return tokens.map((_, key) => {
         const cell = element("div", { class: "cell" + (key > query ? " future" : ""), "data-cell": `${query},${key}` });
         if (key <= query) {
-          cell.style.background = shade(shares[key]);
+          cell.style.background = shade(weights[key]);
           ["mouseenter", "click"].forEach((event) => cell.addEventListener(event, () => look(query, key)));
         }
         grid.append(cell);

@@ -31,12 +31,6 @@ class Revealed:
     guess: Any = None
     points: int | None = None
 
-    @property
-    def verdict(self) -> str:
-        if self.points is None:
-            return "no guess"
-        return ("not near", "within a factor of 4", "near", "right")[self.points]
-
     def _repr_html_(self) -> str:
         answer = f"<b>{html.escape(show_value(self.measured, self.unit))}</b>"
         why = f"<br>{html.escape(self.why)}" if self.why else ""

@@ -124,7 +124,7 @@ class Piece:
 
 
 def is_live() -> bool:
-    """Whether somebody looks on who can talk back: a Jupyter server started this kernel, and anywidget is here.
+    """Whether the piece can talk to this kernel: a Jupyter server started this kernel, and anywidget is here.
 
     A kernel that only executes a notebook writes the page instead: it works without a kernel.
     """

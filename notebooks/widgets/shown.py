@@ -32,29 +32,24 @@ def show_figure(fig: Figure) -> None:
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table; numbers are written for people and stand to the right, words to the left."""
-    written = [list(row) for row in rows]
-    words = [
-        any(isinstance(row[i], str) and not _is_figure(row[i]) for row in written)
-        for i in range(len(columns))
+    rows = [list(row) for row in rows]
+    is_word = [
+        any(isinstance(row[i], str) and not _is_figure(row[i]) for row in rows) for i in range(len(columns))
     ]
-    left = ["text-align: left" if is_words else "text-align: right" for is_words in words]
-    head = "".join(
-        f'<th style="{style}">{html.escape(c)}</th>' for style, c in zip(left, columns, strict=True)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<td style="{style}">{html.escape(show_value(cell))}</td>'
-            for style, cell in zip(left, row, strict=True)
-        )
-        + "</tr>"
-        for row in written
-    )
-    table = f"{BLANK}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    lines = [list(columns), *([show_value(cell) for cell in row] for row in written)]
+    lines = [list(columns), *([show_value(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+
+    def html_row(tag: str, line: list[str]) -> str:
+        cells = (
+            f'<{tag} style="text-align: {"left" if word else "right"}">{html.escape(cell)}</{tag}>'
+            for cell, word in zip(line, is_word, strict=True)
+        )
+        return f"<tr>{''.join(cells)}</tr>"
+
+    body = "".join(html_row("td", line) for line in lines[1:])
+    table = f"{BLANK}<table><thead>{html_row('th', lines[0])}</thead><tbody>{body}</tbody></table>"
     plain = [
-        "  ".join(c.ljust(w) if word else c.rjust(w) for c, w, word in zip(line, widths, words)).rstrip()
+        "  ".join(c.ljust(w) if word else c.rjust(w) for c, w, word in zip(line, widths, is_word)).rstrip()
         for line in lines
     ]
     display({"text/html": table, "text/plain": "\n".join(plain)}, raw=True)

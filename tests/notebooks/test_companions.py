@@ -15,18 +15,13 @@ from exercises.publishing.build_notebooks import (
     read_notebook,
     read_source,
 )
+from labkit.catalog import SCRIPTS
 from labkit.paths import ROOT
 from notebooks.widgets.piece import Piece, _inside_script
 from notebooks.widgets.questions import QUESTIONS
 
 SOURCES = companion_sources()
-PHASES = (
-    "phase1_tokens_embeddings",
-    "phase2_attention_kvcache",
-    "phase3_paged_attention",
-    "phase4_scheduler",
-    "phase5_real_gpu",
-)
+PHASES = tuple(SCRIPTS)
 each_notebook = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 
 
@@ -52,7 +47,7 @@ def test_there_is_one_for_each_phase():
 
 
 @pytest.fixture(autouse=True)
-def skip_where_somebody_works(request, being_worked_in):
+def skip_where_a_learner_works(request, being_worked_in):
     source = request.node.callspec.params.get("source") if hasattr(request.node, "callspec") else None
     if source is not None and source.stem in being_worked_in:
         pytest.skip("you work in this notebook")
@@ -125,7 +120,7 @@ def test_questions_are_asked_before_they_are_answered(source):
 
 
 @each_notebook
-def test_answers_stay_folded_until_somebody_guesses(source):
+def test_answers_stay_folded_until_a_guess(source):
     boxes = [t for _, o in outputs_of(source) for t in texts_of(o) if "No guess yet" in t]
     assert len(boxes) == len(QUESTIONS[source.stem])
     for box in boxes:

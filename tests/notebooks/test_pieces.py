@@ -105,7 +105,7 @@ def test_a_tokenizer_with_other_rules_is_refused(tales):
 # ---------------------------------------------------------------------- 2: hover the attention
 
 
-def test_attention_shows_the_models_shares(open_piece):
+def test_attention_shows_the_models_weights(open_piece):
     scores = torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(1))
     mask = torch.ones(5, 5, dtype=torch.bool).triu(1)
     weights = list(scores.masked_fill(mask, -torch.inf).softmax(-1))
@@ -114,12 +114,12 @@ def test_attention_shows_the_models_shares(open_piece):
         page.get_by_label("layer").select_option(str(layer))
         page.get_by_label("head").select_option(str(head))
         page.locator(f'[data-cell="{query},{key}"]').hover()
-        assert float(text_of(page, "share")) == pytest.approx(
+        assert float(text_of(page, "weight")) == pytest.approx(
             weights[layer][head, query, key].item(), abs=6e-4
         )
         assert text_of(page, "sum") == "1.00"
     page.locator('[data-token="3"]').hover()  # a word: whom it looks at most
-    assert float(text_of(page, "share")) == pytest.approx(weights[0][1, 3].max().item(), abs=6e-4)
+    assert float(text_of(page, "weight")) == pytest.approx(weights[0][1, 3].max().item(), abs=6e-4)
     assert page.locator(".cell.future").count() == 10
 
 
@@ -215,8 +215,8 @@ def test_allocator_goes_back_and_forward_and_starts_anew(open_piece):
     assert books(page) == books_of((17, 16, True), [("add", 8, 3)])
 
 
-def test_operations_that_nobody_knows():
-    with pytest.raises(ValueError, match="nobody is called 'B'"):
+def test_unknown_operations_and_names():
+    with pytest.raises(ValueError, match="no request is called 'B'"):
         play_operations(BlockManager(5, 4), [("add", 0, 3), ("append", "B")])
     with pytest.raises(ValueError, match="unknown operation 'sell'"):
         play_operations(BlockManager(5, 4), [("add", 0, 3), ("sell", "A")])
@@ -227,7 +227,7 @@ def test_operations_that_nobody_knows():
 
 @pytest.fixture(scope="module")
 def recording() -> Recording:
-    """A run with chunks, a queue, prefix hits, a preemption, and somebody who comes late."""
+    """A run with chunks, a queue, prefix hits, a preemption, and a request that comes late."""
     engine = LLMEngine.from_pretrained(
         "tales", dtype="float32", device="cpu",
         max_num_seqs=3, max_num_batched_tokens=12, num_blocks=14, block_size=4, max_model_len=48,
@@ -343,7 +343,7 @@ def test_what_a_code_host_shows_when_no_script_runs(tales):
     assert piece.fragment().count("</script>") == 1  # nothing in the data ends the script early
 
 
-def test_live_only_where_somebody_can_talk_back(monkeypatch):
+def test_live_only_in_a_jupyter_server(monkeypatch):
     piece = splits_piece()
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     assert set(piece._repr_mimebundle_()) == {"text/plain", "text/html"}
@@ -460,9 +460,9 @@ def test_all_pieces_are_reached_by_the_keyboard(open_piece, tales, story, record
     page.locator(".att .grid").focus()
     page.keyboard.press("ArrowUp")  # from the last word's row, which has no square chosen yet
     page.keyboard.press("ArrowLeft")
-    shares = scores[0, 0, 2] / scores[0, 0, 2].sum()
+    weights = scores[0, 0, 2] / scores[0, 0, 2].sum()
     assert page.locator(".cell.on").get_attribute("data-cell") == "2,1"
-    assert float(text_of(page, "share")) == pytest.approx(shares[1].item(), abs=6e-4)
+    assert float(text_of(page, "weight")) == pytest.approx(weights[1].item(), abs=6e-4)
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")  # not into the future
     assert page.locator(".cell.on").get_attribute("data-cell") == "2,2"
@@ -492,7 +492,7 @@ def test_all_pieces_are_reached_by_the_keyboard(open_piece, tales, story, record
     assert number_of(page, "parts") == splits_for("H100", 2, 32768).num_splits
 
 
-# ---------------------------------------------------------------------- in somebody else's colours
+# ---------------------------------------------------------------------- in a dark theme
 
 # What Jupyter's dark theme does to tables and text in an output.
 DARK = """
