@@ -147,7 +147,8 @@ class BlockManager:
                 if block.ref_count == 0:
                     self.allocator.remove(block)
                 block.ref_count += 1
-                table.append(block)
+                blocks.append(block)
+                table.block_ids.append(block.block_id)
             if self.journal is not None:
                 self.journal.hit += [block.block_id for block in prefix]
             table.num_hashed += len(prefix)
@@ -155,7 +156,9 @@ class BlockManager:
             if shared:
                 self.copy_on_write(table, first_written)
             for _ in range(missing - len(prefix)):
-                table.append(self.take_block())
+                block = self.take_block()
+                blocks.append(block)
+                table.block_ids.append(block.block_id)
         table.num_tokens = num_tokens
         if self.enable_prefix_caching:
             num_full = min(num_tokens, len(token_ids)) // size
@@ -269,7 +272,8 @@ class BlockManager:
             return False
         for swap_block in swap_blocks:
             block = self.take_block()
-            table.append(block)
+            table.blocks.append(block)
+            table.block_ids.append(block.block_id)
             self._copies.append(BlockCopy("in", swap_block, block.block_id))
         self.stats.swapped_in_blocks += len(swap_blocks)
         self.free_swap_blocks += swap_blocks

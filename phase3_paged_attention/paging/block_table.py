@@ -11,7 +11,7 @@ from typing import NamedTuple
 from phase3_paged_attention.paging.block_allocator import PhysicalBlock
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class BlockTable:
     """The page table of one request. It belongs to the request; the manager fills it.
 
@@ -30,10 +30,6 @@ class BlockTable:
     num_hashed: int = 0
     block_hashes: list[bytes] = field(default_factory=list)
     swap_blocks: list[int] = field(default_factory=list)
-
-    def append(self, block: PhysicalBlock) -> None:
-        self.blocks.append(block)
-        self.block_ids.append(block.block_id)
 
 
 class BlockCopy(NamedTuple):
