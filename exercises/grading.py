@@ -24,10 +24,20 @@ from exercises.judging import boxes, progress
 from exercises.judging.answers import guard
 from exercises.judging.comparing import as_sentence, diagnose, difference, expect_equal, same, show, show_both
 from exercises.judging.sandbox import judge_safely
-from exercises.judging.verdict import NOTHING, Exercise, NotAttempted, NotYet, Stopped, Verdict, WrongCall
+from exercises.judging.verdict import (
+    NOTHING,
+    Diagnoses,
+    Exercise,
+    NotAttempted,
+    NotYet,
+    Stopped,
+    Verdict,
+    WrongCall,
+)
 
 __all__ = [
     "NOTHING",
+    "Diagnoses",
     "Exercise",
     "NotAttempted",
     "NotYet",

@@ -11,14 +11,29 @@ import copy
 import inspect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from exercises.grading import NotYet, expect_equal, guard
+from exercises.grading import NotAttempted, NotYet, expect_equal, guard
 from exercises.grading import show as as_text
-from exercises.judging.comparing import difference, same
+from exercises.judging.comparing import as_sentence, difference, same
 
-# diagnosis -> (what the mistake would give, what to say). A tuple of functions: several ways to make the same mistake.
-Mistakes = Mapping[str, tuple[Callable[..., Any] | tuple[Callable[..., Any], ...], str]]
+
+class When:
+    """A mistake that is seen by what came out: `test(got, right result, *arguments)`. Asked when no other explains it."""
+
+    def __init__(self, test: Callable[..., bool]) -> None:
+        self.test = test
+
+
+Way = Callable[..., Any] | When
+# diagnosis -> (what the mistake would give, what to say). A tuple of ways: several to make the same mistake.
+Mistakes = Mapping[str, tuple[Way | tuple[Way, ...], str]]
+
+
+def variants(function: Callable[..., Any], says: Mapping[str, str]) -> Mistakes:
+    """Mistakes that one function makes on request: `function(*arguments, mistake=diagnosis)`."""
+    return {diagnosis: (partial(function, mistake=diagnosis), text) for diagnosis, text in says.items()}
 
 
 class Raised:
@@ -36,8 +51,10 @@ def judge(
     *,
     show: Callable[..., str],
     tolerance: float = 1e-4,
+    clean: Callable[[Any], Any] = lambda result: result,
     present: Callable[[Any, Any], tuple[Any, Any]] = lambda got, want: (got, want),
-    keeps_input: bool = True,
+    keeps_input: bool | Callable[[tuple, tuple], None] = True,
+    otherwise: str = "",
 ) -> None:
     """Raise NotYet unless `answer` agrees with `reference` in all cases.
 
@@ -45,47 +62,78 @@ def judge(
         cases: the arguments of each call. Answer, reference and mistakes get copies of their own.
         reference, mistakes: called with the same arguments.
         show: the call as the learner would write it, for the box: `show(*args)`.
+        tolerance: largest difference of two numbers, relative to the larger one if that is above 1.
+        clean: checks the kind of a result and brings it into the form that is compared. It may raise NotYet.
         present: (result, right result) as the box shows them, shorter or in lines. Called only with what has the right
             type and shape; if it fails the two are shown whole.
-        tolerance: largest difference of two numbers, relative to the larger one if that is above 1.
-        keeps_input: whether an answer that changes its arguments is wrong, though all its results are right.
+        keeps_input: whether an answer that changes its arguments is wrong, though all its results are right. Or what
+            looks at the arguments after each call: keeps_input(before, after) raises NotYet.
+        otherwise: what to say of a wrong result that no known mistake gives.
     """
     given = [copy.deepcopy(args) for args in cases]  # not in one go: cases may share a tensor
-    outcomes = [
-        _outcome(lambda *a: guard(answer, *a, tried=show(*a)), args, own) for args, own in zip(cases, given)
-    ]
-    expected = [reference(*copy.deepcopy(args)) for args in cases]
-    wrong = [i for i, (got, want) in enumerate(zip(outcomes, expected)) if not _same(got, want, tolerance)]
+
+    def called(function: Callable[..., Any], args: tuple) -> Any:
+        out = function(*args)
+        return out if out is None else clean(out)
+
+    def outcome(args: tuple, own: tuple) -> Any:
+        try:
+            out = called(partial(guard, answer, tried=show(*args)), own)
+            if callable(keeps_input):
+                keeps_input(args, own)
+            return out
+        except NotYet as error:
+            if error.diagnosis != "raises":  # not attempted, or too slow: nothing to judge
+                raise
+            return Raised(error)
+
+    def alike(a: Any, b: Any) -> bool:
+        if isinstance(a, Raised) or isinstance(b, Raised):
+            return isinstance(a, Raised) and isinstance(b, Raised)
+        return same(a, b, tolerance)
+
+    outcomes = [outcome(args, own) for args, own in zip(cases, given)]
+    expected = [called(reference, copy.deepcopy(args)) for args in cases]
+    wrong = [i for i, (got, want) in enumerate(zip(outcomes, expected)) if not alike(got, want)]
     if not wrong:
-        if keeps_input:
+        if keeps_input is True:
             for args, own in zip(cases, given):
                 expect_unchanged(answer, args, own, show(*args))
         return
     first = wrong[0]
     got, want, tried = outcomes[first], expected[first], show(*cases[first])
-    if not isinstance(got, Raised):
-        found = difference(got, want, tolerance)
-        if found and found[0] in ("returns-nothing", "wrong-type"):  # no mistake in what is computed
-            expect_equal(got, want, tried=tried, tolerance=tolerance)
-    best = best_mistake(
-        mistakes,
-        lambda way: [_same(_outcome(way, args), out, tolerance) for args, out in zip(cases, outcomes)],
-        wrong,
-    )
-    if isinstance(got, Raised):
-        raise NotYet(*best, tried, str(got.error), want) if best is not None else got.error
-    shown = _presented(present, got, want, tolerance)
-    if best is not None:
-        raise NotYet(*best, tried, *shown)
-    try:
+    kind, sentence = ("raises", "") if isinstance(got, Raised) else difference(got, want, tolerance)
+    if kind in ("returns-nothing", "wrong-type"):  # no mistake in what is computed
         expect_equal(got, want, tried=tried, tolerance=tolerance)
-    except NotYet as no:
-        no.got, no.expected = shown
-        raise
+
+    def explains(way: Way, i: int) -> bool:
+        try:
+            if isinstance(way, When):
+                return i in wrong and bool(way.test(outcomes[i], expected[i], *cases[i]))
+            theirs = called(way, copy.deepcopy(cases[i]))
+        except Exception as error:
+            theirs = Raised(error)
+        return not isinstance(way, When) and alike(theirs, outcomes[i])
+
+    def best_of(table: Mistakes) -> tuple[str, str] | None:
+        return best_mistake(table, lambda way: [explains(way, i) for i in range(len(cases))], wrong)
+
+    seen = {diagnosis: row for diagnosis, row in mistakes.items() if isinstance(row[0], When)}
+    best = best_of({d: row for d, row in mistakes.items() if d not in seen}) or best_of(seen)
+    if isinstance(got, Raised):
+        if best is None:
+            raise got.error
+        raise NotYet(
+            *best, tried, getattr(got.error, "says", got.error), _presented(present, want, want, kind)[1]
+        )
+    shown = _presented(present, got, want, kind)
+    if best is None:
+        best = kind, as_sentence(f"{otherwise} {sentence}".strip() if kind == "wrong-result" else sentence)
+    raise NotYet(*best, tried, *shown)
 
 
 def best_mistake(
-    mistakes: Mistakes, explained_by: Callable[[Callable[..., Any]], list[bool]], wrong: Sequence[int]
+    mistakes: Mistakes, explained_by: Callable[[Way], list[bool]], wrong: Sequence[int]
 ) -> tuple[str, str] | None:
     """(diagnosis, what to say) of the mistake that explains most, None if none explains enough.
 
@@ -152,9 +200,8 @@ def _name_of_argument(answer: Callable[..., Any], place: int) -> str:
         return f"argument {place + 1}"
 
 
-def _presented(present: Callable, got: Any, want: Any, tolerance: float) -> tuple[Any, Any]:
-    found = difference(got, want, tolerance)
-    if found and found[0] != "wrong-result":
+def _presented(present: Callable, got: Any, want: Any, kind: str) -> tuple[Any, Any]:
+    if kind == "wrong-shape":
         return got, want
     try:
         return present(got, want)
@@ -162,18 +209,16 @@ def _presented(present: Callable, got: Any, want: Any, tolerance: float) -> tupl
         return got, want
 
 
-def _outcome(function: Callable[..., Any], args: tuple, own: tuple | None = None) -> Any:
-    try:
-        return function(*(copy.deepcopy(args) if own is None else own))
-    except NotYet as error:
-        if error.diagnosis != "raises":  # not attempted, or too slow: nothing to judge
-            raise
-        return Raised(error)
-    except Exception as error:
-        return Raised(error)
+def sentence_number(cause: Any, most: int = 5) -> int:
+    """The number of a sentence; "3" is as good as 3.
 
-
-def _same(a: Any, b: Any, tolerance: float) -> bool:
-    if isinstance(a, Raised) or isinstance(b, Raised):
-        return isinstance(a, Raised) and isinstance(b, Raised)
-    return same(a, b, tolerance)
+    Raises:
+        NotAttempted: nothing is chosen yet. NotYet: it is no number from 1 to `most`.
+    """
+    if cause is None or cause is Ellipsis:
+        raise NotAttempted("Find the cause first: which of the five sentences is it?")
+    number = str(cause).strip().rstrip(".")
+    if number not in map(str, range(1, most + 1)):
+        says = f"`cause` is the number of a sentence: a number from 1 to {most}, without quotes."
+        raise NotYet("wrong-type", says, "cause", repr(cause), f"a number from 1 to {most}")
+    return int(number)

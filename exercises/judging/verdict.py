@@ -19,22 +19,24 @@ class Exercise:
 
     Attributes:
         name: the notebook's name, such as "p1e1_pairs".
-        phase: 1 to 5.
-        title: what stands in the list of exercises.
         asks: names of the things that the learner defines, in the order in which `check` gets them.
         grade: `grade(*answers)` raises NotYet, or returns. It may return a sentence that says what was tried.
             It runs in a process of its own, with a time limit.
         hints: a nudge, the formula, pseudo-code. The solution, the last hint, is cut out of the source.
+        title: of an exercise without a source; else it is the source's first heading.
         seconds: how long the grader may run.
     """
 
     name: str
-    phase: int
-    title: str
     asks: tuple[str, ...]
     grade: Callable[..., Any]
-    hints: tuple[str, str, str]
+    hints: tuple[str, str, str] = ("", "", "")
+    title: str = ""
     seconds: float = 10.0
+
+    @property
+    def phase(self) -> int:
+        return int(self.name[1])
 
 
 class NotYet(Exception):
@@ -64,6 +66,20 @@ class NotYet(Exception):
     def _render_traceback_(self, *_: Any) -> list[str]:
         """What Jupyter shows in place of a traceback: one line, since the box above it says the rest."""
         return [f"{self.state}: {self.diagnosis}" if self.state == "not yet" else self.state]
+
+
+class Diagnoses(dict[str, str]):
+    """What to say of each mistake: diagnosis -> text. `raise SAYS.no("double-free", tried, got, expected)`.
+
+    A text may have names in braces, which `words` fill in. Where a diagnosis has several texts, a word stands behind
+    it: "double-free (of two)".
+    """
+
+    def no(
+        self, diagnosis: str, tried: Any = NOTHING, got: Any = NOTHING, expected: Any = NOTHING, **words: Any
+    ) -> NotYet:
+        says = self[diagnosis].format(**words) if words else self[diagnosis]
+        return NotYet(diagnosis.partition(" ")[0], says, tried, got, expected)
 
 
 class NotAttempted(NotYet):

@@ -7,8 +7,17 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from exercises.grading import NotYet, guard, same
+from exercises.grading import Diagnoses, NotYet, guard, same
 from exercises.judging.judge import judge
+
+SAYS = Diagnoses(
+    {
+        "header-big-endian": "You read the length with its highest byte first. In this file the lowest byte comes first.",
+        "header-metadata-is-no-tensor": "__metadata__ is text of whoever wrote the file, not a tensor. It has no shape and no place: leave it out.",
+        "header-believes-the-length": "The header announces more bytes than the file has, and you believed it. Compare before you read.",
+        "header-believes-the-offsets": "A tensor lies outside the file, and you believed it. Hold its offsets against the size of the file.",
+    }
+)
 
 
 def _file(header: dict[str, Any], data: bytes, pad: int = 0) -> bytes:
@@ -20,17 +29,13 @@ def _entry(dtype: str, shape: list[int], first: int, end: int) -> dict[str, Any]
     return {"dtype": dtype, "shape": shape, "data_offsets": [first, end]}
 
 
-def _read_with(
-    base: Callable[[int], int], length: Callable[[bytes], int] | None = None, metadata: bool = False
-) -> Callable:
+def _read_with(base: Callable[[int], int]) -> Callable:
     """A reader that takes the start of the data from `base(header length)`."""
 
     def read(data: bytes) -> dict:
-        n = length(data) if length else struct.unpack("<Q", data[:8])[0]
+        n = struct.unpack("<Q", data[:8])[0]
         tensors = {}
         for name, e in json.loads(data[8 : 8 + n]).items():
-            if name == "__metadata__" and not metadata:
-                continue
             first, end = e["data_offsets"]
             tensors[name] = (e["dtype"], e["shape"], base(n) + first, base(n) + end)
         return tensors
@@ -95,84 +100,54 @@ def _ask_if_big_endian(read_header: Callable, found: NotYet) -> None:
     except Exception:
         return
     if set(result) == {"a"}:
-        raise NotYet(
-            diagnosis="header-big-endian",
-            says="You read the length with its highest byte first. In this file the lowest byte comes first.",
-            tried="read_header of a file whose length is written the wrong way round",
-            got=str(result),
-            expected="an error: no such file exists",
+        raise SAYS.no(
+            "header-big-endian",
+            "read_header of a file whose length is written the wrong way round",
+            str(result),
+            "an error: no such file exists",
         ) from found
 
 
 def _grade_metadata(read_header: Callable) -> None:
     data = _file({"__metadata__": {"format": "pt"}, "a": _entry("F32", [2], 0, 8)}, bytes(8))
-    tried = "read_header of a file with __metadata__ in its header"
-    says = "__metadata__ is text of whoever wrote the file, not a tensor. It has no shape and no place: leave it out."
+    tried, expected = "read_header of a file with __metadata__ in its header", _right_header(data)
     try:
         got = guard(read_header, data, tried=tried)
     except NotYet as no:
         if no.diagnosis != "raises":
             raise
-        raise NotYet(
-            diagnosis="header-metadata-is-no-tensor",
-            says=says,
-            tried=tried,
-            got=str(no),
-            expected=_right_header(data),
-        ) from None
-    if not same(got, _right_header(data)):
-        raise NotYet(
-            diagnosis="header-metadata-is-no-tensor",
-            says=says,
-            tried=tried,
-            got=got,
-            expected=_right_header(data),
-        )
+        got = str(no)
+    if not same(got, expected):
+        raise SAYS.no("header-metadata-is-no-tensor", tried, got, expected)
 
 
 def _grade_hostile(read_header: Callable) -> None:
     good = _file({"a": _entry("F32", [2], 0, 8)}, bytes(8))
     n = int.from_bytes(good[:8], "little")
-    lengths = {
-        "header-believes-the-length": (
-            "The header announces more bytes than the file has, and you believed it. Compare before you read.",
-            [
-                ("a header of 2^60 bytes", struct.pack("<Q", 2**60) + good[8:]),
-                ("a header of 2^64 - 1 bytes", struct.pack("<Q", 2**64 - 1) + good[8:]),
-                ("a header of 2^64 - 8 bytes", struct.pack("<Q", 2**64 - 8) + good[8:]),
-                ("a length whose upper half is not 0", struct.pack("<Q", n + 2**32) + good[8:]),
-                ("a file that was cut off inside its header", good[:30]),
-                ("a file of 3 bytes", good[:3]),
-            ],
-        ),
-        "header-believes-the-offsets": (
-            "A tensor lies outside the file, and you believed it. Hold its offsets against the size of the file.",
-            [
-                ("a tensor that ends behind the file", good[:-1]),
-                (
-                    "a tensor whose end comes before its beginning",
-                    _file({"a": _entry("F32", [0], 8, 4)}, bytes(8)),
-                ),
-                ("a tensor that begins at -8", _file({"a": _entry("F32", [4], -8, 8)}, bytes(8))),
-            ],
-        ),
+    hostile = {
+        "header-believes-the-length": {
+            "a header of 2^60 bytes": struct.pack("<Q", 2**60) + good[8:],
+            "a header of 2^64 - 1 bytes": struct.pack("<Q", 2**64 - 1) + good[8:],
+            "a header of 2^64 - 8 bytes": struct.pack("<Q", 2**64 - 8) + good[8:],
+            "a length whose upper half is not 0": struct.pack("<Q", n + 2**32) + good[8:],
+            "a file that was cut off inside its header": good[:30],
+            "a file of 3 bytes": good[:3],
+        },
+        "header-believes-the-offsets": {
+            "a tensor that ends behind the file": good[:-1],
+            "a tensor whose end comes before its beginning": _file({"a": _entry("F32", [0], 8, 4)}, bytes(8)),
+            "a tensor that begins at -8": _file({"a": _entry("F32", [4], -8, 8)}, bytes(8)),
+        },
     }
-    for diagnosis, (says, files) in lengths.items():
-        for name, data in files:
+    for diagnosis, files in hostile.items():
+        for name, data in files.items():
             try:
                 got: Any = read_header(data)
-            except ValueError as error:
+            except Exception as error:
                 # json's own complaint about a header that is cut off is a ValueError, too, but it comes too late:
                 # with a length of 2^60 a reader of real files has asked for that memory by then.
-                if not isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+                too_late = isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
+                if isinstance(error, ValueError) and not too_late:
                     continue
                 got = f"{type(error).__name__}: {error}"
-            except Exception as error:
-                got = f"{type(error).__name__}: {error}"
-            raise NotYet(
-                diagnosis=diagnosis,
-                says=says,
-                tried=f"read_header of {name}",
-                got=got,
-                expected="a ValueError",
-            )
+            raise SAYS.no(diagnosis, f"read_header of {name}", got, "a ValueError")

@@ -7,9 +7,16 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
-from exercises.grading import NotYet
+from exercises.grading import Diagnoses
 from exercises.judging.judge import judge
 from phase1_tokens_embeddings.tokens.bpe import merge_pair
+
+SAYS = Diagnoses(
+    {
+        "pairs-changes-its-input": "Counting has changed the list that was given. Whoever called you still needs it.",
+        "merge-changes-its-input": "The list that was given has changed. Whoever called you may still need it: build a new one.",
+    }
+)
 
 
 def _pairs_not_overlapping(tokens: list[int]) -> dict:
@@ -210,19 +217,11 @@ def grade_pairs(count_pairs: Callable, merge: Callable) -> None:
     tokens = [1, 2, 1, 2]
     count_pairs(tokens)
     if tokens != [1, 2, 1, 2]:
-        raise NotYet(
-            diagnosis="pairs-changes-its-input",
-            says="Counting has changed the list that was given. Whoever called you still needs it.",
-            tried="count_pairs(tokens), then a look at tokens",
-            got=tokens,
-            expected=[1, 2, 1, 2],
+        raise SAYS.no(
+            "pairs-changes-its-input", "count_pairs(tokens), then a look at tokens", tokens, [1, 2, 1, 2]
         )
     merge(tokens, (1, 2), 9)
     if tokens != [1, 2, 1, 2]:
-        raise NotYet(
-            diagnosis="merge-changes-its-input",
-            says="The list that was given has changed. Whoever called you may still need it: build a new one.",
-            tried="merge(tokens, (1, 2), 9), then a look at tokens",
-            got=tokens,
-            expected=[1, 2, 1, 2],
+        raise SAYS.no(
+            "merge-changes-its-input", "merge(tokens, (1, 2), 9), then a look at tokens", tokens, [1, 2, 1, 2]
         )

@@ -7,7 +7,26 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from exercises.grading import NotYet, guard
+from exercises.grading import Diagnoses, NotYet, guard
+
+SAYS = Diagnoses(
+    {
+        "stream-loses-characters": "Characters are missing. Bytes that cannot be shown yet must be kept for the next push, not thrown away.",
+        "stream-half-characters": "Half a character was shown as a �. Bytes that may be the beginning of a character have to wait.",
+        "stream-shows-again": "What was shown before is shown again. Return only what is new.",
+        "stream-shows-again (later)": "Something was shown twice. What has been shown must not wait any longer.",
+        "stream-all-or-nothing": "One character that is not complete held back the complete ones before it. Only its own bytes have to wait.",
+        "stream-a-token-late": "A complete character was held back. What is certain must be shown at once, or the user waits in vain.",
+        "stream-users-share": "Two users got each other's bytes. What waits belongs to one Streamer: keep it in self, not in the class.",
+        "stream-odd-bytes": "After bytes that are no character the text is not what decoding all of it gives.",
+        "stream-no-text": "push and finish return text, and '' when there is nothing to show yet.",
+        "stream-end-forgotten": "Bytes still wait at the end, and finish returns nothing. They become a �.",
+        "stream-swallows-after-odd-bytes": "An incomplete character was replaced because of a bad byte before it. Only the bad byte becomes a �. What may still become a "
+        "character waits, and is shown whole.",
+        "stream-drops-odd-bytes": "Bytes that are no character must show as �, as many as Python's errors='replace' gives. Yours differ.",
+        "stream-waits-for-ever": "Bytes that are no character hold up what follows. They will never become one: show � and go on.",
+    }
+)
 
 STREAMS = [  # (bytes of each token, name)
     ([b"\xc3", b"\xa9", b"!"], "é! in tokens of one byte"),
@@ -37,13 +56,7 @@ def _play(streamer_class: Callable, tokens: Sequence[bytes], tried: str) -> tupl
     rest = guard(streamer.finish, tried=f"{tried}: finish()")
     for text in (*shown, rest):
         if not isinstance(text, str):
-            raise NotYet(
-                diagnosis="stream-no-text",
-                says="push and finish return text, and '' when there is nothing to show yet.",
-                tried=tried,
-                got=text,
-                expected="a string",
-            )
+            raise SAYS.no("stream-no-text", tried, text, "a string")
     return shown, rest
 
 
@@ -77,37 +90,21 @@ def _grade_whole_characters(streamer_class: Callable, tokens: Sequence[bytes], n
     if shown == expected and rest == "":
         return
 
-    def no(diagnosis: str, says: str) -> NotYet:
-        return NotYet(
-            diagnosis=diagnosis, says=says, tried=tried, got=[*shown, rest], expected=[*expected, ""]
-        )
+    def no(diagnosis: str) -> NotYet:
+        return SAYS.no(diagnosis, tried, [*shown, rest], [*expected, ""])
 
     whole = "".join(expected)
     if "\ufffd" in "".join(shown):
-        raise no(
-            "stream-half-characters",
-            "Half a character was shown as a �. Bytes that may be the beginning of a character have to wait.",
-        )
+        raise no("stream-half-characters")
     if shown == ["".join(expected[: i + 1]) for i in range(len(expected))]:
-        raise no("stream-shows-again", "What was shown before is shown again. Return only what is new.")
+        raise no("stream-shows-again")
     if shown == _all_or_nothing(tokens) and "".join(shown) + rest == whole:
-        raise no(
-            "stream-all-or-nothing",
-            "One character that is not complete held back the complete ones before it. Only its own bytes have to wait.",
-        )
+        raise no("stream-all-or-nothing")
     if "".join(shown) + rest == whole:
-        raise no(
-            "stream-a-token-late",
-            "A complete character was held back. What is certain must be shown at once, or the user waits in vain.",
-        )
+        raise no("stream-a-token-late")
     if "".join(shown) + rest == b"".join(tokens).decode() + whole or len("".join(shown) + rest) > len(whole):
-        raise no(
-            "stream-shows-again", "Something was shown twice. What has been shown must not wait any longer."
-        )
-    raise no(
-        "stream-loses-characters",
-        "Characters are missing. Bytes that cannot be shown yet must be kept for the next push, not thrown away.",
-    )
+        raise no("stream-shows-again (later)")
+    raise no("stream-loses-characters")
 
 
 def _all_or_nothing(tokens: Sequence[bytes]) -> list[str]:
@@ -128,13 +125,8 @@ def _grade_two_at_once(streamer_class: Callable) -> None:
     first, second = guard(streamer_class, tried="Streamer()"), guard(streamer_class, tried="Streamer()")
     shown = [first.push(b"\xc3"), second.push(b"A"), first.push(b"\xa9"), second.push(b"B")]
     if shown != ["", "A", "é", "B"]:
-        raise NotYet(
-            diagnosis="stream-users-share",
-            says="Two users got each other's bytes. What waits belongs to one Streamer: keep it in self, not in the class.",
-            tried="two streamers in turn: the first gets C3 and A9, the second gets A and B",
-            got=shown,
-            expected=["", "A", "é", "B"],
-        )
+        tried = "two streamers in turn: the first gets C3 and A9, the second gets A and B"
+        raise SAYS.no("stream-users-share", tried, shown, ["", "A", "é", "B"])
 
 
 def _grade_odd_bytes(streamer_class: Callable, tokens: Sequence[bytes], name: str) -> None:
@@ -143,38 +135,22 @@ def _grade_odd_bytes(streamer_class: Callable, tokens: Sequence[bytes], name: st
     expected = b"".join(tokens).decode("utf-8", errors="replace")
     tried, got = f"{name}: push of {', '.join(map(repr, tokens))}", "".join(shown) + rest
 
-    def no(diagnosis: str, says: str) -> NotYet:
-        return NotYet(diagnosis=diagnosis, says=says, tried=tried, got=[*shown, rest], expected=expected)
+    def no(diagnosis: str) -> NotYet:
+        return SAYS.no(diagnosis, tried, [*shown, rest], expected)
 
     if got != expected:
         if "".join(shown) + "\ufffd" == expected and rest == "":
-            raise no(
-                "stream-end-forgotten",
-                "Bytes still wait at the end, and finish returns nothing. They become a �.",
-            )
+            raise no("stream-end-forgotten")
         if _swallowed(got, expected):
-            raise no(
-                "stream-swallows-after-odd-bytes",
-                "An incomplete character was replaced because of a bad byte before it. Only the bad byte becomes a �. What "
-                "may still become a character waits, and is shown whole.",
-            )
+            raise no("stream-swallows-after-odd-bytes")
         if got.replace("\ufffd", "") == expected.replace("\ufffd", ""):
-            raise no(
-                "stream-drops-odd-bytes",
-                "Bytes that are no character must show as �, as many as Python's errors='replace' gives. Yours differ.",
-            )
-        raise no(
-            "stream-odd-bytes",
-            "After bytes that are no character the text is not what decoding all of it gives.",
-        )
+            raise no("stream-drops-odd-bytes")
+        raise no("stream-odd-bytes")
     decoder, certain, so_far = codecs.getincrementaldecoder("utf-8")("replace"), "", ""
     for token, text in zip(tokens, shown, strict=True):
         so_far += text
         if len(so_far) < len(certain.rstrip("\ufffd")):  # what was certain a token ago
-            raise no(
-                "stream-waits-for-ever",
-                "Bytes that are no character hold up what follows. They will never become one: show � and go on.",
-            )
+            raise no("stream-waits-for-ever")
         certain += decoder.decode(token)
 
 

@@ -12,8 +12,6 @@ from exercises.phase1.grade_streaming import grade_streaming
 EXERCISES = [
     Exercise(
         name="p1e1_pairs",
-        phase=1,
-        title="Which pair comes most often?",
         asks=("count_pairs", "merge"),
         grade=grade_pairs,
         hints=(
@@ -26,8 +24,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p1e2_encode",
-        phase=1,
-        title="From a word to its tokens",
         asks=("encode",),
         grade=grade_encode,
         hints=(
@@ -40,8 +36,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p1e3_streaming",
-        phase=1,
-        title="Never show half a character",
         asks=("Streamer",),
         grade=grade_streaming,
         hints=(
@@ -56,8 +50,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p1e4_header",
-        phase=1,
-        title="Where in the file is that tensor?",
         asks=("read_header",),
         grade=grade_header,
         hints=(
@@ -69,8 +61,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p1e5_kv_bytes",
-        phase=1,
-        title="How many users fit on the card?",
         asks=("kv_bytes", "users_that_fit"),
         grade=grade_kv_bytes,
         hints=(

@@ -48,11 +48,12 @@ check("p2e1_causal_mask", may_see)
 import torch.nn.functional as F
 
 from exercises.grading import same_or_stop
+from exercises.judging.engine_runs import tales
 from exercises.judging.side_by_side import passed, speed, timed
-from exercises.phase2.in_engine import YourAttention, tales, tokens_of
+from exercises.phase2.in_engine import YourAttention, tokens_of
 
 passed("p2e1_causal_mask", may_see)
-tokenizer, model = tales()
+model, tokenizer = tales()
 texts = ("The giant took the boy by the hand and", "The bear looked at the honey and")
 prompts = [tokenizer.encode(text) for text in texts]
 

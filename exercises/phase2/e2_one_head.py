@@ -56,11 +56,12 @@ check("p2e2_one_head", one_head)
 # rest of a step takes much longer. On a GPU, where starting an operation takes longer than such a small one lasts, it does.
 # %% tags=["engine"]
 from exercises.grading import same_or_stop
+from exercises.judging.engine_runs import tales
 from exercises.judging.side_by_side import passed, speed, timed
-from exercises.phase2.in_engine import YourAttention, tales, tokens_of
+from exercises.phase2.in_engine import YourAttention, tokens_of
 
 passed("p2e2_one_head", one_head)
-tokenizer, model = tales()
+model, tokenizer = tales()
 texts = ("A raven sat on the roof and cried,", "The ship sailed over the sea, and")
 prompts = [tokenizer.encode(text) for text in texts]
 

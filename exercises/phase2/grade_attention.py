@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from exercises.grading import NotYet, expect_equal, guard, same, show
+from exercises.grading import Diagnoses, expect_equal, guard, same, show
 from exercises.judging.judge import judge
 from exercises.phase2.grade_mask import right_mask
 
@@ -112,19 +112,17 @@ HEADS = {
         "There is no softmax: the scores themselves were taken for shares.",
     ),
 }
-OVERFLOW = (
-    "head-overflows",
-    "With large scores the result is not a number: e to such a power is more than a float holds. Subtract the largest "
-    "score of a row first, or let torch.softmax do it.",
+CHANGED = "The {name} that you were given have changed. In an engine these are the cache, and the next token needs them as they were."
+SAYS = Diagnoses(
+    {
+        "head-overflows": "With large scores the result is not a number: e to such a power is more than a float holds. Subtract the largest score of a row "
+        "first, or let torch.softmax do it.",
+        "head-masked-not-low-enough": "Where all scores are very low, what you put in place of masked ones is the largest, and they get the shares. Only "
+        "minus infinity is below every score.",
+        "head-changes-its-input": CHANGED,
+        "group-changes-its-input": CHANGED,
+    }
 )
-
-
-MASKED_TOO_HIGH = (
-    "head-masked-not-low-enough",
-    "Where all scores are very low, what you put in place of masked ones is the largest, and they get the shares. Only minus "
-    "infinity is below every score.",
-)
-CHANGES = "The {} that you were given have changed. In an engine these are the cache, and the next token needs them as they were."
 
 
 def grade_head(one_head: Callable) -> None:
@@ -165,9 +163,9 @@ def _grade_large_scores(one_head: Callable) -> None:
     if same(got, want, 1e-4):
         return
     if not torch.isfinite(got).all():
-        raise NotYet(*OVERFLOW, tried, got, want)
+        raise SAYS.no("head-overflows", tried, got, want)
     if same(got[0], want[0], 1e-4):
-        raise NotYet(*MASKED_TOO_HIGH, tried, got, want)
+        raise SAYS.no("head-masked-not-low-enough", tried, got, want)
     expect_equal(got, want, tried, tolerance=1e-4)
 
 
@@ -177,13 +175,8 @@ def expect_untouched(answer: Callable, diagnosis: str, args: tuple, watched: dic
     guard(answer, *given, tried="a call, then a look at what was given")
     for name, place in watched.items():
         if not torch.equal(given[place], args[place]):
-            raise NotYet(
-                diagnosis,
-                CHANGES.format(name),
-                f"a call, then a look at the {name}",
-                given[place],
-                args[place],
-            )
+            tried = f"a call, then a look at the {name}"
+            raise SAYS.no(diagnosis, tried, given[place], args[place], name=name)
 
 
 # ---------------------------------------------------------------------- 2.3 grouped queries
@@ -197,13 +190,11 @@ def grouped_by(
     def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         heads, kv_heads = q.shape[1], k.shape[1]
         mask = sees(len(q), len(k))
-        return torch.stack(
-            [
-                right_head(q[:, h], k[:, (g := kv_head(h, heads, kv_heads))], v[:, g], mask)
-                for h in range(heads)
-            ],
-            dim=1,
-        )
+        of_heads = []
+        for h in range(heads):
+            g = kv_head(h, heads, kv_heads)
+            of_heads.append(right_head(q[:, h], k[:, g], v[:, g], mask))
+        return torch.stack(of_heads, dim=1)
 
     return grouped
 
@@ -282,13 +273,8 @@ def _first_token(got: Tensor, want: Tensor) -> tuple[str, str]:
 def grade_grouped(grouped_attention: Callable) -> None:
     random = torch.Generator().manual_seed(2)
     cases = []
-    for n, m, heads, kv_heads, d in (
-        (3, 3, 4, 2, 4),
-        (2, 5, 8, 2, 4),
-        (1, 4, 6, 3, 8),
-        (4, 4, 3, 3, 2),
-        (3, 6, 4, 1, 4),
-    ):
+    shapes = ((3, 3, 4, 2, 4), (2, 5, 8, 2, 4), (1, 4, 6, 3, 8), (4, 4, 3, 3, 2), (3, 6, 4, 1, 4))
+    for n, m, heads, kv_heads, d in shapes:
         q = torch.randn(n, heads, d, generator=random)
         k, v = (torch.randn(m, kv_heads, d, generator=random) for _ in range(2))
         cases.append((q, k, v))

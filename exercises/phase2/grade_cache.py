@@ -9,7 +9,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from exercises.grading import NotYet, expect_equal, guard, same
+from exercises.grading import Diagnoses, NotYet, expect_equal, guard, same
+
+SAYS = Diagnoses(
+    {
+        "cache-one-counter-for-all-layers": "Layers seem to share one counter. All layers get the same tokens, one layer after the other, and each has places of its own.",
+        "cache-wrong-type": "append returns two tensors, the keys and the values of all tokens so far.",
+        "cache-exchanged": "Keys and values are exchanged.",
+        "cache-length-not-updated": "What was stored before is gone. Is the length of this layer updated after each call?",
+        "cache-length-not-updated (some)": "Tokens are missing. Is the length updated, and by how many tokens?",
+        "cache-returns-its-room": "The whole room comes back, with places that nobody has written yet. Softmax gives shares to whatever stands there.",
+        "cache-new-missing": "The new tokens are missing in what comes back. A token looks at itself, too.",
+        "cache-layers-mixed": "These keys belong to another layer. Each layer has places of its own, and only those.",
+        "cache-last-missing": "The last token is missing. In Python a slice ends before its second number.",
+        "cache-values-wrong": "The keys are right, the values are not.",
+        "cache-keys-wrong": "The values are right, the keys are not.",
+        "cache-full-unnoticed": "The room is used up, and nobody was told: tokens got lost without a word.",
+        "cache-full-unnoticed (another error)": "The room is used up, and what came was not your ValueError. Ask for the room before you write.",
+        "cache-full-too-early (the last)": "The last place was refused. A room for 10 tokens holds 10 of them.",
+        "cache-full-too-early": "There is room, and your ValueError says that there is none. What do you compare the new length with?",
+        "cache-half-stored": "After the call that failed the cache is not as it was before. Check first, then store.",
+        "cache-borrows-memory": "The caller used its tensor for something else, and the cache changed with it. Copy the numbers into your own.",
+        "cache-only-the-new": "Only the new tokens come back. A token looks at all tokens before it, too.",
+        "cache-new-in-front": "The new tokens stand before the old ones. They belong behind them.",
+        "cache-overwrites": "The new tokens were written over the oldest ones. They belong behind what is stored already.",
+        "cache-new-in-the-wrong-place": "The old tokens are right, the new ones are not where they belong.",
+    }
+)
 
 
 class RightCache:
@@ -97,33 +123,15 @@ def _grade_run(cache_class: Callable, name: str, layers: int, room: int, steps: 
                 if no.diagnosis != "raises":
                     raise
                 if number == 0 and layer:
-                    raise _one_counter(tried, str(no.says), n) from None
-                if "ValueError" in str(no.says):
-                    raise _full_too_early(tried, str(no.says), len(right.keys[layer]) + n, room) from None
+                    raise SAYS.no("cache-one-counter-for-all-layers", tried, no.says, n) from None
+                if "ValueError" in no.says:
+                    tokens = len(right.keys[layer]) + n
+                    early = "cache-full-too-early" + " (the last)" * (tokens == room)
+                    raise SAYS.no(early, tried, no.says, f"{tokens} tokens, with room for {room}") from None
                 raise
             want = right.append(layer, k, v)
             if not same(got, want):
                 _say_what_is_wrong(cache, right, got, want, layer, k, v, tried)
-
-
-def _full_too_early(tried: str, got: str, tokens: int, room: int) -> NotYet:
-    says = (
-        "The last place was refused. A room for 10 tokens holds 10 of them."
-        if tokens == room
-        else "There is room, and your ValueError says that there is none. What do you compare the new length with?"
-    )
-    return NotYet("cache-full-too-early", says, tried, got, f"{tokens} tokens, with room for {room}")
-
-
-def _one_counter(tried: str, got: Any, expected: Any) -> NotYet:
-    return NotYet(
-        "cache-one-counter-for-all-layers",
-        "Layers seem to share one counter. All layers get the same tokens, one layer after the other, and each has places "
-        "of its own.",
-        tried,
-        got,
-        expected,
-    )
 
 
 def _say_what_is_wrong(
@@ -138,81 +146,48 @@ def _say_what_is_wrong(
 ) -> None:
     """Raise NotYet with what fits best to keys and values that are not `want`."""
 
-    def no(diagnosis: str, says: str) -> NotYet:
-        return NotYet(diagnosis, says, tried, _brief(got), _brief(want))
+    def no(diagnosis: str) -> NotYet:
+        return SAYS.no(diagnosis, tried, _brief(got), _brief(want))
 
     if not (isinstance(got, (tuple, list)) and len(got) == 2 and all(isinstance(t, Tensor) for t in got)):
         if got is None:
             raise NotYet("returns-nothing", "None came back. Is a `return` missing?", tried, None, want)
-        says = "append returns two tensors, the keys and the values of all tokens so far."
-        raise NotYet("cache-wrong-type", says, tried, got, _brief(want))
+        raise SAYS.no("cache-wrong-type", tried, got, _brief(want))
     keys, values = got
     total, new = len(want[0]), len(k)
     old = total - new
     if same((values, keys), want):
-        raise no("cache-exchanged", "Keys and values are exchanged.")
+        raise no("cache-exchanged")
     if keys.shape[1:] != k.shape[1:]:
         expect_equal(got, want, tried)  # the shapes say it
     if old and same((keys, values), (k, v)):
         if _length_of(cache, layer) == total:
-            raise no(
-                "cache-only-the-new",
-                "Only the new tokens come back. A token looks at all tokens before it, too.",
-            )
-        raise no(
-            "cache-length-not-updated",
-            "What was stored before is gone. Is the length of this layer updated after each call?",
-        )
+            raise no("cache-only-the-new")
+        raise no("cache-length-not-updated")
     if len(keys) == right.room != total:
-        raise no(
-            "cache-returns-its-room",
-            "The whole room comes back, with places that nobody has written yet. Softmax gives shares to whatever stands "
-            "there.",
-        )
+        raise no("cache-returns-its-room")
     if layer and len(keys) > total:
-        raise _one_counter(tried, _brief(got), _brief(want))
+        raise no("cache-one-counter-for-all-layers")
     if old and same((keys, values), (want[0][:old], want[1][:old])):
-        raise no(
-            "cache-new-missing",
-            "The new tokens are missing in what comes back. A token looks at itself, too.",
-        )
-    if any(
-        same(keys[:old], torch.stack(other[:old]))
-        for other in right.keys
-        if old and other is not right.keys[layer]
-    ):
-        raise no(
-            "cache-layers-mixed",
-            "These keys belong to another layer. Each layer has places of its own, and only those.",
-        )
+        raise no("cache-new-missing")
+    others = [keys for keys in right.keys if old and keys is not right.keys[layer]]
+    if any(same(keys[:old], torch.stack(other[:old])) for other in others):
+        raise no("cache-layers-mixed")
     if len(keys) == total - 1 and same(keys, want[0][:-1]):
-        raise no(
-            "cache-last-missing",
-            "The last token is missing. In Python a slice ends before its second number.",
-        )
+        raise no("cache-last-missing")
     if old and len(keys) == total:
         if same(torch.cat([keys[new:], keys[:new]]), want[0]):
-            raise no(
-                "cache-new-in-front", "The new tokens stand before the old ones. They belong behind them."
-            )
+            raise no("cache-new-in-front")
         if same(keys[:new], k):
-            raise no(
-                "cache-overwrites",
-                "The new tokens were written over the oldest ones. They belong behind what is stored already.",
-            )
+            raise no("cache-overwrites")
         if same((keys[:old], values[:old]), (want[0][:old], want[1][:old])):
-            raise no(
-                "cache-new-in-the-wrong-place",
-                "The old tokens are right, the new ones are not where they belong.",
-            )
+            raise no("cache-new-in-the-wrong-place")
     if len(keys) == total and same(keys, want[0]):
-        raise no("cache-values-wrong", "The keys are right, the values are not.")
+        raise no("cache-values-wrong")
     if len(keys) == total and same(values, want[1]):
-        raise no("cache-keys-wrong", "The values are right, the keys are not.")
+        raise no("cache-keys-wrong")
     if old and len(keys) < total:
-        raise no(
-            "cache-length-not-updated", "Tokens are missing. Is the length updated, and by how many tokens?"
-        )
+        raise no("cache-length-not-updated (some)")
     expect_equal(got, want, tried)
 
 
@@ -237,21 +212,9 @@ def _grade_full(cache_class: Callable) -> None:
         pass
     except Exception as error:
         got = f"{type(error).__name__}: {error}"
-        raise NotYet(
-            "cache-full-unnoticed",
-            "The room is used up, and what came was not your ValueError. Ask for the room before you write.",
-            tried,
-            got,
-            "a ValueError",
-        ) from None
+        raise SAYS.no("cache-full-unnoticed (another error)", tried, got, "a ValueError") from None
     else:
-        raise NotYet(
-            "cache-full-unnoticed",
-            "The room is used up, and nobody was told: tokens got lost without a word.",
-            tried,
-            _brief(got),
-            "a ValueError",
-        )
+        raise SAYS.no("cache-full-unnoticed", tried, _brief(got), "a ValueError")
     k, v = _new(right, 0, 1)
     want = right.append(0, k, v)
     try:
@@ -259,13 +222,8 @@ def _grade_full(cache_class: Callable) -> None:
     except NotYet as no:
         got = str(no.says)
     if not same(got, want):
-        raise NotYet(
-            "cache-half-stored",
-            "After the call that failed the cache is not as it was before. Check first, then store.",
-            f"{tried}: a ValueError, as it should be. Then 1 token arrives",
-            _brief(got),
-            _brief(want),
-        )
+        tried += ": a ValueError, as it should be. Then 1 token arrives"
+        raise SAYS.no("cache-half-stored", tried, _brief(got), _brief(want))
 
 
 def _grade_own_memory(cache_class: Callable) -> None:
@@ -279,10 +237,5 @@ def _grade_own_memory(cache_class: Callable) -> None:
     k, v = _new(right, 0, 1)
     got, want = _pair(cache.append(0, k, v)), right.append(0, k, v)
     if not same(got, want):
-        raise NotYet(
-            "cache-borrows-memory",
-            "The caller used its tensor for something else, and the cache changed with it. Copy the numbers into your own.",
-            "append of 2 tokens; the tensors given are then set to 0; append of 1 token",
-            _brief(got),
-            _brief(want),
-        )
+        tried = "append of 2 tokens; the tensors given are then set to 0; append of 1 token"
+        raise SAYS.no("cache-borrows-memory", tried, _brief(got), _brief(want))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from exercises.grading import NotYet, guard
 from exercises.judging.judge import judge
@@ -163,10 +163,6 @@ CAUSES = {
 }
 
 
-def _places() -> Iterator[tuple[int, int]]:
-    yield from ((6, 0), (6, 1), (6, 2), (1, 0), (1, 3), (100, 5), (9, 9), (512, 0))
-
-
 def grade_lab(generate: Callable, wrong_place: Callable) -> None:
     right = recorded(generate_at(lambda n, i: n + i))
     cases = [
@@ -181,16 +177,11 @@ def grade_lab(generate: Callable, wrong_place: Callable) -> None:
     prompt = [4, 5, 6]
     guard(generate, lambda tokens, first: 1, prompt, 3, tried=_show(prompt, 3))
     if prompt != [4, 5, 6]:
-        raise NotYet(
-            "lab-changes-the-prompt",
-            "The list that the caller gave has changed: the answer was appended to it.",
-            _show([4, 5, 6], 3),
-            prompt,
-            [4, 5, 6],
-        )
+        says = "The list that the caller gave has changed: the answer was appended to it."
+        raise NotYet("lab-changes-the-prompt", says, _show([4, 5, 6], 3), prompt, [4, 5, 6])
     judge(
         wrong_place,
-        list(_places()),
+        [(6, 0), (6, 1), (6, 2), (1, 0), (1, 3), (100, 5), (9, 9), (512, 0)],
         lambda n, i: 2 * n + i,
         CAUSES,
         show=lambda n, i: f"wrong_place({n}, {i})",

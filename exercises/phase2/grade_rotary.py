@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from exercises.grading import NotYet, guard, same
+from exercises.grading import Diagnoses, guard, same
 from exercises.judging.judge import judge
 
 
@@ -61,16 +61,6 @@ def rotation_with(
         return out.to(x.dtype)
 
     return rotate
-
-
-def _rounded_positions(x: Tensor, positions: Tensor, theta: float = 10_000.0) -> Tensor:
-    """Angles in the number format of x."""
-    half = x.shape[-1] // 2
-    speeds = (theta ** (-torch.arange(half).float() / half)).to(x.dtype)
-    turn = positions.to(x.dtype)[:, None] * speeds
-    cos, sin = turn.cos()[:, None], turn.sin()[:, None]
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
 ROTATIONS = {
@@ -147,6 +137,12 @@ ROTATIONS = {
         "theta is always 10,000 in there. Another model brings another one: Llama 3 has 500,000.",
     ),
 }
+SAYS = Diagnoses(
+    {
+        "rotary-format-changed": "x came in bfloat16, and the result has another format. The cache that it goes into holds the model's format.",
+        "rotary-angles-rounded": "The angles were computed in the format of x. bfloat16 has 8 bits for the digits: 1,001 and 1,002 are both 1,000.",
+    }
+)
 
 
 def grade_rotary(rotate: Callable) -> None:
@@ -155,13 +151,14 @@ def grade_rotary(rotate: Callable) -> None:
         (torch.tensor([[[1.0, 0.0]]]), torch.tensor([1])),
         (torch.tensor([[[1.0, 1.0, 0, 0]]]), torch.tensor([2])),
     ]
-    for heads, d, positions in (
+    shapes = (
         (2, 8, [0, 1, 2]),
         (2, 8, [3, 4, 5]),
         (1, 16, [41]),
         (3, 4, [7, 0, 30, 12]),
         (2, 64, [900, 901]),
-    ):
+    )
+    for heads, d, positions in shapes:
         cases.append((torch.randn(len(positions), heads, d, generator=random), torch.tensor(positions)))
 
     def show(x: Tensor, positions: Tensor, *theta: float) -> str:
@@ -182,19 +179,6 @@ def _grade_bfloat16(rotate: Callable) -> None:
     tried = "rotate(x in bfloat16, positions [1001, 1002])"
     got, want = guard(rotate, x.clone(), positions, tried=tried), right_rotation(x, positions)
     if isinstance(got, Tensor) and got.dtype != torch.bfloat16:
-        raise NotYet(
-            "rotary-format-changed",
-            "x came in bfloat16, and the result has another format. The cache that it goes into holds the model's format.",
-            tried,
-            got.dtype,
-            "torch.bfloat16",
-        )
-    if same(got.float(), want.float(), 0.03):
-        return
-    raise NotYet(
-        "rotary-angles-rounded",
-        "The angles were computed in the format of x. bfloat16 has 8 bits for the digits: 1,001 and 1,002 are both 1,000.",
-        tried,
-        got,
-        want,
-    )
+        raise SAYS.no("rotary-format-changed", tried, got.dtype, "torch.bfloat16")
+    if not same(got.float(), want.float(), 0.03):
+        raise SAYS.no("rotary-angles-rounded", tried, got, want)

@@ -13,8 +13,6 @@ from exercises.phase2.grade_rotary import grade_rotary
 EXERCISES = [
     Exercise(
         name="p2e1_causal_mask",
-        phase=2,
-        title="Who may look at whom?",
         asks=("may_see",),
         grade=grade_mask,
         hints=(
@@ -26,8 +24,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p2e2_one_head",
-        phase=2,
-        title="One head of attention",
         asks=("one_head",),
         grade=grade_head,
         hints=(
@@ -40,8 +36,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p2e3_grouped",
-        phase=2,
-        title="Several questions, one memory",
         asks=("grouped_attention",),
         grade=grade_grouped,
         hints=(
@@ -52,8 +46,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p2e4_rotary",
-        phase=2,
-        title="Turning vectors instead of numbering them",
         asks=("rotate",),
         grade=grade_rotary,
         hints=(
@@ -66,8 +58,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p2e5_cache",
-        phase=2,
-        title="Append to the cache",
         asks=("Cache",),
         grade=grade_cache,
         hints=(
@@ -79,8 +69,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p2e6_top_p",
-        phase=2,
-        title="Top-p: cut off the tail",
         asks=("keep_top_p",),
         grade=grade_top_p,
         hints=(
@@ -92,8 +80,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p2e7_ttft",
-        phase=2,
-        title="How long until the first token?",
         asks=("step_seconds", "tokens_for_free"),
         grade=grade_ttft,
         hints=(
@@ -106,8 +92,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p2d1_words_after_a_gap",
-        phase=2,
-        title="Debugging lab: a story with a gap",
         asks=("generate", "wrong_place"),
         grade=grade_lab,
         hints=(

@@ -1,4 +1,4 @@
-"""What the last cells of phase 2 need: the engine, with a learner's part where the course's own would be."""
+"""The way into the engine for phase 2: a cache that calls the learner's attention, or holds the learner's caches."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.models import find_model
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
 from phase2_attention_kvcache.model.caches import causal_attention
-from phase2_attention_kvcache.model.config import ModelConfig
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
@@ -22,7 +18,7 @@ BLOCKS, BLOCK_SIZE, LONGEST = 24, 16, 96
 
 
 class YourAttention(PagedKVCache):
-    """The engine's paged memory, with attention by `attend(q, k, v)`, called for each request by itself."""
+    """The engine's paged cache, with attention by `attend(q, k, v)`, called for each request by itself."""
 
     def __init__(self, config: ModelConfig, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         super().__init__(config, BLOCKS, BLOCK_SIZE, use_kernel=False)
@@ -61,12 +57,6 @@ class YourMemory(PagedKVCache):
             out[rows] = causal_attention(q[rows], keys, values)
             start += new
         return out
-
-
-def tales() -> tuple[BPETokenizer, Transformer]:
-    """The embedded model and its tokenizer."""
-    folder = find_model("tales")
-    return BPETokenizer.from_file(folder / "tokenizer.json"), Transformer.from_pretrained(folder)
 
 
 def tokens_of(

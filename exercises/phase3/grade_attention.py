@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from exercises.grading import NotYet, expect_equal, guard
+from exercises.grading import Diagnoses, expect_equal, guard
+from exercises.judging.judge import judge
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops
 
 Attention = Callable[[Tensor, Tensor, Tensor, list[int], int], Tensor]
@@ -35,6 +37,17 @@ SAYS = {
     "softmax-of-each-block": "Each block has a softmax of its own, and these were averaged. Then a block full of tokens "
     "that hardly matter counts as much as one that holds the answer.",
 }  # fmt: skip
+AFTERWARDS = Diagnoses(
+    {
+        "unused-places-read": "A place that belongs to nobody was read, and masked afterwards. 0 x NaN is NaN: do not read it at all.",
+        "keeps-everything": "The numbers are right. But on the way something is made that is as long as the whole text: keys copied together, or all "
+        "scores at once. Walk the table, and keep three things only.",
+        "no-maximum": "Weights are exp(score - largest score so far). Without the subtraction, exp of a large score is larger than any number the "
+        "machine has.",
+        "maximum-starts-at-zero": "The largest score starts at 0. When all scores lie far below, every weight is exp of something like -1000, which is 0, "
+        "and in the end 0 is divided by 0. Start below every possible score.",
+    }
+)
 
 
 def walk(
@@ -98,27 +111,30 @@ def course(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: list[int], n: int
     return torch.tensor(paged_attention_loops([q.double().tolist()], k, v, table, n)[0], dtype=torch.float64)
 
 
-def call(attend: Attention, case: tuple, tried: str) -> Tensor | None:
-    q, k_cache, v_cache, table, n = case
-    got = guard(attend, q.clone(), k_cache.clone(), v_cache.clone(), list(table), n, tried=tried)
-    if got is None or got is Ellipsis:
-        return got
+def as_row(got: Any) -> Tensor:
     return torch.as_tensor(got, dtype=torch.float64).reshape(-1)
 
 
-def same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)
+def call(attend: Attention, case: tuple, tried: str) -> Tensor:
+    q, k_cache, v_cache, table, n = case
+    return as_row(guard(attend, q.clone(), k_cache.clone(), v_cache.clone(), list(table), n, tried=tried))
 
 
 def grade_attention(paged_attention: Attention) -> str:
     shapes = [(11, 4, 8), (1, 4, 8), (8, 4, 8), (5, 1, 4), (37, 16, 64), (30, 4, 16)]
-    for seed, (n, size, dim) in enumerate(shapes):
-        case = make_case(seed, n, size, dim, unused=0.5)
-        tried = f"{n} tokens in blocks of {size}, head_dim {dim}, block_table {case[3]}"
-        got, expected = call(paged_attention, case, tried), course(*case)
-        if isinstance(got, Tensor) and not same(got, expected):
-            _name_the_mistake(got, expected, case, tried)
-        expect_equal(got, expected, tried=tried, tolerance=1e-3)
+    judge(
+        paged_attention,
+        [make_case(seed, *shape, unused=0.5) for seed, shape in enumerate(shapes)],
+        course,
+        {d: ((partial(walk, mistake=d), partial(by_token, mistake=d)), text) for d, text in SAYS.items()},
+        show=lambda q, k_cache, v_cache, table, n: (
+            f"{n} tokens in blocks of {k_cache.shape[1]}, head_dim {len(q)}, block_table {table}"
+        ),
+        tolerance=1e-3,
+        clean=as_row,
+        present=lambda got, want: (_short(got), _short(want)),
+        keeps_input=False,
+    )
     _unused_places(paged_attention)
     _large_and_small_scores(paged_attention)
     _a_long_text(paged_attention)
@@ -126,15 +142,6 @@ def grade_attention(paged_attention: Attention) -> str:
         "Six requests beside the course's own loops; NaN in every place of others; scores over 1,000 and under -1,000; a text "
         "of 400 tokens, for which no tensor was made that is as long as the text."
     )
-
-
-def _name_the_mistake(got: Tensor, expected: Tensor, case: tuple, tried: str) -> None:
-    for mistake, says in SAYS.items():
-        for wrong in (walk(*case, mistake=mistake), by_token(*case, mistake=mistake)):
-            if same(got, wrong) and not same(wrong, expected):
-                raise NotYet(
-                    diagnosis=mistake, says=says, tried=tried, got=_short(got), expected=_short(expected)
-                )
 
 
 def _short(x: Tensor) -> str:
@@ -147,10 +154,7 @@ def _unused_places(paged_attention: Attention) -> None:
     tried = "11 tokens in blocks of 4; every place that is not the request's holds NaN"
     got = call(paged_attention, case, tried)
     if not bool(torch.isfinite(got).all()):
-        raise NotYet(
-            diagnosis="unused-places-read", tried=tried, got=_short(got), expected=_short(course(*case)),
-            says="A place that belongs to nobody was read, and masked afterwards. 0 x NaN is NaN: do not read it at all.",
-        )  # fmt: skip
+        raise AFTERWARDS.no("unused-places-read", tried, _short(got), _short(course(*case)))
     expect_equal(got, course(*case), tried=tried, tolerance=1e-3)
 
 
@@ -180,28 +184,14 @@ def _a_long_text(paged_attention: Attention) -> None:
     q, k_cache, v_cache, table, n = case
     with _Largest(q, k_cache, v_cache) as largest:
         got = guard(paged_attention, q, k_cache, v_cache, list(table), n, tried=tried)
-    expect_equal(
-        torch.as_tensor(got, dtype=torch.float64).reshape(-1), course(*case), tried=tried, tolerance=1e-3
-    )
+    expect_equal(as_row(got), course(*case), tried=tried, tolerance=1e-3)
     if math.prod(largest.shape) >= n:
-        raise NotYet(
-            diagnosis="keeps-everything", tried=tried, got=f"a tensor of shape {largest.shape}",
-            expected="the largest score, a sum, and head_dim values",
-            says="The numbers are right. But on the way something is made that is as long as the whole text: keys copied "
-            "together, or all scores at once. Walk the table, and keep three things only.",
-        )  # fmt: skip
+        got, expected = f"a tensor of shape {largest.shape}", "the largest score, a sum, and head_dim values"
+        raise AFTERWARDS.no("keeps-everything", tried, got, expected)
 
 
 def _large_and_small_scores(paged_attention: Attention) -> None:
-    no_maximum = (
-        "Weights are exp(score - largest score so far). Without the subtraction, exp of a large score is larger than any "
-        "number the machine has."
-    )
-    at_zero = (
-        "The largest score starts at 0. When all scores lie far below, every weight is exp of something like -1000, "
-        "which is 0, and in the end 0 is divided by 0. Start below every possible score."
-    )
-    for sign, diagnosis, says in ((1, "no-maximum", no_maximum), (-1, "maximum-starts-at-zero", at_zero)):
+    for sign, diagnosis in ((1, "no-maximum"), (-1, "maximum-starts-at-zero")):
         q, k_cache, v_cache, table, n = make_case(60, 9, 4, 8, unused=0.5)
         q = sign * torch.full((8,), 400.0)
         k_cache = k_cache.abs() + 1.0  # so that all scores lie far on one side of 0
@@ -209,13 +199,10 @@ def _large_and_small_scores(paged_attention: Attention) -> None:
         tried = f"9 tokens in blocks of 4, and every score is {'above 1,000' if sign > 0 else 'below -1,000'}"
         expected = course(*case)
         try:
-            got = torch.as_tensor(
-                paged_attention(q.clone(), k_cache.clone(), v_cache.clone(), list(table), n)
-            )
-            broken = not bool(torch.isfinite(got).all())
-            shown = _short(got.reshape(-1))
+            got = as_row(paged_attention(q.clone(), k_cache.clone(), v_cache.clone(), list(table), n))
+            broken, shown = not bool(torch.isfinite(got).all()), _short(got)
         except (OverflowError, ZeroDivisionError) as error:
             broken, shown = True, f"{type(error).__name__}: {error}"
         if broken or (sign < 0 and not bool(got.any())):
-            raise NotYet(diagnosis=diagnosis, says=says, tried=tried, got=shown, expected=_short(expected))
-        expect_equal(got.double().reshape(-1), expected, tried=tried, tolerance=1e-3)
+            raise AFTERWARDS.no(diagnosis, tried, shown, _short(expected))
+        expect_equal(got, expected, tried=tried, tolerance=1e-3)

@@ -7,37 +7,45 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from exercises.grading import NotYet, expect_equal, guard
-from exercises.judging.judge import expect_unchanged
+from exercises.grading import Diagnoses, expect_equal, guard
+from exercises.judging.judge import When, expect_unchanged, judge
+
+ALLOCATING = Diagnoses(
+    {
+        "null-block-given-out": "Block 0 is the null block: tables may point to it where there is nothing to read. It is never given out.",
+        "block-given-out-twice": "Two requests hold the same block: each would overwrite what the other one remembers.",
+        "takes-from-the-wrong-end": "The last block of the free list is taken. Take the first: see the comment in `__init__`.",
+        "blocks-lost": "Every request has ended, and some blocks are missing. A count never reached 0, or a block at 0 was not put back: look at what "
+        "give_back does with a block that was shared.",
+        "freed-while-shared": "Two tables point to a block, one of them gives it back, and it counts as free. The other one still reads it.",
+        "refused-and-half-done": "The call was refused, and yet it changed what is known of b. Look at all blocks first, change them afterwards.",
+        "gives-back-to-the-front": "The block that was given back a moment ago is taken again before one that has been free for longer. What is given back joins the "
+        "end of the free list.",
+        "taken-and-not-counted": "A block that was taken a moment ago counts as free: `give_back` refuses it. What is its count after `take`?",
+        "wrong-end-of-memory": "When nothing is free, the engine waits for a MemoryError to make room. Anything else looks to it like a bug of its own.",
+        "double-free": "A block that is free already was given back once more, and nobody objected. From now on it is twice in the free list, and two "
+        "requests will get it.",
+        "double-free (among others)": "c was free already, so the whole call has to be refused with a ValueError.",
+    }
+)
 
 
-def expect_error(
-    call: Callable[[], Any], error: type[Exception], diagnosis: str, says: str, tried: str
-) -> None:
+def expect_error(call: Callable[[], Any], error: type[Exception], diagnosis: str, tried: str) -> None:
     """The call has to raise `error`. If it does anything else, that is what the diagnosis is about."""
+    no = ALLOCATING.no(diagnosis, tried, expected=f"a {error.__name__}")
     try:
-        got = call()
+        no.got = call()
     except error:
         return
     except NotImplementedError:  # a stub: the framework says so
         raise
     except Exception as other:
-        got = f"{type(other).__name__}: {other}"
-        says = f"A {error.__name__} is asked for here, and this came: {type(other).__name__}."
-    raise NotYet(diagnosis=diagnosis, says=says, tried=tried, got=got, expected=f"a {error.__name__}")
+        no.got = f"{type(other).__name__}: {other}"
+        no.says = f"A {error.__name__} is asked for here, and this came: {type(other).__name__}."
+    raise no
 
 
 # ---------------------------------------------------------------------- 3.1 allocate and free
-
-NULL = (
-    "Block 0 is the null block: tables may point to it where there is nothing to read. It is never given out."
-)
-TWICE = "Two requests hold the same block: each would overwrite what the other one remembers."
-LOST = (
-    "Every request has ended, and some blocks are missing. A count never reached 0, or a block at 0 was not put "
-    "back: look at what give_back does with a block that was shared."
-)
-WHILE_SHARED = "Two tables point to a block, one of them gives it back, and it counts as free. The other one still reads it."
 
 
 def grade_allocator(Allocator: type) -> str:
@@ -60,26 +68,14 @@ def _take_all(Allocator: type) -> None:
     a = guard(Allocator, 4, tried=tried)
     taken = [guard(a.take, tried=tried) for _ in range(3)]
     if 0 in taken:
-        raise NotYet(diagnosis="null-block-given-out", says=NULL, tried=tried, got=taken, expected=[1, 2, 3])
+        raise ALLOCATING.no("null-block-given-out", tried, taken, [1, 2, 3])
     if len(set(taken)) < 3:
-        raise NotYet(
-            diagnosis="block-given-out-twice", says=TWICE, tried=tried, got=taken, expected=[1, 2, 3]
-        )
+        raise ALLOCATING.no("block-given-out-twice", tried, taken, [1, 2, 3])
     expect_equal(sorted(taken), [1, 2, 3], tried=tried)
     if taken != [1, 2, 3]:
-        raise NotYet(
-            diagnosis="takes-from-the-wrong-end", tried=tried, got=taken, expected=[1, 2, 3],
-            says="The last block of the free list is taken. Take the first: see the comment in `__init__`.",
-        )  # fmt: skip
+        raise ALLOCATING.no("takes-from-the-wrong-end", tried, taken, [1, 2, 3])
     expect_equal(_free(a, tried), 0, tried=tried + ", then a.num_free")
-    expect_error(
-        a.take,
-        MemoryError,
-        "wrong-end-of-memory",
-        "When nothing is free, the engine waits for a MemoryError to make room. Anything else looks to it like a bug "
-        "of its own.",
-        tried + ", and once more",
-    )
+    expect_error(a.take, MemoryError, "wrong-end-of-memory", tried + ", and once more")
 
 
 def _take_and_give_back(Allocator: type) -> None:
@@ -89,14 +85,8 @@ def _take_and_give_back(Allocator: type) -> None:
     try:
         a.give_back([b])
     except ValueError as error:
-        raise NotYet(
-            diagnosis="taken-and-not-counted", tried=tried, got=f"ValueError: {error}", expected="2 free blocks",
-            says="A block that was taken a moment ago counts as free: `give_back` refuses it. What is its count after `take`?",
-        ) from None  # fmt: skip
-    free = _free(a, tried)
-    if free < 2:
-        raise NotYet(diagnosis="blocks-lost", says=LOST, tried=tried + "; a.num_free", got=free, expected=2)
-    expect_equal(free, 2, tried=tried + "; a.num_free")
+        raise ALLOCATING.no("taken-and-not-counted", tried, f"ValueError: {error}", "2 free blocks") from None
+    _compare_free(a, 2, tried + "; a.num_free")
 
 
 def _share_and_give_back(Allocator: type) -> None:
@@ -105,22 +95,10 @@ def _share_and_give_back(Allocator: type) -> None:
     b = guard(a.take, tried=tried)
     guard(a.share, b, tried=tried)
     guard(a.give_back, [b], tried=tried)
-    free = _free(a, tried)
-    if free > 1:
-        raise NotYet(
-            diagnosis="freed-while-shared",
-            says=WHILE_SHARED,
-            tried=tried + "; a.num_free",
-            got=free,
-            expected=1,
-        )
-    expect_equal(free, 1, tried=tried + "; a.num_free")
+    _compare_free(a, 1, tried + "; a.num_free")
     tried += "; a.give_back([b])"
     guard(a.give_back, [b], tried=tried)
-    free = _free(a, tried)
-    if free < 2:
-        raise NotYet(diagnosis="blocks-lost", says=LOST, tried=tried + "; a.num_free", got=free, expected=2)
-    expect_equal(free, 2, tried=tried + "; a.num_free")
+    _compare_free(a, 2, tried + "; a.num_free")
 
 
 def _give_back_twice(Allocator: type) -> None:
@@ -128,14 +106,7 @@ def _give_back_twice(Allocator: type) -> None:
     a = guard(Allocator, 4, tried=tried)
     b = guard(a.take, tried=tried)
     guard(a.give_back, [b], tried=tried)
-    expect_error(
-        lambda: a.give_back([b]),
-        ValueError,
-        "double-free",
-        "A block that is free already was given back once more, and nobody objected. From now on it is twice in the "
-        "free list, and two requests will get it.",
-        tried,
-    )
+    expect_error(lambda: a.give_back([b]), ValueError, "double-free", tried)
     for order in ("b, c", "c, b"):
         _refused_as_a_whole(Allocator, order)
 
@@ -149,10 +120,8 @@ def _refused_as_a_whole(Allocator: type, order: str) -> None:
     b, c = guard(a.take, tried=tried), guard(a.take, tried=tried)
     guard(a.share, b, tried=tried)
     guard(a.give_back, [c], tried=tried)
-    says = "c was free already, so the whole call has to be refused with a ValueError."
-    expect_error(
-        lambda: a.give_back([b, c] if order == "b, c" else [c, b]), ValueError, "double-free", says, tried
-    )
+    blocks = [b, c] if order == "b, c" else [c, b]
+    expect_error(lambda: a.give_back(blocks), ValueError, "double-free (among others)", tried)
     tried += ", which raises; then a.give_back([b]) twice, for b has two readers; a.num_free"
     try:
         steps = [_free(a, tried)]
@@ -162,11 +131,7 @@ def _refused_as_a_whole(Allocator: type, order: str) -> None:
     except ValueError as error:
         steps.append(f"ValueError: {error}")
     if steps != [2, 2, 3]:
-        raise NotYet(
-            diagnosis="refused-and-half-done",
-            says="The call was refused, and yet it changed what is known of b. Look at all blocks first, change them afterwards.",
-            tried=tried, got=f"free after each call: {steps}", expected=[2, 2, 3],
-        )  # fmt: skip
+        raise ALLOCATING.no("refused-and-half-done", tried, f"free after each call: {steps}", [2, 2, 3])
 
 
 def _give_back_to_the_end(Allocator: type) -> None:
@@ -176,11 +141,7 @@ def _give_back_to_the_end(Allocator: type) -> None:
     guard(a.give_back, [b], tried=tried)
     taken = [guard(a.take, tried=tried) for _ in range(2)]
     if taken == [b, 3]:
-        raise NotYet(
-            diagnosis="gives-back-to-the-front", tried=tried, got=taken, expected=[3, b],
-            says="The block that was given back a moment ago is taken again before one that has been free for longer. What is "
-            "given back joins the end of the free list.",
-        )  # fmt: skip
+        raise ALLOCATING.no("gives-back-to-the-front", tried, taken, [3, b])
     expect_equal(taken, [3, b], tried=tried)
 
 
@@ -202,10 +163,9 @@ def _random_requests(Allocator: type, seed: int) -> None:
             for _ in range(rng.randint(1, 3)):
                 block = guard(a.take, tried=tried)
                 if block in held() or block in table:
-                    raise NotYet(
-                        diagnosis="block-given-out-twice", says=TWICE, tried=tried, got=f"block {block} again",
-                        expected="a block that nobody holds",
-                    )  # fmt: skip
+                    raise ALLOCATING.no(
+                        "block-given-out-twice", tried, f"block {block} again", "a block that nobody holds"
+                    )
                 table.append(block)
             tables.append(table)
         elif what < 0.7 and tables:
@@ -228,10 +188,8 @@ def _random_requests(Allocator: type, seed: int) -> None:
 def _compare_free(a: Any, expected: int, tried: str) -> None:
     free = _free(a, tried)
     if free != expected:
-        diagnosis, says = ("blocks-lost", LOST) if free < expected else ("freed-while-shared", WHILE_SHARED)
-        raise NotYet(
-            diagnosis=diagnosis, says=says, tried=tried, got=f"{free} free", expected=f"{expected} free"
-        )
+        diagnosis = "blocks-lost" if free < expected else "freed-while-shared"
+        raise ALLOCATING.no(diagnosis, tried, f"{free} free", f"{expected} free")
 
 
 # ---------------------------------------------------------------------- 3.2 block table lookup
@@ -242,7 +200,15 @@ def slots_of(table: list[int], first: int, n: int, size: int) -> list[int]:
     return [table[t // size] * size + t % size for t in range(first, first + n)]
 
 
-SLOT_MISTAKES: dict[str, tuple[Callable[[list[int], int, int, int], list[int]], str]] = {
+def _blocks_of_16(got: list[int], want: list[int], table: list[int], first: int, n: int, size: int) -> bool:
+    """Whether 16 stands in place of the block size, in one of the three places where it is needed."""
+    return any(
+        got == [table[min(t // a, len(table) - 1)] * b + t % c for t in range(first, first + n)]
+        for a, b, c in itertools.product((16, size), repeat=3)
+    )
+
+
+SLOT_MISTAKES = {
     "logical-as-physical": (
         lambda table, first, n, size: [t // size * size + t % size for t in range(first, first + n)],
         "The slot is the token's own number. t // block_size says which of the request's blocks it is, and the table "
@@ -272,6 +238,18 @@ SLOT_MISTAKES: dict[str, tuple[Callable[[list[int], int, int, int], list[int]], 
         lambda table, first, n, size: slots_of([*table, table[-1]], first + 1, n, size),
         "All slots are those of the token behind. Tokens count from 0, and so do places in a block.",
     ),
+    "too-few-slots": (
+        When(lambda got, want, *_: len(got) < len(want)),
+        "Each new token needs one slot, and fewer came back. `num_tokens` is how many there are, not where they end.",
+    ),
+    "too-many-slots": (
+        When(lambda got, want, *_: len(got) > len(want)),
+        "Each new token needs one slot, and more came back. `num_tokens` is how many there are, not where they end.",
+    ),
+    "block-size-fixed": (
+        When(_blocks_of_16),
+        "Somewhere blocks count as 16 tokens long. How many there are is said by `block_size`.",
+    ),
 }
 
 
@@ -283,29 +261,14 @@ def grade_slots(slots: Callable[[list[int], int, int, int], list[int]]) -> str:
         first = rng.randrange(size * blocks)
         n = rng.randint(1, size * blocks - first)
         cases.append((rng.sample(range(1, 50), blocks), first, n, size))
-    for table, first, n, size in cases:
-        tried = f"slots(block_table={table}, first={first}, num_tokens={n}, block_size={size})"
-        got = guard(slots, list(table), first, n, size, tried=tried)
-        expected = slots_of(table, first, n, size)
-        if got is not None:
-            got = [int(x) for x in got]
-        if got == expected:
-            continue
-        if got is not None and len(got) != n:
-            few, end = len(got) < n, f"{n} tokens, the first of which is token {first}"
-            raise NotYet(
-                diagnosis="too-few-slots" if few else "too-many-slots", tried=tried, got=got, expected=expected,
-                says=f"Each new token needs one slot, and {len(got)} came back for {end}. `num_tokens` is how many there "
-                "are, not where they end.",
-            )  # fmt: skip
-        for diagnosis, (mistake, says) in SLOT_MISTAKES.items():
-            if got == mistake(table, first, n, size):
-                raise NotYet(diagnosis=diagnosis, says=says, tried=tried, got=got, expected=expected)
-        for a, b, c in itertools.product((16, size), repeat=3):
-            if got == [table[min(t // a, len(table) - 1)] * b + t % c for t in range(first, first + n)]:
-                raise NotYet(
-                    diagnosis="block-size-fixed", tried=tried, got=got, expected=expected,
-                    says="Somewhere blocks count as 16 tokens long. How many there are is said by `block_size`.",
-                )  # fmt: skip
-        expect_equal(got, expected, tried=tried)
+    judge(
+        slots,
+        cases,
+        slots_of,
+        SLOT_MISTAKES,
+        show=lambda table, first, n, size: (
+            f"slots(block_table={table}, first={first}, num_tokens={n}, block_size={size})"
+        ),
+        clean=lambda result: [int(slot) for slot in result],
+    )
     return f"{len(cases)} block tables, with blocks of 1, 4 and 16 tokens."

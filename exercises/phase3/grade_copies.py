@@ -5,8 +5,33 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from exercises.grading import NotYet, expect_equal, guard
+from exercises.grading import Diagnoses, expect_equal, guard
 from exercises.phase3.pool import Pool
+
+SAYS = Diagnoses(
+    {
+        "counts-wrong": "The reference count is not the number of tables that point to the block.",
+        "writes-into-shared (read)": "Answer {who} reads something else than it wrote.",
+        "copy-missing (read)": "Answer {who} reads something else than it wrote.",
+        "one-table-for-both": "Both answers have the very same list. When one of them gets a new block, it appears in the other's table as well.",
+        "fork-copies": "A fork takes no block and copies none: the twin points to the same blocks. Copying waits until somebody writes, and most blocks "
+        "are never written again.",
+        "fork-not-counted": "Each block of the prompt has one more table pointing to it now, and the counts do not say so. Whoever writes next will believe "
+        "that it is alone.",
+        "table-not-changed": "`make_room` returns a new list, and the table that it was given stays as it was. The request keeps its table: change that one.",
+        "no-block-for-the-token": "The last block was full (or there was none), and the table got no new one: the token has no place.",
+        "writes-into-shared": "The block that is about to be written has another reader, and the table still points to it. The token would appear in the middle "
+        "of somebody else's answer.",
+        "copied-backwards": "The copy went from the new block, which is empty, into the one that others read.",
+        "copy-missing": "The table points to a new block, but what the old one held did not come along: the answer has lost its latest tokens.",
+        "copies-too-much": "Only the block that is written needs a copy. The full ones before it stay shared: that is the point.",
+        "copied-onto-itself": "The new block was copied onto itself: the table pointed to it by then. The old block has to be known until it is copied.",
+        "old-count-kept": "This table does not point to the shared block any more, but is still counted there. When all answers have ended, its count will be "
+        "1, and the block is lost.",
+        "copies-a-full-block": "The last block is full, so nobody writes into it any more: it can stay shared. The token goes into a new, empty block.",
+        "copies-when-alone": "Nobody else reads this block: its count is 1. The last one left writes in place.",
+    }
+)
 
 Fork = Callable[[list[int], Pool], list[int]]
 MakeRoom = Callable[[list[int], int, Pool], None]
@@ -32,26 +57,14 @@ class Answers:
         counts, copies = list(self.pool.ref_count), len(self.pool.copies)
         twin = guard(self.fork_it, self.tables[who], self.pool, tried=self.tried)
         if twin is self.tables[who]:
-            raise NotYet(
-                diagnosis="one-table-for-both", tried=self.tried, got="the same list object", expected="a list of its own",
-                says="Both answers have the very same list. When one of them gets a new block, it appears in the "
-                "other's table as well.",
-            )  # fmt: skip
+            raise SAYS.no("one-table-for-both", self.tried, "the same list object", "a list of its own")
         if len(self.pool.copies) > copies or (twin is not None and list(twin) != before):
-            raise NotYet(
-                diagnosis="fork-copies", tried=self.tried, got=twin, expected=before,
-                says="A fork takes no block and copies none: the twin points to the same blocks. Copying waits until "
-                "somebody writes, and most blocks are never written again.",
-            )  # fmt: skip
+            raise SAYS.no("fork-copies", self.tried, twin, before)
         for block in before:
             counts[block] += 1
         if self.pool.ref_count != counts:
-            raise NotYet(
-                diagnosis="fork-not-counted", tried=self.tried,
-                got={b: self.pool.ref_count[b] for b in before}, expected={b: counts[b] for b in before},
-                says="Each block of the prompt has one more table pointing to it now, and the counts do not say so. "
-                "Whoever writes next will believe that it is alone.",
-            )  # fmt: skip
+            got, expected = ({b: count[b] for b in before} for count in (self.pool.ref_count, counts))
+            raise SAYS.no("fork-not-counted", self.tried, got, expected)
         self.tables.append(twin)
         self.texts.append(list(self.texts[who]))
         return len(self.tables) - 1
@@ -70,11 +83,9 @@ class Answers:
             self.story.append(f"answer {who} writes {place}")
         new = guard(self.make_room, table, place, pool, tried=self.tried)
         if isinstance(new, list) and new != table == old:
-            raise NotYet(
-                diagnosis="table-not-changed", tried=self.tried, got=f"table {table}, and {new} came back", expected=f"table {new}",
-                says="`make_room` returns a new list, and the table that it was given stays as it was. The request keeps its "
-                "table: change that one.",
-            )  # fmt: skip
+            raise SAYS.no(
+                "table-not-changed", self.tried, f"table {table}, and {new} came back", f"table {new}"
+            )
         made = pool.copies[copies:]
         self._look_at_table(table, old, place, shared)
         self._look_at_copies(made, old, table, place, shared)
@@ -86,55 +97,27 @@ class Answers:
     def _look_at_table(self, table: list[int], old: list[int], place: int, shared: bool) -> None:
         size = self.pool.block_size
         if len(table) <= place // size:
-            raise NotYet(
-                diagnosis="no-block-for-the-token", tried=self.tried, got=table, expected="one block more",
-                says="The last block was full (or there was none), and the table got no new one: the token has no place.",
-            )  # fmt: skip
+            raise SAYS.no("no-block-for-the-token", self.tried, table, "one block more")
         if shared and table == old:
-            raise NotYet(
-                diagnosis="writes-into-shared", tried=self.tried, got=table, expected="a block of its own at the end",
-                says="The block that is about to be written has another reader, and the table still points to it. The "
-                "token would appear in the middle of somebody else's answer.",
-            )  # fmt: skip
+            raise SAYS.no("writes-into-shared", self.tried, table, "a block of its own at the end")
 
     def _look_at_copies(self, made: list, old: list[int], table: list[int], place: int, shared: bool) -> None:
         at = place // self.pool.block_size
         if not shared:
             if made and place % self.pool.block_size == 0:
-                raise NotYet(
-                    diagnosis="copies-a-full-block", tried=self.tried, got=made, expected="no copy",
-                    says="The last block is full, so nobody writes into it any more: it can stay shared. The token goes "
-                    "into a new, empty block.",
-                )  # fmt: skip
+                raise SAYS.no("copies-a-full-block", self.tried, made, "no copy")
             if made:
-                raise NotYet(
-                    diagnosis="copies-when-alone", tried=self.tried, got=made, expected="no copy",
-                    says="Nobody else reads this block: its count is 1. The last one left writes in place.",
-                )  # fmt: skip
+                raise SAYS.no("copies-when-alone", self.tried, made, "no copy")
             return
         right = [(old[at], table[at])]
         if made == [(b, a) for a, b in right]:
-            raise NotYet(
-                diagnosis="copied-backwards", tried=self.tried, got=made, expected=right,
-                says="The copy went from the new block, which is empty, into the one that others read.",
-            )  # fmt: skip
+            raise SAYS.no("copied-backwards", self.tried, made, right)
         if not made:
-            raise NotYet(
-                diagnosis="copy-missing", tried=self.tried, got="no copy", expected=right,
-                says="The table points to a new block, but what the old one held did not come along: the answer has lost "
-                "its latest tokens.",
-            )  # fmt: skip
+            raise SAYS.no("copy-missing", self.tried, "no copy", right)
         if len(made) > 1:
-            raise NotYet(
-                diagnosis="copies-too-much", tried=self.tried, got=made, expected=right,
-                says="Only the block that is written needs a copy. The full ones before it stay shared: that is the point.",
-            )  # fmt: skip
+            raise SAYS.no("copies-too-much", self.tried, made, right)
         if made == [(table[at], table[at])]:
-            raise NotYet(
-                diagnosis="copied-onto-itself", tried=self.tried, got=made, expected=right,
-                says="The new block was copied onto itself: the table pointed to it by then. The old block has to be known "
-                "until it is copied.",
-            )  # fmt: skip
+            raise SAYS.no("copied-onto-itself", self.tried, made, right)
         expect_equal(made, right, tried=self.tried + ": copies as (source, target)")
 
     def _look_at_texts(self, wrote: int) -> None:
@@ -142,11 +125,8 @@ class Answers:
         for who, (table, text) in enumerate(zip(self.tables, self.texts, strict=True)):
             reads = [pool.memory[table[t // size]][t % size] for t in range(len(text))]
             if reads != text:
-                raise NotYet(
-                    diagnosis="writes-into-shared" if who != wrote else "copy-missing",
-                    says=f"Answer {who} reads something else than it wrote.",
-                    tried=self.tried, got=reads, expected=text,
-                )  # fmt: skip
+                diagnosis = "writes-into-shared (read)" if who != wrote else "copy-missing (read)"
+                raise SAYS.no(diagnosis, self.tried, reads, text, who=who)
 
     def _look_at_counts(self, old: Sequence[int]) -> None:
         pool = self.pool
@@ -157,15 +137,8 @@ class Answers:
         block = wrong[0]
         got, expected = f"block {block}: {pool.ref_count[block]}", f"block {block}: {held[block]}"
         if block in old and pool.ref_count[block] > held[block]:
-            raise NotYet(
-                diagnosis="old-count-kept", tried=self.tried, got=got, expected=expected,
-                says="This table does not point to the shared block any more, but is still counted there. When all "
-                "answers have ended, its count will be 1, and the block is lost.",
-            )  # fmt: skip
-        raise NotYet(
-            diagnosis="counts-wrong", tried=self.tried, got=got, expected=expected,
-            says="The reference count is not the number of tables that point to the block.",
-        )  # fmt: skip
+            raise SAYS.no("old-count-kept", self.tried, got, expected)
+        raise SAYS.no("counts-wrong", self.tried, got, expected)
 
 
 def grade_copy_on_write(fork: Fork, make_room: MakeRoom) -> str:

@@ -5,11 +5,38 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from exercises.grading import NotYet, expect_equal, guard
+from exercises.grading import Diagnoses, expect_equal, guard
 from exercises.judging.judge import expect_unchanged
 from phase3_paged_attention.paging.block_allocator import BlockAllocator
 
-ORDER = "the order in which take() gives them out"
+SAYS = Diagnoses(
+    {
+        "evicts-most-recent": "Blocks are taken from the end, where the latest ones come in. What was used last is forgotten first.",
+        "evicts-most-recent (in order)": "What was freed last is taken first: the cache forgets what somebody has just used.",
+        "head-evicted-first": "The beginning of the text is forgotten before its end. A chain is of use from its first block on, so without that one the others can never be found again.",
+        "nameless-kept": "The last block is not full, so it has no name and nobody will ever ask for it. It should go first of all; here a cached block has to go in its place.",
+        "nameless-turned-round": "Blocks without a name are taken in the order of their freeing: the last block of the text first.",
+        "hit-still-free": "Block 2 was hit: a request reads it now. It has to leave the list, wherever it stood; moving it to the end only puts off the "
+        "moment at which somebody else overwrites it.",
+    }
+)
+
+# f = FreeList([4, 5]); f.give_back([1, 2, 3], num_full): the right order first, then those that tell a mistake
+ORDERS: dict[int, dict[tuple[int, ...], str]] = {
+    3: {
+        (4, 5, 3, 2, 1): "",
+        (4, 5, 1, 2, 3): "head-evicted-first",
+        (3, 2, 1, 4, 5): "evicts-most-recent (in order)",
+        (1, 2, 3, 4, 5): "evicts-most-recent (in order)",
+    },
+    2: {
+        (3, 4, 5, 2, 1): "",
+        (4, 5, 3, 2, 1): "nameless-kept",
+        (4, 5, 2, 1, 3): "nameless-kept",
+        (3, 4, 5, 1, 2): "head-evicted-first",
+    },
+    1: {(3, 2, 4, 5, 1): "", (2, 3, 4, 5, 1): "nameless-turned-round"},
+}
 
 
 def grade_free_list(FreeList: type) -> str:
@@ -27,27 +54,10 @@ def _orders_by_hand(FreeList: type) -> None:
     tried = "f = FreeList([1, 2, 3]), then f.take() three times"
     got = _drain(guard(FreeList, [1, 2, 3], tried=tried), 3, tried)
     if got == [3, 2, 1]:
-        raise NotYet(
-            diagnosis="evicts-most-recent",
-            says="Blocks are taken from the end, where the latest ones come in. What was used last is forgotten first.",
-            tried=tried, got=got, expected=[1, 2, 3],
-        )  # fmt: skip
+        raise SAYS.no("evicts-most-recent", tried, got, [1, 2, 3])
     expect_equal(got, [1, 2, 3], tried=tried)
-    head_first = "The beginning of the text is forgotten before its end. A chain is of use from its first block on, so "
-    head_first += "without that one the others can never be found again."
-    recent = "What was freed last is taken first: the cache forgets what somebody has just used."
-    kept = "The last block is not full, so it has no name and nobody will ever ask for it. It should go first of all; "
-    kept += "here a cached block has to go in its place."
-    _order(FreeList, 3, {(4, 5, 1, 2, 3): ("head-evicted-first", head_first),
-                         (3, 2, 1, 4, 5): ("evicts-most-recent", recent),
-                         (1, 2, 3, 4, 5): ("evicts-most-recent", recent)}, (4, 5, 3, 2, 1))  # fmt: skip
-    _order(FreeList, 2, {(4, 5, 3, 2, 1): ("nameless-kept", kept),
-                         (4, 5, 2, 1, 3): ("nameless-kept", kept),
-                         (3, 4, 5, 1, 2): ("head-evicted-first", head_first)}, (3, 4, 5, 2, 1))  # fmt: skip
-    turned = (
-        "Blocks without a name are taken in the order of their freeing: the last block of the text first."
-    )
-    _order(FreeList, 1, {(2, 3, 4, 5, 1): ("nameless-turned-round", turned)}, (3, 2, 4, 5, 1))
+    for num_full, known in ORDERS.items():
+        _order(FreeList, num_full, known)
     tried = "f = FreeList([4, 5]); f.give_back([1, 2, 3], num_full=3); f.hit(2); f.give_back([6], num_full=1)"
     tried += "; then f.take() five times"
     f = guard(FreeList, [4, 5], tried=tried)
@@ -56,24 +66,18 @@ def _orders_by_hand(FreeList: type) -> None:
     guard(f.give_back, [6], 1, tried=tried)
     got = _drain(f, 5, tried)
     if 2 in got:
-        raise NotYet(
-            diagnosis="hit-still-free",
-            says="Block 2 was hit: a request reads it now. It has to leave the list, wherever it stood; moving it to "
-            "the end only puts off the moment at which somebody else overwrites it.",
-            tried=tried, got=got, expected=[4, 5, 3, 1, 6],
-        )  # fmt: skip
+        raise SAYS.no("hit-still-free", tried, got, [4, 5, 3, 1, 6])
     expect_equal(got, [4, 5, 3, 1, 6], tried=tried)
 
 
-def _order(FreeList: type, num_full: int, known: dict, expected: tuple[int, ...]) -> None:
+def _order(FreeList: type, num_full: int, known: dict[tuple[int, ...], str]) -> None:
     tried = f"f = FreeList([4, 5]); f.give_back([1, 2, 3], num_full={num_full}); then f.take() five times"
     f = guard(FreeList, [4, 5], tried=tried)
     guard(f.give_back, [1, 2, 3], num_full, tried=tried)
-    got = _drain(f, 5, tried)
-    if tuple(got) in known:
-        diagnosis, says = known[tuple(got)]
-        raise NotYet(diagnosis=diagnosis, says=says, tried=tried, got=got, expected=list(expected))
-    expect_equal(got, list(expected), tried=f"{tried}: {ORDER}")
+    got, expected = _drain(f, 5, tried), list(next(iter(known)))
+    if diagnosis := known.get(tuple(got)):
+        raise SAYS.no(diagnosis, tried, got, expected)
+    expect_equal(got, expected, tried=f"{tried}: the order in which take() gives them out")
 
 
 def _random_orders(FreeList: type, seed: int) -> None:

@@ -5,32 +5,26 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from exercises.grading import NotAttempted, NotYet, guard
+from exercises.grading import Diagnoses, guard
+from exercises.judging.judge import sentence_number
+
+SAYS = Diagnoses(
+    {
+        "another-cause": "The manager is right now, but the sentence is not the one that says what was wrong. Play the symptom through with pencil and "
+        "paper, and write down who points to which block after each line.",
+        "duplicate-leaks": "All users have ended, and blocks are missing from the free list: a count stayed above 0.",
+        "freed-twice": "A block is twice in the free list: two requests will get it.",
+        "nothing-is-remembered": "Nobody reads another's text any more, for nobody finds anything: the blocks are not in the cache. The symptom is gone, and so is "
+        "what the cache was for.",
+        "reads-anothers-text (free)": "A table names a block that is free. Who may be the next to take it?",
+        "reads-anothers-text": "{user} reads {other}'s tokens. Which block does {its} table name, and who took it?",
+        "wrong-text": "{user} does not read its own text. Its table leads to other blocks than before.",
+        "duplicate-leaks (counted)": "A block counts a table that does not point to it any more, so it can never become free. Each merge loses a block.",
+        "pointed-to-and-not-counted": "A table points to a block that does not count it. When the others have ended, the block is free, and this user still reads it.",
+    }
+)
 
 THE_CAUSE = 3
-
-FREED = "{} reads {}'s tokens. Which block does {} table name, and who took it?"
-FREE_AND_NAMED = "A table names a block that is free. Who may be the next to take it?"
-UNCOUNTED = (
-    "A table points to a block that does not count it. When the others have ended, the block is free, and this user "
-    "still reads it."
-)
-LEAK = "All users have ended, and blocks are missing from the free list: a count stayed above 0."
-
-
-def sentence_number(cause: Any, most: int = 5) -> int:
-    """The number of a sentence; "3" is as good as 3.
-
-    Raises:
-        NotAttempted: nothing is chosen yet. NotYet: it is no number from 1 to `most`.
-    """
-    if cause is None or cause is Ellipsis:
-        raise NotAttempted("Find the cause first: which of the five sentences is it?")
-    number = str(cause).strip().rstrip(".")
-    if number not in map(str, range(1, most + 1)):
-        says = f"`cause` is the number of a sentence: a number from 1 to {most}, without quotes."
-        raise NotYet("wrong-type", says, "cause", repr(cause), f"a number from 1 to {most}")
-    return int(number)
 
 
 def grade_lab(Manager: type, cause: Any) -> str:
@@ -40,12 +34,7 @@ def grade_lab(Manager: type, cause: Any) -> str:
     for seed in range(30):
         _random_users(Manager, seed)
     if number != THE_CAUSE:
-        raise NotYet(
-            diagnosis="another-cause",
-            says="The manager is right now, but the sentence is not the one that says what was wrong. Play the symptom "
-            "through with pencil and paper, and write down who points to which block after each line.",
-            tried="cause", got=repr(cause), expected="the number of another sentence",
-        )  # fmt: skip
+        raise SAYS.no("another-cause", "cause", repr(cause), "the number of another sentence")
     return "The symptom is gone, the cache still finds things, and the books agreed after each of 1,200 random calls."
 
 
@@ -62,48 +51,30 @@ def _step(m: Any, users: dict[str, list[int]], tried: str) -> None:
 
 def _look(m: Any, tried: str) -> None:
     """Everybody reads their own text, and the books agree."""
-    pointing = [0] * len(m.ref_count)
-    for table in m.tables.values():
-        for block in table:
-            pointing[block] += 1
+    pointing = [sum(table.count(block) for table in m.tables.values()) for block in range(len(m.ref_count))]
     for user in m.tables:
         if (reads := guard(m.read, user, tried=tried)) != m.texts[user]:
             counted = all(m.ref_count[b] >= pointing[b] for b in m.tables[user])
-            raise NotYet(
-                diagnosis="wrong-text" if counted else "reads-anothers-text",
-                says=f"{user} does not read its own text. Its table leads to other blocks than before."
-                if counted else FREED.format(user, "somebody else", "its"),
-                tried=tried, got=f"{user} reads {reads}", expected=f"{user} reads {m.texts[user]}",
-            )  # fmt: skip
+            diagnosis = "wrong-text" if counted else "reads-anothers-text"
+            got, expected = f"{user} reads {reads}", f"{user} reads {m.texts[user]}"
+            raise SAYS.no(diagnosis, tried, got, expected, user=user, other="somebody else", its="its")
     for block, n in enumerate(pointing):
         if n and block in m.free:
-            raise NotYet(
-                diagnosis="reads-anothers-text", says=FREE_AND_NAMED, tried=tried,
-                got=f"block {block} is in the free list, and {n} of the tables point to it", expected="one or the other",
-            )  # fmt: skip
-        if n > m.ref_count[block]:
-            raise NotYet(
-                diagnosis="pointed-to-and-not-counted", says=UNCOUNTED, tried=tried,
-                got=f"block {block}: {n} tables, a count of {m.ref_count[block]}", expected="a count for each table",
-            )  # fmt: skip
-        if n < m.ref_count[block]:
-            raise NotYet(
-                diagnosis="duplicate-leaks", says="A block counts a table that does not point to it any more, so it "
-                "can never become free. Each merge loses a block.", tried=tried,
-                got=f"block {block}: {n} tables, a count of {m.ref_count[block]}", expected="a count for each table",
-            )  # fmt: skip
+            got = f"block {block} is in the free list, and {n} of the tables point to it"
+            raise SAYS.no("reads-anothers-text (free)", tried, got, "one or the other")
+        if n != (count := m.ref_count[block]):
+            diagnosis = "pointed-to-and-not-counted" if n > count else "duplicate-leaks (counted)"
+            got = f"block {block}: {n} tables, a count of {count}"
+            raise SAYS.no(diagnosis, tried, got, "a count for each table")
 
 
 def _the_symptom(Manager: type) -> None:
     tried = "alice and bob start with the same six tokens in one step; dora comes and goes; carol comes; bob reads"
     m = guard(Manager, 6, tried=tried)
     same = [1, 2, 3, 4, 5, 6]
-    for user in ("alice", "bob"):
-        guard(m.start, user, same, tried=tried)
-    for user in ("alice", "bob"):
-        guard(m.compute, user, tried=tried)
-    for user in ("alice", "bob"):
-        guard(m.remember, user, tried=tried)
+    for method, *text in ((m.start, same), (m.compute,), (m.remember,)):
+        for user in ("alice", "bob"):
+            guard(method, user, *text, tried=tried)
     _nothing_twice(m, tried)
     guard(m.start, "dora", [7, 8, 9], tried=tried)
     guard(m.compute, "dora", tried=tried)
@@ -111,8 +82,7 @@ def _the_symptom(Manager: type) -> None:
     guard(m.start, "carol", [70, 80, 90], tried=tried)
     guard(m.compute, "carol", tried=tried)
     if (reads := guard(m.read, "bob", tried=tried)) != same:
-        says = FREED.format("bob", "carol", "his")
-        raise NotYet(diagnosis="reads-anothers-text", says=says, tried=tried, got=reads, expected=same)
+        raise SAYS.no("reads-anothers-text", tried, reads, same, user="bob", other="carol", its="his")
     _look(m, tried)
     for user in ("alice", "carol", "bob"):
         guard(m.end, user, tried=tried)
@@ -123,18 +93,12 @@ def _all_free(m: Any, tried: str) -> None:
     _nothing_twice(m, tried)
     free = sorted(m.free)
     if free != list(range(1, len(m.ref_count))):
-        raise NotYet(
-            diagnosis="duplicate-leaks", says=LEAK,
-            tried=tried, got=f"free: {free}", expected=f"free: {list(range(1, len(m.ref_count)))}",
-        )  # fmt: skip
+        raise SAYS.no("duplicate-leaks", tried, f"free: {free}", f"free: {list(range(1, len(m.ref_count)))}")
 
 
 def _nothing_twice(m: Any, tried: str) -> None:
     if len(set(m.free)) < len(m.free):
-        raise NotYet(
-            diagnosis="freed-twice", says="A block is twice in the free list: two requests will get it.",
-            tried=tried, got=f"free: {list(m.free)}", expected="each block once",
-        )  # fmt: skip
+        raise SAYS.no("freed-twice", tried, f"free: {list(m.free)}", "each block once")
 
 
 def _the_cache_still_works(Manager: type) -> None:
@@ -147,11 +111,7 @@ def _the_cache_still_works(Manager: type) -> None:
     before = m.hits
     _step(m, {"dave": [*same, 10]}, tried)
     if m.hits - before < 2:
-        raise NotYet(
-            diagnosis="nothing-is-remembered", tried=tried, got=f"{m.hits - before} blocks found", expected="2 blocks found",
-            says="Nobody reads another's text any more, for nobody finds anything: the blocks are not in the cache. The "
-            "symptom is gone, and so is what the cache was for.",
-        )  # fmt: skip
+        raise SAYS.no("nothing-is-remembered", tried, f"{m.hits - before} blocks found", "2 blocks found")
 
 
 def _random_users(Manager: type, seed: int) -> None:

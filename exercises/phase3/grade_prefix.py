@@ -5,14 +5,36 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Hashable
 
-from exercises.grading import NotYet, expect_equal, guard
+from exercises.grading import Diagnoses, expect_equal, guard
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.block_table import BlockTable
+
+SAYS = Diagnoses(
+    {
+        "partial-block-named": "The last block holds two tokens and will hold two more. It gets a name when it is full: until then its content still changes.",
+        "hash-without-parent": "The same four tokens stand behind two different beginnings, and got the same name. Their keys and values differ, for they depend on everything before them: one user would read what another one's text left.",
+        "parent-is-not-the-block-before": "The third blocks have one name, though the second blocks differ. The parent of a block is the block right before it, not the first one of the text.",
+        "order-lost": "The same tokens in another order got the same name. A name that adds tokens up, or sorts them, does not know their order.",
+        "tokens-run-together": "Two texts got the same name, since their tokens, written one behind the other, give the same digits. It must be seen where a token ends.",
+        "last-block-given-away": "All three blocks are cached, and a thirteenth token is left to compute. There is no need to leave out the last full block here.",
+        "names-in-place-of-blocks": "These are the names that were found. The block table needs the blocks that they lead to.",
+        "nothing-left-to-compute": "The whole prompt was found, so no token is computed in this step, and there are no scores to pick the next token from. At least "
+        "the last token has to be left.",
+        "goes-on-after-a-miss": "The second block is missing, and the third was handed over in its place: its keys would count as those of tokens 5 to 8. Stop at "
+        "the first miss.",
+    }
+)
 
 Names = Callable[[list[int], int], list[Hashable]]
 Find = Callable[[list[int], int, dict[Hashable, int]], list[int]]
 
 A, B, C, D = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12], [13, 14, 15, 16]
+OTHER_NAMES = {  # two texts, and the number of a block that needs another name in each of them
+    "hash-without-parent": (A + C, B + C, 1),
+    "parent-is-not-the-block-before": (A + B + D, A + C + D, 2),
+    "order-lost": (A, [2, 1, 3, 4], 0),
+    "tokens-run-together": ([1, 23, 4, 5], [12, 3, 4, 5], 0),
+}
 
 
 def grade_prefix(block_names: Names, find_prefix: Find) -> str:
@@ -34,46 +56,14 @@ def _names_by_hand(block_names: Names) -> None:
     tokens = A + B + [9, 10]
     names = _names(block_names, tokens)
     if len(names) == 3:
-        raise NotYet(
-            diagnosis="partial-block-named",
-            says="The last block holds two tokens and will hold two more. It gets a name when it is full: until then "
-            "its content still changes.",
-            tried=f"block_names({tokens}, 4)", got="3 names", expected="2 names",
-        )  # fmt: skip
+        raise SAYS.no("partial-block-named", f"block_names({tokens}, 4)", "3 names", "2 names")
     expect_equal(len(names), 2, tried=f"len(block_names({tokens}, 4))")
     expect_equal(len(_names(block_names, A + B)), 2, tried=f"len(block_names({A + B}, 4))")
     tried = f"block_names twice with {A + B}"
     expect_equal(_names(block_names, A + B) == names, True, tried=f"{tried}: the same names")
-    _demand_other(
-        block_names, A + C, B + C, 1, "hash-without-parent",
-        "The same four tokens stand behind two different beginnings, and got the same name. Their keys and values "
-        "differ, for they depend on everything before them: one user would read what another one's text left.",
-    )  # fmt: skip
-    _demand_other(
-        block_names, A + B + D, A + C + D, 2, "parent-is-not-the-block-before",
-        "The third blocks have one name, though the second blocks differ. The parent of a block is the block right "
-        "before it, not the first one of the text.",
-    )  # fmt: skip
-    _demand_other(
-        block_names, A, [2, 1, 3, 4], 0, "order-lost",
-        "The same tokens in another order got the same name. A name that adds tokens up, or sorts them, does not know "
-        "their order.",
-    )  # fmt: skip
-    _demand_other(
-        block_names, [1, 23, 4, 5], [12, 3, 4, 5], 0, "tokens-run-together",
-        "Two texts got the same name, since their tokens, written one behind the other, give the same digits. It must be "
-        "seen where a token ends.",
-    )  # fmt: skip
-
-
-def _demand_other(
-    block_names: Names, one: list[int], two: list[int], i: int, diagnosis: str, says: str
-) -> None:
-    if _names(block_names, one)[i] == _names(block_names, two)[i]:
-        raise NotYet(
-            diagnosis=diagnosis, says=says, tried=f"the name of block {i} of {one} and of {two}",
-            got="one name", expected="two names",
-        )  # fmt: skip
+    for diagnosis, (one, two, i) in OTHER_NAMES.items():
+        if _names(block_names, one)[i] == _names(block_names, two)[i]:
+            raise SAYS.no(diagnosis, f"the name of block {i} of {one} and of {two}", "one name", "two names")
 
 
 def _finds_by_hand(block_names: Names, find_prefix: Find) -> None:
@@ -89,34 +79,19 @@ def _finds_by_hand(block_names: Names, find_prefix: Find) -> None:
     what = f"find_prefix of the tokens 1 to 12 and another one; {text}"
     got = find(A + B + C + [99], cached, what)
     if got == [7, 3]:
-        raise NotYet(
-            diagnosis="last-block-given-away", tried=what, got=got, expected=[7, 3, 9],
-            says="All three blocks are cached, and a thirteenth token is left to compute. There is no need to leave "
-            "out the last full block here.",
-        )  # fmt: skip
+        raise SAYS.no("last-block-given-away", what, got, [7, 3, 9])
     if got and got == names[: len(got)]:
-        raise NotYet(
-            diagnosis="names-in-place-of-blocks", tried=what, got="names of blocks", expected=[7, 3, 9],
-            says="These are the names that were found. The block table needs the blocks that they lead to.",
-        )  # fmt: skip
+        raise SAYS.no("names-in-place-of-blocks", what, "names of blocks", [7, 3, 9])
     expect_equal(got, [7, 3, 9], tried=what)
     what = f"find_prefix of the tokens 1 to 12; {text}"
     got = find(A + B + C, cached, what)
     if got == [7, 3, 9]:
-        raise NotYet(
-            diagnosis="nothing-left-to-compute", tried=what, got=got, expected=[7, 3],
-            says="The whole prompt was found, so no token is computed in this step, and there are no scores to pick "
-            "the next token from. At least the last token has to be left.",
-        )  # fmt: skip
+        raise SAYS.no("nothing-left-to-compute", what, got, [7, 3])
     expect_equal(got, [7, 3], tried=what)
     what = "find_prefix of the tokens 1 to 12 and another one; the second block was evicted"
     got = find(A + B + C + [99], gap, what)
     if got == [7, 9]:
-        raise NotYet(
-            diagnosis="goes-on-after-a-miss", tried=what, got=got, expected=[7],
-            says="The second block is missing, and the third was handed over in its place: its keys would count as "
-            "those of tokens 5 to 8. Stop at the first miss.",
-        )  # fmt: skip
+        raise SAYS.no("goes-on-after-a-miss", what, got, [7])
     expect_equal(got, [7], tried=what)
     for tokens in ([], [1], A[:3], [*D, 1]):
         what = f"find_prefix({tokens}, 4, ...); {text}"

@@ -13,8 +13,6 @@ from exercises.phase3.grade_prefix import grade_prefix
 EXERCISES = [
     Exercise(
         name="p3e1_allocate",
-        phase=3,
-        title="Allocate and free",
         asks=("Allocator",),
         grade=grade_allocator,
         hints=(
@@ -36,8 +34,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p3e2_block_table",
-        phase=3,
-        title="Block table lookup",
         asks=("slots",),
         grade=grade_slots,
         hints=(
@@ -53,8 +49,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p3e3_prefix",
-        phase=3,
-        title="Chain hash and prefix hit",
         asks=("block_names", "find_prefix"),
         grade=grade_prefix,
         hints=(
@@ -74,8 +68,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p3e4_eviction",
-        phase=3,
-        title="What to forget first",
         asks=("FreeList",),
         grade=grade_free_list,
         hints=(
@@ -93,8 +85,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p3e5_copy_on_write",
-        phase=3,
-        title="Copy-on-write",
         asks=("fork", "make_room"),
         grade=grade_copy_on_write,
         hints=(
@@ -118,8 +108,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p3e6_paged_attention",
-        phase=3,
-        title="Attention over scattered blocks",
         asks=("paged_attention",),
         grade=grade_attention,
         hints=(
@@ -145,8 +133,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p3d1_freed_and_read",
-        phase=3,
-        title="Debugging lab: bob reads carol's words",
         asks=("Manager", "cause"),
         grade=grade_lab,
         hints=(

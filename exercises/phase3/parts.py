@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from exercises.judging.engine_runs import TokenByToken
 from phase3_paged_attention.paging import (
     BlockManager,
     BlockTable,
@@ -152,21 +153,14 @@ class CopyManager(BlockManager):
         table.blocks[index] = self.allocator.blocks[table.block_ids[index]]
 
 
-class AttentionCache(PagedKVCache):
+class AttentionCache(TokenByToken):
     """Single new tokens attend with the learner's function, one head at a time."""
 
-    part: Callable
-
-    def decode(self, layer: int, q: Tensor) -> Tensor:
-        out, layout = torch.empty_like(q), self.layout
-        group = q.shape[1] // self.storage.num_kv_heads
-        for row, i in enumerate(layout.decodes):
-            for head in range(q.shape[1]):
-                k_cache, v_cache = (
-                    c[layer][:, :, head // group] for c in (self.storage.k_cache, self.storage.v_cache)
-                )
-                found = self.part(
-                    q[row, head], k_cache, v_cache, layout.block_tables[i], layout.context_lens[i]
-                )
-                out[row, head] = torch.as_tensor(found, dtype=q.dtype)
-        return out
+    def attend_token(self, layer: int, q: Tensor, table: list[int], length: int) -> Tensor:
+        storage, heads = self.storage, []
+        group = q.shape[0] // storage.num_kv_heads
+        for head in range(q.shape[0]):
+            k_cache, v_cache = (c[layer][:, :, head // group] for c in (storage.k_cache, storage.v_cache))
+            found = self.part(q[head], k_cache, v_cache, table, length)
+            heads.append(torch.as_tensor(found, dtype=q.dtype))
+        return torch.stack(heads)

@@ -3,96 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
-from exercises.grading import NotYet, guard
+from exercises.grading import Diagnoses, NotYet, guard
 from exercises.phase4.names_lab import play
 
+SAYS = Diagnoses(
+    {
+        "names-without-contents": "After a preemption blocks bear names of tokens that were never computed in them. Whoever comes with those tokens attends to "
+        "whatever lies there. When did these blocks get their names?",
+        "true-names-taken": "No name lies any more, but true ones are gone as well: the victim will compute again what its blocks still hold.",
+        "victim-lost": "A victim waits nowhere, so nobody will serve it again.",
+        "keeps-computed": "A victim gave its blocks back and still says that tokens are computed.",
+        "broken-books": "Blocks and tables disagree after a preemption: is everything given back?",
+        "other-victim": "Another request had to leave. Who leaves was not the bug.",
+        "caching-off": "Prefix caching is switched off. The symptom is gone, and so is what caching saves.",
+        "stuck": "Requests wait, and after 400 steps they are not served.",
+        "other-blocks": "The repair is right, but these are not the blocks that bear a false name. Write down for each of Tom's four blocks: which tokens, how many of them computed before this step, has it a name by now?",
+        "other-blocks (one missing)": "The repair is right, but here one is missing: look at the block in which computed and new tokens meet.",
+        "other-steps": "From the first preemption on other steps are decided than the course decides.",
+        "half-filled-block": "One block is left: the one that was half filled before this step and would be full after it. It has a name, too, and its last "
+        "places hold nothing.",
+    }
+)
+
 SEEDS = (0, 12, 24, 38, 40, 51, 56, 57, 58, *range(1, 12))  # in the first nine the bug leaves false names
+TOLD = "random requests with priorities in a small cache; blocks remember whose tokens were computed in them"
 LYING = {2, 3}  # of Tom's four blocks, in the example of the notebook
 
 
 def grade_names(preempt_one: Callable, lying: Any) -> str:
     def watched(scheduler, output):
-        return guard(
-            preempt_one, scheduler, output, tried="a step in which blocks run out, under the policy priority"
-        )
+        tried = "a step in which blocks run out, under the policy priority"
+        return guard(preempt_one, scheduler, output, tried=tried)
 
-    told = (
-        "random requests with priorities in a small cache; blocks remember whose tokens were computed in them"
-    )
+    def fail(diagnosis: str, got: Any = "", expected: Any = "") -> NoReturn:
+        raise SAYS.no(diagnosis, TOLD, got, expected)
+
     lies, half, fewer = [], [], None
     for seed in SEEDS:
         course, mine = play(seed, None), play(seed, watched)
-
-        def fail(diagnosis: str, says: str, got: Any = "", expected: Any = "") -> None:
-            raise NotYet(diagnosis, says, tried=told, got=got, expected=expected)
-
         if mine.not_waiting:
-            fail(
-                "victim-lost",
-                "A victim waits nowhere, so nobody will serve it again.",
-                mine.not_waiting,
-                "in the queue",
-            )
+            fail("victim-lost", mine.not_waiting, "in the queue")
         if mine.kept_computed:
-            fail(
-                "keeps-computed",
-                "A victim gave its blocks back and still says that tokens are computed.",
-                mine.kept_computed,
-            )
+            fail("keeps-computed", mine.kept_computed)
         if mine.broken_books:
-            fail(
-                "broken-books",
-                "Blocks and tables disagree after a preemption: is everything given back?",
-                mine.broken_books,
-            )
+            fail("broken-books", mine.broken_books)
         if mine.lies:
             lies, half = lies + mine.lies, half + mine.lies_of_half_filled
             if not all(half):
                 break
             continue
         if mine.victims[:1] != course.victims[:1]:
-            fail(
-                "other-victim", "Another request had to leave. Who leaves was not the bug.",
-                str(mine.victims[:1]), str(course.victims[:1]) + " (step, request)",
-            )  # fmt: skip
+            fail("other-victim", str(mine.victims[:1]), str(course.victims[:1]) + " (step, request)")
         if -1 in mine.names:
-            fail(
-                "caching-off",
-                "Prefix caching is switched off. The symptom is gone, and so is what caching saves.",
-            )
+            fail("caching-off")
         for step, (a, b) in enumerate(zip(mine.names, course.names), 1):
             if a < b:
                 fewer = fewer or (step, a, b)
                 break
         if mine.stuck:
-            fail("stuck", "Requests wait, and after 400 steps they are not served.")
+            fail("stuck")
         if fewer is None and mine.plans != course.plans:
-            fail(
-                "other-steps", "From the first preemption on other steps are decided than the course decides."
-            )
+            fail("other-steps")
     if lies:
-        if all(half):
-            raise NotYet(
-                "half-filled-block",
-                "One block is left: the one that was half filled before this step and would be full after it. It has a name, "
-                "too, and its last places hold nothing.",
-                tried=told, got=lies[0], expected="no name on a block that does not hold what it says",
-            )  # fmt: skip
-        raise NotYet(
-            "names-without-contents",
-            "After a preemption blocks bear names of tokens that were never computed in them. Whoever comes with those tokens "
-            "attends to whatever lies there. When did these blocks get their names?",
-            tried=told, got=lies[0], expected="no name on a block that does not hold what it says",
-        )  # fmt: skip
+        diagnosis = "half-filled-block" if all(half) else "names-without-contents"
+        fail(diagnosis, lies[0], "no name on a block that does not hold what it says")
     if fewer is not None:
         step, a, b = fewer
-        raise NotYet(
-            "true-names-taken",
-            "No name lies any more, but true ones are gone as well: the victim will compute again what its blocks still hold.",
-            tried=told, got=f"{a} names after step {step}", expected=f"{b} names",
-        )  # fmt: skip
+        fail("true-names-taken", f"{a} names after step {step}", f"{b} names")
     _the_example(lying)
     return "20 servers with random priorities and little memory: every name tells the truth, and no true one is gone."
 
@@ -107,10 +86,5 @@ def _the_example(lying: Any) -> None:
         ) from None
     if numbers == LYING:
         return
-    says = (
-        "The repair is right, but these are not the blocks that bear a false name. Write down for each of Tom's four blocks: "
-        "which tokens, how many of them computed before this step, has it a name by now?"
-    )
-    if numbers == {3}:
-        says = "The repair is right, but here one is missing: look at the block in which computed and new tokens meet."
-    raise NotYet("other-blocks", says, "lying", sorted(numbers), "other numbers")
+    diagnosis = "other-blocks (one missing)" if numbers == {3} else "other-blocks"
+    raise SAYS.no(diagnosis, "lying", sorted(numbers), "other numbers")

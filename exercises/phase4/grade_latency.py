@@ -8,27 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 from exercises.grading import NotYet
-from exercises.phase4.mistakes import name_the_mistake
+from exercises.judging.judge import judge, variants
+from exercises.phase4.visitors import BY_HAND
 from phase4_scheduler.simulator import RequestRecord, percentiles, summarise
 
 
 def as_number(result: Any) -> float:
-    if result is None:
-        raise NotYet("returns-nothing", "None came back. Is a `return` missing?", expected="a number")
     try:
         return float(result)
     except (TypeError, ValueError):
         raise NotYet(
             "wrong-type", "A number is asked for.", got=repr(result)[:200], expected="a number"
         ) from None
-
-
-def close(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9)
-
-
-def _percentile(values, rank):
-    return percentiles(values, [rank])[0]
 
 
 def _line(ordered, place):
@@ -38,48 +29,55 @@ def _line(ordered, place):
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-def grade_percentiles(percentile: Callable, goodput: Callable) -> str:
-    rng = random.Random(5)
-    cases = [([40, 10, 30, 20], 50), ([40, 10, 30, 20], 100), ([3.0], 95), ([5, 1, 9], 0)]
-    for _ in range(100):
-        values = [round(rng.expovariate(1), 3) for _ in range(rng.choice((1, 2, 5, 20, 100, 101)))]
-        cases.append((values, rng.choice((0, 5, 25, 50, 90, 95, 99, 100))))
-    mistakes = {
-        "index-off-by-one": (
-            lambda v, r: sorted(v)[min(int(r / 100 * len(v)), len(v) - 1)],
-            "The place is r / 100 * n: one too far, as there are n - 1 steps from the smallest to the largest. And nothing is "
-            "taken between two places.",
-        ),
-        "one-place-too-far": (
-            lambda v, r: _line(sorted(v), r / 100 * len(v)),
-            "The place is r / 100 * n. From the smallest value to the largest there are n - 1 steps, not n.",
-        ),
-        "no-line-between": (
-            lambda v, r: sorted(v)[int(r / 100 * (len(v) - 1))],
-            "The place lies between two values, and you take the lower one. Go along the line between them.",
-        ),
-        "rounded-place": (
-            lambda v, r: sorted(v)[round(r / 100 * (len(v) - 1))],
-            "The place is rounded to a whole number. Go along the line between the two values.",
-        ),
-        "nearest-rank": (
-            lambda v, r: sorted(v)[max(0, math.ceil(r / 100 * len(v)) - 1)],
-            "That is the nearest-rank rule: always one of the values. Asked for is the line between two of them.",
-        ),
-        "not-sorted": (lambda v, r: _line(v, r / 100 * (len(v) - 1)), "The values are not sorted."),
-        "from-the-top": (
-            lambda v, r: _line(sorted(v, reverse=True), r / 100 * (len(v) - 1)), "The largest value stands first; p95 is near the top.",
-        ),
-        "whole-fraction": (
-            lambda v, r: sorted(v)[r * (len(v) - 1)], "The rank is in percent, 0 to 100: divide by 100.",
-        ),
-    }  # fmt: skip
-    name_the_mistake(
-        percentile, cases, _percentile, mistakes, clean=as_number, same=close, show=lambda x: f"{x:.6g}",
-        tried=lambda v, r: f"p{r} of {v if len(v) <= 8 else f'{len(v)} values'}",
-    )  # fmt: skip
-    _grade_goodput(goodput, rng)
-    return f"{len(cases)} percentiles beside the course's own, and 65 runs with good and bad requests."
+PERCENTILES = {
+    "index-off-by-one": (
+        lambda v, r: sorted(v)[min(int(r / 100 * len(v)), len(v) - 1)],
+        "The place is r / 100 * n: one too far, as there are n - 1 steps from the smallest to the largest. And nothing is "
+        "taken between two places.",
+    ),
+    "one-place-too-far": (
+        lambda v, r: _line(sorted(v), r / 100 * len(v)),
+        "The place is r / 100 * n. From the smallest value to the largest there are n - 1 steps, not n.",
+    ),
+    "no-line-between": (
+        lambda v, r: sorted(v)[int(r / 100 * (len(v) - 1))],
+        "The place lies between two values, and you take the lower one. Go along the line between them.",
+    ),
+    "rounded-place": (
+        lambda v, r: sorted(v)[round(r / 100 * (len(v) - 1))],
+        "The place is rounded to a whole number. Go along the line between the two values.",
+    ),
+    "nearest-rank": (
+        lambda v, r: sorted(v)[max(0, math.ceil(r / 100 * len(v)) - 1)],
+        "That is the nearest-rank rule: always one of the values. Asked for is the line between two of them.",
+    ),
+    "not-sorted": (lambda v, r: _line(v, r / 100 * (len(v) - 1)), "The values are not sorted."),
+    "from-the-top": (
+        lambda v, r: _line(sorted(v, reverse=True), r / 100 * (len(v) - 1)),
+        "The largest value stands first; p95 is near the top.",
+    ),
+    "whole-fraction": (
+        lambda v, r: sorted(v)[r * (len(v) - 1)],
+        "The rank is in percent, 0 to 100: divide by 100.",
+    ),
+}
+GOODPUT = {
+    "averages-first": "You average over all requests first, and ask then. So either all are good or none. Ask for each request.",
+    "worst-gap": "One long gap spoils a request here. The promise is about the mean gap of the request.",
+    "either-half": "One half of the promise suffices here. Both must be kept.",
+    "absolute-ttft": "The time of the first token is counted from 0 and not from the request's arrival.",
+    "ttft-in-the-mean": "The mean is over the whole answer, the wait for the first token included. That wait has its own limit; "
+    "gaps lie between tokens.",
+    "gaps-counted-as-tokens": "The mean gap is divided by the number of tokens. n tokens have n - 1 gaps between them.",
+    "limit-not-kept": "A request that is exactly at a limit is counted out. The promise is `within` and `at most`.",
+    "share-not-rate": "That is the share of good requests. Goodput is good requests a second.",
+    "count-not-rate": "That is the number of good requests. Goodput is good requests a second.",
+    "run-begins-late": "The seconds of the run begin with the first token here. They begin with the first arrival: that user waits already.",
+    "run-begins-with-the-first-listed": "The run begins with the request that is listed first here. The list is in no order: look for the first arrival.",
+    "clock-from-zero": "The seconds of the run begin with the first arrival, not at 0.",
+    "adds-up-times": "The requests' own times are added up. They overlap: the run lasts from the first arrival to the last token.",
+    "one-token-answer": "An answer of one token has no gap, and dividing by the number of gaps fails.",
+}
 
 
 def _goodput(requests, ttft_slo, tpot_slo):
@@ -133,6 +131,27 @@ def _goodput_with(requests, ttft_slo, tpot_slo, mistake):
     return good / seconds
 
 
+def grade_percentiles(percentile: Callable, goodput: Callable) -> str:
+    rng = random.Random(5)
+    cases = [([40, 10, 30, 20], 50), ([40, 10, 30, 20], 100), ([3.0], 95), ([5, 1, 9], 0)]
+    for _ in range(100):
+        values = [round(rng.expovariate(1), 3) for _ in range(rng.choice((1, 2, 5, 20, 100, 101)))]
+        cases.append((values, rng.choice((0, 5, 25, 50, 90, 95, 99, 100))))
+    judge(
+        percentile,
+        cases,
+        lambda values, rank: percentiles(values, [rank])[0],
+        PERCENTILES,
+        show=lambda v, r: f"p{r} of {v if len(v) <= 8 else f'{len(v)} values'}",
+        tolerance=1e-6,
+        clean=as_number,
+        present=lambda got, want: (f"{got:.6g}", f"{want:.6g}"),
+        otherwise=BY_HAND,
+    )
+    _grade_goodput(goodput, rng)
+    return f"{len(cases)} percentiles beside the course's own, and 65 runs with good and bad requests."
+
+
 def _grade_goodput(goodput: Callable, rng: random.Random) -> None:
     cases = [
         ([(2.0, [2.5, 2.6, 2.7]), (2.0, [4.5, 4.6]), (3.0, [3.2, 4.2, 5.2])], 1.0, 0.5),
@@ -151,33 +170,20 @@ def _grade_goodput(goodput: Callable, rng: random.Random) -> None:
             requests.append((clock, times))
         rng.shuffle(requests)  # a log may list them as they ended
         cases.append((requests, rng.choice((0.5, 1.0)), rng.choice((0.1, 0.15))))
-    says = {
-        "averages-first": "You average over all requests first, and ask then. So either all are good or none. Ask for each request.",
-        "worst-gap": "One long gap spoils a request here. The promise is about the mean gap of the request.",
-        "either-half": "One half of the promise suffices here. Both must be kept.",
-        "absolute-ttft": "The time of the first token is counted from 0 and not from the request's arrival.",
-        "ttft-in-the-mean": "The mean is over the whole answer, the wait for the first token included. That wait has its own limit; "
-        "gaps lie between tokens.",
-        "gaps-counted-as-tokens": "The mean gap is divided by the number of tokens. n tokens have n - 1 gaps between them.",
-        "limit-not-kept": "A request that is exactly at a limit is counted out. The promise is `within` and `at most`.",
-        "share-not-rate": "That is the share of good requests. Goodput is good requests a second.",
-        "count-not-rate": "That is the number of good requests. Goodput is good requests a second.",
-        "run-begins-late": "The seconds of the run begin with the first token here. They begin with the first arrival: that user waits already.",
-        "run-begins-with-the-first-listed": "The run begins with the request that is listed first here. The list is in no order: look for the first arrival.",
-        "clock-from-zero": "The seconds of the run begin with the first arrival, not at 0.",
-        "adds-up-times": "The requests' own times are added up. They overlap: the run lasts from the first arrival to the last token.",
-        "one-token-answer": "An answer of one token has no gap, and dividing by the number of gaps fails.",
-    }  # fmt: skip
-
-    def wrong(mistake: str) -> Callable:
-        return lambda *args: _goodput_with(*args, mistake=mistake)
 
     def tried(requests, ttft_slo, tpot_slo):
         small = [(round(a, 3), [round(t, 3) for t in times]) for a, times in requests[:3]]
         more = f" and {len(requests) - 3} more" if len(requests) > 3 else ""
         return f"goodput of {small}{more}; ttft_slo {ttft_slo}, tpot_slo {tpot_slo}"
 
-    name_the_mistake(
-        goodput, cases, _goodput, {name: (wrong(name), text) for name, text in says.items()}, tried,
-        clean=as_number, same=close, show=lambda x: f"{x:.6g} a second",
-    )  # fmt: skip
+    judge(
+        goodput,
+        cases,
+        _goodput,
+        variants(_goodput_with, GOODPUT),
+        show=tried,
+        tolerance=1e-6,
+        clean=as_number,
+        present=lambda got, want: (f"{got:.6g} a second", f"{want:.6g} a second"),
+        otherwise=BY_HAND,
+    )

@@ -5,10 +5,37 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
-from exercises.grading import NotYet, guard
+from exercises.grading import Diagnoses, guard
 from exercises.phase4.visitors import NAMES, Plan, Pool, Visitor, as_plan, show_plan
+
+SAYS = Diagnoses(
+    {
+        "budget-per-request": "Together they compute more than the budget of the step.",
+        "wrong-result": "The step is another one. Work it out by hand.",
+        "blocks-for-later": "Who computes is right, but somebody holds blocks that this step does not fill. Blocks are for the tokens computed so far and those "
+        "of this step.",
+        "nobody-preempted": "A running request got no blocks, and nobody made room for it.",
+        "admits-after-preemption": "Somebody was preempted in this step, and those who wait are to be admitted in the same one. They would take the blocks that were "
+        "made free.",
+        "queue-out-of-order": "Those who had to leave stand in the queue in another order than they came in.",
+        "seats-ignored": "More requests run than there are seats.",
+        "jumps-the-queue": "The head of the queue did not fit, and somebody behind it was admitted.",
+        "victim-at-the-tail": "Whoever had to leave stands at the end of the queue, behind people who came after it.",
+        "parts-of-nothing": "{who} is listed with 0 tokens. Who computes nothing in this step is not listed.",
+        "admits-what-does-not-fit": "{who} was admitted, though there are not enough blocks for all its tokens.",
+        "admitted-and-idle": "{who} was moved to those who run, and is not in the list: it computes nothing.",
+        "moves-computed-on": "{who}.num_computed_tokens was changed. The engine moves it on when the step is done: moved twice, tokens would be left out.",
+        "victim-lost": "{who} runs no more and waits nowhere: nobody will ever serve it again.",
+        "serves-who-has-left": "{who} had to leave in this step, and after that your loop came to it and asked for blocks for it once more. Who has left does not run: do you walk along a copy of `running`?",
+        "wrong-victim": "{who} had to leave, and {last}, who came last, stayed. Whoever came first is nearer to its end.",
+        "keeps-computed": "{who} left, and its keys and values are gone. It still says that {n} tokens are computed, so the model would attend to nothing.",
+        "computes-without-blocks": "{who} had to leave in this step, and yet computes in it.",
+        "blocks-not-freed": "{who} left and still holds its blocks.",
+        "preempted-for-nothing": "{who} had to leave, though those who run had blocks enough without that.",
+    }
+)
 
 
 def _step(running, waiting, budget, seats, pool):
@@ -139,45 +166,29 @@ def _judge_step(mine: _Scene, course: _Scene, got: Plan, expected: Plan, preempt
     """Look first at those who had to leave, then at those who were admitted, then at all the rest."""
     state, right = mine.state(got), course.state(expected)
 
-    def fail(diagnosis: str, says: str, a: Any = state, b: Any = right) -> None:
-        raise NotYet(diagnosis, says, tried=mine.told, got=a, expected=b)
+    def fail(diagnosis: str, a: Any = state, b: Any = right, **words: Any) -> NoReturn:
+        raise SAYS.no(diagnosis, mine.told, a, b, **words)
 
     if nothing := [name for name, n in got if n <= 0]:
-        fail(
-            "parts-of-nothing",
-            f"{nothing[0]} is listed with 0 tokens. Who computes nothing in this step is not listed.",
-        )
+        fail("parts-of-nothing", who=nothing[0])
     _judge_leaving(mine, course, got, preempted, fail)
     if sum(n for _, n in got) > mine.budget:
-        fail("budget-per-request", "Together they compute more than the budget of the step.")
+        fail("budget-per-request")
     if len(mine.admitted) > len(course.admitted):
         if len(mine.running) > mine.seats:
-            fail("seats-ignored", "More requests run than there are seats.")
+            fail("seats-ignored")
         if mine.admitted[0] != [*course.admitted, *course.queue][0]:
-            fail("jumps-the-queue", "The head of the queue did not fit, and somebody behind it was admitted.")
-        who = mine.admitted[len(course.admitted)]
-        fail(
-            "admits-what-does-not-fit",
-            f"{who} was admitted, though there are not enough blocks for all its tokens.",
-        )
+            fail("jumps-the-queue")
+        fail("admits-what-does-not-fit", who=mine.admitted[len(course.admitted)])
     if idle := [name for name in mine.admitted if name not in dict(got)]:
-        fail(
-            "admitted-and-idle",
-            f"{idle[0]} was moved to those who run, and is not in the list: it computes nothing.",
-        )
+        fail("admitted-and-idle", who=idle[0])
     if got != expected or mine.queue != course.queue:
-        fail("wrong-result", "The step is another one. Work it out by hand.")
+        fail("wrong-result")
     for v in mine.running:
-        if v.num_computed_tokens != mine.computed.get(v.name, 0):
-            fail(
-                "moves-computed-on", f"{v.name}.num_computed_tokens was changed. The engine moves it on when the step is done: "
-                "moved twice, tokens would be left out.", v.num_computed_tokens, mine.computed.get(v.name, 0),
-            )  # fmt: skip
+        if v.num_computed_tokens != (before := mine.computed.get(v.name, 0)):
+            fail("moves-computed-on", v.num_computed_tokens, before, who=v.name)
     if mine.blocks != course.blocks:
-        fail(
-            "blocks-for-later", "Who computes is right, but somebody holds blocks that this step does not fill. Blocks are "
-            "for the tokens computed so far and those of this step.", f"blocks held: {mine.blocks}", f"{course.blocks}",
-        )  # fmt: skip
+        fail("blocks-for-later", f"blocks held: {mine.blocks}", f"{course.blocks}")
 
 
 def _judge_leaving(mine: _Scene, course: _Scene, got: Plan, preempted: list[str], fail: Callable) -> None:
@@ -185,54 +196,30 @@ def _judge_leaving(mine: _Scene, course: _Scene, got: Plan, preempted: list[str]
     names = [v.name for v in gone]
     for v in gone:
         if v not in mine.waiting:
-            fail("victim-lost", f"{v.name} runs no more and waits nowhere: nobody will ever serve it again.")
+            fail("victim-lost", who=v.name)
     outside = mine.pool.served_outside
     if outside in gone:
-        fail(
-            "serves-who-has-left",
-            f"{outside.name} had to leave in this step, and after that your loop came to it and asked for blocks for it once more. Who has "
-            "left does not run: do you walk along a copy of `running`?",
-        )
+        fail("serves-who-has-left", who=outside.name)
     if preempted and not gone:
-        fail("nobody-preempted", "A running request got no blocks, and nobody made room for it.")
+        fail("nobody-preempted")
     if preempted and preempted[0] not in names:
-        fail(
-            "wrong-victim",
-            f"{names[0]} had to leave, and {preempted[0]}, who came last, stayed. Whoever came first is nearer to its end.",
-        )
+        fail("wrong-victim", who=names[0], last=preempted[0])
     for v in gone:
-        if v.num_computed_tokens:
-            fail(
-                "keeps-computed",
-                f"{v.name} left, and its keys and values are gone. It still says that {v.num_computed_tokens} tokens are "
-                "computed, so the model would attend to nothing.",
-                f"{v.name}.num_computed_tokens = {v.num_computed_tokens}", f"{v.name}.num_computed_tokens = 0",
-            )  # fmt: skip
-        if any(name == v.name for name, _ in got):
-            fail("computes-without-blocks", f"{v.name} had to leave in this step, and yet computes in it.")
+        if n := v.num_computed_tokens:
+            field = f"{v.name}.num_computed_tokens"
+            fail("keeps-computed", f"{field} = {n}", f"{field} = 0", who=v.name, n=n)
+        if v.name in dict(got):
+            fail("computes-without-blocks", who=v.name)
         if v in mine.pool.held:
-            fail("blocks-not-freed", f"{v.name} left and still holds its blocks.")
+            fail("blocks-not-freed", who=v.name)
     late = mine.pool.asked_too_late
     if preempted and (late or mine.admitted):
-        fail(
-            "admits-after-preemption",
-            "Somebody was preempted in this step, and those who wait are to be admitted in the same one. They would take the "
-            "blocks that were made free.",
-            f"{late.name if late else mine.admitted[0]} is to get blocks; {mine.state(got)}",
-        )
+        who = late.name if late else mine.admitted[0]
+        fail("admits-after-preemption", f"{who} is to get blocks; {mine.state(got)}")
     if len(gone) > len(preempted):
-        fail(
-            "preempted-for-nothing",
-            f"{names[0]} had to leave, though those who run had blocks enough without that.",
-        )
+        fail("preempted-for-nothing", who=names[0])
     if gone and mine.queue != course.queue:
         tail = mine.queue[-len(gone) :]
         if tail in (names, names[::-1]) and len(mine.queue) > len(gone):
-            fail(
-                "victim-at-the-tail",
-                "Whoever had to leave stands at the end of the queue, behind people who came after it.",
-            )
-        fail(
-            "queue-out-of-order",
-            "Those who had to leave stand in the queue in another order than they came in.",
-        )
+            fail("victim-at-the-tail")
+        fail("queue-out-of-order")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
 
 from exercises.grading import NotYet
+from exercises.judging import engine_runs
+from exercises.judging.engine_runs import refuse, tales
 from exercises.judging.side_by_side import passed, speed
-from exercises.phase3.into_engine import refuse, tales
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine.config import EngineConfig
@@ -106,68 +104,27 @@ def step_of_plan(plan: Callable) -> Callable:
     return step
 
 
-@dataclass
-class EngineRun:
-    """What came out of a run, who computed how much in each step, and how long it took."""
-
-    tokens: list[list[int]]
-    first_text: str
-    steps: list[dict[str, int]]
-    preemptions: int
-    seconds: float
-
-    @property
-    def largest_step(self) -> int:
-        return max(sum(step.values()) for step in self.steps)
-
-
-def run_engine(scheduler: Scheduler, prompts: Sequence[str]) -> EngineRun:
-    """Answer the prompts with this scheduler."""
-    model, tokenizer = tales()
-    engine = LLMEngine(model, tokenizer, EngineConfig(), scheduler=scheduler)
-    steps: list[dict[str, int]] = []
-    engine.record(lambda event: steps.append(dict(event["tokens"])))
-    began, params = (
-        time.perf_counter(),
-        SamplingParams(temperature=0.7, seed=11, max_tokens=20, ignore_eos=True),
-    )
-    for i, prompt in enumerate(prompts):
-        engine.add_request(str(i), prompt, params, arrival_time=i)
-    tokens: dict[str, list[int]] = {str(i): [] for i in range(len(prompts))}
-    while engine.has_unfinished_requests:
-        for output in engine.step():
-            tokens[output.request_id] += output.token_ids
-    seconds = time.perf_counter() - began
-    text = f"{prompts[0]}{tokenizer.decode(tokens['0'])} ..."
-    return EngineRun(list(tokens.values()), text, steps, scheduler.num_preemptions, seconds)
-
-
-@cache
-def warm_up() -> None:
-    """The first run of a process is slower than all later ones: it would spoil the comparison."""
-    run_engine(Scheduler(SchedulerConfig(), BlockManager(40)), PROMPTS[:2])
-
-
 def side_by_side(
     step: Callable,
     config: SchedulerConfig,
     num_blocks: int,
     block_size: int = 4,
     prompts: Sequence[str] = PROMPTS,
-) -> EngineRun:
+) -> str:
     """The engine with the learner's step and with the course's scheduler, both without prefix caching.
 
-    Prints tokens and speed; refuses where steps or tokens differ.
+    Prints tokens and speed; refuses where steps or tokens differ. Returns the first answer.
     """
-    warm_up()
-    course_seconds = my_seconds = float("inf")
-    for _ in range(2):  # a single time is mostly noise
-        course = run_engine(Scheduler(config, BlockManager(num_blocks, block_size, False)), prompts)
-        mine = run_engine(
-            LearnersScheduler(config, BlockManager(num_blocks, block_size, False), step), prompts
-        )
-        course_seconds = min(course_seconds, course.seconds)
-        my_seconds = min(my_seconds, mine.seconds)
+
+    def manager() -> BlockManager:
+        return BlockManager(num_blocks, block_size, enable_prefix_caching=False)
+
+    mine, course = engine_runs.side_by_side(
+        lambda: {"scheduler": LearnersScheduler(config, manager(), step)},
+        lambda: {"scheduler": Scheduler(config, manager())},
+        (prompts,),
+        SamplingParams(temperature=0.7, seed=11, max_tokens=20, ignore_eos=True),
+    )
     for i, (a, b) in enumerate(zip(mine.steps, course.steps)):
         if a != b:
             says = "In the engine your part decides another step than the course's scheduler does."
@@ -175,13 +132,14 @@ def side_by_side(
     if mine.tokens != course.tokens or len(mine.steps) != len(course.steps):
         says = "With your part the engine writes other tokens than with the course's."
         refuse(NotYet("other-tokens", says, f"{len(prompts)} prompts", mine.tokens, course.tokens))
-    count = sum(map(len, mine.tokens))
+    count, preemptions = sum(map(len, mine.tokens)), mine.engine.scheduler.num_preemptions
     print(
         f"{count} tokens in {len(mine.steps)} steps, the same ones with your part and with the course's own."
     )
-    print(f"Preemptions: {mine.preemptions}. Most tokens in one step: {mine.largest_step}.")
-    print(speed(my_seconds, course_seconds))
-    return mine
+    largest = max(sum(step.values()) for step in mine.steps)
+    print(f"Preemptions: {preemptions}. Most tokens in one step: {largest}.")
+    print(speed(mine.seconds, course.seconds))
+    return mine.text
 
 
 # ---------------------------------------------------------------------- one by one
@@ -191,14 +149,14 @@ def budget_in_the_engine(share_budget: Callable) -> None:
     """Exercise 4.1: three seats for four prompts, 16 tokens a step, memory for all."""
     passed("p4e1_one_step", share_budget)
     config = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=3)
-    print("\n" + side_by_side(step_of_plan(share_budget), config, 200).first_text)
+    print("\n" + side_by_side(step_of_plan(share_budget), config, 200))
 
 
 def preemption_in_the_engine(step: Callable) -> None:
     """Exercise 4.2: a cache that is too small for four answers at once."""
     passed("p4e2_preemption", step)
     config = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=4)
-    print("\n" + side_by_side(step, config, 22).first_text)
+    print("\n" + side_by_side(step, config, 22))
 
 
 def chunks_in_the_engine(tokens_now: Callable, admit: Callable) -> None:
@@ -223,8 +181,8 @@ def chunks_in_the_engine(tokens_now: Callable, admit: Callable) -> None:
     for threshold in (0, 16):
         print(f"--- {f'threshold {threshold}' if threshold else 'no threshold'}")
         config = SchedulerConfig(max_num_batched_tokens=512, long_prefill_token_threshold=threshold)
-        run = side_by_side(step_with(threshold), config, 200, 16, prompts)
-    print("\n" + run.first_text)
+        text = side_by_side(step_with(threshold), config, 200, 16, prompts)
+    print("\n" + text)
 
 
 def predict_the_engine(static: Callable, continuous: Callable) -> None:

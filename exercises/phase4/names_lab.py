@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from exercises.grading import NotYet
+from exercises.judging.engine_runs import refuse, tales
 from exercises.judging.side_by_side import passed, speed
-from exercises.phase3.into_engine import refuse, tales
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging import hash_block
 from phase3_paged_attention.paging.block_manager import BlockManager

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from exercises.grading import NotYet, guard, same, show
+from exercises.grading import NotYet, guard, show
+from exercises.judging.judge import judge
 from exercises.phase5.benchmark_records import CARD, WORDS, Card, Record, kv_bytes, make_record
 
 FLOOR_SAYS = {
@@ -89,35 +90,32 @@ def grade_benchmark(
 
 
 def _floors(floor_us: Callable[[Record, Card], float]) -> None:
-    records = [
-        make_record(kind, seed)[0]
-        for seed, kind in enumerate(["bytes", "slow", "cache", "nothing", "launch"])
-    ]
-    odd = replace(
-        records[0], requests=3, context_len=700, num_heads=28, num_kv_heads=4, head_dim=96, itemsize=4
+    kinds = ("bytes", "slow", "cache", "nothing", "launch")
+    records = [make_record(kind, seed)[0] for seed, kind in enumerate(kinds)]
+    shape = dict(requests=3, context_len=700, num_heads=28, num_kv_heads=4, head_dim=96, itemsize=4)
+    tries = [(r, card) for card in (CARD, ODD_CARD) for r in [replace(records[0], **shape), *records]]
+    ways = {
+        mistake: [lambda r, card, m=mistake, i=i: wrong_floors(r, card)[m][i] for i in range(len(known))]
+        for mistake, known in wrong_floors(*tries[0]).items()
+    }
+    judge(
+        floor_us,
+        tries,
+        right_floor,
+        {mistake: (tuple(ways[mistake]), says) for mistake, says in FLOOR_SAYS.items()},
+        show=lambda r, card: f"floor_us of {_size(r)}; memory reads {card.memory_gb_s:,.0f} GB/s",
+        tolerance=1e-3,
+        clean=as_microseconds,
+        present=lambda got, want: (f"{got:,.6g} us", f"{want:,.6g} us"),
+        otherwise="This is not bytes divided by bandwidth.",
     )
-    tries = [(r, card) for card in (CARD, ODD_CARD) for r in [odd, *records]]
-    got = []
-    for record, card in tries:
-        tried = f"floor_us of {_size(record)}; memory reads {card.memory_gb_s:,.0f} GB/s"
-        out = guard(floor_us, record, card, tried=tried)
-        if out is None:
-            raise NotYet("returns-nothing", "None came back. Is a `return` missing?", tried)
-        try:
-            got.append(float(out))
-        except (TypeError, ValueError):
-            raise NotYet("wrong-type", "A number of microseconds is asked for.", tried, show(out)) from None
-    wrong = [i for i, (r, card) in enumerate(tries) if not same(got[i], right_floor(r, card), 1e-3)]
-    if not wrong:
-        return
-    record, card = tries[wrong[0]]
-    tried = f"floor_us of {_size(record)}; memory reads {card.memory_gb_s:,.0f} GB/s"
-    shown, wanted = f"{got[wrong[0]]:,.6g} us", f"{right_floor(record, card):,.6g} us"
-    for mistake, says in FLOOR_SAYS.items():
-        known = [wrong_floors(r, c)[mistake] for r, c in tries]
-        if any(all(same(g, k[i], 1e-3) for g, k in zip(got, known)) for i in range(len(known[0]))):
-            raise NotYet(mistake, says, tried, shown, wanted)
-    raise NotYet("wrong-result", "This is not bytes divided by bandwidth.", tried, shown, wanted)
+
+
+def as_microseconds(result: Any) -> float:
+    try:
+        return float(result)
+    except (TypeError, ValueError):
+        raise NotYet("wrong-type", "A number of microseconds is asked for.", got=show(result)) from None
 
 
 def _size(r: Record) -> str:
@@ -139,21 +137,11 @@ def _ask(
     if got == word:
         return
     if got is None:
-        raise NotYet(
-            "returns-nothing",
-            "For this record None came back. Is there a way through without `return`?",
-            tried,
-            "None",
-            repr(word),
-        )
+        says = "For this record None came back. Is there a way through without `return`?"
+        raise NotYet("returns-nothing", says, tried, "None", repr(word))
     if got not in WORDS:
-        raise NotYet(
-            "not-one-of-the-words",
-            "The answer is one of the words in the table.",
-            tried,
-            show(got),
-            " or ".join(map(repr, WORDS)),
-        )
+        says = "The answer is one of the words in the table."
+        raise NotYet("not-one-of-the-words", says, tried, show(got), " or ".join(map(repr, WORDS)))
     diagnosis = diagnosis_of(kind, got)
     if card != CARD:  # all records of CARD were answered rightly: is it the card that is not looked at?
         elsewhere = guard(what_is_wrong, make_record(kind, 0)[0], card, tried=tried)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from exercises.grading import NotYet, expect_equal
+from exercises.grading import Diagnoses, NotYet, expect_equal
 from exercises.phase5.launching import body_of, decode_arguments, launch_interpreted
 
 SAYS = {
@@ -49,6 +49,17 @@ SAYS = {
     "softmax-of-each-block": "Each block has a softmax of its own, and these were averaged or added. Blocks have to be weighed against "
     "each other.",
 }  # fmt: skip
+OTHERS = Diagnoses(
+    {
+        "nan-everywhere": "Every number is NaN, so it goes wrong with the first block already. There `largest` is -infinity: exp(-infinity - new) is 0, and "
+        "what comes of it the other way round? Was everything begun with 0, and `result` set?",
+        "unused-places-read": "A place that is nobody's was read and counted with weight 0. But 0 x NaN is NaN: give both loads a mask.",
+        "no-maximum": "exp of a large score is larger than any number that fits. Weights are exp(score - largest score so far).",
+        "maximum-starts-at-zero": "The largest score starts at 0. When all scores lie far below, every weight is exp of something like -1000, which is 0, "
+        "and in the end 0 is divided by 0. Start below every possible score.",
+        "wrong-result": "The result is not the attention of these tokens.",
+    }
+)
 
 VARIANTS = {
     "masked-with-zero": ("values masked", "values read"),
@@ -153,12 +164,8 @@ def walk(case: Case, mistake: str = "", variant: str = "") -> np.ndarray:
                 valid = logical * block_size + np.arange(block_size) < n
                 if mistake == "unmasked-tail":
                     valid[:] = True
-                begins = (
-                    case.origin
-                    + physical * block_stride
-                    + np.arange(block_size) * token_stride
-                    + kv * head_stride
-                )
+                begins = case.origin + physical * block_stride + kv * head_stride
+                begins = begins + np.arange(block_size) * token_stride
                 places = np.clip(begins[:, None] + np.arange(dim), 0, len(keys_at) - 1)
                 scores, values = keys_at[places] @ q * scale, values_at[places]
                 if mistake == "masked-with-zero":
@@ -197,20 +204,13 @@ def same(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-3) -> bool:
     )
 
 
-def short(x: np.ndarray) -> str:
-    """The first numbers of the first row that is not all right to read."""
-    return f"request 0, head 0: [{', '.join(f'{v:.4f}' for v in x[0, 0, :4])}{', ...' if x.shape[2] > 4 else ''}]"
-
-
 def first_difference(got: np.ndarray, expected: np.ndarray) -> tuple[str, str]:
     """Both, at the first request and head where they part."""
-    for r, h in np.ndindex(got.shape[:2]):
-        if not same(got[r, h], expected[r, h]):
-            return tuple(
-                f"request {r}, head {h}: [{', '.join(f'{v:.4f}' for v in x[r, h, :4])}{', ...' if x.shape[2] > 4 else ''}]"
-                for x in (got, expected)
-            )
-    return short(got), short(expected)
+    parts = (at for at in np.ndindex(got.shape[:2]) if not same(got[at], expected[at]))
+    r, h = next(parts, (0, 0))
+    more = ", ..." if got.shape[2] > 4 else ""
+    rows = (", ".join(f"{v:.4f}" for v in x[r, h, :4]) + more for x in (got, expected))
+    return tuple(f"request {r}, head {h}: [{row}]" for row in rows)
 
 
 def grade_decode(paged_decode: Any) -> str:
@@ -238,55 +238,32 @@ def grade_decode(paged_decode: Any) -> str:
 def _name_the_mistake(got: np.ndarray, expected: np.ndarray, case: Case) -> None:
     shown, wanted = first_difference(got, expected)
     if np.isnan(got).all():
-        raise NotYet(
-            "nan-everywhere",
-            "Every number is NaN, so it goes wrong with the first block already. There `largest` is -infinity: exp(-infinity - new) is "
-            "0, and what comes of it the other way round? Was everything begun with 0, and `result` set?",
-            case.tried, shown, wanted,
-        )  # fmt: skip
+        raise OTHERS.no("nan-everywhere", case.tried, shown, wanted)
     for mistake, says in SAYS.items():
         for variant in VARIANTS.get(mistake, ("",)):
             with np.errstate(all="ignore"):
                 wrong = walk(case, mistake, variant)
             if same(got, wrong) and not same(wrong, expected):
                 raise NotYet(mistake, says, case.tried, shown, wanted)
-    raise NotYet(
-        "wrong-result", "The result is not the attention of these tokens.", case.tried, shown, wanted
-    )
+    raise OTHERS.no("wrong-result", case.tried, shown, wanted)
 
 
 def _unused_places(kernel: Any) -> None:
     case = make_case(50, [11, 5], 4, 2, 1, 8, unused=math.nan)
     got, expected = launch(kernel, case), walk(case)
     if not np.isfinite(got).all():
-        shown, wanted = first_difference(got, expected)
-        raise NotYet(
-            "unused-places-read",
-            "A place that is nobody's was read and counted with weight 0. But 0 x NaN is NaN: give both loads a mask.",
-            case.tried, shown, wanted,
-        )  # fmt: skip
+        raise OTHERS.no("unused-places-read", case.tried, *first_difference(got, expected))
     expect_equal(got, expected, case.tried, tolerance=1e-3)
 
 
 def _large_and_small_scores(kernel: Any) -> None:
-    too_large = "exp of a large score is larger than any number that fits. Weights are exp(score - largest score so far)."
-    at_zero = (
-        "The largest score starts at 0. When all scores lie far below, every weight is exp of something like -1000, which is 0, "
-        "and in the end 0 is divided by 0. Start below every possible score."
-    )
-    for sign, diagnosis, says in ((1, "no-maximum", too_large), (-1, "maximum-starts-at-zero", at_zero)):
+    for sign, diagnosis in ((1, "no-maximum"), (-1, "maximum-starts-at-zero")):
         case = make_case(60, [9], 4, 2, 1, 8)
         case.q.fill_(sign * 400.0)
-        for m in case.memory[:1]:
-            m.abs_().add_(1.0)  # so that all scores lie far on one side of 0
+        case.memory[0].abs_().add_(1.0)  # so that all scores lie far on one side of 0
         case.tried += f"; every score is {'above 1,000' if sign > 0 else 'below -1,000'}"
         got, expected = launch(kernel, case), walk(case)
         if same(got, expected, 5e-3):
             continue
-        shown, wanted = first_difference(got, expected)
         broken = not np.isfinite(got).all() or (sign < 0 and not got.any())
-        if broken:
-            raise NotYet(diagnosis, says, case.tried, shown, wanted)
-        raise NotYet(
-            "wrong-result", "The result is not the attention of these tokens.", case.tried, shown, wanted
-        )
+        raise OTHERS.no(diagnosis if broken else "wrong-result", case.tried, *first_difference(got, expected))

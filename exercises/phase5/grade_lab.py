@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from exercises.grading import NotYet, guard
-from exercises.phase3.grade_lab import sentence_number
+from exercises.grading import Diagnoses, guard
+from exercises.judging.judge import sentence_number
 from exercises.phase5.small_graph import ROWS
 
 THE_CAUSE = 3
-SAYS = {
+SAYS = Diagnoses({
     "writes-into-anothers-block": "Somebody finds a token in its text that it never wrote. Whose token is it, and what stored it there in this step?",
     "token-cleared-slot-not": "The padding's token is cleared now, and its slot is not. So it still stores something in somebody's block, only "
     "another thing. What of a row decides whether and where it is stored?",
@@ -22,7 +22,9 @@ SAYS = {
     "recorded-anew": "Everybody reads its own text, but the step was recorded again and again. A recording takes longer than many steps; its use is "
     "to be made once.",
     "step-not-stored": "The new tokens of a step were not stored: the rows of the users that are there were cleared as well, or hold other numbers.",
-}  # fmt: skip
+    "another-cause": "The runner is right now, but the sentence is not the one that says what was wrong. Write down all of `tokens` and `slots` after each step of "
+    "the symptom.",
+})  # fmt: skip
 
 
 def grade_lab(Runner: type, cause: Any) -> str:
@@ -35,20 +37,9 @@ def grade_lab(Runner: type, cause: Any) -> str:
     most = max(runner.recordings for runner in runners)
     if most > 1:  # last of all: the box says that everybody reads its own text
         tried = f"{steps:,} steps of random users"
-        raise NotYet(
-            "recorded-anew",
-            SAYS["recorded-anew"],
-            tried,
-            f"up to {most} recordings for one runner",
-            "1 recording",
-        )
+        raise SAYS.no("recorded-anew", tried, f"up to {most} recordings for one runner", "1 recording")
     if number != THE_CAUSE:
-        raise NotYet(
-            "another-cause",
-            "The runner is right now, but the sentence is not the one that says what was wrong. Write down all of `tokens` and `slots` after each step of "
-            "the symptom.",
-            "cause", repr(cause), "the number of another sentence",
-        )  # fmt: skip
+        raise SAYS.no("another-cause", "cause", repr(cause), "the number of another sentence")
     return f"The symptom is gone, with one recording; everybody read their own text in each of {steps:,} steps of random users."
 
 
@@ -104,12 +95,8 @@ def _random_users(Runner: type, seed: int) -> tuple[Any, int]:
     for number in range(60):
         alive = list(m.texts)
         if len(alive) < ROWS and rng.random() < 0.35:
-            guard(
-                m.start,
-                f"user {number}",
-                [rng.randrange(10, 1000) for _ in range(rng.randint(1, 4))],
-                tried=tried,
-            )
+            prompt = [rng.randrange(10, 1000) for _ in range(rng.randint(1, 4))]
+            guard(m.start, f"user {number}", prompt, tried=tried)
         elif alive and (rng.random() < 0.25 or any(len(m.texts[user]) >= 9 for user in alive)):
             guard(m.end, max(alive, key=lambda user: (len(m.texts[user]) >= 9, rng.random())), tried=tried)
         elif alive:
@@ -125,10 +112,8 @@ def _look(Runner: type, m: Any, n: int, tried: str) -> None:
     """Everybody reads their own text."""
     recorded_tokens, recorded_slots, _ = m.recorded
     if m.tokens is not recorded_tokens or m.slots is not recorded_slots:
-        raise NotYet(
-            "recording-does-not-see-it", SAYS["recording-does-not-see-it"], tried,
-            f"the recording reads slots {recorded_slots.tolist()}", f"slots {m.slots.tolist()}",
-        )  # fmt: skip
+        got = f"the recording reads slots {recorded_slots.tolist()}"
+        raise SAYS.no("recording-does-not-see-it", tried, got, f"slots {m.slots.tolist()}")
     for user, text in m.texts.items():
         reads = guard(m.read, user, tried=tried)
         if reads != text:
@@ -138,10 +123,7 @@ def _look(Runner: type, m: Any, n: int, tried: str) -> None:
                 diagnosis == "writes-into-anothers-block"
             ):  # nothing is done yet: that would be the cause already
                 rows = ""
-            raise NotYet(
-                diagnosis, SAYS[diagnosis], tried,
-                f"{user} reads {reads}{rows}", f"{user} reads {text}",
-            )  # fmt: skip
+            raise SAYS.no(diagnosis, tried, f"{user} reads {reads}{rows}", f"{user} reads {text}")
 
 
 def _name(Runner: type, m: Any, n: int) -> str:

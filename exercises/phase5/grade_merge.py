@@ -9,8 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from exercises.grading import NotYet, guard, same
+from exercises.grading import Diagnoses, NotYet, guard, same
 from exercises.judging.judge import call_and_expect_unchanged
+
+SAYS = Diagnoses(
+    {
+        "not-a-pair": "Two things are asked for: `out` and `log_sum`.",
+        "wrong-result": "Merging in two steps gives something else.",
+        "no-maximum": "exp(1000) is infinite for a machine, exp(-1000) is 0, and a fraction of such numbers is NaN. Only the differences between the "
+        "parts matter: subtract the largest from all.",
+        "all-empty": "{why}Without any tokens `out` is zeros and `log_sum` is -infinity: the largest of nothing needs a case of its own.",
+        "wrong-result (log_sum)": "`out` is right, `log_sum` is not.",
+        "wrong-result (out)": "`out` is not the attention over all parts.",
+        "empty-part-counts": "An empty part had an influence. Its weight is exp(-infinity), which is 0, in both results.",
+        "empty-part-is-read": "The `out` of an empty part was multiplied by its weight, 0. Nobody ever wrote it, and 0 x NaN is NaN: leave it out.",
+    }
+)
 
 Merge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -97,19 +111,12 @@ def _call(merge: Merge, outs: Tensor, logs: Tensor, tried: str) -> tuple[Tensor,
     if got is None:
         raise NotYet("returns-nothing", "None came back. Is a `return` missing?", tried)
     if not isinstance(got, (tuple, list)) or len(got) != 2:
-        raise NotYet(
-            "not-a-pair",
-            "Two things are asked for: `out` and `log_sum`.",
-            tried,
-            _show(got),
-            "(out, log_sum)",
-        )
+        raise SAYS.no("not-a-pair", tried, _show(got), "(out, log_sum)")
     out, log_sum = (torch.as_tensor(x, dtype=torch.float64).detach() for x in got)
     if out.numel() != outs.shape[1] or log_sum.numel() != 1:
-        raise NotYet(
-            "wrong-shape", "`out` has head_dim numbers, `log_sum` is a single one.", tried,
-            f"shapes {tuple(out.shape)} and {tuple(log_sum.shape)}", f"shapes {(outs.shape[1],)} and ()",
-        )  # fmt: skip
+        says = "`out` has head_dim numbers, `log_sum` is a single one."
+        got = f"shapes {tuple(out.shape)} and {tuple(log_sum.shape)}"
+        raise NotYet("wrong-shape", says, tried, got, f"shapes {(outs.shape[1],)} and ()")
     return out.reshape(-1), log_sum.reshape(())
 
 
@@ -126,11 +133,8 @@ def _compare(merge: Merge, outs: Tensor, logs: Tensor, tried: str, name: bool = 
             if any(same(got[which], wrong, 1e-4) for wrong in wrongs):
                 raise NotYet(mistake, says[mistake], tried, shown, wanted)
         break
-    out_is_right = same(got[0], expected[0], 1e-4)
-    says = (
-        "`out` is right, `log_sum` is not." if out_is_right else "`out` is not the attention over all parts."
-    )
-    raise NotYet("wrong-result", says, tried, shown, wanted)
+    which = "log_sum" if same(got[0], expected[0], 1e-4) else "out"
+    raise SAYS.no(f"wrong-result ({which})", tried, shown, wanted)
 
 
 def _right(got: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> bool:
@@ -144,12 +148,7 @@ def _far_from_zero(merge: Merge) -> None:
         tried = f"4 parts, log_sum {_short(logs)}"
         got, expected = _call(merge, outs, logs, tried), correct(outs, logs)
         if not all(bool(torch.isfinite(x).all()) for x in got) or not bool(got[0].any()):
-            raise NotYet(
-                "no-maximum",
-                "exp(1000) is infinite for a machine, exp(-1000) is 0, and a fraction of such numbers is NaN. Only the differences "
-                "between the parts matter: subtract the largest from all.",
-                tried, _pair(got), _pair(expected),
-            )  # fmt: skip
+            raise SAYS.no("no-maximum", tried, _pair(got), _pair(expected))
         _compare(merge, outs, logs, tried)
 
 
@@ -164,18 +163,10 @@ def _empty_parts(merge: Merge) -> None:
         expected = correct(zeros, logs)
         got = _call(merge, zeros, logs, tried + "0")
         if not _right(got, expected):
-            raise NotYet(
-                "empty-part-counts",
-                "An empty part had an influence. Its weight is exp(-infinity), which is 0, in both results.",
-                tried + "0", _pair(got), _pair(expected),
-            )  # fmt: skip
+            raise SAYS.no("empty-part-counts", tried + "0", _pair(got), _pair(expected))
         got = _call(merge, poison, logs, tried + "NaN")
         if not bool(torch.isfinite(got[0]).all()):
-            raise NotYet(
-                "empty-part-is-read",
-                "The `out` of an empty part was multiplied by its weight, 0. Nobody ever wrote it, and 0 x NaN is NaN: leave it out.",
-                tried + "NaN", _pair(got), _pair(expected),
-            )  # fmt: skip
+            raise SAYS.no("empty-part-is-read", tried + "NaN", _pair(got), _pair(expected))
         _compare(merge, poison, logs, tried + "NaN")
 
 
@@ -187,11 +178,7 @@ def _nothing_at_all(merge: Merge) -> None:
         if not _right(got, expected):
             nan = any(bool(x.isnan().any()) for x in got)
             why = "-infinity less -infinity is NaN, and so is 0 divided by 0. " if nan else ""
-            raise NotYet(
-                "all-empty",
-                why + "Without any tokens `out` is zeros and `log_sum` is -infinity: the largest of nothing needs a case of its own.",
-                tried, _pair(got), _pair(expected),
-            )  # fmt: skip
+            raise SAYS.no("all-empty", tried, _pair(got), _pair(expected), why=why)
 
 
 def _merged_again(merge: Merge) -> None:
@@ -204,9 +191,7 @@ def _merged_again(merge: Merge) -> None:
     )
     expected = correct(outs, logs)
     if not _right(got, expected):
-        raise NotYet(
-            "wrong-result", "Merging in two steps gives something else.", tried, _pair(got), _pair(expected)
-        )
+        raise SAYS.no("wrong-result", tried, _pair(got), _pair(expected))
 
 
 def _short(x: Tensor) -> str:

@@ -8,8 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from exercises.grading import NotYet, guard, show
+from exercises.grading import Diagnoses, NotYet, guard, show
 from exercises.phase5.tile_machine import LATE, TileMachine
+
+WALK_SAYS = Diagnoses(
+    {
+        "wrong-result": "These are not the slots of the tile's tokens.",
+        "reads-beyond-the-table": "`load` was let to read an entry that the table does not have: what stands there belongs to another request, or to nobody. Which "
+        "lanes of the tile whose pages you load have a token?",
+        "nothing-fetched": "`fetch` was never called: no key was fetched.",
+        "loaded-twice": "The pages of a tile were loaded more than once. What was loaded ahead is to be kept for the next round.",
+        "all-up-front": "The pages of many tiles were loaded before the first one was used. A program has few registers: keep this tile's and the next's.",
+        "just-in-time": "The right slots, but every tile waits for its page ids: they are asked for in the round in which they are used. Ask for the next "
+        "tile's before you fetch this one.",
+        "last-tile-lost": "The last tile was not fetched. The number of tiles is rounded up.",
+        "first-tile-lost": "The first tile was not fetched: the walk begins with the second one.",
+        "pages-of-the-next-tile": "The pages of the next tile were used for this one. What is loaded ahead is kept until its own round.",
+        "pages-of-the-tile-before": "The pages belong to the tile before this one (the first tile has none at all). Who loads the pages of tile 0, and before which "
+        "round?",
+        "logical-as-physical": "These are the tokens' own numbers. Where they lie, the pages say.",
+        "offsets-of-the-next-tile": "The pages are this tile's, the offsets (and valid lanes) those of the next one: keep them apart.",
+        "not-three-arrays": "Three arrays are asked for: logical, offsets, valid.",
+    }
+)
 
 Places = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -87,16 +108,13 @@ def _places(tile_places: Callable[..., Places]) -> None:
         if got is None:
             raise NotYet("returns-nothing", "None came back. Is a `return` missing?", tried)
         if not isinstance(got, (tuple, list)) or len(got) != 3:
-            raise NotYet(
-                "not-three-arrays", "Three arrays are asked for: logical, offsets, valid.", tried, show(got)
-            )
+            raise WALK_SAYS.no("not-three-arrays", tried, show(got))
         arrays = [np.asarray(x) for x in got]
         for name, array in zip(("logical", "offsets", "valid"), arrays):
             if array.shape != (sizes[1],):
-                raise NotYet(
-                    "wrong-shape", f"`{name}` has one value for each lane of the tile.", tried, f"{name} has shape {array.shape}",
-                    f"shape {(sizes[1],)}",
-                )  # fmt: skip
+                says = f"`{name}` has one value for each lane of the tile."
+                got, expected = f"{name} has shape {array.shape}", f"shape {(sizes[1],)}"
+                raise NotYet("wrong-shape", says, tried, got, expected)
         failed.append((sizes, arrays))
     for number, name in enumerate(("logical", "offsets", "valid")):
         _name_the_array(number, name, failed)
@@ -138,80 +156,47 @@ def _walk(walk: Callable[..., Any], context_len: int, block_size: int, tile: int
     tried = f"{context_len} tokens, pages of {block_size}, tiles of {tile}, block table {show(table, 80)}"
     guard(walk, machine.load, machine.fetch, context_len, block_size, tile, tried=tried)
     tiles = -(-context_len // tile)
-    expected = [
-        [
-            table[t // block_size] * block_size + t % block_size
-            for t in range(first, min(first + tile, context_len))
-        ]
-        for first in range(0, context_len, tile)
-    ]
+    slots = [table[t // block_size] * block_size + t % block_size for t in range(context_len)]
+    expected = [slots[first : first + tile] for first in range(0, context_len, tile)]
     fetched = [slots for what, slots in machine.log if what == "fetch"]
     loads = [read for what, read in machine.log if what == "load" and read]
 
-    def no(diagnosis: str, says: str, got: Any, wanted: Any) -> NotYet:
-        return NotYet(
-            diagnosis,
-            says,
-            tried,
-            got if isinstance(got, str) else show(got),
-            wanted if isinstance(wanted, str) else show(wanted),
-        )
+    def no(diagnosis: str, got: Any, wanted: Any) -> NotYet:
+        return WALK_SAYS.no(diagnosis, tried, got, wanted)
 
     if machine.outside:
-        raise no(
-            "reads-beyond-the-table",
-            "`load` was let to read an entry that the table does not have: what stands there belongs to another request, or to nobody. Which lanes of "
-            "the tile whose pages you load have a token?",
-            f"entries read: {show(sorted(set(machine.outside)))}", f"the table has {len(table)}: 0 to {len(table) - 1}",
-        )  # fmt: skip
+        got = f"entries read: {show(sorted(set(machine.outside)))}"
+        raise no("reads-beyond-the-table", got, f"the table has {len(table)}: 0 to {len(table) - 1}")
     if not fetched:
-        says = "`fetch` was never called: no key was fetched."
-        raise no("nothing-fetched", says, f"{len(machine.log)} calls of load", f"{tiles} calls of fetch")
+        raise no("nothing-fetched", f"{len(machine.log)} calls of load", f"{tiles} calls of fetch")
     if fetched != expected:
         raise _name_the_order(no, fetched, expected, table, block_size, tile, context_len)
     if sum(map(len, loads)) > context_len:
-        raise no(
-            "loaded-twice",
-            "The pages of a tile were loaded more than once. What was loaded ahead is to be kept for the next round.",
-            f"{len(loads)} loads that read something", f"{tiles}, one for each tile",
-        )  # fmt: skip
+        raise no("loaded-twice", f"{len(loads)} loads that read something", f"{tiles}, one for each tile")
     held = most = 0
     for what, numbers in machine.log:
         held += bool(numbers) if what == "load" else -1
         most = max(most, held)
     if most > 2:
-        raise no(
-            "all-up-front",
-            "The pages of many tiles were loaded before the first one was used. A program has few registers: keep this tile's and the next's.",
-            f"pages of {most} tiles at a time", "of 2 at most",
-        )  # fmt: skip
+        raise no("all-up-front", f"pages of {most} tiles at a time", "of 2 at most")
     if machine.waited > LATE:
-        raise no(
-            "just-in-time",
-            "The right slots, but every tile waits for its page ids: they are asked for in the round in which they are used. Ask for the next tile's "
-            "before you fetch this one.",
-            f"waited {machine.waited} of {machine.now} ticks of its clock", f"waited {LATE}, for the first tile's",
-        )  # fmt: skip
+        got = f"waited {machine.waited} of {machine.now} ticks of its clock"
+        raise no("just-in-time", got, f"waited {LATE}, for the first tile's")
 
 
 def _name_the_order(
-    no: Callable[..., NotYet], fetched: list[list[int]], expected: list[list[int]], table: list[int], block_size: int, tile: int,
+    no: Callable[..., NotYet],
+    fetched: list[list[int]],
+    expected: list[list[int]],
+    table: list[int],
+    block_size: int,
+    tile: int,
     context_len: int,
-) -> NotYet:  # fmt: skip
+) -> NotYet:
     if fetched == expected[:-1]:
-        return no(
-            "last-tile-lost",
-            "The last tile was not fetched. The number of tiles is rounded up.",
-            fetched[-1:],
-            expected[-1],
-        )
+        return no("last-tile-lost", fetched[-1:], expected[-1])
     if fetched == expected[1:]:
-        return no(
-            "first-tile-lost",
-            "The first tile was not fetched: the walk begins with the second one.",
-            fetched[:1],
-            expected[0],
-        )
+        return no("first-tile-lost", fetched[:1], expected[0])
     n = next(
         (i for i, (a, b) in enumerate(zip(fetched, expected)) if a != b), min(len(fetched), len(expected))
     )
@@ -225,25 +210,15 @@ def _name_the_order(
         for t in tokens
     ]
     if got == ahead:
-        says = "The pages of the next tile were used for this one. What is loaded ahead is kept until its own round."
-        return no("pages-of-the-next-tile", says, shown, as_it_should)
+        return no("pages-of-the-next-tile", shown, as_it_should)
     before = [
         (table[(t - tile) // block_size] if t >= tile else 0) * block_size + t % block_size for t in tokens
     ]
     if got == before or (n == 0 and got == [t % block_size for t in tokens]):
-        says = "The pages belong to the tile before this one (the first tile has none at all). Who loads the pages of tile 0, and before which round?"
-        return no("pages-of-the-tile-before", says, shown, as_it_should)
+        return no("pages-of-the-tile-before", shown, as_it_should)
     if got == list(tokens):
-        return no(
-            "logical-as-physical",
-            "These are the tokens' own numbers. Where they lie, the pages say.",
-            shown,
-            as_it_should,
-        )
+        return no("logical-as-physical", shown, as_it_should)
     next_offsets = [table[t // block_size] * block_size + (t + tile) % block_size for t in tokens]
     if got and got == next_offsets[: len(got)]:
-        says = (
-            "The pages are this tile's, the offsets (and valid lanes) those of the next one: keep them apart."
-        )
-        return no("offsets-of-the-next-tile", says, shown, as_it_should)
-    return no("wrong-result", "These are not the slots of the tile's tokens.", shown, as_it_should)
+        return no("offsets-of-the-next-tile", shown, as_it_should)
+    return no("wrong-result", shown, as_it_should)

@@ -12,8 +12,6 @@ from exercises.phase5.grade_pages import grade_pages
 EXERCISES = [
     Exercise(
         name="p5e1_paged_decode",
-        phase=5,
-        title="A kernel of your own: paged decode",
         asks=("paged_decode",),
         grade=grade_decode,
         seconds=40.0,
@@ -52,8 +50,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p5e2_merge_splits",
-        phase=5,
-        title="Putting parts together",
         asks=("merge",),
         grade=grade_merge,
         hints=(
@@ -72,8 +68,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p5e3_page_ids",
-        phase=5,
-        title="Pages for a tile, one round ahead",
         asks=("tile_places", "walk"),
         grade=grade_pages,
         hints=(
@@ -96,8 +90,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p5e4_lying_benchmark",
-        phase=5,
-        title="A benchmark that lies",
         asks=("floor_us", "what_is_wrong"),
         grade=grade_benchmark,
         hints=(
@@ -122,8 +114,6 @@ EXERCISES = [
     ),
     Exercise(
         name="p5d1_words_of_the_departed",
-        phase=5,
-        title="Debugging lab: words of the departed",
         asks=("Runner", "cause"),
         grade=grade_lab,
         hints=(

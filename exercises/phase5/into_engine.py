@@ -10,32 +10,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from exercises.judging.engine_runs import PROMPTS, TokenByToken, cache_for, compare, side_by_side
 from exercises.judging.side_by_side import passed
-from exercises.phase3.into_engine import PROMPTS, compare, side_by_side
 from exercises.phase5.launching import DEVICE, decode_with
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager, PagedKVCache
-
-SHORT = SamplingParams(temperature=0.7, seed=11, max_tokens=6, ignore_eos=True)
-PART = 8  # tokens
 
 
 def _beside_the_course(
-    kind: type[PagedKVCache], part: Any, params: SamplingParams, prompts: tuple[str, ...], note: str = ""
+    kind: type[PagedKVCache], part: Any, max_tokens: int, prompts: tuple[str, ...] = PROMPTS, note: str = ""
 ) -> None:
-    course, _, mine, _ = side_by_side(
-        lambda: BlockManager(60),
-        lambda: BlockManager(60),
-        kind,
-        part,
-        waves=(prompts,),
-        params=params,
-        rounds=2,
-    )
-    compare(mine, course, note=note)
+    def parts(*cache: Any) -> dict[str, Any]:
+        manager = BlockManager(60)
+        return {"block_manager": manager, "kv_cache": cache_for(manager, *cache)}
 
-
-# ---------------------------------------------------------------------- 5.1
+    params = SamplingParams(temperature=0.7, seed=11, max_tokens=max_tokens, ignore_eos=True)
+    compare(*side_by_side(lambda: parts(kind, part), parts, (prompts,), params), note=note)
 
 
 class KernelCache(PagedKVCache):
@@ -45,84 +35,64 @@ class KernelCache(PagedKVCache):
 
     def decode(self, layer: int, q: Tensor) -> Tensor:
         tables, lens = torch.from_numpy(self.block_tables), torch.from_numpy(self.context_lens)
-        return decode_with(
-            self.part, q, self.storage.k_cache[layer], self.storage.v_cache[layer], tables, lens
-        )
+        k_cache, v_cache = self.storage.k_cache[layer], self.storage.v_cache[layer]
+        return decode_with(self.part, q, k_cache, v_cache, tables, lens)
 
 
 def kernel_in_the_engine(kernel: Any) -> None:
     """Exercise 5.1."""
     passed("p5e1_paged_decode", kernel)
     note = "" if DEVICE == "cuda" else " (Yours is interpreted here, line by line.)"
-    _beside_the_course(KernelCache, kernel, SHORT, PROMPTS[:2], note)
+    _beside_the_course(KernelCache, kernel, 6, PROMPTS[:2], note)
 
 
-# ---------------------------------------------------------------------- 5.2
-
-
-class MergingCache(PagedKVCache):
+class MergingCache(TokenByToken):
     """Contexts are cut into parts of 8 tokens; the learner's function puts together what the parts found."""
 
-    part: Callable
-
-    def decode(self, layer: int, q: Tensor) -> Tensor:
-        out, layout = torch.empty_like(q), self.layout
-        group = q.shape[1] // self.storage.num_kv_heads
-        most = max(layout.context_lens[i] for i in layout.decodes)
-        for row, i in enumerate(layout.decodes):
-            n = layout.context_lens[i]
-            blocks = torch.tensor(layout.block_tables[i][: -(-n // self.block_size)])
-            keys, values = (x.repeat_interleave(group, dim=1) for x in self.storage.gather(layer, blocks, n))
-            scores = torch.einsum("hd,thd->ht", q[row], keys) / math.sqrt(q.shape[-1])
-            for head in range(q.shape[1]):
-                outs, log_sums = [], []
-                for first in range(0, most, PART):  # who is shorter than the longest has empty parts
-                    s, v = scores[head, first : first + PART], values[first : first + PART, head]
-                    outs.append(s.softmax(0) @ v if len(s) else torch.full_like(q[row, head], math.nan))
-                    log_sums.append(s.logsumexp(0) if len(s) else torch.tensor(-math.inf))
-                out[row, head] = self.part(torch.stack(outs), torch.stack(log_sums))[0]
-        return out
+    def attend_token(self, layer: int, q: Tensor, table: list[int], length: int) -> Tensor:
+        group, out = q.shape[0] // self.storage.num_kv_heads, []
+        longest = int(max(self.context_lens))  # a shorter request has empty parts at its end
+        keys, values = (x.repeat_interleave(group, dim=1) for x in self.keys_and_values(layer, table, length))
+        scores = torch.einsum("hd,thd->ht", q, keys) / math.sqrt(q.shape[-1])
+        for head in range(q.shape[0]):
+            outs, log_sums = [], []
+            for first in range(0, longest, 8):
+                s, v = scores[head, first : first + 8], values[first : first + 8, head]
+                outs.append(s.softmax(0) @ v if len(s) else torch.full_like(q[head], math.nan))
+                log_sums.append(s.logsumexp(0) if len(s) else torch.tensor(-math.inf))
+            out.append(self.part(torch.stack(outs), torch.stack(log_sums))[0])
+        return torch.stack(out)
 
 
 def merge_in_the_engine(merge: Callable) -> None:
     """Exercise 5.2."""
     passed("p5e2_merge_splits", merge)
-    params = SamplingParams(temperature=0.7, seed=11, max_tokens=12, ignore_eos=True)
-    _beside_the_course(MergingCache, merge, params, PROMPTS)
+    _beside_the_course(MergingCache, merge, 12)
 
 
-# ---------------------------------------------------------------------- 5.3
-
-
-class WalkingCache(PagedKVCache):
+class WalkingCache(TokenByToken):
     """The learner's walk says which slots to fetch; a tile is 12 tokens, a block 16."""
 
-    part: Callable
-    tile = 12
+    def attend_token(self, layer: int, q: Tensor, table: list[int], length: int) -> Tensor:
+        pages, slots = np.asarray(table), []
 
-    def decode(self, layer: int, q: Tensor) -> Tensor:
-        out, layout = torch.empty_like(q), self.layout
-        group = q.shape[1] // self.storage.num_kv_heads
-        k_slots, v_slots = (c[layer].flatten(0, 1) for c in (self.storage.k_cache, self.storage.v_cache))
-        for row, i in enumerate(layout.decodes):
-            table, slots = np.asarray(layout.block_tables[i]), []
+        def load(logical, valid):
+            return np.where(valid, pages[np.where(valid, logical, 0)], 0)
 
-            def load(logical, valid, table=table):
-                return np.where(valid, table[np.where(valid, logical, 0)], 0)
+        def fetch(pages, offsets, valid):
+            slots.append(
+                (np.asarray(pages) * self.storage.block_size + np.asarray(offsets))[np.asarray(valid)]
+            )
 
-            def fetch(pages, offsets, valid, slots=slots):
-                slots.append((np.asarray(pages) * self.block_size + np.asarray(offsets))[np.asarray(valid)])
-
-            self.part(load, fetch, layout.context_lens[i], self.block_size, self.tile)
-            mine = torch.from_numpy(np.concatenate(slots))
-            keys, values = (c[mine].repeat_interleave(group, dim=1) for c in (k_slots, v_slots))
-            weights = (torch.einsum("hd,thd->ht", q[row], keys) / math.sqrt(q.shape[-1])).softmax(-1)
-            out[row] = torch.einsum("ht,thd->hd", weights, values)
-        return out
+        self.part(load, fetch, length, self.storage.block_size, 12)
+        mine, group = torch.from_numpy(np.concatenate(slots)), q.shape[0] // self.storage.num_kv_heads
+        caches = (cache[layer].flatten(0, 1)[mine] for cache in (self.storage.k_cache, self.storage.v_cache))
+        keys, values = (x.repeat_interleave(group, dim=1) for x in caches)
+        weights = (torch.einsum("hd,thd->ht", q, keys) / math.sqrt(q.shape[-1])).softmax(-1)
+        return torch.einsum("ht,thd->hd", weights, values)
 
 
 def walk_in_the_engine(tile_places: Callable, walk: Callable) -> None:
     """Exercise 5.3."""
     passed("p5e3_page_ids", tile_places, walk)
-    params = SamplingParams(temperature=0.7, seed=11, max_tokens=24, ignore_eos=True)
-    _beside_the_course(WalkingCache, walk, params, PROMPTS)
+    _beside_the_course(WalkingCache, walk, 24)

@@ -52,9 +52,7 @@ def launch_interpreted(
     from triton.runtime.interpreter import InterpretedFunction
 
     body = body_of(kernel)
-    watch.files = {
-        body.__code__.co_filename
-    }  # and none of Triton's own files: the kernel is an object of theirs
+    watch.files = {body.__code__.co_filename}  # and none of Triton's own: the kernel is an object of theirs
     with _helpers_interpreted(), np.errstate(all="ignore"):
         try:
             InterpretedFunction(body)[tuple(grid)](*args, **constants)
@@ -93,29 +91,14 @@ def _helpers_interpreted() -> Iterator[None]:
 
 
 def decode_arguments(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
-    context_lens: Tensor,
-    out: Tensor,
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: Tensor, out: Tensor
 ) -> tuple[tuple[int, ...], tuple[Any, ...], dict[str, int]]:
     """(grid, arguments, constants) of the kernel of exercise 5.1 for these tensors.
 
     q, out: [requests, heads, head_dim]. k_cache, v_cache: [num_blocks, block_size, kv_heads, head_dim].
     """
-    scale = q.shape[2] ** -0.5
-    arguments = (
-        q,
-        k_cache,
-        v_cache,
-        block_tables,
-        context_lens,
-        out,
-        scale,
-        block_tables.stride(0),
-        *k_cache.stride()[:3],
-    )
+    tensors = (q, k_cache, v_cache, block_tables, context_lens, out)
+    arguments = (*tensors, q.shape[2] ** -0.5, block_tables.stride(0), *k_cache.stride()[:3])
     constants = dict(GROUP=q.shape[1] // k_cache.shape[2], BLOCK_SIZE=k_cache.shape[1], HEAD_DIM=q.shape[2])
     return tuple(q.shape[:2]), arguments, constants
 

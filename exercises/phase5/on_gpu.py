@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from exercises.grading import NotYet
+from exercises.judging.engine_runs import refuse
 from exercises.judging.side_by_side import passed
-from exercises.phase3.into_engine import refuse
 from exercises.phase5.launching import DEVICE, decode_arguments
 from phase5_real_gpu.ladder.ladder_rungs import LADDER, Shape, run_rung
 from phase5_real_gpu.measuring.machine_limits import measure_limits
@@ -48,15 +48,8 @@ def time_your_kernel(kernel: Any) -> None:
     error = (out - run_rung(LADDER[0], q, k_cache, v_cache, tables, lens)).abs().max().item()
     if not error < 2e-3:
         says = "On the card your kernel gives other numbers than the course's, though it passes its check when interpreted."
-        refuse(
-            NotYet(
-                "other-than-the-course",
-                says,
-                "16 requests of 2,048 tokens",
-                f"{error:.3g} away",
-                "2e-3 at most",
-            )
-        )
+        tried = "16 requests of 2,048 tokens"
+        refuse(NotYet("other-than-the-course", says, tried, f"{error:.3g} away", "2e-3 at most"))
     floor_us = SHAPE.kv_bytes / measure_limits("cuda", (), quick=True).read_gb_s / 1e3
     print(f"{'':36} microseconds   of the floor\n{'the floor: bytes / bandwidth':36} {floor_us:12.1f}")
     for name, call in runs.items():

@@ -36,10 +36,5 @@ def beside_the_floor(
         floor, verdict = floor_us(record, card), what_is_wrong(record, card)
         print(f"{what:34} {m.value / 1e3:6.2f} {floor / 1e3:7.2f} {floor / m.value:8.0%}   {verdict}")
         if abs(floor / m.floor - 1) > 0.1:  # the course counts queries, results and tables as well
-            raise NotYet(
-                "other-than-the-course",
-                "Your floor is another than the reference's.",
-                what,
-                f"{floor:.0f} us",
-                f"{m.floor:.0f} us",
-            )
+            says = "Your floor is another than the reference's."
+            raise NotYet("other-than-the-course", says, what, f"{floor:.0f} us", f"{m.floor:.0f} us")

@@ -10,10 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-ROUND, LATE = (
-    100,
-    80,
-)  # in ticks of the machine's clock: computing with a tile; how long page ids take to come
+ROUND, LATE = 100, 80  # ticks of the machine's clock: computing with a tile; how long page ids take to come
 
 
 class TileMachine:

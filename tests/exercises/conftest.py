@@ -27,11 +27,10 @@ def grade_add(add: Callable[[int, int], int]) -> str:
 
 ADD = Exercise(
     "p1t1_add",
-    1,
-    "1.0 Add <two> numbers",
     ("add",),
     grade_add,
     ("What does + do?", "a + b", "take a\n  put b to it"),
+    "1.0 Add <two> numbers",
     seconds=30.0,
 )
 

@@ -235,7 +235,7 @@ def test_answers_that_have_changed_places_are_told(course):
     def grade(first, second):
         expect_equal((guard(first, 0), guard(second, 0)), (1, 2))
 
-    course(Exercise("p1t5_two", 1, "Two", ("one", "two"), grade, ("", "", "")))
+    course(Exercise("p1t5_two", ("one", "two"), grade))
     with pytest.raises(WrongCall, match="in the place of `one` stands `two`: have they changed places"):
         check("p1t5_two", two, one)
     for answers in ((two, two), (lambda x: 2, lambda x: 1)):  # these are graded
@@ -270,7 +270,7 @@ def test_a_class_as_answer(course):
         b.put(3)
         expect_equal(guard(b.take), 3, "take()")
 
-    box = course(Exercise("p1t2_box", 1, "A box", ("Box",), grade, ("", "", "")))
+    box = course(Exercise("p1t2_box", ("Box",), grade))
 
     class Empty:
         def put(self, x):
@@ -311,7 +311,7 @@ def grader(text):
 
 def test_a_grader_that_trips_over_the_result_blames_it_in_words(course):
     grade = grader("def grade(f):\n    out = guard(f, 2, 3)\n    assert out.shape == (2, 3)")
-    shape = course(Exercise("p1t3_shape", 1, "A shape", ("f",), grade, ("", "", "")))
+    shape = course(Exercise("p1t3_shape", ("f",), grade))
     v = verdict(right, shape)
     assert v.diagnosis == "unusable-result" and "`right`" in v.says and v.got == "5"
     assert verdict(forgets_return, shape).diagnosis == "returns-nothing"
@@ -319,7 +319,7 @@ def test_a_grader_that_trips_over_the_result_blames_it_in_words(course):
 
 def test_a_grader_that_fails_by_itself_does_not_blame_the_learner(course):
     grade = grader("def grade(f):\n    raise KeyError('oops')")
-    v = verdict(right, course(Exercise("p1t4", 1, "x", ("f",), grade, ("", "", ""))))
+    v = verdict(right, course(Exercise("p1t4", ("f",), grade)))
     assert v.diagnosis == "grader-failed" and "fault of the course" in v.says
 
 
@@ -465,7 +465,7 @@ import torch
 from exercises.grading import Exercise
 from exercises.judging.sandbox import judge_safely
 def told(grade, seconds=20.0):
-    exercise = Exercise("p1t1", 1, "x", ("f",), grade, ("", "", ""), seconds)
+    exercise = Exercise("p1t1", ("f",), grade, seconds=seconds)
     v = judge_safely(exercise, (lambda x: x,))
     print(v.state, v.diagnosis, v.says)
 """
@@ -559,9 +559,9 @@ def test_without_fork_a_thread_serves(adding, monkeypatch):
 def test_a_script_shows_the_box_and_no_traceback(tmp_path):
     script = tmp_path / "mine.py"
     script.write_text(
-        "from exercises import registry\nfrom exercises.grading import *\n"
+        "from exercises.judging import registry\nfrom exercises.grading import *\n"
         "def grade(f):\n    expect_equal(guard(f, 1), 2, 'f(1)')\n"
-        "e = Exercise('p1t1', 1, 'One more', ('f',), grade, ('', '', ''))\n"
+        "e = Exercise('p1t1', ('f',), grade, title='One more')\n"
         "registry.find = lambda name: e\n"
         "check('p1t1', lambda x: x)\n"
     )

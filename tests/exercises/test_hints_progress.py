@@ -137,7 +137,7 @@ def test_strange_entries_are_left_out(adding):
 
 def test_kernels_that_note_at_the_same_time_lose_nothing(adding):
     note = (
-        "import sys; from exercises import progress; from exercises.verdict import Verdict\n"
+        "import sys; from exercises.judging import progress; from exercises.judging.verdict import Verdict\n"
         "for i in range(50): progress.note_check(f'{sys.argv[1]}-{i}', Verdict('correct'))"
     )
     kernels = [subprocess.Popen([sys.executable, "-c", note, which], cwd=ROOT) for which in "abc"]

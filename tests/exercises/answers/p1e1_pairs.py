@@ -42,10 +42,6 @@ def merge_by_iterator(tokens, pair, new_id):
     return out
 
 
-def count_every_second(tokens):
-    return Counter((tokens[i], tokens[i + 1]) for i in range(0, len(tokens) - 1, 2))
-
-
 def count_all_but_last(tokens):
     counts = {}
     for i in range(len(tokens) - 2):
@@ -60,10 +56,6 @@ def count_wrapping(tokens):
         pair = (tokens[i - 1], tokens[i])
         counts[pair] = counts.get(pair, 0) + 1
     return counts
-
-
-def count_sorted(tokens):
-    return Counter(tuple(sorted(pair)) for pair in zip(tokens, tokens[1:]))
 
 
 def count_not_overlapping(tokens):
@@ -231,10 +223,16 @@ WRONG = {
     "merge-over-pairs": (count, merge_over_pairs),
     "merge-inside-numbers": (count, merge_as_text),
     "pairs-changes-its-input": (count_by_popping, merge),
-    "pairs-step-by-two": (count_every_second, merge),
+    "pairs-step-by-two": (
+        lambda tokens: Counter((tokens[i], tokens[i + 1]) for i in range(0, len(tokens) - 1, 2)),
+        merge,
+    ),
     "pairs-last-missing": (count_all_but_last, merge),
     "pairs-wrap-around": (count_wrapping, merge),
-    "pairs-without-order": (count_sorted, merge),
+    "pairs-without-order": (
+        lambda tokens: Counter(tuple(sorted(pair)) for pair in zip(tokens, tokens[1:])),
+        merge,
+    ),
     "pairs-overlap-left-out": (count_not_overlapping, merge),
     "pairs-counted-once": (count_once, merge),
     "merge-keeps-the-second": (count, merge_keeps_second),

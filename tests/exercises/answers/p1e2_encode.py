@@ -88,10 +88,6 @@ def one_join(word, ranks):
     return [ranks[p] for p in parts]
 
 
-def no_joins(word, ranks):
-    return [ranks[bytes([b])] for b in word]
-
-
 def rightmost(word, ranks):
     parts = [bytes([b]) for b in word]
     while True:
@@ -120,7 +116,7 @@ WRONG = {
     "encode-one-pass": one_pass,
     "encode-highest-rank": highest,
     "encode-stops-after-one": one_join,
-    "encode-no-joins": no_joins,
+    "encode-no-joins": lambda word, ranks: [ranks[bytes([b])] for b in word],
     "encode-rightmost-of-equals": rightmost,
     "encode-bytes-are-not-ids": bytes_go_out,
 }

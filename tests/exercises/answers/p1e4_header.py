@@ -22,10 +22,6 @@ def _read(data, byteorder="little", base=None, check_length=True, check_offsets=
     return out
 
 
-def right(data):
-    return _read(data)
-
-
 def right_with_view(data):
     view = memoryview(data)
     if len(view) < 8:
@@ -52,26 +48,6 @@ def big_endian(data):
     return _read(data, "big")
 
 
-def big_endian_unchecked(data):
-    return _read(data, "big", check_length=False)
-
-
-def forgot_eight(data):
-    return _read(data, base=lambda n: n)
-
-
-def raw_offsets(data):
-    return _read(data, base=lambda n: 0)
-
-
-def header_forgotten(data):
-    return _read(data, base=lambda n: 8)
-
-
-def with_metadata(data):
-    return _read(data, skip=False)
-
-
 def metadata_as_entry(data):
     out = {}
     n = struct.unpack("<Q", data[:8])[0]
@@ -83,32 +59,24 @@ def metadata_as_entry(data):
     return out
 
 
-def believes_length(data):
-    return _read(data, check_length=False)
-
-
 def four_byte_length(data):
     n = struct.unpack("<I", data[:4])[0]
     return _read(struct.pack("<Q", n) + data[8:])
 
 
-def believes_offsets(data):
-    return _read(data, check_offsets=False)
-
-
-RIGHT = [right, right_with_view]
+RIGHT = [lambda data: _read(data), right_with_view]
 WRONG = {
     "header-big-endian": big_endian,
-    "header-forgot-the-eight": forgot_eight,
-    "header-offsets-from-the-data": raw_offsets,
-    "header-length-only-skipped": header_forgotten,
-    "header-metadata-is-no-tensor": with_metadata,
-    "header-believes-the-length": believes_length,
-    "header-believes-the-offsets": believes_offsets,
+    "header-forgot-the-eight": lambda data: _read(data, base=lambda n: n),
+    "header-offsets-from-the-data": lambda data: _read(data, base=lambda n: 0),
+    "header-length-only-skipped": lambda data: _read(data, base=lambda n: 8),
+    "header-metadata-is-no-tensor": lambda data: _read(data, skip=False),
+    "header-believes-the-length": lambda data: _read(data, check_length=False),
+    "header-believes-the-offsets": lambda data: _read(data, check_offsets=False),
 }
 # Other ways to make the same mistakes.
 ALSO_WRONG = [
-    ("header-big-endian", big_endian_unchecked),
+    ("header-big-endian", lambda data: _read(data, "big", check_length=False)),
     ("header-metadata-is-no-tensor", metadata_as_entry),
     ("header-believes-the-length", four_byte_length),
 ]

@@ -38,10 +38,6 @@ def users_by_counting(card_bytes, weight_bytes, bytes_per_token, tokens_per_user
     return tokens // tokens_per_user
 
 
-def one_of_two(config, bytes_per_number=2):
-    return kv(config, bytes_per_number) // 2
-
-
 def query_heads(config, bytes_per_number=2):
     heads = config["num_attention_heads"]
     return (
@@ -53,56 +49,16 @@ def query_heads(config, bytes_per_number=2):
     )
 
 
-def one_layer(config, bytes_per_number=2):
-    return kv(config, bytes_per_number) // config["num_hidden_layers"]
-
-
-def head_dim_ignored(config, bytes_per_number=2):
-    return kv({k: v for k, v in config.items() if k != "head_dim"}, bytes_per_number)
-
-
 def over_kv_heads(config, bytes_per_number=2):
     kv_heads = config.get("num_key_value_heads", config["num_attention_heads"])
     head_dim = config.get("head_dim", config["hidden_size"] // kv_heads)
     return 2 * config["num_hidden_layers"] * kv_heads * head_dim * bytes_per_number
 
 
-def two_bytes(config, bytes_per_number=2):
-    return kv(config)
-
-
-def must_be_named(config, bytes_per_number=2):
-    return kv({**config, "num_key_value_heads": config["num_key_value_heads"]}, bytes_per_number)
-
-
-def in_parts(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
-    return (card_bytes - weight_bytes) / bytes_per_token / tokens_per_user
-
-
-def rounded(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
-    return max(0, round((card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user)))
-
-
 def rounded_up(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
     import math
 
     return max(0, math.ceil((card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user)))
-
-
-def weights_forgotten(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
-    return card_bytes // (bytes_per_token * tokens_per_user)
-
-
-def below_zero(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
-    return (card_bytes - weight_bytes) // (bytes_per_token * tokens_per_user)
-
-
-def tokens_only(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
-    return max(0, (card_bytes - weight_bytes) // bytes_per_token)
-
-
-def towards_zero(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
-    return int((card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user))
 
 
 def users_as_float(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
@@ -118,19 +74,67 @@ def kv_fills_in_what_is_missing(config, bytes_per_number=2):
 
 RIGHT = [(kv, users), (kv, users_as_float), (kv_step_by_step, users_by_counting)]
 WRONG = {
-    "kv-only-one-of-two": (one_of_two, users),
+    "kv-only-one-of-two": (lambda config, bytes_per_number=2: kv(config, bytes_per_number) // 2, users),
     "kv-query-heads": (query_heads, users),
-    "kv-one-layer": (one_layer, users),
-    "kv-head-dim-ignored": (head_dim_ignored, users),
+    "kv-one-layer": (
+        lambda config, bytes_per_number=2: kv(config, bytes_per_number) // config["num_hidden_layers"],
+        users,
+    ),
+    "kv-head-dim-ignored": (
+        lambda config, bytes_per_number=2: kv(
+            {k: v for k, v in config.items() if k != "head_dim"}, bytes_per_number
+        ),
+        users,
+    ),
     "kv-width-over-kv-heads": (over_kv_heads, users),
-    "kv-always-two-bytes": (two_bytes, users),
-    "kv-heads-missing": (must_be_named, users),
-    "users-in-parts": (kv, in_parts),
-    "users-rounded": (kv, rounded),
+    "kv-always-two-bytes": (lambda config, bytes_per_number=2: kv(config), users),
+    "kv-heads-missing": (
+        lambda config, bytes_per_number=2: kv(
+            {**config, "num_key_value_heads": config["num_key_value_heads"]}, bytes_per_number
+        ),
+        users,
+    ),
+    "users-in-parts": (
+        kv,
+        lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: (
+            (card_bytes - weight_bytes) / bytes_per_token / tokens_per_user
+        ),
+    ),
+    "users-rounded": (
+        kv,
+        lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: max(
+            0, round((card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user))
+        ),
+    ),
     "users-rounded-up": (kv, rounded_up),
-    "users-weights-forgotten": (kv, weights_forgotten),
-    "users-below-zero": (kv, below_zero),
-    "users-of-one-token": (kv, tokens_only),
+    "users-weights-forgotten": (
+        kv,
+        lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: (
+            card_bytes // (bytes_per_token * tokens_per_user)
+        ),
+    ),
+    "users-below-zero": (
+        kv,
+        lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: (
+            (card_bytes - weight_bytes) // (bytes_per_token * tokens_per_user)
+        ),
+    ),
+    "users-of-one-token": (
+        kv,
+        lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: max(
+            0, (card_bytes - weight_bytes) // bytes_per_token
+        ),
+    ),
     "changes-its-input": (kv_fills_in_what_is_missing, users),
 }
-ALSO_WRONG = [("users-below-zero", (kv, towards_zero))]
+ALSO_WRONG = [
+    (
+        "users-below-zero",
+        (
+            kv,
+            lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: int(
+                (card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user)
+            ),
+        ),
+    )
+]

@@ -123,10 +123,6 @@ def one_more(step, prompt_ids, max_new_tokens):
     return answer
 
 
-def with_the_prompt(step, prompt_ids, max_new_tokens):
-    return list(prompt_ids) + for_loop(step, prompt_ids, max_new_tokens)
-
-
 def appends_to_the_prompt(step, prompt_ids, max_new_tokens):
     start, first = len(prompt_ids), 0
     while len(prompt_ids) < start + max_new_tokens:
@@ -146,7 +142,12 @@ WRONG = {
     "lab-starts-again": (other_line_taken_out, gap),
     "lab-everything-again": (without_cache, gap),
     "lab-one-step-too-many": (one_more, gap),
-    "lab-prompt-in-the-answer": (with_the_prompt, gap),
+    "lab-prompt-in-the-answer": (
+        lambda step, prompt_ids, max_new_tokens: (
+            list(prompt_ids) + for_loop(step, prompt_ids, max_new_tokens)
+        ),
+        gap,
+    ),
     "lab-changes-the-prompt": (appends_to_the_prompt, gap),
     "cause-is-the-right-place": (for_loop, lambda n, i: n + i),
     "cause-jumps-each-time": (for_loop, lambda n, i: (i + 2) * n),

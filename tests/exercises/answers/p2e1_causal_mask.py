@@ -37,17 +37,6 @@ def sees_next(num_queries, num_keys):
     return torch.arange(num_keys) <= positions[:, None]
 
 
-def top_left(num_queries, num_keys):
-    return torch.tril(torch.ones(num_queries, num_keys, dtype=torch.bool))
-
-
-def inverted(num_queries, num_keys):
-    """True where attention is forbidden, as in torch.nn.MultiheadAttention."""
-    return torch.triu(
-        torch.ones(num_queries, num_keys, dtype=torch.bool), diagonal=num_keys - num_queries + 1
-    )
-
-
 def ahead(num_queries, num_keys):
     positions = torch.arange(num_keys - num_queries, num_keys)
     return torch.arange(num_keys) >= positions[:, None]
@@ -58,55 +47,51 @@ def turned(num_queries, num_keys):
     return torch.arange(num_keys)[:, None] <= positions[None, :]
 
 
-def only_new(num_queries, num_keys):
-    return torch.ones(num_queries, num_queries, dtype=torch.bool).tril()
-
-
 def hides_old(num_queries, num_keys):
     table = torch.zeros(num_queries, num_keys, dtype=torch.bool)
     table[:, -num_queries:] = torch.ones(num_queries, num_queries).tril().bool()
     return table
 
 
-def all_tokens(num_queries, num_keys):
-    return torch.ones(num_keys, num_keys).tril().bool()
-
-
 def everything(num_queries, num_keys):
     return torch.full((num_queries, num_keys), True)
-
-
-def numbers(num_queries, num_keys):
-    return torch.ones(num_queries, num_keys).tril(diagonal=num_keys - num_queries)
-
-
-def additive(num_queries, num_keys):
-    return torch.zeros(num_queries, num_keys).masked_fill(~by_tril(num_queries, num_keys), float("-inf"))
-
-
-def window(num_queries, num_keys):
-    """A sliding window, as some models have it. This one does not."""
-    return by_tril(num_queries, num_keys).triu(diagonal=num_keys - num_queries - 3)
-
-
-def two_ahead(num_queries, num_keys):
-    return torch.ones(num_queries, num_keys, dtype=torch.bool).tril(diagonal=num_keys - num_queries + 2)
 
 
 RIGHT = [in_loops, by_tril, last_rows, old_then_new]
 WRONG = {
     "mask-blind-to-itself": not_itself,
     "mask-sees-the-next": sees_next,
-    "mask-top-left": top_left,
-    "mask-upside-down": inverted,
+    "mask-top-left": lambda num_queries, num_keys: torch.tril(
+        torch.ones(num_queries, num_keys, dtype=torch.bool)
+    ),
+    # True where attention is forbidden, as in torch.nn.MultiheadAttention.
+    "mask-upside-down": lambda num_queries, num_keys: torch.triu(
+        torch.ones(num_queries, num_keys, dtype=torch.bool), diagonal=num_keys - num_queries + 1
+    ),
     "mask-looks-ahead": ahead,
     "mask-turned": turned,
-    "mask-forgets-old-keys": only_new,
+    "mask-forgets-old-keys": lambda num_queries, num_keys: torch.ones(
+        num_queries, num_queries, dtype=torch.bool
+    ).tril(),
     "mask-hides-old-keys": hides_old,
-    "mask-of-all-tokens": all_tokens,
+    "mask-of-all-tokens": lambda num_queries, num_keys: torch.ones(num_keys, num_keys).tril().bool(),
     "mask-sees-all": everything,
-    "mask-not-bool": numbers,
-    "mask-hides-too-much": window,
-    "mask-shows-too-much": two_ahead,
+    "mask-not-bool": lambda num_queries, num_keys: torch.ones(num_queries, num_keys).tril(
+        diagonal=num_keys - num_queries
+    ),
+    # A sliding window, as some models have it. This one does not.
+    "mask-hides-too-much": lambda num_queries, num_keys: by_tril(num_queries, num_keys).triu(
+        diagonal=num_keys - num_queries - 3
+    ),
+    "mask-shows-too-much": lambda num_queries, num_keys: torch.ones(
+        num_queries, num_keys, dtype=torch.bool
+    ).tril(diagonal=num_keys - num_queries + 2),
 }
-ALSO_WRONG = [("mask-not-bool", additive)]
+ALSO_WRONG = [
+    (
+        "mask-not-bool",
+        lambda num_queries, num_keys: torch.zeros(num_queries, num_keys).masked_fill(
+            ~by_tril(num_queries, num_keys), float("-inf")
+        ),
+    )
+]

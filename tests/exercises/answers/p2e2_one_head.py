@@ -22,10 +22,6 @@ def in_loops(q, k, v, mask):
     return torch.stack(rows)
 
 
-def by_library(q, k, v, mask):
-    return F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask[None])[0]
-
-
 def scaled_first(q, k, v, mask):
     """1/sqrt(d) on the queries; an additive mask; softmax by hand, in double."""
     scores = torch.einsum("nd,md->nm", (q / math.sqrt(q.size(1))).double(), k.double())
@@ -52,57 +48,9 @@ def _head(q, k, v, mask, scale=None, dim=-1, fill=float("-inf")):
     return torch.softmax(scores, dim=dim) @ v
 
 
-def no_scale(q, k, v, mask):
-    return _head(q, k, v, mask, scale=1)
-
-
-def by_d(q, k, v, mask):
-    return _head(q, k, v, mask, scale=1 / q.shape[-1])
-
-
-def by_keys(q, k, v, mask):
-    return _head(q, k, v, mask, scale=len(k) ** -0.5)
-
-
-def by_queries(q, k, v, mask):
-    return _head(q, k, v, mask, scale=q.shape[0] ** -0.5)
-
-
-def multiplied(q, k, v, mask):
-    return _head(q, k, v, mask, scale=math.sqrt(q.shape[-1]))
-
-
-def over_queries(q, k, v, mask):
-    return _head(q, k, v, mask, dim=0)
-
-
 def mask_after(q, k, v, mask):
     shares = torch.softmax(q @ k.T / math.sqrt(q.shape[-1]), dim=-1)
     return shares.masked_fill(~mask, 0) @ v
-
-
-def zero_score(q, k, v, mask):
-    return _head(q, k, v, mask, fill=0.0)
-
-
-def mask_forgotten(q, k, v, mask):
-    return torch.softmax(q @ k.T / math.sqrt(q.shape[-1]), dim=-1) @ v
-
-
-def mask_inverted(q, k, v, mask):
-    return _head(q, k, v, ~mask)
-
-
-def own_mask(q, k, v, mask):
-    return _head(q, k, v, torch.ones_like(mask).tril(len(k) - len(q)))
-
-
-def is_causal(q, k, v, mask):
-    return F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]
-
-
-def no_softmax(q, k, v, mask):
-    return (q @ k.T / math.sqrt(q.shape[-1])).masked_fill(~mask, 0) @ v
 
 
 def overflows(q, k, v, mask):
@@ -116,47 +64,47 @@ def largest_of_all(q, k, v, mask):
     return e / e.sum(-1, keepdim=True) @ v
 
 
-def not_low_enough(q, k, v, mask):
-    return _head(q, k, v, mask, fill=-1e4)
-
-
-def hundred_below(q, k, v, mask):
-    return _head(q, k, v, mask, fill=-100.0)
-
-
 def scales_keys_in_place(q, k, v, mask):
     k /= math.sqrt(q.shape[-1])
     return _head(q, k, v, mask, scale=1)
 
 
-def inverts_in_place(q, k, v, mask):
-    return (
-        torch.softmax((q @ k.T / math.sqrt(q.shape[-1])).masked_fill(mask.logical_not_(), -math.inf), -1) @ v
-    )
-
-
-RIGHT = [in_loops, by_library, scaled_first, very_low_number]
+RIGHT = [
+    in_loops,
+    lambda q, k, v, mask: F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask[None])[0],
+    scaled_first,
+    very_low_number,
+]
 WRONG = {
-    "head-not-scaled": no_scale,
-    "head-divided-by-d": by_d,
-    "head-scaled-by-tokens": by_keys,
-    "head-multiplied": multiplied,
-    "head-softmax-over-queries": over_queries,
+    "head-not-scaled": lambda q, k, v, mask: _head(q, k, v, mask, scale=1),
+    "head-divided-by-d": lambda q, k, v, mask: _head(q, k, v, mask, scale=1 / q.shape[-1]),
+    "head-scaled-by-tokens": lambda q, k, v, mask: _head(q, k, v, mask, scale=len(k) ** -0.5),
+    "head-multiplied": lambda q, k, v, mask: _head(q, k, v, mask, scale=math.sqrt(q.shape[-1])),
+    "head-softmax-over-queries": lambda q, k, v, mask: _head(q, k, v, mask, dim=0),
     "head-masked-after-softmax": mask_after,
-    "head-masked-with-zero": zero_score,
-    "head-no-mask": mask_forgotten,
-    "head-mask-inverted": mask_inverted,
-    "head-own-mask": own_mask,
-    "head-no-softmax": no_softmax,
+    "head-masked-with-zero": lambda q, k, v, mask: _head(q, k, v, mask, fill=0.0),
+    "head-no-mask": lambda q, k, v, mask: torch.softmax(q @ k.T / math.sqrt(q.shape[-1]), dim=-1) @ v,
+    "head-mask-inverted": lambda q, k, v, mask: _head(q, k, v, ~mask),
+    "head-own-mask": lambda q, k, v, mask: _head(q, k, v, torch.ones_like(mask).tril(len(k) - len(q))),
+    "head-no-softmax": lambda q, k, v, mask: (q @ k.T / math.sqrt(q.shape[-1])).masked_fill(~mask, 0) @ v,
     "head-overflows": overflows,
-    "head-masked-not-low-enough": not_low_enough,
+    "head-masked-not-low-enough": lambda q, k, v, mask: _head(q, k, v, mask, fill=-1e4),
     "head-changes-its-input": scales_keys_in_place,
 }
 ALSO_WRONG = [
-    ("head-own-mask", is_causal),
-    ("head-scaled-by-tokens", by_queries),
+    (
+        "head-own-mask",
+        lambda q, k, v, mask: F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0],
+    ),
+    ("head-scaled-by-tokens", lambda q, k, v, mask: _head(q, k, v, mask, scale=q.shape[0] ** -0.5)),
     ("head-overflows", largest_of_all),
     ("head-overflows", share_out_again),
-    ("head-masked-not-low-enough", hundred_below),
-    ("head-changes-its-input", inverts_in_place),
+    ("head-masked-not-low-enough", lambda q, k, v, mask: _head(q, k, v, mask, fill=-100.0)),
+    (
+        "head-changes-its-input",
+        lambda q, k, v, mask: (
+            torch.softmax((q @ k.T / math.sqrt(q.shape[-1])).masked_fill(mask.logical_not_(), -math.inf), -1)
+            @ v
+        ),
+    ),
 ]

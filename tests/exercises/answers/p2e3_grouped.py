@@ -54,42 +54,14 @@ def by_repeating(q, k, v):
     return torch.stack([one_head(*x) for x in zip(q.unbind(1), k.unbind(1), v.unbind(1))], dim=1)
 
 
-def modulo(q, k, v):
-    return by_heads(q, k, v, lambda h, heads, kv_heads: h % kv_heads)
-
-
 def repeat(q, k, v):
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat(1, group, 1), v.repeat(1, group, 1)
     return by_heads(q, k, v, lambda h, heads, kv_heads: h)
 
 
-def first_only(q, k, v):
-    return by_heads(q, k, v, lambda h, heads, kv_heads: 0)
-
-
-def by_kv_heads(q, k, v):
-    return by_heads(q, k, v, lambda h, heads, kv_heads: h // kv_heads)
-
-
-def always_two(q, k, v):
-    return by_heads(q, k, v, lambda h, heads, kv_heads: h // 2)
-
-
-def backwards(q, k, v):
-    return by_heads(q, k, v, lambda h, heads, kv_heads: -1 - h // (heads // kv_heads))
-
-
-def own_heads(q, k, v):
-    return by_heads(q, k, v, lambda h, heads, kv_heads: min(h, kv_heads - 1))
-
-
 def stacked_first(q, k, v):
     return torch.stack([one_head(q[:, h], k[:, g], v[:, g]) for h, g in _pairs(q, k)])
-
-
-def mixed_up(q, k, v):
-    return stacked_first(q, k, v).view(q.shape)
 
 
 def _pairs(q, k):
@@ -119,14 +91,16 @@ def scales_the_cache(q, k, v):
 
 RIGHT = [group_by_group, by_library, by_einsum, by_repeating]
 WRONG = {
-    "group-repeat-not-interleave": modulo,
-    "group-only-the-first": first_only,
-    "group-divided-by-kv-heads": by_kv_heads,
-    "group-always-two": always_two,
-    "group-backwards": backwards,
-    "group-no-sharing": own_heads,
+    "group-repeat-not-interleave": lambda q, k, v: by_heads(q, k, v, lambda h, heads, kv_heads: h % kv_heads),
+    "group-only-the-first": lambda q, k, v: by_heads(q, k, v, lambda h, heads, kv_heads: 0),
+    "group-divided-by-kv-heads": lambda q, k, v: by_heads(q, k, v, lambda h, heads, kv_heads: h // kv_heads),
+    "group-always-two": lambda q, k, v: by_heads(q, k, v, lambda h, heads, kv_heads: h // 2),
+    "group-backwards": lambda q, k, v: by_heads(
+        q, k, v, lambda h, heads, kv_heads: -1 - h // (heads // kv_heads)
+    ),
+    "group-no-sharing": lambda q, k, v: by_heads(q, k, v, lambda h, heads, kv_heads: min(h, kv_heads - 1)),
     "group-heads-stacked-first": stacked_first,
-    "group-heads-mixed-up": mixed_up,
+    "group-heads-mixed-up": lambda q, k, v: stacked_first(q, k, v).view(q.shape),
     "group-queries-averaged": averaged,
     "group-mask-top-left": is_causal,
     "group-no-mask": no_mask,

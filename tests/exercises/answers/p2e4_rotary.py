@@ -56,18 +56,6 @@ def _rotate(x, positions, theta=10_000.0, speeds=None, turn=None, dtype=torch.fl
     return torch.cat(turn(a, b, angles.cos(), angles.sin()), dim=-1).to(x.dtype)
 
 
-def start_anew(x, positions, theta=10_000.0):
-    return _rotate(x, torch.arange(len(x)), theta)
-
-
-def count_up(x, positions, theta=10_000.0):
-    return _rotate(x, positions[0] + torch.arange(len(x)), theta)
-
-
-def from_one(x, positions, theta=10_000.0):
-    return _rotate(x, positions + 1, theta)
-
-
 def neighbours(x, positions, theta=10_000.0):
     d = x.shape[-1]
     angles = (positions.float()[:, None] * theta ** (-2 * torch.arange(d // 2).float() / d))[:, None]
@@ -76,18 +64,6 @@ def neighbours(x, positions, theta=10_000.0):
     out[..., ::2] = a * angles.cos() - b * angles.sin()
     out[..., 1::2] = b * angles.cos() + a * angles.sin()
     return out
-
-
-def backwards(x, positions, theta=10_000.0):
-    return _rotate(x, positions, theta, turn=lambda a, b, cos, sin: (a * cos + b * sin, b * cos - a * sin))
-
-
-def exchanged(x, positions, theta=10_000.0):
-    return _rotate(x, positions, theta, turn=lambda a, b, cos, sin: (a * cos - b * sin, a * cos + b * sin))
-
-
-def no_minus(x, positions, theta=10_000.0):
-    return _rotate(x, positions, theta, turn=lambda a, b, cos, sin: (a * cos + b * sin, b * cos + a * sin))
 
 
 def overwritten(x, positions, theta=10_000.0):
@@ -108,17 +84,9 @@ def too_slow(x, positions, theta=10_000.0):
     return _rotate(x, positions, theta, theta ** (-2 * torch.arange(half).float() / half))
 
 
-def one_speed(x, positions, theta=10_000.0):
-    return _rotate(x, positions, theta, torch.ones(x.shape[-1] // 2))
-
-
 def grows(x, positions, theta=10_000.0):
     d = x.shape[-1]
     return _rotate(x, positions, theta, theta ** (2 * torch.arange(d // 2).float() / d))
-
-
-def degrees(x, positions, theta=10_000.0):
-    return _rotate(x, positions * math.pi / 180, theta)
 
 
 def pairs_from_one(x, positions, theta=10_000.0):
@@ -126,51 +94,50 @@ def pairs_from_one(x, positions, theta=10_000.0):
     return _rotate(x, positions, theta, theta ** (-2 * torch.arange(1, d // 2 + 1).float() / d))
 
 
-def sine_for_cosine(x, positions, theta=10_000.0):
-    return _rotate(x, positions, theta, turn=lambda a, b, cos, sin: (a * sin - b * cos, b * sin + a * cos))
-
-
 def result_thrown_away(x, positions, theta=10_000.0):
     _rotate(x, positions, theta)
     return x
 
 
-def always_10_000(x, positions, theta=10_000.0):
-    return _rotate(x, positions)
-
-
-def in_format_of_x(x, positions, theta=10_000.0):
-    return _rotate(x, positions, theta, dtype=x.dtype)
-
-
-def comes_back_long(x, positions, theta=10_000.0):
-    return _rotate(x.float(), positions, theta)
-
-
-def in_place_on_a_copy(x, positions, theta=10_000.0):
-    return in_place(x.clone(), positions, theta)
-
-
-RIGHT = [in_loops, rotate_half, complex_numbers, in_place_on_a_copy]
+RIGHT = [
+    in_loops,
+    rotate_half,
+    complex_numbers,
+    lambda x, positions, theta=10000.0: in_place(x.clone(), positions, theta),
+]
 WRONG = {
-    "rotary-positions-start-anew": start_anew,
-    "rotary-one-position-for-all": count_up,
-    "rotary-counts-from-one": from_one,
+    "rotary-positions-start-anew": lambda x, positions, theta=10000.0: _rotate(
+        x, torch.arange(len(x)), theta
+    ),
+    "rotary-one-position-for-all": lambda x, positions, theta=10000.0: _rotate(
+        x, positions[0] + torch.arange(len(x)), theta
+    ),
+    "rotary-counts-from-one": lambda x, positions, theta=10000.0: _rotate(x, positions + 1, theta),
     "rotary-pairs-of-neighbours": neighbours,
-    "rotary-turns-backwards": backwards,
-    "rotary-is-no-rotation": exchanged,
-    "rotary-no-minus": no_minus,
+    "rotary-turns-backwards": lambda x, positions, theta=10000.0: _rotate(
+        x, positions, theta, turn=lambda a, b, cos, sin: (a * cos + b * sin, b * cos - a * sin)
+    ),
+    "rotary-is-no-rotation": lambda x, positions, theta=10000.0: _rotate(
+        x, positions, theta, turn=lambda a, b, cos, sin: (a * cos - b * sin, a * cos + b * sin)
+    ),
+    "rotary-no-minus": lambda x, positions, theta=10000.0: _rotate(
+        x, positions, theta, turn=lambda a, b, cos, sin: (a * cos + b * sin, b * cos + a * sin)
+    ),
     "rotary-first-half-overwritten": overwritten,
     "rotary-speed-without-two": without_two,
     "rotary-too-slow": too_slow,
-    "rotary-one-speed": one_speed,
+    "rotary-one-speed": lambda x, positions, theta=10000.0: _rotate(
+        x, positions, theta, torch.ones(x.shape[-1] // 2)
+    ),
     "rotary-grows": grows,
     "rotary-speed-from-one": pairs_from_one,
-    "rotary-sine-for-cosine": sine_for_cosine,
+    "rotary-sine-for-cosine": lambda x, positions, theta=10000.0: _rotate(
+        x, positions, theta, turn=lambda a, b, cos, sin: (a * sin - b * cos, b * sin + a * cos)
+    ),
     "rotary-unchanged": result_thrown_away,
-    "rotary-degrees": degrees,
-    "rotary-theta-ignored": always_10_000,
-    "rotary-angles-rounded": in_format_of_x,
-    "rotary-format-changed": comes_back_long,
+    "rotary-degrees": lambda x, positions, theta=10000.0: _rotate(x, positions * math.pi / 180, theta),
+    "rotary-theta-ignored": lambda x, positions, theta=10000.0: _rotate(x, positions),
+    "rotary-angles-rounded": lambda x, positions, theta=10000.0: _rotate(x, positions, theta, dtype=x.dtype),
+    "rotary-format-changed": lambda x, positions, theta=10000.0: _rotate(x.float(), positions, theta),
     "changes-its-input": in_place,
 }

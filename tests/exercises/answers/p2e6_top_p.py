@@ -52,10 +52,6 @@ def _keep(probs, p, keep, divide=True):
     return out / out.sum() if divide else out
 
 
-def crossing_cut(probs, p):
-    return _keep(probs, p, lambda o, c: c <= p)
-
-
 def crossing_cut_but_one(probs, p):
     def keep(ordered, cumsum):
         keep = cumsum <= p
@@ -73,10 +69,6 @@ def one_too_many(probs, p):
     return _keep(probs, p, keep)
 
 
-def one_too_many_at_p(probs, p):
-    return _keep(probs, p, lambda o, c: c - o <= p)
-
-
 def empty(probs, p):
     def keep(ordered, cumsum):
         remove = cumsum > p
@@ -88,14 +80,6 @@ def empty(probs, p):
 
 def not_divided(probs, p):
     return _keep(probs, p, lambda o, c: c - o < p, divide=False)
-
-
-def divided_by_p(probs, p):
-    return not_divided(probs, p) / p
-
-
-def softmax_again(probs, p):
-    return torch.softmax(not_divided(probs, p), dim=0)
 
 
 def softmax_of_kept(probs, p):
@@ -132,27 +116,23 @@ def by_id(probs, p):
     return kept / kept.sum()
 
 
-def unchanged(probs, p):
-    return probs / probs.sum()
-
-
 RIGHT = [in_loops, by_least_kept, from_the_tail, in_place]
 WRONG = {
-    "top-p-cuts-the-crossing-token": crossing_cut,
+    "top-p-cuts-the-crossing-token": lambda probs, p: _keep(probs, p, lambda o, c: c <= p),
     "top-p-keeps-one-too-many": one_too_many,
     "top-p-empty": empty,
     "top-p-not-divided": not_divided,
-    "top-p-divided-by-p": divided_by_p,
-    "top-p-softmax-again": softmax_again,
+    "top-p-divided-by-p": lambda probs, p: not_divided(probs, p) / p,
+    "top-p-softmax-again": lambda probs, p: torch.softmax(not_divided(probs, p), dim=0),
     "top-p-order-lost": stays_sorted,
     "top-p-put-back-wrongly": put_back_wrongly,
     "top-p-single-probability": single,
     "top-p-least-likely-first": ascending,
     "top-p-not-sorted": by_id,
-    "top-p-nothing-cut": unchanged,
+    "top-p-nothing-cut": lambda probs, p: probs / probs.sum(),
 }
 ALSO_WRONG = [
     ("top-p-cuts-the-crossing-token", crossing_cut_but_one),
-    ("top-p-keeps-one-too-many", one_too_many_at_p),
+    ("top-p-keeps-one-too-many", lambda probs, p: _keep(probs, p, lambda o, c: c - o <= p)),
     ("top-p-softmax-again", softmax_of_kept),
 ]

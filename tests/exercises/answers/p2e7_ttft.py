@@ -33,96 +33,68 @@ def free_by_trying(bytes_per_parameter, bandwidth, rate):
     return n
 
 
-def free_in_whole_tokens(bytes_per_parameter, bandwidth, rate):
-    return int(free(bytes_per_parameter, bandwidth, rate))
-
-
 def times(num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate):
     return 2 * num_parameters * num_tokens / rate, num_parameters * bytes_per_parameter / bandwidth
 
 
-def adds(*args):
-    return sum(times(*args))
-
-
-def faster(*args):
-    return min(times(*args))
-
-
-def one_operation(num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate):
-    return max(num_parameters * num_tokens / rate, num_parameters * bytes_per_parameter / bandwidth)
-
-
-def weights_each_time(num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate):
-    return num_tokens * seconds(1, num_parameters, bytes_per_parameter, bandwidth, rate)
-
-
-def bytes_forgotten(num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate):
-    return seconds(num_tokens, num_parameters, 1, bandwidth, rate)
-
-
-def bits(num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate):
-    return seconds(num_tokens, num_parameters, 8 * bytes_per_parameter, bandwidth, rate)
-
-
-def milliseconds(*args):
-    return 1e3 * seconds(*args)
-
-
-def only_memory(*args):
-    return times(*args)[1]
-
-
-def only_arithmetic(*args):
-    return times(*args)[0]
-
-
-def one_token(num_tokens, *rest):
-    return seconds(1, *rest)
-
-
-def exchanged(num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate):
-    return seconds(num_tokens, num_parameters, bytes_per_parameter, rate, bandwidth)
-
-
-def without_two(bytes_per_parameter, bandwidth, rate):
-    return bytes_per_parameter * rate / bandwidth
-
-
-def free_without_bytes(bytes_per_parameter, bandwidth, rate):
-    return rate / (2 * bandwidth)
-
-
-def ridge(bytes_per_parameter, bandwidth, rate):
-    return rate / bandwidth
-
-
-def free_in_bits(bytes_per_parameter, bandwidth, rate):
-    return 8 * bytes_per_parameter * rate / bandwidth / 2
-
-
-def upside_down(bytes_per_parameter, bandwidth, rate):
-    return 2 * bandwidth / rate / bytes_per_parameter
-
-
 RIGHT = [(seconds, free), (seconds_by_cases, free_by_times)]
 WRONG = {
-    "roofline-adds": (adds, free),
-    "roofline-takes-the-faster": (faster, free),
-    "roofline-one-operation": (one_operation, free),
-    "roofline-weights-for-each-token": (weights_each_time, free),
-    "roofline-bytes-forgotten": (bytes_forgotten, free),
-    "roofline-bits": (bits, free),
-    "roofline-milliseconds": (milliseconds, free),
-    "roofline-only-memory": (only_memory, free),
-    "roofline-only-arithmetic": (only_arithmetic, free),
-    "roofline-one-token": (one_token, free),
-    "roofline-exchanged": (exchanged, free),
-    "free-tokens-without-two": (seconds, without_two),
-    "free-tokens-bytes-forgotten": (seconds, free_without_bytes),
-    "free-tokens-only-ridge": (seconds, ridge),
-    "free-tokens-bits": (seconds, free_in_bits),
-    "free-tokens-upside-down": (seconds, upside_down),
-    "free-tokens-rounded": (seconds, free_in_whole_tokens),
+    "roofline-adds": (lambda *args: sum(times(*args)), free),
+    "roofline-takes-the-faster": (lambda *args: min(times(*args)), free),
+    "roofline-one-operation": (
+        lambda num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate: max(
+            num_parameters * num_tokens / rate, num_parameters * bytes_per_parameter / bandwidth
+        ),
+        free,
+    ),
+    "roofline-weights-for-each-token": (
+        lambda num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate: (
+            num_tokens * seconds(1, num_parameters, bytes_per_parameter, bandwidth, rate)
+        ),
+        free,
+    ),
+    "roofline-bytes-forgotten": (
+        lambda num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate: seconds(
+            num_tokens, num_parameters, 1, bandwidth, rate
+        ),
+        free,
+    ),
+    "roofline-bits": (
+        lambda num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate: seconds(
+            num_tokens, num_parameters, 8 * bytes_per_parameter, bandwidth, rate
+        ),
+        free,
+    ),
+    "roofline-milliseconds": (lambda *args: 1e3 * seconds(*args), free),
+    "roofline-only-memory": (lambda *args: times(*args)[1], free),
+    "roofline-only-arithmetic": (lambda *args: times(*args)[0], free),
+    "roofline-one-token": (lambda num_tokens, *rest: seconds(1, *rest), free),
+    "roofline-exchanged": (
+        lambda num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate: seconds(
+            num_tokens, num_parameters, bytes_per_parameter, rate, bandwidth
+        ),
+        free,
+    ),
+    "free-tokens-without-two": (
+        seconds,
+        lambda bytes_per_parameter, bandwidth, rate: bytes_per_parameter * rate / bandwidth,
+    ),
+    "free-tokens-bytes-forgotten": (
+        seconds,
+        lambda bytes_per_parameter, bandwidth, rate: rate / (2 * bandwidth),
+    ),
+    "free-tokens-only-ridge": (seconds, lambda bytes_per_parameter, bandwidth, rate: rate / bandwidth),
+    "free-tokens-bits": (
+        seconds,
+        lambda bytes_per_parameter, bandwidth, rate: 8 * bytes_per_parameter * rate / bandwidth / 2,
+    ),
+    "free-tokens-upside-down": (
+        seconds,
+        lambda bytes_per_parameter, bandwidth, rate: 2 * bandwidth / rate / bytes_per_parameter,
+    ),
+    "free-tokens-rounded": (
+        seconds,
+        lambda bytes_per_parameter, bandwidth, rate: int(free(bytes_per_parameter, bandwidth, rate)),
+    ),
 }
 ALSO_WRONG = [("free-tokens-rounded", (seconds, free_by_trying))]

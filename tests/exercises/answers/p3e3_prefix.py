@@ -35,10 +35,6 @@ def find_with_while(tokens, size, cached):
     return out
 
 
-def names_without_parent(tokens, size):
-    return [hash_block(b"", tokens[i : i + size]) for i in range(0, len(tokens) - size + 1, size)]
-
-
 def names_with_partial(tokens, size):
     out, parent = [], b""
     for i in range(0, len(tokens), size):
@@ -95,28 +91,32 @@ def find_everything(tokens, size, cached):
     return out
 
 
-def find_past_misses(tokens, size, cached):
-    return [cached[name] for name in names(tokens, size)[: (len(tokens) - 1) // size] if name in cached]
-
-
-def find_too_little(tokens, size, cached):
-    return find_everything(tokens, size, cached)[: len(tokens) // size - 1]
-
-
-def find_names(tokens, size, cached):
-    """Returns the names in place of the blocks."""
-    return [name for name in names(tokens, size) if name in cached]
-
-
 RIGHT = [(names, find), (names_of_beginnings, find_with_while), (names_one_by_one, find_and_drop)]
 WRONG = {
-    "hash-without-parent": (names_without_parent, find),
+    "hash-without-parent": (
+        lambda tokens, size: [
+            hash_block(b"", tokens[i : i + size]) for i in range(0, len(tokens) - size + 1, size)
+        ],
+        find,
+    ),
     "partial-block-named": (names_with_partial, find),
     "parent-is-not-the-block-before": (names_with_first_parent, find),
     "order-lost": (names_that_add, find),
     "tokens-run-together": (names_of_digits, find),
     "nothing-left-to-compute": (names, find_everything),
-    "goes-on-after-a-miss": (names, find_past_misses),
-    "last-block-given-away": (names, find_too_little),
-    "names-in-place-of-blocks": (names, find_names),
+    "goes-on-after-a-miss": (
+        names,
+        lambda tokens, size, cached: [
+            cached[name] for name in names(tokens, size)[: (len(tokens) - 1) // size] if name in cached
+        ],
+    ),
+    "last-block-given-away": (
+        names,
+        lambda tokens, size, cached: find_everything(tokens, size, cached)[: len(tokens) // size - 1],
+    ),
+    # Returns the names in place of the blocks.
+    "names-in-place-of-blocks": (
+        names,
+        lambda tokens, size, cached: [name for name in names(tokens, size) if name in cached],
+    ),
 }

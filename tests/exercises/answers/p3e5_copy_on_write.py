@@ -58,10 +58,6 @@ def fork_same_list(table, pool):
     return table
 
 
-def fork_uncounted(table, pool):
-    return list(table)
-
-
 def fork_that_copies(table, pool):
     twin = []
     for block in table:
@@ -184,7 +180,7 @@ def new_table(table, num_tokens, pool):
 RIGHT = [(fork_with_index, make_room_from_the_end), (fork, make_room_early_return)]
 WRONG = {
     "one-table-for-both": (fork_same_list, make_room),
-    "fork-not-counted": (fork_uncounted, make_room),
+    "fork-not-counted": (lambda table, pool: list(table), make_room),
     "fork-copies": (fork_that_copies, make_room),
     "writes-into-shared": (fork, never_copies),
     "copy-missing": (fork, takes_without_copy),

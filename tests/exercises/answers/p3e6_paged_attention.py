@@ -57,42 +57,6 @@ def walk(q, k_cache, v_cache, table, n, *, shrink_total=True, shrink_acc=True, s
     return acc / total if divide else acc
 
 
-def acc_not_rescaled(*args):
-    return walk(*args, shrink_acc=False)
-
-
-def sum_not_rescaled(*args):
-    return walk(*args, shrink_total=False)
-
-
-def nothing_rescaled(*args):
-    return walk(*args, shrink_total=False, shrink_acc=False)
-
-
-def no_table(*args):
-    return walk(*args, use_table=False)
-
-
-def whole_last_block(*args):
-    return walk(*args, mask=False)
-
-
-def no_sqrt(*args):
-    return walk(*args, scale=False)
-
-
-def not_divided(*args):
-    return walk(*args, divide=False)
-
-
-def rounded_down(*args):
-    return walk(*args, round_up=False)
-
-
-def starts_at_zero(*args):
-    return walk(*args, start=0.0)
-
-
 def starts_at_zero_in_loops(q, k_cache, v_cache, block_table, context_len):
     size, dim = k_cache.shape[1:]
     largest, total, acc = 0.0, 0.0, [0.0] * dim
@@ -187,23 +151,19 @@ def in_numpy(q, k_cache, v_cache, block_table, context_len):
     return acc / total
 
 
-def divided_by_d(q, *rest):
-    return token_by_token(q / q.shape[0] ** 0.5, *rest)
-
-
 RIGHT = [token_by_token, normalised_as_it_goes, in_numpy]
 WRONG = {
-    "acc-not-rescaled": acc_not_rescaled,
-    "sum-not-rescaled": sum_not_rescaled,
-    "nothing-rescaled": nothing_rescaled,
-    "logical-as-physical": no_table,
-    "reads-past-the-end": whole_last_block,
+    "acc-not-rescaled": lambda *args: walk(*args, shrink_acc=False),
+    "sum-not-rescaled": lambda *args: walk(*args, shrink_total=False),
+    "nothing-rescaled": lambda *args: walk(*args, shrink_total=False, shrink_acc=False),
+    "logical-as-physical": lambda *args: walk(*args, use_table=False),
+    "reads-past-the-end": lambda *args: walk(*args, mask=False),
     "unused-places-read": masks_after_reading,
-    "no-square-root": no_sqrt,
-    "divided-by-head-dim": divided_by_d,
-    "not-divided": not_divided,
-    "last-block-lost": rounded_down,
-    "maximum-starts-at-zero": starts_at_zero,
+    "no-square-root": lambda *args: walk(*args, scale=False),
+    "divided-by-head-dim": lambda q, *rest: token_by_token(q / q.shape[0] ** 0.5, *rest),
+    "not-divided": lambda *args: walk(*args, divide=False),
+    "last-block-lost": lambda *args: walk(*args, round_up=False),
+    "maximum-starts-at-zero": lambda *args: walk(*args, start=0.0),
     "no-maximum": no_maximum,
     "softmax-of-each-block": mean_of_blocks,
     "keeps-everything": copies_together_first,

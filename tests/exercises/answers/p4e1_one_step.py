@@ -72,14 +72,6 @@ def all_tokens_again(running, waiting, budget, max_num_seqs):
     return plan
 
 
-def no_seats(running, waiting, budget, max_num_seqs):
-    return right_one_list(running, waiting, budget, len(running) + len(waiting))
-
-
-def seats_of_newcomers(running, waiting, budget, max_num_seqs):
-    return right_one_list(running, waiting, budget, len(running) + max_num_seqs)
-
-
 def zeros(running, waiting, budget, max_num_seqs):
     plan = []
     for request in [*running, *waiting][:max_num_seqs]:
@@ -156,8 +148,12 @@ WRONG = {
     "lag-ignores-computed": all_tokens_again,
     "waiting-first": newcomers_first,
     "one-token-for-those-who-run": decode_is_one,
-    "seats-ignored": no_seats,
-    "seats-of-those-who-run": seats_of_newcomers,
+    "seats-ignored": lambda running, waiting, budget, max_num_seqs: right_one_list(
+        running, waiting, budget, len(running) + len(waiting)
+    ),
+    "seats-of-those-who-run": lambda running, waiting, budget, max_num_seqs: right_one_list(
+        running, waiting, budget, len(running) + max_num_seqs
+    ),
     "parts-of-nothing": zeros,
     "jumps-the-queue": skips_long_ones,
     "whole-prompts-only": no_pieces,

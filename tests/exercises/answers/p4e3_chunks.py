@@ -41,19 +41,11 @@ def whole_prompt(request, budget, threshold, alone, chunked):
     return min(n, budget) if chunked or n <= budget else 0
 
 
-def never_alone(request, budget, threshold, alone, chunked):
-    return right_now(request, budget, threshold, False, chunked)
-
-
 def zero_is_a_limit(request, budget, threshold, alone, chunked):
     n = request.num_tokens - request.num_computed_tokens
     if not alone:
         n = min(n, threshold)
     return min(n, budget) if chunked or n <= budget else 0
-
-
-def always_cuts(request, budget, threshold, alone, chunked):
-    return right_now(request, budget, threshold, alone, True)
 
 
 def no_budget(request, budget, threshold, alone, chunked):
@@ -106,10 +98,6 @@ def zeros(waiting, budget, threshold, alone, chunked):
     return plan
 
 
-def head_only(waiting, budget, threshold, alone, chunked):
-    return right_admit(waiting[:1], budget, threshold, alone, chunked)
-
-
 def empties_the_queue(waiting, budget, threshold, alone, chunked):
     plan = []
     while waiting and (n := right_now(waiting[0], budget, threshold, alone, chunked)):
@@ -121,15 +109,28 @@ def empties_the_queue(waiting, budget, threshold, alone, chunked):
 RIGHT = [(right_now, right_admit), (right_now_in_one, right_admit_by_index)]
 WRONG = {
     "begins-anew": (whole_prompt, right_admit),
-    "threshold-for-one-alone": (never_alone, right_admit),
+    "threshold-for-one-alone": (
+        lambda request, budget, threshold, alone, chunked: right_now(
+            request, budget, threshold, False, chunked
+        ),
+        right_admit,
+    ),
     "threshold-of-nothing": (zero_is_a_limit, right_admit),
-    "cuts-anyway": (always_cuts, right_admit),
+    "cuts-anyway": (
+        lambda request, budget, threshold, alone, chunked: right_now(request, budget, threshold, alone, True),
+        right_admit,
+    ),
     "over-the-budget": (no_budget, right_admit),
     "threshold-only-with-chunks": (threshold_with_chunks_only, right_admit),
     "waits-before-the-threshold": (budget_first, right_admit),
     "jumps-the-queue": (right_now, passes),
     "budget-per-request": (right_now, budget_each),
     "parts-of-nothing": (right_now, zeros),
-    "one-at-a-time": (right_now, head_only),
+    "one-at-a-time": (
+        right_now,
+        lambda waiting, budget, threshold, alone, chunked: right_admit(
+            waiting[:1], budget, threshold, alone, chunked
+        ),
+    ),
     "changes-its-input": (right_now, empties_the_queue),
 }

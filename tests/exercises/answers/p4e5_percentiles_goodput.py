@@ -41,10 +41,6 @@ def right_goodput_numpy(requests, ttft_slo, tpot_slo):
     )
 
 
-def off_by_one(values, rank):
-    return sorted(values)[min(len(values) - 1, int(len(values) * rank / 100))]
-
-
 def raw_index(values, rank):  # fails at p100
     return sorted(values)[int(len(values) * rank / 100)]
 
@@ -57,18 +53,6 @@ def one_too_far(values, rank):
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def lower(values, rank):
-    return np.percentile(values, rank, method="lower")
-
-
-def rounded(values, rank):
-    return sorted(values)[round((len(values) - 1) * rank / 100)]
-
-
-def nearest(values, rank):
-    return np.percentile(values, rank, method="inverted_cdf")
-
-
 def unsorted(values, rank):
     place = rank / 100 * (len(values) - 1)
     low = int(place)
@@ -76,20 +60,10 @@ def unsorted(values, rank):
     return values[low] + (values[high] - values[low]) * (place - low)
 
 
-def reverse(values, rank):
-    return np.percentile(values, 100 - rank)
-
-
 def averages(requests, ttft_slo, tpot_slo):
     ttft = statistics.mean(t[0] - a for a, t in requests)
     itl = statistics.mean(np.diff(t).mean() if len(t) > 1 else 0.0 for _, t in requests)
     return _rate(requests, [ttft <= ttft_slo and itl <= tpot_slo] * len(requests))
-
-
-def worst_gap(requests, ttft_slo, tpot_slo):
-    return _rate(
-        requests, [t[0] - a <= ttft_slo and all(g <= tpot_slo for g in np.diff(t)) for a, t in requests]
-    )
 
 
 def either(requests, ttft_slo, tpot_slo):
@@ -99,43 +73,15 @@ def either(requests, ttft_slo, tpot_slo):
     )
 
 
-def absolute(requests, ttft_slo, tpot_slo):
-    return _rate(
-        requests, [t[0] <= ttft_slo and (len(t) == 1 or np.diff(t).mean() <= tpot_slo) for _, t in requests]
-    )
-
-
-def by_token(requests, ttft_slo, tpot_slo):
-    return _rate(
-        requests, [t[0] - a <= ttft_slo and (t[-1] - t[0]) / len(t) <= tpot_slo for a, t in requests]
-    )
-
-
 def _kept(requests, ttft_slo, tpot_slo):
     begin = min(a for a, _ in requests)
     seconds = max(t[-1] for _, t in requests) - begin
     return round(right_goodput(requests, ttft_slo, tpot_slo) * seconds)
 
 
-def share(requests, ttft_slo, tpot_slo):
-    return _kept(requests, ttft_slo, tpot_slo) / len(requests)
-
-
-def count(requests, ttft_slo, tpot_slo):
-    return _kept(requests, ttft_slo, tpot_slo)
-
-
-def from_zero(requests, ttft_slo, tpot_slo):
-    return _kept(requests, ttft_slo, tpot_slo) / max(t[-1] for _, t in requests)
-
-
 def from_the_first_token(requests, ttft_slo, tpot_slo):
     seconds = max(t[-1] for _, t in requests) - min(t[0] for _, t in requests)
     return _kept(requests, ttft_slo, tpot_slo) / (seconds or 1.0)
-
-
-def added_up(requests, ttft_slo, tpot_slo):
-    return _kept(requests, ttft_slo, tpot_slo) / sum(t[-1] - a for a, t in requests)
 
 
 def divides_by_zero(requests, ttft_slo, tpot_slo):
@@ -145,31 +91,16 @@ def divides_by_zero(requests, ttft_slo, tpot_slo):
     )
 
 
-def whole_answer(requests, ttft_slo, tpot_slo):
-    return _rate(requests, [t[0] - a <= ttft_slo and (t[-1] - a) / len(t) <= tpot_slo for a, t in requests])
-
-
 def fraction(values, rank):
     """Takes the rank for a number from 0 to 1."""
     ordered = sorted(values)
     return ordered[int(rank * (len(ordered) - 1))]
 
 
-def less_than(requests, ttft_slo, tpot_slo):
-    return _rate(
-        requests, [t[0] - a < ttft_slo and (len(t) == 1 or np.diff(t).mean() < tpot_slo) for a, t in requests]
-    )
-
-
 def averages_of_all_gaps(requests, ttft_slo, tpot_slo):
     gaps = [gap for _, t in requests for gap in np.diff(t)]
     good = np.mean([t[0] - a for a, t in requests]) <= ttft_slo and (not gaps or np.mean(gaps) <= tpot_slo)
     return _rate(requests, [good] * len(requests))
-
-
-def first_listed(requests, ttft_slo, tpot_slo):
-    """Right only if the requests are listed as they arrived."""
-    return _kept(requests, ttft_slo, tpot_slo) / (max(t[-1] for _, t in requests) - requests[0][0])
 
 
 def sorts_in_place(values, rank):
@@ -184,28 +115,80 @@ def sorts_requests_in_place(requests, ttft_slo, tpot_slo):
 
 RIGHT = [(right_numpy, right_goodput), (right_by_hand, right_goodput_numpy)]
 WRONG = {
-    "index-off-by-one": (off_by_one, right_goodput),
+    "index-off-by-one": (
+        lambda values, rank: sorted(values)[min(len(values) - 1, int(len(values) * rank / 100))],
+        right_goodput,
+    ),
     "one-place-too-far": (one_too_far, right_goodput),
-    "no-line-between": (lower, right_goodput),
-    "rounded-place": (rounded, right_goodput),
-    "nearest-rank": (nearest, right_goodput),
+    "no-line-between": (lambda values, rank: np.percentile(values, rank, method="lower"), right_goodput),
+    "rounded-place": (
+        lambda values, rank: sorted(values)[round((len(values) - 1) * rank / 100)],
+        right_goodput,
+    ),
+    "nearest-rank": (lambda values, rank: np.percentile(values, rank, method="inverted_cdf"), right_goodput),
     "not-sorted": (unsorted, right_goodput),
-    "from-the-top": (reverse, right_goodput),
+    "from-the-top": (lambda values, rank: np.percentile(values, 100 - rank), right_goodput),
     "averages-first": (right_numpy, averages),
-    "worst-gap": (right_numpy, worst_gap),
+    "worst-gap": (
+        right_numpy,
+        lambda requests, ttft_slo, tpot_slo: _rate(
+            requests, [t[0] - a <= ttft_slo and all(g <= tpot_slo for g in np.diff(t)) for a, t in requests]
+        ),
+    ),
     "either-half": (right_numpy, either),
-    "absolute-ttft": (right_numpy, absolute),
-    "gaps-counted-as-tokens": (right_numpy, by_token),
+    "absolute-ttft": (
+        right_numpy,
+        lambda requests, ttft_slo, tpot_slo: _rate(
+            requests,
+            [t[0] <= ttft_slo and (len(t) == 1 or np.diff(t).mean() <= tpot_slo) for _, t in requests],
+        ),
+    ),
+    "gaps-counted-as-tokens": (
+        right_numpy,
+        lambda requests, ttft_slo, tpot_slo: _rate(
+            requests, [t[0] - a <= ttft_slo and (t[-1] - t[0]) / len(t) <= tpot_slo for a, t in requests]
+        ),
+    ),
     "run-begins-late": (right_numpy, from_the_first_token),
-    "share-not-rate": (right_numpy, share),
-    "count-not-rate": (right_numpy, count),
-    "clock-from-zero": (right_numpy, from_zero),
-    "adds-up-times": (right_numpy, added_up),
+    "share-not-rate": (
+        right_numpy,
+        lambda requests, ttft_slo, tpot_slo: _kept(requests, ttft_slo, tpot_slo) / len(requests),
+    ),
+    "count-not-rate": (right_numpy, lambda requests, ttft_slo, tpot_slo: _kept(requests, ttft_slo, tpot_slo)),
+    "clock-from-zero": (
+        right_numpy,
+        lambda requests, ttft_slo, tpot_slo: (
+            _kept(requests, ttft_slo, tpot_slo) / max(t[-1] for _, t in requests)
+        ),
+    ),
+    "adds-up-times": (
+        right_numpy,
+        lambda requests, ttft_slo, tpot_slo: (
+            _kept(requests, ttft_slo, tpot_slo) / sum(t[-1] - a for a, t in requests)
+        ),
+    ),
     "one-token-answer": (right_numpy, divides_by_zero),
-    "ttft-in-the-mean": (right_numpy, whole_answer),
+    "ttft-in-the-mean": (
+        right_numpy,
+        lambda requests, ttft_slo, tpot_slo: _rate(
+            requests, [t[0] - a <= ttft_slo and (t[-1] - a) / len(t) <= tpot_slo for a, t in requests]
+        ),
+    ),
     "whole-fraction": (fraction, right_goodput),
-    "limit-not-kept": (right_numpy, less_than),
-    "run-begins-with-the-first-listed": (right_numpy, first_listed),
+    "limit-not-kept": (
+        right_numpy,
+        lambda requests, ttft_slo, tpot_slo: _rate(
+            requests,
+            [t[0] - a < ttft_slo and (len(t) == 1 or np.diff(t).mean() < tpot_slo) for a, t in requests],
+        ),
+    ),
+    # Right only if the requests are listed as they arrived.
+    "run-begins-with-the-first-listed": (
+        right_numpy,
+        lambda requests, ttft_slo, tpot_slo: (
+            _kept(requests, ttft_slo, tpot_slo) / (max(t[-1] for _, t in requests) - requests[0][0])
+        ),
+    ),
     "changes-its-input": (sorts_in_place, right_goodput),
 }
 ALSO_WRONG = [

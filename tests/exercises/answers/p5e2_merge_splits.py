@@ -36,30 +36,6 @@ def merged(outs, log_sums, weights=None, divide=True, log=None):
     return out, logs.logsumexp(0) if log is None else log(logs)
 
 
-def average(outs, log_sums):
-    return outs.mean(0), log_sums.logsumexp(0)
-
-
-def added(outs, log_sums):
-    return merged(outs, log_sums, lambda logs: torch.ones(len(logs)), divide=False)
-
-
-def logs_as_weights(outs, log_sums):
-    return merged(outs, log_sums, lambda logs: logs)
-
-
-def not_divided(outs, log_sums):
-    return merged(outs, log_sums, divide=False)
-
-
-def base_two(outs, log_sums):
-    return merged(outs, log_sums, lambda logs: 2.0 ** (logs - logs.max()))
-
-
-def winner_takes_all(outs, log_sums):
-    return outs[log_sums.argmax()], log_sums.logsumexp(0)
-
-
 def straight(outs, log_sums):
     """The formula as it stands."""
     weights = torch.exp(log_sums)
@@ -87,35 +63,6 @@ def zero_for_nothing(outs, log_sums):
     return out, torch.nan_to_num(log_sum, neginf=0.0)
 
 
-def zero_for_empty(outs, log_sums):
-    """Empty parts get the logarithm 0."""
-    return with_softmax(torch.nan_to_num(outs), torch.nan_to_num(log_sums, neginf=0.0))
-
-
-def log_is_maximum(outs, log_sums):
-    return merged(outs, log_sums, log=lambda logs: logs.max())
-
-
-def logs_added(outs, log_sums):
-    return merged(outs, log_sums, log=lambda logs: logs.sum())
-
-
-def logs_averaged(outs, log_sums):
-    return merged(outs, log_sums, log=lambda logs: logs.mean())
-
-
-def maximum_forgotten(outs, log_sums):
-    return merged(outs, log_sums, log=lambda logs: (logs - logs.max()).exp().sum().log())
-
-
-def no_logarithm(outs, log_sums):
-    return merged(outs, log_sums, log=lambda logs: logs.exp().sum())
-
-
-def only_out(outs, log_sums):
-    return merged(outs, log_sums)[0]
-
-
 def subtracts_in_place(outs, log_sums):
     largest = log_sums.max().clone()
     if largest == -math.inf:
@@ -132,22 +79,29 @@ def clears_empty_parts_in_place(outs, log_sums):
 
 RIGHT = [two_at_a_time, with_softmax]
 WRONG = {
-    "averaged": average,
-    "outs-added": added,
-    "log-as-weight": logs_as_weights,
-    "not-divided": not_divided,
-    "powers-of-two": base_two,
-    "best-part-only": winner_takes_all,
+    "averaged": lambda outs, log_sums: (outs.mean(0), log_sums.logsumexp(0)),
+    "outs-added": lambda outs, log_sums: merged(
+        outs, log_sums, lambda logs: torch.ones(len(logs)), divide=False
+    ),
+    "log-as-weight": lambda outs, log_sums: merged(outs, log_sums, lambda logs: logs),
+    "not-divided": lambda outs, log_sums: merged(outs, log_sums, divide=False),
+    "powers-of-two": lambda outs, log_sums: merged(outs, log_sums, lambda logs: 2.0 ** (logs - logs.max())),
+    "best-part-only": lambda outs, log_sums: (outs[log_sums.argmax()], log_sums.logsumexp(0)),
     "no-maximum": straight,
     "empty-part-is-read": reads_empty_parts,
-    "empty-part-counts": zero_for_empty,
+    # Empty parts get the logarithm 0.
+    "empty-part-counts": lambda outs, log_sums: with_softmax(
+        torch.nan_to_num(outs), torch.nan_to_num(log_sums, neginf=0.0)
+    ),
     "all-empty": nothing_is_nan,
-    "log-sum-is-the-maximum": log_is_maximum,
-    "log-sums-added": logs_added,
-    "log-sums-averaged": logs_averaged,
-    "maximum-not-added-back": maximum_forgotten,
-    "sum-without-logarithm": no_logarithm,
-    "not-a-pair": only_out,
+    "log-sum-is-the-maximum": lambda outs, log_sums: merged(outs, log_sums, log=lambda logs: logs.max()),
+    "log-sums-added": lambda outs, log_sums: merged(outs, log_sums, log=lambda logs: logs.sum()),
+    "log-sums-averaged": lambda outs, log_sums: merged(outs, log_sums, log=lambda logs: logs.mean()),
+    "maximum-not-added-back": lambda outs, log_sums: merged(
+        outs, log_sums, log=lambda logs: (logs - logs.max()).exp().sum().log()
+    ),
+    "sum-without-logarithm": lambda outs, log_sums: merged(outs, log_sums, log=lambda logs: logs.exp().sum()),
+    "not-a-pair": lambda outs, log_sums: merged(outs, log_sums)[0],
     "changes-its-input": subtracts_in_place,
 }
 ALSO_WRONG = [("changes-its-input", clears_empty_parts_in_place), ("all-empty", zero_for_nothing)]

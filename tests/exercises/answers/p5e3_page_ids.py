@@ -89,10 +89,6 @@ def everything_valid(start, tile, context_len, block_size):
     return logical, offsets, np.ones(tile, dtype=bool)
 
 
-def no_valid(start, tile, context_len, block_size):
-    return places(start, tile, context_len, block_size)[:2]
-
-
 def just_in_time(load, fetch, context_len, block_size, tile):
     for start in range(0, context_len, tile):
         logical, offsets, valid = places(start, tile, context_len, block_size)
@@ -195,7 +191,10 @@ WRONG = {
     "whole-last-page": (whole_page, walk),
     "valid-counts-lanes": (lane_valid, walk),
     "all-valid": (everything_valid, walk),
-    "not-three-arrays": (no_valid, walk),
+    "not-three-arrays": (
+        lambda start, tile, context_len, block_size: places(start, tile, context_len, block_size)[:2],
+        walk,
+    ),
     "just-in-time": (places, just_in_time),
     "loaded-twice": (places, ahead_and_again),
     "pages-of-the-next-tile": (places, next_pages_used),

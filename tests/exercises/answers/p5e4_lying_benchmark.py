@@ -60,47 +60,11 @@ def judge_from_the_other_end(record, card):
 # ---------------------------------------------------------------------- floors
 
 
-def query_heads(record, card):
-    return floor(record, card) * record.num_heads / record.num_kv_heads
-
-
-def keys_only(record, card):
-    return floor(record, card) / 2
-
-
-def one_request(record, card):
-    return floor(record, card) / record.requests
-
-
-def numbers(record, card):
-    return floor(record, card) / record.itemsize
-
-
 def one_token(record, card):
     return floor(record, card) / record.context_len
 
 
-def at_the_speed_of_the_cache(record, card):
-    return floor(record, card) * card.memory_gb_s / card.cache_gb_s
-
-
-def milliseconds(record, card):
-    return floor(record, card) / 1000
-
-
-def upside_down(record, card):
-    return card.memory_gb_s * 1e3 / (floor(record, card) * card.memory_gb_s * 1e3)
-
-
-def from_what_is_said(record, card):
-    return floor(record, card) * card.memory_gb_s / record.says_gb_s
-
-
 # ---------------------------------------------------------------------- verdicts
-
-
-def all_no_wait(record, card):
-    return "no wait" if judge(record, card) == "cache" else judge(record, card)
 
 
 def fits_then_cache(record, card):
@@ -114,10 +78,6 @@ def fits_means_cache(record, card):
     if floor(record, card) * card.memory_gb_s * 1e3 <= card.cache_mb * 1e6:
         return "cache"
     return judge(record, card)
-
-
-def slow_is_wrong(record, card):
-    return "no wait" if median(record.repeats_us) > 4 * floor(record, card) else judge(record, card)
 
 
 def by_the_gb_s(record, card):
@@ -176,42 +136,41 @@ def no_floor(record, card):
     return "nothing" if word in ("cache", "no wait") else word
 
 
-def synonyms(record, card):
-    return {"no wait": "missing synchronise"}.get(judge(record, card), judge(record, card))
-
-
-def strict(record, card):
-    """Wants to see 95% of the floor."""
-    return (
-        "no wait"
-        if judge(record, card) == "nothing" and floor(record, card) / record.says_us < 0.95
-        else judge(record, card)
-    )
-
-
-def always_the_first_card(record, card):
-    return judge(record, Card())
-
-
-def size_of_the_cache_built_in(record, card):
-    return judge(record, replace(card, cache_mb=50.0))
-
-
 RIGHT = [(floor, judge), (floor_in_seconds, judge_from_the_other_end)]
 WRONG = {
-    "floor-counts-query-heads": (query_heads, judge),
-    "floor-forgets-values": (keys_only, judge),
-    "floor-of-one-request": (one_request, judge),
-    "floor-forgets-itemsize": (numbers, judge),
+    "floor-counts-query-heads": (
+        lambda record, card: floor(record, card) * record.num_heads / record.num_kv_heads,
+        judge,
+    ),
+    "floor-forgets-values": (lambda record, card: floor(record, card) / 2, judge),
+    "floor-of-one-request": (lambda record, card: floor(record, card) / record.requests, judge),
+    "floor-forgets-itemsize": (lambda record, card: floor(record, card) / record.itemsize, judge),
     "floor-of-the-new-token": (one_token, judge),
-    "floor-of-the-cache": (at_the_speed_of_the_cache, judge),
-    "floor-units": (milliseconds, judge),
-    "floor-upside-down": (upside_down, judge),
-    "floor-by-the-author": (from_what_is_said, judge),
-    "cache-taken-for-no-wait": (floor, all_no_wait),
+    "floor-of-the-cache": (
+        lambda record, card: floor(record, card) * card.memory_gb_s / card.cache_gb_s,
+        judge,
+    ),
+    "floor-units": (lambda record, card: floor(record, card) / 1000, judge),
+    "floor-upside-down": (
+        lambda record, card: card.memory_gb_s * 1e3 / (floor(record, card) * card.memory_gb_s * 1e3),
+        judge,
+    ),
+    "floor-by-the-author": (
+        lambda record, card: floor(record, card) * card.memory_gb_s / record.says_gb_s,
+        judge,
+    ),
+    "cache-taken-for-no-wait": (
+        floor,
+        lambda record, card: "no wait" if judge(record, card) == "cache" else judge(record, card),
+    ),
     "no-wait-taken-for-cache": (floor, fits_then_cache),
     "fits-is-not-enough": (floor, fits_means_cache),
-    "slow-is-no-lie": (floor, slow_is_wrong),
+    "slow-is-no-lie": (
+        floor,
+        lambda record, card: (
+            "no wait" if median(record.repeats_us) > 4 * floor(record, card) else judge(record, card)
+        ),
+    ),
     "believes-the-author": (floor, by_the_gb_s),
     "bytes-not-checked": (floor, no_bytes),
     "left-out-does-no-harm": (floor, repeats_alone),
@@ -221,8 +180,19 @@ WRONG = {
     "mean-not-seen": (floor, never_compares_with_what_is_said),
     "bytes-taken-for-the-mean": (floor, bytes_by_the_median),
     "too-fast-not-seen": (floor, no_floor),
-    "not-one-of-the-words": (floor, synonyms),
-    "honest-called-a-liar": (floor, strict),
-    "card-built-in": (floor, always_the_first_card),
+    "not-one-of-the-words": (
+        floor,
+        lambda record, card: {"no wait": "missing synchronise"}.get(judge(record, card), judge(record, card)),
+    ),
+    # Wants to see 95% of the floor.
+    "honest-called-a-liar": (
+        floor,
+        lambda record, card: (
+            "no wait"
+            if judge(record, card) == "nothing" and floor(record, card) / record.says_us < 0.95
+            else judge(record, card)
+        ),
+    ),
+    "card-built-in": (floor, lambda record, card: judge(record, Card())),
 }
-ALSO_WRONG = [("card-built-in", (floor, size_of_the_cache_built_in))]
+ALSO_WRONG = [("card-built-in", (floor, lambda record, card: judge(record, replace(card, cache_mb=50.0))))]
