@@ -18,8 +18,7 @@ from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase3_paged_attention.paging import BlockManager, PagedKVCache
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine import EngineConfig, LLMEngine
 
 STORY = SamplingParams(temperature=0.7, seed=11, max_tokens=24, ignore_eos=True)
 PROMPTS = (

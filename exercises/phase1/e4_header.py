@@ -78,9 +78,8 @@ import torch
 
 from exercises.grading import same_or_stop
 from exercises.judging.side_by_side import passed, speed, timed
-from phase2_attention_kvcache.model import checkpoint
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase4_scheduler.engine.engine import LLMEngine
+from phase2_attention_kvcache.model import SamplingParams, checkpoint
+from phase4_scheduler.engine import LLMEngine
 
 passed("p1e4_header", read_header)
 FORMATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

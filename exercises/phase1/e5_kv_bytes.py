@@ -57,7 +57,7 @@ check("p1e5_kv_bytes", kv_bytes, users_that_fit)
 # %% tags=["engine"]
 from exercises.grading import same_or_stop
 from exercises.judging.side_by_side import passed
-from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine import LLMEngine
 
 passed("p1e5_kv_bytes", kv_bytes, users_that_fit)
 engine = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", num_blocks=40, block_size=16)

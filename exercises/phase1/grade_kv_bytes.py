@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from exercises.grading import Diagnoses, NotYet, guard
 from exercises.judging.judge import judge
-from phase1_tokens_embeddings.weights.memory_math import kv_bytes_per_token
+from phase1_tokens_embeddings.weights import kv_bytes_per_token
 
 LLAMA3 = dict(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
 GPT2 = dict(num_hidden_layers=12, num_attention_heads=12, hidden_size=768)

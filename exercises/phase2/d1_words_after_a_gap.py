@@ -21,10 +21,8 @@ import torch
 
 from exercises.grading import check, hint
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
-from phase2_attention_kvcache.model.caches import ContiguousKVCache
-from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
-from phase2_attention_kvcache.model.transformer import Transformer
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.model import ContiguousKVCache, Transformer, generate_cached, generate_naive
 
 
 def broken_generate(step, prompt_ids, max_new_tokens):

@@ -53,9 +53,8 @@ from unittest.mock import patch
 
 from exercises.grading import same_or_stop
 from exercises.judging.side_by_side import passed, speed, timed
-from phase2_attention_kvcache.model import sampling
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase4_scheduler.engine.engine import LLMEngine
+from phase2_attention_kvcache.model import SamplingParams, sampling
+from phase4_scheduler.engine import LLMEngine
 
 passed("p2e6_top_p", keep_top_p)
 engine = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", max_num_seqs=4, max_model_len=128)

@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
-from phase2_attention_kvcache.model.caches import causal_attention
+from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer, causal_attention
 from phase3_paged_attention.paging import PagedKVCache
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine import EngineConfig, LLMEngine
 
 BLOCKS, BLOCK_SIZE, LONGEST = 24, 16, 96
 

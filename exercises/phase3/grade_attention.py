@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from exercises.grading import Diagnoses, expect_equal, guard
 from exercises.judging.judge import judge
-from phase3_paged_attention.paging.paged_attention import paged_attention_loops
+from phase3_paged_attention.paging import paged_attention_loops
 
 Attention = Callable[[Tensor, Tensor, Tensor, list[int], int], Tensor]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from exercises.grading import Diagnoses, expect_equal, guard
 from exercises.judging.judge import expect_unchanged
-from phase3_paged_attention.paging.block_allocator import BlockAllocator
+from phase3_paged_attention.paging import BlockAllocator
 
 SAYS = Diagnoses(
     {

@@ -6,8 +6,7 @@ import random
 from collections.abc import Callable, Hashable
 
 from exercises.grading import Diagnoses, expect_equal, guard
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import BlockTable
+from phase3_paged_attention.paging import BlockManager, BlockTable
 
 SAYS = Diagnoses(
     {

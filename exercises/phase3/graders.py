@@ -1,4 +1,4 @@
-"""The exercises of phase 3: titles, hints, and which grader judges them."""
+"""The exercises of phase 3: what each asks for, its hints, and which grader judges it."""
 
 from __future__ import annotations
 

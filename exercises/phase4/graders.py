@@ -1,4 +1,4 @@
-"""The exercises of phase 4: titles, hints, and which grader judges them."""
+"""The exercises of phase 4: what each asks for, its hints, and which grader judges it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from exercises.phase4.grade_step import grade_one_step
 
 EXERCISES = [
     Exercise(
-        "p4e1_one_step", 4, "One step, one budget", ("share_budget",), grade_one_step,
+        "p4e1_one_step", ("share_budget",), grade_one_step,
         (
             "There is one number that everybody takes from. Who comes first, and when does it end?",
             "n = min(num_tokens - num_computed_tokens, what is left of the budget); free seats = max_num_seqs - len(running).",
@@ -22,7 +22,7 @@ EXERCISES = [
         ),
     ),
     Exercise(
-        "p4e2_preemption", 4, "Somebody has to leave", ("step",), grade_preemption,
+        "p4e2_preemption", ("step",), grade_preemption,
         (
             "Go through `running` by index, since it may get shorter behind you. What do you repeat until the blocks are there?",
             "while not pool.allocate(request, num_computed_tokens + n): the last of running leaves, to the left end of waiting.",
@@ -36,7 +36,7 @@ EXERCISES = [
         ),
     ),
     Exercise(
-        "p4e3_chunks", 4, "A long prompt in pieces", ("tokens_now", "admit"), grade_chunks,
+        "p4e3_chunks", ("tokens_now", "admit"), grade_chunks,
         (
             "Three limits, one after the other: what it lags, the threshold, the budget. The order of the last two matters.",
             "n = num_tokens - num_computed_tokens; n = min(n, threshold) if there is one and others live; then the budget.",
@@ -45,7 +45,7 @@ EXERCISES = [
         ),
     ),
     Exercise(
-        "p4e4_static_continuous", 4, "Static against continuous", ("static", "continuous"), grade_static_continuous,
+        "p4e4_static_continuous", ("static", "continuous"), grade_static_continuous,
         (
             "Static: one clock for all. Continuous: a clock for each seat.",
             "static: clock += max(batch). continuous: the next user takes the seat that is free first.",
@@ -55,7 +55,7 @@ EXERCISES = [
         ),
     ),
     Exercise(
-        "p4e5_percentiles_goodput", 4, "What one user in twenty feels", ("percentile", "goodput"), grade_percentiles,
+        "p4e5_percentiles_goodput", ("percentile", "goodput"), grade_percentiles,
         (
             "Where is p100 in a sorted list of n values? And p0? How many steps are between them?",
             "place = rank / 100 * (n - 1). Good: ttft <= ttft_slo and (last - first) / (tokens - 1) <= tpot_slo.",
@@ -64,7 +64,7 @@ EXERCISES = [
         ),
     ),
     Exercise(
-        "p4d1_names_without_blocks", 4, "Debugging lab: names without contents", ("preempt_one", "lying"), grade_names,
+        "p4d1_names_without_blocks", ("preempt_one", "lying"), grade_names,
         (
             "When does a block get its name, and when is it filled? Who can come between the two?",
             "Blocks 0 to num_computed_tokens // block_size - 1 were full before this step. The names of all later ones are of this step.",

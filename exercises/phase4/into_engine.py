@@ -9,12 +9,18 @@ from exercises.grading import NotYet
 from exercises.judging import engine_runs
 from exercises.judging.engine_runs import refuse, tales
 from exercises.judging.side_by_side import passed, speed
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine import LLMEngine
-from phase4_scheduler.engine.request import Request, RequestStatus
-from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerConfig, SchedulerOutput
+from phase2_attention_kvcache.model import SamplingParams
+from phase3_paged_attention.paging import BlockManager
+from phase4_scheduler.engine import (
+    EngineConfig,
+    LLMEngine,
+    Request,
+    RequestStatus,
+    Scheduled,
+    Scheduler,
+    SchedulerConfig,
+    SchedulerOutput,
+)
 from phase4_scheduler.simulator import (
     Job,
     RequestRecord,

@@ -10,14 +10,17 @@ from dataclasses import dataclass, field
 from exercises.grading import NotYet
 from exercises.judging.engine_runs import refuse, tales
 from exercises.judging.side_by_side import passed, speed
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase3_paged_attention.paging import hash_block
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine import LLMEngine
+from phase2_attention_kvcache.model import SamplingParams
+from phase3_paged_attention.paging import BlockManager, hash_block
+from phase4_scheduler.engine import (
+    EngineConfig,
+    LLMEngine,
+    Request,
+    RequestStatus,
+    Scheduler,
+    SchedulerConfig,
+)
 from phase4_scheduler.engine.queues import urgency
-from phase4_scheduler.engine.request import Request, RequestStatus
-from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 
 __all__ = ["RequestStatus", "play", "repair_in_the_engine", "show_symptom", "urgency"]
 
@@ -29,7 +32,7 @@ class LabScheduler(Scheduler):
         super().__init__(config, block_manager)
         self.preempt = preempt
 
-    def _preempt_one(self, output):
+    def preempt_one(self, output):
         before = list(self.running)
         victim = self.preempt(self, output)
         if not isinstance(victim, Request) or victim in self.running or victim not in before:

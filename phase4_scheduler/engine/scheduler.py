@@ -119,7 +119,7 @@ class Scheduler:
                 index += 1
                 continue
             while not allocate(request.block_table, request.token_ids, computed + n):
-                victim = self._preempt_one(output)
+                victim = self.preempt_one(output)
                 if self.config.policy == "priority":
                     # Under this policy the victim may stand anywhere, even in this step already.
                     for i, s in enumerate(scheduled):
@@ -135,7 +135,7 @@ class Scheduler:
             index += 1
         return budget
 
-    def _preempt_one(self, output: SchedulerOutput) -> Request:
+    def preempt_one(self, output: SchedulerOutput) -> Request:
         """Send the last one to come (or the least urgent) back to the queue, and take its blocks."""
         if self.config.policy == "priority":
             victim = max(self.running, key=urgency)

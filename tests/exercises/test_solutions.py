@@ -1,14 +1,25 @@
-"""nbval runs every solution notebook: all its cells pass."""
+"""Every solution notebook: all its cells pass, and its check says so in one box."""
 
 import pytest
 
-from exercises.judging.sources import all_names
+from exercises.judging.plain_runs import run_cells
+from exercises.judging.sources import all_names, source_of
+from exercises.publishing.build_notebooks import build_solution
 
-pytestmark = pytest.mark.timeout(1200)  # the first test waits for all notebooks
+NAMES = all_names()
 
 
-@pytest.mark.parametrize("name", all_names())
-def test_a_solution_is_green(cells_of, name):
+@pytest.mark.parametrize("name", NAMES)
+def test_a_solution_is_green(name, capsys):
+    run_cells(build_solution(source_of(name)), name)  # raises what a cell raises
+    assert capsys.readouterr().out.count("✓ Correct") == 1
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1200)  # the first test waits for all notebooks
+@pytest.mark.parametrize("name", NAMES)
+def test_in_jupyter_it_is_green_as_well(cells_of, name):
     cells = cells_of("solutions", name)
     assert [cell for cell in cells if cell["outcome"] == "failed"] == []
-    assert any(cell["tags"] == ["check"] for cell in cells)
+    (check,) = (cell for cell in cells if cell["tags"] == ["check"])
+    assert len(check["boxes"]) == 1 and "✓ Correct" in check["boxes"][0]

@@ -1,28 +1,49 @@
-"""nbval runs every student notebook as it is given out: exactly the checks fail, with "not attempted"."""
+"""A student notebook as it is given out waits for its answers, and the last hint, typed in, solves it."""
 
 import pytest
 
-from exercises.judging.sources import all_names
+from exercises.grading import hint
+from exercises.judging import boxes
+from exercises.judging.plain_runs import run_cells
+from exercises.judging.sources import all_names, source_of
+from exercises.publishing.build_notebooks import build_student
 from exercises.publishing.commands import waits
 
-pytestmark = pytest.mark.timeout(1200)  # the first test waits for all notebooks
+NAMES = all_names()
 
 
-@pytest.mark.parametrize("name", all_names())
-def test_a_student_notebook_waits_for_its_answers(cells_of, being_worked_in, name):
+def expect_waiting(cells):
+    """Exactly the cells that need an answer fail, since there is none."""
+    failed = [cell for cell in cells if cell["outcome"] == "failed"]
+    due = [c for c in cells if {"check", "engine", "gpu"} & set(c["tags"]) and c["outcome"] != "skipped"]
+    assert failed == due
+    for cell in failed:  # an engine's cell calls the stub, or what the grader says of it
+        errors = ("NotAttempted",) if "check" in cell["tags"] else ("NotImplementedError", "NotAttempted")
+        assert cell["error"] in errors and waits(cell), cell
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_student_notebook_waits_and_the_last_hint_solves_it(name, monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr(boxes, "display", shown.append)
+    names, cells = run_cells(build_student(source_of(name)), name, go_on=True)
+    expect_waiting(cells)
+    assert [box.state for box in shown] == ["not attempted"]
+    hint(name, 4)
+    exec(shown[1].parts[0][1], names)  # typed in below the stub
+    exec(next(cell["source"] for cell in cells if cell["tags"] == ["check"]), names)
+    assert shown[2].state == "correct"
+    capsys.readouterr()
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1200)  # the first test waits for all notebooks
+@pytest.mark.parametrize("name", NAMES)
+def test_in_jupyter_it_waits_as_well(cells_of, being_worked_in, name):
     if name in being_worked_in:
         pytest.skip("you work in this notebook")
     cells = cells_of("exercises", name)
-    failed = [cell for cell in cells if cell["outcome"] == "failed"]
-    due = [
-        cell
-        for cell in cells
-        if {"check", "engine", "gpu"} & set(cell["tags"]) and cell["outcome"] != "skipped"
-    ]
-    assert failed == due
-    for cell in failed:
+    expect_waiting(cells)
+    for cell in cells:
         if "check" in cell["tags"]:
-            assert cell["error"] == "NotAttempted" and len(cell["boxes"]) == 1
-            assert "Not attempted" in cell["boxes"][0]
-        else:  # it calls the stub, or what the grader says of it
-            assert cell["error"] in ("NotImplementedError", "NotAttempted") and waits(cell), cell
+            assert len(cell["boxes"]) == 1 and "Not attempted" in cell["boxes"][0]

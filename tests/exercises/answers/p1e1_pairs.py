@@ -218,7 +218,7 @@ def count_by_popping(tokens):
 RIGHT = [(count, merge), (count_by_index, merge_by_iterator)]
 WRONG = {
     "merge-nothing": (count, merge_list_against_tuple),
-    "merge-while-going-over-it": (count, merge_slicing_while_zipping),
+    "merge-while-going-over-it": [(count, merge_slicing_while_zipping), (count, merge_slicing_in_a_range)],
     "merge-at-old-places": (count, merge_slicing_a_copy),
     "merge-over-pairs": (count, merge_over_pairs),
     "merge-inside-numbers": (count, merge_as_text),
@@ -243,4 +243,3 @@ WRONG = {
     "merge-in-any-order": (count, merge_any_order),
     "merge-changes-its-input": (count, merge_in_place),
 }
-ALSO_WRONG = [("merge-while-going-over-it", (count, merge_slicing_in_a_range))]

@@ -207,7 +207,7 @@ class OnlyInvalidStarts:
 
 
 WRONG = {
-    "stream-swallows-after-odd-bytes": LongestPrefix,
+    "stream-swallows-after-odd-bytes": [LongestPrefix, ReplacesAllThatWaits],
     "stream-odd-bytes": OddBytesAsNumbers,
     "stream-half-characters": EachAlone,
     "stream-loses-characters": Ignores,
@@ -216,11 +216,7 @@ WRONG = {
     "stream-end-forgotten": EndForgotten,
     "stream-all-or-nothing": AllOrNothing,
     "stream-users-share": Shared,
-    "stream-waits-for-ever": WaitsForEver,
+    "stream-waits-for-ever": [WaitsForEver, OnlyInvalidStarts],
     "stream-drops-odd-bytes": DropsOdd,
     "stream-no-text": ReturnsNone,
 }
-ALSO_WRONG = [
-    ("stream-waits-for-ever", OnlyInvalidStarts),
-    ("stream-swallows-after-odd-bytes", ReplacesAllThatWaits),
-]

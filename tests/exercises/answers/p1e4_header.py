@@ -66,17 +66,12 @@ def four_byte_length(data):
 
 RIGHT = [lambda data: _read(data), right_with_view]
 WRONG = {
-    "header-big-endian": big_endian,
+    "header-big-endian": [big_endian, lambda data: _read(data, "big", check_length=False)],
     "header-forgot-the-eight": lambda data: _read(data, base=lambda n: n),
     "header-offsets-from-the-data": lambda data: _read(data, base=lambda n: 0),
     "header-length-only-skipped": lambda data: _read(data, base=lambda n: 8),
-    "header-metadata-is-no-tensor": lambda data: _read(data, skip=False),
-    "header-believes-the-length": lambda data: _read(data, check_length=False),
+    "header-metadata-is-no-tensor": [lambda data: _read(data, skip=False), metadata_as_entry],
+    "header-believes-the-length": [lambda data: _read(data, check_length=False), four_byte_length],
     "header-believes-the-offsets": lambda data: _read(data, check_offsets=False),
 }
 # Other ways to make the same mistakes.
-ALSO_WRONG = [
-    ("header-big-endian", lambda data: _read(data, "big", check_length=False)),
-    ("header-metadata-is-no-tensor", metadata_as_entry),
-    ("header-believes-the-length", four_byte_length),
-]

@@ -113,12 +113,20 @@ WRONG = {
             card_bytes // (bytes_per_token * tokens_per_user)
         ),
     ),
-    "users-below-zero": (
-        kv,
-        lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: (
-            (card_bytes - weight_bytes) // (bytes_per_token * tokens_per_user)
+    "users-below-zero": [
+        (
+            kv,
+            lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: (
+                (card_bytes - weight_bytes) // (bytes_per_token * tokens_per_user)
+            ),
         ),
-    ),
+        (
+            kv,
+            lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: int(
+                (card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user)
+            ),
+        ),
+    ],
     "users-of-one-token": (
         kv,
         lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: max(
@@ -127,14 +135,3 @@ WRONG = {
     ),
     "changes-its-input": (kv_fills_in_what_is_missing, users),
 }
-ALSO_WRONG = [
-    (
-        "users-below-zero",
-        (
-            kv,
-            lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: int(
-                (card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user)
-            ),
-        ),
-    )
-]

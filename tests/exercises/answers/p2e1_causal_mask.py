@@ -76,9 +76,12 @@ WRONG = {
     "mask-hides-old-keys": hides_old,
     "mask-of-all-tokens": lambda num_queries, num_keys: torch.ones(num_keys, num_keys).tril().bool(),
     "mask-sees-all": everything,
-    "mask-not-bool": lambda num_queries, num_keys: torch.ones(num_queries, num_keys).tril(
-        diagonal=num_keys - num_queries
-    ),
+    "mask-not-bool": [
+        lambda num_queries, num_keys: torch.ones(num_queries, num_keys).tril(diagonal=num_keys - num_queries),
+        lambda num_queries, num_keys: torch.zeros(num_queries, num_keys).masked_fill(
+            ~by_tril(num_queries, num_keys), float("-inf")
+        ),
+    ],
     # A sliding window, as some models have it. This one does not.
     "mask-hides-too-much": lambda num_queries, num_keys: by_tril(num_queries, num_keys).triu(
         diagonal=num_keys - num_queries - 3
@@ -87,11 +90,3 @@ WRONG = {
         num_queries, num_keys, dtype=torch.bool
     ).tril(diagonal=num_keys - num_queries + 2),
 }
-ALSO_WRONG = [
-    (
-        "mask-not-bool",
-        lambda num_queries, num_keys: torch.zeros(num_queries, num_keys).masked_fill(
-            ~by_tril(num_queries, num_keys), float("-inf")
-        ),
-    )
-]

@@ -78,33 +78,31 @@ RIGHT = [
 WRONG = {
     "head-not-scaled": lambda q, k, v, mask: _head(q, k, v, mask, scale=1),
     "head-divided-by-d": lambda q, k, v, mask: _head(q, k, v, mask, scale=1 / q.shape[-1]),
-    "head-scaled-by-tokens": lambda q, k, v, mask: _head(q, k, v, mask, scale=len(k) ** -0.5),
+    "head-scaled-by-tokens": [
+        lambda q, k, v, mask: _head(q, k, v, mask, scale=len(k) ** -0.5),
+        lambda q, k, v, mask: _head(q, k, v, mask, scale=q.shape[0] ** -0.5),
+    ],
     "head-multiplied": lambda q, k, v, mask: _head(q, k, v, mask, scale=math.sqrt(q.shape[-1])),
     "head-softmax-over-queries": lambda q, k, v, mask: _head(q, k, v, mask, dim=0),
     "head-masked-after-softmax": mask_after,
     "head-masked-with-zero": lambda q, k, v, mask: _head(q, k, v, mask, fill=0.0),
     "head-no-mask": lambda q, k, v, mask: torch.softmax(q @ k.T / math.sqrt(q.shape[-1]), dim=-1) @ v,
     "head-mask-inverted": lambda q, k, v, mask: _head(q, k, v, ~mask),
-    "head-own-mask": lambda q, k, v, mask: _head(q, k, v, torch.ones_like(mask).tril(len(k) - len(q))),
-    "head-no-softmax": lambda q, k, v, mask: (q @ k.T / math.sqrt(q.shape[-1])).masked_fill(~mask, 0) @ v,
-    "head-overflows": overflows,
-    "head-masked-not-low-enough": lambda q, k, v, mask: _head(q, k, v, mask, fill=-1e4),
-    "head-changes-its-input": scales_keys_in_place,
-}
-ALSO_WRONG = [
-    (
-        "head-own-mask",
+    "head-own-mask": [
+        lambda q, k, v, mask: _head(q, k, v, torch.ones_like(mask).tril(len(k) - len(q))),
         lambda q, k, v, mask: F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0],
-    ),
-    ("head-scaled-by-tokens", lambda q, k, v, mask: _head(q, k, v, mask, scale=q.shape[0] ** -0.5)),
-    ("head-overflows", largest_of_all),
-    ("head-overflows", share_out_again),
-    ("head-masked-not-low-enough", lambda q, k, v, mask: _head(q, k, v, mask, fill=-100.0)),
-    (
-        "head-changes-its-input",
+    ],
+    "head-no-softmax": lambda q, k, v, mask: (q @ k.T / math.sqrt(q.shape[-1])).masked_fill(~mask, 0) @ v,
+    "head-overflows": [overflows, largest_of_all, share_out_again],
+    "head-masked-not-low-enough": [
+        lambda q, k, v, mask: _head(q, k, v, mask, fill=-1e4),
+        lambda q, k, v, mask: _head(q, k, v, mask, fill=-100.0),
+    ],
+    "head-changes-its-input": [
+        scales_keys_in_place,
         lambda q, k, v, mask: (
             torch.softmax((q @ k.T / math.sqrt(q.shape[-1])).masked_fill(mask.logical_not_(), -math.inf), -1)
             @ v
         ),
-    ),
-]
+    ],
+}

@@ -91,7 +91,10 @@ def scales_the_cache(q, k, v):
 
 RIGHT = [group_by_group, by_library, by_einsum, by_repeating]
 WRONG = {
-    "group-repeat-not-interleave": lambda q, k, v: by_heads(q, k, v, lambda h, heads, kv_heads: h % kv_heads),
+    "group-repeat-not-interleave": [
+        lambda q, k, v: by_heads(q, k, v, lambda h, heads, kv_heads: h % kv_heads),
+        repeat,
+    ],
     "group-only-the-first": lambda q, k, v: by_heads(q, k, v, lambda h, heads, kv_heads: 0),
     "group-divided-by-kv-heads": lambda q, k, v: by_heads(q, k, v, lambda h, heads, kv_heads: h // kv_heads),
     "group-always-two": lambda q, k, v: by_heads(q, k, v, lambda h, heads, kv_heads: h // 2),
@@ -106,4 +109,3 @@ WRONG = {
     "group-no-mask": no_mask,
     "group-changes-its-input": scales_the_cache,
 }
-ALSO_WRONG = [("group-repeat-not-interleave", repeat)]

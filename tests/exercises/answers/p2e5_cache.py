@@ -286,11 +286,11 @@ class KeysOnly(TokenByToken):
 
 RIGHT = [TokenByToken, Growing, OneTensor, OneCounterMovedByTheLastLayer]
 WRONG = {
-    "cache-one-counter-for-all-layers": OneCounter,
-    "cache-layers-mixed": OneLayerForAll,
+    "cache-one-counter-for-all-layers": [OneCounter, MovedByTheFirstLayer],
+    "cache-layers-mixed": [OneLayerForAll, IntoEveryLayer],
     "cache-only-the-new": OnlyNew,
     "cache-new-missing": NewMissing,
-    "cache-length-not-updated": LengthForgotten,
+    "cache-length-not-updated": [LengthForgotten, LengthByOne],
     "cache-overwrites": Overwrites,
     "cache-new-in-the-wrong-place": AtTheEndOfTheRoom,
     "cache-new-in-front": NewInFront,
@@ -300,16 +300,8 @@ WRONG = {
     "cache-values-wrong": ValuesForgotten,
     "cache-keys-wrong": KeysForgotten,
     "cache-wrong-type": KeysOnly,
-    "cache-full-unnoticed": NoCheck,
-    "cache-half-stored": WritesBeforeItAsks,
-    "cache-full-too-early": LastPlaceRefused,
+    "cache-full-unnoticed": [NoCheck, WritesWhatFits],
+    "cache-half-stored": [WritesBeforeItAsks, CountsBeforeItAsks],
+    "cache-full-too-early": [LastPlaceRefused, RoomOfTheLayers],
     "cache-borrows-memory": Lists,
 }
-ALSO_WRONG = [
-    ("cache-layers-mixed", IntoEveryLayer),
-    ("cache-one-counter-for-all-layers", MovedByTheFirstLayer),
-    ("cache-length-not-updated", LengthByOne),
-    ("cache-full-unnoticed", WritesWhatFits),
-    ("cache-half-stored", CountsBeforeItAsks),
-    ("cache-full-too-early", RoomOfTheLayers),
-]

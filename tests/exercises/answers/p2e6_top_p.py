@@ -118,12 +118,15 @@ def by_id(probs, p):
 
 RIGHT = [in_loops, by_least_kept, from_the_tail, in_place]
 WRONG = {
-    "top-p-cuts-the-crossing-token": lambda probs, p: _keep(probs, p, lambda o, c: c <= p),
-    "top-p-keeps-one-too-many": one_too_many,
+    "top-p-cuts-the-crossing-token": [
+        lambda probs, p: _keep(probs, p, lambda o, c: c <= p),
+        crossing_cut_but_one,
+    ],
+    "top-p-keeps-one-too-many": [one_too_many, lambda probs, p: _keep(probs, p, lambda o, c: c - o <= p)],
     "top-p-empty": empty,
     "top-p-not-divided": not_divided,
     "top-p-divided-by-p": lambda probs, p: not_divided(probs, p) / p,
-    "top-p-softmax-again": lambda probs, p: torch.softmax(not_divided(probs, p), dim=0),
+    "top-p-softmax-again": [lambda probs, p: torch.softmax(not_divided(probs, p), dim=0), softmax_of_kept],
     "top-p-order-lost": stays_sorted,
     "top-p-put-back-wrongly": put_back_wrongly,
     "top-p-single-probability": single,
@@ -131,8 +134,3 @@ WRONG = {
     "top-p-not-sorted": by_id,
     "top-p-nothing-cut": lambda probs, p: probs / probs.sum(),
 }
-ALSO_WRONG = [
-    ("top-p-cuts-the-crossing-token", crossing_cut_but_one),
-    ("top-p-keeps-one-too-many", lambda probs, p: _keep(probs, p, lambda o, c: c - o <= p)),
-    ("top-p-softmax-again", softmax_of_kept),
-]

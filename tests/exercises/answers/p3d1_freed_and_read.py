@@ -118,17 +118,12 @@ class FreesByHand(SmallManager):
 
 RIGHT = [(Merges, 3), (KeepsBoth, "3"), (LastWins, 3)]
 WRONG = {
-    "reads-anothers-text": (Planted, 3),
+    "reads-anothers-text": [(Planted, 3), (FirstBlockOnly, 3)],
     "pointed-to-and-not-counted": (NotCounted, 3),
     "duplicate-leaks": (NeverDrops, 3),
     "nothing-is-remembered": (RemembersNothing, 3),
     "wrong-text": (WrongIndex, 3),
     "freed-twice": (FreesByHand, 3),
-    "another-cause": (Merges, 4),
-    "wrong-type": (Merges, "remember"),
+    "another-cause": [(Merges, 4), (KeepsBoth, "1")],
+    "wrong-type": [(Merges, "remember"), (Merges, 6)],
 }
-ALSO_WRONG = [
-    ("reads-anothers-text", (FirstBlockOnly, 3)),
-    ("another-cause", (KeepsBoth, "1")),
-    ("wrong-type", (Merges, 6)),
-]

@@ -251,23 +251,14 @@ class EmptiesTheTable(Base):
 RIGHT = [ListAndDict, CountsTables]
 WRONG = {
     "takes-from-the-wrong-end": FromTheBack,
-    "gives-back-to-the-front": PutsInFront,
+    "gives-back-to-the-front": [PutsInFront, FreeIsWhatNobodyCounts],
     "taken-and-not-counted": NotCounted,
     "null-block-given-out": GivesOutZero,
     "block-given-out-twice": LooksAndLeaves,
-    "wrong-end-of-memory": IndexErrorAtTheEnd,
-    "freed-while-shared": FreesAtOnce,
-    "blocks-lost": Leaks,
-    "double-free": AcceptsDoubleFree,
-    "refused-and-half-done": HalfDone,
+    "wrong-end-of-memory": [IndexErrorAtTheEnd, NoneAtTheEnd],
+    "freed-while-shared": [FreesAtOnce, SharesWithoutCounting],
+    "blocks-lost": [Leaks, CountsAndNeverFrees],
+    "double-free": [AcceptsDoubleFree, Asserts],
+    "refused-and-half-done": [HalfDone, CountsDownFirst, HalfDoneFromTheEnd],
     "changes-its-input": EmptiesTheTable,
 }
-ALSO_WRONG = [
-    ("wrong-end-of-memory", NoneAtTheEnd),
-    ("freed-while-shared", SharesWithoutCounting),
-    ("blocks-lost", CountsAndNeverFrees),
-    ("refused-and-half-done", CountsDownFirst),
-    ("refused-and-half-done", HalfDoneFromTheEnd),
-    ("double-free", Asserts),
-    ("gives-back-to-the-front", FreeIsWhatNobodyCounts),
-]

@@ -55,29 +55,24 @@ WRONG = {
     ],
     "one-token-late": one_late,
     # The engine's block size, written down as a number.
-    "block-size-fixed": lambda block_table, first, num_tokens, block_size: [
-        block_table[t // 16] * 16 + t % 16 for t in range(first, first + num_tokens)
+    "block-size-fixed": [
+        lambda block_table, first, num_tokens, block_size: [
+            block_table[t // 16] * 16 + t % 16 for t in range(first, first + num_tokens)
+        ],
+        lambda block_table, first, num_tokens, block_size: [
+            block_table[t // block_size] * 16 + t % block_size for t in range(first, first + num_tokens)
+        ],
     ],
-    "too-few-slots": lambda block_table, first, num_tokens, block_size: all_slots_then_cut(
-        block_table, first, num_tokens - 1, block_size
-    ),
+    "too-few-slots": [
+        lambda block_table, first, num_tokens, block_size: all_slots_then_cut(
+            block_table, first, num_tokens - 1, block_size
+        ),
+        lambda block_table, first, num_tokens, block_size: [
+            block_table[t // block_size] * block_size + t % block_size for t in range(first, num_tokens)
+        ],
+    ],
     "too-many-slots": lambda block_table, first, num_tokens, block_size: [
         block * block_size + i for block in block_table for i in range(block_size)
     ][first:],
     "returns-nothing": prints_only,
 }
-ALSO_WRONG = [
-    # Takes num_tokens for the end, not for the number.
-    (
-        "too-few-slots",
-        lambda block_table, first, num_tokens, block_size: [
-            block_table[t // block_size] * block_size + t % block_size for t in range(first, num_tokens)
-        ],
-    ),
-    (
-        "block-size-fixed",
-        lambda block_table, first, num_tokens, block_size: [
-            block_table[t // block_size] * 16 + t % block_size for t in range(first, first + num_tokens)
-        ],
-    ),
-]

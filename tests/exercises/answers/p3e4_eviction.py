@@ -126,10 +126,9 @@ class EmptiesTheTable(Base):
 RIGHT = [Ordered, Clock]
 WRONG = {
     "head-evicted-first": HeadFirst,
-    "evicts-most-recent": MostRecent,
+    "evicts-most-recent": [MostRecent, MostRecentInFront],
     "nameless-kept": KeepsNameless,
     "nameless-turned-round": NamelessOneByOne,
-    "hit-still-free": HitMovesToTheEnd,
+    "hit-still-free": [HitMovesToTheEnd, HitDoesNothing],
     "changes-its-input": EmptiesTheTable,
 }
-ALSO_WRONG = [("evicts-most-recent", MostRecentInFront), ("hit-still-free", HitDoesNothing)]

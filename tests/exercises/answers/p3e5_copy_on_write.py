@@ -190,8 +190,7 @@ WRONG = {
     "copies-too-much": (fork, copies_all),
     "copies-when-alone": (fork, copies_always),
     "copies-a-full-block": (fork, copies_the_last_block),
-    "no-block-for-the-token": (fork, no_new_block),
+    "no-block-for-the-token": [(fork, no_new_block), (fork, block_too_late)],
     "counts-wrong": (fork, counts_once_more),
     "table-not-changed": (fork, new_table),
 }
-ALSO_WRONG = [("no-block-for-the-token", (fork, block_too_late))]

@@ -155,7 +155,7 @@ RIGHT = [token_by_token, normalised_as_it_goes, in_numpy]
 WRONG = {
     "acc-not-rescaled": lambda *args: walk(*args, shrink_acc=False),
     "sum-not-rescaled": lambda *args: walk(*args, shrink_total=False),
-    "nothing-rescaled": lambda *args: walk(*args, shrink_total=False, shrink_acc=False),
+    "nothing-rescaled": [lambda *args: walk(*args, shrink_total=False, shrink_acc=False), loops_not_rescaled],
     "logical-as-physical": lambda *args: walk(*args, use_table=False),
     "reads-past-the-end": lambda *args: walk(*args, mask=False),
     "unused-places-read": masks_after_reading,
@@ -163,14 +163,8 @@ WRONG = {
     "divided-by-head-dim": lambda q, *rest: token_by_token(q / q.shape[0] ** 0.5, *rest),
     "not-divided": lambda *args: walk(*args, divide=False),
     "last-block-lost": lambda *args: walk(*args, round_up=False),
-    "maximum-starts-at-zero": lambda *args: walk(*args, start=0.0),
-    "no-maximum": no_maximum,
+    "maximum-starts-at-zero": [lambda *args: walk(*args, start=0.0), starts_at_zero_in_loops],
+    "no-maximum": [no_maximum, no_maximum_in_loops],
     "softmax-of-each-block": mean_of_blocks,
-    "keeps-everything": copies_together_first,
+    "keeps-everything": [copies_together_first, all_scores_first],
 }
-ALSO_WRONG = [
-    ("maximum-starts-at-zero", starts_at_zero_in_loops),
-    ("no-maximum", no_maximum_in_loops),
-    ("nothing-rescaled", loops_not_rescaled),
-    ("keeps-everything", all_scores_first),
-]

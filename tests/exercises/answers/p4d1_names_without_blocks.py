@@ -81,19 +81,20 @@ def right_only_in_this_step(scheduler, output):
 
 RIGHT = [(right_floor, [2, 3]), (right_block_by_block, {3, 2}), (right_only_in_this_step, (2, 3))]
 WRONG = {
-    "names-without-contents": (_make(lambda manager, victim: None), [2, 3]),
+    "names-without-contents": [
+        (_make(lambda manager, victim: None), [2, 3]),
+        (_make(_floor, late=True), [2, 3]),
+    ],
     "half-filled-block": (_make(_ceil), [3]),
-    "true-names-taken": (_make(lambda manager, victim: manager.uncache(victim.block_table)), [2, 3]),
+    "true-names-taken": [
+        (_make(lambda manager, victim: manager.uncache(victim.block_table)), [2, 3]),
+        (_make(_zero_first), [2, 3]),
+    ],
     "caching-off": (_make(_switch_off), [2, 3]),
     "other-victim": (_make(_floor, victim_of=lambda s: s.running[-1]), [2, 3]),
     "keeps-computed": (_make(_floor, computed=1), [2, 3]),
     "broken-books": (_make(_floor, free=False), [2, 3]),
     "victim-lost": (_make(_floor, queue=False), [2, 3]),
     "no-victim": (forgets_to_return, [2, 3]),
-    "other-blocks": (right_floor, [3]),
+    "other-blocks": [(right_floor, [3]), (right_floor, [0, 1, 2, 3])],
 }
-ALSO_WRONG = [
-    ("names-without-contents", (_make(_floor, late=True), [2, 3])),  # the table is empty by then
-    ("true-names-taken", (_make(_zero_first), [2, 3])),
-    ("other-blocks", (right_floor, [0, 1, 2, 3])),
-]

@@ -115,20 +115,13 @@ class ErasesBlocks(Planted):
 
 RIGHT = [(FillsUp, 3), (NullBlock, "3"), (RepeatsAUser, 3)]
 WRONG = {
-    "writes-into-anothers-block": (Planted, 3),
+    "writes-into-anothers-block": [(Planted, 3), (ErasesBlocks, 4), (OnlyRecordsAgain, 2)],
     "token-cleared-slot-not": (ClearsTokens, 3),
-    "some-rows-left": (NextRowOnly, 3),
+    "some-rows-left": [(NextRowOnly, 3), (OffByOne, 3)],
     "padding-in-a-real-block": (LastPlace, 3),
     "recording-does-not-see-it": (NewTensors, 3),
     "recorded-anew": (RecordsAgain, 3),
     "step-not-stored": (ClearsAll, 3),
-    "another-cause": (FillsUp, 4),
-    "wrong-type": (FillsUp, "three"),
+    "another-cause": [(FillsUp, 4), (NullBlock, "2")],
+    "wrong-type": [(FillsUp, "three"), (FillsUp, 0)],
 }
-ALSO_WRONG = [
-    ("some-rows-left", (OffByOne, 3)),
-    ("writes-into-anothers-block", (ErasesBlocks, 4)),
-    ("another-cause", (NullBlock, "2")),
-    ("wrong-type", (FillsUp, 0)),
-    ("writes-into-anothers-block", (OnlyRecordsAgain, 2)),
-]

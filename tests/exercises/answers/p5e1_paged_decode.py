@@ -192,17 +192,17 @@ def no_kernel(
 RIGHT = [a_token_at_a_time, divided_as_it_goes]
 WRONG = {
     "unmasked-tail": tail_used,
-    "masked-with-zero": masked_with_zero,
+    "masked-with-zero": [masked_with_zero, scores_not_masked, masked_with_zero_values_read],
     "unused-places-read": values_read,
     "acc-not-rescaled": acc_kept,
     "total-not-rescaled": total_kept,
     "nothing-rescaled": nothing_shrinks,
     "nan-everywhere": upside_down,
-    "page-id-as-token": page_as_token,
+    "page-id-as-token": [page_as_token, page_and_place],
     "block-stride-times-size": twice_the_size,
     "strides-mixed": strides_mixed,
     "strides-assumed": strides_assumed,
-    "wrong-kv-head": modulo_head,
+    "wrong-kv-head": [modulo_head, query_head],
     "no-scale": no_scale,
     "scale-twice": scale_twice,
     "table-of-request-0": row_of_request_0,
@@ -216,14 +216,7 @@ WRONG = {
     "maximum-starts-at-zero": starts_at_zero,
     "no-kernel": no_kernel,
     "largest-never-moves": largest_forgotten,
-    "keys-as-values": keys_twice,
+    "keys-as-values": [keys_twice, values_twice],
     "row-by-own-blocks": row_by_blocks,
+    "raises": misspelt,
 }
-ALSO_WRONG = [
-    ("masked-with-zero", scores_not_masked),
-    ("masked-with-zero", masked_with_zero_values_read),
-    ("page-id-as-token", page_and_place),
-    ("wrong-kv-head", query_head),
-    ("keys-as-values", values_twice),
-    ("raises", misspelt),
-]
