@@ -12,8 +12,9 @@
 # What you need to know:
 #
 # - `BlockManager.allocate` gives blocks to a request for the step that is being decided. A block that will be *full* after this
-#   step gets its block hash right then (the hash of its tokens and of all before them; below it is the block's **name**): "by the time anyone else may use it, this step has computed
-#   it". Whoever comes with the same tokens finds the block by its name, and does not compute them.
+#   step gets its block hash right then, the hash of its tokens and of all before them (its **name** below): "by the time anyone
+#   else may use it, this step has computed it". A request with the same tokens finds the block by its name, and does not compute
+#   them.
 # - `num_computed_tokens` says how many tokens were computed *before* this step. It moves on when the step is decided completely.
 # - Under `priority` somebody who has to make room (the **victim**) is the least urgent of all who run, wherever it stands. It
 #   may have been **given its part in this very step** already. Its part is then taken back; that code is not shown here, and
