@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,13 +27,13 @@ class When:
 
 
 Way = Callable[..., Any] | When
-# diagnosis -> (what the mistake would give, what to say). A tuple of ways: several to make the same mistake.
-Mistakes = Mapping[str, tuple[Way | tuple[Way, ...], str]]
+# By diagnosis: what the mistake would give. A tuple of ways: several to make the same mistake.
+Mistakes = Mapping[str, Way | tuple[Way, ...]]
 
 
-def variants(function: Callable[..., Any], says: Mapping[str, str]) -> Mistakes:
+def variants(function: Callable[..., Any], diagnoses: Iterable[str]) -> Mistakes:
     """Mistakes that one function makes on request: `function(*arguments, mistake=diagnosis)`."""
-    return {diagnosis: (partial(function, mistake=diagnosis), text) for diagnosis, text in says.items()}
+    return {diagnosis: partial(function, mistake=diagnosis) for diagnosis in diagnoses}
 
 
 class Raised:
@@ -48,6 +48,7 @@ def judge(
     cases: Sequence[tuple],
     reference: Callable[..., Any],
     mistakes: Mistakes,
+    says: Mapping[str, str],
     *,
     show: Callable[..., str],
     tolerance: float = 1e-4,
@@ -61,6 +62,7 @@ def judge(
     Args:
         cases: the arguments of each call. Answer, reference and mistakes get copies of their own.
         reference, mistakes: called with the same arguments.
+        says: by diagnosis, what to tell the learner.
         show: the call as the learner would write it, for the box: `show(*args)`.
         tolerance: largest difference of two numbers, relative to the larger one if that is above 1.
         clean: checks the kind of a result and brings it into the form that is compared. It may raise NotYet.
@@ -115,39 +117,39 @@ def judge(
             theirs = Raised(error)
         return not isinstance(way, When) and alike(theirs, outcomes[i])
 
-    def best_of(table: Mistakes) -> tuple[str, str] | None:
+    def best_of(table: Mistakes) -> str | None:
         return best_mistake(table, lambda way: [explains(way, i) for i in range(len(cases))], wrong)
 
-    seen = {diagnosis: row for diagnosis, row in mistakes.items() if isinstance(row[0], When)}
-    best = best_of({d: row for d, row in mistakes.items() if d not in seen}) or best_of(seen)
+    seen = {diagnosis: way for diagnosis, way in mistakes.items() if isinstance(way, When)}
+    best = best_of({d: way for d, way in mistakes.items() if d not in seen}) or best_of(seen)
     if isinstance(got, Raised):
         if best is None:
             raise got.error
-        raise NotYet(
-            *best, tried, getattr(got.error, "says", got.error), _presented(present, want, want, kind)[1]
-        )
-    shown = _presented(present, got, want, kind)
+        shown = getattr(got.error, "says", got.error), _presented(present, want, want, kind)[1]
+    else:
+        shown = _presented(present, got, want, kind)
     if best is None:
-        best = kind, as_sentence(f"{otherwise} {sentence}".strip() if kind == "wrong-result" else sentence)
-    raise NotYet(*best, tried, *shown)
+        text = as_sentence(f"{otherwise} {sentence}".strip() if kind == "wrong-result" else sentence)
+        raise NotYet(kind, text, tried, *shown)
+    raise NotYet(best, says[best], tried, *shown)
 
 
 def best_mistake(
     mistakes: Mistakes, explained_by: Callable[[Way], list[bool]], wrong: Sequence[int]
-) -> tuple[str, str] | None:
-    """(diagnosis, what to say) of the mistake that explains most, None if none explains enough.
+) -> str | None:
+    """The diagnosis of the mistake that explains most, None if none explains enough.
 
     Args:
         explained_by: which cases a way to make a mistake explains, right ones included.
         wrong: the numbers of the cases that went wrong, the first one first.
     """
     best, most = None, len(wrong) / 2
-    for diagnosis, (ways, says) in mistakes.items():
+    for diagnosis, ways in mistakes.items():
         for way in ways if isinstance(ways, tuple) else (ways,):
             explained = explained_by(way)
             how_many = len(explained) + 1 if all(explained) else sum(explained[i] for i in wrong)
             if explained[wrong[0]] and how_many > most:
-                best, most = (diagnosis, says), how_many
+                best, most = diagnosis, how_many
     return best
 
 

@@ -81,38 +81,24 @@ def _bytes_as_ids(word: bytes, ranks: dict[bytes, int]) -> list[int]:
 
 _right_encode = _encode_by(min)
 ENCODING = {
-    "encode-longest-first": (
-        _longest_match,
-        "You take the longest token that fits. BPE does not look at length: it replays the merges, lowest rank first.",
-    ),
-    "encode-leftmost-first": (
-        _encode_by(lambda joins: min(joins, key=lambda join: join[1])),
-        "You join the leftmost pair that can be joined. Look at all of them and take the one with the lowest rank.",
-    ),
-    "encode-one-pass": (
-        _one_pass,
-        "You go over the word once, joining what fits on the way. After every join all neighbours are candidates again.",
-    ),
-    "encode-highest-rank": (
-        _encode_by(lambda joins: max(joins, key=lambda join: (join[0], -join[1]))),
-        "You join the pair with the highest rank, the one learned last. The first learned comes first.",
-    ),
-    "encode-stops-after-one": (
-        _encode_by(min, most=1),
-        "You stop after the first join. Go on until no two neighbours can be joined.",
-    ),
-    "encode-no-joins": (
-        lambda word, ranks: [ranks[word[i : i + 1]] for i in range(len(word))],
-        "Nothing was joined: these are the single bytes.",
-    ),
-    "encode-rightmost-of-equals": (
-        _encode_by(lambda joins: min(joins, key=lambda join: (join[0], -join[1]))),
-        "When a pair occurs several times you take the last one. Take the leftmost, as training does.",
-    ),
-    "encode-bytes-are-not-ids": (
-        _bytes_as_ids,
-        "A single byte went out as its value. Its id is in the table, like that of every token.",
-    ),
+    "encode-longest-first": _longest_match,
+    "encode-leftmost-first": _encode_by(lambda joins: min(joins, key=lambda join: join[1])),
+    "encode-one-pass": _one_pass,
+    "encode-highest-rank": _encode_by(lambda joins: max(joins, key=lambda join: (join[0], -join[1]))),
+    "encode-stops-after-one": _encode_by(min, most=1),
+    "encode-no-joins": lambda word, ranks: [ranks[word[i : i + 1]] for i in range(len(word))],
+    "encode-rightmost-of-equals": _encode_by(lambda joins: min(joins, key=lambda join: (join[0], -join[1]))),
+    "encode-bytes-are-not-ids": _bytes_as_ids,
+}
+ENCODING_SAYS = {
+    "encode-longest-first": "You take the longest token that fits. BPE does not look at length: it replays the merges, lowest rank first.",
+    "encode-leftmost-first": "You join the leftmost pair that can be joined. Look at all of them and take the one with the lowest rank.",
+    "encode-one-pass": "You go over the word once, joining what fits on the way. After every join all neighbours are candidates again.",
+    "encode-highest-rank": "You join the pair with the highest rank, the one learned last. The first learned comes first.",
+    "encode-stops-after-one": "You stop after the first join. Go on until no two neighbours can be joined.",
+    "encode-no-joins": "Nothing was joined: these are the single bytes.",
+    "encode-rightmost-of-equals": "When a pair occurs several times you take the last one. Take the leftmost, as training does.",
+    "encode-bytes-are-not-ids": "A single byte went out as its value. Its id is in the table, like that of every token.",
 }
 
 
@@ -123,6 +109,7 @@ def grade_encode(encode: Callable) -> None:
         cases,
         _right_encode,  # its ids are those of the course's apply_merges and of tiktoken: see the tests
         ENCODING,
+        ENCODING_SAYS,
         show=lambda word, ranks: (
             f"encode({word!r}, {ranks})"
             if len(ranks) < 8

@@ -57,18 +57,14 @@ def _right_header(data: bytes) -> dict:
 
 
 READING = {
-    "header-forgot-the-eight": (
-        _read_with(lambda n: n),
-        "All places are 8 too small. The 8 bytes that hold the header's length come before the header.",
-    ),
-    "header-offsets-from-the-data": (
-        _read_with(lambda n: 0),
-        "These are the offsets as the header gives them. They count from the end of the header, not from the start of the file.",
-    ),
-    "header-length-only-skipped": (
-        _read_with(lambda n: 8),
-        "You added 8 to the offsets, and forgot the header itself: the data begins behind it.",
-    ),
+    "header-forgot-the-eight": _read_with(lambda n: n),
+    "header-offsets-from-the-data": _read_with(lambda n: 0),
+    "header-length-only-skipped": _read_with(lambda n: 8),
+}
+READING_SAYS = {
+    "header-forgot-the-eight": "All places are 8 too small. The 8 bytes that hold the header's length come before the header.",
+    "header-offsets-from-the-data": "These are the offsets as the header gives them. They count from the end of the header, not from the start of the file.",
+    "header-length-only-skipped": "You added 8 to the offsets, and forgot the header itself: the data begins behind it.",
 }
 
 
@@ -83,7 +79,7 @@ def grade_header(read_header: Callable) -> None:
 
     # Read the other way round the length is astronomic, and what happens then depends on the reader.
     try:
-        judge(read_header, [(data,) for data in plain], _right_header, READING, show=show)
+        judge(read_header, [(data,) for data in plain], _right_header, READING, READING_SAYS, show=show)
     except NotYet as no:
         if no.diagnosis == "raises" or no.diagnosis == "wrong-result":
             _ask_if_big_endian(read_header, no)

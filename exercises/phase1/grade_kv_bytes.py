@@ -45,30 +45,20 @@ def _right_kv(config: dict, size: int) -> int:
 
 
 KV = {
-    "kv-only-one-of-two": (
-        lambda c, size: _kv(c, size, two=1),
-        "Half of it: each token keeps a key and a value.",
-    ),
-    "kv-query-heads": (
-        lambda c, size: _kv(c, size, query=True),
-        "You counted the query heads. Only KV heads are stored, and several query heads may share one of them.",
-    ),
-    "kv-one-layer": (
-        lambda c, size: _kv(c, size, layers=False),
-        "That is one layer. Every layer keeps keys and values of its own.",
-    ),
-    "kv-head-dim-ignored": (
-        lambda c, size: _kv(c, size, given=False),
-        "This config gives head_dim, and it is not width / heads. Use it where it is given.",
-    ),
-    "kv-width-over-kv-heads": (
-        _width_over_kv_heads,
-        "You divided the width by the KV heads. The size of a head is the width over the query heads.",
-    ),
-    "kv-always-two-bytes": (
-        lambda c, size: _right_kv(c, 2),
-        "The result does not change with the bytes a number takes.",
-    ),
+    "kv-only-one-of-two": lambda c, size: _kv(c, size, two=1),
+    "kv-query-heads": lambda c, size: _kv(c, size, query=True),
+    "kv-one-layer": lambda c, size: _kv(c, size, layers=False),
+    "kv-head-dim-ignored": lambda c, size: _kv(c, size, given=False),
+    "kv-width-over-kv-heads": _width_over_kv_heads,
+    "kv-always-two-bytes": lambda c, size: _right_kv(c, 2),
+}
+KV_SAYS = {
+    "kv-only-one-of-two": "Half of it: each token keeps a key and a value.",
+    "kv-query-heads": "You counted the query heads. Only KV heads are stored, and several query heads may share one of them.",
+    "kv-one-layer": "That is one layer. Every layer keeps keys and values of its own.",
+    "kv-head-dim-ignored": "This config gives head_dim, and it is not width / heads. Use it where it is given.",
+    "kv-width-over-kv-heads": "You divided the width by the KV heads. The size of a head is the width over the query heads.",
+    "kv-always-two-bytes": "The result does not change with the bytes a number takes.",
 }
 SAYS = Diagnoses(
     {
@@ -76,33 +66,23 @@ SAYS = Diagnoses(
     }
 )
 USERS = {
-    "users-in-parts": (
-        lambda card, weights, token, n: (card - weights) / (token * n),
-        "A part of a user does not help anybody: the result is a whole number.",
-    ),
-    "users-rounded": (
-        lambda card, weights, token, n: max(0, round((card - weights) / (token * n))),
-        "You rounded to the nearest number. The last user would fit only in part: round down.",
-    ),
-    "users-rounded-up": (
-        lambda card, weights, token, n: max(0, -(-(card - weights) // (token * n))),
-        "You rounded up. The last user fits only in part: round down.",
-    ),
-    "users-weights-forgotten": (
-        lambda card, weights, token, n: card // (token * n),
-        "The weights are on the card as well. Take them off first.",
-    ),
+    "users-in-parts": lambda card, weights, token, n: (card - weights) / (token * n),
+    "users-rounded": lambda card, weights, token, n: max(0, round((card - weights) / (token * n))),
+    "users-rounded-up": lambda card, weights, token, n: max(0, -(-(card - weights) // (token * n))),
+    "users-weights-forgotten": lambda card, weights, token, n: card // (token * n),
     "users-below-zero": (
-        (
-            lambda card, weights, token, n: (card - weights) // (token * n),
-            lambda card, weights, token, n: int((card - weights) / (token * n)),
-        ),
-        "Fewer than no users. If the weights do not fit, nobody does: 0.",
+        lambda card, weights, token, n: (card - weights) // (token * n),
+        lambda card, weights, token, n: int((card - weights) / (token * n)),
     ),
-    "users-of-one-token": (
-        lambda card, weights, token, n: max(0, card - weights) // token,
-        "That is the number of tokens that fit. Each user has many.",
-    ),
+    "users-of-one-token": lambda card, weights, token, n: max(0, card - weights) // token,
+}
+USERS_SAYS = {
+    "users-in-parts": "A part of a user does not help anybody: the result is a whole number.",
+    "users-rounded": "You rounded to the nearest number. The last user would fit only in part: round down.",
+    "users-rounded-up": "You rounded up. The last user fits only in part: round down.",
+    "users-weights-forgotten": "The weights are on the card as well. Take them off first.",
+    "users-below-zero": "Fewer than no users. If the weights do not fit, nobody does: 0.",
+    "users-of-one-token": "That is the number of tokens that fit. Each user has many.",
 }
 
 
@@ -122,7 +102,7 @@ def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
         )
         config["num_key_value_heads"] = heads // rng.choice([1, 2, 4])
         cases.append((config, rng.choice([1, 2, 4])))
-    judge(kv_bytes, cases, _right_kv, KV, show=lambda config, size: f"kv_bytes({config}, {size})")
+    judge(kv_bytes, cases, _right_kv, KV, KV_SAYS, show=lambda config, size: f"kv_bytes({config}, {size})")
 
     users = [
         (24 * 10**9, 16_060_522_496, 131_072, 8_192),
@@ -140,6 +120,7 @@ def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
         users,
         lambda card, weights, token, n: max(0, card - weights) // (token * n),
         USERS,
+        USERS_SAYS,
         show=lambda *args: f"users_that_fit({', '.join(f'{a:,}' for a in args)})".replace(",", "_").replace(
             "_ ", ", "
         ),

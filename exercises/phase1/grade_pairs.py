@@ -29,30 +29,20 @@ def _pairs_not_overlapping(tokens: list[int]) -> dict:
 
 
 COUNTING = {
-    "pairs-step-by-two": (
-        lambda t: dict(Counter(zip(t[::2], t[1::2]))),
-        "You look at tokens 1 and 2, then 3 and 4. Every neighbourhood counts: 1 and 2, 2 and 3, 3 and 4.",
-    ),
-    "pairs-last-missing": (
-        lambda t: dict(Counter(pairwise(t[:-1]))),
-        "The last pair of the list is missing. Look at where your loop ends.",
-    ),
-    "pairs-wrap-around": (
-        lambda t: dict(Counter((t[i - 1], t[i]) for i in range(len(t)))),
-        "There is a pair of the last token and the first. They are no neighbours. In Python index -1 is the last item.",
-    ),
-    "pairs-without-order": (
-        lambda t: dict(Counter(tuple(sorted(p)) for p in pairwise(t))),
-        "(1, 2) and (2, 1) are different pairs: a token that comes before another one is not the same as after it.",
-    ),
-    "pairs-overlap-left-out": (
-        _pairs_not_overlapping,
-        "In 7 7 7 the pair (7, 7) occurs twice: the middle one belongs to both. Only merging uses it up.",
-    ),
-    "pairs-counted-once": (
-        lambda t: dict.fromkeys(pairwise(t), 1),
-        "Every pair has the count 1. Add 1 each time you meet it, instead of starting anew.",
-    ),
+    "pairs-step-by-two": lambda t: dict(Counter(zip(t[::2], t[1::2]))),
+    "pairs-last-missing": lambda t: dict(Counter(pairwise(t[:-1]))),
+    "pairs-wrap-around": lambda t: dict(Counter((t[i - 1], t[i]) for i in range(len(t)))),
+    "pairs-without-order": lambda t: dict(Counter(tuple(sorted(p)) for p in pairwise(t))),
+    "pairs-overlap-left-out": _pairs_not_overlapping,
+    "pairs-counted-once": lambda t: dict.fromkeys(pairwise(t), 1),
+}
+COUNTING_SAYS = {
+    "pairs-step-by-two": "You look at tokens 1 and 2, then 3 and 4. Every neighbourhood counts: 1 and 2, 2 and 3, 3 and 4.",
+    "pairs-last-missing": "The last pair of the list is missing. Look at where your loop ends.",
+    "pairs-wrap-around": "There is a pair of the last token and the first. They are no neighbours. In Python index -1 is the last item.",
+    "pairs-without-order": "(1, 2) and (2, 1) are different pairs: a token that comes before another one is not the same as after it.",
+    "pairs-overlap-left-out": "In 7 7 7 the pair (7, 7) occurs twice: the middle one belongs to both. Only merging uses it up.",
+    "pairs-counted-once": "Every pair has the count 1. Add 1 each time you meet it, instead of starting anew.",
 }
 
 
@@ -130,55 +120,33 @@ def _slice_a_copy(tokens: list[int], pair: tuple[int, int], new_id: int) -> list
 
 
 MERGING = {
-    "merge-nothing": (
-        lambda tokens, pair, new_id: tokens,
-        "Nothing was merged. A slice of a list is a list, and in Python a list is never equal to a tuple: `[1, 2] == (1, 2)` "
-        "is False.",
-    ),
-    "merge-while-going-over-it": (
-        (_slice_while_zipping, _slice_while_pairwise, _slice_in_a_range),
-        "The list becomes shorter while your loop goes over it. After the first merge everything behind it stands one place "
-        "further left than the loop believes. Build a new list instead.",
-    ),
-    "merge-at-old-places": (
-        _slice_a_copy,
-        "You look for places in the old list and cut at the same places of the new one, which is shorter by one for each "
-        "merge. From the second merge on they do not fit.",
-    ),
-    "merge-over-pairs": (
-        _merge_over_pairs,
-        "You go over the pairs. After a merge the next pair still begins with the token that was used up, and no pair begins "
-        "with the last token, so it is lost.",
-    ),
-    "merge-inside-numbers": (
-        _merge_as_text,
-        "Part of a number was replaced: written as text, the pair 1 2 also stands inside 11 2. Compare tokens, not their "
-        "digits.",
-    ),
-    "merge-keeps-the-second": (
-        lambda t, p, n: _merge_where(t, p, n, step=1, last=True, most=10**9),
-        "The second token of the pair is still there after the new one. A merge uses up two tokens.",
-    ),
-    "merge-overlaps": (
-        _merge_overlapping,
-        "In 7 7 7 the middle token was merged twice. Once it is part of a new token it is gone: go on behind it.",
-    ),
-    "merge-first-only": (
-        lambda t, p, n: _merge_where(t, p, n, step=2, last=True, most=1),
-        "Only the first occurrence was merged. All of them are to be replaced.",
-    ),
-    "merge-drops-the-last": (
-        lambda t, p, n: _merge_where(t, p, n, step=2, last=False, most=10**9),
-        "The last token is lost. It has no right neighbour, but it stays in the list.",
-    ),
-    "merge-from-the-right": (
-        _merge_from_the_right,
-        "Of three equal tokens the last two were merged. Merging goes from the left, or encoding and training differ.",
-    ),
-    "merge-in-any-order": (
-        _merge_either_order,
-        "The pair was merged the wrong way round as well: for (1, 2), tokens 2 1 must stay.",
-    ),
+    "merge-nothing": lambda tokens, pair, new_id: tokens,
+    "merge-while-going-over-it": (_slice_while_zipping, _slice_while_pairwise, _slice_in_a_range),
+    "merge-at-old-places": _slice_a_copy,
+    "merge-over-pairs": _merge_over_pairs,
+    "merge-inside-numbers": _merge_as_text,
+    "merge-keeps-the-second": lambda t, p, n: _merge_where(t, p, n, step=1, last=True, most=10**9),
+    "merge-overlaps": _merge_overlapping,
+    "merge-first-only": lambda t, p, n: _merge_where(t, p, n, step=2, last=True, most=1),
+    "merge-drops-the-last": lambda t, p, n: _merge_where(t, p, n, step=2, last=False, most=10**9),
+    "merge-from-the-right": _merge_from_the_right,
+    "merge-in-any-order": _merge_either_order,
+}
+MERGING_SAYS = {
+    "merge-nothing": "Nothing was merged. A slice of a list is a list, and in Python a list is never equal to a tuple: `[1, 2] == (1, 2)` is False.",
+    "merge-while-going-over-it": "The list becomes shorter while your loop goes over it. After the first merge everything behind it stands one place further left "
+    "than the loop believes. Build a new list instead.",
+    "merge-at-old-places": "You look for places in the old list and cut at the same places of the new one, which is shorter by one for each merge. From the "
+    "second merge on they do not fit.",
+    "merge-over-pairs": "You go over the pairs. After a merge the next pair still begins with the token that was used up, and no pair begins with the last "
+    "token, so it is lost.",
+    "merge-inside-numbers": "Part of a number was replaced: written as text, the pair 1 2 also stands inside 11 2. Compare tokens, not their digits.",
+    "merge-keeps-the-second": "The second token of the pair is still there after the new one. A merge uses up two tokens.",
+    "merge-overlaps": "In 7 7 7 the middle token was merged twice. Once it is part of a new token it is gone: go on behind it.",
+    "merge-first-only": "Only the first occurrence was merged. All of them are to be replaced.",
+    "merge-drops-the-last": "The last token is lost. It has no right neighbour, but it stays in the list.",
+    "merge-from-the-right": "Of three equal tokens the last two were merged. Merging goes from the left, or encoding and training differ.",
+    "merge-in-any-order": "The pair was merged the wrong way round as well: for (1, 2), tokens 2 1 must stay.",
 }
 
 
@@ -191,6 +159,7 @@ def grade_pairs(count_pairs: Callable, merge: Callable) -> None:
         [(tokens,) for tokens in lists],
         lambda tokens: dict(Counter(pairwise(tokens))),
         COUNTING,
+        COUNTING_SAYS,
         show=lambda tokens: f"count_pairs({tokens})",
         keeps_input=False,  # see below
     )
@@ -211,6 +180,7 @@ def grade_pairs(count_pairs: Callable, merge: Callable) -> None:
         cases,
         merge_pair,
         MERGING,
+        MERGING_SAYS,
         show=lambda tokens, pair, new_id: f"merge({tokens}, {pair}, {new_id})",
         keeps_input=False,  # see below
     )

@@ -67,50 +67,33 @@ def _own_mask_top_left(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 
 
 HEADS = {
-    "head-not-scaled": (
-        head_with(scale=lambda q, k: 1.0),
-        "The scores are not divided by sqrt(d). Long vectors then have large scores, and one token takes everything.",
-    ),
-    "head-divided-by-d": (
-        head_with(scale=lambda q, k: 1 / q.shape[-1]),
-        "The scores are divided by d. It is the square root of d.",
-    ),
+    "head-not-scaled": head_with(scale=lambda q, k: 1.0),
+    "head-divided-by-d": head_with(scale=lambda q, k: 1 / q.shape[-1]),
     "head-scaled-by-tokens": (
-        (head_with(scale=lambda q, k: k.shape[0] ** -0.5), head_with(scale=lambda q, k: q.shape[0] ** -0.5)),
-        "The scores are divided by the root of the number of tokens. d is the length of a vector.",
+        head_with(scale=lambda q, k: k.shape[0] ** -0.5),
+        head_with(scale=lambda q, k: q.shape[0] ** -0.5),
     ),
-    "head-multiplied": (
-        head_with(scale=lambda q, k: q.shape[-1] ** 0.5),
-        "The scores are multiplied by sqrt(d) instead of divided.",
-    ),
-    "head-softmax-over-queries": (
-        head_with(dim=0),
-        "The shares of one key add up to 1 over all queries. Each query shares out 1 among its keys: a row, not a column.",
-    ),
-    "head-masked-after-softmax": (
-        head_with(mask_how="after"),
-        "The mask came after the softmax: the shares of a row no longer add up to 1. Set scores to minus infinity before.",
-    ),
-    "head-masked-with-zero": (
-        head_with(mask_how="zero score"),
-        "A masked score became 0, and e to the power of 0 is 1: such a token gets a share. It takes minus infinity.",
-    ),
-    "head-no-mask": (
-        head_with(mask_how="none"),
-        "The mask is not used: tokens see the future.",
-    ),
-    "head-mask-inverted": (
-        head_with(mask_how="inverted"),
-        "The mask is used the wrong way round: True says that the query may look.",
-    ),
-    "head-own-mask": (
-        (_own_mask, _own_mask_top_left),
-        "The mask that was given is not used: you made a causal one. It may be another one.",
-    ),
-    "head-no-softmax": (
-        _no_softmax,
-        "There is no softmax: the scores themselves were taken for shares.",
-    ),
+    "head-multiplied": head_with(scale=lambda q, k: q.shape[-1] ** 0.5),
+    "head-softmax-over-queries": head_with(dim=0),
+    "head-masked-after-softmax": head_with(mask_how="after"),
+    "head-masked-with-zero": head_with(mask_how="zero score"),
+    "head-no-mask": head_with(mask_how="none"),
+    "head-mask-inverted": head_with(mask_how="inverted"),
+    "head-own-mask": (_own_mask, _own_mask_top_left),
+    "head-no-softmax": _no_softmax,
+}
+HEADS_SAYS = {
+    "head-not-scaled": "The scores are not divided by sqrt(d). Long vectors then have large scores, and one token takes everything.",
+    "head-divided-by-d": "The scores are divided by d. It is the square root of d.",
+    "head-scaled-by-tokens": "The scores are divided by the root of the number of tokens. d is the length of a vector.",
+    "head-multiplied": "The scores are multiplied by sqrt(d) instead of divided.",
+    "head-softmax-over-queries": "The shares of one key add up to 1 over all queries. Each query shares out 1 among its keys: a row, not a column.",
+    "head-masked-after-softmax": "The mask came after the softmax: the shares of a row no longer add up to 1. Set scores to minus infinity before.",
+    "head-masked-with-zero": "A masked score became 0, and e to the power of 0 is 1: such a token gets a share. It takes minus infinity.",
+    "head-no-mask": "The mask is not used: tokens see the future.",
+    "head-mask-inverted": "The mask is used the wrong way round: True says that the query may look.",
+    "head-own-mask": "The mask that was given is not used: you made a causal one. It may be another one.",
+    "head-no-softmax": "There is no softmax: the scores themselves were taken for shares.",
 }
 CHANGED = "The {name} that you were given have changed. In an engine these are the cache, and the next token needs them as they were."
 SAYS = Diagnoses(
@@ -145,7 +128,7 @@ def grade_head(one_head: Callable) -> None:
         if q.numel() > 4
         else f"one_head(q {q.tolist()}, k {k.tolist()}, v {v.tolist()}, mask {mask.tolist()})"
     )
-    judge(one_head, cases, right_head, HEADS, show=show, keeps_input=False)
+    judge(one_head, cases, right_head, HEADS, HEADS_SAYS, show=show, keeps_input=False)
 
     _grade_large_scores(one_head)
     q, k, v, mask = cases[2]
@@ -213,53 +196,35 @@ def _averaged(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 GROUPS = {
-    "group-repeat-not-interleave": (
-        grouped_by(lambda h, heads, kv_heads: h % kv_heads),
-        "KV heads are dealt out in turn: 0, 1, 0, 1. Neighbours share: 0, 0, 1, 1. (`repeat` copies the whole row of heads, "
-        "`repeat_interleave` each head.)",
+    "group-repeat-not-interleave": grouped_by(lambda h, heads, kv_heads: h % kv_heads),
+    "group-mask-top-left": grouped_by(
+        _neighbours_share, lambda n, m: torch.ones(n, m, dtype=torch.bool).tril()
     ),
-    "group-mask-top-left": (
-        grouped_by(_neighbours_share, lambda n, m: torch.ones(n, m, dtype=torch.bool).tril()),
-        "The first query was taken for token 0, and the last N of M tokens ask. (`is_causal=True` of PyTorch's attention means "
-        "just that, where there are more keys than queries.)",
-    ),
-    "group-no-mask": (
-        grouped_by(_neighbours_share, lambda n, m: torch.ones(n, m, dtype=torch.bool)),
-        "The sharing is right, but tokens see those after them.",
-    ),
-    "group-always-two": (
-        grouped_by(lambda h, heads, kv_heads: h // 2),
-        "Two query heads share a KV head in the example. In other models it is another number: work it out from the shapes.",
-    ),
-    "group-only-the-first": (
-        grouped_by(lambda h, heads, kv_heads: 0),
-        "All query heads use KV head 0.",
-    ),
-    "group-divided-by-kv-heads": (
-        grouped_by(lambda h, heads, kv_heads: h // kv_heads),
-        "You divided by the number of KV heads. Divide by how many query heads share one.",
-    ),
-    "group-backwards": (
-        grouped_by(lambda h, heads, kv_heads: kv_heads - 1 - h // (heads // kv_heads)),
-        "The KV heads are taken in the wrong order, the last one first.",
-    ),
-    "group-no-sharing": (
-        grouped_by(lambda h, heads, kv_heads: min(h, kv_heads - 1)),
-        "Query head 1 uses KV head 1, as if every head had its own. Heads that stand side by side share.",
-    ),
-    "group-heads-stacked-first": (
-        lambda q, k, v: right_grouped(q, k, v).transpose(0, 1).contiguous(),
-        "The result has heads first, then tokens. Each token's heads belong together: [N, num_heads, d].",
-    ),
-    "group-heads-mixed-up": (
-        lambda q, k, v: right_grouped(q, k, v).transpose(0, 1).reshape(q.shape),
-        "The shape is right, but numbers of different tokens got mixed: [heads, N, d] was read as [N, heads, d]. Exchange "
-        "the dimensions instead of reshaping.",
-    ),
-    "group-queries-averaged": (
-        _averaged,
-        "Only as many heads came out as there are KV heads. Queries are not shared: each query head has a result of its own.",
-    ),
+    "group-no-mask": grouped_by(_neighbours_share, lambda n, m: torch.ones(n, m, dtype=torch.bool)),
+    "group-always-two": grouped_by(lambda h, heads, kv_heads: h // 2),
+    "group-only-the-first": grouped_by(lambda h, heads, kv_heads: 0),
+    "group-divided-by-kv-heads": grouped_by(lambda h, heads, kv_heads: h // kv_heads),
+    "group-backwards": grouped_by(lambda h, heads, kv_heads: kv_heads - 1 - h // (heads // kv_heads)),
+    "group-no-sharing": grouped_by(lambda h, heads, kv_heads: min(h, kv_heads - 1)),
+    "group-heads-stacked-first": lambda q, k, v: right_grouped(q, k, v).transpose(0, 1).contiguous(),
+    "group-heads-mixed-up": lambda q, k, v: right_grouped(q, k, v).transpose(0, 1).reshape(q.shape),
+    "group-queries-averaged": _averaged,
+}
+GROUPS_SAYS = {
+    "group-repeat-not-interleave": "KV heads are dealt out in turn: 0, 1, 0, 1. Neighbours share: 0, 0, 1, 1. (`repeat` copies the whole row of heads, "
+    "`repeat_interleave` each head.)",
+    "group-mask-top-left": "The first query was taken for token 0, and the last N of M tokens ask. (`is_causal=True` of PyTorch's attention means just that, "
+    "where there are more keys than queries.)",
+    "group-no-mask": "The sharing is right, but tokens see those after them.",
+    "group-always-two": "Two query heads share a KV head in the example. In other models it is another number: work it out from the shapes.",
+    "group-only-the-first": "All query heads use KV head 0.",
+    "group-divided-by-kv-heads": "You divided by the number of KV heads. Divide by how many query heads share one.",
+    "group-backwards": "The KV heads are taken in the wrong order, the last one first.",
+    "group-no-sharing": "Query head 1 uses KV head 1, as if every head had its own. Heads that stand side by side share.",
+    "group-heads-stacked-first": "The result has heads first, then tokens. Each token's heads belong together: [N, num_heads, d].",
+    "group-heads-mixed-up": "The shape is right, but numbers of different tokens got mixed: [heads, N, d] was read as [N, heads, d]. Exchange the dimensions "
+    "instead of reshaping.",
+    "group-queries-averaged": "Only as many heads came out as there are KV heads. Queries are not shared: each query head has a result of its own.",
 }
 
 
@@ -283,6 +248,7 @@ def grade_grouped(grouped_attention: Callable) -> None:
         cases,
         right_grouped,
         GROUPS,
+        GROUPS_SAYS,
         show=lambda q, k, v: f"grouped_attention with q {list(q.shape)}, k and v {list(k.shape)}",
         present=_first_token,
         keeps_input=False,

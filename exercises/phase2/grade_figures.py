@@ -92,56 +92,37 @@ def _not_sorted(probs: Tensor, p: float) -> Tensor:
 
 TOP_P = {
     "top-p-cuts-the-crossing-token": (
-        (top_p_with(lambda o, p: o.cumsum(0) <= p), top_p_with(_cuts_but_keeps_one)),
-        "The token that crosses p was cut. It belongs to the set: without it the others hold less than p.",
+        top_p_with(lambda o, p: o.cumsum(0) <= p),
+        top_p_with(_cuts_but_keeps_one),
     ),
-    "top-p-keeps-one-too-many": (
-        (top_p_with(_one_more), top_p_with(lambda o, p: o.cumsum(0) - o <= p)),
-        "One token too many: the set held p already. For each token, ask what those before it hold together.",
-    ),
-    "top-p-empty": (
-        top_p_with(_shifted),
-        "Where the first token holds more than p by itself, nothing is left, and 0 / 0 is not a number. At least one token is "
-        "always kept.",
-    ),
-    "top-p-softmax-again": (
-        (_softmax_again, _softmax_of_the_kept),
-        "A softmax was taken of the probabilities, which changes how they stand to each other. They only have to add up to 1 "
-        "again.",
-    ),
-    "top-p-not-divided": (
-        top_p_with(_right_keep, divide=False),
-        "The right tokens are kept, but what is left does not add up to 1.",
-    ),
-    "top-p-divided-by-p": (
-        lambda probs, p: (top_p_with(_right_keep, divide=False)(probs, p).double() / p).float(),
-        "You divided by p. What is kept holds p or a little more: divide by what it really holds.",
-    ),
-    "top-p-order-lost": (
-        top_p_with(_right_keep, back="stays sorted"),
-        "The result is sorted. Place i must be token i again: put each probability back where it came from.",
-    ),
-    "top-p-put-back-wrongly": (
-        top_p_with(_right_keep, back="gathered"),
-        "The probabilities went back to the wrong tokens. kept[places] takes from `places`; to put something there it must "
-        "stand on the left side.",
-    ),
-    "top-p-single-probability": (
-        top_p_with(lambda o, p: o >= p),
-        "Each probability was held against p by itself. It is their sum, from the likeliest down, that has to reach p.",
-    ),
-    "top-p-least-likely-first": (
-        _least_likely_first,
-        "The sum begins with the least likely tokens. Begin with the likeliest.",
-    ),
-    "top-p-not-sorted": (
-        _not_sorted,
-        "The sum goes in the order of the vocabulary. The likeliest tokens come first, wherever they stand.",
-    ),
-    "top-p-nothing-cut": (
-        lambda probs, p: probs,
-        "Nothing was cut.",
-    ),
+    "top-p-keeps-one-too-many": (top_p_with(_one_more), top_p_with(lambda o, p: o.cumsum(0) - o <= p)),
+    "top-p-empty": top_p_with(_shifted),
+    "top-p-softmax-again": (_softmax_again, _softmax_of_the_kept),
+    "top-p-not-divided": top_p_with(_right_keep, divide=False),
+    "top-p-divided-by-p": lambda probs, p: (
+        top_p_with(_right_keep, divide=False)(probs, p).double() / p
+    ).float(),
+    "top-p-order-lost": top_p_with(_right_keep, back="stays sorted"),
+    "top-p-put-back-wrongly": top_p_with(_right_keep, back="gathered"),
+    "top-p-single-probability": top_p_with(lambda o, p: o >= p),
+    "top-p-least-likely-first": _least_likely_first,
+    "top-p-not-sorted": _not_sorted,
+    "top-p-nothing-cut": lambda probs, p: probs,
+}
+TOP_P_SAYS = {
+    "top-p-cuts-the-crossing-token": "The token that crosses p was cut. It belongs to the set: without it the others hold less than p.",
+    "top-p-keeps-one-too-many": "One token too many: the set held p already. For each token, ask what those before it hold together.",
+    "top-p-empty": "Where the first token holds more than p by itself, nothing is left, and 0 / 0 is not a number. At least one token is always kept.",
+    "top-p-softmax-again": "A softmax was taken of the probabilities, which changes how they stand to each other. They only have to add up to 1 again.",
+    "top-p-not-divided": "The right tokens are kept, but what is left does not add up to 1.",
+    "top-p-divided-by-p": "You divided by p. What is kept holds p or a little more: divide by what it really holds.",
+    "top-p-order-lost": "The result is sorted. Place i must be token i again: put each probability back where it came from.",
+    "top-p-put-back-wrongly": "The probabilities went back to the wrong tokens. kept[places] takes from `places`; to put something there it must stand on the "
+    "left side.",
+    "top-p-single-probability": "Each probability was held against p by itself. It is their sum, from the likeliest down, that has to reach p.",
+    "top-p-least-likely-first": "The sum begins with the least likely tokens. Begin with the likeliest.",
+    "top-p-not-sorted": "The sum goes in the order of the vocabulary. The likeliest tokens come first, wherever they stand.",
+    "top-p-nothing-cut": "Nothing was cut.",
 }
 
 
@@ -159,6 +140,7 @@ def grade_top_p(keep_top_p: Callable) -> None:
         cases,
         right_top_p,
         TOP_P,
+        TOP_P_SAYS,
         show=lambda probs, p: (
             f"keep_top_p({[round(x, 3) for x in probs.tolist()]}, {p})"
             if len(probs) < 8
@@ -180,80 +162,62 @@ def right_seconds(n: int, params: float, size: float, bandwidth: float, rate: fl
 
 
 SECONDS = {
-    "roofline-adds": (
-        lambda *a: sum(_times(*a)),
-        "The two times were added. Fetching and computing go on at the same time: the slower one decides.",
+    "roofline-adds": lambda *a: sum(_times(*a)),
+    "roofline-takes-the-faster": lambda *a: min(_times(*a)),
+    "roofline-one-operation": lambda n, params, size, bandwidth, rate: max(
+        params * n / rate, params * size / bandwidth
     ),
-    "roofline-takes-the-faster": (
-        lambda *a: min(_times(*a)),
-        "The faster of the two was taken. A step is done when both are done.",
+    "roofline-weights-for-each-token": lambda n, params, size, bandwidth, rate: max(
+        2 * params * n / rate, n * params * size / bandwidth
     ),
-    "roofline-one-operation": (
-        lambda n, params, size, bandwidth, rate: max(params * n / rate, params * size / bandwidth),
-        "A parameter costs two operations, a multiplication and an addition, for each token.",
+    "roofline-bytes-forgotten": lambda n, params, size, bandwidth, rate: max(
+        2 * params * n / rate, params / bandwidth
     ),
-    "roofline-weights-for-each-token": (
-        lambda n, params, size, bandwidth, rate: max(2 * params * n / rate, n * params * size / bandwidth),
-        "The weights were fetched once for each token. A step fetches them once, for all its tokens: that is its gain.",
+    "roofline-bits": lambda n, params, size, bandwidth, rate: max(
+        2 * params * n / rate, 8 * params * size / bandwidth
     ),
-    "roofline-bytes-forgotten": (
-        lambda n, params, size, bandwidth, rate: max(2 * params * n / rate, params / bandwidth),
-        "A parameter takes more than one byte: bandwidth counts bytes.",
+    "roofline-milliseconds": lambda *a: 1000 * right_seconds(*a),
+    "roofline-only-memory": lambda n, params, size, bandwidth, rate: params * size / bandwidth,
+    "roofline-only-arithmetic": lambda n, params, size, bandwidth, rate: 2 * params * n / rate,
+    "roofline-one-token": lambda n, params, size, bandwidth, rate: max(
+        2 * params / rate, params * size / bandwidth
     ),
-    "roofline-bits": (
-        lambda n, params, size, bandwidth, rate: max(2 * params * n / rate, 8 * params * size / bandwidth),
-        "Fetching takes 8 times too long: bandwidth counts bytes, and the parameters are given in bytes, too.",
-    ),
-    "roofline-milliseconds": (
-        lambda *a: 1000 * right_seconds(*a),
-        "That is in milliseconds. The answer is in seconds.",
-    ),
-    "roofline-only-memory": (
-        lambda n, params, size, bandwidth, rate: params * size / bandwidth,
-        "The time does not grow with the prompt. That is fetching alone; from some length on computing takes longer.",
-    ),
-    "roofline-only-arithmetic": (
-        lambda n, params, size, bandwidth, rate: 2 * params * n / rate,
-        "A short prompt takes hardly any time in your answer. The weights have to be fetched, however short it is.",
-    ),
-    "roofline-one-token": (
-        lambda n, params, size, bandwidth, rate: max(2 * params / rate, params * size / bandwidth),
-        "The number of tokens is not used: each of them has to be computed.",
-    ),
-    "roofline-exchanged": (
-        lambda n, params, size, bandwidth, rate: max(2 * params * n / bandwidth, params * size / rate),
-        "bandwidth and rate are exchanged: operations go by the rate, bytes by the bandwidth.",
+    "roofline-exchanged": lambda n, params, size, bandwidth, rate: max(
+        2 * params * n / bandwidth, params * size / rate
     ),
 }
+SECONDS_SAYS = {
+    "roofline-adds": "The two times were added. Fetching and computing go on at the same time: the slower one decides.",
+    "roofline-takes-the-faster": "The faster of the two was taken. A step is done when both are done.",
+    "roofline-one-operation": "A parameter costs two operations, a multiplication and an addition, for each token.",
+    "roofline-weights-for-each-token": "The weights were fetched once for each token. A step fetches them once, for all its tokens: that is its gain.",
+    "roofline-bytes-forgotten": "A parameter takes more than one byte: bandwidth counts bytes.",
+    "roofline-bits": "Fetching takes 8 times too long: bandwidth counts bytes, and the parameters are given in bytes, too.",
+    "roofline-milliseconds": "That is in milliseconds. The answer is in seconds.",
+    "roofline-only-memory": "The time does not grow with the prompt. That is fetching alone; from some length on computing takes longer.",
+    "roofline-only-arithmetic": "A short prompt takes hardly any time in your answer. The weights have to be fetched, however short it is.",
+    "roofline-one-token": "The number of tokens is not used: each of them has to be computed.",
+    "roofline-exchanged": "bandwidth and rate are exchanged: operations go by the rate, bytes by the bandwidth.",
+}
 FREE = {
-    "free-tokens-without-two": (
-        lambda size, bandwidth, rate: size * rate / bandwidth,
-        "Twice too many: a parameter takes 2 operations for each token.",
-    ),
-    "free-tokens-bytes-forgotten": (
-        lambda size, bandwidth, rate: rate / (2 * bandwidth),
-        "The bytes of a parameter do not matter in your answer. The longer fetching takes, the more can be computed meanwhile.",
-    ),
-    "free-tokens-only-ridge": (
-        lambda size, bandwidth, rate: rate / bandwidth,
-        "That is the ridge, in operations a byte. How many operations does a token need for each byte?",
-    ),
-    "free-tokens-bits": (
-        lambda size, bandwidth, rate: 8 * size * rate / (2 * bandwidth),
-        "8 times too many. Both the parameters and the bandwidth are given in bytes.",
-    ),
+    "free-tokens-without-two": lambda size, bandwidth, rate: size * rate / bandwidth,
+    "free-tokens-bytes-forgotten": lambda size, bandwidth, rate: rate / (2 * bandwidth),
+    "free-tokens-only-ridge": lambda size, bandwidth, rate: rate / bandwidth,
+    "free-tokens-bits": lambda size, bandwidth, rate: 8 * size * rate / (2 * bandwidth),
     "free-tokens-rounded": (
-        (
-            lambda size, bandwidth, rate: int(size * rate / (2 * bandwidth)),
-            lambda size, bandwidth, rate: round(size * rate / (2 * bandwidth)),
-            lambda size, bandwidth, rate: math.ceil(size * rate / (2 * bandwidth)),
-        ),
-        "You rounded. The answer is where the two times cross, and that need not be a whole number of tokens.",
+        lambda size, bandwidth, rate: int(size * rate / (2 * bandwidth)),
+        lambda size, bandwidth, rate: round(size * rate / (2 * bandwidth)),
+        lambda size, bandwidth, rate: math.ceil(size * rate / (2 * bandwidth)),
     ),
-    "free-tokens-upside-down": (
-        lambda size, bandwidth, rate: 2 * bandwidth / (size * rate),
-        "This is the fraction upside down: a machine that computes faster has room for more tokens.",
-    ),
+    "free-tokens-upside-down": lambda size, bandwidth, rate: 2 * bandwidth / (size * rate),
+}
+FREE_SAYS = {
+    "free-tokens-without-two": "Twice too many: a parameter takes 2 operations for each token.",
+    "free-tokens-bytes-forgotten": "The bytes of a parameter do not matter in your answer. The longer fetching takes, the more can be computed meanwhile.",
+    "free-tokens-only-ridge": "That is the ridge, in operations a byte. How many operations does a token need for each byte?",
+    "free-tokens-bits": "8 times too many. Both the parameters and the bandwidth are given in bytes.",
+    "free-tokens-rounded": "You rounded. The answer is where the two times cross, and that need not be a whole number of tokens.",
+    "free-tokens-upside-down": "This is the fraction upside down: a machine that computes faster has room for more tokens.",
 }
 
 
@@ -272,6 +236,7 @@ def grade_ttft(step_seconds: Callable, tokens_for_free: Callable) -> None:
         cases,
         right_seconds,
         SECONDS,
+        SECONDS_SAYS,
         show=lambda n, params, size, bandwidth, rate: (
             f"step_seconds({n}, {params:g}, {size}, bandwidth={bandwidth:g}, rate={rate:g})"
         ),
@@ -281,5 +246,6 @@ def grade_ttft(step_seconds: Callable, tokens_for_free: Callable) -> None:
         [(2, *card), (4, 20e9, 120e9), (1, 3e12, 9e14), (0.5, 3e12, 9e14), (2, 3.35e12, 989e12)],
         lambda size, bandwidth, rate: size * rate / (2 * bandwidth),
         FREE,
+        FREE_SAYS,
         show=lambda size, bandwidth, rate: f"tokens_for_free({size}, bandwidth={bandwidth:g}, rate={rate:g})",
     )

@@ -17,54 +17,34 @@ def right_mask(n: int, m: int) -> Tensor:
 
 
 MASKS = {
-    "mask-blind-to-itself": (
-        lambda n, m: torch.ones(n, m, dtype=torch.bool).tril(m - n - 1),
-        "Off by one: a token does not see itself. It may look at itself and at all before it.",
-    ),
-    "mask-sees-the-next": (
-        lambda n, m: torch.ones(n, m, dtype=torch.bool).tril(m - n + 1),
-        "Off by one: each token sees the one after it. When the model writes, that one does not exist yet.",
-    ),
-    "mask-top-left": (
-        lambda n, m: torch.ones(n, m, dtype=torch.bool).tril(),
-        "The first query was taken for token 0. The queries are the last N of M tokens: the first stands at M - N.",
-    ),
-    "mask-upside-down": (
-        lambda n, m: ~right_mask(n, m),
-        "Yes and no are exchanged: True is to say that the query may look.",
-    ),
-    "mask-looks-ahead": (
-        lambda n, m: torch.ones(n, m, dtype=torch.bool).triu(m - n),
-        "Each token sees itself and what comes after it. It is the other way round.",
-    ),
-    "mask-turned": (
-        lambda n, m: right_mask(n, m).T.contiguous(),
-        "Rows and columns are exchanged: a row is a query, a column a key.",
-    ),
-    "mask-forgets-old-keys": (
-        lambda n, m: torch.ones(n, n, dtype=torch.bool).tril(),
-        "The table has no columns for the older keys. There are M keys, whatever the number of queries.",
-    ),
-    "mask-hides-old-keys": (
-        lambda n, m: torch.cat([torch.zeros(n, m - n), torch.ones(n, n).tril()], dim=1).bool(),
-        "The new tokens see only each other. They are to look at the older keys as well, all of them.",
-    ),
-    "mask-of-all-tokens": (
-        lambda n, m: torch.ones(m, m, dtype=torch.bool).tril(),
-        "There is a row for every token. Only the last N of them ask.",
-    ),
-    "mask-sees-all": (
-        lambda n, m: torch.ones(n, m, dtype=torch.bool),
-        "Every query sees every key, the future ones included.",
-    ),
-    "mask-hides-too-much": (
-        When(lambda got, want, n, m: not (got & ~want).any()),
-        "Keys are hidden that the query may see. It looks at itself and at all before it, however far back.",
-    ),
-    "mask-shows-too-much": (
-        When(lambda got, want, n, m: not (want & ~got).any()),
-        "A query sees keys that come after it.",
-    ),
+    "mask-blind-to-itself": lambda n, m: torch.ones(n, m, dtype=torch.bool).tril(m - n - 1),
+    "mask-sees-the-next": lambda n, m: torch.ones(n, m, dtype=torch.bool).tril(m - n + 1),
+    "mask-top-left": lambda n, m: torch.ones(n, m, dtype=torch.bool).tril(),
+    "mask-upside-down": lambda n, m: ~right_mask(n, m),
+    "mask-looks-ahead": lambda n, m: torch.ones(n, m, dtype=torch.bool).triu(m - n),
+    "mask-turned": lambda n, m: right_mask(n, m).T.contiguous(),
+    "mask-forgets-old-keys": lambda n, m: torch.ones(n, n, dtype=torch.bool).tril(),
+    "mask-hides-old-keys": lambda n, m: torch.cat(
+        [torch.zeros(n, m - n), torch.ones(n, n).tril()], dim=1
+    ).bool(),
+    "mask-of-all-tokens": lambda n, m: torch.ones(m, m, dtype=torch.bool).tril(),
+    "mask-sees-all": lambda n, m: torch.ones(n, m, dtype=torch.bool),
+    "mask-hides-too-much": When(lambda got, want, n, m: not (got & ~want).any()),
+    "mask-shows-too-much": When(lambda got, want, n, m: not (want & ~got).any()),
+}
+MASKS_SAYS = {
+    "mask-blind-to-itself": "Off by one: a token does not see itself. It may look at itself and at all before it.",
+    "mask-sees-the-next": "Off by one: each token sees the one after it. When the model writes, that one does not exist yet.",
+    "mask-top-left": "The first query was taken for token 0. The queries are the last N of M tokens: the first stands at M - N.",
+    "mask-upside-down": "Yes and no are exchanged: True is to say that the query may look.",
+    "mask-looks-ahead": "Each token sees itself and what comes after it. It is the other way round.",
+    "mask-turned": "Rows and columns are exchanged: a row is a query, a column a key.",
+    "mask-forgets-old-keys": "The table has no columns for the older keys. There are M keys, whatever the number of queries.",
+    "mask-hides-old-keys": "The new tokens see only each other. They are to look at the older keys as well, all of them.",
+    "mask-of-all-tokens": "There is a row for every token. Only the last N of them ask.",
+    "mask-sees-all": "Every query sees every key, the future ones included.",
+    "mask-hides-too-much": "Keys are hidden that the query may see. It looks at itself and at all before it, however far back.",
+    "mask-shows-too-much": "A query sees keys that come after it.",
 }
 NOT_BOOL = Diagnoses({"mask-not-bool": "The table holds numbers. It is to hold True and False: torch.bool."})
 
@@ -74,4 +54,4 @@ def grade_mask(may_see: Callable) -> None:
     first = guard(may_see, 2, 5)
     if isinstance(first, Tensor) and first.dtype != torch.bool:
         raise NOT_BOOL.no("mask-not-bool", "may_see(2, 5)", first, right_mask(2, 5))
-    judge(may_see, sizes, right_mask, MASKS, show=lambda n, m: f"may_see({n}, {m})")
+    judge(may_see, sizes, right_mask, MASKS, MASKS_SAYS, show=lambda n, m: f"may_see({n}, {m})")

@@ -126,7 +126,8 @@ def grade_attention(paged_attention: Attention) -> str:
         paged_attention,
         [make_case(seed, *shape, unused=0.5) for seed, shape in enumerate(shapes)],
         course,
-        {d: ((partial(walk, mistake=d), partial(by_token, mistake=d)), text) for d, text in SAYS.items()},
+        {d: (partial(walk, mistake=d), partial(by_token, mistake=d)) for d in SAYS},
+        SAYS,
         show=lambda q, k_cache, v_cache, table, n: (
             f"{n} tokens in blocks of {k_cache.shape[1]}, head_dim {len(q)}, block_table {table}"
         ),

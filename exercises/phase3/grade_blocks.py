@@ -208,48 +208,37 @@ def _blocks_of_16(got: list[int], want: list[int], table: list[int], first: int,
     )
 
 
-SLOT_MISTAKES = {
-    "logical-as-physical": (
-        lambda table, first, n, size: [t // size * size + t % size for t in range(first, first + n)],
-        "The slot is the token's own number. t // block_size says which of the request's blocks it is, and the table "
-        "has yet to say where that one lies.",
-    ),
-    "block-id-not-multiplied": (
-        lambda table, first, n, size: [table[t // size] + t % size for t in range(first, first + n)],
-        "Block 7 begins at slot 7 x block_size: six blocks and the null block lie before it.",
-    ),
-    "starts-at-token-zero": (
-        lambda table, first, n, size: slots_of(table, 0, n, size),
-        "These are the slots of the request's first tokens. The new ones begin at token `first`.",
-    ),
-    "runs-on-past-the-block": (
-        lambda table, first, n, size: [table[first // size] * size + first % size + i for i in range(n)],
-        "The first slot is right, and the others simply follow it. At the end of a block the next token lies in the "
-        "table's next block, anywhere in memory.",
-    ),
-    "quotient-and-rest-swapped": (
-        lambda table, first, n, size: [
-            (table[t % size] if t % size < len(table) else -1) * size + t // size
-            for t in range(first, first + n)
-        ],
-        "Quotient and rest have changed places: t // block_size says which block, t % block_size which place in it.",
-    ),
-    "one-token-late": (
-        lambda table, first, n, size: slots_of([*table, table[-1]], first + 1, n, size),
-        "All slots are those of the token behind. Tokens count from 0, and so do places in a block.",
-    ),
-    "too-few-slots": (
-        When(lambda got, want, *_: len(got) < len(want)),
-        "Each new token needs one slot, and fewer came back. `num_tokens` is how many there are, not where they end.",
-    ),
-    "too-many-slots": (
-        When(lambda got, want, *_: len(got) > len(want)),
-        "Each new token needs one slot, and more came back. `num_tokens` is how many there are, not where they end.",
-    ),
-    "block-size-fixed": (
-        When(_blocks_of_16),
-        "Somewhere blocks count as 16 tokens long. How many there are is said by `block_size`.",
-    ),
+SLOTS = {
+    "logical-as-physical": lambda table, first, n, size: [
+        t // size * size + t % size for t in range(first, first + n)
+    ],
+    "block-id-not-multiplied": lambda table, first, n, size: [
+        table[t // size] + t % size for t in range(first, first + n)
+    ],
+    "starts-at-token-zero": lambda table, first, n, size: slots_of(table, 0, n, size),
+    "runs-on-past-the-block": lambda table, first, n, size: [
+        table[first // size] * size + first % size + i for i in range(n)
+    ],
+    "quotient-and-rest-swapped": lambda table, first, n, size: [
+        (table[t % size] if t % size < len(table) else -1) * size + t // size for t in range(first, first + n)
+    ],
+    "one-token-late": lambda table, first, n, size: slots_of([*table, table[-1]], first + 1, n, size),
+    "too-few-slots": When(lambda got, want, *_: len(got) < len(want)),
+    "too-many-slots": When(lambda got, want, *_: len(got) > len(want)),
+    "block-size-fixed": When(_blocks_of_16),
+}
+SLOTS_SAYS = {
+    "logical-as-physical": "The slot is the token's own number. t // block_size says which of the request's blocks it is, and the table has yet to say where "
+    "that one lies.",
+    "block-id-not-multiplied": "Block 7 begins at slot 7 x block_size: six blocks and the null block lie before it.",
+    "starts-at-token-zero": "These are the slots of the request's first tokens. The new ones begin at token `first`.",
+    "runs-on-past-the-block": "The first slot is right, and the others simply follow it. At the end of a block the next token lies in the table's next block, "
+    "anywhere in memory.",
+    "quotient-and-rest-swapped": "Quotient and rest have changed places: t // block_size says which block, t % block_size which place in it.",
+    "one-token-late": "All slots are those of the token behind. Tokens count from 0, and so do places in a block.",
+    "too-few-slots": "Each new token needs one slot, and fewer came back. `num_tokens` is how many there are, not where they end.",
+    "too-many-slots": "Each new token needs one slot, and more came back. `num_tokens` is how many there are, not where they end.",
+    "block-size-fixed": "Somewhere blocks count as 16 tokens long. How many there are is said by `block_size`.",
 }
 
 
@@ -265,7 +254,8 @@ def grade_slots(slots: Callable[[list[int], int, int, int], list[int]]) -> str:
         slots,
         cases,
         slots_of,
-        SLOT_MISTAKES,
+        SLOTS,
+        SLOTS_SAYS,
         show=lambda table, first, n, size: (
             f"slots(block_table={table}, first={first}, num_tokens={n}, block_size={size})"
         ),

@@ -77,6 +77,7 @@ def grade_static_continuous(static: Callable, continuous: Callable) -> str:
             cases,
             right,
             variants(right, says),
+            says,
             show=lambda lengths, seats, name=name: f"{name}: answers of {lengths} tokens, {seats} seats",
             clean=as_steps,
             otherwise=BY_HAND,

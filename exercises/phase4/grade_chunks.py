@@ -82,6 +82,7 @@ def grade_chunks(tokens_now: Callable, admit: Callable) -> str:
         cases,
         _tokens_now,
         variants(_tokens_now, TOKENS_NOW),
+        TOKENS_NOW,
         show=lambda request, *args: f"{request} (computed/tokens), {conditions(*args)}",
         otherwise=BY_HAND,
     )
@@ -99,6 +100,7 @@ def grade_chunks(tokens_now: Callable, admit: Callable) -> str:
         queues,
         _admit,
         variants(_admit, ADMIT),
+        ADMIT,
         show=lambda waiting, *args: f"waiting {waiting}, {conditions(*args)}",
         clean=as_plan,
         present=plans_in_words,

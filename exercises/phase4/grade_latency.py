@@ -30,36 +30,25 @@ def _line(ordered, place):
 
 
 PERCENTILES = {
-    "index-off-by-one": (
-        lambda v, r: sorted(v)[min(int(r / 100 * len(v)), len(v) - 1)],
-        "The place is r / 100 * n: one too far, as there are n - 1 steps from the smallest to the largest. And nothing is "
-        "taken between two places.",
-    ),
-    "one-place-too-far": (
-        lambda v, r: _line(sorted(v), r / 100 * len(v)),
-        "The place is r / 100 * n. From the smallest value to the largest there are n - 1 steps, not n.",
-    ),
-    "no-line-between": (
-        lambda v, r: sorted(v)[int(r / 100 * (len(v) - 1))],
-        "The place lies between two values, and you take the lower one. Go along the line between them.",
-    ),
-    "rounded-place": (
-        lambda v, r: sorted(v)[round(r / 100 * (len(v) - 1))],
-        "The place is rounded to a whole number. Go along the line between the two values.",
-    ),
-    "nearest-rank": (
-        lambda v, r: sorted(v)[max(0, math.ceil(r / 100 * len(v)) - 1)],
-        "That is the nearest-rank rule: always one of the values. Asked for is the line between two of them.",
-    ),
-    "not-sorted": (lambda v, r: _line(v, r / 100 * (len(v) - 1)), "The values are not sorted."),
-    "from-the-top": (
-        lambda v, r: _line(sorted(v, reverse=True), r / 100 * (len(v) - 1)),
-        "The largest value stands first; p95 is near the top.",
-    ),
-    "whole-fraction": (
-        lambda v, r: sorted(v)[r * (len(v) - 1)],
-        "The rank is in percent, 0 to 100: divide by 100.",
-    ),
+    "index-off-by-one": lambda v, r: sorted(v)[min(int(r / 100 * len(v)), len(v) - 1)],
+    "one-place-too-far": lambda v, r: _line(sorted(v), r / 100 * len(v)),
+    "no-line-between": lambda v, r: sorted(v)[int(r / 100 * (len(v) - 1))],
+    "rounded-place": lambda v, r: sorted(v)[round(r / 100 * (len(v) - 1))],
+    "nearest-rank": lambda v, r: sorted(v)[max(0, math.ceil(r / 100 * len(v)) - 1)],
+    "not-sorted": lambda v, r: _line(v, r / 100 * (len(v) - 1)),
+    "from-the-top": lambda v, r: _line(sorted(v, reverse=True), r / 100 * (len(v) - 1)),
+    "whole-fraction": lambda v, r: sorted(v)[r * (len(v) - 1)],
+}
+PERCENTILES_SAYS = {
+    "index-off-by-one": "The place is r / 100 * n: one too far, as there are n - 1 steps from the smallest to the largest. And nothing is taken between two "
+    "places.",
+    "one-place-too-far": "The place is r / 100 * n. From the smallest value to the largest there are n - 1 steps, not n.",
+    "no-line-between": "The place lies between two values, and you take the lower one. Go along the line between them.",
+    "rounded-place": "The place is rounded to a whole number. Go along the line between the two values.",
+    "nearest-rank": "That is the nearest-rank rule: always one of the values. Asked for is the line between two of them.",
+    "not-sorted": "The values are not sorted.",
+    "from-the-top": "The largest value stands first; p95 is near the top.",
+    "whole-fraction": "The rank is in percent, 0 to 100: divide by 100.",
 }
 GOODPUT = {
     "averages-first": "You average over all requests first, and ask then. So either all are good or none. Ask for each request.",
@@ -142,6 +131,7 @@ def grade_percentiles(percentile: Callable, goodput: Callable) -> str:
         cases,
         lambda values, rank: percentiles(values, [rank])[0],
         PERCENTILES,
+        PERCENTILES_SAYS,
         show=lambda v, r: f"p{r} of {v if len(v) <= 8 else f'{len(v)} values'}",
         tolerance=1e-6,
         clean=as_number,
@@ -181,6 +171,7 @@ def _grade_goodput(goodput: Callable, rng: random.Random) -> None:
         cases,
         _goodput,
         variants(_goodput_with, GOODPUT),
+        GOODPUT,
         show=tried,
         tolerance=1e-6,
         clean=as_number,

@@ -106,6 +106,7 @@ def grade_one_step(share_budget: Callable) -> str:
         cases,
         _one_step,
         variants(_one_step, MISTAKES),
+        MISTAKES,
         show=show,
         clean=as_plan,
         present=plans_in_words,

@@ -95,14 +95,15 @@ def _floors(floor_us: Callable[[Record, Card], float]) -> None:
     shape = dict(requests=3, context_len=700, num_heads=28, num_kv_heads=4, head_dim=96, itemsize=4)
     tries = [(r, card) for card in (CARD, ODD_CARD) for r in [replace(records[0], **shape), *records]]
     ways = {
-        mistake: [lambda r, card, m=mistake, i=i: wrong_floors(r, card)[m][i] for i in range(len(known))]
+        mistake: tuple(lambda r, card, m=mistake, i=i: wrong_floors(r, card)[m][i] for i in range(len(known)))
         for mistake, known in wrong_floors(*tries[0]).items()
     }
     judge(
         floor_us,
         tries,
         right_floor,
-        {mistake: (tuple(ways[mistake]), says) for mistake, says in FLOOR_SAYS.items()},
+        ways,
+        FLOOR_SAYS,
         show=lambda r, card: f"floor_us of {_size(r)}; memory reads {card.memory_gb_s:,.0f} GB/s",
         tolerance=1e-3,
         clean=as_microseconds,
