@@ -56,7 +56,7 @@ check("p1e2_encode", encode)
 # `encode`. Ids and story must be the same as with the engine's own tokenizer.
 #
 # Look at the speed, too. The course keeps the possible joins in a heap, from which the lowest rank is taken at once. For words
-# of a few letters that gains nothing. So there is one "word" of 3,000 letters as well. Whoever looks at all pairs after every
+# of a few letters that gains nothing. So there is one "word" of 1,500 letters as well. Whoever looks at all pairs after every
 # join has work that grows with the *square* of the length: at 100,000 letters, which a user may well send, it takes minutes.
 # %% tags=["engine"]
 import random
@@ -95,7 +95,7 @@ print(f"{len(ids)} tokens, the same as the course's. The story goes on:")
 print(prompt + mine.text)
 texts = {
     "900 short words": " ".join(f"unbelievable{n} little{n} woodcutters{n}" for n in range(300)),
-    "One word of 3,000 letters": "".join(random.Random(1).choices("etaoinshrdlu", k=3000)),
+    "One word of 1,500 letters": "".join(random.Random(1).choices("etaoinshrdlu", k=1500)),
 }
 for name, text in texts.items():
     fresh = [BPETokenizer.from_file(find_model("tales") / "tokenizer.json") for _ in range(2)]
