@@ -488,7 +488,8 @@ def test_the_engines_kernel_works_in_the_child():
     """numba ends a process that was forked after its threads began; the sandbox leaves it out there."""
     pytest.importorskip("numba")
     code = LONELY + (
-        "from phase4_scheduler.engine import LLMEngine, SamplingParams\n"
+        "from phase2_attention_kvcache.model import SamplingParams\n"
+        "from phase4_scheduler.engine import LLMEngine\n"
         "def answer():\n"
         "    engine = LLMEngine.from_pretrained('tales', device='cpu')\n"
         "    outputs = engine.generate(['Once upon a time', 'The dog'], SamplingParams(temperature=0))\n"
