@@ -17,10 +17,7 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.comparing.comparison import compare, pick_reference
-from phase5_real_gpu.comparing.reference_files import (
-    find_reference,
-    known_references,
-)
+from phase5_real_gpu.comparing.reference_files import find_reference, known_references
 from phase5_real_gpu.measuring.measurements import put_on_record
 from phase5_real_gpu.story.reference_story import (
     fractions_carry_over,

@@ -21,12 +21,7 @@ from typing import Any
 
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.measuring.engine_bench import Bench
-from phase5_real_gpu.measuring.engine_cases import (
-    MODEL_NAMES,
-    bench_model,
-    default_dtype,
-    plan_for,
-)
+from phase5_real_gpu.measuring.engine_cases import MODEL_NAMES, bench_model, default_dtype, plan_for
 from phase5_real_gpu.measuring.engine_runs import PEERS_UNTIL, measure_model
 from phase5_real_gpu.measuring.machine_limits import measure_limits
 from phase5_real_gpu.measuring.measurements import put_on_record

@@ -20,11 +20,7 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from labkit.paths import outputs
-from phase5_real_gpu.comparing.reference_files import (
-    NAME,
-    NAME_RULE,
-    write_reference,
-)
+from phase5_real_gpu.comparing.reference_files import NAME, NAME_RULE, write_reference
 from phase5_real_gpu.measuring.gather import (
     SCRIPTS,
     TOTAL_SECONDS,

@@ -17,9 +17,7 @@ from typing import Any
 
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.benchmarks.vllm_process import INSTALL, find_vllm
-from phase5_real_gpu.measuring.engine_cases import (
-    default_dtype,
-)
+from phase5_real_gpu.measuring.engine_cases import default_dtype
 from phase5_real_gpu.story.vllm_story import check_decisions, check_speed
 
 

@@ -13,13 +13,7 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.machine import environment, version_of
-from phase5_real_gpu.comparing.reference_files import (
-    Limits,
-    Part,
-    Reference,
-    parse_measurement,
-    slug,
-)
+from phase5_real_gpu.comparing.reference_files import Limits, Part, Reference, parse_measurement, slug
 from phase5_real_gpu.comparing.untrusted import Wrong, is_number, plain
 from phase5_real_gpu.measuring.gpu_watch import GpuWatch
 from phase5_real_gpu.measuring.measurements import Measurement

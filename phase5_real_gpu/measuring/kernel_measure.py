@@ -54,12 +54,7 @@ def floor_of(case: AttentionCase | WriteCase, limits: MachineLimits) -> tuple[fl
 
 
 def as_result(
-    case: AttentionCase | WriteCase,
-    name: str,
-    runner: str,
-    timing: Timing,
-    limits: MachineLimits,
-    **details,
+    case: AttentionCase | WriteCase, name: str, runner: str, timing: Timing, limits: MachineLimits, **details
 ) -> Result:
     floor, limit = floor_of(case, limits)
     title = f"{case.title}, graph" if "layers_in_graph" in details else case.title

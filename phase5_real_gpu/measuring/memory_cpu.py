@@ -160,8 +160,6 @@ def by_level(points: Sequence[Point], caches: dict[str, int]) -> dict[str, Point
             speeds = sorted(p.gb_s for p in here)
             jumps = sorted(p.jump_ns for p in here if p.jump_ns is not None)
             found[name] = Point(
-                caches.get(name, 0),
-                speeds[len(speeds) // 2],
-                jumps[len(jumps) // 2] if jumps else None,
+                caches.get(name, 0), speeds[len(speeds) // 2], jumps[len(jumps) // 2] if jumps else None
             )
     return found

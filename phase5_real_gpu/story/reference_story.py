@@ -8,10 +8,7 @@ from labkit.lab import Lab
 from labkit.predictions import show_value
 from phase5_real_gpu.comparing.causes import CAUSES
 from phase5_real_gpu.comparing.comparison import Comparison, compare, imagine
-from phase5_real_gpu.comparing.reference_files import (
-    Reference,
-    read_reference,
-)
+from phase5_real_gpu.comparing.reference_files import Reference, read_reference
 from phase5_real_gpu.measuring.measurements import Measurement
 
 SHORT = {
