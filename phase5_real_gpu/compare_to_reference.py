@@ -2,8 +2,8 @@
 
 Milliseconds of two machines cannot be compared: one has faster memory, and that is all they say. What can be
 compared is the fraction of its own limit that each machine gets. Bytes over bandwidth, or operations over
-rate, is the shortest time that a step can take: its floor. Whoever needs twice the floor here and twice the
-floor there runs equally well on both.
+rate, is the shortest time that a step can take: its floor. A program that needs twice the floor here and twice
+the floor there runs equally well on both.
 
 Without a file a quick look is taken at this machine (seconds). With one, from measure_machine.py or from one of
 the benchmarks (--json), that file is compared. For each figure: is it what this machine should give, and if it
@@ -17,8 +17,8 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.comparing.comparison import compare, pick_reference
-from phase5_real_gpu.comparing.reference_files import find_reference, known_references
-from phase5_real_gpu.measuring.measurements import put_on_record
+from phase5_real_gpu.measuring.measurements import as_records
+from phase5_real_gpu.measuring.reference_files import find_reference, known_references
 from phase5_real_gpu.story.reference_story import (
     fractions_carry_over,
     own_report,
@@ -46,18 +46,15 @@ def story(lab: Lab) -> None:
     show_lines(lab, result)
     lab.title("What may be behind it")
     show_causes(lab, result)
-    put_on_record(lab, mine.measurements)
     lab.record(
+        measurements=as_records(mine.measurements),
         reference=theirs.name,
         lines=[
             dict(name=x.mine.name, mine=x.mine.value, reference=x.theirs.value, unit=x.mine.unit,
                  expected=x.expected, verdict=x.verdict) for x in result.lines
         ],
-        causes=[dict(cause=f.cause.name, evidence=f.evidence.text) for f in result.findings],
+        causes=[dict(cause=f.cause.name, evidence=f.trace.text) for f in result.findings],
     )  # fmt: skip
-
-
-# ---------------------------------------------------------------------- what is shown
 
 
 def add_arguments(parser: Any) -> None:

@@ -24,13 +24,8 @@ from phase5_real_gpu.measuring.engine_bench import Bench
 from phase5_real_gpu.measuring.engine_cases import MODEL_NAMES, bench_model, default_dtype, plan_for
 from phase5_real_gpu.measuring.engine_runs import PEERS_UNTIL, measure_model
 from phase5_real_gpu.measuring.machine_limits import measure_limits
-from phase5_real_gpu.measuring.measurements import put_on_record
-from phase5_real_gpu.story.engine_shown import beats_its_floor, check_claims, draw, show_model, show_t4
-
-# ---------------------------------------------------------------------- one model, our engine
-
-
-# ---------------------------------------------------------------------- all of it
+from phase5_real_gpu.measuring.measurements import as_records
+from phase5_real_gpu.story.engine_story import beats_its_floor, check_claims, draw, show_model, show_t4
 
 
 def story(lab: Lab) -> None:
@@ -58,8 +53,8 @@ def story(lab: Lab) -> None:
     if bench.left_out:
         lab.title("Left out")
         lab.show("\n".join(bench.left_out))
-    lab.record(limits=limits.to_json(), left_out=bench.left_out)
-    put_on_record(lab, bench.by_name.values())
+    measurements = as_records(bench.by_name.values())
+    lab.record(limits=limits.to_json(), left_out=bench.left_out, measurements=measurements)
     if measured:
         lab.figure(draw(bench, measured), "engine_benchmark")
 

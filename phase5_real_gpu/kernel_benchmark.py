@@ -22,7 +22,7 @@ import torch
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.measuring.kernel_measure import Bench
 from phase5_real_gpu.measuring.machine_limits import measure_limits
-from phase5_real_gpu.measuring.measurements import put_on_record
+from phase5_real_gpu.measuring.measurements import as_records
 from phase5_real_gpu.story.kernel_on_cpu import on_cpu
 from phase5_real_gpu.story.kernel_on_gpu import on_gpu
 from phase5_real_gpu.story.kernel_tables import show_limits
@@ -42,11 +42,10 @@ def story(lab: Lab) -> None:
     limits = measure_limits(device, (dtype,), lab.quick)
     show_limits(lab, limits, dtype)
     seconds = 0.03 if lab.quick else 0.15 if device == "cuda" else 0.3
-    bench = Bench(lab, limits, device, seconds, 3 if lab.quick else 5, began + PEERS_UNTIL)
-    lab.record(limits=limits.to_json())
+    bench = Bench(limits, device, seconds, 3 if lab.quick else 5, lab.seed, lab.show, began + PEERS_UNTIL)
     (on_gpu if device == "cuda" else on_cpu)(lab, bench, dtype)
-    put_on_record(lab, [*limits.measurements(), *bench.measurements()])
-    lab.record(left_out=bench.left_out)
+    measurements = as_records([*limits.measurements(), *bench.measurements()])
+    lab.record(limits=limits.to_json(), measurements=measurements, left_out=bench.left_out)
 
 
 def main(argv: list[str] | None = None) -> int:

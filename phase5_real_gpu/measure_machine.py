@@ -20,7 +20,6 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from labkit.paths import outputs
-from phase5_real_gpu.comparing.reference_files import NAME, NAME_RULE, write_reference
 from phase5_real_gpu.measuring.gather import (
     SCRIPTS,
     TOTAL_SECONDS,
@@ -29,14 +28,12 @@ from phase5_real_gpu.measuring.gather import (
     check_writable,
     measure_all,
 )
-from phase5_real_gpu.measuring.gpu_watch import GpuWatch
-
-# ---------------------------------------------------------------------- all parts
+from phase5_real_gpu.measuring.reference_files import NAME, NAME_RULE, write_reference
 
 
 def story(lab: Lab) -> None:
     args = lab.args
-    parts = list(SCRIPTS) if not args.parts else [p for p in args.parts.replace(" ", "").split(",") if p]
+    parts = [p for p in args.parts.replace(" ", "").split(",") if p]
     if unknown := [p for p in parts if p not in SCRIPTS]:
         raise LabError(f"unknown part {unknown[0]!r}: use some of {','.join(SCRIPTS)}")
     if not parts:
@@ -49,20 +46,29 @@ def story(lab: Lab) -> None:
         raise LabError(f"--title has {len(args.title):,} characters: shorten it to 300")
     out = Path(args.out) if args.out else outputs() / "machine.json"
     check_writable(out)
-    options = ["--device", args.device] + ["--quick"] * lab.quick
     command = "python phase5_real_gpu/measure_machine.py" + " --quick" * lab.quick
-    command += f" --parts {','.join(parts)}" * bool(args.parts)
+    command += f" --parts {','.join(parts)}" * (parts != list(SCRIPTS))
 
-    def save(gathered: Gathered, watch: GpuWatch) -> None:
-        write_reference(
-            as_reference(gathered, watch, args.name, args.title, command, lab.quick, args.device), out
+    def save(gathered: Gathered) -> None:
+        reference = as_reference(
+            gathered.environment,
+            args.device,
+            gathered.card,
+            args.name,
+            args.title,
+            command=command,
+            quick=lab.quick,
+            limits=gathered.limits,
+            measurements=tuple(gathered.measurements.values()),
+            parts=tuple(gathered.parts),
         )
+        write_reference(reference, out)
 
     lab.say(f"""{len(parts)} parts, together at most {args.seconds / 60:.0f} minutes. Leave the machine alone
         meanwhile.""")
     gathered = measure_all(
         parts,
-        options,
+        ["--device", args.device] + ["--quick"] * lab.quick,
         save,
         lambda line: lab.console.print(line, markup=False, highlight=False),
         args.seconds,
@@ -86,7 +92,8 @@ def add_arguments(parser: Any) -> None:
         "--name", default="", help="short name of this machine (default: made from its processor)"
     )
     parser.add_argument("--title", default="", help="the same in words")
-    parser.add_argument("--parts", metavar="A,B", help=f"only these: {','.join(SCRIPTS)}")
+    every = ",".join(SCRIPTS)
+    parser.add_argument("--parts", metavar="A,B", default=every, help=f"only some of {every}")
     parser.add_argument(
         "--vllm-python", default="", metavar="FILE", help="python of an environment that has vLLM"
     )

@@ -19,7 +19,7 @@ import torch
 
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.measuring.machine_limits import measure_limits
-from phase5_real_gpu.measuring.measurements import Measurement, put_on_record
+from phase5_real_gpu.measuring.measurements import Measurement, as_records
 from phase5_real_gpu.story.memory_story import cpu_levels, gpu_levels, where_bytes_live
 
 
@@ -29,7 +29,6 @@ def story(lab: Lab) -> None:
     lab.say("""A processor computes faster than its memory can deliver. So between the two stand caches: small
         memories that keep what was used last. The nearer, the faster, and the smaller. How much faster?""")
     limits = measure_limits(device, (dtype,), lab.quick)
-    lab.record(limits=limits.to_json())
     levels = (gpu_levels if device == "cuda" else cpu_levels)(lab, limits)
     measurements = limits.measurements()
     for name in ("L1", "L2", "L3"):
@@ -40,14 +39,8 @@ def story(lab: Lab) -> None:
             measurements.append(
                 Measurement(f"cache-{name.lower()}", point.gb_s, "GB/s", "higher", details=details)
             )
-    put_on_record(lab, measurements)
+    lab.record(limits=limits.to_json(), measurements=as_records(measurements))
     where_bytes_live(lab, limits, levels)
-
-
-# ---------------------------------------------------------------------- the levels, measured
-
-
-# ---------------------------------------------------------------------- one decode step
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,11 +1,11 @@
-"""Our engine beside the real vLLM: the same tokens, the same schedule, and who is faster.
+"""Our engine beside the real vLLM: the same tokens, the same schedule, and which is faster.
 
 Everything in this course was built to decide as vLLM decides. Here the real one is asked, where it is installed:
 
 - the same prompts on `tales`: the same greedy tokens, one by one;
 - the same requests, arriving at the same steps, in a cache far too small for them: the same schedule, step for
-  step. Who computes how many tokens, who is preempted, which blocks each one holds, who waits in what order;
-- a mixture of prompts and answers, engines in turn: who writes more tokens a second.
+  step. Which request computes how many tokens, which is preempted, which blocks each one holds, the order of the queues;
+- a mixture of prompts and answers, engines in turn: which writes more tokens a second.
 
 vLLM may live in an environment of its own (it pins its own torch): --vllm-python ENV/bin/python. Where it is
 not installed, the script says how to get it, and that is all it does.

@@ -12,7 +12,7 @@ from exercises.judging.side_by_side import passed
 from exercises.phase5.launching import DEVICE, decode_arguments
 from phase5_real_gpu.ladder import LADDER, run_rung
 from phase5_real_gpu.ladder.ladder_rungs import Shape
-from phase5_real_gpu.measuring.machine_limits import measure_limits
+from phase5_real_gpu.measuring import measure_limits
 
 SHAPE = Shape([2048] * 16, num_heads=32, num_kv_heads=8, head_dim=128)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from exercises.grading import NotYet
 from exercises.judging.side_by_side import passed
 from exercises.phase5.benchmark_records import Card, Record
-from phase5_real_gpu.comparing.reference_files import find_reference
+from phase5_real_gpu.measuring import find_reference
 
 MACHINE = "cpu-epyc-2core"
 SHAPE = (16, 512, 12, 12, 64, 4)  # GPT-2's heads, float32

@@ -18,11 +18,8 @@ import torch
 
 from labkit.figures import BLUE, ORANGE, new_figure
 from notebooks.widgets import Guesses, show_figure, show_table, splits_piece
-from phase1_tokens_embeddings.weights.cards import CARDS
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
-from phase5_real_gpu.comparing.causes import CAUSES, find_causes
-from phase5_real_gpu.comparing.comparison import compare, imagine
-from phase5_real_gpu.comparing.reference_files import find_reference
+from phase1_tokens_embeddings.weights import CARDS, SHAPES
+from phase5_real_gpu.comparing import CAUSES, compare, find_causes, imagine
 from phase5_real_gpu.compiling import compile_cases
 from phase5_real_gpu.compiling.machine_code import LIMITS
 from phase5_real_gpu.kernels.split_rule import choose_splits
@@ -30,7 +27,7 @@ from phase5_real_gpu.kernels.triton_setup import INTERPRETED, require_triton, tl
 from phase5_real_gpu.ladder.counted_loads import SMALL, count_loads, expected, random_step
 from phase5_real_gpu.ladder.ladder_kernels import one_head_kernel
 from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG, run_rung
-from phase5_real_gpu.measuring.memory_step import step_bytes
+from phase5_real_gpu.measuring import find_reference, step_bytes
 from phase5_real_gpu.story.ladder_figures import draw_work
 from phase5_real_gpu.story.memory_figures import draw_steps
 
@@ -351,7 +348,7 @@ too_good = replace(
 )
 print("what fits this report:\n")
 for finding in find_causes(too_good):
-    print(f"{finding.cause.name}: {finding.evidence.text}\n")
+    print(f"{finding.cause.name}: {finding.trace.text}\n")
     print(finding.cause.explanation, f"Remedy: {finding.cause.remedy}.", sep="\n")
 assert [f.cause.name for f in find_causes(too_good)] == ["missing synchronise"]
 
@@ -368,7 +365,7 @@ show_table(["cause", "how it makes a figure wrong"], [[c.name, c.explanation] fo
 gb_s = {}
 if DEVICE == "cuda":
     from phase5_real_gpu.kernels.triton_setup import card_problem
-    from phase5_real_gpu.measuring.kernel_timing import time_call
+    from phase5_real_gpu.measuring import time_call
 
     dtype = torch.float16 if card_problem(torch.bfloat16) else torch.bfloat16
     for name, shape in {"b64-4k": FULL_BATCH, "b1-32k": ONE_LONG}.items():
@@ -382,7 +379,7 @@ else:
 
 # %% tags=["gpu"]
 if gb_s:
-    from phase5_real_gpu.measuring.machine_limits import measure_limits
+    from phase5_real_gpu.measuring import measure_limits
     from phase5_real_gpu.story.ladder_figures import draw_staircase
 
     reads = measure_limits(DEVICE, (), quick=True).read_gb_s

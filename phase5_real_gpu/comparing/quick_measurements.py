@@ -7,12 +7,10 @@ between two tokens, and which path the engine took.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import torch
@@ -22,25 +20,26 @@ from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_l
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.events import Event
-from phase5_real_gpu.comparing.reference_files import Limits, Reference
 from phase5_real_gpu.measuring.engine_bench import Bench, path_of
 from phase5_real_gpu.measuring.engine_cases import bench_model, default_dtype, equal_workload, plan_for
 from phase5_real_gpu.measuring.engine_runs import make_engine, measure_ours, serve, warm_up, workloads_of
+from phase5_real_gpu.measuring.gather import as_reference
 from phase5_real_gpu.measuring.gpu_watch import ask
 from phase5_real_gpu.measuring.kernel_cases import CPU_DECODE, DECODE_B64, make_inputs, reference
 from phase5_real_gpu.measuring.kernel_measure import measure_runner
 from phase5_real_gpu.measuring.kernel_peers import COMPILED, GATHER, TRITON
 from phase5_real_gpu.measuring.machine_limits import MachineLimits, measure_limits
 from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.measuring.reference_files import Limits, Reference
 
 ITL_TOKENS = 100
 DTYPES = {"cpu": ("bfloat16", "float32"), "cuda": ("bfloat16", "float16")}
+Tell = Callable[[str], None]
 
 
 def measure_gaps(engine: LLMEngine, seed: int = 0) -> tuple[list[float], dict[str, Any]]:
     """Seconds from each token to the next for a request that is alone, and what to note beside them."""
-    vocab = engine.model.config.vocab_size
-    workload = equal_workload(1, 16, ITL_TOKENS + 1, vocab, seed)
+    workload = equal_workload(1, 16, ITL_TOKENS + 1, engine.model.config.vocab_size, seed)
     warm_up(engine, workload)
     events: list[Event] = []
     engine.record(events.append)
@@ -51,7 +50,7 @@ def measure_gaps(engine: LLMEngine, seed: int = 0) -> tuple[list[float], dict[st
 
 def gap_details(gaps: Sequence[float], events: Iterable[Event]) -> dict[str, Any]:
     """What explains an ITL: all gaps in seconds, the 99th percentile in ms, and how many steps wrote a token
-    for somebody while they computed a prompt for somebody else."""
+    for one request while they computed a prompt of another."""
     p99 = 1e3 * statistics.quantiles(gaps, n=100)[98]
     mixed = sum(1 in (tokens := e["tokens"].values()) and max(tokens) > 1 for e in events)
     return dict(seconds=[round(g, 7) for g in gaps], p99=p99, prefill_steps=mixed)
@@ -66,17 +65,13 @@ def measure_engine(device: str, limits: MachineLimits, dtype: str, seed: int = 0
     engine = make_engine(pack_linear_layers(model) if can_pack(model) else model, plan, workloads.values())
     bench = Bench(device, dtype, plan, limits, seed)
     measure_ours(bench, bm, engine, workloads)
-    itl = f"itl-{bm.name}-b1"
-    if itl in bench.by_name:
+    if m := bench.by_name.get(f"itl-{bm.name}-b1"):
         gaps, details = measure_gaps(engine, seed)
-        m = bench.by_name[itl]
-        bench.by_name[itl] = replace(m, value=1e3 * statistics.median(gaps), details=m.details | details)
+        bench.by_name[m.name] = replace(m, value=1e3 * statistics.median(gaps), details=m.details | details)
     return list(bench.by_name.values())
 
 
-def measure_kernel(
-    device: str, limits: MachineLimits, tell: Callable[[str], None] = lambda _: None
-) -> list[Measurement]:
+def measure_kernel(device: str, limits: MachineLimits, tell: Tell = lambda _: None) -> list[Measurement]:
     """Decode attention for many users: the kernel, or, if there is none here, the general way in its place."""
     case, runner = (DECODE_B64, TRITON) if device == "cuda" else (CPU_DECODE, COMPILED)
     with suppress(torch.OutOfMemoryError):  # a small card: the engine's figures have to do
@@ -95,32 +90,26 @@ def measure_kernel(
     return []
 
 
-def measure_quickly(device: str, seed: int = 0, tell: Callable[[str], None] = lambda _: None) -> Reference:
+def measure_quickly(device: str, seed: int = 0, tell: Tell = lambda _: None) -> Reference:
     """The machine at hand, as if read from a file. Takes a few seconds.
 
     Args:
         tell: called with what comes next.
     """
-    dtype = default_dtype(device)
     tell("ceilings")
     limits = measure_limits(device, DTYPES[device], quick=True)
     tell("engine")
-    measurements = limits.measurements() + measure_engine(device, limits, dtype, seed)
+    measurements = limits.measurements() + measure_engine(device, limits, default_dtype(device), seed)
     tell("attention kernel")
     if device == "cpu" or torch.cuda.get_device_capability() >= (8, 0):  # the case is in bfloat16
         measurements += measure_kernel(device, limits, tell)
-    facts = json.loads(json.dumps(environment()))
-    if facts["gpu"] and device == "cpu":
-        facts["gpu"] = None  # there is one, but it is not what was measured
-    elif facts["gpu"]:
-        facts["gpu"] |= ask()
-    return Reference(
+    return as_reference(
+        environment(),
+        device,
+        ask(),
         name="yours",
         title="your machine, a quick look",
-        origin="measured",
-        environment=facts,
         command="python phase5_real_gpu/compare_to_reference.py",
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         limits=Limits(limits.read_gb_s, limits.copy_gb_s, limits.matmul_tflops, limits.launch_us),
         measurements=tuple(measurements),
         quick=True,

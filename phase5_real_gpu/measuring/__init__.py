@@ -1,0 +1,18 @@
+"""Measuring a machine: its ceilings, its memories, kernels and the engine held against them, and the file of it all."""
+
+from phase5_real_gpu.measuring.kernel_timing import time_call
+from phase5_real_gpu.measuring.machine_limits import MachineLimits, measure_limits
+from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.measuring.memory_step import step_bytes
+from phase5_real_gpu.measuring.reference_files import Reference, find_reference, read_reference
+
+__all__ = [
+    "MachineLimits",
+    "Measurement",
+    "Reference",
+    "find_reference",
+    "measure_limits",
+    "read_reference",
+    "step_bytes",
+    "time_call",
+]

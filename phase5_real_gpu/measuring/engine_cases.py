@@ -19,7 +19,7 @@ from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
 from phase2_attention_kvcache.model.config import GPT2_124M, ModelConfig, read_config
 from phase2_attention_kvcache.model.roofline import Work, work_of_step
-from phase5_real_gpu.measuring.machine_limits import MachineLimits
+from phase5_real_gpu.measuring.machine_limits import Floor, MachineLimits
 
 Workload = list[tuple[list[int], int]]
 """A prompt and the number of tokens to write, for each request."""
@@ -39,7 +39,7 @@ class BenchModel:
 
 
 def _llama(shape: str, **settings: float) -> ModelConfig:
-    return ModelConfig(**vars(SHAPES[shape]), attention_bias=False, mlp_bias=False, **settings)
+    return ModelConfig(**vars(SHAPES[shape]) | settings, attention_bias=False, mlp_bias=False)
 
 
 MODEL_NAMES = ("tales", "gpt2", "tinyllama", "llama3-8b")
@@ -60,7 +60,7 @@ def bench_model(name: str) -> BenchModel:
         case "gpt2":
             return BenchModel(name, "GPT-2 124M", GPT2_124M)
         case "tinyllama":
-            return BenchModel(name, "TinyLlama-1.1B", replace(_llama("tinyllama-1.1b"), max_context=8192))
+            return BenchModel(name, "TinyLlama-1.1B", _llama("tinyllama-1.1b", max_context=8192))
         case "llama3-8b":
             return BenchModel(name, "Llama-3-8B", _llama("llama-3-8b", rope_theta=500_000.0))
     raise LabError(f"unknown model {name!r}: choose from {', '.join(MODEL_NAMES)}")
@@ -93,24 +93,24 @@ class Plan:
     peer_seconds: float
 
 
+ON_GPU = Plan(
+    models=("gpt2", "tinyllama", "llama3-8b"), isls=(10, 100, 500, 1000, 4000), batches=(1, 8, 32, 64, 256),
+    peer_batches=(1, 8, 32, 64, 256), isl=128, osl=128, mixed=(64, 16, 256), repeats=3, step_tokens=8192,
+    peer_seconds=30.0,
+)  # fmt: skip
+ON_CPU = Plan(
+    models=("tales", "gpt2"), isls=(10, 100, 500, 1000), batches=(1, 8, 32, 64), peer_batches=(1, 8, 32), isl=32,
+    osl=24, mixed=(16, 8, 48), repeats=2, step_tokens=2048, peer_seconds=20.0,
+)  # fmt: skip
+
+
 def plan_for(device: str, quick: bool) -> Plan:
     """Sizes that a machine bears: at most five minutes on a large GPU, one or two on a CPU, seconds with `quick`."""
     if device == "cuda":
-        everybody = Plan(
-            models=("gpt2", "tinyllama", "llama3-8b"), isls=(10, 100, 500, 1000, 4000),
-            batches=(1, 8, 32, 64, 256), peer_batches=(1, 8, 32, 64, 256), isl=128, osl=128,
-            mixed=(64, 16, 256), repeats=3, step_tokens=8192, peer_seconds=30.0,
-        )  # fmt: skip
-        small = dict(
-            batches=(1, 64), peer_batches=(64,), osl=32, mixed=(64, 16, 64), repeats=1, peer_seconds=10.0
-        )
-        return replace(everybody, models=("tinyllama",), **small) if quick else everybody
-    everybody = Plan(
-        models=("tales", "gpt2"), isls=(10, 100, 500, 1000), batches=(1, 8, 32, 64), peer_batches=(1, 8, 32),
-        isl=32, osl=24, mixed=(16, 8, 48), repeats=2, step_tokens=2048, peer_seconds=20.0,
-    )  # fmt: skip
-    small = dict(batches=(1, 8, 32), peer_batches=(32,), isl=16, osl=12, mixed=(16, 4, 16), repeats=1)
-    return replace(everybody, models=("tales",), **small) if quick else everybody
+        small = dict(batches=(1, 64), peer_batches=(64,), osl=32, mixed=(64, 16, 64), peer_seconds=10.0)
+        return replace(ON_GPU, models=("tinyllama",), repeats=1, **small) if quick else ON_GPU
+    small = dict(batches=(1, 8, 32), peer_batches=(32,), isl=16, osl=12, mixed=(16, 4, 16))
+    return replace(ON_CPU, models=("tales",), repeats=1, **small) if quick else ON_CPU
 
 
 def default_dtype(device: str) -> str:
@@ -153,14 +153,6 @@ def blocks_of(workload: Workload, block_size: int) -> int:
 # ---------------------------------------------------------------------- floors
 
 
-@dataclass(frozen=True)
-class Floor:
-    """The shortest time that something can take, and what sets it: "bandwidth" or "arithmetic"."""
-
-    seconds: float
-    limit: str
-
-
 def step_work(config: ModelConfig, batch: int, new_tokens: int, context: int, itemsize: int) -> Work:
     """What a step costs that computes `new_tokens` for each of `batch` requests with `context` tokens each.
 
@@ -171,21 +163,14 @@ def step_work(config: ModelConfig, batch: int, new_tokens: int, context: int, it
     return Work(batch * one.operations, one.bytes + (batch - 1) * kv)
 
 
-def floor_of(work: Work, limits: MachineLimits, dtype: str) -> Floor:
-    """Bytes over the measured bandwidth, or operations over the measured rate, whichever takes longer."""
-    memory = work.bytes / (limits.read_gb_s * 1e9)
-    arithmetic = work.operations / (limits.matmul_tflops[dtype] * 1e12)
-    return Floor(memory, "bandwidth") if memory >= arithmetic else Floor(arithmetic, "arithmetic")
-
-
 def ttft_floor(config: ModelConfig, isl: int, limits: MachineLimits, dtype: str) -> Floor:
     """Of a prompt that is alone: all its tokens in one step."""
-    return floor_of(step_work(config, 1, isl, 0, parse_dtype(dtype).itemsize), limits, dtype)
+    return limits.floor(step_work(config, 1, isl, 0, parse_dtype(dtype).itemsize), dtype)
 
 
 def decode_floor(config: ModelConfig, batch: int, context: int, limits: MachineLimits, dtype: str) -> Floor:
     """Of a step that writes one token for each of `batch` requests."""
-    return floor_of(step_work(config, batch, 1, context, parse_dtype(dtype).itemsize), limits, dtype)
+    return limits.floor(step_work(config, batch, 1, context, parse_dtype(dtype).itemsize), dtype)
 
 
 def run_floor(
@@ -195,7 +180,7 @@ def run_floor(
 
     `limit` is that of the decode steps, which take nearly all the time.
     """
-    prefill = floor_of(step_work(config, batch, isl, 0, parse_dtype(dtype).itemsize), limits, dtype)
+    prefill = limits.floor(step_work(config, batch, isl, 0, parse_dtype(dtype).itemsize), dtype)
     decode = decode_floor(config, batch, isl + osl // 2, limits, dtype)
     return Floor(prefill.seconds + (osl - 1) * decode.seconds, decode.limit)
 

@@ -10,7 +10,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from labkit.lab import Lab
 from phase5_real_gpu.measuring.kernel_cases import (
     DTYPES,
     AttentionCase,
@@ -23,7 +22,7 @@ from phase5_real_gpu.measuring.kernel_cases import (
 )
 from phase5_real_gpu.measuring.kernel_peers import NotHere, Prepared, Runner, copies_in_memory
 from phase5_real_gpu.measuring.kernel_timing import Timing, as_cuda_graph, time_call, time_in_a_row
-from phase5_real_gpu.measuring.machine_limits import GB, MachineLimits
+from phase5_real_gpu.measuring.machine_limits import GB, Floor, MachineLimits
 from phase5_real_gpu.measuring.measurements import Measurement
 
 How = Literal["cold", "row", "graph"]
@@ -43,20 +42,17 @@ class Result:
     intensity: float
 
 
-def floor_of(case: AttentionCase | WriteCase, limits: MachineLimits) -> tuple[float, str]:
-    """The shortest time in microseconds, and what sets it: "bandwidth" or "arithmetic"."""
-    work = case.work
+def floor_of(case: AttentionCase | WriteCase, limits: MachineLimits) -> Floor:
+    """Attention is held against reading, storing keys and values against copying."""
     if isinstance(case, WriteCase):
-        return 1e6 * work.bytes / (limits.copy_gb_s * GB), "bandwidth"
-    ceilings = limits.ceilings(case.dtype)
-    memory, arithmetic = work.bytes / ceilings.bandwidth, work.operations / ceilings.rate
-    return 1e6 * max(memory, arithmetic), "bandwidth" if memory >= arithmetic else "arithmetic"
+        return Floor(case.work.bytes / (limits.copy_gb_s * GB), "bandwidth")
+    return limits.floor(case.work, case.dtype)
 
 
 def as_result(
     case: AttentionCase | WriteCase, name: str, runner: str, timing: Timing, limits: MachineLimits, **details
 ) -> Result:
-    floor, limit = floor_of(case, limits)
+    floor = floor_of(case, limits)
     title = f"{case.title}, graph" if "layers_in_graph" in details else case.title
     work, seconds = case.work, timing.median_us / 1e6
     gb_s, tflop_s = work.bytes / seconds / GB, work.operations / seconds / 1e12
@@ -64,7 +60,9 @@ def as_result(
         dtype=case.dtype, bytes=int(work.bytes), operations=int(work.operations), gb_s=gb_s, tflop_s=tflop_s,
         lowest=timing.low_us, highest=timing.high_us, runs=timing.runs, launch_us=timing.launch_us, **details,
     )  # fmt: skip
-    measurement = Measurement(name, timing.median_us, "us", "lower", floor, limit, details)  # type: ignore[arg-type]
+    measurement = Measurement(
+        name, timing.median_us, "us", "lower", 1e6 * floor.seconds, floor.limit, details
+    )
     return Result(measurement, title, runner, gb_s, tflop_s, work.intensity)
 
 
@@ -164,14 +162,16 @@ class Bench:
 
     Attributes:
         seconds, least: for each timing, and at least so many runs.
+        tell: called with a line about what has no figure.
         until: nothing that is marked `slow` begins after this time (of time.monotonic).
     """
 
-    lab: Lab
     limits: MachineLimits
     device: str
     seconds: float
     least: int = 5
+    seed: int = 0
+    tell: Callable[[str], None] = lambda _: None
     until: float = float("inf")
     results: dict[str, Result] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -197,7 +197,7 @@ class Bench:
     def leave_out(self, what: str, why: str) -> None:
         """Say, and keep, that this has no figure."""
         if why not in self.left_out.values():  # the same reason once: FlashInfer is missing for all cases
-            self.lab.show(f"- {what}: {why}")
+            self.tell(f"- {what}: {why}")
         self.left_out[what] = why
 
     def run_case(
@@ -214,7 +214,7 @@ class Bench:
 
         def data() -> tuple[list[AttentionInputs], Tensor]:
             if not made:
-                inputs = make_inputs(case, self.device, self.lab.seed)
+                inputs = make_inputs(case, self.device, self.seed)
                 made.append((copies_in_memory(inputs, layers), reference(inputs)))
             return made[0]
 

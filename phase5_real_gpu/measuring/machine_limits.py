@@ -11,17 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from labkit.machine import cpu_name
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
-from phase2_attention_kvcache.model.roofline import Ceilings
+from phase2_attention_kvcache.model.roofline import Ceilings, Work
 from phase5_real_gpu.measuring.kernel_timing import time_call, time_in_a_row
 from phase5_real_gpu.measuring.measurements import Measurement
 
 GB, GIB, TERA = 10**9, 2**30, 10**12
+
+
+class Floor(NamedTuple):
+    """The shortest time that something can take, and what sets it: "bandwidth" or "arithmetic"."""
+
+    seconds: float
+    limit: Literal["bandwidth", "arithmetic"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,12 @@ class MachineLimits:
     def ceilings(self, dtype: str) -> Ceilings:
         """For the roofline of Phase 2. Raises KeyError if the products of this format were not measured."""
         return Ceilings(self.read_gb_s * GB, self.matmul_tflops[dtype] * TERA)
+
+    def floor(self, work: Work, dtype: str) -> Floor:
+        """Bytes over the measured bandwidth, or operations over the measured rate, whichever takes longer."""
+        ceilings = self.ceilings(dtype)
+        memory, arithmetic = work.bytes / ceilings.bandwidth, work.operations / ceilings.rate
+        return Floor(memory, "bandwidth") if memory >= arithmetic else Floor(arithmetic, "arithmetic")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

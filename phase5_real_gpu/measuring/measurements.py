@@ -6,11 +6,25 @@ The scripts of this phase that measure put what they found into their report in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from labkit.lab import Lab
+
+class Spread(NamedTuple):
+    """Several values of one figure."""
+
+    median: float
+    lowest: float
+    highest: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+    def show(self, unit: str = "") -> str:
+        return f"{self.median:.2f}{unit} ({self.lowest:.2f} to {self.highest:.2f})"
 
 
 @dataclass(frozen=True)
@@ -43,6 +57,6 @@ class Measurement:
         return self.floor / self.value if self.better == "lower" else self.value / self.floor
 
 
-def put_on_record(lab: Lab, measurements: Iterable[Measurement]) -> None:
-    """Into the script's report, under "measurements"."""
-    lab.record(measurements=[asdict(m) | {"share_of_limit": m.share_of_limit} for m in measurements])
+def as_records(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
+    """For a script's report, under "measurements"."""
+    return [asdict(m) | {"share_of_limit": m.share_of_limit} for m in measurements]

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.paths import outputs
-from phase5_real_gpu.comparing.reference_files import Part
-from phase5_real_gpu.comparing.untrusted import plain
+from phase5_real_gpu.measuring.reference_files import Part, plain
 
 FOLDER = Path(__file__).resolve().parents[1]
 
@@ -53,14 +51,14 @@ def run_part(
         return Part(script.file, "skipped", error="no time was left for it"), None
     logs = outputs() / "measure_machine"
     logs.mkdir(parents=True, exist_ok=True)
-    out, err = (logs / f"{path.stem}.{kind}.txt" for kind in ("out", "err"))
+    out, err, report_file = (logs / f"{path.stem}.{kind}" for kind in ("out.txt", "err.txt", "json"))
+    report_file.unlink(missing_ok=True)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as scratch, out.open("wb") as said, err.open("wb") as complained:
-        report_file = Path(scratch) / "report.json"
+    with out.open("wb") as said, err.open("wb") as complained:
         command = [sys.executable, str(path), "--json", str(report_file), *options]
         code = _run_until(command, said, complained, seconds)
-        took = round(time.monotonic() - began, 1)
-        report = _read_report(report_file)
+    took = round(time.monotonic() - began, 1)
+    report = _read_report(report_file)
     if code is None:
         return Part(script.file, "timed out", took, f"stopped after {seconds:.0f} s"), report
     if code not in (0, 1) or report is None:
@@ -73,26 +71,24 @@ def run_part(
 def last_words(log: Path) -> str:
     """The line in which a script says why it stopped: the last one that says "error", or simply the last."""
     text = log.read_bytes().decode("utf-8", errors="replace")
-    lines = [plain(line).strip() for line in text.splitlines() if line.strip()]
+    lines = [plain(line[:300]).strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     return (errors or lines or [""])[-1]
 
 
 def _read_report(path: Path) -> dict[str, Any] | None:
     """A script of our own wrote it, so a NaN somewhere else in it must not cost us its measurements."""
-    try:
+    with suppress(OSError, ValueError):
         report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return report if isinstance(report, dict) else None
+        return report if isinstance(report, dict) else None
+    return None
 
 
 def _run_until(command: list[str], out: Any, err: Any, seconds: float) -> int | None:
-    """The exit code; None if it had to be stopped. Nobody that it started is left behind, come what may."""
+    """The exit code; None if it had to be stopped. Nothing that it started is left behind, come what may."""
     env = os.environ | {"INFERENCE_LAB_RUN": "1"}  # options that a script does not know do it no harm
-    own_group = {"start_new_session": True} if os.name == "posix" else {}
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, **own_group
+        command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True
     )
     try:
         return process.wait(timeout=seconds)
@@ -113,11 +109,7 @@ def terminated_like_interrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or os.name != "posix":
         yield
         return
-
-    def stop(signum: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

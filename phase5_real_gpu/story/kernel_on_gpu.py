@@ -202,7 +202,7 @@ def show_ladder(lab: Lab, bench: Bench, rungs: Sequence[Runner], dtype: str) -> 
         "Each step changes one thing", columns, rows,
         note="Gain: over the step before. decode_ladder.py says what each one changes, and what it should gain.",
     )  # fmt: skip
-    floors = {case.title: floor_of(case, bench.limits)[0] for case in cases}
+    floors = {case.title: 1e6 * floor_of(case, bench.limits).seconds for case in cases}
     if fig := draw_ladder([rung.title for rung in rungs], times, floors):
         lab.figure(fig, "decode_ladder_measured")
 
@@ -214,8 +214,9 @@ def against_python(lab: Lab, bench: Bench, case: AttentionCase) -> None:
     kernel, python = (bench.results.get(name) for name in (case.name, f"python-{case.name}"))
     if not kernel or not python:
         return
-    floor, _ = floor_of(case, bench.limits)
-    predicted_us = max(floor, 2 * bench.limits.launch_us)  # the kernel, and the one that merges its parts
+    predicted_us = max(
+        1e6 * floor_of(case, bench.limits).seconds, 2 * bench.limits.launch_us
+    )  # the kernel, and the one that merges its parts
     python_us = 1e6 * case.work.operations / 2 * PYTHON_MULTIPLY_ADD
     ratio = python.measurement.value / kernel.measurement.value
     note = f"""Python: {python.measurement.value / 1e3:,.0f} ms. The kernel: {kernel.measurement.value:.1f} us, and

@@ -12,7 +12,7 @@ from phase1_tokens_embeddings.weights.memory_math import GB
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED
 from phase5_real_gpu.ladder.counted_loads import LARGE, SMALL, Counted, expected, random_step, run_counted
 from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG, Shape, Work, run_rung
-from phase5_real_gpu.measuring.measurements import Measurement, put_on_record
+from phase5_real_gpu.measuring.measurements import Measurement, as_records
 from phase5_real_gpu.story.ladder_figures import H100_MULTIPROCESSORS, draw_staircase
 
 
@@ -157,5 +157,5 @@ def timed(lab: Lab, dtype: torch.dtype, device: str) -> None:
             rows,
             note="Median, caches cleared before each run.",
         )
-    put_on_record(lab, measurements)
+    lab.record(measurements=as_records(measurements))
     lab.figure(draw_staircase(gb_s, read_gb_s, card), "decode_ladder")

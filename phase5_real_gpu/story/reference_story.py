@@ -8,8 +8,9 @@ from labkit.lab import Lab
 from labkit.predictions import show_value
 from phase5_real_gpu.comparing.causes import CAUSES
 from phase5_real_gpu.comparing.comparison import Comparison, compare, imagine
-from phase5_real_gpu.comparing.reference_files import Reference, read_reference
+from phase5_real_gpu.comparing.quick_measurements import measure_quickly
 from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.measuring.reference_files import Reference, read_reference
 
 SHORT = {
     "as expected": "as expected",
@@ -34,8 +35,6 @@ def own_report(lab: Lab) -> Reference:
     """The file that was given, or a quick look at this machine."""
     if lab.args.file:
         return read_reference(lab.args.file)
-    from phase5_real_gpu.comparing.quick_measurements import measure_quickly
-
     with lab.console.status("a quick look at this machine") as status:
         return measure_quickly(lab.device, lab.seed, lambda what: status.update(f"measuring: {what}"))
 
@@ -168,7 +167,7 @@ def show_causes(lab: Lab, result: Comparison) -> None:
             measure_machine.py before you believe a difference of less than a half.""")
     for i, finding in enumerate(result.findings, 1):
         cause = finding.cause
-        lab.say(f"{i}. {cause.name[0].upper()}{cause.name[1:]}. Seen: {finding.evidence.text}.")
+        lab.say(f"{i}. {cause.name[0].upper()}{cause.name[1:]}. Seen: {finding.trace.text}.")
         lab.say(f"{cause.explanation} Remedy: {cause.remedy}.")
     unexplained = [x for x in result.off if not any(f.explains(x.mine.name) for f in result.findings)]
     if unexplained:

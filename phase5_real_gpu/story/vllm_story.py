@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
-import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from labkit.errors import LabError
 from labkit.lab import Lab
-from labkit.machine import synchronize
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
@@ -26,23 +21,21 @@ from phase5_real_gpu.benchmarks.vllm_checks import (
     ratio_of,
     schedule_requests,
 )
-from phase5_real_gpu.benchmarks.vllm_process import Worker, vllm
+from phase5_real_gpu.benchmarks.vllm_process import Worker
 from phase5_real_gpu.measuring.engine_cases import (
     Workload,
     bench_model,
+    blocks_of,
     default_dtype,
     mixed_workload,
     num_output_tokens,
 )
 from phase5_real_gpu.measuring.engine_peers import hf_config
-from phase5_real_gpu.measuring.measurements import Measurement, put_on_record
+from phase5_real_gpu.measuring.engine_runs import serve
+from phase5_real_gpu.measuring.measurements import Measurement, Spread, as_records
 
 T = TypeVar("T")
-
-
 VERIFIED = "0.32"  # the version whose decisions the tests of Phase 4 replay
-
-
 PROMPTS = (
     "Once upon a time there was a king who had three",
     "The wolf said to the",
@@ -52,11 +45,10 @@ PROMPTS = (
     "There was once a poor",
     "The old woman looked at him and",
     "Then the fox",
-)  # fmt: skip
-
-
+)
 # A cache that holds about five of the requests below at a time, and steps that cut their prompts.
 SCHEDULE = dict(max_num_seqs=8, max_num_batched_tokens=96, num_blocks=24, block_size=32, max_model_len=256)
+ROUNDS = 3
 
 
 def check_decisions(lab: Lab, python: str, device: str, dtype: str) -> None:
@@ -68,15 +60,14 @@ def check_decisions(lab: Lab, python: str, device: str, dtype: str) -> None:
     prompts = [tokenizer.encode(text) for text in PROMPTS]
     question = dict(max_tokens=16 if lab.quick else 60, stop_token_ids=list(model.config.eos_token_ids))
 
-    def ask() -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
+    def ask() -> tuple:
         settings = dict(SCHEDULE, num_gpu_blocks_override=SCHEDULE["num_blocks"], async_scheduling=False)
-        with vllm(
+        with Worker(
             python, in_process=True, model=str(folder), dtype=dtype, skip_tokenizer_init=True,
             enable_prefix_caching=True, gpu_memory_utilization=0.4, **settings,
-        ) as worker:  # fmt: skip
-            recorded = worker.ask("schedule", requests=requests)  # first: its cache is untouched
-            answers = worker.ask("generate", prompts=prompts, **question)["answers"]
-            return worker.version, recorded, answers
+        ) as vllm:  # fmt: skip
+            recorded = vllm.ask("schedule", requests=requests)  # first: its cache is untouched
+            return vllm.version, recorded, vllm.ask("generate", prompts=prompts, **question)["answers"]
 
     version, recorded, their_answers = _with_bar(lab, "the real vLLM starts and answers", ask)
     engine = LLMEngine(model, None, EngineConfig(**SCHEDULE))
@@ -107,8 +98,8 @@ def check_decisions(lab: Lab, python: str, device: str, dtype: str) -> None:
         predicted=True,
         measured=difference is None,
         kind="structure" if known else "timing",
-        note=f"""Compared in each step: who computes how many tokens, in what order, what was computed before, block
-            ids, preemptions ({preemptions} in all), both queues, free blocks.
+        note=f"""Compared in each step: which request computes how many tokens, in what order, what was computed
+            before, block ids, preemptions ({preemptions} in all), both queues, free blocks.
             {"" if known else f"(The course follows vLLM {VERIFIED}; others may decide differently.)"}""",
     )
     if difference:
@@ -123,74 +114,62 @@ def check_decisions(lab: Lab, python: str, device: str, dtype: str) -> None:
 
 def check_speed(lab: Lab, python: str, device: str) -> None:
     """Both engines in turn on one workload; vLLM as it comes, in processes of its own."""
-    name = "gpt2" if device == "cpu" else "tinyllama"
-    bm, dtype = bench_model(name), default_dtype(device)
-    seqs = 64 if device == "cpu" else 256
-    count, low, high = (32, 16, 128) if device == "cpu" else (256, 16, 256)
+    on_gpu = device == "cuda"
+    bm, dtype = bench_model("tinyllama" if on_gpu else "gpt2"), default_dtype(device)
+    count, low, high = (256, 16, 256) if on_gpu else (32, 16, 128)
+    seqs = 256 if on_gpu else 64
     workload = mixed_workload(count, low, high, bm.config.vocab_size, lab.seed)
-    rounds = 3
     seconds: dict[str, list[float]] = {"ours": [], "vllm": []}
-    with tempfile.TemporaryDirectory() as folder:
-        hf_config(bm.config).save_pretrained(folder)
 
-        def compare() -> None:
-            with vllm(
-                python, model=folder, dtype=dtype, load_format="dummy", skip_tokenizer_init=True,
-                max_num_seqs=seqs, max_model_len=1024, gpu_memory_utilization=0.4,
-            ) as worker:  # fmt: skip
+    def in_turn() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            hf_config(bm.config).save_pretrained(folder)
+            settings = dict(skip_tokenizer_init=True, max_num_seqs=seqs, max_model_len=1024)
+            with Worker(
+                python, model=folder, dtype=dtype, load_format="dummy", gpu_memory_utilization=0.4, **settings
+            ) as vllm:
                 model = Transformer.random(bm.config, dtype, device, lab.seed)
-                if can_pack(model):
-                    pack_linear_layers(model)
-                blocks = sum(-(-(len(p) + osl) // 16) for p, osl in workload) + 1
-                engine = LLMEngine(model, None, EngineConfig(max_num_seqs=seqs, num_blocks=blocks))
-                runs = {"ours": lambda w: run_ours(engine, w), "vllm": lambda w: run_theirs(worker, w)}
-                for run in runs.values():  # kernels and graphs for every size of batch
-                    run(workload if device == "cuda" else [(p, 2) for p, _ in workload[:4]])
-                for number in range(rounds):
-                    for who in list(runs)[:: 1 if number % 2 else -1]:  # nobody always goes first
-                        seconds[who].append(runs[who](workload))
+                packed = pack_linear_layers(model) if can_pack(model) else model
+                config = EngineConfig(max_num_seqs=seqs, num_blocks=blocks_of(workload, 16) + 1)
+                engine = LLMEngine(packed, None, config)
 
-        _with_bar(lab, "both engines in turn", compare)
-    ratio, low_ratio, high_ratio = ratio_of(seconds["ours"], seconds["vllm"])
+                def ours(requests: Workload) -> float:
+                    engine.block_manager.reset_prefix_cache()
+                    return serve(engine, requests)[0]
+
+                runs = {"ours": ours, "vllm": vllm.time}
+                for run in runs.values():  # kernels and graphs for every size of batch
+                    run(workload if on_gpu else [(p, 2) for p, _ in workload[:4]])
+                for number in range(ROUNDS):
+                    for name in list(runs)[:: 1 if number % 2 else -1]:  # no engine always goes first
+                        seconds[name].append(runs[name](workload))
+
+    _with_bar(lab, "both engines in turn", in_turn)
+    ratio = ratio_of(seconds["ours"], seconds["vllm"])
     tokens = num_output_tokens(workload)
-    speed = {who: tokens / statistics.median(times) for who, times in seconds.items()}
+    speeds = {name: Spread.of([tokens / s for s in times]) for name, times in seconds.items()}
     lab.title(f"Throughput: {bm.title}'s shape, {dtype}, {device}")
     lab.predict(
         claim="vllm-throughput",
         question="our throughput over vLLM's",
         predicted=1.0,
-        measured=ratio,
+        measured=ratio.median,
         unit="x",
         tolerance=0.2,
         kind="timing",
-        note=f"{low_ratio:.2f} to {high_ratio:.2f} in {rounds} rounds. Quote the ratio, not the speeds.",
+        note=f"{ratio.lowest:.2f} to {ratio.highest:.2f} in {ROUNDS} rounds. Quote the ratio, not the speeds.",
     )
     lab.table(
         f"{count} requests, prompts and answers of {low} to {high} tokens: output tokens a second",
         ["engine", "median", "lowest", "highest"],
-        [[who, speed[who], tokens / max(t), tokens / min(t)] for who, t in seconds.items()],
+        [[name, *speed] for name, speed in speeds.items()],
     )
-    put_on_record(lab, [
-        Measurement(f"{who}-throughput-{name}-mixed{count}", speed[who], "tok/s", "higher",
-                    details=dict(dtype=dtype, seconds=seconds[who], tokens=tokens)) for who in seconds
-    ])  # fmt: skip
-
-
-def run_ours(engine: LLMEngine, workload: Workload) -> float:
-    """Seconds, with an empty prefix cache."""
-    engine.block_manager.reset_prefix_cache()
-    params = [SamplingParams(temperature=0, max_tokens=osl, ignore_eos=True) for _, osl in workload]
-    synchronize(engine.model.device.type)
-    began = time.perf_counter()
-    engine.generate([prompt for prompt, _ in workload], params)
-    return time.perf_counter() - began
-
-
-def run_theirs(worker: Worker, workload: Workload) -> float:
-    answer = worker.ask("time", requests=workload)
-    if answer["lengths"] != [osl for _, osl in workload]:
-        raise LabError("vLLM wrote answers of other lengths than asked for: the speeds cannot be compared")
-    return answer["seconds"]
+    measurements = [
+        Measurement(f"{name}-throughput-{bm.name}-mixed{count}", speed.median, "tok/s", "higher",
+                    details=dict(dtype=dtype, seconds=seconds[name], tokens=tokens))
+        for name, speed in speeds.items()
+    ]  # fmt: skip
+    lab.record(measurements=as_records(measurements))
 
 
 def _with_bar(lab: Lab, label: str, run: Callable[[], T]) -> T:

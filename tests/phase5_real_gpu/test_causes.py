@@ -15,11 +15,11 @@ from phase4_scheduler.engine.engine import LLMEngine
 from phase5_real_gpu.comparing import quick_measurements
 from phase5_real_gpu.comparing.causes import CAUSES, find_causes
 from phase5_real_gpu.comparing.quick_measurements import gap_details, measure_gaps, measure_kernel
-from phase5_real_gpu.comparing.reference_files import Limits, Reference, find_reference
 from phase5_real_gpu.measuring.engine_bench import path_of
 from phase5_real_gpu.measuring.kernel_cases import decode_case
 from phase5_real_gpu.measuring.machine_limits import MachineLimits
 from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.measuring.reference_files import Limits, Reference, find_reference
 
 CPU = {"cpu": "Some CPU", "cores": 2, "threads": 2, "packages": {"torch": "2.13.0"}, "gpu": None}
 CARD = {
@@ -41,7 +41,7 @@ def named(mine, reference=None) -> list[str]:
 
 
 def evidence(mine, reference, cause) -> str:
-    return next(f.evidence.text for f in find_causes(mine, reference) if f.cause.name == cause)
+    return next(f.trace.text for f in find_causes(mine, reference) if f.cause.name == cause)
 
 
 def healthy_gpu(**fields) -> Reference:
@@ -145,32 +145,31 @@ def test_gathering_instead_of_the_compiled_kernel(tales):
     assert named(measured(True)) == [] == named(measured(False), measured(False))
 
 
-def test_a_missing_kernel_leaves_its_trace_in_the_figure(monkeypatch):
-    """Without numba the general way is measured under the kernel's name, and says so."""
-    limits = MachineLimits(20.0, 15.0, {"float32": 0.2}, 2.0)
-    case = decode_case(
-        "cpu-decode-b16-512", "small", [64] * 4, heads=quick_measurements.CPU_DECODE.heads, dtype="float32"
-    )
+@pytest.fixture
+def small_kernel(monkeypatch) -> MachineLimits:
+    """A quick look at a small case; the limits that it is held against."""
+    heads = quick_measurements.CPU_DECODE.heads
+    case = decode_case("cpu-decode-b16-512", "small", [64] * 4, heads=heads, dtype="float32")
     monkeypatch.setattr(quick_measurements, "CPU_DECODE", case)
+    return MachineLimits(20.0, 15.0, {"float32": 0.2}, 2.0)
+
+
+def test_a_missing_kernel_leaves_its_trace_in_the_figure(small_kernel, monkeypatch):
+    """Without numba the general way is measured under the kernel's name, and says so."""
     monkeypatch.setattr(cpu_decode, "_switched_off", True)
-    (m,) = measure_kernel("cpu", limits)
+    (m,) = measure_kernel("cpu", small_kernel)
     assert (m.name, m.details["path"]) == ("cpu-decode-b16-512", "gather")
     assert named(report(m)) == ["eager fallback"]
 
 
 @pytest.mark.parametrize("error", [ValueError("install gcc"), RuntimeError("a compiler's"), AssertionError()])
-def test_a_kernel_that_fails_is_told_and_the_general_way_is_measured(monkeypatch, error):
-    limits, told = MachineLimits(20.0, 15.0, {"float32": 0.2}, 2.0), []
-    case = decode_case("small", "small", [64] * 4, heads=quick_measurements.CPU_DECODE.heads, dtype="float32")
-
+def test_a_kernel_that_fails_is_told_and_the_general_way_is_measured(small_kernel, monkeypatch, error):
     def fails(layers):
         raise error
 
-    monkeypatch.setattr(quick_measurements, "CPU_DECODE", case)
-    monkeypatch.setattr(
-        quick_measurements, "COMPILED", dataclasses.replace(quick_measurements.COMPILED, prepare=fails)
-    )
-    (m,) = measure_kernel("cpu", limits, told.append)
+    told, runner = [], dataclasses.replace(quick_measurements.COMPILED, prepare=fails)
+    monkeypatch.setattr(quick_measurements, "COMPILED", runner)
+    (m,) = measure_kernel("cpu", small_kernel, told.append)
     assert m.details["path"] == "gather"
     assert told == [f"kernel: {str(error) or 'AssertionError'}"]
 
@@ -243,10 +242,9 @@ def test_the_99th_percentile_alone_will_do():
 
 def test_healthy_reports_name_nothing():
     gpu = healthy_gpu()
+    path = {"dtype": "bfloat16", "path": "kernel"}
     cpu = report(
-        Measurement(
-            "itl-tales-b1", 2.4, "ms", "lower", 0.5, "bandwidth", {"dtype": "bfloat16", "path": "kernel"}
-        ),
+        Measurement("itl-tales-b1", 2.4, "ms", "lower", 0.5, "bandwidth", path),
         Measurement("ttft-tales-isl10", 0.2, "ms", "lower", 0.5, "bandwidth"),  # the weights fit its cache
         Measurement("throughput-tales-b1", 450.0, "tok/s", "higher", 1800.0, "bandwidth"),
         Measurement("throughput-tales-b32", 4400.0, "tok/s", "higher", 17000.0, "arithmetic"),
@@ -257,64 +255,57 @@ def test_healthy_reports_name_nothing():
             assert named(mine, reference) == []
 
 
-def test_missing_synchronise_by_times_beyond_the_limit():
-    unsynchronised = with_changed(healthy_gpu(), "decode-b64-4k", value=9.0)
-    assert named(unsynchronised) == ["missing synchronise"]
-    text = evidence(unsynchronised, None, "missing synchronise")
-    assert "9 us" in text and "250 us" in text and "time of asking" in text
-    as_cpu = dataclasses.replace(unsynchronised, environment=CPU)
-    assert named(as_cpu) == []  # a CPU's call returns when the work is done
+def changed(name, **fields) -> Reference:
+    return with_changed(healthy_gpu(), name, **fields)
 
 
-def test_missing_synchronise_by_a_ttft_that_does_not_grow():
-    flat = with_changed(healthy_gpu(), "ttft-tinyllama-isl4000", value=3.1)
-    assert named(flat) == ["missing synchronise"]
-    assert "hardly depends on the prompt" in evidence(flat, None, "missing synchronise")
+def on_card(limits=None, **facts) -> Reference:
+    return healthy_gpu(environment=GPU | {"gpu": CARD | facts}, **({"limits": limits} if limits else {}))
 
 
-def test_float32_on_a_gpu_needs_no_reference():
-    wide = with_changed(healthy_gpu(), "itl-llama3-8b-b1", details={"dtype": "float32"})
-    assert named(wide) == ["wrong dtype"] == named(wide, healthy_gpu())
-    halves = with_changed(healthy_gpu(), "itl-llama3-8b-b1", details={"dtype": "float16"})
-    assert named(halves) == []
+SUNK = Limits(4200.0, 4000.0, {"bfloat16": 450.0}, 4.0)
+LAUNCHES = {"dtype": "bfloat16", "path": "kernel", "kernels": 1500}
+PLANTED = {
+    "less than the shortest time": (
+        changed("decode-b64-4k", value=9.0), None, "missing synchronise", ["9 us", "250 us", "time of asking"]),
+    "the same on a CPU, whose call returns when it is done": (
+        dataclasses.replace(changed("decode-b64-4k", value=9.0), environment=CPU), None, None, []),
+    "a TTFT that does not grow": (
+        changed("ttft-tinyllama-isl4000", value=3.1), None, "missing synchronise", ["hardly depends on the prompt"]),
+    "float32 needs no reference": (changed("itl-llama3-8b-b1", details={"dtype": "float32"}), None, "wrong dtype", []),
+    "float32 beside a reference": (
+        changed("itl-llama3-8b-b1", details={"dtype": "float32"}), healthy_gpu(), "wrong dtype", []),
+    "float16": (changed("itl-llama3-8b-b1", details={"dtype": "float16"}), None, None, []),
+    "no CUDA graph, by its path": (changed("itl-llama3-8b-b1", details={"path": "eager"}), None, "eager fallback", []),
+    "less power than it was built for": (on_card(power_limit_w=350.0), None, "power or clock limit", ["350 W"]),
+    "hot, seen by itself": (on_card(SUNK, highest_sm_clock_mhz=1200.0), None, None, []),
+    "hot, beside its twin": (
+        on_card(SUNK, highest_sm_clock_mhz=1200.0), healthy_gpu(), "power or clock limit",
+        ["bfloat16 products: 450 TFLOP/s, the reference 750", "1,200 of 1,980 MHz"]),
+    "another card, which may well be slower": (on_card(SUNK, name="NVIDIA L4"), healthy_gpu(), None, []),
+    "launches that fill a step": (
+        changed("itl-tinyllama-b1", value=6.0, details=LAUNCHES), None, "a CPU-bound launch",
+        ["1,500 launches of 4 us are 6 ms"]),
+    "the same in a graph": (
+        changed("itl-tinyllama-b1", value=6.0, details=LAUNCHES | {"path": "graph"}), None, None, []),
+    "without a count: a dozen kernels a layer, 22 layers, 4 us each are a millisecond": (
+        changed("itl-tinyllama-b1", value=1.3, details={"path": "kernel"}), None, "a CPU-bound launch", []),
+    "much slower than its launches": (
+        changed("itl-tinyllama-b1", value=40.0, details={"path": "kernel"}), None, None, []),
+}  # fmt: skip
 
 
-def test_no_cuda_graph_by_its_path_and_by_its_shape():
-    said = with_changed(healthy_gpu(), "itl-llama3-8b-b1", details={"path": "eager"})
-    assert named(said) == ["eager fallback"]
-    silent = with_changed(healthy_gpu(), "itl-tinyllama-b1", value=6.0)
+@pytest.mark.parametrize(("mine", "reference", "cause", "says"), PLANTED.values(), ids=PLANTED)
+def test_a_planted_cause_is_named_and_no_other(mine, reference, cause, says):
+    assert named(mine, reference) == ([cause] if cause else [])
+    assert all(words in evidence(mine, reference, cause) for words in says)
+
+
+def test_no_cuda_graph_by_its_shape():
+    silent = changed("itl-tinyllama-b1", value=6.0)
     assert "eager fallback" in named(silent, healthy_gpu())
     all_slow = with_changed(silent, "throughput-tinyllama-b64", value=9e3)
     assert "eager fallback" not in named(all_slow, healthy_gpu())  # then something else is slow as well
-
-
-def test_power_and_clock_limits():
-    capped = healthy_gpu(environment=GPU | {"gpu": CARD | {"power_limit_w": 350.0}})
-    assert named(capped) == ["power or clock limit"]
-    assert "350 W" in evidence(capped, None, "power or clock limit")
-    hot = healthy_gpu(
-        environment=GPU | {"gpu": CARD | {"highest_sm_clock_mhz": 1200.0}},
-        limits=Limits(4200.0, 4000.0, {"bfloat16": 450.0}, 4.0),
-    )
-    assert named(hot) == [] and named(hot, healthy_gpu()) == ["power or clock limit"]
-    text = evidence(hot, healthy_gpu(), "power or clock limit")
-    assert "bfloat16 products: 450 TFLOP/s, the reference 750" in text and "1,200 of 1,980 MHz" in text
-    other = healthy_gpu(environment=GPU | {"gpu": CARD | {"name": "NVIDIA L4"}}, limits=hot.limits)
-    assert named(other, healthy_gpu()) == []  # another card may well be slower
-
-
-def test_launches_that_fill_a_step():
-    details = {"dtype": "bfloat16", "path": "kernel", "kernels": 1500}
-    bound = with_changed(healthy_gpu(), "itl-tinyllama-b1", value=6.0, details=details)
-    assert named(bound) == ["a CPU-bound launch"]
-    assert "1,500 launches of 4 us are 6 ms" in evidence(bound, None, "a CPU-bound launch")
-    as_graph = with_changed(bound, "itl-tinyllama-b1", details=details | {"path": "graph"})
-    assert named(as_graph) == []
-    # Without a count: a dozen kernels a layer, 22 layers, 4 us each are a millisecond.
-    guessed = with_changed(healthy_gpu(), "itl-tinyllama-b1", value=1.3, details={"path": "kernel"})
-    assert named(guessed) == ["a CPU-bound launch"]
-    much_slower = with_changed(guessed, "itl-tinyllama-b1", value=40.0)
-    assert named(much_slower) == []
 
 
 def test_old_software_counts_where_something_is_slower():
@@ -322,11 +313,10 @@ def test_old_software_counts_where_something_is_slower():
     slow = with_changed(healthy_gpu(environment=old), "decode-b64-4k", value=480.0)
     assert named(slow, healthy_gpu()) == ["old driver or Triton"]
     text = evidence(slow, healthy_gpu(), "old driver or Triton")
-    assert all(f"{old} (the reference has {new})" in text for old, new in (
-        ("torch 2.11.0", "2.13.0"), ("Triton 3.6.0".lower(), "3.7.1"), ("driver 535.54.03", "580.82.07"),
-    ))  # fmt: skip
+    versions = {"torch 2.11.0": "2.13.0", "triton 3.6.0": "3.7.1", "driver 535.54.03": "580.82.07"}
+    assert all(f"{old} (the reference has {new})" in text for old, new in versions.items())
     assert named(healthy_gpu(environment=old), healthy_gpu()) == []
-    newer = with_changed(healthy_gpu(), "decode-b64-4k", value=480.0)
+    newer = changed("decode-b64-4k", value=480.0)
     assert named(newer, healthy_gpu(environment=old)) == []
     patched = GPU | {"packages": {"torch": "2.13.0", "triton": "3.7.0"}}
     assert "old driver or Triton" not in named(dataclasses.replace(newer, environment=patched), healthy_gpu())

@@ -14,7 +14,8 @@ from labkit.errors import LabError
 from phase5_real_gpu import compare_to_reference
 from phase5_real_gpu.comparing import quick_measurements
 from phase5_real_gpu.comparing.comparison import CLOSE, compare, imagine, judge, pick_reference
-from phase5_real_gpu.comparing.reference_files import (
+from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.measuring.reference_files import (
     REFERENCES,
     Limits,
     Part,
@@ -26,7 +27,6 @@ from phase5_real_gpu.comparing.reference_files import (
     slug,
     write_reference,
 )
-from phase5_real_gpu.measuring.measurements import Measurement
 
 CPU = {"cpu": "Some CPU", "cores": 2, "threads": 2, "packages": {"torch": "2.13.0"}, "gpu": None}
 
@@ -101,7 +101,7 @@ WRONG = {
     "truncated": (json.dumps(a_reference().to_json())[:400], "ends too early"),
     "not JSON": ("# notes\nttft 25", "no JSON at line 1"),
     "binary": (b"\x89PNG\r\n\x1a\n\xff\x00", "not text in UTF-8"),
-    "list": ("[1, 2]", "it is a list, not an object"),
+    "list": ("[1, 2]", "no reference file of the course"),
     "foreign": ('{"figures": [1]}', "no reference file of the course"),
     "script without figures": (
         json.dumps({"script": "kv_cache.py", "environment": CPU, "results": {}}),
@@ -114,46 +114,55 @@ WRONG = {
     "no name": (change("name", to=...), "'name' is missing"),
     "path as name": (change("name", to="../../etc/passwd"), "small letters"),
     "escape in name": (change("name", to="\x1b[2Jgone"), "small letters"),
-    "endless title": (change("title", to="x" * 301), "shorten it to 300"),
-    "origin": (change("origin", to="hearsay"), "measured or article"),
+    "endless title": (change("title", to="x" * 301), "'title' is 'xxx"),
+    "origin": (change("origin", to="hearsay"), "'origin' is 'hearsay': it should be 'measured' or 'article'"),
     "date": (change("measured_at", to="yesterday"), "should be a date"),
     "no date": (change("measured_at", to=None), "should be a date"),
     "no environment": (change("environment", to=None), "'environment' is missing"),
-    "gpu without name": (change("environment", "gpu", to={}), "'name' is missing"),
-    "gpu as text": (change("environment", "gpu", to="H200"), "'gpu' in 'environment' is a text"),
-    "limits": (change("limits", to=[4300]), "'limits' is a list"),
-    "negative limit": (change("limits", "read_gb_s", to=-1), "'read_gb_s' is -1"),
+    "gpu without name": (change("environment", "gpu", to={}), "'gpu' in it has no name"),
+    "gpu as text": (change("environment", "gpu", to="H200"), "'gpu' in it is 'H200', not an object"),
+    "limits": (change("limits", to=[4300]), "'limits' is [4300]: it should be a dictionary"),
+    "negative limit": (
+        change("limits", "read_gb_s", to=-1),
+        "'limits.read_gb_s' is -1: it must be a number above 0",
+    ),
     "rate of zero": (change("limits", "matmul_tflops", "bfloat16", to=0), "above 0"),
     "no measurements": (change("measurements", to=...), "'measurements' is missing"),
-    "one number": (change("measurements", 0, to=25), "a measurement is a number"),
+    "one number": (change("measurements", 0, to=25), "'measurements.0' is 25: it should be a dictionary"),
     "NaN": (change("measurements", 0, "value", to=math.nan), "it holds NaN"),
     "infinity": (change("measurements", 0, "value", to=math.inf), "it holds Infinity"),
     "too large": (
         change("measurements", 0, "value", to=0).replace('"value": 0', '"value": 1e999'),
-        "'value' of itl-tales-b1 is inf",
+        "'value' of 'itl-tales-b1' is inf",
     ),
-    "negative": (change("measurements", 0, "value", to=-2.0), "'value' of itl-tales-b1 is -2.0"),
+    "negative": (change("measurements", 0, "value", to=-2.0), "'value' of 'itl-tales-b1' is -2.0"),
     "zero": (change("measurements", 0, "value", to=0), "must be a number above 0"),
-    "true": (change("measurements", 0, "value", to=True), "'value' of itl-tales-b1 is True"),
-    "text": (change("measurements", 0, "value", to="2 ms"), "'value' of itl-tales-b1 is '2 ms'"),
-    "negative floor": (change("measurements", 0, "floor", to=-1), "'floor' of itl-tales-b1"),
-    "better": (change("measurements", 0, "better", to="less"), "lower or higher"),
-    "limit": (change("measurements", 0, "limit", to="luck"), "bandwidth or arithmetic or launch"),
-    "details": (change("measurements", 0, "details", to=[1]), "'details' of itl-tales-b1 is a list"),
+    "true": (change("measurements", 0, "value", to=True), "'value' of 'itl-tales-b1' is True"),
+    "text": (change("measurements", 0, "value", to="2 ms"), "'value' of 'itl-tales-b1' is '2 ms'"),
+    "negative floor": (change("measurements", 0, "floor", to=-1), "'floor' of 'itl-tales-b1' is -1"),
+    "better": (change("measurements", 0, "better", to="less"), "it should be 'lower' or 'higher'"),
+    "limit": (
+        change("measurements", 0, "limit", to="luck"),
+        "it should be 'bandwidth', 'arithmetic' or 'launch'",
+    ),
+    "details": (change("measurements", 0, "details", to=[1]), "'details' of 'itl-tales-b1' is [1]"),
     "infinite detail": (
         change("measurements", 0, "details", to={"a": 7}).replace('{"a": 7}', '{"a": 1e999}'),
         "it holds inf",
     ),
     "twice": (change("measurements", 1, "name", to="itl-tales-b1"), "itl-tales-b1 is in it twice"),
-    "quick": (change("quick", to="yes"), "true or false"),
-    "parts": (change("parts", to={"a": 1}), "'parts' is an object"),
-    "seconds": (change("parts", 0, "seconds", to=-1), "'seconds' of a part"),
+    "quick": (change("quick", to="yes"), "it should be a valid boolean"),
+    "parts": (change("parts", to={"a": 1}), "'parts' is {'a': 1}"),
+    "seconds": (
+        change("parts", 0, "seconds", to=-1),
+        "'parts.0.seconds' is -1: it should be greater than or equal to 0",
+    ),
     "deep": ("[" * 100_000, "nested too deep"),
     "deep details": (
         change("measurements", 0, "details", to=json.loads('{"a":' * 20 + "1" + "}" * 20)),
         "nested too deep",
     ),
-    "many digits": ('{"schema": ' + "9" * 5000 + "}", "thousands of digits"),
+    "many digits": ('{"schema": ' + "9" * 5000 + "}", "4300 digits"),
     "huge integer": ('{"schema": ' + "9" * 400 + "}", "update the course"),
     "huge file": (b" " * (4 * 2**20 + 1), "no reference file: a few ten thousand are usual"),
 }

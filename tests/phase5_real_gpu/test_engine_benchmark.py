@@ -23,13 +23,12 @@ from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.request import Request
-from phase5_real_gpu.measuring import engine_peers
-from phase5_real_gpu.measuring import engine_runs as engine_benchmark
+from phase5_real_gpu import engine_benchmark
+from phase5_real_gpu.measuring import engine_peers, engine_runs
 from phase5_real_gpu.measuring.engine_bench import Bench, out_of_memory
 from phase5_real_gpu.measuring.engine_cases import (
     MODEL_NAMES,
     BenchModel,
-    Floor,
     Plan,
     bench_model,
     blocks_of,
@@ -49,8 +48,8 @@ from phase5_real_gpu.measuring.engine_peers import (
     hf_config,
     to_transformers,
 )
-from phase5_real_gpu.measuring.machine_limits import MachineLimits
-from phase5_real_gpu.story import engine_shown
+from phase5_real_gpu.measuring.machine_limits import Floor, MachineLimits
+from phase5_real_gpu.story import engine_story
 
 LIMITS = MachineLimits(100.0, 90.0, {"bfloat16": 10.0, "float16": 10.0, "float32": 5.0}, 5.0, "a machine")
 LLAMA = replace(
@@ -148,7 +147,7 @@ def test_every_plan_can_be_run(device, quick):
     assert set(plan.peer_batches) <= set(plan.batches) and 1 in plan.batches
     for name in plan.models:
         bm = bench_model(name)
-        for ending, workload in engine_benchmark.workloads_of(bm, plan, 0).items():
+        for ending, workload in engine_runs.workloads_of(bm, plan, 0).items():
             assert len(workload) == int(ending.removeprefix("mixed").removeprefix("b"))
             assert all(len(p) + osl <= bm.config.max_context for p, osl in workload)
     if device == "cuda" and not quick:
@@ -224,12 +223,12 @@ def test_the_shape_for_transformers_is_ours():
 @pytest.fixture
 def small_model(monkeypatch):
     """A tiny model in the place of the real ones."""
-    monkeypatch.setattr(engine_benchmark, "bench_model", lambda name: BenchModel(name, name, LLAMA))
+    monkeypatch.setattr(engine_runs, "bench_model", lambda name: BenchModel(name, name, LLAMA))
 
 
 def test_every_figure_gets_its_name_and_its_tokens(small_model):
     bench = small_bench()
-    engine_benchmark.measure_model(bench, "small")
+    engine_runs.measure_model(bench, "small")
     peers = {
         f"transformers-{p}-throughput-small-{e}" for p in ("static", "continuous") for e in ("b3", "mixed4")
     }
@@ -250,7 +249,7 @@ def test_every_figure_gets_its_name_and_its_tokens(small_model):
 
 
 def test_memory_that_runs_out_in_one_batch_does_not_stop_the_others(small_model, monkeypatch):
-    serve = engine_benchmark.serve
+    serve = engine_runs.serve
 
     def too_large(engine, workload):
         if len(workload) == 3 and workload[0][1] == 5:
@@ -259,10 +258,10 @@ def test_memory_that_runs_out_in_one_batch_does_not_stop_the_others(small_model,
             raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to")
         return serve(engine, workload)
 
-    monkeypatch.setattr(engine_benchmark, "serve", too_large)
-    monkeypatch.setattr(engine_benchmark, "warm_up", lambda engine, workload: None)
+    monkeypatch.setattr(engine_runs, "serve", too_large)
+    monkeypatch.setattr(engine_runs, "warm_up", lambda engine, workload: None)
     bench = small_bench()
-    engine_benchmark.measure_model(bench, "small", peers=False)
+    engine_runs.measure_model(bench, "small", peers=False)
     assert set(bench.by_name) == {
         "ttft-small-isl4", "itl-small-b1", "itl-small-b5", "throughput-small-b1", "throughput-small-b5",
         "throughput-small-mixed4",
@@ -274,18 +273,18 @@ def test_memory_that_runs_out_in_one_batch_does_not_stop_the_others(small_model,
 def test_workloads_that_cannot_fit_are_left_out_beforehand():
     bench = small_bench()
     bm = BenchModel("small", "small", LLAMA)
-    workloads = engine_benchmark.workloads_of(bm, SMALL, 0)
+    workloads = engine_runs.workloads_of(bm, SMALL, 0)
     block = 16 * 2 * 2 * 2 * 12 * 4  # tokens, keys and values, layers, heads, head_dim, float32
     needed = {ending: block * blocks_of(w, 16) for ending, w in workloads.items()}
     assert needed["b5"] == 5 * block
-    fitting = engine_benchmark.that_fit(bench, bm, workloads, 4 * block)
+    fitting = engine_runs.that_fit(bench, bm, workloads, 4 * block)
     assert set(fitting) == {e for e, n in needed.items() if n <= 4 * block} and "b3" in fitting
     assert (
         len(bench.left_out) == len(workloads) - len(fitting)
         and "b5: keys and values need" in bench.left_out[0]
     )
     with pytest.raises(MemoryError):
-        engine_benchmark.that_fit(bench, bm, workloads, 0)
+        engine_runs.that_fit(bench, bm, workloads, 0)
 
 
 def test_only_want_of_memory_is_forgiven_to_our_engine():
@@ -307,7 +306,7 @@ def test_only_want_of_memory_is_forgiven_to_our_engine():
 
 def test_other_engines_stop_when_their_time_is_over(small_model):
     bench = Bench("cpu", "float32", replace(SMALL, peer_seconds=-1.0), LIMITS)
-    engine_benchmark.measure_model(bench, "small")
+    engine_runs.measure_model(bench, "small")
     assert not any(name.startswith("transformers") for name in bench.by_name)
     assert sum("no time left" in line for line in bench.left_out) == 2
     assert "throughput-small-b5" in bench.by_name
@@ -315,7 +314,7 @@ def test_other_engines_stop_when_their_time_is_over(small_model):
 
 def test_other_engines_do_not_begin_when_the_script_has_to_end(small_model):
     bench = Bench("cpu", "float32", SMALL, LIMITS, peers_until=time.monotonic())
-    engine_benchmark.measure_model(bench, "small")
+    engine_runs.measure_model(bench, "small")
     assert not any(name.startswith("transformers") for name in bench.by_name)
     assert sum("no time left" in line for line in bench.left_out) == 2
 
@@ -326,7 +325,7 @@ def test_a_transformers_without_continuous_batching_is_left_out(small_model, mon
 
     monkeypatch.setattr(engine_peers, "continuous_batches", missing)
     bench = small_bench()
-    engine_benchmark.measure_model(bench, "small")
+    engine_runs.measure_model(bench, "small")
     assert any("transformers, continuous, small: AttributeError: no cont" in line for line in bench.left_out)
     assert "transformers-static-throughput-small-b3" in bench.by_name
 
@@ -334,7 +333,7 @@ def test_a_transformers_without_continuous_batching_is_left_out(small_model, mon
 def test_an_answer_of_the_wrong_length_is_no_figure(monkeypatch):
     model = Transformer.random(LLAMA, "float32")
     workload = equal_workload(2, 4, 3, 211)
-    engine = engine_benchmark.make_engine(model, SMALL, [workload])
+    engine = engine_runs.make_engine(model, SMALL, [workload])
     step = engine.step
 
     def cut_short():
@@ -344,7 +343,7 @@ def test_an_answer_of_the_wrong_length_is_no_figure(monkeypatch):
 
     monkeypatch.setattr(engine, "step", cut_short)
     with pytest.raises(RuntimeError, match="wrong length"):
-        engine_benchmark.serve(engine, workload)
+        engine_runs.serve(engine, workload)
 
 
 # ---------------------------------------------------------------------- what it says
@@ -383,7 +382,8 @@ def test_a_model_that_does_not_fit_is_told_and_the_next_one_runs(tmp_path, capsy
         return random(cls, config, *args)
 
     shapes = {"gpt2": replace(LLAMA, name="large"), "tales": LLAMA}
-    monkeypatch.setattr(engine_benchmark, "bench_model", lambda name: BenchModel(name, name, shapes[name]))
+    for module in (engine_runs, engine_benchmark):
+        monkeypatch.setattr(module, "bench_model", lambda name: BenchModel(name, name, shapes[name]))
     monkeypatch.setattr(engine_benchmark, "plan_for", lambda *_: SMALL)
     monkeypatch.setattr(Transformer, "random", classmethod(small_memory))
     report = tmp_path / "report.json"
@@ -463,7 +463,7 @@ def measured_on_a_gpu(flat: bool) -> Bench:
 @pytest.mark.parametrize("flat", [True, False])
 def test_what_is_said_of_a_gpu(tmp_path, capsys, flat):
     bench, lab = measured_on_a_gpu(flat), a_lab(tmp_path)
-    engine_shown.check_claims(lab, bench, bench.plan.models)
+    engine_story.check_claims(lab, bench, bench.plan.models)
     said = {p.claim: p for p in lab.predictions}
     assert said["t4-ttft"].verdict == ("reproduced" if flat else "differs here")
     assert said["t4-throughput"].measured == pytest.approx(64**0.8)
@@ -474,8 +474,8 @@ def test_what_is_said_of_a_gpu(tmp_path, capsys, flat):
     assert all(p.kind == "timing" for p in lab.predictions)  # no card can fail the course
     models = [bench_model(n) for n in bench.plan.models]
     for bm in models:
-        engine_shown.show_model(lab, bench, bm)
-    lab.figure(engine_shown.draw(bench, models), "engine_benchmark")
+        engine_story.show_model(lab, bench, bm)
+    lab.figure(engine_story.draw(bench, models), "engine_benchmark")
     out = capsys.readouterr().out
     assert "Llama-3-8B: 8,030M parameters" in out and max(map(len, out.splitlines())) <= 100
 
@@ -487,4 +487,4 @@ def test_a_figure_that_beats_arithmetic_shows_a_ceiling_measured_too_low():
     bench.add("c", [1.0], "ms", Floor(0.9e-3, "arithmetic"))
     bench.add("d", [12.0], "tok/s", Floor(1.0, "arithmetic"), tokens=10)
     bench.add("e", [5.0], "tok/s")
-    assert engine_shown.beats_its_floor(bench) == ["a", "d"]
+    assert engine_story.beats_its_floor(bench) == ["a", "d"]

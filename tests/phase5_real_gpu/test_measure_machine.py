@@ -3,20 +3,20 @@
 import json
 import os
 import signal
-import stat
 import subprocess
 import sys
 import textwrap
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from labkit.paths import ROOT
-from phase5_real_gpu.comparing.reference_files import Limits, known_references, read_reference
-from phase5_real_gpu.measuring import gather as measure_machine
+from phase5_real_gpu import measure_machine
 from phase5_real_gpu.measuring import gpu_watch
-from phase5_real_gpu.measuring.gather import SCRIPTS, Gathered, as_reference, best_limits, measure_all
-from phase5_real_gpu.measuring.gpu_watch import GpuWatch, parse_line
+from phase5_real_gpu.measuring.gather import SCRIPTS, TOTAL_SECONDS, as_reference, best_limits, measure_all
+from phase5_real_gpu.measuring.gpu_watch import GpuWatch
+from phase5_real_gpu.measuring.reference_files import Limits, known_references, read_reference
 from phase5_real_gpu.measuring.run_scripts import FOLDER, Script, run_part
 
 GOOD = """
@@ -40,13 +40,13 @@ def scripts(tmp_path, monkeypatch):
     """Write scripts, and make them the parts of the measurement."""
 
     def make(seconds=20.0, **sources: str):
-        parts = {}
+        for name in list(SCRIPTS):
+            monkeypatch.delitem(SCRIPTS, name)
         for name, source in sources.items():
             path = tmp_path / f"{name}.py"
             path.write_text(textwrap.dedent(source))
-            parts[name] = Script(str(path), seconds)
-        monkeypatch.setattr(measure_machine, "SCRIPTS", parts)
-        return list(parts)
+            monkeypatch.setitem(SCRIPTS, name, Script(str(path), seconds))
+        return list(sources)
 
     return make
 
@@ -69,7 +69,7 @@ def test_what_fails_costs_only_its_own_figures(scripts):
         last=good([("itl-gpt2-b1", 9.0)], code=1),
     )
     saved = []
-    gathered = measure_all(parts, ["--quick"], lambda g, _: saved.append(len(g.measurements)), nothing)
+    gathered = measure_all(parts, ["--quick"], lambda g: saved.append(len(g.measurements)), nothing)
     outcomes = {os.path.basename(p.script).removesuffix(".py"): (p.outcome, p.error) for p in gathered.parts}
     assert set(gathered.measurements) == {"itl-tales-b1", "itl-gpt2-b1"}
     assert saved == [1, 1, 1, 1, 1, 1, 2]  # after each part
@@ -137,8 +137,8 @@ def test_a_part_without_its_package_is_skipped(tmp_path):
 
 def test_vllm_in_an_environment_of_its_own(scripts, monkeypatch):
     scripts(vllm=good([("ours-throughput-tales-mixed16", 2.0)]))
-    wanting = Script(measure_machine.SCRIPTS["vllm"].file, 20, needs="no_such_package_at_all")
-    monkeypatch.setitem(measure_machine.SCRIPTS, "vllm", wanting)
+    wanting = Script(SCRIPTS["vllm"].file, 20, needs="no_such_package_at_all")
+    monkeypatch.setitem(SCRIPTS, "vllm", wanting)
     assert measure_all(["vllm"], [], nothing, nothing).parts[0].outcome == "skipped"
     gathered = measure_all(["vllm"], [], nothing, nothing, vllm_python="/env/bin/python")
     (m,) = gathered.measurements.values()
@@ -165,10 +165,10 @@ def test_the_first_figure_stays_and_the_best_ceiling_counts(scripts):
 
 def test_real_parts_exist_and_fit_in_ten_minutes():
     assert all((FOLDER / script.file).is_file() for script in SCRIPTS.values())
-    assert measure_machine.TOTAL_SECONDS < 600
+    assert TOTAL_SECONDS < 600
     needed = {"memory": 60, "kernels": 180, "engine": 300}  # what each is given on a large GPU
     assert all(SCRIPTS[part].seconds > seconds for part, seconds in needed.items())
-    assert sum(needed.values()) <= measure_machine.TOTAL_SECONDS
+    assert sum(needed.values()) <= TOTAL_SECONDS
 
 
 # ---------------------------------------------------------------------- the file
@@ -190,12 +190,8 @@ def test_script_writes_a_reference_file(scripts, tmp_path, capsys):
     ]
     assert measure_machine.main(argv) == 0
     said = capsys.readouterr().out
-    assert (
-        "1 of 2" in said
-        and "2 of 2" in said
-        and "failed" in said
-        and max(map(len, said.splitlines())) <= 100 + len(str(out))
-    )
+    assert all(words in said for words in ("1 of 2", "2 of 2", "failed"))
+    assert max(map(len, said.splitlines())) <= 100 + len(str(out))
     mine = read_reference(out)
     assert (mine.name, mine.title, mine.origin, mine.quick) == ("my-laptop", "My laptop", "measured", True)
     assert mine.get("itl-tales-b1").value == 2.0 and mine.limits.read_gb_s == 20.0
@@ -207,16 +203,15 @@ def test_script_writes_a_reference_file(scripts, tmp_path, capsys):
 
 
 def test_a_name_is_made_from_the_processor_or_the_card():
-    watch = GpuWatch()
-    watch._note({"driver": "580.1", "power_limit_w": 700.0})
+    card = {"driver": "580.1", "power_limit_w": 700.0}
     facts = {"cpu": "Some CPU @ 2 GHz", "cores": 2, "packages": {}, "gpu": None}
-    on_cpu = as_reference(Gathered(environment=facts), watch)
+    on_cpu = as_reference(facts, "auto", card)
     assert (on_cpu.name, on_cpu.title) == ("some-cpu-2-ghz-2-cores", "Some CPU @ 2 GHz, 2 cores")
     facts = facts | {"gpu": {"name": "NVIDIA H200"}}
-    on_gpu = as_reference(Gathered(environment=facts), watch)
+    on_gpu = as_reference(facts, "auto", card)
     assert (on_gpu.name, on_gpu.environment["gpu"]["power_limit_w"]) == ("nvidia-h200", 700.0)
     # There is a card, and the processor was measured.
-    assert as_reference(Gathered(environment=facts), watch, device="cpu").device == "cpu"
+    assert as_reference(facts, "cpu", card).device == "cpu"
 
 
 def test_no_figure_at_all_is_an_error_and_the_file_says_why(scripts, tmp_path, capsys):
@@ -259,9 +254,11 @@ def test_cut_short_it_leaves_what_it_has_and_nobody_behind(tmp_path, number):
     )
     driver = f"""
 import sys
-from phase5_real_gpu.measuring import gather as m
-m.SCRIPTS = {{k: m.Script({str(tmp_path)!r} + f"/{{k}}.py", 60) for k in "ab"}}
-sys.exit(m.main(["--out", {str(tmp_path / "mine.json")!r}]))
+from phase5_real_gpu import measure_machine
+from phase5_real_gpu.measuring.gather import SCRIPTS, Script
+SCRIPTS.clear()
+SCRIPTS.update({{k: Script({str(tmp_path)!r} + f"/{{k}}.py", 60) for k in "ab"}})
+sys.exit(measure_machine.main(["--parts", "a,b", "--out", {str(tmp_path / "mine.json")!r}]))
 """
     process = subprocess.Popen(
         [sys.executable, "-c", driver], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -280,47 +277,79 @@ sys.exit(m.main(["--out", {str(tmp_path / "mine.json")!r}]))
 # ---------------------------------------------------------------------- what the card says
 
 
-def test_nvidia_smi_is_asked_and_the_highest_values_kept(tmp_path, monkeypatch):
-    answers = tmp_path / "answers"
-    answers.write_text(
-        "580.82.07, 700.00, 700.00, 1980, 3201, 120.5, 345, 3201, 31\n"
-        "580.82.07, 700.00, 700.00, 1980, 3201, 690.1, 1905, 3201, 66\n"
-        "580.82.07, 700.00, 700.00, 1980, 3201, 300.0, 1200, 3201, 60\n"
+class NVMLError(Exception):
+    pass
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    """A stand-in for NVIDIA's library with one card, whose power, clock and temperature go up and down."""
+
+    def refuses(*_):
+        raise NVMLError("not supported")
+
+    now = dict(power=120_500, sm=345, temperature=31)
+    clocks = {0: 0, 1: 1}
+    fake = SimpleNamespace(
+        NVMLError=NVMLError,
+        NVML_CLOCK_SM=0,
+        NVML_CLOCK_MEM=1,
+        NVML_TEMPERATURE_GPU=0,
+        now=now,
+        refuses=refuses,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=lambda i: i,
+        nvmlDeviceGetHandleByUUID=lambda name: name,
+        nvmlSystemGetDriverVersion=lambda: "580.82.07",
+        nvmlDeviceGetPowerManagementLimit=lambda h: 700_000,
+        nvmlDeviceGetPowerManagementDefaultLimit=lambda h: 700_000,
+        nvmlDeviceGetMaxClockInfo=lambda h, kind: [1980, 3201][clocks[kind]],
+        nvmlDeviceGetPowerUsage=lambda h: now["power"],
+        nvmlDeviceGetClockInfo=lambda h, kind: [now["sm"], 3201][clocks[kind]],
+        nvmlDeviceGetTemperature=lambda h, kind: now["temperature"],
     )
-    fake = tmp_path / "bin" / "nvidia-smi"
-    fake.parent.mkdir()
-    fake.write_text(
-        f"#!/bin/sh\nhead -n 1 {answers}\n[ $(wc -l < {answers}) -gt 1 ] && tail -n +2 {answers} > {answers}.x && mv {answers}.x {answers}\nexit 0\n"
-    )
-    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", str(fake.parent), prepend=os.pathsep)
-    with GpuWatch(every=0.02) as watch:
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return fake
+
+
+def test_the_card_is_asked_and_the_highest_values_kept(nvml):
+    with GpuWatch(every=0.01) as watch:
+        nvml.now.update(power=690_100, sm=1905, temperature=66)
         until = time.monotonic() + 20
-        while watch.summary().get("highest_temperature_c") != 66 and time.monotonic() < until:
-            time.sleep(0.02)
-        time.sleep(0.2)
-    assert watch.summary() == {
+        while watch.seen.get("highest_temperature_c") != 66 and time.monotonic() < until:
+            time.sleep(0.01)
+        nvml.now.update(power=300_000, sm=1200, temperature=60)
+        time.sleep(0.1)
+    assert watch.seen == {
         "driver": "580.82.07", "power_limit_w": 700.0, "default_power_limit_w": 700.0, "max_sm_clock_mhz": 1980.0,
         "max_memory_clock_mhz": 3201.0, "highest_power_w": 690.1, "highest_sm_clock_mhz": 1905.0,
         "highest_memory_clock_mhz": 3201.0, "highest_temperature_c": 66.0,
     }  # fmt: skip
-    fake.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'\nexit 9\n")
-    assert gpu_watch.ask() == {}
-    fake.write_text('#!/bin/sh\nfor word; do last=$word; done\necho "580.1, ${last#--id=}"\n')
-    for visible, card in (("", 0), ("2,3", 2)):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert gpu_watch.ask()["power_limit_w"] == card
 
 
-def test_without_nvidia_smi_nothing_is_seen(monkeypatch):
-    monkeypatch.setenv("PATH", "")
+@pytest.mark.parametrize(("visible", "card"), [("", 0), ("2,3", 2), ("GPU-8f6e,3", "GPU-8f6e")])
+def test_the_card_that_is_visible_is_asked(nvml, monkeypatch, visible, card):
+    asked = []
+    nvml.nvmlDeviceGetPowerUsage = lambda handle: asked.append(handle) or 1000
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_watch.ask()["highest_power_w"] == 1.0 and asked == [card]
+
+
+def test_what_a_card_does_not_tell_is_left_out(nvml):
+    nvml.nvmlDeviceGetPowerManagementLimit = nvml.nvmlDeviceGetTemperature = nvml.refuses
+    told = gpu_watch.ask()
+    assert not {"power_limit_w", "highest_temperature_c"} & told.keys() and told["max_sm_clock_mhz"] == 1980.0
+
+
+@pytest.mark.parametrize("missing", ["the package", "the driver", "the card"])
+def test_without_nvml_nothing_is_seen(nvml, monkeypatch, missing):
+    if missing == "the package":
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+    elif missing == "the driver":
+        nvml.nvmlInit = nvml.refuses
+    else:
+        nvml.nvmlDeviceGetHandleByIndex = nvml.refuses
     with GpuWatch(every=0.01) as watch:
         pass
-    assert watch.summary() == {}
-
-
-def test_what_a_card_does_not_tell_is_left_out():
-    assert parse_line("535.1, [N/A], 70.00, [Not Supported], 1, , x") == {
-        "driver": "535.1", "default_power_limit_w": 70.0, "max_memory_clock_mhz": 1.0
-    }  # fmt: skip
-    assert parse_line("") == {} == parse_line("No devices were found")
+    assert watch.seen == {}

@@ -33,6 +33,7 @@ from phase5_real_gpu.benchmarks.vllm_checks import (
     ratio_of,
     schedule_requests,
 )
+from phase5_real_gpu.story import vllm_story
 
 without_vllm = pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
 
@@ -149,7 +150,7 @@ def small(tales):
 
 def test_our_schedule_is_recorded_and_leaves_no_trace(small):
     requests = schedule_requests(small.config.vocab_size, 0)[:10]
-    config = EngineConfig(**(vllm_comparison.SCHEDULE | {"num_blocks": 12}))
+    config = EngineConfig(**(vllm_story.SCHEDULE | {"num_blocks": 12}))
     engine = LLMEngine(small, None, config)
     recorded, answers = our_schedule(engine, requests)
     assert "schedule" not in vars(engine.scheduler) and not engine.has_unfinished_requests
@@ -187,7 +188,7 @@ def test_the_requests_of_the_schedule_can_be_served():
     for seed in range(5):
         requests = schedule_requests(8192, seed)
         longest = max(len(r["prompt"]) + r["max_tokens"] for r in requests)
-        assert longest <= vllm_comparison.SCHEDULE["max_model_len"]
+        assert longest <= vllm_story.SCHEDULE["max_model_len"]
         assert min(r["arrival"] for r in requests) == 0 and [r["id"] for r in requests] == list(range(24))
 
 
@@ -293,14 +294,14 @@ def test_a_file_that_cannot_be_run(tmp_path, capsys):
 def test_a_worker_that_hangs_is_ended_with_all_it_started(tmp_path, monkeypatch):
     monkeypatch.setattr(vllm_process, "START_SECONDS", 0.5)
     with pytest.raises(LabError, match=r"no answer within 0\.5 s"):
-        vllm_process.Worker(script(tmp_path, "#!/bin/sh\nsleep 600 &\nwait\n"), {})
+        vllm_process.Worker(script(tmp_path, "#!/bin/sh\nsleep 600 &\nwait\n"))
 
 
 def test_a_schedule_that_differs_fails_the_script_and_is_shown(tmp_path, capsys, monkeypatch, tales):
     """vLLM's part is played by our own engine, once as it is and once with a step changed."""
     recorded = {}
     monkeypatch.setattr(
-        vllm_comparison,
+        vllm_story,
         "schedule_requests",
         lambda *args: [r | {"max_tokens": 12} for r in schedule_requests(*args)[:9]],
     )
@@ -308,9 +309,9 @@ def test_a_schedule_that_differs_fails_the_script_and_is_shown(tmp_path, capsys,
     class Ours:
         version = "0.32.9"
 
-        def __init__(self, python, settings):
+        def __init__(self, python, **settings):
             assert settings["num_gpu_blocks_override"] == settings["num_blocks"] and settings["in_process"]
-            config = EngineConfig(**vllm_comparison.SCHEDULE)
+            config = EngineConfig(**vllm_story.SCHEDULE)
             self.engine = LLMEngine(tales, None, config)
 
         def ask(self, do, **question):
@@ -324,10 +325,13 @@ def test_a_schedule_that_differs_fails_the_script_and_is_shown(tmp_path, capsys,
                 answers[1]["token_ids"][2] = 7
             return {"answers": answers}
 
-        def stop(self):
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
             pass
 
-    monkeypatch.setattr(vllm_process, "Worker", Ours)
+    monkeypatch.setattr(vllm_story, "Worker", Ours)
     arguments = ["--quick", "--device", "cpu", "--vllm-python", sys.executable]
     assert vllm_comparison.main(arguments) == 0
     assert "9 of these 9 answers" in capsys.readouterr().out

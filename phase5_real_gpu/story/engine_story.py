@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
 from labkit.figures import COLORS, INK, MUTED, new_figure, plain_numbers
@@ -21,13 +22,11 @@ from phase5_real_gpu.measuring.engine_cases import (
     ttft_floor,
 )
 from phase5_real_gpu.measuring.machine_limits import MachineLimits
+from phase5_real_gpu.measuring.measurements import Measurement
 
-# NVIDIA's data sheet of the T4: 65 TFLOP/s in fp16, and the bandwidth that Phase 1's table holds.
-T4_FP16_TFLOPS = 65.0
-FLAT, GROWN = (
-    1.5,
-    2.0,
-)  # TTFT: "flat" is less than 1.5 times from 10 to 100 tokens, "grown" at least twice from 10
+T4_FP16_TFLOPS = 65.0  # NVIDIA's data sheet; the bandwidth stands in Phase 1's table
+# TTFT: "flat" is less than 1.5 times from 10 to 100 tokens, "grown" at least twice from 10 on.
+FLAT, GROWN = 1.5, 2.0
 
 
 def t4_limits() -> MachineLimits:
@@ -54,21 +53,17 @@ def show_t4(lab: Lab) -> None:
             {SOURCE_TOKENS_S[1]} tokens a second on this card: other weights, another card or another count.""",
     )
     config, t4 = bench_model("tinyllama").config, t4_limits()
+    rows = []
+    for batch, says in SOURCE_TOKENS_S.items():
+        rate = batch / decode_floor(config, batch, 0, t4, "float16").seconds
+        rows.append([f"batch {batch}, tok/s", float(says), rate, f"{says / rate:.0%}"])
+    for isl, says in SOURCE_TTFT_MS.items():
+        floor = 1e3 * ttft_floor(config, isl, t4, "float16").seconds
+        rows.append([f"TTFT at ISL {isl}, ms", float(says), floor, f"{floor / says:.0%}"])
     lab.table(
         "TinyLlama-1.1B on a T4: the source's figures beside what the data sheet allows",
         ["", "the source says", "data sheet allows", "the source reaches"],
-        [
-            *[
-                [f"batch {b}, tok/s", float(says), rate, f"{says / rate:.0%}"]
-                for b, says in SOURCE_TOKENS_S.items()
-                for rate in [b / decode_floor(config, b, 0, t4, "float16").seconds]
-            ],
-            *[
-                [f"TTFT at ISL {isl}, ms", float(says), floor, f"{floor / says:.0%}"]
-                for isl, says in SOURCE_TTFT_MS.items()
-                for floor in [1e3 * ttft_floor(config, isl, t4, "float16").seconds]
-            ],
-        ],
+        rows,
         note="""Batches with contexts of length nought, to be generous. More than 100% cannot be. The rest can, and so
             can the shape of TTFT: flat while reading the weights takes longer than computing, then in proportion.""",
     )
@@ -86,48 +81,45 @@ def check_claims(lab: Lab, bench: Bench, names: Sequence[str]) -> None:
         _claims_on_gpu(lab, bench)
     elif bench.device == "cpu":
         remedy = "A CPU has another knee, and these sizes take it minutes: run this script on a machine with a GPU."
+        ratio = "TinyLlama-1.1B: throughput at batch 64 over batch 1"
         lab.cannot_measure("t4-ttft", "TTFT of TinyLlama-1.1B: flat, then linear in ISL", "GPU", remedy)
-        lab.cannot_measure(
-            "t4-throughput", "TinyLlama-1.1B: throughput at batch 64 over batch 1", "GPU", remedy
-        )
+        lab.cannot_measure("t4-throughput", ratio, "GPU", remedy)
     if not names:
         return
     bm, most = bench_model(names[-1]), _largest_batch(bench, names[-1])
-    itl = bench.by_name.get(f"itl-{bm.name}-b1")
-    if itl is not None:
+    throughput = {b: bench.by_name.get(f"throughput-{bm.name}-b{b}") for b in (1, most)}
+    if itl := bench.by_name.get(f"itl-{bm.name}-b1"):
         lab.predict(
-            claim="decode-floor",
-            question=f"ITL at batch 1, {bm.title}: reading all weights and the context's keys and values once",
-            predicted=itl.floor,
-            measured=itl.value,
-            unit="ms",
-            tolerance=0.25,
-            kind="timing",
+            "decode-floor",
+            f"ITL at batch 1, {bm.title}: reading all weights and the context's keys and values once",
+            predicted=itl.floor, measured=itl.value, unit="ms", tolerance=0.25, kind="timing",
             note=f"{itl.share_of_limit:.0%} of what the memory allows. {_why(itl.share_of_limit)}",
-        )
-    if itl is not None and most > 1:
-        one, many = (bench.by_name[f"throughput-{bm.name}-b{b}"] for b in (1, most))
+        )  # fmt: skip
+        if most > 1:
+            many = throughput[most]
+            _predict_ratio(
+                lab, "batch-scaling", f"throughput at batch {most} over batch 1, {bm.title}, from the floors",
+                many, throughput[1],
+                note=f"{many.limit.capitalize()} is the limit at batch {most}, not the weights' reading alone.",
+            )  # fmt: skip
+    if theirs := bench.value(f"transformers-continuous-throughput-{bm.name}-b{most}"):
+        ours = throughput[most].value
         lab.predict(
-            claim="batch-scaling",
-            question=f"throughput at batch {most} over batch 1, {bm.title}, from the floors",
-            predicted=many.floor / one.floor,
-            measured=many.value / one.value,
-            unit="x",
-            tolerance=0.5,
-            kind="timing",
-            note=f"{many.limit.capitalize()} is the limit at batch {most}, not the weights' reading alone.",
-        )
-    theirs = bench.value(f"transformers-continuous-throughput-{bm.name}-b{most}")
-    if theirs:
-        ours = bench.by_name[f"throughput-{bm.name}-b{most}"].value
-        lab.predict(
-            claim="at-least-transformers",
-            question=f"batch {most}: our engine is at least as fast as transformers' continuous batching",
-            predicted=True,
-            measured=ours >= theirs,
-            kind="timing",
+            "at-least-transformers",
+            f"batch {most}: our engine is at least as fast as transformers' continuous batching",
+            predicted=True, measured=ours >= theirs, kind="timing",
             note=f"{bm.title}: {ours:,.0f} and {theirs:,.0f} tokens a second.",
-        )
+        )  # fmt: skip
+
+
+def _predict_ratio(
+    lab: Lab, claim: str, question: str, above: Measurement, below: Measurement, **more: Any
+) -> None:
+    """Two figures' ratio, predicted from their floors."""
+    lab.predict(
+        claim, question, predicted=above.floor / below.floor, measured=above.value / below.value, unit="x",
+        tolerance=0.5, kind="timing", **more,
+    )  # fmt: skip
 
 
 def _why(share: float) -> str:
@@ -144,44 +136,30 @@ def flat_then_linear(ttft_ms: dict[int, float]) -> bool:
 
 
 def _claims_on_gpu(lab: Lab, bench: Bench) -> None:
-    ttfts = {isl: v for isl in bench.plan.isls if (v := bench.value(f"ttft-tinyllama-isl{isl}"))}
-    if {10, 100} <= ttfts.keys():
-        floors = [bench.by_name[f"ttft-tinyllama-isl{isl}"].floor for isl in ttfts]
+    found = {isl: m for isl in bench.plan.isls if (m := bench.by_name.get(f"ttft-tinyllama-isl{isl}"))}
+    if {10, 100} <= found.keys():
+        ms, floors = (
+            " / ".join(f"{v:.1f}" for v in of) for of in zip(*((m.value, m.floor) for m in found.values()))
+        )
         lab.predict(
-            claim="t4-ttft",
-            question=f"TTFT of TinyLlama-1.1B is flat from 10 to 100 tokens, and at least doubles up to {max(ttfts):,}",
-            predicted=True,
-            measured=flat_then_linear(ttfts),
-            kind="timing",
-            note=f"""The shape, on this card: {" / ".join(f"{v:.1f}" for v in ttfts.values())} ms at ISL
-                {" / ".join(str(i) for i in ttfts)}; floors {" / ".join(f"{f:.1f}" for f in floors)} ms. The source's
+            "t4-ttft",
+            f"TTFT of TinyLlama-1.1B is flat from 10 to 100 tokens, and at least doubles up to {max(found):,}",
+            predicted=True, measured=flat_then_linear({isl: m.value for isl, m in found.items()}), kind="timing",
+            note=f"""The shape, on this card: {ms} ms at ISL {" / ".join(map(str, found))}; floors {floors} ms. The source's
                 milliseconds belong to a T4, where the line begins to rise near 200 tokens.""",
-        )
-    if 1000 in ttfts and 10 in ttfts:
-        bound = [bench.by_name[f"ttft-tinyllama-isl{i}"].floor for i in (10, 1000)]
-        lab.predict(
-            claim="ttft-ratio",
-            question="TTFT of 1,000 tokens over TTFT of 10, TinyLlama-1.1B, from this card's floors",
-            predicted=bound[1] / bound[0],
-            measured=ttfts[1000] / ttfts[10],
-            unit="x",
-            tolerance=0.5,
-            kind="timing",
-            note=f"The source's T4: {SOURCE_TTFT_MS[1000] / SOURCE_TTFT_MS[10]:.1f}x.",
-        )
+        )  # fmt: skip
+    if {10, 1000} <= found.keys():
+        _predict_ratio(
+            lab, "ttft-ratio", "TTFT of 1,000 tokens over TTFT of 10, TinyLlama-1.1B, from this card's floors",
+            found[1000], found[10], note=f"The source's T4: {SOURCE_TTFT_MS[1000] / SOURCE_TTFT_MS[10]:.1f}x.",
+        )  # fmt: skip
     one, many = (bench.by_name.get(f"throughput-tinyllama-b{b}") for b in (1, 64))
     if one and many:
-        lab.predict(
-            claim="t4-throughput",
-            question="TinyLlama-1.1B: throughput at batch 64 over batch 1, from this card's floors",
-            predicted=many.floor / one.floor,
-            measured=many.value / one.value,
-            source_says=SOURCE_TOKENS_S[64] / SOURCE_TOKENS_S[1],
-            unit="x",
-            tolerance=0.5,
-            kind="timing",
+        _predict_ratio(
+            lab, "t4-throughput", "TinyLlama-1.1B: throughput at batch 64 over batch 1, from this card's floors",
+            many, one, source_says=SOURCE_TOKENS_S[64] / SOURCE_TOKENS_S[1],
             note=f"Batch 1 reaches {one.share_of_limit:.0%} of its floor, batch 64 {many.share_of_limit:.0%}.",
-        )
+        )  # fmt: skip
 
 
 def _largest_batch(bench: Bench, name: str) -> int:
@@ -194,7 +172,7 @@ def show_model(lab: Lab, bench: Bench, bm: BenchModel) -> None:
     lab.title(f"{bm.title}: {bm.config.num_parameters / 1e6:,.0f}M parameters, {bench.dtype}")
     ttfts = [(isl, bench.by_name.get(f"ttft-{bm.name}-isl{isl}")) for isl in bench.plan.isls]
     lab.table(
-        "TTFT: one prompt, nobody else",
+        "TTFT: one prompt, nothing else running",
         ["ISL", "TTFT, ms", "floor, ms", "limit", "floor / TTFT"],
         [[isl, m.value, m.floor, m.limit, f"{m.share_of_limit:.0%}"] for isl, m in ttfts if m],
     )
@@ -243,25 +221,17 @@ def draw(bench: Bench, models: Sequence[BenchModel]) -> Any:
     one, many = (bench.value(f"throughput-{last.name}-b{b}") for b in (1, most))
     finding = "How long a prompt is decides when its answer begins"
     if one and many and most > 1:
-        finding = (
-            f"Longer prompts wait longer; {most} users together get {many / one:.1f} times the tokens of one"
-        )
-    fig, (left, right) = new_figure(
-        finding,
-        f"{bench.limits.device_name}, {bench.dtype}, random weights; the bound follows from measured bandwidth and "
-        "FLOP/s",
-        panels=2,
-        size=(11.6, 5.0),
-    )
+        gain = many / one
+        finding = f"Longer prompts wait longer; {most} users together get {gain:.1f} times the tokens of one"
+    bound = "the bound follows from measured bandwidth and FLOP/s"
+    about = f"{bench.limits.device_name}, {bench.dtype}, random weights; {bound}"
+    fig, (left, right) = new_figure(finding, about, panels=2, size=(11.6, 5.0))
     for bm, color in zip(models, COLORS, strict=False):
-        _curve(left, bench, bm, color, "ttft", [(i, f"isl{i}") for i in bench.plan.isls])
-        _curve(right, bench, bm, color, "throughput", [(b, f"b{b}") for b in bench.plan.batches])
+        _curve(left, bench, bm, color, "ttft-{}-isl{}", bench.plan.isls)
+        _curve(right, bench, bm, color, "throughput-{}-b{}", bench.plan.batches)
         for kind, marker in (("static", "x"), ("continuous", "+")):
-            points = [
-                (b, v)
-                for b in bench.plan.batches
-                if (v := bench.value(f"transformers-{kind}-throughput-{bm.name}-b{b}"))
-            ]
+            name = f"transformers-{kind}-throughput-{bm.name}-b"
+            points = [(b, v) for b in bench.plan.batches if (v := bench.value(f"{name}{b}"))]
             if points:
                 right.plot(*zip(*points), marker, color=color, markersize=8, markeredgewidth=1.6, alpha=0.8)
     left.set(xlabel="ISL: tokens of the prompt", ylabel="TTFT, milliseconds")
@@ -273,22 +243,17 @@ def draw(bench: Bench, models: Sequence[BenchModel]) -> Any:
         axes.set_xticks(ticks, [f"{t:,}" for t in ticks])
         axes.tick_params(which="minor", bottom=False, left=False)
     left.legend(loc="upper left")
-    keys = [right.plot([], [], style, color=INK, label=text, linewidth=1.4)[0] for style, text in KEYS]
-    right.legend(handles=keys, loc="lower right", fontsize=8.5, labelcolor=MUTED)
+    keys = {"o-": "our engine", "--": "bound", "x": "transformers, static", "+": "transformers, continuous"}
+    handles = [
+        right.plot([], [], style, color=INK, label=text, linewidth=1.4)[0] for style, text in keys.items()
+    ]
+    right.legend(handles=handles, loc="lower right", fontsize=8.5, labelcolor=MUTED)
     return fig
 
 
-KEYS = (
-    ("o-", "our engine"),
-    ("--", "bound"),
-    ("x", "transformers, static"),
-    ("+", "transformers, continuous"),
-)
-
-
-def _curve(ax: Any, bench: Bench, bm: BenchModel, color: str, what: str, ends: list[tuple[int, str]]) -> None:
-    found = [(x, m) for x, ending in ends if (m := bench.by_name.get(f"{what}-{bm.name}-{ending}"))]
+def _curve(ax: Axes, bench: Bench, bm: BenchModel, color: str, name: str, sizes: Sequence[int]) -> None:
+    found = [(x, m.value, m.floor) for x in sizes if (m := bench.by_name.get(name.format(bm.name, x)))]
     if found:
-        xs = [x for x, _ in found]
-        ax.plot(xs, [m.value for _, m in found], "o-", color=color, label=bm.title)
-        ax.plot(xs, [m.floor for _, m in found], "--", color=color, linewidth=1.4, alpha=0.8)
+        xs, values, floors = zip(*found)
+        ax.plot(xs, values, "o-", color=color, label=bm.title)
+        ax.plot(xs, floors, "--", color=color, linewidth=1.4, alpha=0.8)
