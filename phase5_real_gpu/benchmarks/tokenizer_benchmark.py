@@ -12,16 +12,17 @@ in under 60 seconds on one core, in under 1 GB.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-# Before the libraries start their threads: everybody gets one core.
+# Before the libraries start their threads: each gets one core.
 os.environ["RAYON_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
@@ -46,17 +47,16 @@ def peak_memory() -> int:
         return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def train_ours(path: str, vocab_size: int, save_to: str) -> None:
-    """In a process of its own: train, save the tokenizer, and leave seconds and peak memory beside it."""
+def train_ours(path: str, vocab_size: int, save_to: str) -> tuple[float, int]:
+    """In a process of its own: train, save the tokenizer; seconds, and peak memory in bytes."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     texts = read_texts(path)
     began = time.perf_counter()
     tok = BPETokenizer.train(texts, vocab_size)
     seconds = time.perf_counter() - began
-    result = {"seconds": seconds, "peak_memory": peak_memory()}
     tok.save(save_to)
-    Path(save_to).with_suffix(".result").write_text(json.dumps(result), encoding="utf-8")
+    return seconds, peak_memory()
 
 
 def train_huggingface(texts: Sequence[str], vocab_size: int) -> float:
@@ -65,12 +65,9 @@ def train_huggingface(texts: Sequence[str], vocab_size: int) -> float:
 
     other = Tokenizer(models.BPE())
     other.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    options = dict(special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, **options)
     pieces = [piece for text in texts for piece in text.split(END_OF_TEXT)]
     began = time.perf_counter()
     other.train_from_iterator(pieces, trainer)
@@ -104,17 +101,12 @@ def story(lab: Lab) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tokenizer.json"
-        process = multiprocessing.get_context("spawn").Process(
-            target=train_ours, args=(str(path), vocab_size, str(file))
-        )
         lab.say(f"Training {vocab_size:,} tokens on {megabytes:.1f} MB of text ...")
-        process.start()
-        process.join()
-        if process.exitcode:
-            raise LabError(
-                f"the training process ended with code {process.exitcode}: is there enough memory?"
-            )
-        training = json.loads(file.with_suffix(".result").read_text(encoding="utf-8"))
+        try:
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+                training, memory = process.submit(train_ours, str(path), vocab_size, str(file)).result()
+        except BrokenProcessPool:
+            raise LabError("the training process was ended: is there enough memory?") from None
         tok = BPETokenizer.from_file(file)
         libraries = encoders(tok, file)
 
@@ -131,12 +123,11 @@ def story(lab: Lab) -> None:
         speed[name] = size / min(time_calls(lambda encode=encode: encode(text), repeats=3, warmup=0))
 
     other = train_huggingface(texts, vocab_size)
-    memory = training["peak_memory"] / 1e6
     lab.table(
         f"One core, {tok.vocab_size:,} tokens: training on {megabytes:.1f} MB, encoding {size:.1f} MB",
         ["library", "training s", "peak memory MB", "first encoding MB/s", "encoding MB/s"],
         [
-            ("this course (Python)", training["seconds"], memory, first, speed["this course"]),
+            ("this course (Python)", training, memory / 1e6, first, speed["this course"]),
             ("tiktoken (Rust)", None, None, None, speed["tiktoken"]),
             ("tokenizers (Rust)", other, None, None, speed["tokenizers"]),
         ],
@@ -144,8 +135,8 @@ def story(lab: Lab) -> None:
         remembered word costs one look-up. tiktoken cannot train.""",
     )
     lab.record(
-        training_seconds=training["seconds"],
-        training_peak_memory_bytes=training["peak_memory"],
+        training_seconds=training,
+        training_peak_memory_bytes=memory,
         training_megabytes=megabytes,
         tokenizers_training_seconds=other,
         first_encoding_megabytes_per_second=first,

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from phase5_real_gpu.comparing.causes import Finding, find_causes, ratio_of_shares, same_device
+from phase5_real_gpu.comparing.causes import Finding, find_causes
+from phase5_real_gpu.comparing.signatures import ratio_of_shares, same_device
 from phase5_real_gpu.measuring.measurements import Measurement
-from phase5_real_gpu.measuring.reference_files import Limits, Reference
+from phase5_real_gpu.measuring.reference_files import Reference
 
 Verdict = Literal[
     "as expected", "slower, as your limits are", "faster than expected", "slower than your limits explain",
@@ -88,18 +89,18 @@ def judge(mine: Measurement, theirs: Measurement, close: float = CLOSE, same: bo
         return Line(mine, theirs, None, "not comparable")
     how_good = ratio_of_shares(mine, theirs)
     by_value = theirs.value / mine.value if mine.better == "lower" else mine.value / theirs.value
+    if how_good is None and not same:
+        return Line(mine, theirs, None, "not comparable")
     if how_good is None:
-        if not same:
-            return Line(mine, theirs, None, "not comparable")
         how_good, expected = by_value, theirs.value
     else:
         expected = mine.value * how_good if mine.better == "lower" else mine.value / how_good
+    verdict: Verdict = "slower, as your limits are" if by_value < 1 / close else "as expected"
     if how_good > close:
-        return Line(mine, theirs, expected, "faster than expected")
-    if how_good < 1 / close:
-        return Line(mine, theirs, expected, "slower than your limits explain")
-    slower = by_value < 1 / close
-    return Line(mine, theirs, expected, "slower, as your limits are" if slower else "as expected")
+        verdict = "faster than expected"
+    elif how_good < 1 / close:
+        verdict = "slower than your limits explain"
+    return Line(mine, theirs, expected, verdict)
 
 
 def is_ceiling(m: Measurement) -> bool:
@@ -127,12 +128,12 @@ def imagine(machine: Reference, factor: float) -> Reference:
         return replace(m, value=m.value * times, floor=m.floor * times if m.floor else None)
 
     old = machine.limits
-    limits = Limits(
-        old.read_gb_s / factor if old.read_gb_s else None,
-        old.copy_gb_s / factor if old.copy_gb_s else None,
-        {dtype: rate / factor for dtype, rate in old.matmul_tflops.items()},
-        old.launch_us * factor if old.launch_us else None,
-        old.source,
+    rates = {name: value and value / factor for name, value in vars(old).items() if name.endswith("gb_s")}
+    limits = replace(
+        old,
+        **rates,
+        matmul_tflops={dtype: rate / factor for dtype, rate in old.matmul_tflops.items()},
+        launch_us=old.launch_us and old.launch_us * factor,
     )
     return replace(
         machine,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from phase4_scheduler.engine.engine import LLMEngine
 from phase5_real_gpu.measuring.engine_cases import Floor, Plan
 from phase5_real_gpu.measuring.machine_limits import MachineLimits
-from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.measuring.measurements import Measurement, Spread
 
 
 def path_of(engine: LLMEngine) -> str:
@@ -55,9 +54,9 @@ class Bench:
             bound = details["tokens"] / floor.seconds if floor else None
         elif floor:
             bound = 1e3 * floor.seconds
-        details |= dict(dtype=self.dtype, lowest=min(values), highest=max(values), times=len(values))
-        limit = floor.limit if floor else None
-        m = Measurement(name, statistics.median(values), unit, better, bound, limit, details)
+        spread = Spread.of(values)
+        details |= dict(dtype=self.dtype, lowest=spread.lowest, highest=spread.highest, times=len(values))
+        m = Measurement(name, spread.median, unit, better, bound, floor and floor.limit, details)
         self.by_name[name] = m
         return m
 
@@ -74,9 +73,8 @@ class Bench:
         except Exception as error:
             if not (foreign or out_of_memory(error)):
                 raise
-            reason = (
-                "out of memory" if out_of_memory(error) else f"{type(error).__name__}: {first_line(error)}"
-            )
+            line = (str(error).strip().splitlines() or ["no message"])[0][:160]
+            reason = "out of memory" if out_of_memory(error) else f"{type(error).__name__}: {line}"
             self.left_out.append(f"{what}: {reason}")
             return None
 
@@ -89,7 +87,3 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and (
         "out of memory" in text or "not enough memory" in text or "can't allocate memory" in text
     )
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0][:160]

@@ -2,7 +2,7 @@
 
 Two ways to serve many users with it:
 
-    static       `model.generate`: prompts padded to the longest one; everybody waits for the longest answer
+    static       `model.generate`: prompts padded to the longest one; all wait for the longest answer
     continuous   its own continuous batching: a paged cache and a scheduler, as in Phase 4
 
 The model is made from ours without a file: its parameters are views of our tensors where the layout allows it.
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,10 +102,6 @@ class StaticBatches:
     def __init__(self, model: Any) -> None:
         self.model = model
 
-    @property
-    def attention(self) -> str:
-        return self.model.config._attn_implementation
-
     @torch.inference_mode()
     def run(self, workload: Workload) -> list[list[int]]:
         """The tokens of each answer; what a request got beyond its own length is dropped."""
@@ -129,10 +126,6 @@ class ContinuousBatches:
 
     def __init__(self, model: Any, manager: Any) -> None:
         self.model, self.manager = model, manager
-
-    @property
-    def attention(self) -> str:
-        return self.model.config._attn_implementation
 
     def run(self, workload: Workload, patience: float = 120.0) -> list[list[int]]:
         """The tokens of each answer.
@@ -204,17 +197,14 @@ def cudnn_as_usual() -> Iterator[None]:
 
 def measure_peers(bench: Bench, bm: BenchModel, theirs: Any, workloads: dict[str, Workload]) -> None:
     """transformers on the same workloads, within the time that the plan gives it."""
-    workloads = {
-        ending: w
-        for ending, w in workloads.items()
-        if len(w) in bench.plan.peer_batches or ending.startswith("mixed")
+    batches = bench.plan.peer_batches
+    workloads = {e: w for e, w in workloads.items() if len(w) in batches or e.startswith("mixed")}
+    largest = max(workloads.values(), key=lambda w: blocks_of(w, PAGE))
+    engines: dict[str, Callable[[], AbstractContextManager[StaticBatches | ContinuousBatches]]] = {
+        "transformers, static": lambda: nullcontext(StaticBatches(theirs)),
+        "transformers, continuous": lambda: continuous_batches(theirs, largest, bench.plan.step_tokens),
     }
-    largest = max(workloads.values(), key=lambda w: blocks_of(w, 256))
-    engines: list[tuple[str, Callable[[], AbstractContextManager[StaticBatches | ContinuousBatches]]]] = [
-        ("transformers, static", lambda: nullcontext(StaticBatches(theirs))),
-        ("transformers, continuous", lambda: continuous_batches(theirs, largest, bench.plan.step_tokens)),
-    ]
-    for title, start in engines:
+    for title, start in engines.items():
 
         def run_all(title: str = title, start: Callable = start) -> None:
             deadline = min(time.monotonic() + bench.plan.peer_seconds / len(engines), bench.peers_until)
@@ -225,7 +215,7 @@ def measure_peers(bench: Bench, bm: BenchModel, theirs: Any, workloads: dict[str
                         bench.left_out.append(f"{what} and later: no time left for it")
                         break
                     bench.attempt(
-                        what, lambda e=ending, w=workload: _throughput(bench, bm, engine, e, w), True
+                        what, partial(_throughput, bench, bm, engine, ending, workload), foreign=True
                     )
 
         bench.attempt(f"{title}, {bm.title}", run_all, foreign=True)
@@ -244,5 +234,5 @@ def _throughput(bench: Bench, bm: BenchModel, engine: Any, ending: str, workload
         raise RuntimeError("it wrote answers of the wrong length")
     tokens = num_output_tokens(workload)
     name = f"{engine.name}-throughput-{bm.name}-{ending}"
-    details = dict(batch=len(workload), tokens=tokens, attention=engine.attention)
+    details = dict(batch=len(workload), tokens=tokens, attention=engine.model.config._attn_implementation)
     bench.add(name, [tokens / seconds], "tok/s", None, **details)

@@ -149,26 +149,22 @@ def _throughput(bench: Bench, bm: BenchModel, engine: LLMEngine, ending: str, wo
 def measure_model(bench: Bench, name: str, peers: bool = True) -> None:
     """Our engine, then the others, on one model. Its memory is free again afterwards."""
     bm = bench_model(name)
-    workloads = workloads_of(bm, bench.plan, bench.seed)
 
     def with_model() -> None:
+        workloads = workloads_of(bm, bench.plan, bench.seed)
         model = Transformer.random(bm.config, bench.dtype, bench.device, bench.seed)
-        # Before packing, which lets the plain weights go.
-        theirs = (
-            bench.attempt(f"transformers, {bm.title}", lambda: to_transformers(model), True)
-            if peers
-            else None
-        )
-        fitting = workloads
+        theirs = None
+        if peers:  # before packing, which lets the plain weights go
+            theirs = bench.attempt(f"transformers, {bm.title}", lambda: to_transformers(model), foreign=True)
         if bench.device == "cuda":
-            fitting = that_fit(bench, bm, workloads, GPU_SHARE * torch.cuda.mem_get_info()[0])
+            workloads = that_fit(bench, bm, workloads, GPU_SHARE * torch.cuda.mem_get_info()[0])
         packed = pack_linear_layers(model) if can_pack(model) else model
-        engine = make_engine(packed, bench.plan, fitting.values())
-        measure_ours(bench, bm, engine, fitting)
+        engine = make_engine(packed, bench.plan, workloads.values())
+        measure_ours(bench, bm, engine, workloads)
         del engine  # its cache makes room for theirs
         free_memory(bench.device)
         if theirs is not None:
-            measure_peers(bench, bm, theirs, fitting)
+            measure_peers(bench, bm, theirs, workloads)
 
     # Whatever one fails with, the others count.
     bench.attempt(bm.title, with_model, foreign=bench.device == "cuda")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -57,11 +58,11 @@ class Runner:
 
 def copies_in_memory(inputs: AttentionInputs, layers: int) -> list[AttentionInputs]:
     """The same numbers again in other memory, so that a cache cannot help."""
-    more = [
-        replace(inputs, k_cache=inputs.k_cache.clone(), v_cache=inputs.v_cache.clone())
-        for _ in range(layers - 1)
-    ]
-    return [inputs, *more]
+
+    def copy() -> AttentionInputs:
+        return replace(inputs, k_cache=inputs.k_cache.clone(), v_cache=inputs.v_cache.clone())
+
+    return [inputs, *(copy() for _ in range(layers - 1))]
 
 
 # ---------------------------------------------------------------------- the course's own
@@ -69,90 +70,74 @@ def copies_in_memory(inputs: AttentionInputs, layers: int) -> list[AttentionInpu
 
 def triton_kernel(layers: Layers) -> Prepared:
     """`paged_decode`, or `paged_prefill` for prompts."""
+    from phase5_real_gpu.kernels.decode_kernel import paged_decode, plan_decode
+    from phase5_real_gpu.kernels.prefill_kernel import paged_prefill
+
     first = layers[0]
-    if first.case.is_decode:
-        from phase5_real_gpu.kernels.decode_kernel import paged_decode, plan_decode
 
-        def make_plan():
-            return plan_decode(first.case.context_lens, first.q, first.k_cache)
+    def make_plan():
+        return plan_decode(first.case.context_lens, first.q, first.k_cache)
 
-        plan = make_plan()
+    plan = make_plan() if first.case.is_decode else None
 
-        def call(x: AttentionInputs, out: Tensor) -> Tensor:
-            return paged_decode(
-                x.q, x.k_cache, x.v_cache, x.block_tables, x.context_lens, x.scale,
-                k_scale=x.k_scale, v_scale=x.v_scale, plan=plan, out=out,
-            )  # fmt: skip
+    def call(x: AttentionInputs, out: Tensor) -> Tensor:
+        scales = dict(k_scale=x.k_scale, v_scale=x.v_scale)
+        where = (x.q, x.k_cache, x.v_cache, x.block_tables)
+        if plan is None:
+            return paged_prefill(*where, x.cu_query_lens, x.context_lens, x.scale, **scales, out=out)
+        return paged_decode(*where, x.context_lens, x.scale, **scales, plan=plan, out=out)
 
-    else:
-        from phase5_real_gpu.kernels.prefill_kernel import paged_prefill
-
-        make_plan = None
-
-        def call(x: AttentionInputs, out: Tensor) -> Tensor:
-            return paged_prefill(
-                x.q, x.k_cache, x.v_cache, x.block_tables, x.cu_query_lens, x.context_lens, x.scale,
-                k_scale=x.k_scale, v_scale=x.v_scale, out=out,
-            )  # fmt: skip
-
-    outs = [torch.empty_like(x.q) for x in layers]
-    return Prepared([lambda x=x, out=out: call(x, out) for x, out in zip(layers, outs)], make_plan)
+    return Prepared(
+        [partial(call, x, torch.empty_like(x.q)) for x in layers], make_plan if plan is not None else None
+    )
 
 
 def phase3_cache(layers: Layers, use_kernel: bool) -> Prepared:
     """`PagedKVCache.attend`: compiled and in place, or copied together first."""
-    calls = []
-    for x in layers:
-        if use_kernel and (compiled_kernel() is None or x.device != "cpu"):
-            raise NotHere(
-                "numba is not installed, so Phase 3's compiled kernel is missing: pip install numba"
-            )
-        h, lens, new = x.case.heads, x.case.context_lens, x.case.query_lens
-        config = replace(
-            GPT2_124M, num_layers=1, num_heads=h.num_heads, num_kv_heads=h.num_kv_heads, head_dim=h.head_dim
-        )
-        cache = PagedKVCache(config, len(x.k_cache), h.block_size, x.q.dtype, x.device, use_kernel=use_kernel)
-        cache.storage.k_cache[0].copy_(x.k_cache)
-        cache.storage.v_cache[0].copy_(x.v_cache)
-        tables = [table[: -(-n // h.block_size)] for table, n in zip(x.block_tables.tolist(), lens)]
-        slots = torch.tensor(
-            [
-                table[t // h.block_size] * h.block_size + t % h.block_size
-                for table, n, count in zip(tables, lens, new)
-                for t in range(n - count, n)
-            ],
-            device=x.device,
-        )
-        # `attend` stores the new tokens first: these are in place already, and are stored once more.
-        k, v = (blocks.flatten(0, 1)[slots] for blocks in (x.k_cache, x.v_cache))
-        cache.begin_step(StepLayout(list(new), list(lens), tables, slots))
-        calls.append(lambda cache=cache, x=x, k=k, v=v: cache.attend(0, x.q, k, v))
-    return Prepared(calls)
+    return Prepared([_phase3_call(x, use_kernel) for x in layers])
+
+
+def _phase3_call(x: AttentionInputs, use_kernel: bool) -> Call:
+    if use_kernel and (compiled_kernel() is None or x.device != "cpu"):
+        raise NotHere("numba is not installed, so Phase 3's compiled kernel is missing: pip install numba")
+    h, lens, new = x.case.heads, x.case.context_lens, x.case.query_lens
+    shape = dict(num_heads=h.num_heads, num_kv_heads=h.num_kv_heads, head_dim=h.head_dim)
+    config = replace(GPT2_124M, num_layers=1, **shape)
+    cache = PagedKVCache(config, len(x.k_cache), h.block_size, x.q.dtype, x.device, use_kernel=use_kernel)
+    cache.storage.k_cache[0].copy_(x.k_cache)
+    cache.storage.v_cache[0].copy_(x.v_cache)
+    tables = [table[: -(-n // h.block_size)] for table, n in zip(x.block_tables.tolist(), lens)]
+    slots = [
+        table[t // h.block_size] * h.block_size + t % h.block_size
+        for table, n, count in zip(tables, lens, new)
+        for t in range(n - count, n)
+    ]
+    slot_mapping = torch.tensor(slots, device=x.device)
+    # `attend` stores the new tokens first: these are in place already, and are stored once more.
+    k, v = (blocks.flatten(0, 1)[slot_mapping] for blocks in (x.k_cache, x.v_cache))
+    cache.begin_step(StepLayout(list(new), list(lens), tables, slot_mapping))
+    return lambda: cache.attend(0, x.q, k, v)
 
 
 def vectorised(layers: Layers) -> Prepared:
-    return Prepared(
-        [
-            lambda x=x: paged_attention_vectorised(
-                x.q, x.k_cache, x.v_cache, x.block_tables, x.case.query_lens, x.case.context_lens, x.scale
-            )
-            for x in layers
-        ]
-    )
+    def call(x: AttentionInputs) -> Tensor:
+        lens = (x.case.query_lens, x.case.context_lens)
+        return paged_attention_vectorised(x.q, x.k_cache, x.v_cache, x.block_tables, *lens, x.scale)
+
+    return Prepared([partial(call, x) for x in layers])
 
 
 def plain_loops(layers: Layers) -> Prepared:
     """Decode with `paged_attention_loops`, on lists as it wants them."""
-    calls = []
-    for x in layers:
+
+    def prepare(x: AttentionInputs) -> Call:
         k, v, tables = x.k_cache.tolist(), x.v_cache.tolist(), x.block_tables.tolist()
         rows = list(zip(x.q.tolist(), tables, x.case.context_lens, strict=True))
-        calls.append(
-            lambda rows=rows, k=k, v=v, device=x.q.device: torch.tensor(
-                [paged_attention_loops(q, k, v, table, n) for q, table, n in rows], device=device
-            )
+        return lambda: torch.tensor(
+            [paged_attention_loops(q, k, v, table, n) for q, table, n in rows], device=x.q.device
         )
-    return Prepared(calls)
+
+    return Prepared([prepare(x) for x in layers])
 
 
 # ---------------------------------------------------------------------- PyTorch
@@ -184,24 +169,19 @@ def _fused(*qkv: Tensor, **options: bool) -> Tensor:
 
 def sdpa(layers: Layers) -> Prepared:
     """PyTorch's scaled_dot_product_attention on keys that lie in one row."""
-    calls = []
-    for x in layers:
+
+    def prepare(x: AttentionInputs) -> Call:
         keys, values = _in_one_row(x)
-        h, batch = x.case.heads, len(x.case.context_lens)
+        h, batch, shape = x.case.heads, len(x.case.context_lens), x.q.shape
         if x.case.is_decode:
             # The queries that share a KV head as rows of one matrix: each key is read once for all of them.
-            q = x.q.view(batch, h.num_kv_heads, -1, h.head_dim)
-            call = lambda q=q, k=keys, v=values, shape=x.q.shape: (  # noqa: E731
-                _fused(q, k, v).reshape(shape)
-            )
-        else:
-            q = x.q.view(batch, -1, h.num_heads, h.head_dim).transpose(1, 2)
-            gqa = h.num_heads != h.num_kv_heads
-            call = lambda q=q, k=keys, v=values, shape=x.q.shape, gqa=gqa: (  # noqa: E731
-                _fused(q, k, v, is_causal=True, enable_gqa=gqa).transpose(1, 2).reshape(shape)
-            )
-        calls.append(call)
-    return Prepared(calls)
+            rows = x.q.view(batch, h.num_kv_heads, -1, h.head_dim)
+            return lambda: _fused(rows, keys, values).reshape(shape)
+        q = x.q.view(batch, -1, h.num_heads, h.head_dim).transpose(1, 2)
+        options = dict(is_causal=True, enable_gqa=h.num_heads != h.num_kv_heads)
+        return lambda: _fused(q, keys, values, **options).transpose(1, 2).reshape(shape)
+
+    return Prepared([prepare(x) for x in layers])
 
 
 def _flex(device: str):
@@ -224,36 +204,33 @@ def flex(layers: Layers) -> Prepared:
     from torch.nn.attention.flex_attention import create_block_mask
 
     attend = _flex(layers[0].device)
-    calls = []
-    for x in layers:
+
+    def prepare(x: AttentionInputs) -> Call:
         keys, values = _in_one_row(x)
-        batch, n = len(x.case.context_lens), x.case.query_lens[0]
-        q = x.q.view(batch, n, -1, x.q.shape[2]).transpose(1, 2)  # [B, num_heads, n, head_dim]
+        batch, n, shape = len(x.case.context_lens), x.case.query_lens[0], x.q.shape
+        q = x.q.view(batch, n, -1, shape[2]).transpose(1, 2)  # [B, num_heads, n, head_dim]
         mask = None if n == 1 else create_block_mask(_causal, None, None, n, n, device=x.device)
-        calls.append(
-            lambda q=q, k=keys, v=values, mask=mask, shape=x.q.shape: (
-                attend(q, k, v, block_mask=mask, enable_gqa=True).transpose(1, 2).reshape(shape)
-            )
-        )
-    return Prepared(calls)
+        options = dict(block_mask=mask, enable_gqa=True)
+        return lambda: attend(q, keys, values, **options).transpose(1, 2).reshape(shape)
+
+    return Prepared([prepare(x) for x in layers])
 
 
 def flex_paged(layers: Layers, page_size: int = 128) -> Prepared:
-    """Flex attention with its experimental page table: the memory is one long row of pages for everybody."""
+    """Flex attention with its experimental page table: the memory is one long row of pages for all requests."""
     from torch.nn.attention.experimental._paged_attention import PagedAttention
     from torch.nn.attention.flex_attention import create_block_mask
 
-    attend, calls = _flex(layers[0].device), []
-    for x in layers:
+    attend = _flex(layers[0].device)
+
+    def prepare(x: AttentionInputs) -> Call:
         keys, values = _in_one_row(x)
-        batch, _, context_len, _ = keys.shape
+        batch, heads, context_len, dim = keys.shape
         if not x.case.is_decode or context_len % page_size:
             raise NotHere(f"tried for decode with whole pages of {page_size} only")
         num_pages = batch * context_len // page_size
         pages = PagedAttention(num_pages, page_size, batch, device=x.device)
-        memory_k, memory_v = (
-            t.new_empty(1, t.shape[1], num_pages * page_size, t.shape[3]) for t in (keys, values)
-        )
+        memory_k, memory_v = (t.new_empty(1, heads, num_pages * page_size, dim) for t in (keys, values))
         places = torch.arange(context_len, device=x.device)[None]
         for i in range(batch):
             which = torch.tensor(i, device=x.device)
@@ -262,14 +239,11 @@ def flex_paged(layers: Layers, page_size: int = 128) -> Prepared:
         logical = create_block_mask(
             _everything, batch, 1, 1, context_len, device=x.device, BLOCK_SIZE=(128, page_size)
         )
-        mask = pages.convert_logical_block_mask(logical)
+        options = dict(block_mask=pages.convert_logical_block_mask(logical), enable_gqa=True)
         q = x.q[:, :, None]
-        calls.append(
-            lambda q=q, k=memory_k, v=memory_v, mask=mask: attend(
-                q, k, v, block_mask=mask, enable_gqa=True
-            ).squeeze(2)
-        )
-    return Prepared(calls)
+        return lambda: attend(q, memory_k, memory_v, **options).squeeze(2)
+
+    return Prepared([prepare(x) for x in layers])
 
 
 # ---------------------------------------------------------------------- FlashInfer
@@ -306,26 +280,19 @@ def flashinfer(layers: Layers) -> Prepared:
     x = layers[0]
     h, (starts, pages, last) = x.case.heads, page_lists(x)
     room = torch.zeros(256 * 2**20, dtype=torch.uint8, device=x.q.device)
+    pool = (starts, pages, last, h.num_heads, h.num_kv_heads, h.head_dim, h.block_size)
     kinds = dict(q_data_type=x.q.dtype, kv_data_type=x.k_cache.dtype)
     if x.case.is_decode:
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
             room, "NHD", use_tensor_cores=True, backend="fa2"
         )
-
-        def plan() -> None:
-            wrapper.plan(starts, pages, last, h.num_heads, h.num_kv_heads, h.head_dim, h.block_size, **kinds)
+        plan = partial(wrapper.plan, *pool, **kinds)
     else:
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(room, "NHD", backend="fa2")
-
-        def plan() -> None:
-            wrapper.plan(
-                x.cu_query_lens, starts, pages, last, h.num_heads, h.num_kv_heads, h.head_dim, h.block_size,
-                causal=True, **kinds,
-            )  # fmt: skip
-
+        plan = partial(wrapper.plan, x.cu_query_lens, *pool, causal=True, **kinds)
     plan()
     scales = {} if x.k_scale == 1 else dict(k_scale=x.k_scale, v_scale=x.v_scale)
-    return Prepared([lambda y=y: wrapper.run(y.q, (y.k_cache, y.v_cache), **scales) for y in layers], plan)
+    return Prepared([partial(wrapper.run, y.q, (y.k_cache, y.v_cache), **scales) for y in layers], plan)
 
 
 TRITON = Runner("", "this course, Triton", triton_kernel)

@@ -35,9 +35,8 @@ class Gate:
         return figure <= mark if self.at_most else figure >= mark
 
     def show(self, value: float) -> str:
-        return (
-            f"{value:.0%}" if self.unit == "%" else f"{value:.3g}{'' if self.unit == 'x' else ' '}{self.unit}"
-        )
+        space = "" if self.unit == "x" else " "
+        return f"{value:.0%}" if self.unit == "%" else f"{value:.3g}{space}{self.unit}"
 
 
 def share(name: str) -> Callable[[Found], float | None]:
@@ -72,10 +71,8 @@ GATES = [
     Gate("write-kv-8k-bandwidth", "writing keys and values, 8k tokens: share of the measured copy bandwidth",
          share("write-kv-8k"), 0.70, 0.85, unit="%"),
 ]  # fmt: skip
-HOPPER_GATE = (
-    "prefill-8k-rate"  # the only one in absolute figures: made for a card that multiplies like an H100
-)
-HOPPER_TFLOPS = 500
+# The only gate in absolute figures, made for a card that multiplies like an H100.
+HOPPER_GATE, HOPPER_TFLOPS = "prefill-8k-rate", 500
 
 
 def put_gates(lab: Lab, found: Found, matmul_tflops: float) -> None:
@@ -83,29 +80,17 @@ def put_gates(lab: Lab, found: Found, matmul_tflops: float) -> None:
     marks = []
     for gate in GATES:
         figure = gate.figure(found)
-        word = "at most" if gate.at_most else "at least"
-        question = f"{gate.question} is {word} {gate.show(gate.gate)}"
+        question = f"{gate.question} is {'at most' if gate.at_most else 'at least'} {gate.show(gate.gate)}"
         if gate.claim == HOPPER_GATE and matmul_tflops < HOPPER_TFLOPS:
             continue
-        if figure is None:
-            if "flashinfer" in gate.claim:
-                lab.cannot_measure(gate.claim, question, "download", FLASHINFER_MISSING)
-            else:
-                lab.show(f"- {question}: no figure on this card; the reason stands above")
-            continue
-        reached = "reached" if gate.passes(figure, gate.goal) else "not reached"
-        lab.predict(
-            gate.claim, question, predicted=True, measured=gate.passes(figure, gate.gate), kind="timing",
-            note=f"It is {gate.show(figure)}. The goal, {gate.show(gate.goal)}, is {reached}.",
-        )  # fmt: skip
-        marks.append(
-            dict(
-                claim=gate.claim,
-                figure=figure,
-                gate=gate.gate,
-                goal=gate.goal,
-                passed=gate.passes(figure, gate.gate),
-                goal_reached=gate.passes(figure, gate.goal),
-            )
-        )
+        if figure is None and "flashinfer" in gate.claim:
+            lab.cannot_measure(gate.claim, question, "download", FLASHINFER_MISSING)
+        elif figure is None:
+            lab.show(f"- {question}: no figure on this card; the reason stands above")
+        else:
+            passed, reached = (gate.passes(figure, mark) for mark in (gate.gate, gate.goal))
+            note = f"It is {gate.show(figure)}. The goal, {gate.show(gate.goal)}, is {'' if reached else 'not '}reached."
+            lab.predict(gate.claim, question, predicted=True, measured=passed, kind="timing", note=note)
+            marks.append(dict(claim=gate.claim, figure=figure, gate=gate.gate, goal=gate.goal, passed=passed,
+                              goal_reached=reached))  # fmt: skip
     lab.record(gates=marks)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
@@ -20,6 +22,7 @@ from phase5_real_gpu.measuring.kernel_cases import (
     PYTHON_GPU,
     WRITE_8K,
     AttentionCase,
+    AttentionInputs,
     WriteCase,
 )
 from phase5_real_gpu.measuring.kernel_measure import Bench, floor_of, measure_write
@@ -158,15 +161,11 @@ def ladder_runners() -> list[Runner]:
     from phase5_real_gpu.ladder.ladder_rungs import LADDER, run_rung
 
     def runner(number: int, rung) -> Runner:
+        def call(x: AttentionInputs) -> Tensor:
+            return run_rung(rung, x.q, x.k_cache, x.v_cache, x.block_tables, x.context_lens, x.scale)
+
         def prepare(layers: Layers) -> Prepared:
-            return Prepared(
-                [
-                    lambda x=x: run_rung(
-                        rung, x.q, x.k_cache, x.v_cache, x.block_tables, x.context_lens, x.scale
-                    )
-                    for x in layers
-                ]
-            )
+            return Prepared([partial(call, x) for x in layers])
 
         return Runner(f"ladder-{number}-{rung.name}-", f"{number} {rung.title}", prepare)
 

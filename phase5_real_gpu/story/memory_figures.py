@@ -13,12 +13,10 @@ TITLES = {"gpt2": "GPT-2", "llama-3-8b": "Llama-3 8B"}
 
 
 def show_size(size: int) -> str:
-    if not size:
-        return "-"
-    for unit, bytes_of_it in (("GiB", 1024 * MIB), ("MiB", MIB)):
+    for unit, bytes_of_it in (("GiB", 1024 * MIB), ("MiB", MIB), ("KiB", 1)):
         if size >= bytes_of_it:
-            return f"{size / bytes_of_it:.3g} {unit}"
-    return f"{size / KIB:.3g} KiB"
+            return f"{size / max(bytes_of_it, KIB):.3g} {unit}"
+    return "-"
 
 
 def draw_curve(
@@ -29,12 +27,11 @@ def draw_curve(
     who: str,
     memory: str,
 ):
-    known = {"L1", "DRAM"} <= set(levels)
-    times = (
-        levels["L1"].gb_s / levels["DRAM"].gb_s if known else max(p.gb_s for p in points) / points[-1].gb_s
-    )
+    near, far = max(p.gb_s for p in points), points[-1].gb_s
+    if {"L1", "DRAM"} <= set(levels):
+        near, far = levels["L1"].gb_s, levels["DRAM"].gb_s
     fig, axes = new_figure(
-        f"What fits in the nearest cache is read {times:.0f} times as fast",
+        f"What fits in the nearest cache is read {near / far:.0f} times as fast",
         f"{limits.device_name}, {who}; a working set read again and again",
         panels=2,
     )
@@ -84,17 +81,14 @@ def draw_steps(steps: Sequence[tuple], machines: Sequence[tuple[str, float]]):
             ax.barh(row, share, 0.6, left=left, color=colour)
             if share > 0.08:
                 text = f"{part / GB:.1f} GB" if part >= GB else f"{part / 1e6:,.0f} MB"
-                ax.text(
-                    left + share / 2, row, text, ha="center", va="center", color="white", fontweight="bold"
-                )
+                style = dict(ha="center", va="center", color="white", fontweight="bold")
+                ax.text(left + share / 2, row, text, **style)
             left += share
         lines = []
         for machine, gb_s in machines:
             ms = 1000 * step.seconds(gb_s)
-            time = f"{ms:,.0f}" if ms >= 10 else f"{ms:.2g}"
-            lines.append(
-                f"{time} ms on {machine if machine.startswith('this') else 'an ' + machine.split()[0]}"
-            )
+            where = machine if machine.startswith("this") else f"an {machine.split()[0]}"
+            lines.append(f"{ms:,.0f} ms on {where}" if ms >= 10 else f"{ms:.2g} ms on {where}")
         ax.text(1.015, row, "\n".join(lines), va="center", fontsize=9, color=INK)
         names.append(f"{TITLES[shape.name]}\n{users} x {context:,} tokens")
     ax.set_yticks(range(len(names)), names)
@@ -103,12 +97,8 @@ def draw_steps(steps: Sequence[tuple], machines: Sequence[tuple[str, float]]):
     ax.set_xlabel("share of the step's bytes", x=0.5 / 1.32)
     ax.invert_yaxis()
     ax.grid(visible=False)
-    kinds = [
-        ("weights", BLUE),
-        ("keys and values", ORANGE),
-        (f"activations (at most {last.activations / 1e6:,.0f} MB; they can stay in a cache)", TEAL),
-    ]
-    for label, colour in kinds:
+    activations = f"activations (at most {last.activations / 1e6:,.0f} MB; they can stay in a cache)"
+    for label, colour in (("weights", BLUE), ("keys and values", ORANGE), (activations, TEAL)):
         ax.barh(0, 0, color=colour, label=label)
     fig.legend(loc="outside lower center", ncols=3)
     return fig

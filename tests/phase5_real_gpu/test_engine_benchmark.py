@@ -304,19 +304,15 @@ def test_only_want_of_memory_is_forgiven_to_our_engine():
     assert not out_of_memory(ValueError("out of memory"))  # only torch words it so, in a RuntimeError
 
 
-def test_other_engines_stop_when_their_time_is_over(small_model):
-    bench = Bench("cpu", "float32", replace(SMALL, peer_seconds=-1.0), LIMITS)
+@pytest.mark.parametrize("reason", ["their time is over", "the script has to end"])
+def test_other_engines_do_not_begin_late(small_model, reason):
+    bench = small_bench(peers_until=time.monotonic())
+    if reason == "their time is over":
+        bench = Bench("cpu", "float32", replace(SMALL, peer_seconds=-1.0), LIMITS)
     engine_runs.measure_model(bench, "small")
     assert not any(name.startswith("transformers") for name in bench.by_name)
     assert sum("no time left" in line for line in bench.left_out) == 2
     assert "throughput-small-b5" in bench.by_name
-
-
-def test_other_engines_do_not_begin_when_the_script_has_to_end(small_model):
-    bench = Bench("cpu", "float32", SMALL, LIMITS, peers_until=time.monotonic())
-    engine_runs.measure_model(bench, "small")
-    assert not any(name.startswith("transformers") for name in bench.by_name)
-    assert sum("no time left" in line for line in bench.left_out) == 2
 
 
 def test_a_transformers_without_continuous_batching_is_left_out(small_model, monkeypatch):
@@ -440,23 +436,17 @@ def measured_on_a_gpu(flat: bool) -> Bench:
     """As a GPU would leave it: figures made up by hand, so that what is said of them can be tested without one."""
     plan = plan_for("cuda", quick=False)
     bench = Bench("cuda", "bfloat16", plan, replace(LIMITS, device_name="a card"))
+    speeds = {"": 400.0, "transformers-static-": 90.0, "transformers-continuous-": 80.0}
     for name in plan.models:
         for isl in plan.isls:
-            bench.add(
-                f"ttft-{name}-isl{isl}", [3.0 + isl / (100 if flat else 10)], "ms", Floor(1e-3, "bandwidth")
-            )
+            ms = 3.0 + isl / (100 if flat else 10)
+            bench.add(f"ttft-{name}-isl{isl}", [ms], "ms", Floor(1e-3, "bandwidth"))
         for batch in plan.batches:
             bench.add(f"itl-{name}-b{batch}", [2.0], "ms", Floor(1.9e-3, "bandwidth"))
-            for who, speed in (
-                ("", 400.0),
-                ("transformers-static-", 90.0),
-                ("transformers-continuous-", 80.0),
-            ):
-                floor = None if who else Floor(0.002 * batch**0.2, "bandwidth")
-                bench.add(
-                    f"{who}throughput-{name}-b{batch}", [speed * batch**0.8], "tok/s", floor, batch=batch,
-                    tokens=batch,
-                )  # fmt: skip
+            for engine, speed in speeds.items():
+                floor = None if engine else Floor(0.002 * batch**0.2, "bandwidth")
+                figure = f"{engine}throughput-{name}-b{batch}"
+                bench.add(figure, [speed * batch**0.8], "tok/s", floor, batch=batch, tokens=batch)
     return bench
 
 

@@ -104,6 +104,9 @@ def test_the_skewed_cases_have_the_total_of_the_uniform_ones():
     assert sum(DECODE_SKEWED.context_lens) == sum(DECODE_B64.context_lens) == 64 * 4096
     assert sum(kernel_cases.CPU_SKEWED.context_lens) == sum(CPU_DECODE.context_lens)
     assert max(DECODE_SKEWED.context_lens) == pytest.approx(10 * min(DECODE_SKEWED.context_lens), abs=10)
+    assert DECODE_B64.context_lens == (4096,) * 64 and DECODE_B1_32K.context_lens == (32768,)
+    assert PYTHON_GPU.work.operations * 512 == DECODE_B64.work.operations
+    assert decode_case("x", "x", [3]).is_decode and not PREFILL_8K.is_decode
 
 
 def test_the_names_that_all_machines_share():
@@ -512,9 +515,3 @@ def test_the_gpu_story_in_the_interpreter(lab, monkeypatch):
     assert {"triton-vs-python", "fp8-against-bf16"} <= {p.claim for p in lab.predictions}
     assert {f.name for f in lab.figures} == {"kernel_benchmark.png", "decode_ladder_measured.png"}
     json.dumps([vars(m) for m in bench.measurements()])
-
-
-def test_decode_cases_are_what_the_course_says():
-    assert DECODE_B64.context_lens == (4096,) * 64 and DECODE_B1_32K.context_lens == (32768,)
-    assert PYTHON_GPU.work.operations * 512 == DECODE_B64.work.operations
-    assert decode_case("x", "x", [3]).is_decode and not PREFILL_8K.is_decode

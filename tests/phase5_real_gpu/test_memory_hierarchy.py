@@ -39,15 +39,13 @@ def write_caches(folder, entries):
 
 
 def test_cache_sizes_as_linux_tells_them(tmp_path):
-    write_caches(
-        tmp_path,
-        [
-            ("1", "Data", "48K"),
-            ("1", "Instruction", "32K"),
-            ("2", "Unified", "1280K"),
-            ("3", "Unified", "30M"),
-        ],
-    )
+    kinds = [
+        ("1", "Data", "48K"),
+        ("1", "Instruction", "32K"),
+        ("2", "Unified", "1280K"),
+        ("3", "Unified", "30M"),
+    ]
+    write_caches(tmp_path, kinds)
     assert cache_sizes(tmp_path) == {"L1": 48 * KIB, "L2": 1280 * KIB, "L3": 30 * MIB}
 
 

@@ -35,6 +35,7 @@ from phase5_real_gpu.benchmarks.vllm_checks import (
 )
 from phase5_real_gpu.story import vllm_story
 
+on_posix = pytest.mark.skipif(os.name == "nt", reason="shell scripts")
 without_vllm = pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
 
 
@@ -79,9 +80,10 @@ def test_a_gap_in_one_engine_is_no_tie():
 
 
 def test_an_answer_that_ends_sooner_is_a_difference():
-    result = compare_tokens([answer([1, 2])], [answer([1, 2, 3])], 1e9)
+    long, short = [answer([1, 2, 3])], [answer([1, 2])]
+    result = compare_tokens(short, long, 1e9)
     assert result.differences[0].tokens == (None, 3) and result.equal_tokens == 2
-    assert compare_tokens([answer([1, 2, 3])], [answer([1, 2])], 1e9).differences[0].tokens == (3, None)
+    assert compare_tokens(long, short, 1e9).differences[0].tokens == (3, None)
 
 
 @given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=20), min_size=1, max_size=5), st.data())
@@ -264,33 +266,31 @@ def script(folder, text, runnable=True):
     return str(path)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="shell scripts")
+@on_posix
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("#!/bin/sh\nexit 3\n", "no message"),
-        (
-            "#!/bin/sh\necho 'ValueError: no such card' >&2\necho 'gone' >&2\nexit 1\n",
-            "ValueError: no such card",
-        ),
-        ("#!/bin/sh\necho hello\nsleep 60\n", "it said 'hello'"),
-        ("#!/bin/sh\necho '[1, 2]'\n", "it said '[1, 2]'"),
-        ('#!/bin/sh\necho \'{"ready": "0.32.0"}\'\n', "stopped"),  # and then it is gone
+        ("exit 3", "no message"),
+        ("echo 'ValueError: no such card' >&2; echo 'gone' >&2; exit 1", "ValueError: no such card"),
+        ("echo hello; sleep 60", "it said 'hello'"),
+        ("echo '[1, 2]'", "it said '[1, 2]'"),
+        ('echo \'{"ready": "0.32.0"}\'', "stopped"),  # and then it is gone
     ],
 )
 def test_a_worker_that_fails_is_told_in_a_line(text, says, tmp_path, capsys):
-    assert vllm_comparison.main(["--quick", "--vllm-python", script(tmp_path, text)]) == 2
+    python = script(tmp_path, f"#!/bin/sh\n{text}\n")
+    assert vllm_comparison.main(["--quick", "--vllm-python", python]) == 2
     assert says in one_line_of(capsys)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="shell scripts")
+@on_posix
 def test_a_file_that_cannot_be_run(tmp_path, capsys):
     path = script(tmp_path, "some text", runnable=False)
     assert vllm_comparison.main(["--quick", "--vllm-python", path]) == 2
     assert "cannot be run" in one_line_of(capsys)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="shell scripts")
+@on_posix
 def test_a_worker_that_hangs_is_ended_with_all_it_started(tmp_path, monkeypatch):
     monkeypatch.setattr(vllm_process, "START_SECONDS", 0.5)
     with pytest.raises(LabError, match=r"no answer within 0\.5 s"):
