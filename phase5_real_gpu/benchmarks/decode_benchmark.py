@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from labkit.machine import synchronize
-from phase2_attention_kvcache.model.generation import generate_cached
-from phase2_attention_kvcache.model.transformer import GPT2_124M, Transformer
+from phase2_attention_kvcache.model import GPT2_124M, Transformer, generate_cached
 from phase5_real_gpu.measuring.engine_peers import StaticBatches, to_transformers
 from phase5_real_gpu.measuring.measurements import Spread
 

@@ -25,10 +25,9 @@ from transformers import GPT2Config
 
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase4_scheduler.engine.request import Request
-from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
+from phase2_attention_kvcache.model import SamplingParams
+from phase3_paged_attention.paging import BlockManager
+from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
 from phase5_real_gpu.benchmarks.vllm_process import Worker, find_vllm
 from phase5_real_gpu.measuring.measurements import Spread
 

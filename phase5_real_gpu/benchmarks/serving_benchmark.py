@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
-from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine import LLMEngine
 from phase5_real_gpu.benchmarks.serving_workloads import MAX_NUM_SEQS, WORKLOADS, Workload
 from phase5_real_gpu.benchmarks.vllm_process import Worker, find_vllm
 from phase5_real_gpu.measuring.engine_peers import StaticBatches, quiet_transformers

@@ -30,7 +30,7 @@ from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from labkit.machine import time_calls
 from phase1_tokens_embeddings.story.token_density import read_texts
-from phase1_tokens_embeddings.tokens.tokenizer import END_OF_TEXT, BPETokenizer
+from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer
 
 ENCODE_CHARACTERS = 5_000_000
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase4_scheduler.engine.engine import LLMEngine
+from phase2_attention_kvcache.model import SamplingParams
+from phase4_scheduler.engine import LLMEngine
 from phase5_real_gpu.measuring.measurements import Spread
 
 

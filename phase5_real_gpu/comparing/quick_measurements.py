@@ -16,10 +16,9 @@ from typing import Any
 import torch
 
 from labkit.machine import environment
+from phase2_attention_kvcache.model import Transformer
 from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
-from phase2_attention_kvcache.model.transformer import Transformer
-from phase4_scheduler.engine.engine import LLMEngine
-from phase4_scheduler.engine.events import Event
+from phase4_scheduler.engine import Event, LLMEngine
 from phase5_real_gpu.measuring.engine_bench import Bench, path_of
 from phase5_real_gpu.measuring.engine_cases import bench_model, default_dtype, equal_workload, plan_for
 from phase5_real_gpu.measuring.engine_runs import make_engine, measure_ours, serve, warm_up, workloads_of

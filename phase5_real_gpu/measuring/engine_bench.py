@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine import LLMEngine
 from phase5_real_gpu.measuring.engine_cases import Floor, Plan
 from phase5_real_gpu.measuring.machine_limits import MachineLimits
 from phase5_real_gpu.measuring.measurements import Measurement, Spread

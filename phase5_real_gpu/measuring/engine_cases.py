@@ -13,11 +13,10 @@ import torch
 
 from labkit.errors import LabError
 from labkit.models import find_model
-from phase1_tokens_embeddings.weights.cards import find_card
-from phase1_tokens_embeddings.weights.memory_math import kv_per_token
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
+from phase1_tokens_embeddings.weights import SHAPES, find_card, kv_per_token
+from phase2_attention_kvcache.model import GPT2_124M, ModelConfig
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
-from phase2_attention_kvcache.model.config import GPT2_124M, ModelConfig, read_config
+from phase2_attention_kvcache.model.config import read_config
 from phase2_attention_kvcache.model.roofline import Work, work_of_step
 from phase5_real_gpu.measuring.machine_limits import Floor, MachineLimits
 

@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 
 from labkit.machine import synchronize
+from phase2_attention_kvcache.model import ModelConfig, Transformer
 from phase2_attention_kvcache.model.checkpoint import names_for
-from phase2_attention_kvcache.model.config import ModelConfig
-from phase2_attention_kvcache.model.transformer import Transformer
 from phase5_real_gpu.measuring.engine_bench import Bench
 from phase5_real_gpu.measuring.engine_cases import BenchModel, Workload, blocks_of, num_output_tokens
 

@@ -10,14 +10,12 @@ from collections.abc import Iterable
 import torch
 
 from labkit.machine import synchronize
-from phase1_tokens_embeddings.weights.memory_math import kv_per_token
+from phase1_tokens_embeddings.weights import kv_per_token
+from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
 from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
+from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase4_scheduler.engine.build import GPU_SHARE
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine import LLMEngine
 from phase5_real_gpu.measuring.engine_bench import Bench, path_of
 from phase5_real_gpu.measuring.engine_cases import (
     BenchModel,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from phase2_attention_kvcache.model.roofline import Work
-from phase3_paged_attention.paging.paged_attention import paged_attention_vectorised
+from phase3_paged_attention.paging import paged_attention_vectorised
 
 DTYPES = {
     "float32": torch.float32,

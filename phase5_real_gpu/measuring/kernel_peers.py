@@ -18,9 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase2_attention_kvcache.model.config import GPT2_124M
-from phase3_paged_attention.paging import PagedKVCache, StepLayout, compiled_kernel
-from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
+from phase2_attention_kvcache.model import GPT2_124M
+from phase3_paged_attention.paging import (
+    PagedKVCache,
+    StepLayout,
+    compiled_kernel,
+    paged_attention_loops,
+    paged_attention_vectorised,
+)
 from phase5_real_gpu.kernels import triton_setup  # noqa: F401  (before PyTorch parts that import Triton themselves)
 from phase5_real_gpu.measuring.kernel_cases import AttentionInputs
 
@@ -70,8 +75,8 @@ def copies_in_memory(inputs: AttentionInputs, layers: int) -> list[AttentionInpu
 
 def triton_kernel(layers: Layers) -> Prepared:
     """`paged_decode`, or `paged_prefill` for prompts."""
-    from phase5_real_gpu.kernels.decode_kernel import paged_decode, plan_decode
-    from phase5_real_gpu.kernels.prefill_kernel import paged_prefill
+    from phase5_real_gpu.kernels import paged_decode, paged_prefill
+    from phase5_real_gpu.kernels.decode_kernel import plan_decode
 
     first = layers[0]
 

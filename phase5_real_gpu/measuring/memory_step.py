@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phase1_tokens_embeddings.weights.memory_math import kv_per_token
-from phase1_tokens_embeddings.weights.model_shapes import ModelShape
+from phase1_tokens_embeddings.weights import ModelShape, kv_per_token
 
 GB = 10**9
 

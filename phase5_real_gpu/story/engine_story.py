@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator
 
 from labkit.figures import COLORS, INK, MUTED, new_figure, plain_numbers
 from labkit.lab import Lab
-from phase1_tokens_embeddings.weights.cards import find_card
+from phase1_tokens_embeddings.weights import find_card
 from phase5_real_gpu.measuring.engine_bench import Bench
 from phase5_real_gpu.measuring.engine_cases import (
     SOURCE_TOKENS_S,

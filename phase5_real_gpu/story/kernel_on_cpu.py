@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labkit.lab import Lab
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
+from phase1_tokens_embeddings.weights import SHAPES
 from phase5_real_gpu.measuring.kernel_cases import (
     CPU_DECODE,
     CPU_DECODE_B1,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from labkit.lab import Lab
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
+from phase1_tokens_embeddings.weights import SHAPES
 from phase5_real_gpu.kernels import triton_setup
 from phase5_real_gpu.measuring.kernel_cases import (
     DECODE_B1_4K,
@@ -147,7 +147,7 @@ def write_cases(bench: Bench, case: WriteCase, ours: bool) -> None:
         )
 
     if ours:
-        from phase5_real_gpu.kernels.write_kv_kernel import write_kv
+        from phase5_real_gpu.kernels import write_kv
 
         run("", TRITON.title, write_kv)
     run("torch-", "PyTorch index_copy_", with_torch)

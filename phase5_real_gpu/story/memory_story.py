@@ -8,8 +8,7 @@ import torch
 
 from labkit.lab import Lab
 from labkit.machine import memory_bytes
-from phase1_tokens_embeddings.weights.cards import CARDS
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
+from phase1_tokens_embeddings.weights import CARDS, SHAPES
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
 from phase5_real_gpu.measuring import memory_cpu, memory_gpu
 from phase5_real_gpu.measuring.machine_limits import MachineLimits

@@ -8,11 +8,10 @@ from typing import TypeVar
 
 from labkit.lab import Lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.model import Transformer
 from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
-from phase2_attention_kvcache.model.transformer import Transformer
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.benchmarks.vllm_checks import (
     compare_schedules,
     compare_tokens,

@@ -7,11 +7,9 @@ import pytest
 import torch
 
 from labkit.machine import time_calls
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
+from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase3_paged_attention.paging import PagedKVCache, compiled_kernel, cpu_decode
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.comparing import quick_measurements
 from phase5_real_gpu.comparing.causes import CAUSES, find_causes
 from phase5_real_gpu.comparing.quick_measurements import gap_details, measure_gaps, measure_kernel

@@ -16,13 +16,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from labkit.errors import LabError
 from labkit.lab import Lab
-from phase2_attention_kvcache.model.caches import NoCache
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine import LLMEngine
-from phase4_scheduler.engine.request import Request
+from phase2_attention_kvcache.model import NoCache, SamplingParams, Transformer
+from phase3_paged_attention.paging import BlockManager
+from phase4_scheduler.engine import EngineConfig, LLMEngine, Request
 from phase5_real_gpu import engine_benchmark
 from phase5_real_gpu.measuring import engine_peers, engine_runs
 from phase5_real_gpu.measuring.engine_bench import Bench, out_of_memory

@@ -8,9 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
-from phase2_attention_kvcache.model.caches import ContiguousKVCache
-from phase2_attention_kvcache.model.transformer import Transformer
+from phase1_tokens_embeddings.weights import SHAPES
+from phase2_attention_kvcache.model import ContiguousKVCache, Transformer
 from phase5_real_gpu import memory_hierarchy
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED  # first: it decides how Triton runs
 from phase5_real_gpu.measuring import memory_cpu

@@ -19,10 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import LabError
-from phase2_attention_kvcache.model.caches import NoCache
-from phase2_attention_kvcache.model.transformer import Transformer
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine import LLMEngine
+from phase2_attention_kvcache.model import NoCache, Transformer
+from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu import vllm_comparison
 from phase5_real_gpu.benchmarks import vllm_process, vllm_worker
 from phase5_real_gpu.benchmarks.vllm_checks import (
