@@ -166,7 +166,7 @@ def tiny(case: AttentionCase) -> AttentionCase:
 
 @dataclass
 class AttentionInputs:
-    """A case in memory. Blocks lie scattered; block 0, the null block, holds NaN, and nobody may read it.
+    """A case in memory. Blocks lie scattered; block 0, the null block, holds NaN, and no kernel may read it.
 
     Attributes:
         q: [N, num_heads, head_dim]. k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim].

@@ -144,7 +144,7 @@ def where_bytes_live(lab: Lab, limits: MachineLimits, levels: dict[str, Point]) 
         "step-kv-share", f"{names[-1]}: share of keys and values in what comes from memory",
         predicted=round(kv / (weights + kv), 2), measured=round(step.kv / step.from_memory, 2), tolerance=0.02,
         note=f"{users} x {context:,} tokens x 128 KiB = {step.kv / GB:.1f} GB, beside {step.weights / GB:.1f} GB of weights. "
-        "All users share the weights; keys and values are everybody's own.",
+        "All users share the weights; keys and values are each user's own.",
     )  # fmt: skip
     machines = [
         ("this machine", limits.read_gb_s, "measured"),
