@@ -117,11 +117,7 @@ def _parts(
     parts: list[tuple[str, str, bool]] = []
     if verdict.says:
         parts.append(("", verdict.says, False))
-    for label, text in (
-        ("tried", verdict.tried),
-        (got, verdict.got),
-        (expected, verdict.expected),
-    ):
+    for label, text in (("tried", verdict.tried), (got, verdict.got), (expected, verdict.expected)):
         if text:
             parts.append((label, text, True))
     return tuple(parts)

@@ -26,9 +26,7 @@ def right_top_p(probs: Tensor, p: float) -> Tensor:
 
 
 def top_p_with(
-    keep: Callable[[Tensor, float], Tensor],
-    divide: bool = True,
-    back: str = "to its place",
+    keep: Callable[[Tensor, float], Tensor], divide: bool = True, back: str = "to its place"
 ) -> Callable:
     """`keep(sorted probabilities, p)` says which of them stay."""
 

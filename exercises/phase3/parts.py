@@ -9,13 +9,7 @@ import torch
 from torch import Tensor
 
 from exercises.judging.engine_runs import TokenByToken
-from phase3_paged_attention.paging import (
-    BlockManager,
-    BlockTable,
-    PagedKVCache,
-    PhysicalBlock,
-    StepLayout,
-)
+from phase3_paged_attention.paging import BlockManager, BlockTable, PagedKVCache, PhysicalBlock, StepLayout
 
 
 class AllocatorManager(BlockManager):

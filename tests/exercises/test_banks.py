@@ -31,7 +31,7 @@ OF_THE_FRAMEWORK = {
     *("wrong-signature", "not-a-function", "unusable-result", "endless", "ends-python", "crashes-python"),
 }
 IN_THE_ENGINE = {  # said by a notebook's last cell, where no bank comes
-    *("other-steps", "other-tokens", "other-figure", "other-than-the-course", "fails-in-the-engine"),
+    *("other-steps", "other-tokens", "other-figure", "other-than-the-course", "fails-in-the-engine")
 }
 
 

@@ -8,12 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exercises.grading import (
-    NotYet,
-    Verdict,
-    diagnose,
-    expect_equal,
-)
+from exercises.grading import NotYet, Verdict, diagnose, expect_equal
 from exercises.judging import boxes
 from exercises.judging.comparing import difference, same, show
 

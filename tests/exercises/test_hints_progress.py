@@ -5,11 +5,7 @@ import sys
 
 import pytest
 
-from exercises.grading import (
-    NotYet,
-    check,
-    hint,
-)
+from exercises.grading import NotYet, check, hint
 from exercises.judging import progress, sources
 from labkit.paths import ROOT
 from tests.exercises.adding import minus, right, stub, times
@@ -101,11 +97,7 @@ def test_progress_counts_answers_not_stubs(adding, capsys):
     for answer in (stub, minus, times):
         with pytest.raises(NotYet):
             check("p1t1_add", answer)
-    assert progress.of("p1t1_add") == progress.FRESH | {
-        "tries": 2,
-        "last": "wrong-result",
-        "stuck": True,
-    }
+    assert progress.of("p1t1_add") == progress.FRESH | {"tries": 2, "last": "wrong-result", "stuck": True}
     check("p1t1_add", right)
     assert "Solved, after 3 tries." in capsys.readouterr().out
     with pytest.raises(NotYet):

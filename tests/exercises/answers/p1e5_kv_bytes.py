@@ -1,19 +1,13 @@
 """Answers to p1e5_kv_bytes: right ones, and mistakes by the diagnosis they must get."""
 
 
-def kv(config, bytes_per_number=2):
+def kv(config, size=2):
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim", config["hidden_size"] // heads)
-    return (
-        2
-        * config["num_hidden_layers"]
-        * config.get("num_key_value_heads", heads)
-        * head_dim
-        * bytes_per_number
-    )
+    return 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * head_dim * size
 
 
-def kv_step_by_step(config, bytes_per_number=2):
+def kv_step_by_step(config, size=2):
     if "head_dim" in config:
         numbers = config["head_dim"]
     else:
@@ -23,115 +17,78 @@ def kv_step_by_step(config, bytes_per_number=2):
     else:
         numbers *= config["num_attention_heads"]
     key_and_value = numbers + numbers
-    return int(key_and_value * bytes_per_number * config["num_hidden_layers"])
+    return int(key_and_value * size * config["num_hidden_layers"])
 
 
-def users(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
-    return max(0, (card_bytes - weight_bytes) // (bytes_per_token * tokens_per_user))
+def users(card, weights, token, n):
+    return max(0, (card - weights) // (token * n))
 
 
-def users_by_counting(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
-    left = card_bytes - weight_bytes
+def users_by_counting(card, weights, token, n):
+    left = card - weights
     if left <= 0:
         return 0
-    tokens = left // bytes_per_token
-    return tokens // tokens_per_user
+    tokens = left // token
+    return tokens // n
 
 
-def query_heads(config, bytes_per_number=2):
+def query_heads(config, size=2):
     heads = config["num_attention_heads"]
     return (
         2
         * config["num_hidden_layers"]
         * heads
         * config.get("head_dim", config["hidden_size"] // heads)
-        * bytes_per_number
+        * size
     )
 
 
-def over_kv_heads(config, bytes_per_number=2):
+def over_kv_heads(config, size=2):
     kv_heads = config.get("num_key_value_heads", config["num_attention_heads"])
     head_dim = config.get("head_dim", config["hidden_size"] // kv_heads)
-    return 2 * config["num_hidden_layers"] * kv_heads * head_dim * bytes_per_number
+    return 2 * config["num_hidden_layers"] * kv_heads * head_dim * size
 
 
-def rounded_up(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
+def rounded_up(card, weights, token, n):
     import math
 
-    return max(0, math.ceil((card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user)))
+    return max(0, math.ceil((card - weights) / (token * n)))
 
 
-def users_as_float(card_bytes, weight_bytes, bytes_per_token, tokens_per_user):
+def users_as_float(card, weights, token, n):
     import numpy as np
 
-    return np.floor(max(0, card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user))
+    return np.floor(max(0, card - weights) / (token * n))
 
 
-def kv_fills_in_what_is_missing(config, bytes_per_number=2):
+def kv_fills_in_what_is_missing(config, size=2):
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
-    return kv(config, bytes_per_number)
+    return kv(config, size)
 
 
 RIGHT = [(kv, users), (kv, users_as_float), (kv_step_by_step, users_by_counting)]
 WRONG = {
-    "kv-only-one-of-two": (lambda config, bytes_per_number=2: kv(config, bytes_per_number) // 2, users),
+    "kv-only-one-of-two": (lambda config, size=2: kv(config, size) // 2, users),
     "kv-query-heads": (query_heads, users),
-    "kv-one-layer": (
-        lambda config, bytes_per_number=2: kv(config, bytes_per_number) // config["num_hidden_layers"],
-        users,
-    ),
+    "kv-one-layer": (lambda config, size=2: kv(config, size) // config["num_hidden_layers"], users),
     "kv-head-dim-ignored": (
-        lambda config, bytes_per_number=2: kv(
-            {k: v for k, v in config.items() if k != "head_dim"}, bytes_per_number
-        ),
+        lambda config, size=2: kv({k: v for k, v in config.items() if k != "head_dim"}, size),
         users,
     ),
     "kv-width-over-kv-heads": (over_kv_heads, users),
-    "kv-always-two-bytes": (lambda config, bytes_per_number=2: kv(config), users),
+    "kv-always-two-bytes": (lambda config, size=2: kv(config), users),
     "kv-heads-missing": (
-        lambda config, bytes_per_number=2: kv(
-            {**config, "num_key_value_heads": config["num_key_value_heads"]}, bytes_per_number
-        ),
+        lambda config, size=2: kv({**config, "num_key_value_heads": config["num_key_value_heads"]}, size),
         users,
     ),
-    "users-in-parts": (
-        kv,
-        lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: (
-            (card_bytes - weight_bytes) / bytes_per_token / tokens_per_user
-        ),
-    ),
-    "users-rounded": (
-        kv,
-        lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: max(
-            0, round((card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user))
-        ),
-    ),
+    "users-in-parts": (kv, lambda card, weights, token, n: (card - weights) / token / n),
+    "users-rounded": (kv, lambda card, weights, token, n: max(0, round((card - weights) / (token * n)))),
     "users-rounded-up": (kv, rounded_up),
-    "users-weights-forgotten": (
-        kv,
-        lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: (
-            card_bytes // (bytes_per_token * tokens_per_user)
-        ),
-    ),
+    "users-weights-forgotten": (kv, lambda card, weights, token, n: card // (token * n)),
     "users-below-zero": [
-        (
-            kv,
-            lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: (
-                (card_bytes - weight_bytes) // (bytes_per_token * tokens_per_user)
-            ),
-        ),
-        (
-            kv,
-            lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: int(
-                (card_bytes - weight_bytes) / (bytes_per_token * tokens_per_user)
-            ),
-        ),
+        (kv, lambda card, weights, token, n: (card - weights) // (token * n)),
+        (kv, lambda card, weights, token, n: int((card - weights) / (token * n))),
     ],
-    "users-of-one-token": (
-        kv,
-        lambda card_bytes, weight_bytes, bytes_per_token, tokens_per_user: max(
-            0, (card_bytes - weight_bytes) // bytes_per_token
-        ),
-    ),
+    "users-of-one-token": (kv, lambda card, weights, token, n: max(0, (card - weights) // token)),
     "changes-its-input": (kv_fills_in_what_is_missing, users),
 }

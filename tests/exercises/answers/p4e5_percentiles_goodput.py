@@ -68,8 +68,7 @@ def averages(requests, ttft_slo, tpot_slo):
 
 def either(requests, ttft_slo, tpot_slo):
     return _rate(
-        requests,
-        [t[0] - a <= ttft_slo or len(t) == 1 or np.diff(t).mean() <= tpot_slo for a, t in requests],
+        requests, [t[0] - a <= ttft_slo or len(t) == 1 or np.diff(t).mean() <= tpot_slo for a, t in requests]
     )
 
 
@@ -86,8 +85,7 @@ def from_the_first_token(requests, ttft_slo, tpot_slo):
 
 def divides_by_zero(requests, ttft_slo, tpot_slo):
     return _rate(
-        requests,
-        [t[0] - a <= ttft_slo and (t[-1] - t[0]) / (len(t) - 1) <= tpot_slo for a, t in requests],
+        requests, [t[0] - a <= ttft_slo and (t[-1] - t[0]) / (len(t) - 1) <= tpot_slo for a, t in requests]
     )
 
 
