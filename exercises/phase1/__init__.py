@@ -1,0 +1,1 @@
+"""Exercises of phase 1: sources, and their graders."""

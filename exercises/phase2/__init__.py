@@ -1,0 +1,1 @@
+"""Exercises of phase 2: sources, and their graders."""

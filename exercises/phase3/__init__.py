@@ -1,0 +1,1 @@
+"""Exercises of phase 3: sources, and their graders."""

@@ -1,0 +1,1 @@
+"""Exercises of phase 4: sources, and their graders."""

@@ -1,0 +1,1 @@
+"""Exercises of phase 5: sources, and their graders."""
