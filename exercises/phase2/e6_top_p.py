@@ -53,7 +53,7 @@ from unittest.mock import patch
 
 from exercises.grading import same_or_stop
 from exercises.judging.side_by_side import passed, speed, timed
-from phase2_attention_kvcache.model import SamplingParams, sampling
+from phase2_attention_kvcache.model import SamplingParams, truncation
 from phase4_scheduler.engine import LLMEngine
 
 passed("p2e6_top_p", keep_top_p)
@@ -67,7 +67,7 @@ def your_rows(probs, top_p):
 
 
 course, course_seconds = timed(lambda: engine.generate(prompts, params))
-with patch.object(sampling, "apply_top_p", your_rows):
+with patch.object(truncation, "apply_top_p", your_rows):
     mine, my_seconds = timed(lambda: engine.generate(prompts, params))
 for ours, theirs, p in zip(mine, course, params):
     same_or_stop(ours.token_ids, theirs.token_ids, says=f"with top_p {p.top_p} other tokens were drawn")

@@ -20,9 +20,9 @@ from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache
 from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
 from phase2_attention_kvcache.model.roofline import Ceilings, work_of_step
-from phase2_attention_kvcache.model.sampling import to_probs
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
+from phase2_attention_kvcache.model.truncation import to_probs
 from phase2_attention_kvcache.story.attention_by_hand import (
     EMBEDDINGS,
     W_K,

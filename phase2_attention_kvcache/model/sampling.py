@@ -1,6 +1,7 @@
-"""From logits to a token: temperature, min-p, top-k, top-p, and a draw.
+"""From logits to a token: the likeliest one, or a draw.
 
-What can change even a greedy choice (penalties and the like) is in `logits_processors.py`.
+What can change even a greedy choice (penalties and the like) is in `logits_processors.py`; temperature, min-p,
+top-k and top-p are in `truncation.py`.
 
 Source: vllm/v1/sample/sampler.py for the order in which they apply.
 """
@@ -16,9 +17,7 @@ import torch
 from phase2_attention_kvcache.model.logits_processors import apply_logits_processors
 from phase2_attention_kvcache.model.logprobs import report_logprobs
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-
-LOWEST_TEMPERATURE = 0.01  # a smaller one is raised to this, as in vLLM: dividing by less overflows
-SURE_HEAD = 256  # top_p looks at this many of the likeliest tokens before it sorts a whole vocabulary
+from phase2_attention_kvcache.model.truncation import to_probs
 
 
 class BadLogitsError(ValueError):
@@ -144,52 +143,6 @@ def _changes_logits(p: SamplingParams, num_output: int) -> bool:
 def _refuse(bad: torch.Tensor, reason: str) -> None:
     if bad.any():
         raise BadLogitsError(bad.nonzero().flatten().tolist(), reason)
-
-
-def to_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
-    """Temperature, min_p, top_k, top_p: logits [B, vocab] -> probabilities [B, vocab].
-
-    Tokens exactly as likely as the last one kept are kept as well, in top_k (as in vLLM) and in top_p: so the
-    outcome never depends on the order of equals, and 16-bit logits have many equals.
-    """
-
-    def column(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, device=logits.device)[:, None]
-
-    logits = logits / column([1.0 if p.greedy else max(p.temperature, LOWEST_TEMPERATURE) for p in params])
-    if any(p.min_p > 0 for p in params):
-        # p_token < min_p x p_best is the same as logit < best logit + log(min_p).
-        below = column([math.log(p.min_p) if p.min_p > 0 else -math.inf for p in params])
-        logits = logits.masked_fill(logits < logits.amax(-1, keepdim=True) + below, -math.inf)
-    vocab = logits.shape[1]
-    ks = [p.top_k if 0 < p.top_k < vocab else vocab for p in params]
-    if largest := max((k for k in ks if k < vocab), default=0):
-        kth = logits.topk(largest, dim=-1).values.gather(1, column(ks).clamp(max=largest) - 1)
-        kth = kth.masked_fill(column(ks) == vocab, -math.inf)
-        logits = logits.masked_fill(logits < kth, -math.inf)
-    probs = logits.softmax(-1)
-    if rows := [i for i, p in enumerate(params) if p.top_p < 1]:
-        kept = apply_top_p(probs[rows], column([p.top_p for p in params])[rows])
-        probs[rows] = kept / kept.sum(-1, keepdim=True)
-    return probs
-
-
-def apply_top_p(probs: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """Set all but the likeliest tokens that reach `top_p` [B, 1] to 0. The rest is not made to add up to 1."""
-    # Sorting a whole vocabulary is the slowest part of a sampler, and few tokens are mostly enough. So look
-    # at a few hundred of the likeliest, and sort everything only for the rows where these do not reach top_p.
-    head = probs.topk(min(SURE_HEAD, probs.shape[1]), dim=-1).values
-    lowest = _lowest_kept(head, top_p)
-    if flat := (head.sum(-1) < top_p[:, 0]).nonzero().flatten().tolist():
-        lowest[flat] = _lowest_kept(probs[flat].sort(dim=-1, descending=True).values, top_p[flat])
-    return probs.masked_fill(probs < lowest, 0.0)
-
-
-def _lowest_kept(descending: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The probability [B, 1] of the token with which sorted probabilities [B, n] reach `top_p` [B, 1]."""
-    before = descending.cumsum(-1) - descending  # what the likelier ones hold together
-    last = (before < top_p).sum(-1, keepdim=True) - 1
-    return descending.gather(1, last)
 
 
 def draw(probs: torch.Tensor, generators: Sequence[torch.Generator | None]) -> list[int]:

@@ -12,8 +12,7 @@ from phase3_paged_attention.paging.block_table import (
 from phase3_paged_attention.paging.cpu_decode import compiled_kernel, switch_off_compiled_kernel
 from phase3_paged_attention.paging.kv_storage import KVStorage
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
-from phase3_paged_attention.paging.paged_cache import PagedCache, StepLayout, pad_tables
-from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
+from phase3_paged_attention.paging.paged_kv_cache import PagedCache, PagedKVCache, StepLayout, pad_tables
 
 __all__ = [
     "BlockAllocator",

@@ -1,9 +1,11 @@
-"""Two ways to attend from one new token of each request, on a CPU: compiled and in place, or gathered with torch."""
+"""How a paged cache decodes on a CPU: with the compiled kernel where there is one, otherwise gathered with torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from types import ModuleType
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,14 +14,33 @@ from torch import Tensor
 
 from phase3_paged_attention.paging.kv_storage import KVStorage
 
-# ---------------------------------------------------------------------- is the compiled kernel there?
+
+class Decoder(Protocol):
+    """Attends from one new token of each request."""
+
+    def begin_step(self, block_tables: np.ndarray, context_lens: np.ndarray) -> None:
+        """block_tables: int32 [B, most blocks], 0 behind a table's end. context_lens: int32 [B]."""
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        """q: [B, num_heads, head_dim]. Returns: the same."""
+        ...
+
+
+def make_decoder(storage: KVStorage, use_kernel: bool = True) -> Decoder:
+    """The compiled kernel, if it is there and reads this storage."""
+    readable = storage.device.type == "cpu" and storage.data.dtype in (torch.float32, torch.bfloat16)
+    if use_kernel and readable and compiled_kernel() is not None:
+        return _import_kernel().CompiledDecode(storage)
+    return GatherDecode(storage)
+
 
 _switched_off = False
 
 
 def compiled_kernel() -> Callable | None:
     """`paged_decode_cpu`; None without numba, with no folder for what it compiles, or once switched off."""
-    return None if _switched_off else _import_kernel()
+    module = None if _switched_off else _import_kernel()
+    return module and module.paged_decode_cpu
 
 
 def switch_off_compiled_kernel() -> None:
@@ -29,56 +50,12 @@ def switch_off_compiled_kernel() -> None:
 
 
 @cache
-def _import_kernel() -> Callable | None:
+def _import_kernel() -> ModuleType | None:
     try:  # numba takes half a second to import: not before a cache is made
-        from phase3_paged_attention.paging.cpu_kernel import paged_decode_cpu
+        from phase3_paged_attention.paging import cpu_kernel
     except (ImportError, RuntimeError):
         return None
-    return paged_decode_cpu
-
-
-# ---------------------------------------------------------------------- the two ways
-
-
-class CompiledDecode:
-    """The compiled kernel reads blocks where they lie."""
-
-    def __init__(self, storage: KVStorage, kernel: Callable) -> None:
-        import numba
-
-        self._kernel, self._scale = kernel, np.float32(storage.head_dim**-0.5)
-        # As many threads as torch, and never more. (Starting numba's threads sets torch's number, too,
-        # since both have the same ones. Put it back.)
-        threads = torch.get_num_threads()
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-        torch.set_num_threads(threads)
-        # The kernel reads the memory of the tensors as numpy arrays (bfloat16 as its 16 bits).
-        data = storage.data
-        bits = data.view(torch.uint16) if data.dtype == torch.bfloat16 else data
-        self._k_cache, self._v_cache = list(bits[0].numpy()), list(bits[1].numpy())
-
-    @staticmethod
-    def can_read(storage: KVStorage) -> bool:
-        return storage.device.type == "cpu" and storage.data.dtype in (torch.float32, torch.bfloat16)
-
-    def begin_step(self, block_tables: np.ndarray, context_lens: np.ndarray) -> None:
-        self._block_tables, self._context_lens = block_tables, context_lens
-
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        out = torch.empty(q.shape, dtype=torch.float32)
-        # A few items of work for each core, and no more: merging parts costs something as well.
-        num_splits = max(1, -(-2 * torch.get_num_threads() // len(q)))
-        self._kernel(
-            q.float().contiguous().numpy(),
-            self._k_cache[layer],
-            self._v_cache[layer],
-            self._block_tables,
-            self._context_lens,
-            self._scale,
-            num_splits,
-            out.numpy(),
-        )
-        return out.to(q.dtype)
+    return cpu_kernel
 
 
 class GatherDecode:

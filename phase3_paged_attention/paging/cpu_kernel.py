@@ -17,12 +17,15 @@ from __future__ import annotations
 
 # torch before numba: both then use the same threads. Two sets of threads on the same cores wait for each
 # other, and everything takes ten times as long.
-import torch  # noqa: F401  # isort: skip
+import torch  # isort: skip
 import llvmlite.ir as ir
 import numba
 import numpy as np
 from numba import njit, prange, types
 from numba.extending import intrinsic
+from torch import Tensor
+
+from phase3_paged_attention.paging.kv_storage import KVStorage
 
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
@@ -124,3 +127,38 @@ def paged_decode_cpu(q, k_cache, v_cache, block_tables, context_lens, scale, num
                         out[b, head, i] += shrink * part_out[b, split, head, i]
                 for i in range(head_dim):
                     out[b, head, i] /= total_of_all
+
+
+class CompiledDecode:
+    """Decode steps of a paged cache with the kernel: from tensors to its arrays and back."""
+
+    def __init__(self, storage: KVStorage) -> None:
+        self._scale = np.float32(storage.head_dim**-0.5)
+        # As many threads as torch, and never more. (Starting numba's threads sets torch's number, too,
+        # since both have the same ones. Put it back.)
+        threads = torch.get_num_threads()
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        torch.set_num_threads(threads)
+        # The kernel reads the memory of the tensors as numpy arrays (bfloat16 as its 16 bits).
+        data = storage.data
+        bits = data.view(torch.uint16) if data.dtype == torch.bfloat16 else data
+        self._k_cache, self._v_cache = list(bits[0].numpy()), list(bits[1].numpy())
+
+    def begin_step(self, block_tables: np.ndarray, context_lens: np.ndarray) -> None:
+        self._block_tables, self._context_lens = block_tables, context_lens
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        out = torch.empty(q.shape, dtype=torch.float32)
+        # A few items of work for each core, and no more: merging parts costs something as well.
+        num_splits = max(1, -(-2 * torch.get_num_threads() // len(q)))
+        paged_decode_cpu(
+            q.float().contiguous().numpy(),
+            self._k_cache[layer],
+            self._v_cache[layer],
+            self._block_tables,
+            self._context_lens,
+            self._scale,
+            num_splits,
+            out.numpy(),
+        )
+        return out.to(q.dtype)

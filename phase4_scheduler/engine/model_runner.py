@@ -39,7 +39,8 @@ class ModelRunner:
 
     def execute_step(self, output: SchedulerOutput) -> StepResult:
         """Move blocks as the scheduler says, and compute the step's tokens."""
-        self.kv_cache.apply_copies(output.copies)
+        if output.copies:
+            self.kv_cache.apply_copies(output.copies)
         if not output.scheduled:
             return StepResult(output, torch.empty(0), {})
         try:
