@@ -148,15 +148,15 @@ def _refuse(bad: torch.Tensor, reason: str) -> None:
 def draw(probs: torch.Tensor, generators: Sequence[torch.Generator | None]) -> list[int]:
     """Draw one token from each row of `probs` [B, vocab].
 
-    Lay the tokens side by side on a line of length 1, each as wide as it is likely, and throw one dart. A row
+    Lay the tokens side by side on a line of length 1, each as wide as it is likely, and pick one point. A row
     takes exactly one random number, from its own generator: what it gets cannot depend on its neighbours, on
     the size of the vocabulary or on the device.
     """
-    darts = torch.rand(len(probs), dtype=torch.float64)
+    points = torch.rand(len(probs), dtype=torch.float64)
     for i, generator in enumerate(generators):
         if generator is not None:
-            darts[i] = torch.rand(1, dtype=torch.float64, generator=generator, device=generator.device)
+            points[i] = torch.rand(1, dtype=torch.float64, generator=generator, device=generator.device)
     ends = probs.double().cumsum(-1)  # where each token's piece of the line ends
-    hits = darts[:, None].to(probs.device) * ends[:, -1:]  # the line is 1 long, but for rounding
-    # The first piece that ends behind the dart. A piece of width 0 never does.
-    return torch.searchsorted(ends, hits, right=True).flatten().tolist()
+    at = points[:, None].to(probs.device) * ends[:, -1:]  # the line is 1 long, but for rounding
+    # The first piece that ends behind the point. A piece of width 0 never does.
+    return torch.searchsorted(ends, at, right=True).flatten().tolist()

@@ -21,7 +21,7 @@ from phase4_scheduler.engine.scheduler import Scheduled, SchedulerOutput
 class ModelRunner:
     """Runs steps of a model over a paged cache.
 
-    All tokens of a step go through the model as one flat row, whoever they belong to:
+    All tokens of a step go through the model as one flat row, whatever request they belong to:
 
         request       alice (a prompt)   bob      carol
         token_ids     12 7 430 9         88       5

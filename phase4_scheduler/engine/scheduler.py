@@ -1,7 +1,7 @@
-"""The scheduler: who computes how many tokens in the next step, and in which blocks.
+"""The scheduler: which request computes how many tokens in the next step, and in which blocks.
 
-Many users, one model. A step of the model takes a few hundred tokens, whoever they belong to. The scheduler
-decides whose. It knows nothing of tensors.
+Many requests, one model. A step of the model takes a few hundred tokens, of any requests. The scheduler decides of
+which. It knows nothing of tensors.
 
 Three limits rule it: the token budget of a step, the number of sequences that may run at a time, and the
 free blocks of the KV cache. Its rules, in the order in which they apply:
