@@ -13,7 +13,8 @@ class SchedulerConfig:
     Attributes:
         max_num_seqs: most sequences that run at a time.
         max_num_batched_tokens: most tokens of a step: the token budget.
-        max_model_len: most tokens of a request, prompt and answer together.
+        max_model_len: most tokens of a request, prompt and answer together; None: as many as the cache holds, in an
+            engine the model's context.
         chunked_prefill: whether a prompt may be computed in several steps.
         long_prefill_token_threshold: most tokens of one request in a step while others live; 0: no limit.
         policy: "fcfs" (first come, first served) or "priority" (the smallest number first).
@@ -25,7 +26,7 @@ class SchedulerConfig:
 
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
-    max_model_len: int | None = 1024
+    max_model_len: int | None = None
     chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     policy: str = "fcfs"
@@ -67,12 +68,10 @@ class EngineConfig(SchedulerConfig, CacheConfig):
     """All settings of an engine: those of `SchedulerConfig` and of `CacheConfig`, and
 
     Attributes:
-        max_model_len: None (the default here): the model's context.
         enforce_eager: on a GPU, start every operation of a decode step anew instead of replaying a recording.
         seed: for requests that have no seed of their own.
     """
 
-    max_model_len: int | None = None
     enforce_eager: bool = False
     seed: int = 0
 

@@ -19,7 +19,7 @@ al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve" (2
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.block_table import BlockCopy
@@ -71,7 +71,8 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, block_manager: BlockManager) -> None:
         if config.max_model_len is None:
-            raise ValueError("max_model_len is None: say how many tokens a request may have")
+            room = (block_manager.num_blocks - 1) * block_manager.block_size
+            config = replace(config, max_model_len=room + 1)  # the last token is never stored
         self.config = config
         self.block_manager = block_manager
         self.waiting: WaitingQueue = PriorityQueue() if config.policy == "priority" else FcfsQueue()
