@@ -74,7 +74,7 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("continuous-2-4x", "A", "continuous batching is 2 to 4 times static batching on mixed traffic"),
         Claim("four-patterns", "A", "summaries, chat, code and mixed traffic have their own ISL and OSL"),
         Claim("histogram-clusters", "A", "the ISL/OSL histogram shows three clusters"),
-        Claim("chunked-prefill", "B", "chunking stops one long prompt from stalling everybody's ITL"),
+        Claim("chunked-prefill", "B", "chunking stops one long prompt from stalling the ITL of all others"),
         Claim("kv-usage-alert", "C", "trouble starts near a KV cache usage of 0.9"),
     ],
     "phase5_real_gpu": [

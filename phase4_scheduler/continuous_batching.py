@@ -1,14 +1,14 @@
 """Continuous batching: many users share every step, and no answer waits for the slowest.
 
 A step for sixteen users takes little longer than a step for one, so users should share steps. The old way
-collects a batch, runs it to the end of its longest answer, and then takes the next one. A user who asked for
-ten tokens waits for the one who asked for eight hundred, and most seats are empty most of the time.
+collects a batch, runs it to the end of its longest answer, and then takes the next one. An answer of ten tokens
+waits for one of eight hundred, and most rows of the batch are idle most of the time.
 
-The engine decides anew before every step. A request that is done leaves, and one that waits takes its seat.
+The engine decides anew before every step. A finished request leaves, and a waiting one is admitted in its place.
 The loop is one method, `LLMEngine.step` in `engine/engine.py`.
 
-You will see the article's three users A, B and C in both ways, then mixed traffic, and a picture of who
-sits in the batch at each step. All on the real engine with the embedded model.
+You will see the article's three users A, B and C in both ways, then mixed traffic, and a picture of the
+requests in the batch at each step. All on the real engine with the embedded model.
 
 Source: Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative Models" (2022),
 section 3.1.

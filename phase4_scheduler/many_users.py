@@ -31,9 +31,9 @@ def story(lab: Lab) -> None:
         )
         for i, name in enumerate(users)
     }
-    lab.title(f"{len(users)} users, {a.max_num_seqs} seats, one model")
-    lab.say(f"""A new user arrives every {a.every} steps. When all seats are taken, users wait, and get the
-        seat of the one who ends first.""")
+    lab.title(f"{len(users)} users, {a.max_num_seqs} running at a time, one model")
+    lab.say(f"""A new user arrives every {a.every} steps. When {a.max_num_seqs} requests run, the next
+        ones wait, and are admitted as others finish.""")
     texts, batch_sizes = serve_in_windows(lab, engine, users, params, a.every)
 
     lab.title("Were they really alone?")

@@ -21,11 +21,10 @@ from phase1_tokens_embeddings.story.token_density import CONTENT, draw_density, 
 from phase1_tokens_embeddings.story.tokenization_story import with_first_merges
 from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
 from phase1_tokens_embeddings.tokens.bpe import count_words, learn_merges
-from phase1_tokens_embeddings.weights.cards import CARDS
+from phase1_tokens_embeddings.weights import CARDS, SHAPES, kv_per_token, users_that_fit
 from phase1_tokens_embeddings.weights.embeddings import cosine, load_embeddings
-from phase1_tokens_embeddings.weights.memory_math import GB, kv_per_token, users_that_fit
+from phase1_tokens_embeddings.weights.memory_math import GB
 from phase1_tokens_embeddings.weights.model_box import open_safetensors
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 
 guesses = Guesses("phase1_tokens_embeddings")
 model_folder = find_model("tales")

@@ -14,14 +14,18 @@ from labkit.figures import BLUE, ORANGE, new_figure, plain_numbers
 from labkit.models import find_model
 from notebooks.widgets import Decoding, Guesses, attention_piece, decoding_piece, show_figure, show_table
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase1_tokens_embeddings.weights.cards import CARDS
+from phase1_tokens_embeddings.weights import CARDS
+from phase2_attention_kvcache.model import (
+    GPT2_124M,
+    ContiguousKVCache,
+    NoCache,
+    SamplingParams,
+    Transformer,
+    generate_cached,
+    generate_naive,
+)
 from phase2_attention_kvcache.model.attention import attention_weights
-from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache
-from phase2_attention_kvcache.model.config import GPT2_124M
-from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
 from phase2_attention_kvcache.model.roofline import Ceilings, work_of_step
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.model.truncation import to_probs
 from phase2_attention_kvcache.story.attention_by_hand import (
     EMBEDDINGS,
@@ -71,7 +75,7 @@ print(side_by_side([("weights", s.weights), ("output = weights x V", s.output)],
 # ## 2. Hover the attention of a real model
 #
 # The model hands queries, keys and values to an object, `kv.attend`, and takes what comes back. It does not know what
-# stands there. So put an object of your own there, one that writes down who looks at whom:
+# stands there. So put an object of your own there, one that writes down the attention weights:
 
 
 # %%
@@ -163,7 +167,7 @@ show_figure(draw_layers(layers[1:, best], names, prompt))
 # %% [markdown]
 # ## 5. From scores to a word
 #
-# Someone has to choose. **Temperature** makes differences larger or smaller; **top-p** keeps the smallest set of tokens that
+# The sampler chooses. **Temperature** makes differences larger or smaller; **top-p** keeps the smallest set of tokens that
 # holds a share p of the probability.
 
 # %%
@@ -244,7 +248,7 @@ show_figure(fig)
 
 # %% [markdown]
 # Fifty times less work is not fifty times the speed: a step that computes many tokens at once costs less for each, because
-# it reads the weights once for all of them. How much less? `kv_cache.py` measures it on your machine.
+# it reads the weights once for all of them. How much less? `kv_cache_lab.py` measures it on your machine.
 #
 # ## 7. The price is memory
 #
@@ -285,7 +289,7 @@ assert all(u <= r < 2 * u + 64 * used[0] for u, r in zip(used, reserved))
 #
 # A step fetches bytes and does operations. Operations divided by bytes is its **intensity**. A card has a top speed for
 # each, and the **ridge** is the intensity at which both take equally long. Take an A100, by its data sheet: 2,039 GB and
-# 312,000 billion operations a second. (What a program really gets is less. `roofline.py` measures both on your machine.)
+# 312,000 billion operations a second. (What a program really gets is less. `roofline_lab.py` measures both on your machine.)
 
 # %%
 a100 = Ceilings(CARDS["a100-80"].bandwidth_gb_s * 1e9, CARDS["a100-80"].tensor_tflops * 1e12)

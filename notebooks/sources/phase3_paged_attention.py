@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from notebooks.widgets import Guesses, allocator_piece, play_operations, show_figure, show_table
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager, BlockTable, hash_block, paged_attention_loops
 from phase3_paged_attention.story.memory_policies import requests_that_fit
 from phase3_paged_attention.story.memory_waste_figures import draw_memory
@@ -31,7 +31,7 @@ from phase3_paged_attention.story.paged_attention_by_hand import (
     walk,
 )
 from phase3_paged_attention.story.word_memory import WordMemory
-from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine import LLMEngine
 
 guesses = Guesses("phase3_paged_attention")
 

@@ -55,7 +55,7 @@ assert static.token_ids == continuous.token_ids  # the same words
 # ## 2. One budget for all
 #
 # A step computes at most so many tokens: the **token budget**, 16 here. Ann and Ben are in the middle of their answers.
-# In step 3 Lea comes with a prompt of 40 tokens. Those who run go first, and each needs one token. Lea gets the rest.
+# In step 3 Lea comes with a prompt of 40 tokens. Running requests go first, and each needs one token. Lea gets the rest.
 
 # %%
 budget = 16
@@ -72,13 +72,13 @@ print(draw(shared, ["Ann", "Ben", "Lea"], 1, 8, budget))
 assert all(sum(step.values()) <= budget for step in shared.steps)
 
 # %% [markdown]
-# Nothing here says "prefill" or "decode". Everybody has tokens that are not computed yet, Lea 40 and Ann 1, and one rule
-# serves both.
+# Nothing here says "prefill" or "decode". Each request has tokens that are not computed yet, Lea's 40, Ann's 1, and one
+# rule serves both.
 #
 # ## 3. Memory runs short
 #
 # Now the memory has 10 blocks of 4 tokens. Ann and Ben bring 14 tokens each and write one a step. At some point both need
-# a new block, and none is left. The last one to come makes room: it is **preempted**, and computed again later.
+# a new block, and none is left. The last one to come is **preempted**, and computed again later.
 
 # %%
 # One block more than is said: block 0 is the null block.
@@ -94,7 +94,7 @@ print(draw(tight, ["Ann", "Ben"], 5, 18))
 # %% [markdown]
 # ## 4. Replay the engine
 #
-# Now the real engine with the embedded model: three seats, a budget of 12 tokens, 13 blocks of 4 tokens. That is cruelly
+# Now the real engine with the embedded model: three running requests at most, a budget of 12 tokens, 13 blocks of 4 tokens. That is cruelly
 # small, so that everything happens within a few steps. Ann and Ben begin their stories with the same words. Zoe comes when
 # all is over.
 
@@ -182,7 +182,7 @@ guesses.reveal("knee", guess, measured=knee)
 # %% tags=["after-guess"]
 fig, (left, right) = new_figure(
     f"From {knee} chats a second on, users queue",
-    "Llama-3 8B on an A100 40 GB, 32 seats, 2,000 blocks, 300 chats at each rate, in virtual time",
+    "Llama-3 8B on an A100 40 GB, max_num_seqs 32, 2,000 blocks, 300 chats at each rate, in virtual time",
     panels=2,
 )
 left.plot(rates, [f.ttft.p50 for f in felt], "o-", color=BLUE, label="median")
@@ -198,8 +198,8 @@ show_figure(fig)
 
 # %% [markdown]
 # The promise here: first token within a second, then 50 ms a token or better. **Goodput** counts only the requests that
-# met it. Beyond the knee the server is busier than ever, and hardly a request meets its target. What has run out there, seats or
-# memory? The last section lets you find out.
+# met it. Beyond the knee the server is busier than ever, and hardly a request meets its target. What has run out there,
+# `max_num_seqs` or memory? The last section lets you find out.
 #
 # ## 7. Your score, and what next
 

@@ -11,17 +11,6 @@ from notebooks.widgets.splits import splits_piece
 from notebooks.widgets.tokens import tokenizer_piece
 
 __all__ = [
-    "Decoding",
-    "Guesses",
-    "Piece",
-    "Recording",
-    "allocator_piece",
-    "attention_piece",
-    "decoding_piece",
-    "play_operations",
-    "replay_piece",
-    "show_figure",
-    "show_table",
-    "splits_piece",
-    "tokenizer_piece",
-]
+    "Decoding", "Guesses", "Piece", "Recording", "allocator_piece", "attention_piece", "decoding_piece",
+    "play_operations", "replay_piece", "show_figure", "show_table", "splits_piece", "tokenizer_piece",
+]  # fmt: skip

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from notebooks.widgets.piece import HOW_TO_RUN, Piece
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import BlockTable
+from phase3_paged_attention.paging import BlockManager, BlockTable
 
 Operation = Sequence[Any]
 """("add", tokens of the common prompt, tokens of its own), ("append", name), ("fork", name), ("free", name)."""

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from notebooks.widgets.piece import HOW_TO_RUN, Piece
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
-from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache
-from phase2_attention_kvcache.model.transformer import Transformer
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.model import ContiguousKVCache, NoCache, Transformer
 
 SHOWN_NUMBERS = 3  # of each key
 MOST_TOKENS = 60

@@ -20,20 +20,13 @@ class WrongGuess(LabError, ValueError):
     """A guess of the wrong kind. Jupyter shows its one line, and no traceback."""
 
 
-@dataclass
-class Revealed:
-    """A question, its answer, and what a learner guessed."""
-
-    question: str
-    measured: Any
-    unit: str = ""
-    why: str = ""
-    guess: Any = None
-    points: int | None = None
+@dataclass(repr=False)
+class Revealed(Prediction):
+    """A question, its answer, and what a learner guessed; `note` says why."""
 
     def _repr_html_(self) -> str:
         answer = f"<b>{html.escape(show_value(self.measured, self.unit))}</b>"
-        why = f"<br>{html.escape(self.why)}" if self.why else ""
+        why = f"<br>{html.escape(self.note)}" if self.note else ""
         question = html.escape(self.question)
         if self.points is None:  # folded away: a reader who wants to guess is not told
             return (
@@ -94,7 +87,7 @@ class Guesses:
         """
         text, why, unit = QUESTIONS.get(self.notebook, {}).get(question, Question(question, ""))
         question, why = text.format(**facts), why.format(**facts)
-        shown = Revealed(question, measured, unit, why)
+        shown = Revealed("notebook", question, measured, measured, unit=unit, note=why)
         if guess is not ... and guess is not None:
             shown.guess = _same_kind(guess, measured)
             shown.points = 3 if agrees(measured, shown.guess, 0) else score_guess(shown.guess, measured)
@@ -106,7 +99,7 @@ class Guesses:
     def _note(self, shown: Revealed) -> None:
         """Add a scored guess to those of earlier sessions. What cannot be written costs the note, not the lesson."""
         try:
-            kept = self._noted() | {shown.question: _as_prediction(shown)}
+            kept = self._noted() | {shown.question: shown.to_json()}
             report = {"script": "notebook", "phase": self.notebook, "predictions": list(kept.values())}
             write_whole(self.file, json.dumps(report, indent=1))
         except OSError as error:
@@ -134,13 +127,6 @@ class Guesses:
 
     def _repr_html_(self) -> str:
         return f'<div style="{BOX.format("#2f6fb0")}">{self!r}</div>'
-
-
-def _as_prediction(shown: Revealed) -> dict[str, Any]:
-    return Prediction(
-        "notebook", shown.question, predicted=shown.measured, measured=shown.measured, unit=shown.unit,
-        note=shown.why, guess=shown.guess, points=shown.points,
-    ).to_json()  # fmt: skip
 
 
 def _same_kind(guess: Any, measured: Any) -> Any:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from notebooks.widgets.piece import HOW_TO_RUN, Piece
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase4_scheduler.engine.engine import LLMEngine
+from phase2_attention_kvcache.model import SamplingParams
+from phase4_scheduler.engine import LLMEngine
 
 SHOWN = (
     "step", "tokens", "computed", "blocks", "preempted", "finished", "running", "waiting", "free_blocks",

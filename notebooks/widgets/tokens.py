@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from notebooks.widgets.piece import HOW_TO_RUN, Piece
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 
 
 def tokenizer_piece(tok: BPETokenizer, text: str = "The goat was waiting for a boat.") -> Piece:

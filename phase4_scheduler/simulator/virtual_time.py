@@ -106,24 +106,14 @@ def simulate(
 
         # 2. Decide the step, and add up what it has to do.
         output = scheduler.schedule()
-        context, pairs, tokens, samples = 0, 0.0, [], []
-        for s in output.scheduled:
-            request, n = s.request, s.num_tokens
-            end = s.num_computed + n
-            context += end
-            pairs += end if n == 1 else n * (s.num_computed + end + 1) / 2
-            if end == len(request.token_ids):
-                tokens.append(ANSWER)
-                samples.append(unfinished[request.request_id].token_times)
-            else:
-                tokens.append(None)  # still in its prompt
-        if not tokens:
+        size = StepSize.of([(s.num_computed, s.num_tokens) for s in output.scheduled])
+        if not output.scheduled:
             if output.preempted:
                 continue
             raise RuntimeError("the scheduler has requests and schedules none: this is a bug")
 
         # 3. Let the clock run for as long as the step takes.
-        seconds = cost.seconds(StepSize(output.num_batched_tokens, len(tokens), context, pairs))
+        seconds = cost.seconds(size)
         running, waiting = len(scheduler.running), len(scheduler.waiting)
         run.times.append(now)
         run.durations.append(seconds)
@@ -134,8 +124,10 @@ def simulate(
         now += seconds
 
         # 4. Hand the tokens out.
-        for token_times in samples:
-            token_times.append(now)
+        for s in output.scheduled:
+            if s.samples:
+                unfinished[s.request.request_id].token_times.append(now)
+        tokens = [ANSWER if s.samples else None for s in output.scheduled]  # None: still in its prompt
         for request in scheduler.update(output, tokens):
             record = unfinished.pop(request.request_id)
             record.num_cached_tokens = request.num_cached_tokens

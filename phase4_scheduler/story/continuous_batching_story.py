@@ -74,7 +74,7 @@ def mixed_traffic(lab: Lab) -> None:
     engine = load_engine(lab, max_num_seqs=batch_size)
     jobs = mixed_jobs(count, engine.model.config.vocab_size, shrink, lab.seed)
     lab.title("Mixed traffic")
-    lab.say(f"""{count} requests for summaries, chat and code arrive at once, and the batch has {batch_size} seats.
+    lab.say(f"""{count} requests for summaries, chat and code arrive at once, and a batch holds {batch_size}.
         Lengths are those of the article, divided by {shrink} to fit the model's context. The same requests go
         through the same engine twice: batch by batch, and continuously.""")
     serve_continuously(engine, jobs)  # warms the machine up
@@ -106,18 +106,18 @@ def mixed_traffic(lab: Lab) -> None:
     )
     ways = {"static, padded": static, "static, finished rows free": lenient, "continuous": continuous}
     lab.table(
-        f"{count} requests, {continuous.tokens:,} tokens wanted, {batch_size} seats",
-        ["way", "steps", "seconds", "tokens/s", "seats idle", "median wait for the answer, s"],
+        f"{count} requests, {continuous.tokens:,} tokens wanted, batch size {batch_size}",
+        ["way", "steps", "seconds", "tokens/s", "rows idle", "median wait for the answer, s"],
         [
             [name, way.steps, way.seconds, way.tokens / way.seconds, f"{way.idle_share(batch_size):.0%}",
              statistics.median(way.done_seconds.values())]
             for name, way in ways.items()
         ],
         note="""Padded: a finished row goes on computing until its batch ends, as in `generate` of most
-            libraries. Free: it costs nothing more, but its seat stays empty.""",
+            libraries. Free: it costs nothing more, but stays empty.""",
     )  # fmt: skip
     lab.say(f"""The same machine serves {speedup:.1f} times as many users, so each costs
-        {1 / speedup:.0%} of the money. Nothing was made faster: seats that were empty are taken.""")
+        {1 / speedup:.0%} of the money. Nothing was made faster: rows that were idle are in use.""")
     engine.block_manager.check_integrity()
     lab.predict(
         claim="continuous-no-leak",
@@ -133,9 +133,9 @@ def mixed_traffic(lab: Lab) -> None:
         speedup_over_lenient=lenient.seconds / continuous.seconds,
     )
     subtitle = (
-        f"{count} requests at once, {batch_size} seats, {lab.args.model}, {lab.args.dtype}, {lab.device}"
+        f"{count} requests at once, batch size {batch_size}, {lab.args.model}, {lab.args.dtype}, {lab.device}"
     )
-    lab.figure(draw_batches(static, continuous, subtitle), "who_sits_in_the_batch")
+    lab.figure(draw_batches(static, continuous, subtitle), "requests_in_the_batch")
 
 
 KINDS = {
@@ -156,9 +156,9 @@ def draw_batches(static: Served, continuous: Served, subtitle: str) -> Any:
         size=(12.5, 5.0),
     )
     draw_batch(left, static, f"Static batches: a batch ends with its longest answer ({static.seconds:.1f} s)")
-    title = f"Continuous: an empty seat is taken in the next step ({continuous.seconds:.1f} s)"
+    title = f"Continuous: a free row is filled in the next step ({continuous.seconds:.1f} s)"
     draw_batch(right, continuous, title)
-    left.set_ylabel("seats of the batch")
+    left.set_ylabel("rows of the batch")
     for ax in (left, right):
         ax.set_xlim(0, max(static.steps, continuous.steps))
     handles = [Patch(color=color, label=label) for color, label in KINDS.values()]
@@ -168,7 +168,7 @@ def draw_batches(static: Served, continuous: Served, subtitle: str) -> Any:
 
 
 def draw_batch(ax: Axes, served: Served, title: str) -> None:
-    """Which requests are in the batch at each step. Grey: a row that writes what nobody reads, or nothing."""
+    """Which requests are in the batch at each step. Grey: a row of padding, or an empty one."""
     free_rows: set[int] = set()
     row: dict[str, int] = {}
     first: dict[str, int] = {}

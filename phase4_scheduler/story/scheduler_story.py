@@ -104,13 +104,13 @@ def in_pieces_or_whole(lab: Lab) -> None:
             max_num_batched_tokens=budget,
             chunked_prefill=chunked,
         )
-        # A step takes as long as its tokens; what matters here is the largest one that Ann has to sit through.
+        # A step takes as long as its tokens; what matters here is the largest one that Ann has to wait for.
         sizes = [sum(step.values()) for step in played.steps if "Ann" in step]
         longest[name, budget] = max(sizes)
         rows.append([name, budget, max(sizes), played.first_step["Lea"] - 2])
     lab.predict(
         claim="longest-step",
-        question="tokens in the largest step Ann sits through: Lea's 400 whole, and in pieces of a budget of 64",
+        question="tokens in the largest step Ann waits for: Lea's 400 whole, and in pieces of a budget of 64",
         predicted=[400 + 2, 64],
         measured=[longest["whole", 512], longest["in pieces", 64]],
         note="A step takes longer the more tokens it computes, and all its users wait until its end.",
@@ -120,12 +120,12 @@ def in_pieces_or_whole(lab: Lab) -> None:
         ["Lea's prompt", "budget", "largest step (tokens)", "steps until Lea's first word"],
         rows,
     )
-    lab.say("""Pieces protect those who are writing, and the one who just came pays for it with more steps. A small
+    lab.say("""Pieces protect the requests in decode, and the new one pays for it with more steps. A small
         budget shifts it further. Which one suits you is a question of what you promise to your users.""")
 
 
 def memory_runs_short(lab: Lab) -> None:
-    lab.title("Memory runs short: one must make room")
+    lab.title("Memory runs short: a request is preempted")
     lab.say("""Now the memory has 10 blocks, 40 tokens. Ann and Ben bring 14 tokens each and both get in. But
         answers grow, and their lengths are not known beforehand.""")
     cached, plain = (
@@ -136,11 +136,11 @@ def memory_runs_short(lab: Lab) -> None:
     # Both hold 4 blocks for up to 16 tokens and 5 for up to 20: both need a sixth for their 21st.
     lab.predict(
         claim="preempted",
-        question="each writes one word a step. In which step is there no block left, and whose request makes room",
+        question="each writes one word a step. In which step is there no block left, and whose request is preempted",
         predicted=[20 - 14 + 2, "Ben"],
         measured=[step, preempted],
         note="Step 1 computes the prompts, step 2 the 15th token, step 8 the 21st: both need a sixth block and "
-        "there are ten. The last to come goes, because those who came first are nearer to their end.",
+        "there are ten. The last to come is preempted, because earlier requests are nearer to their end.",
     )
     again = {name: _on_return(p, "Ben") for name, p in (("with", cached), ("without", plain))}
     lab.predict(
@@ -165,7 +165,7 @@ def _on_return(played: Played, request_id: str) -> tuple[int, int]:
 
 def urgent_first(lab: Lab) -> None:
     lab.title("Which goes first")
-    lab.say("""Two seats, and five people want one. Four come at once and write 10 words each. In step 3 comes Zoe:
+    lab.say("""Two requests may run at a time (max_num_seqs). Four come at once, of 10 words each. In step 3 comes Zoe:
         she is urgent (priority -1, all others 0; the smallest number goes first).""")
     first, rows = {}, []
     for policy in ("fcfs", "priority"):
@@ -182,9 +182,9 @@ def urgent_first(lab: Lab) -> None:
         question="step with Zoe's first word: first come first served, and by priority",
         predicted=[21, 11],
         measured=[first["fcfs"], first["priority"]],
-        note="Under fcfs four others share two seats before her: two rounds of 10 steps. Priority lets her pass "
-        "those who wait, not those who have a seat: she waits until Ann is done. Only missing memory takes a seat away.",
+        note="Under fcfs four others run before her, two at a time: two rounds of 10 steps. Priority lets her pass "
+        "waiting requests, not running ones: she waits until Ann is done. Only missing memory preempts a request.",
     )
     lab.table("Step of the first word", ["policy", "Ann", "Ben", "Cal", "Dan", "Zoe"], rows)
-    lab.say("""What it costs: some always wait. Priority moves the waiting from those who pay more to those
-        who pay less; it makes none of it disappear. More seats, more memory or more machines do.""")
+    lab.say("""What it costs: some always wait. Priority moves the waiting from urgent requests to the
+        others; it makes none of it disappear. A larger batch, more memory or more machines do.""")

@@ -111,8 +111,8 @@ def draw_stalls(panels: Sequence[tuple[str, Stall, Stall]]) -> Figure:
     """For each place (virtual, real): gaps between tokens of the others, prompt whole and in pieces."""
     name, whole, cut = panels[0]
     fig, axes = new_figure(
-        f"One long prompt stops everybody for {whole.worst:.1f} s; in pieces, for {1000 * cut.worst:.0f} ms",
-        "Each point is a token of a user who was there first: how long after the one before it came",
+        f"One long prompt stops all other requests for {whole.worst:.1f} s; in pieces, for {1000 * cut.worst:.0f} ms",
+        "Each point is a token of a request that was running before: how long after the one before it came",
         panels=len(panels),
         size=(6.2 * len(panels) + 0.6, 4.6),
     )

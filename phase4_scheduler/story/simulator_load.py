@@ -143,7 +143,7 @@ def show_latencies(lab: Lab, felt: Latency, records: Sequence[RequestRecord], ti
         by_kind.append([kind, part.requests, part.ttft.p95, part.itl.p95, f"{part.good_share:.1%}", good])
     lab.table(
         f"Goodput: TTFT up to {a.ttft_slo:g} s, TPOT (mean gap of an answer) up to {a.tpot_slo:g} s",
-        ["who", "requests", "TTFT p95, s", "ITL p95, s", "good", "good requests/s"],
+        ["kind", "requests", "TTFT p95, s", "ITL p95, s", "good", "good requests/s"],
         by_kind,
     )
 
@@ -194,7 +194,7 @@ def load_sweep(lab: Lab, server: Server, most: float) -> None:
         )
     else:
         lab.say("""TTFT did not double within these loads: this cache is large enough for the traffic, or
-            something else (seats, arithmetic) limits the server first.""")
+            something else (max_num_seqs, arithmetic) limits the server first.""")
     lab.table(
         f"{n} requests ({a.pattern}) at each load",
         ["load", "requests/s", "KV usage, mean", "TTFT p50, s", "TTFT p95, s", "p95 / p50", "ITL p95, s", "preempted per 100"],

@@ -22,13 +22,16 @@ from notebooks.widgets import (
 from notebooks.widgets import piece as piece_module
 from notebooks.widgets.splits import CARDS, TOKENS, USERS, splits_for
 from phase1_tokens_embeddings.story.tokenization_story import with_first_merges
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
-from phase2_attention_kvcache.model.caches import NoCache
-from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase4_scheduler.engine.engine import LLMEngine
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.model import (
+    NoCache,
+    SamplingParams,
+    Transformer,
+    generate_cached,
+    generate_naive,
+)
+from phase3_paged_attention.paging import BlockManager
+from phase4_scheduler.engine import LLMEngine
 
 TALES = find_model("tales")
 

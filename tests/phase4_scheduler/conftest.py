@@ -113,7 +113,7 @@ def make_prompts():
 
 @pytest.fixture
 def assert_empty():
-    """Nothing is left of anybody: no request, no answer, no block, no swap slot."""
+    """Nothing is left: no request, no answer, no block, no swap slot."""
 
     def check(engine: LLMEngine) -> None:
         manager = engine.block_manager

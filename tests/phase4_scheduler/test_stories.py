@@ -28,7 +28,7 @@ def test_continuous_batching_story(capsys):
     assert continuous_batching.main(["--quick", "--model", "tales-draft", "--device", "cpu"]) == 0
     found = {p["claim"]: p for p in report("continuous_batching")["predictions"]}
     assert {"head-of-line", "continuous-2-4x", "continuous-same-tokens", "continuous-no-leak"} <= set(found)
-    assert (outputs() / "who_sits_in_the_batch.png").stat().st_size > 10_000
+    assert (outputs() / "requests_in_the_batch.png").stat().st_size > 10_000
 
 
 # ---------------------------------------------------------------------- many users

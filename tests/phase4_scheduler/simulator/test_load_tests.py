@@ -76,7 +76,7 @@ def test_the_usage_of_independent_arrivals_is_predicted():
     assert mean + 1.645 * deviation == pytest.approx(limit, rel=0.06)
 
 
-def test_one_long_prompt_stalls_everybody_for_as_long_as_predicted():
+def test_one_long_prompt_stalls_all_others_for_as_long_as_predicted():
     cost = FittedCost((2e-3, 1e-4, 5e-5, 2e-7, 1e-8))
     whole, cut = predicted_stalls(cost, 10, 150, 2000, 200)
     found = []

@@ -102,8 +102,8 @@ def test_requests_that_can_never_fit_are_refused_and_the_others_served():
     run = simulate(traffic, SchedulerConfig(max_model_len=1024), 20, ONE_SECOND)
     assert len(run.records) == 1 and run.refused == 3
     assert "2,000 + 5 tokens do not fit a context of 1,024" in run.refusal
-    nobody = simulate(traffic[:1], SchedulerConfig(max_model_len=1024), 20, ONE_SECOND)
-    assert (nobody.records, nobody.refused, nobody.mean_usage(), nobody.peak_usage) == ([], 1, 0.0, 0.0)
+    none = simulate(traffic[:1], SchedulerConfig(max_model_len=1024), 20, ONE_SECOND)
+    assert (none.records, none.refused, none.mean_usage(), none.peak_usage) == ([], 1, 0.0, 0.0)
 
 
 def test_priority_goes_first():
