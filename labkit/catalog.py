@@ -70,7 +70,11 @@ def select(words: list[str]) -> list[Path]:
     chosen: list[Path] = []
     for word in words:
         stem = Path(word).stem
-        in_phase = [s for s in all_scripts() if word.rstrip("/") in _phase_names(s.parent.name)]
+        # phase1_tokens_embeddings, phase1 or 1
+        phases = {
+            p for p in SCRIPTS if word.rstrip("/") in (p, p.split("_")[0], p[len("phase") :].split("_")[0])
+        }
+        in_phase = [s for s in all_scripts() if s.parent.name in phases]
         fitting = in_phase or [s for s in all_scripts() if s.stem == stem]
         if not fitting and any(s.stem == f"{stem}_lab" for s in all_scripts()):
             raise LabError(f"{stem}.py is called {stem}_lab.py now: lab run {stem}_lab")
@@ -82,14 +86,7 @@ def select(words: list[str]) -> list[Path]:
 
 def is_script(word: str) -> bool:
     """Whether `select` would know this word. A bare number is not counted: it may be the value of an option."""
-    if word.isdigit():
-        return False
     try:
-        return bool(select([word]))
+        return not word.isdigit() and bool(select([word]))
     except LabError:
         return False
-
-
-def _phase_names(folder: str) -> set[str]:
-    short = folder.split("_", 1)[0]  # phase1
-    return {folder, short, short.removeprefix("phase")}

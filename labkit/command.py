@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -26,10 +28,14 @@ COLOURS = {"reproduced": "green", "corrected": "magenta", "not run yet": "dim"}
 OUTCOMES = {0: "[green]ok[/]", 1: "[red]a prediction failed[/]", 2: "[yellow]could not run[/]"}
 
 
+def titled(title: str, **look: Any) -> Table:
+    return Table(title=title, title_justify="left", title_style="bold", **{"box": box.SIMPLE_HEAD} | look)
+
+
 def list_scripts(console: Console) -> int:
     """All scripts with what each shows."""
     for phase, names in SCRIPTS.items():
-        table = Table(title=phase, title_justify="left", title_style="bold", show_header=False, box=None)
+        table = titled(phase, show_header=False, box=None)
         for name in names:
             table.add_row(f"  {name}", escape(first_line(ROOT / phase / name)))
         console.print(table)
@@ -60,7 +66,7 @@ def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int
         if code == 130:
             break  # Ctrl-C means all of it
     if len(scripts) > 1:
-        table = Table(title="What ran", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        table = titled("What ran")
         table.add_column("script")
         table.add_column("outcome")
         table.add_column("seconds", justify="right")
@@ -78,9 +84,9 @@ def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int
 def show_claims(console: Console) -> int:
     """The ledger: each claim of the source articles, and what was found here."""
     found = measured_claims()
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for phase, claims in CLAIMS.items():
-        table = Table(title=phase, title_justify="left", title_style="bold", width=WIDTH, box=box.SIMPLE_HEAD)
+        table = titled(phase, width=WIDTH)
         table.add_column("claim", no_wrap=True, style="dim")
         table.add_column("src", no_wrap=True)
         table.add_column("the source says", ratio=5)
@@ -89,7 +95,7 @@ def show_claims(console: Console) -> int:
         for claim in claims:
             predictions = found.get(claim.id, [])
             verdict = verdict_of(predictions)
-            counts[verdict] = counts.get(verdict, 0) + 1
+            counts[verdict] += 1
             values = "; ".join(show_value(p.measured, p.unit) for p in predictions if not p.needs)
             colour = COLOURS.get(verdict, "yellow")
             table.add_row(
@@ -110,9 +116,7 @@ def show_doctor(console: Console) -> int:
     """What this machine has, and what that means for the course."""
     from labkit.doctor import examine
 
-    table = Table(
-        title="This machine", title_justify="left", title_style="bold", width=WIDTH, box=box.SIMPLE_HEAD
-    )
+    table = titled("This machine", width=WIDTH)
     for column in ("", "what", "here", "what it means"):
         table.add_column(column, no_wrap=column in ("", "what"))
     for f in examine():
@@ -127,7 +131,7 @@ def fetch(console: Console, name: str) -> int:
     """Fetch a model from the hub once, so that it can be used offline later."""
     from labkit.models import find_model, has_gpt2_vocabulary
 
-    # Someone who types "fetch" wants the network, whatever the shell was set to.
+    # "fetch" asks for the network, whatever the shell was set to.
     os.environ.pop("HF_HUB_OFFLINE", None)
     if name == "gpt2" and not has_gpt2_vocabulary():
         import tiktoken

@@ -13,15 +13,8 @@ from matplotlib.figure import Figure
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#66727f", "#e3e7eb", "#ffffff"
 BLUE, ORANGE, GREEN, RED, PURPLE, TEAL, YELLOW, GREY = COLORS = (
-    "#2f6fb0",
-    "#e07b39",
-    "#3c9d6b",
-    "#c8453b",
-    "#7d5ba6",
-    "#2a9d9d",
-    "#d9a520",
-    "#9aa5b1",
-)
+    "#2f6fb0", "#e07b39", "#3c9d6b", "#c8453b", "#7d5ba6", "#2a9d9d", "#d9a520", "#9aa5b1",
+)  # fmt: skip
 """Colour-blind friendly in this order; use the first ones first."""
 
 STYLE = {

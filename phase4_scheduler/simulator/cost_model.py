@@ -16,11 +16,12 @@ import json
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
+from pydantic import Field, TypeAdapter
 from scipy.optimize import nnls
 
 from labkit.errors import LabError
@@ -64,6 +65,7 @@ class CostModel(Protocol):
 
 # ---------------------------------------------------------------------- fitted
 
+Amount = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 TERMS = ("step", "token", "request", "context token", "pair")
 
 
@@ -79,10 +81,10 @@ class FittedCost:
         longest: longest context among them: beyond it the straight line is a guess.
     """
 
-    prices: tuple[float, ...]
+    prices: tuple[Amount, ...]
     source: str = ""
-    median_error: float = math.nan
-    p90_error: float = math.nan
+    median_error: Amount = math.nan
+    p90_error: Amount = math.nan
     steps: int = 0
     longest: int = 0
 
@@ -106,21 +108,17 @@ class FittedCost:
     def load(cls, path: str | Path) -> FittedCost:
         """Read what `save` wrote. Raises LabError if it is anything else."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-            cost = cls(**{field.name: data[field.name] for field in fields(cls)})
-            numbers = [*cost.prices, cost.median_error, cost.p90_error]
-            whole = type(cost.steps) is type(cost.longest) is int
-            usable = whole and len(cost.prices) == len(TERMS) and sum(cost.prices) > 0
-            if not (usable and all(type(n) in (int, float) and 0 <= n < math.inf for n in numbers)):
+            cost = TypeAdapter(cls).validate_json(Path(path).read_bytes())
+            if len(cost.prices) != len(TERMS) or not sum(cost.prices):
                 raise ValueError
         except OSError as error:
             raise LabError(f"cannot read the cost model {path} ({error.strerror})") from None
-        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        except ValueError:
             raise LabError(
                 f"{path} is no cost model: write one with --save-cost (it needs {len(TERMS)} prices, none below "
                 "0 and not all 0)"
             ) from None
-        return replace(cost, prices=tuple(cost.prices), source=str(cost.source))
+        return cost
 
 
 def fit_cost(

@@ -7,21 +7,36 @@ traces with hash ids.
 from __future__ import annotations
 
 import csv
-import json
-import math
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from labkit.errors import LabError
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest
 
 LONGEST = 10_000_000  # tokens; more in a trace is a mistake, not a request
 AZURE_COLUMNS = ("timestamp", "contexttokens", "generatedtokens")
-MOONCAKE_KEYS = ("timestamp", "input_length", "output_length")
+
+
+class AzureLine(BaseModel):
+    """A time without a zone is taken as UTC; plain seconds will do as well."""
+
+    TIMESTAMP: datetime
+    ContextTokens: Annotated[int, Field(ge=1, le=LONGEST)]
+    GeneratedTokens: Annotated[int, Field(ge=1, le=LONGEST)]
+
+
+class MooncakeLine(BaseModel, strict=True):
+    timestamp: FiniteFloat  # milliseconds
+    input_length: Annotated[float, Field(multiple_of=1, ge=1, le=LONGEST)]
+    output_length: Annotated[float, Field(multiple_of=1, ge=1, le=LONGEST)]
+    hash_ids: list[Annotated[int, Field(ge=0, lt=2**63)]] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,8 +88,8 @@ def read_trace(path: str | Path, skip_bad_lines: bool = False) -> Trace:
     for number, line in lines:
         try:
             requests.append(parse(line))
-        except (ValueError, OverflowError, RecursionError, csv.Error) as error:
-            problems.append(f"{path}, line {number}: {error}")
+        except (ValueError, csv.Error) as error:
+            problems.append(f"{path}, line {number}: {_problem(error)}")
             if not skip_bad_lines:
                 raise LabError(f"{problems[0]} (--skip-bad-lines leaves such lines out)") from None
     if not requests:
@@ -102,57 +117,26 @@ def _azure_line(text: str, columns: Sequence[int]) -> TrafficRequest:
     cells = [cell.strip() for cell in next(csv.reader([text]))]
     if len(cells) <= max(columns):
         raise ValueError(f"{len(cells)} columns, {max(columns) + 1} are needed")
-    when, prompt, answer = (cells[i] for i in columns)
-    lengths = _length("ContextTokens", prompt), _length("GeneratedTokens", answer)
-    return TrafficRequest(_seconds(when), *lengths)
+    line = AzureLine(**dict(zip(AzureLine.model_fields, (cells[i] for i in columns), strict=True)))
+    when = line.TIMESTAMP if line.TIMESTAMP.tzinfo else line.TIMESTAMP.replace(tzinfo=UTC)
+    return TrafficRequest(when.timestamp(), line.ContextTokens, line.GeneratedTokens)
 
 
 def _mooncake_line(text: str) -> TrafficRequest:
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"no JSON ({error})") from None
-    if not isinstance(data, dict):
-        raise ValueError(f"{text[:40]} is no JSON object")
-    for key in MOONCAKE_KEYS:
-        if type(data.get(key)) not in (int, float):
-            raise ValueError(f"{key} is {data.get(key)!r}, a number is needed")
-    if not math.isfinite(data["timestamp"]):
-        raise ValueError(f"timestamp is {data['timestamp']}, a finite number of milliseconds is needed")
-    prompt, answer = (_length(key, data[key]) for key in MOONCAKE_KEYS[1:])
-    hash_ids, blocks = data.get("hash_ids") or [], -(-prompt // TRACE_BLOCK)
-    if not isinstance(hash_ids, list) or any(type(h) is not int or not 0 <= h < 2**63 for h in hash_ids):
-        raise ValueError("hash_ids has to be a list of whole numbers from 0")
+    line = MooncakeLine.model_validate_json(text)
+    prompt, answer, hash_ids = int(line.input_length), int(line.output_length), line.hash_ids or ()
+    blocks = -(-prompt // TRACE_BLOCK)
     if len(hash_ids) > blocks:
         raise ValueError(
             f"{len(hash_ids)} hash_ids, but {prompt} tokens have only {blocks} blocks of {TRACE_BLOCK}"
         )
-    return TrafficRequest(data["timestamp"] / 1000, prompt, answer, hash_ids=tuple(hash_ids))
+    return TrafficRequest(line.timestamp / 1000, prompt, answer, hash_ids=tuple(hash_ids))
 
 
-def _seconds(text: str) -> float:
-    """A date and time ("2023-11-16 18:17:03.9799600"; without a zone it is taken as UTC) or plain seconds."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            when = datetime.fromisoformat(text)  # digits after the sixth are dropped
-        except ValueError:
-            raise ValueError(f"TIMESTAMP is {text!r}, expected is such as 2023-11-16 18:17:03.98") from None
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-    if not math.isfinite(seconds):
-        raise ValueError(f"TIMESTAMP is {text!r}, a finite number of seconds is needed")
-    return seconds
-
-
-def _length(name: str, value: Any) -> int:
-    try:
-        tokens = int(value)
-        exact = tokens == float(value)
-    except (ValueError, OverflowError):
-        exact = False
-    if not exact:
-        raise ValueError(f"{name} is {value!r}, a whole number of tokens is needed")
-    if not 1 <= tokens <= LONGEST:
-        raise ValueError(f"{name} is {tokens:,}, from 1 to {LONGEST:,} tokens make sense")
-    return tokens
+def _problem(error: Exception) -> str:
+    """What is wrong with a line: the field, its value, the rule."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    wrong = error.errors(include_url=False)[0]
+    value = "missing" if wrong["type"] == "missing" else reprlib.repr(wrong["input"])
+    return f"{'.'.join(map(str, wrong['loc'])) or 'the line'} is {value}: {wrong['msg']}"

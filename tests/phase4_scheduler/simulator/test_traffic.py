@@ -185,10 +185,10 @@ def test_mooncake(tmp_path):
 
 BAD_AZURE = [
     ("2023-11-16 18:17:05,10", "2 columns, 3 are needed"),
-    ("2023-11-16 18:17:05,-5,10", "ContextTokens is -5"),
-    ("2023-11-16 18:17:05,0,10", "ContextTokens is 0"),
-    ("2023-11-16 18:17:05,10,0", "GeneratedTokens is 0"),
-    ("2023-11-16 18:17:05,99999999999,1", "ContextTokens is 99,999,999,999"),
+    ("2023-11-16 18:17:05,-5,10", "ContextTokens is '-5'"),
+    ("2023-11-16 18:17:05,0,10", "ContextTokens is '0'"),
+    ("2023-11-16 18:17:05,10,0", "GeneratedTokens is '0'"),
+    ("2023-11-16 18:17:05,99999999999,1", "ContextTokens is '99999999999'"),
     ("2023-11-16 18:17:05,1e3,1", "ContextTokens is '1e3'"),
     ("2023-11-16 18:17:05,ten,1", "ContextTokens is 'ten'"),
     ("2023-13-45 18:17:05,10,1", "TIMESTAMP is '2023-13-45 18:17:05'"),
@@ -198,9 +198,9 @@ BAD_AZURE = [
     ("\x00\ufffd", "1 columns"),
 ]
 BAD_MOONCAKE = [
-    ("{", "no JSON"),
-    ("[1]", "no JSON object"),
-    ("{}", "timestamp is None"),
+    ("{", "Invalid JSON"),
+    ("[1]", "should be an object"),
+    ("{}", "timestamp is missing"),
     (mooncake(timestamp="5"), "timestamp is '5'"),
     (mooncake(timestamp=float("nan")), "timestamp is nan"),
     (mooncake(timestamp=True), "timestamp is True"),
@@ -208,10 +208,10 @@ BAD_MOONCAKE = [
     (mooncake(input_length=10.5), "input_length is 10.5"),
     (mooncake(output_length=float("inf")), "output_length is inf"),
     (mooncake(output_length=10**400), "output_length is 1000"),
-    (mooncake(hash_ids="46"), "hash_ids has to be a list"),
-    (mooncake(hash_ids=[1, -2]), "hash_ids has to be a list"),
+    (mooncake(hash_ids="46"), "hash_ids is '46'"),
+    (mooncake(hash_ids=[1, -2]), "hash_ids.1 is -2"),
     (mooncake(hash_ids=[1, 2, 3]), "3 hash_ids, but 1000 tokens have only 2 blocks"),
-    ("[" * 100_000, "no JSON|recursion"),
+    ("[" * 100_000, "Invalid JSON: recursion"),
 ]
 
 
