@@ -90,7 +90,7 @@ def hint(name: str = NOTHING, rung: int | None = None) -> None:
     _quiet_traceback()
     exercise = _find(name, (), "hint")
     rungs = len(exercise.hints) + 1
-    before = progress.rung(exercise.name)
+    before = progress.of(exercise.name)["rung"]
     again = False
     if rung is None:
         rung = progress.next_rung(exercise.name, rungs)

@@ -4,8 +4,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 PHASES = sorted(ROOT.glob("phase*"))
 SCRIPTS = {f"{phase.name}.{s.stem}" for phase in PHASES for s in phase.glob("*.py") if s.stem != "__init__"}
@@ -41,6 +39,5 @@ def private_uses(file: Path) -> Iterator[str]:
             yield f"{file.relative_to(ROOT)}:{node.lineno} {text}"
 
 
-@pytest.mark.xfail(reason="being mended", strict=False)
 def test_exercises_and_notebooks_use_public_names_only():
     assert [use for file in sources("exercises", "notebooks") for use in private_uses(file)] == []

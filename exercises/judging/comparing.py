@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
-from exercises.judging.verdict import NOTHING, NotYet
+from exercises.judging.verdict import NOTHING, NotYet, Verdict
 
 LONGEST = 700  # characters of one value shown
 
@@ -30,6 +30,12 @@ def show_both(got: Any, expected: Any, by: Callable[..., str] | None = None) -> 
     by = by or show
     texts = by(got), by(expected)
     return texts if texts[0] != texts[1] else (by(got, exact=True), by(expected, exact=True))
+
+
+def verdict_of(error: NotYet) -> Verdict:
+    """The error with its values as texts."""
+    got, expected = show_both(error.got, error.expected, as_text)
+    return Verdict(error.state, error.diagnosis, error.says[:2000], as_text(error.tried), got, expected)
 
 
 def show(value: Any, longest: int = LONGEST, exact: bool = False) -> str:

@@ -11,9 +11,10 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from exercises.grading import NotYet, Verdict
 from exercises.judging import boxes
+from exercises.judging.comparing import verdict_of
 from exercises.judging.side_by_side import speed
+from exercises.judging.verdict import NotYet
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import SamplingParams, Transformer
@@ -156,7 +157,7 @@ def compare(mine: Run, course: Run, *also: tuple[str, Any, Any], note: str = "")
 
 def refuse(error: NotYet) -> NoReturn:
     """What the engine showed, in a box."""
-    verdict = Verdict.of(error)
+    verdict = verdict_of(error)
     parts = (
         ("", verdict.says, False),
         ("your part gave", verdict.got, True),

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from exercises.grading import NotAttempted, NotYet, expect_equal, guard
-from exercises.grading import show as as_text
-from exercises.judging.comparing import as_sentence, difference, same
+from exercises.judging.answers import guard
+from exercises.judging.comparing import as_sentence, difference, expect_equal, same
+from exercises.judging.comparing import show as as_text
+from exercises.judging.verdict import NotAttempted, NotYet
 
 
 class When:

@@ -52,11 +52,6 @@ def of(name: str) -> dict[str, Any]:
         return _unwritten.get(name, dict(FRESH))
 
 
-def rung(name: str) -> int:
-    """The hint of this exercise that was shown last, 0 for none."""
-    return of(name)["rung"]
-
-
 def note_check(name: str, verdict: Verdict) -> int | None:
     """Count a check. The stub does not count, and nothing does once it is solved.
 

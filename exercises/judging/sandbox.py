@@ -26,6 +26,7 @@ from mmap import mmap
 from typing import Any
 
 from exercises.judging.answers import TimeUp, is_stub, name_the_trouble, stub_says, watch
+from exercises.judging.comparing import verdict_of
 from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Verdict
 
 MOST_PRINTED = 20_000  # characters of what an answer prints
@@ -42,9 +43,9 @@ def judge(exercise: Exercise, answers: Sequence[Any]) -> Verdict:
         note = exercise.grade(*answers)
         return Verdict("correct", says=note if isinstance(note, str) else "")
     except NotYet as error:
-        return Verdict.of(error)
+        return verdict_of(error)
     except (Exception, SystemExit) as error:
-        return Verdict.of(name_the_trouble(error))
+        return verdict_of(name_the_trouble(error))
 
 
 def judge_safely(exercise: Exercise, answers: Sequence[Any], seconds: float | None = None) -> Verdict:

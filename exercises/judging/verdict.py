@@ -22,7 +22,7 @@ class Exercise:
         asks: names of the things that the learner defines, in the order in which `check` gets them.
         grade: `grade(*answers)` raises NotYet, or returns. It may return a sentence that says what was tried.
             It runs in a process of its own, with a time limit.
-        hints: a nudge, the formula, pseudo-code. The solution, the last hint, is cut out of the source.
+        hints: a nudge, the formula, pseudo-code; they come from hints.txt. The solution is cut out of the source.
         title: of an exercise without a source; else it is the source's first heading.
         seconds: how long the grader may run.
     """
@@ -119,15 +119,6 @@ class Verdict:
     tried: str = ""
     got: str = ""
     expected: str = ""
-
-    @classmethod
-    def of(cls, error: NotYet) -> Verdict:
-        from exercises.judging.comparing import as_text, show_both
-
-        got, expected = show_both(error.got, error.expected, as_text)
-        return cls(
-            error.state, str(error.diagnosis), str(error.says)[:2000], as_text(error.tried), got, expected
-        )
 
     def to_error(self) -> NotYet:
         """The exception that `check` raises."""

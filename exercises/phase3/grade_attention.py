@@ -172,10 +172,9 @@ class _Largest(TorchFunctionMode):
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         for x in out if isinstance(out, (tuple, list)) else [out]:
-            if isinstance(x, Tensor) and x.is_floating_point() and x.numel() > math.prod(self.shape):
-                with torch._C.DisableTorchFunction():
-                    if x.untyped_storage().data_ptr() not in self.given:
-                        self.shape = tuple(x.shape)
+            is_larger = isinstance(x, Tensor) and x.is_floating_point() and x.numel() > math.prod(self.shape)
+            if is_larger and x.untyped_storage().data_ptr() not in self.given:
+                self.shape = tuple(x.shape)
         return out
 
 

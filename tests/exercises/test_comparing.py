@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from exercises.grading import NotYet, Verdict, diagnose, expect_equal
 from exercises.judging import boxes
-from exercises.judging.comparing import difference, same, show
+from exercises.judging.comparing import difference, same, show, verdict_of
 
 # ------------------------------------------------------------------ comparing
 
@@ -131,7 +131,7 @@ def test_floats_that_would_look_the_same_are_shown_in_full():
     with pytest.raises(NotYet) as caught:
         expect_equal(torch.tensor([1.00002]), torch.tensor([1.0001]), tolerance=1e-6)
     assert caught.value.got != caught.value.expected
-    v = Verdict.of(NotYet("x", "", got=[1.0000123], expected=[1.0000456]))
+    v = verdict_of(NotYet("x", "", got=[1.0000123], expected=[1.0000456]))
     assert (v.got, v.expected) == ("[1.0000123]", "[1.0000456]")
 
 
