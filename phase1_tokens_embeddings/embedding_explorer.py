@@ -15,14 +15,7 @@ from pathlib import Path
 
 from labkit.lab import Lab, run_lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.story.embedding_story import (
-    draw,
-    tell_input,
-    tell_neighbours,
-    tell_order,
-    tell_pairs,
-    tell_tables,
-)
+from phase1_tokens_embeddings.story import embedding_story as chapters
 from phase1_tokens_embeddings.weights.embeddings import load_embeddings
 
 
@@ -30,13 +23,13 @@ def story(lab: Lab) -> None:
     folder = find_model(lab.args.model)
     name = Path(lab.args.model).name or folder.resolve().name
     e = load_embeddings(folder)
-    tell_tables(lab, e, name)
-    tell_neighbours(lab, e)
-    tell_pairs(lab, e, name)
-    tell_input(lab, e, folder, name)
-    tell_order(lab, e)
+    chapters.tell_tables(lab, e, name)
+    chapters.tell_neighbours(lab, e)
+    chapters.tell_pairs(lab, e, name)
+    chapters.tell_input(lab, e, folder, name)
+    chapters.tell_order(lab, e)
     lab.title("The map")
-    draw(lab, e, name)
+    chapters.draw(lab, e, name)
 
 
 def main(argv: list[str] | None = None) -> int:

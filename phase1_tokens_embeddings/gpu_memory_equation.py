@@ -2,7 +2,7 @@
 
     memory = weights + KV cache + a margin
 
-The weights are there once, whoever asks. The KV cache is what the model remembers of the text so far: for
+The weights are there once, for all users together. The KV cache is what the model remembers of the text so far: for
 every token of every user, one key and one value in every layer. So the weights decide whether a model runs
 on a card at all, and the KV cache decides how many people it can serve. Both follow from about ten numbers
 in the model's config.json: no GPU is needed to know them.
@@ -15,13 +15,7 @@ from __future__ import annotations
 import argparse
 
 from labkit.lab import Lab, run_lab
-from phase1_tokens_embeddings.story.memory_equation_story import (
-    draw,
-    tell_kv,
-    tell_units,
-    tell_users,
-    tell_your_model,
-)
+from phase1_tokens_embeddings.story import memory_equation_story as chapters
 from phase1_tokens_embeddings.weights.cards import CARDS, find_card
 from phase1_tokens_embeddings.weights.memory_math import KV_BYTES, USABLE, users_that_fit
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES, find_shape
@@ -39,13 +33,13 @@ def story(lab: Lab) -> None:
     lab.say(
         "memory = weights + KV cache + a margin. The weights are there once; the cache grows with every user."
     )
-    tell_units(lab)
-    tell_kv(lab)
-    tell_your_model(lab, shape, card, precision)
-    tell_users(lab, shape, precision, [card] if lab.quick else list(CARDS.values()))
+    chapters.tell_units(lab)
+    chapters.tell_kv(lab)
+    chapters.tell_your_model(lab, shape, card, precision)
+    chapters.tell_users(lab, shape, precision, [card] if lab.quick else list(CARDS.values()))
     lab.title("The picture")
     others = [SHAPES[n] for n in ("llama-3.2-1b", "llama-3.2-3b", "llama-2-7b", "qwen2.5-7b")]
-    draw(lab, shape, card, precision, [s for s in others if s.name != shape.name])
+    chapters.draw(lab, shape, card, precision, [s for s in others if s.name != shape.name])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,13 +17,7 @@ from pathlib import Path
 
 from labkit.lab import Lab, run_lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.story.anatomy_story import (
-    draw,
-    tell_precisions,
-    tell_published_shapes,
-    tell_the_file,
-    tell_the_model,
-)
+from phase1_tokens_embeddings.story import anatomy_story as chapters
 from phase1_tokens_embeddings.weights.model_box import visible
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 
@@ -32,17 +26,17 @@ def story(lab: Lab) -> None:
     lab.title("What is in the box")
     if lab.args.file:
         name = Path(lab.args.file).name
-        boxes = tell_the_file(lab, Path(lab.args.file).expanduser())
+        boxes = chapters.tell_the_file(lab, Path(lab.args.file).expanduser())
     else:
         folder = find_model(lab.args.model)
         name = Path(lab.args.model).name or folder.resolve().name
-        boxes = tell_the_model(lab, folder, name)
+        boxes = chapters.tell_the_model(lab, folder, name)
     few = ["gpt2", "llama-3.2-3b", "llama-2-7b", "llama-3-70b"]
     shapes = [SHAPES[n] for n in (few if lab.quick else SHAPES)]
-    tell_published_shapes(lab)
-    tell_precisions(lab, shapes)
+    chapters.tell_published_shapes(lab)
+    chapters.tell_precisions(lab, shapes)
     lab.title("The picture")
-    draw(lab, visible(name), boxes, shapes)
+    chapters.draw(lab, visible(name), boxes, shapes)
     lab.record(bytes_by_part={kind: dict(box.sizes) for kind, box in boxes.items()})
 
 

@@ -21,17 +21,8 @@ from pathlib import Path
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from labkit.models import has_gpt2_vocabulary
+from phase1_tokens_embeddings.story import tokenization_story as chapters
 from phase1_tokens_embeddings.story.token_density import course_texts, read_texts
-from phase1_tokens_embeddings.story.tokenization_story import (
-    SENTENCE,
-    SPEED_SAMPLE,
-    compare_density,
-    look_at_words,
-    measure_speed,
-    protect_and_stream,
-    tokenizer_of,
-    watch_merges,
-)
 from phase1_tokens_embeddings.tokens import BPETokenizer
 
 
@@ -41,17 +32,19 @@ def story(lab: Lab) -> None:
     if not lab.args.sentence.strip():
         raise LabError("--sentence is empty: give a sentence, or leave the option out")
     texts = read_texts(lab.args.text) if lab.args.text else course_texts()
-    chosen = tokenizer_of(lab.args.model)
+    chosen = chapters.tokenizer_of(lab.args.model)
     # GPT-2's vocabulary comes first where it is on this machine: the claims are about it.
     vocabularies = {"GPT-2": BPETokenizer.from_tiktoken("gpt2")} if has_gpt2_vocabulary() else {}
     if lab.args.model != "gpt2" or not vocabularies:
         vocabularies[Path(lab.args.model).name] = chosen
 
-    learned = watch_merges(lab, texts)
-    look_at_words(lab, vocabularies)
-    protect_and_stream(lab, *next(iter(vocabularies.items())))
-    compare_density(lab, vocabularies, "\n".join(texts)[:SPEED_SAMPLE] if lab.args.text else "")
-    measure_speed(lab, learned.vocab_size, "\n".join(texts)[:SPEED_SAMPLE])
+    learned = chapters.watch_merges(lab, texts)
+    chapters.look_at_words(lab, vocabularies)
+    chapters.protect_and_stream(lab, *next(iter(vocabularies.items())))
+    chapters.compare_density(
+        lab, vocabularies, "\n".join(texts)[: chapters.SPEED_SAMPLE] if lab.args.text else ""
+    )
+    chapters.measure_speed(lab, learned.vocab_size, "\n".join(texts)[: chapters.SPEED_SAMPLE])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--text", metavar="PATH", help="learn from this file or folder (the course's own texts)"
     )
     parser.add_argument("--vocab-size", type=int, default=1257, metavar="N", help="tokens to learn (1257)")
-    parser.add_argument("--sentence", default=SENTENCE, help=f"the sentence that shrinks ({SENTENCE!r})")
+    parser.add_argument(
+        "--sentence", default=chapters.SENTENCE, help=f"the sentence that shrinks ({chapters.SENTENCE!r})"
+    )
     parser.add_argument("--price", type=float, default=1.0, metavar="USD", help="of a million tokens (1.00)")
 
 

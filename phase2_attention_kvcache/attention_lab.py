@@ -19,27 +19,21 @@ import argparse
 from collections.abc import Sequence
 
 from labkit.lab import Lab, run_lab
+from phase2_attention_kvcache.story import attention_story as chapters
 from phase2_attention_kvcache.story.attention_in_models import load_sentence, show_heads
-from phase2_attention_kvcache.story.attention_story import (
-    DEFAULT_TEXT,
-    by_hand_story,
-    definition_story,
-    grouped_story,
-    heads_story,
-)
 
 
 def story(lab: Lab) -> None:
     sentence = load_sentence(lab.args)  # first, so that a mistake in the options shows at once
-    by_hand_story(lab)
-    definition_story(lab)
-    heads_story(lab)
-    grouped_story(lab)
+    chapters.by_hand_story(lab)
+    chapters.definition_story(lab)
+    chapters.heads_story(lab)
+    chapters.grouped_story(lab)
     show_heads(lab, sentence)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--text", default=DEFAULT_TEXT, help="the sentence to look at")
+    parser.add_argument("--text", default=chapters.DEFAULT_TEXT, help="the sentence to look at")
     parser.add_argument(
         "--layer", type=int, help="layer to draw (the one with the strongest previous-token head)"
     )

@@ -13,13 +13,13 @@ first token) and of the next ones (ITL, inter-token latency) as the text grows; 
 from __future__ import annotations
 
 from labkit.lab import Lab, run_lab
-from phase2_attention_kvcache.story.kv_cache_story import memory, same_tokens, timed_at_gpt2_size
+from phase2_attention_kvcache.story import kv_cache_story as chapters
 
 
 def story(lab: Lab) -> None:
-    same_tokens(lab)
-    timed_at_gpt2_size(lab)
-    memory(lab)
+    chapters.same_tokens(lab)
+    chapters.timed_at_gpt2_size(lab)
+    chapters.memory(lab)
 
 
 def main(argv: list[str] | None = None) -> int:

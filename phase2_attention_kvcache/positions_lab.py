@@ -18,21 +18,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labkit.lab import Lab, run_lab
-from phase2_attention_kvcache.story.positions_story import (
-    clocks_story,
-    kinds_story,
-    layout_story,
-    long_context_story,
-)
+from phase2_attention_kvcache.story import positions_story as chapters
 
 
 def story(lab: Lab) -> None:
     lab.say("""Take two tokens, one that asks (query) and one that is looked at (key). Their contents stay
         the same all through this story. Only the places change. What happens to the score of the two?""")
-    clocks_story(lab)
-    kinds_story(lab)
-    layout_story(lab)
-    long_context_story(lab)
+    chapters.clocks_story(lab)
+    chapters.kinds_story(lab)
+    chapters.layout_story(lab)
+    chapters.long_context_story(lab)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -92,9 +92,8 @@ def tell_tables(lab: Lab, e: Embeddings, name: str) -> None:
 def tell_neighbours(lab: Lab, e: Embeddings) -> None:
     lab.title("Neighbours")
     lab.say("""How near are two words? We take the cosine of the angle between their vectors: 1 for the same
-        direction, 0 for directions that have nothing to do with each other. Nobody told the model what a
-        word means: it was trained to guess the next token, and words that fit the same gaps were pushed
-        together. A small model that read little knows little; see for yourself.""")
+        direction, 0 for unrelated directions. No meaning was put into the table: training predicts the
+        next token, and words that fit the same gaps were pushed together. A small model that read little knows little; see for yourself.""")
     words = lab.args.word
     if not words:
         ours = ("king", "three", "said", "red", "mother", "castle", "ran")

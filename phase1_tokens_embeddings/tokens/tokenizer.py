@@ -1,7 +1,7 @@
 """The tokenizer that the rest of the course uses: text -> ids -> text, whole or streamed.
 
 The algorithm is in `bpe.py`. Here it gets a vocabulary, special tokens, error messages, and two file
-formats: Hugging Face's `tokenizer.json` and the rank tables of tiktoken.
+formats (`tokenizer_files.py`): Hugging Face's `tokenizer.json` and the rank tables of tiktoken.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ from phase1_tokens_embeddings.tokens.bpe import (
     learn_merges,
     split_words,
     without_lone_surrogates,
+)
+from phase1_tokens_embeddings.tokens.tokenizer_files import (
+    from_tiktoken,
+    read_tokenizer_json,
+    to_tokenizer_json,
 )
 
 END_OF_TEXT = "<|endoftext|>"
@@ -122,11 +127,10 @@ class BPETokenizer:
                 f"vocab_size {vocab_size} is too small: 256 bytes and {len(special_tokens)} special "
                 f"tokens need at least {256 + len(special_tokens)}"
             )
-        pieces = texts
         if special_tokens:
             cut = regex.compile(_any_of(special_tokens))
-            pieces = (piece for text in texts for piece in cut.split(text))
-        merges = learn_merges(count_words(pieces), num_merges, on_merge)
+            texts = (piece for text in texts for piece in cut.split(text))
+        merges = learn_merges(count_words(texts), num_merges, on_merge)
 
         token_bytes = [bytes([b]) for b in range(256)]
         for a, b in merges:
@@ -146,9 +150,7 @@ class BPETokenizer:
             FileNotFoundError: no such file.
             ValueError: not JSON, not byte-level BPE, or it asks for a step that is not implemented here.
         """
-        from phase1_tokens_embeddings.tokens.tokenizer_files import read_tokenizer_json
-
-        return read_tokenizer_json(Path(path))
+        return read_tokenizer_json(cls, Path(path))
 
     @classmethod
     def from_tiktoken(cls, name: str = "gpt2") -> BPETokenizer:
@@ -160,14 +162,10 @@ class BPETokenizer:
             ValueError: tiktoken knows no vocabulary of this name.
             ConnectionError: it is not on this machine and cannot be fetched.
         """
-        from phase1_tokens_embeddings.tokens.tokenizer_files import from_tiktoken
-
-        return from_tiktoken(name)
+        return from_tiktoken(cls, name)
 
     def save(self, path: str | Path) -> None:
         """Write a Hugging Face `tokenizer.json`: the `tokenizers` library loads it as it is."""
-        from phase1_tokens_embeddings.tokens.tokenizer_files import to_tokenizer_json
-
         document = to_tokenizer_json(self)
         Path(path).write_text(json.dumps(document, ensure_ascii=False, indent=1), encoding="utf-8")
 
@@ -192,10 +190,9 @@ class BPETokenizer:
 
         A lone surrogate (half of a UTF-16 pair, not a character) becomes U+FFFD, as in tiktoken.
         """
-        if allowed_special == "all":
-            allowed = list(self.special_tokens)
-        else:
-            allowed = [allowed_special] if isinstance(allowed_special, str) else list(allowed_special)
+        if isinstance(allowed_special, str):
+            allowed_special = self.special_tokens if allowed_special == "all" else [allowed_special]
+        allowed = list(allowed_special)
         if unknown := [name for name in allowed if name not in self.special_tokens]:
             known = ", ".join(self.special_tokens) or "none"
             raise ValueError(f"{unknown[0]!r} is not a special token of this vocabulary; it has: {known}")

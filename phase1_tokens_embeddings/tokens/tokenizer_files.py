@@ -6,17 +6,20 @@ Both hold the same thing, the tokens and the order of the merges, and both neede
   own: visible ones stand for themselves, the others move up past 255. A space becomes "Ġ".
 - tiktoken stores only the finished tokens with their rank, not the pair each came from. The pair is
   recovered: encode the token with the merges learned before it; what remains is the pair.
+
+`BPETokenizer` calls these functions and hands itself in as `kind`, the class to make.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from labkit.models import has_gpt2_vocabulary
 from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN, Pair, apply_merges
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+
+Tok = TypeVar("Tok")  # BPETokenizer
 
 
 def _printable_bytes() -> list[str]:
@@ -39,7 +42,7 @@ def printable(token: bytes) -> str:
     return "".join(BYTE_TO_CHAR[b] for b in token)
 
 
-def to_tokenizer_json(tok: BPETokenizer) -> dict[str, Any]:
+def to_tokenizer_json(tok: Any) -> dict[str, Any]:
     """The tokenizer as a tokenizer.json document (the format of Hugging Face's `tokenizers`).
 
     Raises:
@@ -55,27 +58,16 @@ def to_tokenizer_json(tok: BPETokenizer) -> dict[str, Any]:
     if tok.split_pattern == GPT2_SPLIT_PATTERN:
         split: dict[str, Any] = byte_level | {"use_regex": True}
     else:
-        by_pattern = {
-            "type": "Split",
-            "pattern": {"Regex": tok.split_pattern},
-            "behavior": "Isolated",
-            "invert": False,
-        }
+        regex = {"Regex": tok.split_pattern}
+        by_pattern = {"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False}
         split = {"type": "Sequence", "pretokenizers": [by_pattern, byte_level | {"use_regex": False}]}
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {
-                "id": i,
-                "content": name,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": True,
-            }
+            {"id": i, "content": name, **plain, "special": True}
             for name, i in sorted(tok.special_tokens.items(), key=lambda item: item[1])
         ],
         "normalizer": {"type": tok.unicode_form} if tok.unicode_form else None,
@@ -97,14 +89,10 @@ def to_tokenizer_json(tok: BPETokenizer) -> dict[str, Any]:
     }
 
 
-def read_tokenizer_json(path: Path) -> BPETokenizer:
-    """Read a tokenizer.json.
+def read_tokenizer_json(kind: type[Tok], path: Path) -> Tok:
+    """See `BPETokenizer.from_file`.
 
     What this course does not implement is refused. To ignore it would give wrong ids without a word.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: not JSON, not byte-level BPE, or parts that do not fit together.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no tokenizer at {path}: expected a file called tokenizer.json")
@@ -113,18 +101,17 @@ def read_tokenizer_json(path: Path) -> BPETokenizer:
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}): fetch or write it again") from None
     try:
-        return _from_document(document)
+        return kind(*_constructor_arguments(document))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{path} is not a tokenizer.json of the BPE kind: {error!r}") from None
 
 
-def _from_document(document: dict[str, Any]) -> BPETokenizer:
+def _constructor_arguments(document: dict[str, Any]) -> tuple[Any, ...]:
     model = document["model"]
-    kind = model.get("type", "BPE")
-    if kind != "BPE":
-        raise ValueError(f"its model is {kind}; this course reads byte-level BPE (GPT-2, Llama 3, Qwen)")
+    if (name := model.get("type", "BPE")) != "BPE":
+        raise ValueError(f"its model is {name}; this course reads byte-level BPE (GPT-2, Llama 3, Qwen)")
     for option in ("byte_fallback", "dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(option):
             raise ValueError(f"its model asks for {option}, which byte-level BPE as in GPT-2 does not have")
@@ -151,7 +138,7 @@ def _from_document(document: dict[str, Any]) -> BPETokenizer:
         if len(pair) != 2 or pair[0] not in vocab or pair[1] not in vocab:
             raise ValueError(f"the merge {merge!r} does not join two tokens of the vocabulary")
         merges.append((vocab[pair[0]], vocab[pair[1]]))
-    return BPETokenizer(
+    return (
         [tokens[i] for i in range(len(tokens))],
         merges,
         special,
@@ -202,13 +189,8 @@ def _unicode_form(normalizer: dict[str, Any] | None) -> Any:
     return normalizer["type"]
 
 
-def from_tiktoken(name: str) -> BPETokenizer:
-    """Take over a vocabulary of tiktoken, fetched by tiktoken itself if it is not cached yet.
-
-    Raises:
-        ValueError: tiktoken knows no encoding of this name.
-        ConnectionError: the vocabulary is not cached and could not be fetched.
-    """
+def from_tiktoken(kind: type[Tok], name: str) -> Tok:
+    """See `BPETokenizer.from_tiktoken`."""
     import requests
     import tiktoken
     from tiktoken_ext import openai_public
@@ -244,7 +226,5 @@ def from_tiktoken(name: str) -> BPETokenizer:
             known[pair[0], pair[1]] = (new_id, new_id)
     pattern = encoding._pat_str
     if pattern == getattr(openai_public, "r50k_pat_str", None):
-        pattern = (
-            GPT2_SPLIT_PATTERN  # tiktoken words it for speed; tokenizer.json knows the plain one by name
-        )
-    return BPETokenizer(token_bytes, list(known), special, pattern)
+        pattern = GPT2_SPLIT_PATTERN  # tiktoken's is worded for speed; tokenizer.json names the plain one
+    return kind(token_bytes, list(known), special, pattern)

@@ -132,8 +132,8 @@ def generate_cached(
 ) -> Generation:
     """Compute each token once: the prompt in the first step (prefill), then one token a step (decode).
 
-    `on_token(id)` is called as each token arrives. The last token is never computed: it is the
-    answer, and nobody asks what follows it.
+    `on_token(id)` is called as each token arrives. The last token is never computed: what
+    would follow it is not asked for.
     """
     check_prompt(model, prompt_ids, max_new_tokens)
     device = model.device

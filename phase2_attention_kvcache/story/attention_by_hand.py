@@ -1,12 +1,12 @@
 """Attention in plain Python, every intermediate matrix kept: three words, vectors of three numbers.
 
-No library, no batch, one head. `attention.py` computes the same with tensors, and checks that both agree.
+No library, no batch, one head. `model/attention.py` computes the same with tensors.
 
     X  one row for each word                        the input
     Q = X W_Q   K = X W_K   V = X W_V               three views of each word
     S = Q K^T                                       how well does each query fit each key?
     S / divisor                                     keep the numbers small
-    mask                                            nobody looks into the future
+    mask                                            a word sees itself and what came before
     A = softmax of each row                         weights that add up to 1
     O = A V                                         each word's mixture of values
 
@@ -57,7 +57,7 @@ def transpose(a: Matrix) -> Matrix:
 
 
 def softmax(row: Sequence[float]) -> list[float]:
-    """Shares that add up to 1: e to the power of each number, divided by the sum of these.
+    """Weights that add up to 1: e to the power of each number, divided by the sum of these.
 
     The largest number is subtracted first. The weights stay the same, and e to a large power cannot
     overflow: exp(1000) is too large for a computer's numbers, exp(0) is 1.
@@ -85,7 +85,7 @@ def attention_by_hand(
 
 
 def percent(weights: Sequence[float]) -> list[int]:
-    """Shares as whole percentages: [0.39, 0.39, 0.22] -> [39, 39, 22]."""
+    """Weights as whole percentages: [0.39, 0.39, 0.22] -> [39, 39, 22]."""
     return [round(100 * w) for w in weights]
 
 

@@ -1,15 +1,82 @@
-"""Looks into a model: where its parameters are, what it would answer after each layer, how close it is to transformers."""
+"""The chapters of the transformer: its parameters, how close it is to transformers, its answer after each layer."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
+from labkit.figures import new_figure
+from labkit.lab import Lab
 from labkit.models import load_reference
-from phase2_attention_kvcache.model.caches import NoCache
-from phase2_attention_kvcache.model.transformer import Transformer
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.model import NoCache, Transformer
+
+
+def tell_parameters(lab: Lab, model: Transformer) -> None:
+    c = model.config
+    lab.say(f"""A token enters as a vector of {c.d_model} numbers. {c.num_layers} blocks change it, one after
+        the other. The last vector is compared with all {c.vocab_size:,} rows of the token table: the
+        best match is the next token.""")
+
+    lab.title("Where the parameters are")
+    parts = parts_of(model)
+    if c.family == "gpt2":
+        lab.predict(
+            "parameters-of-blocks",
+            "parameters in the blocks, by the rule 12 x layers x width^2",
+            predicted=12 * c.num_layers * c.d_model**2,
+            measured=sum(n for name, n in parts if "all layers" in name),
+            tolerance=0.02,
+            note="Per block: 4 squares in attention (q, k, v, out), 8 in the MLP (up to 4 widths and back).",
+        )
+    total = sum(n for _, n in parts)
+    lab.table(
+        f"{lab.args.model}: {total:,} parameters", ["part", "parameters", "share %"],
+        [[name, n, 100 * n / total] for name, n in parts],
+        note=f"Each token costs about 2 x {total / 1e6:.1f}M operations: one multiplication and one addition "
+             "per parameter.",
+    )  # fmt: skip
+    lab.record(parameters=total)
+
+
+def encode_prompt(lab: Lab, model: Transformer, tok: BPETokenizer) -> Tensor:
+    """The ids of --prompt, [N]. A ValueError if they do not fit the model's context."""
+    ids = torch.tensor(tok.encode(lab.args.prompt) or [tok.eos_token_id or 0], device=lab.device)
+    if len(ids) > model.config.max_context:
+        raise ValueError(
+            f"the prompt has {len(ids)} tokens, this model's context is {model.config.max_context}: shorten it"
+        )
+    return ids
+
+
+def tell_agreement(lab: Lab, model: Transformer, folder: Path, ids: Tensor) -> None:
+    lab.title("The same numbers as Hugging Face's implementation")
+    difference, largest = largest_difference(model, folder, ids)
+    lab.predict(
+        "logits-equal-transformers",
+        "our logits and transformers' agree in float32, to a hundred-thousandth of the largest",
+        predicted=True,
+        measured=difference < 1e-5 * largest,
+        note=f"Largest difference over {len(ids)} tokens x {model.config.vocab_size:,} scores: {difference:.1e}. "
+        f"Largest score: {largest:.1f}.",
+    )
+    lab.record(largest_logit_difference=difference)
+
+
+def tell_layers(lab: Lab, model: Transformer, tok: BPETokenizer, ids: Tensor) -> None:
+    lab.title("How the answer forms, layer by layer")
+    layers = guesses_by_layer(model, ids)
+    best = layers[-1].topk(5)
+    names = [repr(tok.decode([i])) for i in best.indices.tolist()]
+    lab.table(
+        f"The model's five best next tokens after {lab.args.prompt!r}", ["token", "probability %"],
+        [[name, 100 * p] for name, p in zip(names, best.values.tolist())],
+    )  # fmt: skip
+    lab.record(next_tokens=dict(zip(names, best.values.tolist())))
+    lab.figure(draw_layers(layers[1:, best.indices].cpu(), names, lab.args.prompt), "answer_by_layer")
 
 
 def parts_of(model: Transformer) -> list[tuple[str, int]]:
@@ -61,10 +128,8 @@ def largest_difference(model: Transformer, folder: Path, token_ids: Tensor) -> t
         return float((ours.logits(hidden).cpu() - expected).abs().max()), float(expected.abs().max())
 
 
-def draw_layers(probabilities: Tensor, names: list[str], prompt: str):
+def draw_layers(probabilities: Tensor, names: list[str], prompt: str) -> Figure:
     """Probability of the final favourites after each layer. probabilities: [num_layers, names]."""
-    from labkit.figures import new_figure
-
     layers = range(1, len(probabilities) + 1)
     leads = [bool((probabilities[i:].argmax(-1) == 0).all()) for i in range(len(probabilities))]
     decided = leads.index(True) + 1

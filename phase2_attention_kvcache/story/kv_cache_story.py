@@ -56,14 +56,14 @@ def same_tokens(lab: Lab) -> None:
         predicted=p + new - 1,
         measured=cached.computed_tokens,
         source_says=102 if new == 100 else None,
-        note="The source counts the last token too. Nobody asks what follows it, so it is never computed.",
+        note="The source counts the last token too. What follows it is not asked for, so it is never computed.",
     )
     ratio = naive.seconds / cached.seconds
     lab.record(tales=dict(naive_seconds=naive.seconds, cached_seconds=cached.seconds, speedup=ratio))
     lab.say(f"""Work: {naive.computed_tokens / cached.computed_tokens:.1f} times less. Time on this machine:
         {naive.seconds:.2f} s against {cached.seconds:.2f} s, {ratio:.1f} times faster. Why not
         {naive.computed_tokens / cached.computed_tokens:.0f} times? A step that computes many tokens reads
-        the weights once for all of them, so a token costs less in company.""")
+        the weights once for all of them, so each token costs less.""")
 
 
 def timed_at_gpt2_size(lab: Lab) -> None:

@@ -61,7 +61,7 @@ them a hundred years old and more. Use it to see an engine at work, for nothing 
 
 PURPOSE = {
     "tales": "It is small enough to live in a repository and large enough to write English.",
-    "tales-draft": "It guesses what `tales` will write (speculative decoding): same vocabulary, a fraction of the work.",
+    "tales-draft": "It drafts what `tales` will write (speculative decoding): same vocabulary, a fraction of the work.",
 }
 
 

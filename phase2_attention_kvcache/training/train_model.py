@@ -28,7 +28,7 @@ from labkit.machine import cpu_name, pick_device
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer
 
 # Width, layers and heads (of 64 numbers each). Both share one tokenizer, so that the small one can
-# guess for the large one.
+# draft for the large one (speculative decoding).
 PRESETS = {
     "tales": dict(n_embd=256, n_layer=6, n_head=4),
     "tales-draft": dict(n_embd=128, n_layer=1, n_head=2),

@@ -21,7 +21,7 @@ from phase2_attention_kvcache.model.generation import sampled
 from phase2_attention_kvcache.model.logits_processors import apply_penalties
 from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler, draw
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.story.sampling_compared import Writer, draw_distributions
+from phase2_attention_kvcache.story.sampling_story import Writer, draw_distributions
 
 VOCAB = 50
 seeds = st.integers(0, 2**20)

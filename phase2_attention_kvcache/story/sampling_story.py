@@ -1,25 +1,22 @@
-"""The same model under different sampling settings: who writes, and the figure."""
+"""The chapters of sampling: one model under different settings, and the figure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import torch
+from matplotlib.figure import Figure
 
 from labkit.errors import LabError
 from labkit.figures import BLUE, GREY, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase2_attention_kvcache.model.caches import NoCache
-from phase2_attention_kvcache.model.generation import generate_cached, sampled
-from phase2_attention_kvcache.model.sampling import Sampler, draw
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from phase2_attention_kvcache.model import NoCache, Sampler, SamplingParams, Transformer, generate_cached
+from phase2_attention_kvcache.model.generation import sampled
+from phase2_attention_kvcache.model.sampling import draw
 
 SETTINGS = {
     "greedy": SamplingParams(temperature=0),
@@ -68,6 +65,51 @@ class Writer:
         ends = self.config.eos_token_ids
         choose = sampled(params, self.prompt_ids, ends)
         return generate_cached(self.model, self.prompt_ids, num_tokens, choose, ends).token_ids
+
+
+def tell_knobs(lab: Lab, writer: Writer, sampler: Sampler, logits: torch.Tensor) -> None:
+    raw = logits.softmax(-1)
+    order = raw.argsort(descending=True).tolist()
+    vocab = len(order)
+    lab.say(f"""The model has read: "{lab.args.prompt}" It gives a logit to each of its {vocab:,} tokens.
+        The likeliest ones to come next:""")
+    lab.show("   ".join(f"{writer.name(i)} {raw[i]:.1%}" for i in order[:6]))
+
+    lab.title("What each knob does to these logits")
+    probs = dict(
+        zip(SETTINGS, sampler.probabilities(logits.expand(len(SETTINGS), -1), list(SETTINGS.values())))
+    )
+    predict_knobs(lab, raw, probs, writer)
+    rows = []
+    for name, p in probs.items():
+        entropy = -(p[p > 0] * p[p > 0].log()).sum().item()
+        rows.append([name, int((p > 0).sum()), f"{p.max():.1%}", math.exp(entropy)])
+    lab.table(
+        "One distribution under each setting",
+        ["setting", "tokens left", "likeliest one", "as many as ... equal choices"],
+        rows,
+        note="The last column is e to the power of the entropy: a die with that many sides is as uncertain.",
+    )
+    lab.record(prompt=lab.args.prompt, settings={row[0]: row[1:] for row in rows})
+    lab.figure(draw_distributions(raw, probs, order[:10], writer), "sampling_knobs")
+
+
+def tell_continuations(lab: Lab, writer: Writer) -> None:
+    lab.title("What the model writes with each")
+    num_tokens = 12 if lab.quick else 28
+    answers = [writer.go_on(replace(p, seed=lab.seed), num_tokens) for p in SETTINGS.values()]
+    lab.table(
+        "Continuations, one setting after the other, all from the same seed",
+        ["setting", "the text goes on", "different tokens"],
+        [[n, writer.text(a), f"{len(set(a))} of {len(a)}"] for n, a in zip(SETTINGS, answers, strict=True)],
+    )
+    lab.say("""No knob knows what is true or good: they only reshape what the model believes. Greedy suits
+        answers that must be the same every time. For prose, a temperature a little below 1 with top_p or
+        min_p cuts the absurd tail and leaves the rest to chance.""")
+    context = writer.config.max_context
+    lab.say(f"""What it costs: a token has the same price however it is picked, but the knobs decide how
+        many there are. n = 4 writes, and bills, four answers. Without max_tokens a request may write on to
+        the end of the context, here {context:,} tokens: {context // 16} times the default of 16.""")
 
 
 def draw_distributions(
@@ -131,8 +173,9 @@ def predict_knobs(lab: Lab, raw: torch.Tensor, probs: dict[str, torch.Tensor], w
         )
 
 
-def predict_chance(lab: Lab, sampler: Sampler, logits: torch.Tensor) -> None:
-    """What is drawn follows the probabilities, and a seed decides it whoever else is there."""
+def tell_chance(lab: Lab, sampler: Sampler, logits: torch.Tensor) -> None:
+    """What is drawn follows the probabilities, and a seed decides it, whatever else is in the batch."""
+    lab.title("Chance, but reproducible")
     five = SamplingParams(top_k=5, seed=lab.seed)
     p = sampler.probabilities(logits[None], [five])[0]
     kept = p[p > 0]
@@ -145,17 +188,17 @@ def predict_chance(lab: Lab, sampler: Sampler, logits: torch.Tensor) -> None:
         tolerance=0.1,
     )
 
-    def twelve(company: int) -> list[int]:
+    def twelve(num_others: int) -> list[int]:
         """Twelve draws of one request with a seed, in a batch with others that have none."""
-        everyone = [SamplingParams(temperature=1.3)] * company + [five]
-        generators = [p.make_generator() for p in everyone]
-        nobody: list[list[int]] = [[]] * len(everyone)
-        batch = logits.expand(len(everyone), -1)
-        return [sampler.sample(batch, everyone, nobody, nobody, generators).token_ids[-1] for _ in range(12)]
+        params = [SamplingParams(temperature=1.3)] * num_others + [five]
+        generators = [p.make_generator() for p in params]
+        no_ids: list[list[int]] = [[]] * len(params)
+        batch = logits.expand(len(params), -1)
+        return [sampler.sample(batch, params, no_ids, no_ids, generators).token_ids[-1] for _ in range(12)]
 
     lab.predict(
         claim="sampling",
-        question="a request with a seed gets the same 12 tokens alone and among 7 strangers",
+        question="a request with a seed gets the same 12 tokens alone and in a batch with 7 others",
         predicted=True,
         measured=twelve(0) == twelve(7),
         note="Each request has its own generator, and takes one number from it for each token.",
