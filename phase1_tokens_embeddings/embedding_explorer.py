@@ -11,6 +11,7 @@ The library is weights/embeddings.py.
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from labkit.lab import Lab, run_lab
@@ -32,16 +33,13 @@ def story(lab: Lab) -> None:
     chapters.draw(lab, e, name)
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    words = "show the neighbours of these words"
+    parser.add_argument("--word", nargs="+", default=[], metavar="WORD", help=words)
+
+
 def main(argv: list[str] | None = None) -> int:
-    return run_lab(
-        story,
-        __doc__,
-        options=("model", "quick"),
-        add_arguments=lambda parser: parser.add_argument(
-            "--word", nargs="+", default=[], metavar="WORD", help="show the neighbours of these words"
-        ),
-        argv=argv,
-    )
+    return run_lab(story, __doc__, ("model", "quick"), add_arguments, argv)
 
 
 if __name__ == "__main__":

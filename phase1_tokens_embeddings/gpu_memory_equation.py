@@ -16,10 +16,16 @@ import argparse
 
 from labkit.lab import Lab, run_lab
 from phase1_tokens_embeddings.story import memory_equation_story as chapters
-from phase1_tokens_embeddings.weights.cards import CARDS, find_card
-from phase1_tokens_embeddings.weights.memory_math import KV_BYTES, USABLE, users_that_fit
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES, find_shape
-from phase1_tokens_embeddings.weights.weight_formats import PRECISIONS, find_precision
+from phase1_tokens_embeddings.weights import (
+    CARDS,
+    PRECISIONS,
+    SHAPES,
+    find_card,
+    find_precision,
+    find_shape,
+    users_that_fit,
+)
+from phase1_tokens_embeddings.weights.memory_math import KV_BYTES, USABLE
 
 
 def story(lab: Lab) -> None:

@@ -43,9 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_lab(
-        story, __doc__, options=("model", "device", "seed", "quick"), add_arguments=add_arguments, argv=argv
-    )
+    options = ("model", "device", "seed", "quick")
+    return run_lab(story, __doc__, options, add_arguments, argv)
 
 
 if __name__ == "__main__":

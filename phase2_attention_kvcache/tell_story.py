@@ -15,9 +15,8 @@ import torch
 from labkit.lab import Lab, run_lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.generation import check_prompt
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.story.telling import WordWrap, tell
 
 
@@ -35,17 +34,17 @@ def story(lab: Lab) -> None:
         lab.console.file.write(text)
         lab.console.file.flush()
 
+    prompt_tokens = len(tok.encode(args.prompt)) or 1
     check_prompt(model, tok.encode(args.prompt) or [0], params.max_tokens or 1)  # before anything is shown
     wrap = WordWrap(write)
     wrap(args.prompt)
     result = tell(model, tok, args.prompt, params, wrap)
     write("\n")
 
-    prompt_tokens = len(tok.encode(args.prompt)) or 1
     lab.title("What it took")
     lab.predict(
-        claim="story-work",
-        question="token computations: the prompt, and each new token but the last",
+        "story-work",
+        "token computations: the prompt, and each new token but the last",
         predicted=prompt_tokens + len(result.token_ids) - 1,
         measured=result.computed_tokens,
     )
@@ -71,13 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    return run_lab(
-        story,
-        __doc__,
-        options=("model", "device", "dtype", "seed"),
-        add_arguments=add_arguments,
-        argv=argv,
-    )
+    options = ("model", "device", "dtype", "seed")
+    return run_lab(story, __doc__, options, add_arguments, argv)
 
 
 if __name__ == "__main__":

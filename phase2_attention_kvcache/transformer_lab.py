@@ -16,14 +16,12 @@ GPT-2 (2019) and Llama (2023) differ in four small parts of that block, no more:
 This script runs the embedded model, shows the shape of its tower, and checks every number it
 computes against Hugging Face's implementation.
 
-Tokens are flat: a call takes N tokens, of any number of requests, and there is no batch dimension. The
-model does not know where its keys and values live; it hands them to `kv.attend`, and a cache object
-answers. Each phase of the course brings another such object.
-
 Sources: Radford et al. 2019 (GPT-2), section 2.3; Touvron et al. 2023 (Llama), section 2.2.
 """
 
 from __future__ import annotations
+
+import argparse
 
 from labkit.lab import Lab, run_lab
 from labkit.models import find_model
@@ -42,16 +40,13 @@ def story(lab: Lab) -> None:
     chapters.tell_layers(lab, model, tok, ids)
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    start = "Once upon a time there was a king who had three"
+    parser.add_argument("--prompt", default=start, help="text to continue")
+
+
 def main(argv: list[str] | None = None) -> int:
-    return run_lab(
-        story,
-        __doc__,
-        options=("model", "device", "dtype"),
-        add_arguments=lambda parser: parser.add_argument(
-            "--prompt", default="Once upon a time there was a king who had three", help="text to continue"
-        ),
-        argv=argv,
-    )
+    return run_lab(story, __doc__, ("model", "device", "dtype"), add_arguments, argv)
 
 
 if __name__ == "__main__":

@@ -11,19 +11,22 @@ from labkit.errors import LabError
 from labkit.figures import BLUE, GREEN, GREY, MUTED, ORANGE, PURPLE, RED, TEAL, YELLOW, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.weights.cards import CARDS
-from phase1_tokens_embeddings.weights.gguf_file import GGUFHeader, read_gguf_header
-from phase1_tokens_embeddings.weights.gguf_writer import gpt2_to_gguf
-from phase1_tokens_embeddings.weights.model_box import (
-    Box,
-    open_gguf,
-    open_safetensors,
-    tells_all_first,
-    visible,
+from phase1_tokens_embeddings.weights import (
+    CARDS,
+    SHAPES,
+    ModelShape,
+    checkpoint_files,
+    model_box,
+    read_gguf_header,
+    read_safetensors_header,
+    read_shape,
+    weight_bytes,
 )
-from phase1_tokens_embeddings.weights.model_shapes import PARTS, SHAPES, ModelShape, read_shape
-from phase1_tokens_embeddings.weights.safetensors_file import checkpoint_files, read_safetensors_header
-from phase1_tokens_embeddings.weights.weight_formats import bits_per_weight, q4_k_m_mix, weight_bytes
+from phase1_tokens_embeddings.weights.gguf_file import GGUFHeader
+from phase1_tokens_embeddings.weights.gguf_writer import gpt2_to_gguf
+from phase1_tokens_embeddings.weights.model_box import Box, visible
+from phase1_tokens_embeddings.weights.model_shapes import PARTS
+from phase1_tokens_embeddings.weights.weight_formats import bits_per_weight, q4_k_m_mix
 
 PART_COLORS = {"header": GREY, "vocabulary": RED, "embedding": BLUE, "positions": TEAL, "attention": ORANGE,
                "MLP": GREEN, "norms": PURPLE, "head": YELLOW, "other": MUTED}  # fmt: skip
@@ -42,7 +45,7 @@ def tell_the_model(lab: Lab, folder: Path, name: str) -> dict[str, Box]:
     lab.say(f"""{name}, as it lies in its folder. A model is a set of tensors: blocks of numbers, each with a
         name and a shape. The config promises {shape.num_layers} layers of width {shape.d_model} and a
         vocabulary of {shape.vocab_size:,} tokens. That is enough to foretell every tensor.""")
-    box = open_safetensors(files)
+    box = model_box.open_safetensors(files)
     if unknown := box.parameters.get("other", 0):
         raise ValueError(
             f"{folder} holds {unknown:,} numbers in tensors whose names fit no part of a {shape.family} model: "
@@ -75,7 +78,7 @@ def tell_the_model(lab: Lab, folder: Path, name: str) -> dict[str, Box]:
         predict_layout(lab, read_gguf_header(file))
         boxes = {"safetensors": box}
         if gguf_folder == folder:
-            boxes["GGUF"] = open_gguf(file)
+            boxes["GGUF"] = model_box.open_gguf(file)
     show_boxes(lab, boxes)
     if "GGUF" in boxes:
         lab.say("""Our GGUF writer stores positions and norms in FP32 and the large matrices in FP16. Its
@@ -86,10 +89,10 @@ def tell_the_model(lab: Lab, folder: Path, name: str) -> dict[str, Box]:
 def tell_the_file(lab: Lab, file: Path) -> dict[str, Box]:
     """A single file of either format."""
     if file.suffix == ".gguf":
-        boxes = {"GGUF": open_gguf(file)}
+        boxes = {"GGUF": model_box.open_gguf(file)}
         predict_layout(lab, read_gguf_header(file))
     elif file.suffix == ".safetensors":
-        boxes = {"safetensors": open_safetensors([file])}
+        boxes = {"safetensors": model_box.open_safetensors([file])}
     else:
         raise LabError(f"{str(file)!r} has an unknown ending: a .gguf or a .safetensors file is needed")
     show_first_bytes(lab, file, next(iter(boxes)))
@@ -102,7 +105,7 @@ def predict_layout(lab: Lab, header: GGUFHeader) -> None:
         "file-layout",
         "GGUF: do architecture, vocabulary and hyperparameters all stand before the first weight?",
         predicted=True,
-        measured=tells_all_first(header),
+        measured=model_box.tells_all_first(header),
         note=f"{header.data_start:,} bytes tell what the model is; the other "
         f"{header.file_bytes - header.data_start:,} are its weights and nothing else.",
     )

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from labkit.figures import COLORS, new_figure
 from labkit.lab import Lab
+from phase1_tokens_embeddings.weights import SHAPES, kv_per_token
 from phase1_tokens_embeddings.weights.embeddings import Embeddings, cosine, pca_2d, same_rows
-from phase1_tokens_embeddings.weights.memory_math import kv_per_token
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 
 GROUPS: dict[str, list[str]] = {
     "animals": ["dog", "cat", "horse", "fox", "wolf", "bird", "fish", "mouse", "lion"],
@@ -23,19 +22,11 @@ GROUPS: dict[str, list[str]] = {
     "speech": ["said", "asked", "cried", "answered", "replied", "whispered"],
     "places": ["house", "castle", "garden", "forest", "kitchen", "village", "river"],
 }
-
-
 RELATED = [("king", "queen"), ("man", "woman"), ("dog", "cat"), ("brother", "sister"), ("mother", "father"),
            ("three", "four"), ("red", "green"), ("said", "asked"), ("house", "castle")]  # fmt: skip
-
-
 UNRELATED = [("king", "banana"), ("king", "kitchen"), ("dog", "seven"), ("mother", "yellow"), ("four", "river"),
              ("red", "asked"), ("said", "horse"), ("castle", "five"), ("sister", "green")]  # fmt: skip
-
-
 ARTICLE_PAIRS = [("king", "queen"), ("man", "woman"), ("dog", "cat"), ("king", "banana")]
-
-
 ARTICLE_COSINES = [0.81, 0.64, 0.55, 0.26]
 
 
@@ -80,9 +71,8 @@ def tell_tables(lab: Lab, e: Embeddings, name: str) -> None:
         predicted=[gpt2.max_context, gpt2.d_model],
         measured=list(model.wpe.weight.shape),
     )
-    rows = [["wte", str(list(e.wte.shape)), e.wte.numel(), float(e.wte.norm(dim=1).mean())]]
-    if e.wpe is not None:
-        rows.append(["wpe", str(list(e.wpe.shape)), e.wpe.numel(), float(e.wpe.norm(dim=1).mean())])
+    tables = [(which, table) for which, table in (("wte", e.wte), ("wpe", e.wpe)) if table is not None]
+    rows = [[which, str(list(t.shape)), t.numel(), float(t.norm(dim=1).mean())] for which, t in tables]
     lab.table(f"The tables of {name}", ["table", "shape", "numbers", "mean length of a row"], rows)
     if e.wpe is None:
         lab.say("""This model has no position table. It turns its queries and keys by an angle that grows with the
@@ -138,7 +128,7 @@ def tell_king_and_queen(lab: Lab, e: Embeddings) -> None:
                            remedy="real GPT-2 weights: run with --model gpt2 where the hub can be reached")  # fmt: skip
         return
     with_space = [pair_cosine(e, a, b) for a, b in ARTICLE_PAIRS]
-    first = [[e.wte[e.tokenizer.encode(w)[0]] for w in pair] for pair in ARTICLE_PAIRS]
+    first = ((e.wte[e.tokenizer.encode(w)[0]] for w in pair) for pair in ARTICLE_PAIRS)
     without = [float(cosine(a, b)) for a, b in first]
 
     def error(cosines: list[float | None]) -> float:
@@ -241,7 +231,8 @@ def draw(lab: Lab, e: Embeddings, name: str) -> None:
         f"left: {len(words)} words on the plane that keeps most of their spread ({kept:.0%}); right: their cosines",
         panels=2, size=(12.5, 5.8), width_ratios=(1.25, 1),
     )  # fmt: skip
-    for color, group in zip(COLORS, groups, strict=False):
+    colors = dict(zip(groups, COLORS))
+    for group, color in colors.items():
         member = [i for i, label in enumerate(labels) if label == group]
         left.scatter(*points[member].T.tolist(), s=26, color=color, label=group, zorder=3)
     left.set(xlabel="first principal component", ylabel="second principal component")
@@ -256,7 +247,6 @@ def draw(lab: Lab, e: Embeddings, name: str) -> None:
     # Labels last: only now does every axis have its final size, and a label its place in pixels.
     fig.canvas.draw()
     fig.set_layout_engine("none")
-    colors = {group: color for color, group in zip(COLORS, groups, strict=False)}
     place_labels(left, points.tolist(), words, [colors[label] for label in labels])
     lab.figure(fig, "embedding_explorer")
 

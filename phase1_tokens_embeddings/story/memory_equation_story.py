@@ -6,18 +6,20 @@ from matplotlib.axes import Axes
 
 from labkit.figures import BLUE, COLORS, GREEN, GREY, RED, new_figure, plain_numbers
 from labkit.lab import Lab
-from phase1_tokens_embeddings.weights.cards import CARDS, Card
-from phase1_tokens_embeddings.weights.memory_math import (
+from phase1_tokens_embeddings.weights import (
+    CARDS,
     GB,
     GIB,
-    KV_BYTES,
+    PRECISIONS,
+    SHAPES,
+    Card,
+    ModelShape,
     bytes_for_kv,
-    cards_that_hold,
     kv_per_token,
     users_that_fit,
+    weight_bytes,
 )
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES, ModelShape
-from phase1_tokens_embeddings.weights.weight_formats import PRECISIONS, weight_bytes
+from phase1_tokens_embeddings.weights.memory_math import KV_BYTES, cards_that_hold
 
 CONTEXTS = (512, 2048, 4096, 8192, 32768, 131072)
 
@@ -108,17 +110,9 @@ def tell_your_model(lab: Lab, shape: ModelShape, card: Card, precision: str) -> 
         weights, room = weight_bytes(shape, p), bytes_for_kv(shape, card, p, usable)
         users = users_that_fit(shape, card, a.context, p, kv_bytes, usable)
         tokens = max(0, room) // kv_per_token(shape, kv_bytes)
-        row = [
-            p,
-            weights / GB,
-            weights / GIB,
-            room / GB,
-            room / GIB,
-            tokens,
-            users,
-            price / users if users else None,
-        ]
-        rows.append(row if room > 0 else [*row[:3], None, None, 0, 0, None])
+        each = price / users if users else None
+        fits = [room / GB, room / GIB, tokens, users, each] if room > 0 else [None, None, 0, 0, None]
+        rows.append([p, weights / GB, weights / GIB, *fits])
     lab.table(
         f"Users of {a.context:,} tokens each",
         ["weights", "GB", "GiB", "GB for KV", "GiB for KV", "tokens of KV", "users", "$ a user-hour"],
@@ -154,14 +148,10 @@ def what_would_do(shape: ModelShape, card: Card, precision: str, usable: float) 
     return "; or ".join([*ways, "several cards, each with a slice of every layer"])
 
 
-def contexts_of(shape: ModelShape) -> list[int]:
-    return [c for c in CONTEXTS if c <= shape.max_context] or [shape.max_context]
-
-
 def tell_users(lab: Lab, shape: ModelShape, precision: str, cards: list[Card]) -> None:
     lab.title("The same model on other cards")
     kv_bytes, usable = KV_BYTES[lab.args.kv], lab.args.usable
-    contexts = contexts_of(shape)
+    contexts = [c for c in CONTEXTS if c <= shape.max_context] or [shape.max_context]
     rows = [
         [card.title, card.memory_bytes / GIB,
          *(users_that_fit(shape, card, c, precision, kv_bytes, usable) for c in contexts)]

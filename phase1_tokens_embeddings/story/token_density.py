@@ -16,6 +16,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from labkit.errors import LabError
+from labkit.figures import BLUE, GREY, ORANGE, new_figure
 from labkit.paths import ROOT
 from phase1_tokens_embeddings.tokens import BPETokenizer
 
@@ -120,8 +121,6 @@ def draw_density(found: Mapping[str, Mapping[str, Density]], labels: Mapping[str
         found: vocabulary -> text -> density. The first vocabulary is the one on the right.
         labels: text -> its name for people.
     """
-    from labkit.figures import BLUE, GREY, ORANGE, new_figure
-
     first = next(iter(found))
     names = list(found[first])
     ratios = [found[first][n].tokens / found[first]["prose"].tokens for n in ("prose", "chinese", "hindi")]

@@ -22,14 +22,8 @@ from phase1_tokens_embeddings.story.token_density import (
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer, StreamDecoder
 
 SENTENCE = "The goat was waiting for a boat."
-
-
 CONTEXT = 128_000  # "128K" tokens; models that say 128K often mean 131,072
-
-
 SPEED_SAMPLE = 200_000  # characters of a large text that are enough to time encoding
-
-
 FETCH = "`lab fetch gpt2` once, while online"
 
 
@@ -82,7 +76,7 @@ def watch_merges(lab: Lab, texts: list[str]) -> BPETokenizer:
     )
     sentence, wanted = lab.args.sentence, lab.args.vocab_size
     counts: list[int] = []
-    bar = lab.progress(range(max(0, wanted - 257)), "learning merges", total=max(0, wanted - 257))
+    bar = lab.progress(range(max(0, wanted - 257)), "learning merges")
 
     def on_merge(number: int, pair: tuple[int, int], count: int) -> None:
         counts.append(count)
@@ -167,10 +161,7 @@ def protect_and_stream(lab: Lab, name: str, tok: BPETokenizer) -> None:
     lab.table(
         f"{text!r} arrives token by token ({name})",
         ["id", "bytes", "decoded alone", "StreamDecoder shows"],
-        [
-            (str(i), data.hex(" "), repr(alone), repr(shown) if shown else "")
-            for i, data, alone, shown in steps
-        ],
+        [(str(i), data.hex(" "), repr(alone), repr(s) if s else "") for i, data, alone, s in steps],
         note="""A token holds bytes, and a character may need two to four of them. Decoded alone, a part of a
         character becomes \N{REPLACEMENT CHARACTER}. The stream waits until the character is whole.""",
     )

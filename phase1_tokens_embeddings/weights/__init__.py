@@ -2,17 +2,30 @@
 
 from phase1_tokens_embeddings.weights.cards import CARDS, Card, find_card
 from phase1_tokens_embeddings.weights.gguf_file import read_gguf_header
-from phase1_tokens_embeddings.weights.memory_math import kv_bytes_per_token, kv_per_token, users_that_fit
+from phase1_tokens_embeddings.weights.memory_math import (
+    GB,
+    GIB,
+    bytes_for_kv,
+    kv_bytes_per_token,
+    kv_per_token,
+    users_that_fit,
+)
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES, ModelShape, find_shape, read_shape
-from phase1_tokens_embeddings.weights.safetensors_file import read_safetensors_header
-from phase1_tokens_embeddings.weights.weight_formats import weight_bytes
+from phase1_tokens_embeddings.weights.safetensors_file import checkpoint_files, read_safetensors_header
+from phase1_tokens_embeddings.weights.weight_formats import PRECISIONS, find_precision, weight_bytes
 
 __all__ = [
     "CARDS",
+    "GB",
+    "GIB",
+    "PRECISIONS",
     "SHAPES",
     "Card",
     "ModelShape",
+    "bytes_for_kv",
+    "checkpoint_files",
     "find_card",
+    "find_precision",
     "find_shape",
     "kv_bytes_per_token",
     "kv_per_token",

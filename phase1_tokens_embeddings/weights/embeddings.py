@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights.safetensors_file import checkpoint_files, read_safetensors_header
 
 # With and without the head of the model in front, as different programs save it.
@@ -73,9 +73,8 @@ class Embeddings:
         similarity = cosine(self.wte, vector)
         similarity[self.token_of(word)] = -2.0  # not itself
         top = similarity.topk(min(k, len(similarity) - 1))
-        names = [
-            self.tokenizer.decode([int(i)]) if i < self.tokenizer.vocab_size else "" for i in top.indices
-        ]
+        known = self.tokenizer.vocab_size
+        names = [self.tokenizer.decode([i]) if i < known else "" for i in top.indices.tolist()]
         return list(zip(names, top.values.tolist(), strict=True))
 
     def input_matrix(self, ids: Sequence[int]) -> Tensor:
@@ -86,8 +85,7 @@ class Embeddings:
         """
         if not len(ids):
             raise ValueError("no tokens: at least one is needed")
-        wrong = [i for i in ids if not 0 <= i < len(self.wte)]
-        if wrong:
+        if wrong := [i for i in ids if not 0 <= i < len(self.wte)]:
             raise ValueError(
                 f"token id {wrong[0]} is outside the table: ids go from 0 to {len(self.wte) - 1}"
             )

@@ -20,6 +20,7 @@ import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -231,9 +232,7 @@ def _read_tensor(cursor: _Cursor, what: str) -> GGUFTensor:
     if type_id not in GGML_TYPES:
         raise ValueError(f"{what} has the unknown type {type_id}")
     block = GGML_TYPES[type_id]
-    count = 1
-    for size in dims:
-        count *= size
+    count = prod(dims)
     if count >= 2**63 or any(size >= 2**63 for size in dims):
         raise ValueError(f"{what} has the sizes {list(dims)}: negative, or larger than any file")
     row = dims[0] if dims else 1

@@ -13,7 +13,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.tokens.tokenizer_files import printable
 from phase1_tokens_embeddings.weights.model_shapes import read_shape
 from phase1_tokens_embeddings.weights.safetensors_file import (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -96,16 +97,16 @@ def open_safetensors(files: list[Path]) -> Box:
         box.sizes["header"] += header.data_start
         for name, tensor in header.tensors.items():
             box.add_tensor(name, tensor.shape, tensor.dtype, tensor.nbytes)
-    _add_config(box, files[0].with_name("config.json"))
-    _add_tokenizer(box, files[0].with_name("tokenizer.json"))
+    beside = (("config.json", "header", _add_config), ("tokenizer.json", "vocabulary", _add_tokenizer))
+    for name, section, add in beside:
+        if (file := files[0].with_name(name)).is_file():
+            box.files.append((name, file.stat().st_size))
+            box.sizes[section] += file.stat().st_size
+            add(box, file)
     return box
 
 
 def _add_config(box: Box, file: Path) -> None:
-    if not file.is_file():
-        return
-    box.files.append((file.name, file.stat().st_size))
-    box.sizes["header"] += file.stat().st_size
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
         box.architecture, box.vocabulary = str(config.get("model_type")), config.get("vocab_size")
@@ -119,14 +120,8 @@ def _add_config(box: Box, file: Path) -> None:
 
 
 def _add_tokenizer(box: Box, file: Path) -> None:
-    if not file.is_file():
-        return
-    box.files.append((file.name, file.stat().st_size))
-    box.sizes["vocabulary"] += file.stat().st_size
-    try:
+    with suppress(ValueError):  # another kind of tokenizer: the size in the config stands
         box.vocabulary = BPETokenizer.from_file(file).vocab_size
-    except ValueError:
-        return  # another kind of tokenizer: the size in the config stands
 
 
 def open_gguf(file: Path) -> Box:

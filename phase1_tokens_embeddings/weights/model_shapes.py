@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from labkit.errors import LabError
+from labkit.models import embedded_models, find_model
 
 Part = Literal["embedding", "positions", "attention", "MLP", "norms", "head", "other"]
 PARTS: tuple[Part, ...] = ("embedding", "positions", "attention", "MLP", "norms", "head", "other")
@@ -104,10 +105,8 @@ class ModelShape:
         return sum(t.size for t in self.tensors())
 
     def parameters_by_part(self) -> dict[Part, int]:
-        counts = dict.fromkeys(PARTS, 0)
-        for t in self.tensors():
-            counts[t.part] += t.size
-        return {part: n for part, n in counts.items() if n}
+        sizes = {part: sum(t.size for t in self.tensors() if t.part == part) for part in PARTS}
+        return {part: size for part, size in sizes.items() if size}
 
 
 def _gpt2(name: str, d_model: int, num_layers: int, num_heads: int) -> ModelShape:
@@ -156,16 +155,13 @@ def find_shape(name: str) -> ModelShape:
         LabError: unknown name, or a folder without config.json.
         ValueError: the config.json is of another kind of model, or broken.
     """
-    from labkit.models import embedded_models, find_model
-
     key = name.strip().lower()
     if key in SHAPES:
         return SHAPES[key]
     if name in embedded_models() or Path(name).expanduser().is_dir():
         folder = find_model(name)
-        return read_shape(
-            folder / "config.json", name if name in embedded_models() else folder.resolve().name
-        )
+        called = name if name in embedded_models() else folder.resolve().name
+        return read_shape(folder / "config.json", called)
     raise LabError(f"unknown model {name!r}: a folder, {', '.join([*embedded_models(), *SHAPES])}")
 
 

@@ -16,6 +16,8 @@ Source: `llama-quant.cpp` (which tensor gets which type) and `ggml-common.h` (th
 
 from __future__ import annotations
 
+from collections import Counter
+
 from phase1_tokens_embeddings.weights.gguf_file import GGML_TYPES, BlockType
 from phase1_tokens_embeddings.weights.model_shapes import ModelShape, TensorSpec
 
@@ -94,8 +96,7 @@ def weight_bytes(shape: ModelShape, precision: str) -> int:
 
 def q4_k_m_mix(shape: ModelShape) -> dict[str, int]:
     """Weights per block type under Q4_K_M, the largest first."""
-    mix: dict[str, int] = {}
+    mix: Counter[str] = Counter()
     for t in shape.tensors():
-        block = q4_k_m_type(t, shape)
-        mix[block] = mix.get(block, 0) + t.size
-    return dict(sorted(mix.items(), key=lambda item: -item[1]))
+        mix[q4_k_m_type(t, shape)] += t.size
+    return dict(mix.most_common())

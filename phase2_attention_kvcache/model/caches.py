@@ -59,20 +59,13 @@ class ContiguousKVCache:
     Room doubles when it is used up, so that adding a token costs the same on average however long
     the sequence is. (Growing by one token each time would copy the whole cache at each step.)
 
-    Args:
-        config: shape of the model.
-        max_tokens: most tokens it will hold; the model's context by default.
+    It holds as many tokens as the model's context.
     """
 
     FIRST_ROOM = 64  # tokens
 
-    def __init__(self, config: ModelConfig, max_tokens: int | None = None) -> None:
-        self.max_tokens = config.max_context if max_tokens is None else max_tokens
-        if not 1 <= self.max_tokens <= config.max_context:
-            raise ValueError(
-                f"max_tokens {self.max_tokens} is out of range: "
-                f"1 to the model's context of {config.max_context}"
-            )
+    def __init__(self, config: ModelConfig) -> None:
+        self.max_tokens = config.max_context
         self._lengths = [0] * config.num_layers  # while a step runs, early layers are ahead of late ones
         self._keys: list[Tensor | None] = [None] * config.num_layers  # [room, num_kv_heads, head_dim]
         self._values: list[Tensor | None] = [None] * config.num_layers
@@ -85,11 +78,8 @@ class ContiguousKVCache:
     @property
     def bytes_used(self) -> int:
         """Bytes that hold keys and values."""
-        return sum(
-            2 * length * keys[0].nbytes
-            for length, keys in zip(self._lengths, self._keys, strict=True)
-            if keys is not None
-        )
+        stored = zip(self._lengths, self._keys, strict=True)
+        return sum(2 * length * keys[0].nbytes for length, keys in stored if keys is not None)
 
     @property
     def bytes_reserved(self) -> int:
@@ -126,7 +116,7 @@ class ContiguousKVCache:
             return keys, values
         if needed > self.max_tokens:
             raise ValueError(f"the KV cache is full: {needed} tokens asked for, it holds {self.max_tokens}")
-        room = max(needed, self.FIRST_ROOM, 2 * (0 if keys is None else len(keys)))
+        room = max(needed, self.FIRST_ROOM) if keys is None else max(needed, 2 * len(keys))
         room = min(room, self.max_tokens)
         new_keys, new_values = (like.new_empty(room, *like.shape[1:]) for _ in range(2))
         if keys is not None and values is not None:

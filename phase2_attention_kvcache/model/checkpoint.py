@@ -21,36 +21,30 @@ from phase2_attention_kvcache.model.positions import rotary_frequencies, rotary_
 
 Model = TypeVar("Model", bound=nn.Module)
 
-# ours -> theirs. Several names on the right are joined along the output dimension.
+# ours -> theirs; {} stands for the layer, the last one for weight or bias. Several names on the right are joined
+# along the output dimension.
 GPT2_NAMES = {
-    "token_table.weight": ["wte.weight"],
-    "position_table.weight": ["wpe.weight"],
-    "final_norm.weight": ["ln_f.weight"],
-    "final_norm.bias": ["ln_f.bias"],
-    "blocks.{}.attention_norm.weight": ["h.{}.ln_1.weight"],
-    "blocks.{}.attention_norm.bias": ["h.{}.ln_1.bias"],
-    "blocks.{}.attention.qkv.weight": ["h.{}.attn.c_attn.weight"],
-    "blocks.{}.attention.qkv.bias": ["h.{}.attn.c_attn.bias"],
-    "blocks.{}.attention.out.weight": ["h.{}.attn.c_proj.weight"],
-    "blocks.{}.attention.out.bias": ["h.{}.attn.c_proj.bias"],
-    "blocks.{}.mlp_norm.weight": ["h.{}.ln_2.weight"],
-    "blocks.{}.mlp_norm.bias": ["h.{}.ln_2.bias"],
-    "blocks.{}.mlp.up.weight": ["h.{}.mlp.c_fc.weight"],
-    "blocks.{}.mlp.up.bias": ["h.{}.mlp.c_fc.bias"],
-    "blocks.{}.mlp.down.weight": ["h.{}.mlp.c_proj.weight"],
-    "blocks.{}.mlp.down.bias": ["h.{}.mlp.c_proj.bias"],
-    "head.weight": ["lm_head.weight"],
+    "token_table.{}": ["wte.{}"],
+    "position_table.{}": ["wpe.{}"],
+    "final_norm.{}": ["ln_f.{}"],
+    "blocks.{}.attention_norm.{}": ["h.{}.ln_1.{}"],
+    "blocks.{}.attention.qkv.{}": ["h.{}.attn.c_attn.{}"],
+    "blocks.{}.attention.out.{}": ["h.{}.attn.c_proj.{}"],
+    "blocks.{}.mlp_norm.{}": ["h.{}.ln_2.{}"],
+    "blocks.{}.mlp.up.{}": ["h.{}.mlp.c_fc.{}"],
+    "blocks.{}.mlp.down.{}": ["h.{}.mlp.c_proj.{}"],
+    "head.{}": ["lm_head.{}"],
 }
 LLAMA_NAMES = {
-    "token_table.weight": ["embed_tokens.weight"],
-    "final_norm.weight": ["norm.weight"],
-    "blocks.{}.attention_norm.weight": ["layers.{}.input_layernorm.weight"],
+    "token_table.{}": ["embed_tokens.{}"],
+    "final_norm.{}": ["norm.{}"],
+    "blocks.{}.attention_norm.{}": ["layers.{}.input_layernorm.{}"],
     "blocks.{}.attention.qkv.{}": [f"layers.{{}}.self_attn.{p}_proj.{{}}" for p in "qkv"],
     "blocks.{}.attention.out.{}": ["layers.{}.self_attn.o_proj.{}"],
-    "blocks.{}.mlp_norm.weight": ["layers.{}.post_attention_layernorm.weight"],
+    "blocks.{}.mlp_norm.{}": ["layers.{}.post_attention_layernorm.{}"],
     "blocks.{}.mlp.gate_up.{}": [f"layers.{{}}.mlp.{p}_proj.{{}}" for p in ("gate", "up")],
     "blocks.{}.mlp.down.{}": ["layers.{}.mlp.down_proj.{}"],
-    "head.weight": ["lm_head.weight"],
+    "head.{}": ["lm_head.{}"],
 }
 # Old checkpoints also store masks and frequencies, which are computed here.
 IGNORED_ENDINGS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
@@ -85,14 +79,10 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 def names_for(config: ModelConfig, ours: str) -> list[str]:
     """The tensors of the checkpoint that make up one of our parameters."""
     table = GPT2_NAMES if config.family == "gpt2" else LLAMA_NAMES
-    parts = ours.split(".")
-    if parts[0] != "blocks":
-        return table[ours]
-    layer, last = parts[1], parts[-1]
-    generic = ".".join(["blocks", "{}", *parts[2:]])
-    if generic in table:
-        return [theirs.format(layer) for theirs in table[generic]]
-    return [theirs.format(layer, last) for theirs in table[generic.removesuffix(last) + "{}"]]
+    *path, kind = ours.split(".")
+    layer = path[1:2] if path[0] == "blocks" else []
+    generic = ".".join([path[0], "{}", *path[2:]] if layer else path)
+    return [theirs.format(*layer, kind) for theirs in table[f"{generic}.{{}}"]]
 
 
 def load_checkpoint(kind: type[Model], name: str | Path, dtype: str | torch.dtype, device: str) -> Model:

@@ -105,11 +105,7 @@ def generate_naive(
     result = Generation()
     for _ in range(max_new_tokens):
         began = time.perf_counter()
-        hidden = model(
-            torch.tensor(ids, device=device),
-            torch.arange(len(ids), device=device),
-            NoCache(),
-        )
+        hidden = model(torch.tensor(ids, device=device), torch.arange(len(ids), device=device), NoCache())
         token = choose(model.logits(hidden[-1:])[0])  # only the last token's answer is new
         synchronize(device.type)
         result.step_seconds.append(time.perf_counter() - began)
@@ -143,11 +139,8 @@ def generate_cached(
     for _ in range(max_new_tokens):
         began = time.perf_counter()
         first = cache.num_tokens
-        hidden = model(
-            torch.tensor(new, device=device),
-            torch.arange(first, first + len(new), device=device),
-            cache,
-        )
+        positions = torch.arange(first, first + len(new), device=device)
+        hidden = model(torch.tensor(new, device=device), positions, cache)
         token = choose(model.logits(hidden[-1:])[0])
         synchronize(device.type)
         result.step_seconds.append(time.perf_counter() - began)

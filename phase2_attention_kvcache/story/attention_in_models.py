@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from matplotlib.figure import Figure
 
 from labkit.errors import LabError
+from labkit.figures import GREY, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model.attention import attention_weights, split_heads
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from transformers import GPT2LMHeadModel, GPT2Model
 
 MOST_TOKENS_DRAWN = 32  # more labels than this cannot be read in a figure
@@ -89,21 +91,17 @@ def model_weights(model: GPT2LMHeadModel, token_ids: Sequence[int]) -> list[torc
     Queries and keys are picked up where the model computes them, at the output of `c_attn`: [N, 3 x d_model],
     queries, keys and values side by side.
     """
-    picked: list[torch.Tensor] = []
+    weights: list[torch.Tensor] = []
 
     def hook(_module, _inputs, output) -> None:
-        picked.append(output[0])
+        q, k, _ = (split_heads(x, model.config.n_head) for x in output[0].chunk(3, dim=-1))
+        weights.append(attention_weights(q, k))
 
     hooks = [block.attn.c_attn.register_forward_hook(hook) for block in model.transformer.h]
     with torch.no_grad():
         model(torch.tensor([list(token_ids)]))
     for handle in hooks:
         handle.remove()
-    heads = model.config.n_head
-    weights = []
-    for qkv in picked:
-        q, k, _ = qkv.chunk(3, dim=-1)
-        weights.append(attention_weights(split_heads(q, heads), split_heads(k, heads)))
     return weights
 
 
@@ -136,10 +134,6 @@ def draw_heads(
     Args:
         weights: [num_heads, N, N] from `attention_weights`.
     """
-    import numpy as np
-
-    from labkit.figures import GREY, new_figure
-
     shown = sorted([best, *[h for h in range(weights.shape[0]) if h != best][:3]])
     labels = [t.replace("\n", "\\n") for t in tokens]
     past = np.tril(np.ones(weights.shape[1:], dtype=bool))
@@ -198,8 +192,8 @@ def show_heads(lab: Lab, sentence: Sentence) -> None:
         own = model(torch.tensor([ids]), output_attentions=True).attentions
     gap = max((w - o[0]).abs().max().item() for w, o in zip(weights, own, strict=True))
     lab.predict(
-        claim="attention-of-a-model",
-        question="from the model's queries and keys, our weights are its own to 4 decimals, in every layer",
+        "attention-of-a-model",
+        "from the model's queries and keys, our weights are its own to 4 decimals, in every layer",
         predicted=True,
         measured=gap < 1e-4,
     )
@@ -209,33 +203,29 @@ def show_heads(lab: Lab, sentence: Sentence) -> None:
         layer = max(range(len(habits)), key=lambda i: habits[i]["previous"].max().item())
     chosen = habits[layer]
     best = int(chosen["previous"].argmax())
-    share, even = chosen["previous"][best].item(), chosen["even"][0].item()
+    rounded = [[round(x, 2) for x in chosen[name].tolist()] for name in ("previous", "itself", "first")]
+    weight, even = chosen["previous"][best].item(), chosen["even"][0].item()
     lab.say(f"""Does a head have a habit? Nothing tells a head what to do: habits form in training, and here
         they are measured, not assumed. The table holds weights averaged over the {len(ids) - 1} tokens
         after the first, which has only itself to look at. A head that spread its look evenly would give {even:.2f} to each of the three.""")
     lab.table(
         f"Habits of layer {layer}",
         ["head", "previous token", "itself", "first token"],
-        [
-            [h, *(round(chosen[x][h].item(), 2) for x in ("previous", "itself", "first"))]
-            for h in range(len(chosen["even"]))
-        ],
+        [[h, *row] for h, row in enumerate(zip(*rounded))],
         note="A first-token weight far above the even one is a resting place: weights must add up to 1, so a "
         "head that finds nothing of interest has to put them somewhere.",
     )
-    strong = share > 2 * even
+    strong = weight > 2 * even
     verdict = "That is a habit." if strong else "Under twice the even weight: a leaning, not a habit."
-    lab.say(f"""The strongest previous-token head of this layer is head {best}: {share:.2f}, which is
-        {share / even:.1f} times the even weight. {verdict}""")
-    lab.record(layer=layer, text=lab.args.text, tokens=len(ids), even_share=even)
-    lab.record(previous_token_head=best, previous_token_share=share)
+    lab.say(f"""The strongest previous-token head of this layer is head {best}: {weight:.2f}, which is
+        {weight / even:.1f} times the even weight. {verdict}""")
+    lab.record(layer=layer, text=lab.args.text, tokens=len(ids), even_share=even,
+        previous_token_head=best, previous_token_share=weight)  # fmt: skip
     finding = (
-        f"Head {best} of layer {layer} gives {share:.0%} of its attention to the previous token"
+        f"Head {best} of layer {layer} gives {weight:.0%} of its attention to the previous token"
         if strong
-        else f"No head of layer {layer} looks mainly at the previous token ({share:.0%} at most)"
+        else f"No head of layer {layer} looks mainly at the previous token ({weight:.0%} at most)"
     )
-    subtitle = (
-        f"{lab.args.model}, {len(ids)} tokens; an even spread would give it {even:.0%}. Rows add up to 1."
-    )
-    figure = draw_heads(weights[layer], best, sentence.tokens, finding, subtitle)
-    lab.figure(figure, "attention_heads")
+    even_spread = f"an even spread would give it {even:.0%}. Rows add up to 1."
+    subtitle = f"{lab.args.model}, {len(ids)} tokens; {even_spread}"
+    lab.figure(draw_heads(weights[layer], best, sentence.tokens, finding, subtitle), "attention_heads")

@@ -9,6 +9,7 @@ from labkit.lab import Lab
 from phase1_tokens_embeddings.weights.memory_math import kv_bytes_per_token
 from phase2_attention_kvcache.model.attention import attention, merge_heads, split_heads
 from phase2_attention_kvcache.story import attention_by_hand as by_hand
+from phase2_attention_kvcache.story.attention_in_models import block_order
 
 DEFAULT_TEXT = "The old woman went to the door and called the little dog."
 
@@ -20,11 +21,8 @@ def by_hand_story(lab: Lab) -> None:
     lab.say("""Each word starts as a vector of three numbers: a row of X. Three fixed matrices, found in
         training, turn it into a query (what am I looking for?), a key (what do I offer?) and a value (what
         do I hand over?).""")
-    lab.show(
-        by_hand.side_by_side(
-            [("X", by_hand.EMBEDDINGS), ("Q = X W_Q", s.q), ("K = X W_K", s.k), ("V = X W_V", s.v)], words
-        )
-    )
+    views = [("X", by_hand.EMBEDDINGS), ("Q = X W_Q", s.q), ("K = X W_K", s.k), ("V = X W_V", s.v)]
+    lab.show(by_hand.side_by_side(views, words))
     lab.say("""The raw score of two words is the dot product of one's query with the other's key. "love"
         with "dogs": 3x2 + 0x1 + 1x1 = 7. Row: the word that looks. Column: the word it looks at.""")
     lab.show(by_hand.side_by_side([("raw = Q K^T", s.raw)], words))
@@ -34,21 +32,18 @@ def by_hand_story(lab: Lab) -> None:
         exist yet.""")
     lab.show(by_hand.side_by_side([("scaled = raw / 1.73", s.scaled), ("masked", s.masked)], words, 2))
     lab.predict(
-        claim="dogs-weights",
-        question='three weights of "dogs" in percent, from scores 5, 5, 4 and vector length 3',
+        "dogs-weights",
+        'three weights of "dogs" in percent, from scores 5, 5, 4 and vector length 3',
         predicted=[39, 39, 22],
         measured=by_hand.percent(s.weights[2]),
         source_says=[38, 38, 24],
         note="e^(5/1.73) : e^(5/1.73) : e^(4/1.73) = 17.9 : 17.9 : 10.1.",
     )
-    lengths = [
-        d
-        for d in range(1, 1025)
-        if by_hand.percent(by_hand.softmax([x / d**0.5 for x in s.raw[2]])) == [38, 38, 24]
-    ]
+    weights = {d: by_hand.softmax([x / d**0.5 for x in s.raw[2]]) for d in range(1, 1025)}
+    lengths = [d for d, row in weights.items() if by_hand.percent(row) == [38, 38, 24]]
     lab.predict(
-        claim="dogs-weights",
-        question="vector length d whose sqrt(d) would give 38 / 38 / 24",
+        "dogs-weights",
+        "vector length d whose sqrt(d) would give 38 / 38 / 24",
         predicted=5,
         measured=lengths[0] if len(lengths) == 1 else lengths,
         source_says=3,
@@ -56,8 +51,8 @@ def by_hand_story(lab: Lab) -> None:
         "vectors have 3 numbers.",
     )
     lab.predict(
-        claim="dogs-weights",
-        question='two weights of "love" in percent, from scores 5 and 10 (its future is masked)',
+        "dogs-weights",
+        'two weights of "love" in percent, from scores 5 and 10 (its future is masked)',
         predicted=[5, 95],
         measured=by_hand.percent(s.weights[1][:2]),
         source_says=[1, 99],
@@ -67,11 +62,8 @@ def by_hand_story(lab: Lab) -> None:
     lab.say(f"""Solved for the divisor: 1/99 comes out for divisors from {love[0]:.2f} to {love[1]:.2f}, so
         for scores that are not scaled at all; 38/38/24 for {dogs[0]:.2f} to {dogs[1]:.2f}. The two ranges
         do not meet: no one scaling gives both of the source's drawings.""")
-    lab.show(
-        by_hand.side_by_side(
-            [("softmax: the weights", s.weights), ("output = weights x V", s.output)], words, 2
-        )
-    )
+    results = [("softmax: the weights", s.weights), ("output = weights x V", s.output)]
+    lab.show(by_hand.side_by_side(results, words, 2))
     lab.say("""Read the last row: "dogs" goes on as 0.39 of the value of "I", 0.39 of "love" and 0.22 of its
         own. That is all attention does: it moves information between tokens. "I" comes first, sees only
         itself and keeps its value.""")
@@ -95,8 +87,8 @@ def definition_story(lab: Lab) -> None:
         gap = (ours - theirs[0].transpose(0, 1)).abs().max().item()
         rows.append([n, 8 * n * n, 8 * n * n * 4 / 2**20, gap])
     lab.predict(
-        claim="attention-definition",
-        question="ours and PyTorch's agree to 5 decimals at every length",
+        "attention-definition",
+        "ours and PyTorch's agree to 5 decimals at every length",
         predicted=True,
         measured=all(row[-1] < 1e-5 for row in rows),
     )
@@ -112,8 +104,6 @@ def definition_story(lab: Lab) -> None:
 def heads_story(lab: Lab) -> None:
     from transformers import GPT2Config, GPT2Model
 
-    from phase2_attention_kvcache.story.attention_in_models import block_order
-
     lab.title("Heads")
     lab.say("""One softmax gives one set of weights. But a token may need several things at once: the word
         before it, the verb of its sentence, the name at the start. So the vector is cut into pieces, the
@@ -124,24 +114,22 @@ def heads_story(lab: Lab) -> None:
         split = split_heads(torch.empty(5, gpt2.config.n_embd), gpt2.config.n_head)
     block = gpt2.h[0]
     lab.predict(
-        claim="head-split",
-        question="GPT-2 small: heads, numbers in a head, width of a token's vector",
+        "head-split",
+        "GPT-2 small: heads, numbers in a head, width of a token's vector",
         predicted=[12, 64, 768],
         measured=[split.shape[1], split.shape[2], merge_heads(split).shape[1]],
     )
     lab.predict(
-        claim="head-split",
-        question="its MLP: numbers going in, in the middle, coming out",
+        "head-split",
+        "its MLP: numbers going in, in the middle, coming out",
         predicted=[768, 3072, 768],
         measured=[*block.mlp.c_fc.weight.shape, block.mlp.c_proj.weight.shape[1]],
         note="The MLP works on each token alone. Attention is the only place where tokens meet.",
     )
-    config = GPT2Config(
-        n_layer=1, n_embd=24, n_head=12, n_positions=8, vocab_size=8, bos_token_id=0, eos_token_id=0
-    )
+    config = GPT2Config(n_layer=1, n_embd=24, n_positions=8, vocab_size=8, bos_token_id=0, eos_token_id=0)
     lab.predict(
-        claim="head-split",
-        question="order of the parts inside a block",
+        "head-split",
+        "order of the parts inside a block",
         predicted="LayerNorm, attention, residual, LayerNorm, MLP, residual",
         measured=", ".join(block_order(GPT2Model(config).eval(), torch.arange(5)[None])),
         note="Heard by listening to the parts of transformers' GPT-2 at work; residuals found by arithmetic.",
@@ -159,34 +147,23 @@ def grouped_story(lab: Lab) -> None:
 
     def cache_bytes(kv_heads: int) -> int:
         """Size of a full context's keys and values, from tensors of their shape."""
-        with torch.device("meta"):
-            return sum(
-                torch.empty(context, kv_heads, 128, dtype=torch.bfloat16).nbytes
-                for _layer in range(32)
-                for _kind in ("keys", "values")
-            )
+        shape = (32, 2, context, kv_heads, 128)  # layers, keys and values, tokens, heads, numbers
+        return torch.empty(shape, dtype=torch.bfloat16, device="meta").nbytes
 
     rows = []
     for kind, kv_heads in (("one for each query head", 32), ("grouped (as built)", 8), ("one for all", 1)):
         per_token = kv_bytes_per_token(num_layers=32, num_kv_heads=kv_heads, head_dim=128)
-        rows.append(
-            [
-                kind,
-                kv_heads,
-                per_token / 1024,
-                per_token * context / 2**30,
-                int(64e9 // (per_token * context)),
-            ]
-        )
+        in_all = per_token * context
+        rows.append([kind, kv_heads, per_token / 1024, in_all / 2**30, int(64e9 // in_all)])
     lab.predict(
-        claim="gqa-memory",
-        question="factor by which 8 instead of 32 key/value heads shrink the KV cache",
+        "gqa-memory",
+        "factor by which 8 instead of 32 key/value heads shrink the KV cache",
         predicted=32 // 8,
         measured=cache_bytes(32) / cache_bytes(8),
     )
     lab.predict(
-        claim="gqa-memory",
-        question="bytes of keys and values that a token takes, with 8 key/value heads",
+        "gqa-memory",
+        "bytes of keys and values that a token takes, with 8 key/value heads",
         predicted=kv_bytes_per_token(num_layers=32, num_kv_heads=8, head_dim=128),
         measured=cache_bytes(8) / context,
         note="2 x layers x heads x numbers x bytes; measured on tensors of the cache's shape.",

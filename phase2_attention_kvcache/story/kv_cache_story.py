@@ -11,12 +11,15 @@ from labkit.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase1_tokens_embeddings.weights.memory_math import kv_bytes_per_token
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES, ModelShape
-from phase2_attention_kvcache.model.caches import ContiguousKVCache
-from phase2_attention_kvcache.model.config import GPT2_124M, ModelConfig
-from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
-from phase2_attention_kvcache.model.transformer import Transformer
+from phase1_tokens_embeddings.weights import SHAPES, ModelShape, kv_per_token
+from phase2_attention_kvcache.model import (
+    GPT2_124M,
+    ContiguousKVCache,
+    ModelConfig,
+    Transformer,
+    generate_cached,
+    generate_naive,
+)
 from phase2_attention_kvcache.story.step_times import StepTimes, measure_steps, total_times
 
 
@@ -33,8 +36,8 @@ def same_tokens(lab: Lab) -> None:
     cached = generate_cached(model, prompt, new)
     equal = next((i for i, (a, b) in enumerate(zip(naive.token_ids, cached.token_ids)) if a != b), new)
     lab.predict(
-        claim="same-tokens",
-        question=f"of {new} tokens, how many are the same before the first difference",
+        "same-tokens",
+        f"of {new} tokens, how many are the same before the first difference",
         predicted=new,
         measured=equal,
         # In 16 bits two favourites may tie, and the order of additions decides: no bug, but no proof either.
@@ -42,8 +45,8 @@ def same_tokens(lab: Lab) -> None:
     )
     p = len(prompt)
     lab.predict(
-        claim="work-naive",
-        question=f"token computations for {new} new tokens, naive",
+        "work-naive",
+        f"token computations for {new} new tokens, naive",
         predicted=sum(range(p, p + new)),
         measured=naive.computed_tokens,
         source_says=5000 if new == 100 else None,
@@ -51,18 +54,17 @@ def same_tokens(lab: Lab) -> None:
         note=f"{p} + {p + 1} + ... + {p + new - 1}: it grows with the square of the length.",
     )
     lab.predict(
-        claim="work-cached",
-        question="token computations with a cache",
+        "work-cached",
+        "token computations with a cache",
         predicted=p + new - 1,
         measured=cached.computed_tokens,
         source_says=102 if new == 100 else None,
         note="The source counts the last token too. What follows it is not asked for, so it is never computed.",
     )
-    ratio = naive.seconds / cached.seconds
+    ratio, less = naive.seconds / cached.seconds, naive.computed_tokens / cached.computed_tokens
     lab.record(tales=dict(naive_seconds=naive.seconds, cached_seconds=cached.seconds, speedup=ratio))
-    lab.say(f"""Work: {naive.computed_tokens / cached.computed_tokens:.1f} times less. Time on this machine:
-        {naive.seconds:.2f} s against {cached.seconds:.2f} s, {ratio:.1f} times faster. Why not
-        {naive.computed_tokens / cached.computed_tokens:.0f} times? A step that computes many tokens reads
+    lab.say(f"""Work: {less:.1f} times less. Time on this machine: {naive.seconds:.2f} s against
+        {cached.seconds:.2f} s, {ratio:.1f} times faster. Why not {less:.0f} times? A step that computes many tokens reads
         the weights once for all of them, so each token costs less.""")
 
 
@@ -72,17 +74,16 @@ def timed_at_gpt2_size(lab: Lab) -> None:
     model = Transformer.random(GPT2_124M, lab.args.dtype, lab.device, lab.seed)
     lengths = [5, 20, 45, 100, 250, 500, 1000] if not lab.quick else [5, 20, 45, 250, 1000]
     repeats = 2 if lab.quick else 6
-    times = []
-    for n in lab.progress(lengths, "timing prompts of 5 to 1,000 tokens"):
-        times += measure_steps(model, [n], repeats)
+    lengths = lab.progress(lengths, "timing prompts of 5 to 1,000 tokens")
+    times = [measure_steps(model, n, repeats) for n in lengths]
     by_length = {t.tokens: t for t in times}
     new = np.arange(1, 901)
     naive, cached = total_times(times, 5, new)
     speedup = naive / cached
 
     lab.predict(
-        claim="kv-speedup",
-        question="how many times faster a cache makes 100 new tokens (predicted: the source's figure)",
+        "kv-speedup",
+        "how many times faster a cache makes 100 new tokens (predicted: the source's figure)",
         predicted=3.1,
         measured=round(float(speedup[99]), 1),
         tolerance=0.25,
@@ -97,8 +98,8 @@ def timed_at_gpt2_size(lab: Lab) -> None:
 
     growth = by_length[1000].prefill / by_length[5].prefill
     lab.predict(
-        claim="ttft-isl",
-        question="TTFT grows with the prompt (5 to 1,000 tokens)",
+        "ttft-isl",
+        "TTFT grows with the prompt (5 to 1,000 tokens)",
         predicted=True,
         measured=growth > 2,
         kind="timing",
@@ -106,14 +107,11 @@ def timed_at_gpt2_size(lab: Lab) -> None:
         f"{growth:.0f} times the time: a short prompt mostly waits for the weights to be read.",
     )
     size = model.token_table.weight.element_size()
-    kv_bytes = 1000 * kv_bytes_per_token(
-        GPT2_124M.num_layers, GPT2_124M.num_kv_heads, GPT2_124M.head_dim, size
-    )
-    weight_bytes = GPT2_124M.num_parameters * size
+    kv_bytes, weight_bytes = 1000 * kv_per_token(GPT2_124M, size), GPT2_124M.num_parameters * size
     early, late = by_length[45].decode / by_length[5].decode, by_length[1000].decode / by_length[5].decode
     lab.predict(
-        claim="itl-flat",
-        question="ITL at 45 tokens is within 25% of ITL at 5",
+        "itl-flat",
+        "ITL at 45 tokens is within 25% of ITL at 5",
         predicted=True,
         measured=abs(early - 1) < 0.25,
         kind="timing",
@@ -136,10 +134,9 @@ def timed_at_gpt2_size(lab: Lab) -> None:
 def memory(lab: Lab) -> None:
     """Part 3: what the cache takes."""
     lab.title("The price: memory")
-    shape = (GPT2_124M.num_kv_heads, GPT2_124M.head_dim)
     cache = ContiguousKVCache(GPT2_124M)
     used, reserved = [0], [0]
-    token = torch.zeros(1, *shape, dtype=torch.float16)
+    token = torch.zeros(1, GPT2_124M.num_kv_heads, GPT2_124M.head_dim, dtype=torch.float16)
     for _ in range(GPT2_124M.max_context):
         for layer in range(GPT2_124M.num_layers):
             cache.append(layer, token, token)
@@ -147,9 +144,9 @@ def memory(lab: Lab) -> None:
         reserved.append(cache.bytes_reserved)
     per_token = used[-1] // GPT2_124M.max_context
     lab.predict(
-        claim="kv-15gb",
-        question="KV cache of 100 users with 4,096 tokens each, GPT-2 in FP16",
-        predicted=kv_bytes_per_token(GPT2_124M.num_layers, *shape, 2) * 4096 * 100 / 1e9,
+        "kv-15gb",
+        "KV cache of 100 users with 4,096 tokens each, GPT-2 in FP16",
+        predicted=kv_per_token(GPT2_124M) * 4096 * 100 / 1e9,
         measured=per_token * 4096 * 100 / 1e9,
         source_says=15,
         tolerance=0.01,
@@ -158,8 +155,8 @@ def memory(lab: Lab) -> None:
         "such user exists. The memory would be real.)",
     )
     lab.predict(
-        claim="kv-per-token-layer",
-        question="KV cache of a token in one layer of Llama-2 7B, FP16",
+        "kv-per-token-layer",
+        "KV cache of a token in one layer of Llama-2 7B, FP16",
         predicted=2 * 32 * 128 * 2 / 1024,
         measured=bytes_of_one_token(SHAPES["llama-2-7b"]) / 1024,
         unit="KiB",
@@ -218,9 +215,8 @@ def draw_memory(used: np.ndarray, reserved: np.ndarray):
         "One sequence, FP16, counted in the cache as tokens come in",
     )
     tokens = np.arange(len(used))
-    ax.axhline(
-        used[-1] / 1e6, color=GREY, linestyle="--", linewidth=1.2, label="whole context reserved at once"
-    )
+    whole = "whole context reserved at once"
+    ax.axhline(used[-1] / 1e6, color=GREY, linestyle="--", linewidth=1.2, label=whole)
     ax.step(tokens, reserved / 1e6, color=ORANGE, where="post", label="reserved by doubling")
     ax.fill_between(tokens, used / 1e6, color=BLUE, alpha=0.25)
     ax.plot(tokens, used / 1e6, color=BLUE, label="in use")

@@ -58,8 +58,8 @@ def clocks_story(lab: Lab) -> None:
 
     here, there, other = score(5, 2), score(1005, 1002), score(5, 4)
     lab.predict(
-        claim="rope-relative",
-        question=f"a query at 5 and a key at 2 score {here:.4f}; the same two at 1005 and 1002",
+        "rope-relative",
+        f"a query at 5 and a key at 2 score {here:.4f}; the same two at 1005 and 1002",
         predicted=here,
         measured=there,
         tolerance=1e-6,
@@ -72,16 +72,16 @@ def kinds_story(lab: Lab) -> None:
     scores = compare_kinds(lab.seed, num_places=8 if lab.quick else 64)
     for name, expected in (("rotary", False), ("learned", True), ("sinusoidal", True)):
         lab.predict(
-            claim="rope-relative",
-            question=f"{name}: the score changes when both tokens move on together, their distance kept",
+            "rope-relative",
+            f"{name}: the score changes when both tokens move on together, their distance kept",
             predicted=expected,
             measured=bool(scores[name].std(0).mean() > 1e-3 * scores[name].std()),
         )
-    rows = []
-    for name, s in scores.items():  # [places, distances]
-        rows.append([name, s[:, 1].min().item(), s[:, 1].max().item(), spread(s)])
+    # How much a score changes with the place, beside how much it changes with the distance. s: [places, distances]
+    rows = [[name, s[:, 1].min().item(), s[:, 1].max().item(), (s.std(0).mean() / s.mean(0).std()).item()]
+            for name, s in scores.items()]  # fmt: skip
     lab.table(
-        f"Score of the same two tokens, measured at {len(s)} places of the context",
+        f"Score of the same two tokens, measured at {len(scores['rotary'])} places of the context",
         ["positions", "distance 1: lowest", "highest", "change with place / change with distance"],
         rows,
         note="Query and key vectors are random but the same for all three. Learned: the table of `tales`.",
@@ -95,19 +95,14 @@ def kinds_story(lab: Lab) -> None:
         only" is said of two given contents. Other contents, another score.""")
 
 
-def spread(scores: torch.Tensor) -> float:
-    """How much a score changes with the place, beside how much it changes with the distance."""
-    return (scores.std(0).mean() / scores.mean(0).std()).item()
-
-
 def layout_story(lab: Lab) -> None:
     lab.title("Two layouts of the same thing")
     x = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(lab.seed))
     cos, sin = (t[torch.tensor([3, 70, 900])] for t in rotary_tables(1024, rotary_frequencies(8)))
     order = to_half_split(8)
     lab.predict(
-        claim="rope-layouts",
-        question="reorder, then turn halves = turn neighbours, then reorder",
+        "rope-layouts",
+        "reorder, then turn halves = turn neighbours, then reorder",
         predicted=True,
         measured=torch.equal(
             apply_rotary(x[..., order], cos, sin), apply_rotary_interleaved(x, cos, sin)[..., order]
@@ -127,18 +122,12 @@ def long_context_story(lab: Lab) -> None:
     plain = rotary_frequencies(128, 500_000.0)
     scaled = rotary_frequencies(128, 500_000.0, LLAMA31)
     slower_by = (plain / scaled).tolist()
-    # Pair i turns once in 2 pi theta^(i / 64) tokens. That is less than L tokens if i is below this:
-    below_2048, below_8192 = (
-        64 * math.log(length / (2 * math.pi)) / math.log(500_000) for length in (2048, 8192)
-    )
+    # Pair i turns once in 2 pi theta^(i / 64) tokens. That is less than L tokens for so many pairs:
+    fast, turning = (math.ceil(64 * math.log(n / (2 * math.pi)) / math.log(500_000)) for n in (2048, 8192))
     lab.predict(
-        claim="rope-llama3",
-        question="Llama 3.1, 64 pairs: how many stay, lie between, are slowed down by 8",
-        predicted=[
-            math.ceil(below_2048),
-            math.ceil(below_8192) - math.ceil(below_2048),
-            64 - math.ceil(below_8192),
-        ],
+        "rope-llama3",
+        "Llama 3.1, 64 pairs: how many stay, lie between, are slowed down by 8",
+        predicted=[fast, turning - fast, 64 - turning],
         measured=[
             sum(x == 1 for x in slower_by),
             sum(1 < x < 7.999 for x in slower_by),
@@ -223,12 +212,9 @@ def draw_speeds() -> Figure:
     settings = [
         ("theta 10,000 (Llama 2)", GREY, rotary_frequencies(128)),
         ("theta 500,000 (Llama 3)", BLUE, plain),
-        (
-            "theta 500,000 and slow pairs slowed (Llama 3.1)",
-            ORANGE,
-            rotary_frequencies(128, 500_000.0, LLAMA31),
-        ),
-    ]
+        ("theta 500,000 and slow pairs slowed (Llama 3.1)", ORANGE,
+         rotary_frequencies(128, 500_000.0, LLAMA31)),
+    ]  # fmt: skip
     unfinished = int((2 * math.pi / plain > 8192).sum())
     fig, (axis,) = new_figure(
         f"{unfinished} of Llama 3's 64 pairs never finish a turn within 8,192 tokens",
@@ -242,7 +228,6 @@ def draw_speeds() -> Figure:
         axis.text(0, context * 1.15, f"context {context:,}", color=MUTED, fontsize=9)
     axis.set_yscale("log")
     plain_numbers(axis, "y")
-    axis.set_xlabel("pair of numbers in a head of 128")
-    axis.set_ylabel("tokens for a full turn")
+    axis.set(xlabel="pair of numbers in a head of 128", ylabel="tokens for a full turn")
     axis.legend(loc="lower right", frameon=False)
     return fig

@@ -143,15 +143,15 @@ def predict_knobs(lab: Lab, raw: torch.Tensor, probs: dict[str, torch.Tensor], w
     """Each knob against a calculation in plain Python."""
     plain = sorted(raw.tolist(), reverse=True)
     lab.predict(
-        claim="sampling",
-        question="greedy: the token it picks",
-        predicted=writer.name(max(range(len(plain)), key=raw.tolist().__getitem__)),
+        "sampling",
+        "greedy: the token it picks",
+        predicted=writer.name(raw.tolist().index(plain[0])),
         measured=writer.name(int(probs["greedy"].argmax())),
     )
     cold = probs["temperature 0.5"].topk(2).values.tolist()
     lab.predict(
-        claim="sampling",
-        question=f"temperature 0.5: odds of the two likeliest, which were {plain[0] / plain[1]:.2f} to 1",
+        "sampling",
+        f"temperature 0.5: odds of the two likeliest, which were {plain[0] / plain[1]:.2f} to 1",
         predicted=(plain[0] / plain[1]) ** 2,
         measured=cold[0] / cold[1],
         tolerance=1e-3,
@@ -160,17 +160,10 @@ def predict_knobs(lab: Lab, raw: torch.Tensor, probs: dict[str, torch.Tensor], w
     reached, count = 0.0, 0
     while reached < 0.8:
         reached, count = reached + plain[count], count + 1
-    for setting, predicted in (
-        ("top_k 5", 5),
-        ("top_p 0.8", count),
-        ("min_p 0.1", sum(p >= 0.1 * plain[0] for p in plain)),
-    ):
-        lab.predict(
-            claim="sampling",
-            question=f"{setting}: tokens left of {len(plain):,}",
-            predicted=predicted,
-            measured=int((probs[setting] > 0).sum()),
-        )
+    enough = sum(p >= 0.1 * plain[0] for p in plain)
+    for setting, predicted in (("top_k 5", 5), ("top_p 0.8", count), ("min_p 0.1", enough)):
+        left = int((probs[setting] > 0).sum())
+        lab.predict("sampling", f"{setting}: tokens left of {len(plain):,}", predicted, left)
 
 
 def tell_chance(lab: Lab, sampler: Sampler, logits: torch.Tensor) -> None:
@@ -181,8 +174,8 @@ def tell_chance(lab: Lab, sampler: Sampler, logits: torch.Tensor) -> None:
     kept = p[p > 0]
     throws = draw(kept.expand(10_000, -1), [None] * 10_000)
     lab.predict(
-        claim="sampling",
-        question="10,000 draws with top_k 5: share of the likeliest token",
+        "sampling",
+        "10,000 draws with top_k 5: share of the likeliest token",
         predicted=kept.max().item(),
         measured=throws.count(int(kept.argmax())) / len(throws),
         tolerance=0.1,
@@ -197,8 +190,8 @@ def tell_chance(lab: Lab, sampler: Sampler, logits: torch.Tensor) -> None:
         return [sampler.sample(batch, params, no_ids, no_ids, generators).token_ids[-1] for _ in range(12)]
 
     lab.predict(
-        claim="sampling",
-        question="a request with a seed gets the same 12 tokens alone and in a batch with 7 others",
+        "sampling",
+        "a request with a seed gets the same 12 tokens alone and in a batch with 7 others",
         predicted=True,
         measured=twelve(0) == twelve(7),
         note="Each request has its own generator, and takes one number from it for each token.",

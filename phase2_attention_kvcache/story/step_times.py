@@ -29,33 +29,28 @@ class StepTimes:
 
 
 @torch.inference_mode()
-def measure_steps(model: Transformer, lengths: Sequence[int], repeats: int = 5) -> list[StepTimes]:
-    """Time prefill and decode at several lengths of text: the fastest of a few repeats each.
+def measure_steps(model: Transformer, n: int, repeats: int) -> StepTimes:
+    """Time prefill and decode with `n` tokens of text: the fastest of a few repeats each.
 
     The fastest, because all else that happens on a machine can only make a step slower.
     """
-    device = model.device
-    times = []
-    for n in lengths:
-        ids = torch.arange(n, device=device) % model.config.vocab_size
-        positions = torch.arange(n, device=device)
+    positions = torch.arange(n, device=model.device)
+    ids = positions % model.config.vocab_size
 
-        def prefill(ids=ids, positions=positions) -> ContiguousKVCache:
-            cache = ContiguousKVCache(model.config)
-            model.logits(model(ids, positions, cache)[-1:])
-            return cache
+    def decode() -> None:
+        at = torch.tensor([cache.num_tokens], device=model.device)
+        model.logits(model(ids[:1], at, cache))
 
-        def decode(cache: ContiguousKVCache, ids=ids) -> None:
-            at = cache.num_tokens
-            model.logits(model(ids[:1], torch.tensor([at], device=device), cache))
+    def prefill(n=n) -> ContiguousKVCache:
+        cache = ContiguousKVCache(model.config)
+        model.logits(model(ids[:n], positions[:n], cache)[-1:])
+        return cache
 
-        slow = time_calls(prefill, device.type, repeats=max(2, repeats // 2))
-        # Each repeat adds a token, so start a little early and end where we want to be.
-        start = max(1, n - 3 * repeats)
-        cache = prefill(ids[:start], positions[:start])
-        fast = time_calls(lambda cache=cache: decode(cache), device.type, repeats=3 * repeats - 2, warmup=1)
-        times.append(StepTimes(n, min(slow), min(fast)))
-    return times
+    slow = time_calls(prefill, model.device.type, repeats=max(2, repeats // 2))
+    # Each repeat adds a token, so start a little early and end where we want to be.
+    cache = prefill(max(1, n - 3 * repeats))
+    fast = time_calls(decode, model.device.type, repeats=3 * repeats - 2, warmup=1)
+    return StepTimes(n, min(slow), min(fast))
 
 
 def total_times(times: Sequence[StepTimes], prompt: int, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

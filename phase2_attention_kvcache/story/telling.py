@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from labkit.lab import WIDTH
 from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
-from phase2_attention_kvcache.model.generation import Generation, generate_cached, sampled
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
+from phase2_attention_kvcache.model import Generation, SamplingParams, Transformer, generate_cached
+from phase2_attention_kvcache.model.generation import sampled
 
 
 def tell(
@@ -29,12 +28,11 @@ def tell(
     ids = tok.encode(prompt) or [tok.eos_token_id or 0]
     stream = StreamDecoder(tok, skip_special_tokens=True)
     ends = model.config.eos_token_ids
-    choose = sampled(params, ids, ends)
     result = generate_cached(
         model,
         ids,
         params.max_tokens or 1,
-        choose,
+        sampled(params, ids, ends),
         stop_ids={*params.stop_token_ids, *(() if params.ignore_eos else ends)},
         on_token=lambda token: show(stream.push(token)),
     )

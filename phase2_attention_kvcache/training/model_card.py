@@ -13,8 +13,7 @@ from pathlib import Path
 
 from labkit.figures import BLUE, GREY, ORANGE, new_figure
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
+from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.story.telling import WordWrap, tell
 
 PROMPTS = [
@@ -24,7 +23,7 @@ PROMPTS = [
 ]
 
 CARD = """\
-# {name}
+# {preset}
 
 A GPT-2 of {parameters:,} parameters ({layers}, {width} wide, {heads} heads of {head_dim}, context {context}),
 trained for this course. {purpose}
@@ -34,15 +33,15 @@ It loads with the course's own code, and with `AutoModelForCausalLM` and `AutoTo
 |---|---|
 | data | {training_bytes:,} bytes of {data} |
 | tokenizer | byte-level BPE, {vocab:,} tokens, trained on the same text by `phase1_tokens_embeddings` |
-| training | {steps:,} steps of {tokens_per_step:,} tokens ({epochs:.1f} times through the text), {minutes:.0f} minutes on {where} that also did other work |
+| training | {steps:,} steps of {tokens_per_step:,} tokens ({epochs:.1f} times through the text), {minutes:.0f} minutes on {machine} that also did other work |
 | method | Muon for the matrices, AdamW for the rest; windows of 256, then 512, then 1,024 tokens; dropout 0.1; `phase2_attention_kvcache/training/train_model.py`, seed {seed} |
-| result | **{bpb:.3f} bits per byte** on the validation text ({valid_bytes:,} bytes), measured on the saved 16-bit weights |
+| result | **{valid_bits_per_byte:.3f} bits per byte** on the validation text ({valid_bytes:,} bytes), measured on the saved 16-bit weights |
 | licence | MIT, as the course |
 
 ![Loss while training](loss_curve.png)
 
 Bits per byte is how many bits the model needs, on average, to write down one byte of text that it has not seen. Plain
-text has 8; `gzip -9` needs {gzip:.2f} on this text.
+text has 8; `gzip -9` needs {gzip_bits_per_byte:.2f} on this text.
 
 {note}
 
@@ -74,13 +73,8 @@ def draw_loss(log: list[dict], bits_per_byte: float, name: str):
     left.plot([r["tokens"] / 1e6 for r in log], [r["loss"] for r in log], color=BLUE, linewidth=1)
     left.set(xlabel="million tokens seen", ylabel="loss, nats per token")
     checked = [r for r in log if "valid_bits_per_byte" in r]
-    right.plot(
-        [r["tokens"] / 1e6 for r in checked],
-        [r["valid_bits_per_byte"] for r in checked],
-        color=ORANGE,
-        marker="o",
-        markersize=3,
-    )
+    seen, bits = [r["tokens"] / 1e6 for r in checked], [r["valid_bits_per_byte"] for r in checked]
+    right.plot(seen, bits, color=ORANGE, marker="o", markersize=3)
     right.axhline(bits_per_byte, color=GREY, linestyle="--", linewidth=1.2, label="all of it, saved weights")
     right.set(xlabel="million tokens seen", ylabel="bits per byte")
     right.legend()
@@ -98,9 +92,8 @@ def write_sample(model: Transformer, tok: BPETokenizer, prompt: str, seed: int) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    as_it_is = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_it_is)
     parser.add_argument("model", type=Path, help="folder of a model made by train_model.py")
     parser.add_argument("--data", default="text", help="what it was trained on, and under which licence")
     parser.add_argument("--note", default="", help="what else a reader should know of the training")
@@ -113,27 +106,18 @@ def main() -> None:
     draw_loss(log["log"], log["valid_bits_per_byte"], log["preset"]).savefig(args.model / "loss_curve.png")
     samples = [write_sample(model, tok, prompt, seed) for seed, prompt in enumerate(PROMPTS, 1)]
     card = CARD.format(
-        name=log["preset"],
-        parameters=log["parameters"],
+        **log,
         layers=f"{c.num_layers} layer{'s' * (c.num_layers > 1)}",
         width=c.d_model,
         heads=c.num_heads,
         head_dim=c.head_dim,
         context=c.max_context,
         purpose=PURPOSE.get(log["preset"], ""),
-        training_bytes=log["training_bytes"],
         data=args.data,
         note=args.note,
         vocab=c.vocab_size,
-        steps=log["steps"],
-        tokens_per_step=log["tokens_per_step"],
         epochs=log["steps"] * log["tokens_per_step"] / log["training_tokens"],
         minutes=log["seconds"] / 60,
-        where=log["machine"],
-        seed=log["seed"],
-        bpb=log["valid_bits_per_byte"],
-        valid_bytes=log["valid_bytes"],
-        gzip=log["gzip_bits_per_byte"],
         num_samples=len(samples),
         samples="\n\n".join(samples),
     )

@@ -156,9 +156,8 @@ def machine(device: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    as_it_is = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_it_is)
     parser.add_argument("--text", type=Path, required=True, help="training texts: a .txt file or a folder")
     parser.add_argument(
         "--valid", type=Path, required=True, help="texts that are only measured, never learned"
@@ -257,14 +256,11 @@ def main() -> None:
                 log.append(row)
                 speed = TOKENS_PER_STEP / (time.perf_counter() - began)
                 left = (args.steps - step) * seconds / step / 60
+                valid = row.get("valid_bits_per_byte")
                 print(
                     f"step {step:5}/{args.steps}  loss {row['loss']:.3f}  window {window:4}  "
                     f"{speed:6.0f} tok/s  about {left:.0f} min left  "
-                    + (
-                        f"valid {row['valid_bits_per_byte']:.3f} bits/byte"
-                        if "valid_bits_per_byte" in row
-                        else ""
-                    ),
+                    + (f"valid {valid:.3f} bits/byte" if valid else ""),
                     flush=True,
                 )
             if step % EVALUATE_EVERY == 0:
