@@ -3,7 +3,7 @@
 For each token of its vocabulary the model gives a score, the logit. Softmax turns logits into probabilities.
 Now one has to be chosen. Always the likeliest token (greedy)? Then the same prompt always gives the same
 text, which easily goes round in circles. Any token by its probability? Then sooner or later an absurd one
-comes up, and the model must live with it. The knobs here lie between:
+comes up, and all that follows builds on it. The knobs here lie between:
 
     temperature     makes differences larger or smaller
     top_k, top_p    cut off the long tail of unlikely tokens: by number, by probability

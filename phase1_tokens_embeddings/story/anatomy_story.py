@@ -247,8 +247,7 @@ def draw(lab: Lab, name: str, boxes: dict[str, Box], shapes: list[ModelShape]) -
         shares = {p: 100 * n / shape.num_parameters for p, n in shape.parameters_by_part().items()}
         stack(right, y, shares, 100, ".0f")
     right.set_yticks(range(len(shapes)), [s.name for s in reversed(shapes)])
-    right.set_xlabel("share of the parameters (%)")
-    right.set_xlim(0, 100)
+    right.set(xlabel="share of the parameters (%)", xlim=(0, 100))
     for ax in (left, right):
         ax.grid(axis="y", visible=False)
     drawn = [p for p in PART_COLORS if any(b.sizes[p] for b in boxes.values()) or p == "head"]

@@ -208,8 +208,7 @@ def draw_cards(ax: Axes, shape: ModelShape, precision: str, usable: float) -> No
             ax.barh(y, total, color=GREY, height=0.6, alpha=0.35)
             ax.text(total + 1.5, y, "does not fit", va="center", fontsize=9, color=RED)
     ax.set_yticks(range(len(CARDS)), [c.title for c in reversed(CARDS.values())])
-    ax.set_xlim(0, 1.22 * max(c.memory_bytes for c in CARDS.values()) / GIB)
-    ax.set_xlabel("GiB")
+    ax.set(xlabel="GiB", xlim=(0, 1.22 * max(c.memory_bytes for c in CARDS.values()) / GIB))
     ax.grid(axis="y", visible=False)
     for color, label in ((BLUE, "weights"), (GREEN, "KV cache"), (GREY, "margin")):
         ax.barh(0, 0, color=color, label=label)

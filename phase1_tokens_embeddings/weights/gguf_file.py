@@ -8,8 +8,8 @@ GGUF is the format of llama.cpp. One file holds everything that a program needs 
     padding   up to a multiple of the alignment (32), so that the data can be mapped into memory as it is
     data      the numbers
 
-Every string and every list comes with its own length, and each such length is a chance to be lied to. The
-reader holds each one against the bytes that are left in the file before it reads or allocates anything.
+Every string and every list comes with its own length, and a damaged or hostile file may hold any number there.
+The reader checks each one against the bytes that are left in the file before it reads or allocates anything.
 
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md and `gguf.cpp` of llama.cpp.
 """
@@ -123,13 +123,9 @@ class _Cursor:
     def __init__(self, data: mmap.mmap) -> None:
         self.data, self.at = data, 4
 
-    @property
-    def left(self) -> int:
-        return len(self.data) - self.at
-
     def need(self, nbytes: int, what: str) -> None:
-        if nbytes > self.left:
-            raise ValueError(f"{what} needs {nbytes} bytes at byte {self.at}, and {self.left} are left")
+        if nbytes > (left := len(self.data) - self.at):
+            raise ValueError(f"{what} needs {nbytes} bytes at byte {self.at}, and {left} are left")
 
     def bytes(self, nbytes: int, what: str) -> bytes:
         self.need(nbytes, what)
@@ -163,7 +159,7 @@ def _read(cursor: _Cursor) -> GGUFHeader:
         raise ValueError(f"its version is {version}{hint}; this reader knows little-endian versions 2 and 3")
     num_tensors = cursor.number("Q", "the number of tensors")
     num_keys = cursor.number("Q", "the number of keys")
-    # The smallest key takes 13 bytes, the smallest tensor 24. More of them than fit is a lie.
+    # The smallest key takes 13 bytes, the smallest tensor 24: a table that claims more than fit is refused.
     cursor.need(13 * num_keys + 24 * num_tensors, f"a table of {num_keys} keys and {num_tensors} tensors")
 
     metadata: dict[str, Any] = {}

@@ -94,7 +94,9 @@ def read_safetensors_header(path: str | Path) -> SafetensorsHeader:
 
     try:
         document = _parse_json(raw)
-        metadata = _check_metadata(document.pop("__metadata__", {}))
+        metadata = document.pop("__metadata__", {})
+        if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+            raise ValueError("__metadata__ must map text to text")
         tensors = {name: _check_entry(name, entry) for name, entry in document.items()}
         tensors = dict(sorted(tensors.items(), key=lambda item: item[1].offsets))
         _check_layout(tensors, data_bytes=file_bytes - 8 - header_bytes)
@@ -173,12 +175,6 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constants(text: str) -> Any:
     raise ValueError(f"{text} is not a JSON number")
-
-
-def _check_metadata(metadata: Any) -> dict[str, str]:
-    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise ValueError("__metadata__ must map text to text")
-    return metadata
 
 
 def _check_entry(name: str, entry: Any) -> TensorEntry:

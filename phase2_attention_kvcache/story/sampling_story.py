@@ -103,7 +103,7 @@ def tell_continuations(lab: Lab, writer: Writer) -> None:
         ["setting", "the text goes on", "different tokens"],
         [[n, writer.text(a), f"{len(set(a))} of {len(a)}"] for n, a in zip(SETTINGS, answers, strict=True)],
     )
-    lab.say("""No knob knows what is true or good: they only reshape what the model believes. Greedy suits
+    lab.say("""No knob knows what is true or good: they only reshape the model's probabilities. Greedy suits
         answers that must be the same every time. For prose, a temperature a little below 1 with top_p or
         min_p cuts the absurd tail and leaves the rest to chance.""")
     context = writer.config.max_context
@@ -132,8 +132,7 @@ def draw_distributions(
         rest = 100 * (1 - p[list(tokens)].sum().item())
         axis.set_title(f"{name}\n(all other tokens: {max(rest, 0):.0f}%)", fontsize=10)
         axis.set_yticks(rows, names if axis is axes[0] else [""] * len(names))
-        axis.set_xlim(0, 105 * max(q[tokens[0]].item() for q in shown.values()))
-        axis.set_xlabel("probability, %")
+        axis.set(xlim=(0, 105 * most), xlabel="probability, %")
         axis.invert_yaxis()
         axis.grid(axis="y", visible=False)
     return fig

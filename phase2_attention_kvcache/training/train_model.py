@@ -149,12 +149,6 @@ def gzip_bits_per_byte(documents: list[str]) -> float:
     return round(8 * len(gzip.compress(raw, 9)) / len(raw), 4)
 
 
-def machine(device: str) -> str:
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    return f"{os.cpu_count()} cores of an {cpu_name()} CPU"
-
-
 def main() -> None:
     as_it_is = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_it_is)
@@ -269,6 +263,7 @@ def main() -> None:
         save_state()
         sys.exit(f"\nstopped at step {step}; the same command goes on from here")
 
+    cpu = f"{os.cpu_count()} cores of an {cpu_name()} CPU"
     model = model.to(torch.bfloat16)
     model.save_pretrained(args.out)
     reloaded = GPT2LMHeadModel.from_pretrained(args.out, dtype=torch.float32).to(device)
@@ -283,7 +278,7 @@ def main() -> None:
         valid_bytes=valid_bytes,
         valid_bits_per_byte=round(bits_per_byte(reloaded, valid_ids, valid_bytes, CONTEXT), 4),
         seconds=round(seconds),
-        machine=machine(device),
+        machine=torch.cuda.get_device_name() if device == "cuda" else cpu,
         gzip_bits_per_byte=gzip_bits_per_byte(valid_documents),
         seed=args.seed,
         torch=torch.__version__,
