@@ -5,6 +5,7 @@
     WRONG = {"diagnosis-id": [answer, answer], ...}   # if several get the same one
 
 An answer is what `check` gets after the name: one thing, or a tuple where an exercise asks for several.
+A wrong one that is a right one but for a slip is written as that: changed(right, {what stands there: the slip}).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -42,6 +44,7 @@ def bank(name: str) -> ModuleType:
         return ModuleType(name)
     spec = importlib.util.spec_from_file_location(f"answers_{name}", path)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where `changed` finds the source of a class
     spec.loader.exec_module(module)
     return module
 

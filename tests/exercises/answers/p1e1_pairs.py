@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+from tests.exercises.changed import changed
+
 
 def count(tokens):
     return Counter(zip(tokens, tokens[1:]))
@@ -31,6 +33,18 @@ class New(int):
     """A token made by this merge."""
 
 
+def merge_by_index(tokens, pair, new_id):
+    out, i = [], 0
+    while i < len(tokens):
+        if tuple(tokens[i : i + 2]) == pair:
+            out.append(new_id)
+            i += 2
+        else:
+            out.append(tokens[i])
+            i += 1
+    return out
+
+
 def merge_by_iterator(tokens, pair, new_id):
     out, rest = [], list(tokens)
     while rest:
@@ -42,22 +56,6 @@ def merge_by_iterator(tokens, pair, new_id):
     return out
 
 
-def count_all_but_last(tokens):
-    counts = {}
-    for i in range(len(tokens) - 2):
-        pair = (tokens[i], tokens[i + 1])
-        counts[pair] = counts.get(pair, 0) + 1
-    return counts
-
-
-def count_wrapping(tokens):
-    counts = {}
-    for i in range(len(tokens)):
-        pair = (tokens[i - 1], tokens[i])
-        counts[pair] = counts.get(pair, 0) + 1
-    return counts
-
-
 def count_not_overlapping(tokens):
     counts, i = {}, 0
     while i < len(tokens) - 1:
@@ -66,25 +64,6 @@ def count_not_overlapping(tokens):
         # "aaa" holds aa once, as in str.count
         i += 2 if pair[0] == pair[1] and i + 2 < len(tokens) and tokens[i + 2] == pair[0] else 1
     return counts
-
-
-def count_once(tokens):
-    counts = {}
-    for pair in zip(tokens, tokens[1:]):
-        counts[pair] = 1
-    return counts
-
-
-def merge_keeps_second(tokens, pair, new_id):
-    out = []
-    i = 0
-    while i < len(tokens):
-        if i + 1 < len(tokens) and (tokens[i], tokens[i + 1]) == pair:
-            out.append(new_id)
-        else:
-            out.append(tokens[i])
-        i += 1
-    return out
 
 
 def merge_overlapping(tokens, pair, new_id):
@@ -106,18 +85,6 @@ def merge_first(tokens, pair, new_id):
     return tokens
 
 
-def merge_loses_last(tokens, pair, new_id):
-    out, i = [], 0
-    while i < len(tokens) - 1:
-        if (tokens[i], tokens[i + 1]) == pair:
-            out.append(new_id)
-            i += 2
-        else:
-            out.append(tokens[i])
-            i += 1
-    return out
-
-
 def merge_from_end(tokens, pair, new_id):
     out = list(tokens)
     i = len(out) - 2
@@ -126,22 +93,6 @@ def merge_from_end(tokens, pair, new_id):
             out[i : i + 2] = [new_id]
             i -= 1
         i -= 1
-    return out
-
-
-def merge_any_order(tokens, pair, new_id):
-    out, i = [], 0
-    while i < len(tokens):
-        if (
-            i + 1 < len(tokens)
-            and {tokens[i], tokens[i + 1]} == set(pair)
-            and len({tokens[i], tokens[i + 1]}) == len(set(pair))
-        ):
-            out.append(new_id)
-            i += 2
-        else:
-            out.append(tokens[i])
-            i += 1
     return out
 
 
@@ -195,18 +146,6 @@ def merge_over_pairs(tokens, pair, new_id):
     return out
 
 
-def merge_list_against_tuple(tokens, pair, new_id):
-    out, i = [], 0
-    while i < len(tokens):
-        if tokens[i : i + 2] == pair:
-            out.append(new_id)
-            i += 2
-        else:
-            out.append(tokens[i])
-            i += 1
-    return out
-
-
 def count_by_popping(tokens):
     counts = {}
     while len(tokens) > 1:
@@ -217,29 +156,31 @@ def count_by_popping(tokens):
 
 RIGHT = [(count, merge), (count_by_index, merge_by_iterator)]
 WRONG = {
-    "merge-nothing": (count, merge_list_against_tuple),
+    "merge-nothing": (count, changed(merge_by_index, {"tuple(tokens[i : i + 2])": "tokens[i : i + 2]"})),
     "merge-while-going-over-it": [(count, merge_slicing_while_zipping), (count, merge_slicing_in_a_range)],
     "merge-at-old-places": (count, merge_slicing_a_copy),
     "merge-over-pairs": (count, merge_over_pairs),
     "merge-inside-numbers": (count, merge_as_text),
     "pairs-changes-its-input": (count_by_popping, merge),
-    "pairs-step-by-two": (
-        lambda tokens: Counter((tokens[i], tokens[i + 1]) for i in range(0, len(tokens) - 1, 2)),
-        merge,
-    ),
-    "pairs-last-missing": (count_all_but_last, merge),
-    "pairs-wrap-around": (count_wrapping, merge),
+    "pairs-step-by-two": (changed(count_by_index, {"len(tokens)": "len(tokens), 2"}), merge),
+    "pairs-last-missing": (changed(count_by_index, {"len(tokens)": "len(tokens) - 1"}), merge),
+    "pairs-wrap-around": (changed(count_by_index, {"range(1, ": "range("}), merge),
     "pairs-without-order": (
         lambda tokens: Counter(tuple(sorted(pair)) for pair in zip(tokens, tokens[1:])),
         merge,
     ),
     "pairs-overlap-left-out": (count_not_overlapping, merge),
-    "pairs-counted-once": (count_once, merge),
-    "merge-keeps-the-second": (count, merge_keeps_second),
+    "pairs-counted-once": (changed(count_by_index, {"+= 1": "= 1"}), merge),
+    "merge-keeps-the-second": (count, changed(merge_by_index, {"i += 2": "i += 1"})),
     "merge-overlaps": (count, merge_overlapping),
     "merge-first-only": (count, merge_first),
-    "merge-drops-the-last": (count, merge_loses_last),
+    "merge-drops-the-last": (count, changed(merge_by_index, {"len(tokens)": "len(tokens) - 1"})),
     "merge-from-the-right": (count, merge_from_end),
-    "merge-in-any-order": (count, merge_any_order),
+    "merge-in-any-order": (
+        count,
+        changed(
+            merge_by_index, {"tuple(tokens[i : i + 2]) == pair": "sorted(tokens[i : i + 2]) == sorted(pair)"}
+        ),
+    ),
     "merge-changes-its-input": (count, merge_in_place),
 }

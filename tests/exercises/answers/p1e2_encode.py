@@ -1,5 +1,7 @@
 """Answers to p1e2_encode: right ones, and mistakes by the diagnosis they must get."""
 
+from tests.exercises.changed import changed
+
 
 def by_ids(word, ranks):
     parts = [bytes([b]) for b in word]
@@ -69,16 +71,6 @@ def one_pass(word, ranks):
     return [ranks[p] for p in out]
 
 
-def highest(word, ranks):
-    parts = [bytes([b]) for b in word]
-    while True:
-        known = [(ranks[a + b], -i) for i, (a, b) in enumerate(zip(parts, parts[1:])) if a + b in ranks]
-        if not known:
-            return [ranks[p] for p in parts]
-        i = -max(known)[1]
-        parts[i : i + 2] = [parts[i] + parts[i + 1]]
-
-
 def one_join(word, ranks):
     parts = [bytes([b]) for b in word]
     known = [(ranks[a + b], i) for i, (a, b) in enumerate(zip(parts, parts[1:])) if a + b in ranks]
@@ -86,19 +78,6 @@ def one_join(word, ranks):
         i = min(known)[1]
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
     return [ranks[p] for p in parts]
-
-
-def rightmost(word, ranks):
-    parts = [bytes([b]) for b in word]
-    while True:
-        best, at = None, None
-        for i in range(len(parts) - 1):
-            rank = ranks.get(parts[i] + parts[i + 1])
-            if rank is not None and (best is None or rank <= best):
-                best, at = rank, i
-        if at is None:
-            return [ranks[p] for p in parts]
-        parts[at : at + 2] = [parts[at] + parts[at + 1]]
 
 
 def bytes_go_out(word, ranks):
@@ -114,9 +93,9 @@ WRONG = {
     "encode-longest-first": longest,
     "encode-leftmost-first": leftmost,
     "encode-one-pass": one_pass,
-    "encode-highest-rank": highest,
+    "encode-highest-rank": changed(by_ids, {"rank < best": "rank > best"}),
     "encode-stops-after-one": one_join,
     "encode-no-joins": lambda word, ranks: [ranks[bytes([b])] for b in word],
-    "encode-rightmost-of-equals": rightmost,
+    "encode-rightmost-of-equals": changed(by_ids, {"rank < best": "rank <= best"}),
     "encode-bytes-are-not-ids": bytes_go_out,
 }

@@ -1,5 +1,7 @@
 """Answers to debugging lab 2: repairs of the loop, and what was said about the cause, by the diagnosis."""
 
+from tests.exercises.changed import changed
+
 
 def for_loop(step, prompt_ids, max_new_tokens):
     answer = [step(list(prompt_ids), 0)]
@@ -44,50 +46,12 @@ def gap_by_walking(prompt_length, i):
     return offset
 
 
-def broken(step, prompt_ids, max_new_tokens):
-    new, offset, answer = list(prompt_ids), 0, []
-    token = step(new, offset)
-    offset += len(new)
-    while True:
-        answer.append(token)
-        if len(answer) == max_new_tokens:
-            return answer
-        offset += len(new)
-        new = [token]
-        token = step(new, offset)
-
-
 def new_never_changes_length(step, prompt_ids, max_new_tokens):
     offset, answer, new = 0, [], list(prompt_ids)
     for _ in range(max_new_tokens):
         answer.append(step(new, offset))
         new, offset = [answer[-1]], offset + len(prompt_ids)
     return answer
-
-
-def line_taken_out(step, prompt_ids, max_new_tokens):
-    new, offset, answer = list(prompt_ids), 0, []
-    token = step(new, offset)
-    offset += len(new)
-    while True:
-        answer.append(token)
-        if len(answer) == max_new_tokens:
-            return answer
-        new = [token]
-        token = step(new, offset)
-
-
-def one_too_far(step, prompt_ids, max_new_tokens):
-    new, offset, answer = list(prompt_ids), 0, []
-    token = step(new, offset)
-    offset += len(new)
-    while True:
-        answer.append(token)
-        if len(answer) == max_new_tokens:
-            return answer
-        new = [token]
-        offset += len(new)
-        token = step(new, offset)
 
 
 def one_behind(step, prompt_ids, max_new_tokens):
@@ -134,10 +98,22 @@ def appends_to_the_prompt(step, prompt_ids, max_new_tokens):
 
 RIGHT = [(for_loop, gap), (offset_in_two_places, gap_by_walking), (from_the_text, gap)]
 WRONG = {
-    "lab-still-jumps": (broken, gap),
+    "lab-still-jumps": (
+        changed(
+            offset_in_two_places,
+            {"new = [token]": "new, offset = [token], offset + len(new)", "offset += 1": "pass"},
+        ),
+        gap,
+    ),
     "lab-moves-by-the-prompt": (new_never_changes_length, gap),
-    "lab-stands-still": (line_taken_out, gap),
-    "lab-one-too-far": (one_too_far, gap),
+    "lab-stands-still": (changed(offset_in_two_places, {"offset += 1": "pass"}), gap),
+    "lab-one-too-far": (
+        changed(
+            offset_in_two_places,
+            {"new = [token]": "new, offset = [token], offset + 1", "offset += 1": "pass"},
+        ),
+        gap,
+    ),
     "lab-one-behind": (one_behind, gap),
     "lab-starts-again": (other_line_taken_out, gap),
     "lab-everything-again": (without_cache, gap),

@@ -2,6 +2,8 @@
 
 import torch
 
+from tests.exercises.changed import changed
+
 
 def in_loops(num_queries, num_keys):
     table = torch.zeros(num_queries, num_keys, dtype=torch.bool)
@@ -27,19 +29,9 @@ def old_then_new(num_queries, num_keys):
     return torch.cat([old, torch.ones(num_queries, num_queries).tril() > 0], dim=-1)
 
 
-def not_itself(num_queries, num_keys):
+def by_positions(num_queries, num_keys):
     positions = torch.arange(num_keys - num_queries, num_keys)
-    return torch.arange(num_keys) < positions[:, None]
-
-
-def sees_next(num_queries, num_keys):
-    positions = torch.arange(num_keys - num_queries + 1, num_keys + 1)
     return torch.arange(num_keys) <= positions[:, None]
-
-
-def ahead(num_queries, num_keys):
-    positions = torch.arange(num_keys - num_queries, num_keys)
-    return torch.arange(num_keys) >= positions[:, None]
 
 
 def turned(num_queries, num_keys):
@@ -59,16 +51,14 @@ def everything(num_queries, num_keys):
 
 RIGHT = [in_loops, by_tril, last_rows, old_then_new]
 WRONG = {
-    "mask-blind-to-itself": not_itself,
-    "mask-sees-the-next": sees_next,
-    "mask-top-left": lambda num_queries, num_keys: torch.tril(
-        torch.ones(num_queries, num_keys, dtype=torch.bool)
-    ),
+    "mask-blind-to-itself": changed(by_positions, {"<=": "<"}),
+    "mask-sees-the-next": changed(by_positions, {"positions[:, None]": "positions[:, None] + 1"}),
+    "mask-top-left": changed(by_tril, {"num_keys - num_queries": "0"}),
     # True where attention is forbidden, as in torch.nn.MultiheadAttention.
     "mask-upside-down": lambda num_queries, num_keys: torch.triu(
         torch.ones(num_queries, num_keys, dtype=torch.bool), diagonal=num_keys - num_queries + 1
     ),
-    "mask-looks-ahead": ahead,
+    "mask-looks-ahead": changed(by_positions, {"<=": ">="}),
     "mask-turned": turned,
     "mask-forgets-old-keys": lambda num_queries, num_keys: torch.ones(
         num_queries, num_queries, dtype=torch.bool
@@ -86,7 +76,5 @@ WRONG = {
     "mask-hides-too-much": lambda num_queries, num_keys: by_tril(num_queries, num_keys).triu(
         diagonal=num_keys - num_queries - 3
     ),
-    "mask-shows-too-much": lambda num_queries, num_keys: torch.ones(
-        num_queries, num_keys, dtype=torch.bool
-    ).tril(diagonal=num_keys - num_queries + 2),
+    "mask-shows-too-much": changed(by_tril, {"num_keys - num_queries": "num_keys - num_queries + 2"}),
 }

@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from tests.exercises.changed import changed
+
 
 def in_loops(x, positions, theta=10_000.0):
     out = torch.empty_like(x)
@@ -45,15 +47,13 @@ def in_place(x, positions, theta=10_000.0):
     return x
 
 
-def _rotate(x, positions, theta=10_000.0, speeds=None, turn=None, dtype=torch.float32):
+def halves(x, positions, theta=10_000.0):
     d = x.shape[-1]
-    if speeds is None:
-        speeds = theta ** (-2 * torch.arange(d // 2).float() / d)
-    angles = (positions.to(dtype)[:, None] * speeds.to(dtype))[:, None]
-    a, b = x[..., : d // 2].to(dtype), x[..., d // 2 :].to(dtype)
-    if turn is None:
-        turn = lambda a, b, cos, sin: (a * cos - b * sin, b * cos + a * sin)  # noqa: E731
-    return torch.cat(turn(a, b, angles.cos(), angles.sin()), dim=-1).to(x.dtype)
+    speeds = theta ** (-2 * torch.arange(d // 2).float() / d)
+    angles = (positions.float()[:, None] * speeds)[:, None]
+    cos, sin = angles.cos(), angles.sin()
+    a, b = x[..., : d // 2].float(), x[..., d // 2 :].float()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
 
 
 def neighbours(x, positions, theta=10_000.0):
@@ -74,28 +74,8 @@ def overwritten(x, positions, theta=10_000.0):
     return x
 
 
-def without_two(x, positions, theta=10_000.0):
-    d = x.shape[-1]
-    return _rotate(x, positions, theta, theta ** (-torch.arange(d // 2).float() / d))
-
-
-def too_slow(x, positions, theta=10_000.0):
-    half = x.shape[-1] // 2
-    return _rotate(x, positions, theta, theta ** (-2 * torch.arange(half).float() / half))
-
-
-def grows(x, positions, theta=10_000.0):
-    d = x.shape[-1]
-    return _rotate(x, positions, theta, theta ** (2 * torch.arange(d // 2).float() / d))
-
-
-def pairs_from_one(x, positions, theta=10_000.0):
-    d = x.shape[-1]
-    return _rotate(x, positions, theta, theta ** (-2 * torch.arange(1, d // 2 + 1).float() / d))
-
-
 def result_thrown_away(x, positions, theta=10_000.0):
-    _rotate(x, positions, theta)
+    halves(x, positions, theta)
     return x
 
 
@@ -106,38 +86,39 @@ RIGHT = [
     lambda x, positions, theta=10000.0: in_place(x.clone(), positions, theta),
 ]
 WRONG = {
-    "rotary-positions-start-anew": lambda x, positions, theta=10000.0: _rotate(
-        x, torch.arange(len(x)), theta
+    "rotary-positions-start-anew": changed(halves, {"positions.float()": "torch.arange(len(x)).float()"}),
+    "rotary-one-position-for-all": changed(
+        halves, {"positions.float()": "(positions[0] + torch.arange(len(x))).float()"}
     ),
-    "rotary-one-position-for-all": lambda x, positions, theta=10000.0: _rotate(
-        x, positions[0] + torch.arange(len(x)), theta
-    ),
-    "rotary-counts-from-one": lambda x, positions, theta=10000.0: _rotate(x, positions + 1, theta),
+    "rotary-counts-from-one": changed(halves, {"positions.float()": "(positions + 1).float()"}),
     "rotary-pairs-of-neighbours": neighbours,
-    "rotary-turns-backwards": lambda x, positions, theta=10000.0: _rotate(
-        x, positions, theta, turn=lambda a, b, cos, sin: (a * cos + b * sin, b * cos - a * sin)
+    "rotary-turns-backwards": changed(
+        halves, {"a * cos - b * sin, b * cos + a * sin": "a * cos + b * sin, b * cos - a * sin"}
     ),
-    "rotary-is-no-rotation": lambda x, positions, theta=10000.0: _rotate(
-        x, positions, theta, turn=lambda a, b, cos, sin: (a * cos - b * sin, a * cos + b * sin)
-    ),
-    "rotary-no-minus": lambda x, positions, theta=10000.0: _rotate(
-        x, positions, theta, turn=lambda a, b, cos, sin: (a * cos + b * sin, b * cos + a * sin)
-    ),
+    "rotary-is-no-rotation": changed(halves, {"b * cos + a * sin": "a * cos + b * sin"}),
+    "rotary-no-minus": changed(halves, {"a * cos - b * sin": "a * cos + b * sin"}),
     "rotary-first-half-overwritten": overwritten,
-    "rotary-speed-without-two": without_two,
-    "rotary-too-slow": too_slow,
-    "rotary-one-speed": lambda x, positions, theta=10000.0: _rotate(
-        x, positions, theta, torch.ones(x.shape[-1] // 2)
+    "rotary-speed-without-two": changed(halves, {"-2 * torch": "-torch"}),
+    "rotary-too-slow": changed(halves, {"/ d)": "/ (d // 2))"}),
+    "rotary-one-speed": changed(
+        halves, {"theta ** (-2 * torch.arange(d // 2).float() / d)": "torch.ones(d // 2)"}
     ),
-    "rotary-grows": grows,
-    "rotary-speed-from-one": pairs_from_one,
-    "rotary-sine-for-cosine": lambda x, positions, theta=10000.0: _rotate(
-        x, positions, theta, turn=lambda a, b, cos, sin: (a * sin - b * cos, b * sin + a * cos)
+    "rotary-grows": changed(halves, {"-2 *": "2 *"}),
+    "rotary-speed-from-one": changed(halves, {"arange(d // 2)": "arange(1, d // 2 + 1)"}),
+    "rotary-sine-for-cosine": changed(
+        halves, {"a * cos - b * sin, b * cos + a * sin": "a * sin - b * cos, b * sin + a * cos"}
     ),
     "rotary-unchanged": result_thrown_away,
-    "rotary-degrees": lambda x, positions, theta=10000.0: _rotate(x, positions * math.pi / 180, theta),
-    "rotary-theta-ignored": lambda x, positions, theta=10000.0: _rotate(x, positions),
-    "rotary-angles-rounded": lambda x, positions, theta=10000.0: _rotate(x, positions, theta, dtype=x.dtype),
-    "rotary-format-changed": lambda x, positions, theta=10000.0: _rotate(x.float(), positions, theta),
+    "rotary-degrees": changed(halves, {"positions.float()": "torch.deg2rad(positions.float())"}),
+    "rotary-theta-ignored": changed(halves, {"= theta **": "= 10_000.0 **"}),
+    "rotary-angles-rounded": changed(
+        halves,
+        {
+            "positions.float()": "positions.to(x.dtype)",
+            "* speeds)": "* speeds.to(x.dtype))",
+            "].float()": "]",
+        },
+    ),
+    "rotary-format-changed": changed(halves, {".to(x.dtype)": ""}),
     "changes-its-input": in_place,
 }

@@ -2,6 +2,8 @@
 
 import torch
 
+from tests.exercises.changed import changed
+
 
 class Stub:
     """The beginning of the class, as the notebook gives it."""
@@ -20,6 +22,14 @@ class Stub:
         if end > self.room:
             raise ValueError(f"no room for {len(k)} more tokens")
         return end
+
+
+class Usual(Stub):
+    def append(self, layer, k, v):
+        start, end = self.lengths[layer], self.end(layer, k)
+        self.keys[layer, start:end], self.values[layer, start:end] = k, v
+        self.lengths[layer] = end
+        return self.keys[layer, :end], self.values[layer, :end]
 
 
 class TokenByToken(Stub):
@@ -87,46 +97,6 @@ class MovedByTheFirstLayer(Stub):
         return self.keys[layer, : start + len(k)], self.values[layer, : start + len(k)]
 
 
-class OnlyNew(Stub):
-    def append(self, layer, k, v):
-        start, end = self.lengths[layer], self.end(layer, k)
-        self.keys[layer, start:end], self.values[layer, start:end] = k, v
-        self.lengths[layer] = end
-        return self.keys[layer, start:end], self.values[layer, start:end]
-
-
-class NewMissing(Stub):
-    def append(self, layer, k, v):
-        start, end = self.lengths[layer], self.end(layer, k)
-        self.keys[layer, start:end], self.values[layer, start:end] = k, v
-        self.lengths[layer] = end
-        # On the first call there is nothing old: give back the new.
-        return self.keys[layer, : start or end], self.values[layer, : start or end]
-
-
-class LengthForgotten(Stub):
-    def append(self, layer, k, v):
-        start, end = self.lengths[layer], self.end(layer, k)
-        self.keys[layer, start:end], self.values[layer, start:end] = k, v
-        return self.keys[layer, :end], self.values[layer, :end]
-
-
-class LengthByOne(Stub):
-    def append(self, layer, k, v):
-        start, end = self.lengths[layer], self.end(layer, k)
-        self.keys[layer, start:end], self.values[layer, start:end] = k, v
-        self.lengths[layer] += 1
-        return self.keys[layer, :end], self.values[layer, :end]
-
-
-class Overwrites(Stub):
-    def append(self, layer, k, v):
-        end = self.end(layer, k)
-        self.keys[layer, : len(k)], self.values[layer, : len(k)] = k, v
-        self.lengths[layer] = end
-        return self.keys[layer, :end], self.values[layer, :end]
-
-
 class AtTheEndOfTheRoom(Stub):
     def append(self, layer, k, v):
         end = self.end(layer, k)
@@ -147,66 +117,14 @@ class NewInFront(Growing):
         return self.kv[layer]
 
 
-class WholeRoom(Stub):
-    def append(self, layer, k, v):
-        start, end = self.lengths[layer], self.end(layer, k)
-        self.keys[layer, start:end], self.values[layer, start:end] = k, v
-        self.lengths[layer] = end
-        return self.keys[layer], self.values[layer]
-
-
-class LastMissing(Stub):
-    def append(self, layer, k, v):
-        start, end = self.lengths[layer], self.end(layer, k)
-        self.keys[layer, start:end], self.values[layer, start:end] = k, v
-        self.lengths[layer] = end
-        return self.keys[layer, : end - 1], self.values[layer, : end - 1]
-
-
 class Exchanged(TokenByToken):
     def append(self, layer, k, v):
         return super().append(layer, k, v)[::-1]
 
 
-class ValuesForgotten(Stub):
-    def append(self, layer, k, v):
-        start, end = self.lengths[layer], self.end(layer, k)
-        self.keys[layer, start:end] = k
-        self.values[layer, start:end] = k
-        self.lengths[layer] = end
-        return self.keys[layer, :end], self.values[layer, :end]
-
-
-class KeysForgotten(Stub):
-    def append(self, layer, k, v):
-        start, end = self.lengths[layer], self.end(layer, k)
-        self.keys[layer, start:end] = v
-        self.values[layer, start:end] = v
-        self.lengths[layer] = end
-        return self.keys[layer, :end], self.values[layer, :end]
-
-
 class OneTensor(TokenByToken):
     def append(self, layer, k, v):
         return torch.stack(super().append(layer, k, v))
-
-
-class NoCheck(Stub):
-    def append(self, layer, k, v):
-        start = self.lengths[layer]
-        end = start + len(k)
-        self.keys[layer, start:end], self.values[layer, start:end] = k, v
-        self.lengths[layer] = end
-        return self.keys[layer, :end], self.values[layer, :end]
-
-
-class WritesWhatFits(Stub):
-    def append(self, layer, k, v):
-        start = self.lengths[layer]
-        end = min(start + len(k), self.room)
-        self.keys[layer, start:end], self.values[layer, start:end] = k[: end - start], v[: end - start]
-        self.lengths[layer] = end
-        return self.keys[layer, :end], self.values[layer, :end]
 
 
 class WritesBeforeItAsks(Stub):
@@ -261,24 +179,6 @@ class Lists:
         return torch.cat(keys), torch.cat(values)
 
 
-class OneLayerForAll(Stub):
-    """`layer` is used for the length, and forgotten where the keys go."""
-
-    def append(self, layer, k, v):
-        start, end = self.lengths[layer], self.end(layer, k)
-        self.keys[0, start:end], self.values[0, start:end] = k, v
-        self.lengths[layer] = end
-        return self.keys[0, :end], self.values[0, :end]
-
-
-class IntoEveryLayer(Stub):
-    def append(self, layer, k, v):
-        start, end = self.lengths[layer], self.end(layer, k)
-        self.keys[:, start:end], self.values[:, start:end] = k, v
-        self.lengths[layer] = end
-        return self.keys[layer, :end], self.values[layer, :end]
-
-
 class KeysOnly(TokenByToken):
     def append(self, layer, k, v):
         return super().append(layer, k, v)[0]
@@ -287,20 +187,35 @@ class KeysOnly(TokenByToken):
 RIGHT = [TokenByToken, Growing, OneTensor, OneCounterMovedByTheLastLayer]
 WRONG = {
     "cache-one-counter-for-all-layers": [OneCounter, MovedByTheFirstLayer],
-    "cache-layers-mixed": [OneLayerForAll, IntoEveryLayer],
-    "cache-only-the-new": OnlyNew,
-    "cache-new-missing": NewMissing,
-    "cache-length-not-updated": [LengthForgotten, LengthByOne],
-    "cache-overwrites": Overwrites,
+    "cache-layers-mixed": [
+        changed(Usual, {"[layer, start:end]": "[0, start:end]", "[layer, :end]": "[0, :end]"}),
+        changed(Usual, {"[layer, start:end]": "[:, start:end]"}),
+    ],
+    "cache-only-the-new": changed(Usual, {"[layer, :end]": "[layer, start:end]"}),
+    "cache-new-missing": changed(Usual, {"[layer, :end]": "[layer, : start or end]"}),
+    "cache-length-not-updated": [
+        changed(Usual, {"self.lengths[layer] = end": "pass"}),
+        changed(Usual, {"self.lengths[layer] = end": "self.lengths[layer] += 1"}),
+    ],
+    "cache-overwrites": changed(Usual, {"[layer, start:end]": "[layer, : len(k)]"}),
     "cache-new-in-the-wrong-place": AtTheEndOfTheRoom,
     "cache-new-in-front": NewInFront,
-    "cache-returns-its-room": WholeRoom,
-    "cache-last-missing": LastMissing,
+    "cache-returns-its-room": changed(Usual, {"[layer, :end]": "[layer]"}),
+    "cache-last-missing": changed(Usual, {"[layer, :end]": "[layer, : end - 1]"}),
     "cache-exchanged": Exchanged,
-    "cache-values-wrong": ValuesForgotten,
-    "cache-keys-wrong": KeysForgotten,
+    "cache-values-wrong": changed(Usual, {"= k, v": "= k, k"}),
+    "cache-keys-wrong": changed(Usual, {"= k, v": "= v, v"}),
     "cache-wrong-type": KeysOnly,
-    "cache-full-unnoticed": [NoCheck, WritesWhatFits],
+    "cache-full-unnoticed": [
+        changed(Usual, {"self.end(layer, k)": "self.lengths[layer] + len(k)"}),
+        changed(
+            Usual,
+            {
+                "self.end(layer, k)": "min(self.lengths[layer] + len(k), self.room)",
+                "= k, v": "= k[: end - start], v[: end - start]",
+            },
+        ),
+    ],
     "cache-half-stored": [WritesBeforeItAsks, CountsBeforeItAsks],
     "cache-full-too-early": [LastPlaceRefused, RoomOfTheLayers],
     "cache-borrows-memory": Lists,

@@ -1,5 +1,7 @@
 """Answers to p2e7_ttft: right ones, and mistakes by the diagnosis they must get."""
 
+from tests.exercises.changed import changed
+
 
 def seconds(num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate):
     return max(num_parameters * bytes_per_parameter / bandwidth, num_tokens * num_parameters * 2 / rate)
@@ -41,30 +43,15 @@ RIGHT = [(seconds, free), (seconds_by_cases, free_by_times)]
 WRONG = {
     "roofline-adds": (lambda *args: sum(times(*args)), free),
     "roofline-takes-the-faster": (lambda *args: min(times(*args)), free),
-    "roofline-one-operation": (
-        lambda num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate: max(
-            num_parameters * num_tokens / rate, num_parameters * bytes_per_parameter / bandwidth
-        ),
-        free,
-    ),
+    "roofline-one-operation": (changed(seconds, {" * 2 / rate": " / rate"}), free),
     "roofline-weights-for-each-token": (
         lambda num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate: (
             num_tokens * seconds(1, num_parameters, bytes_per_parameter, bandwidth, rate)
         ),
         free,
     ),
-    "roofline-bytes-forgotten": (
-        lambda num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate: seconds(
-            num_tokens, num_parameters, 1, bandwidth, rate
-        ),
-        free,
-    ),
-    "roofline-bits": (
-        lambda num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate: seconds(
-            num_tokens, num_parameters, 8 * bytes_per_parameter, bandwidth, rate
-        ),
-        free,
-    ),
+    "roofline-bytes-forgotten": (changed(seconds, {" * bytes_per_parameter": ""}), free),
+    "roofline-bits": (changed(seconds, {"* bytes_per_parameter": "* 8 * bytes_per_parameter"}), free),
     "roofline-milliseconds": (lambda *args: 1e3 * seconds(*args), free),
     "roofline-only-memory": (lambda *args: times(*args)[1], free),
     "roofline-only-arithmetic": (lambda *args: times(*args)[0], free),
@@ -75,19 +62,10 @@ WRONG = {
         ),
         free,
     ),
-    "free-tokens-without-two": (
-        seconds,
-        lambda bytes_per_parameter, bandwidth, rate: bytes_per_parameter * rate / bandwidth,
-    ),
-    "free-tokens-bytes-forgotten": (
-        seconds,
-        lambda bytes_per_parameter, bandwidth, rate: rate / (2 * bandwidth),
-    ),
-    "free-tokens-only-ridge": (seconds, lambda bytes_per_parameter, bandwidth, rate: rate / bandwidth),
-    "free-tokens-bits": (
-        seconds,
-        lambda bytes_per_parameter, bandwidth, rate: 8 * bytes_per_parameter * rate / bandwidth / 2,
-    ),
+    "free-tokens-without-two": (seconds, changed(free, {" / 2": ""})),
+    "free-tokens-bytes-forgotten": (seconds, changed(free, {" * bytes_per_parameter": ""})),
+    "free-tokens-only-ridge": (seconds, changed(free, {" * bytes_per_parameter / 2": ""})),
+    "free-tokens-bits": (seconds, changed(free, {"* bytes_per_parameter": "* 8 * bytes_per_parameter"})),
     "free-tokens-upside-down": (
         seconds,
         lambda bytes_per_parameter, bandwidth, rate: 2 * bandwidth / rate / bytes_per_parameter,

@@ -1,6 +1,7 @@
 """Answers to the debugging lab of phase 3 that learners give."""
 
 from exercises.phase3.small_manager import SmallManager
+from tests.exercises.changed import changed
 
 
 class Merges(SmallManager):
@@ -26,36 +27,14 @@ class KeepsBoth(Merges):
             self.cached.setdefault(name, block)
 
 
-class Planted(SmallManager):
-    def remember(self, user):
-        table = self.tables[user]
-        for i, name in enumerate(self.names(self.texts[user])):
-            same = self.cached.setdefault(name, table[i])
-            if same != table[i]:
-                self.drop(table[i])
-
-
-class NotCounted(SmallManager):
-    """The table follows, and nobody counts it."""
-
-    def remember(self, user):
-        table = self.tables[user]
-        for i, name in enumerate(self.names(self.texts[user])):
-            same = self.cached.setdefault(name, table[i])
-            if same != table[i]:
-                self.drop(table[i])
-                table[i] = same
-
-
-class NeverDrops(SmallManager):
-    """The table follows, and the user's own block is never given back."""
-
+class Follows(SmallManager):
     def remember(self, user):
         table = self.tables[user]
         for i, name in enumerate(self.names(self.texts[user])):
             same = self.cached.setdefault(name, table[i])
             if same != table[i]:
                 self.point_to(same)
+                self.drop(table[i])
                 table[i] = same
 
 
@@ -81,20 +60,6 @@ class FirstBlockOnly(SmallManager):
                     table[i] = same
 
 
-class WrongIndex(Merges):
-    """The merged block goes to the front of the table, not to its place."""
-
-    def remember(self, user):
-        table = self.tables[user]
-        for i, name in enumerate(self.names(self.texts[user])):
-            same = self.cached.setdefault(name, table[i])
-            if same != table[i]:
-                self.point_to(same)
-                self.drop(table[i])
-                del table[i]
-                table.insert(0, same)
-
-
 class LastWins(SmallManager):
     """Right: the name leads to the latest block. The older one keeps its content, and its table."""
 
@@ -102,28 +67,17 @@ class LastWins(SmallManager):
         self.cached.update(zip(self.names(self.texts[user]), self.tables[user]))
 
 
-class FreesByHand(SmallManager):
-    """Puts the block into the free list, and drops it as well."""
-
-    def remember(self, user):
-        table = self.tables[user]
-        for i, name in enumerate(self.names(self.texts[user])):
-            same = self.cached.setdefault(name, table[i])
-            if same != table[i]:
-                self.point_to(same)
-                self.drop(table[i])
-                self.free.append(table[i])
-                table[i] = same
-
-
 RIGHT = [(Merges, 3), (KeepsBoth, "3"), (LastWins, 3)]
 WRONG = {
-    "reads-anothers-text": [(Planted, 3), (FirstBlockOnly, 3)],
-    "pointed-to-and-not-counted": (NotCounted, 3),
-    "duplicate-leaks": (NeverDrops, 3),
+    "reads-anothers-text": [
+        (changed(Follows, {"self.point_to(same)": "pass", "table[i] = same": "pass"}), 3),
+        (FirstBlockOnly, 3),
+    ],
+    "pointed-to-and-not-counted": (changed(Follows, {"self.point_to(same)": "pass"}), 3),
+    "duplicate-leaks": (changed(Follows, {"self.drop(table[i])": "pass"}), 3),
     "nothing-is-remembered": (RemembersNothing, 3),
-    "wrong-text": (WrongIndex, 3),
-    "freed-twice": (FreesByHand, 3),
+    "wrong-text": (changed(Follows, {"table[i] = same": "del table[i]; table.insert(0, same)"}), 3),
+    "freed-twice": (changed(Follows, {"table[i] = same": "self.free.append(table[i]); table[i] = same"}), 3),
     "another-cause": [(Merges, 4), (KeepsBoth, "1")],
     "wrong-type": [(Merges, "remember"), (Merges, 6)],
 }

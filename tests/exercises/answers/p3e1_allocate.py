@@ -2,6 +2,8 @@
 
 from collections import deque
 
+from tests.exercises.changed import changed
+
 
 class Base:
     def __init__(self, num_blocks):
@@ -30,18 +32,6 @@ class Base:
             self.ref_count[block] -= 1
             if self.ref_count[block] == 0:
                 self.free.append(block)
-
-
-class FromTheBack(Base):
-    """A stack instead of a queue."""
-
-    def take(self):
-        try:
-            block = self.free.pop()
-        except IndexError:
-            raise MemoryError("nothing is free") from None
-        self.ref_count[block] += 1
-        return block
 
 
 class ListAndDict:
@@ -108,35 +98,6 @@ class CountsTables(Base):
         self.ref_count = left
 
 
-class PutsInFront(Base):
-    """The end from which it takes is the end to which it gives."""
-
-    def give_back(self, blocks):
-        if any(self.ref_count[b] == 0 for b in blocks):
-            raise ValueError
-        for block in blocks:
-            self.ref_count[block] -= 1
-            if self.ref_count[block] == 0:
-                self.free.appendleft(block)
-
-
-class GivesOutZero(Base):
-    def __init__(self, num_blocks):
-        self.free = deque(range(num_blocks))
-        self.ref_count = [0] * num_blocks
-
-
-class LooksAndLeaves(Base):
-    """Forgets to remove the block from the list."""
-
-    def take(self):
-        if not self.free:
-            raise MemoryError
-        block = self.free[0]
-        self.ref_count[block] = 1
-        return block
-
-
 class IndexErrorAtTheEnd(Base):
     def take(self):
         block = self.free.popleft()
@@ -147,17 +108,6 @@ class IndexErrorAtTheEnd(Base):
 class NoneAtTheEnd(Base):
     def take(self):
         return Base.take(self) if self.free else None
-
-
-class FreesAtOnce(Base):
-    """Nobody looks at the count."""
-
-    def give_back(self, blocks):
-        if any(self.ref_count[b] == 0 for b in blocks):
-            raise ValueError
-        for block in blocks:
-            self.ref_count[block] = 0
-            self.free.append(block)
 
 
 class SharesWithoutCounting(Base):
@@ -178,14 +128,6 @@ class Leaks(Base):
             self.free.append(block)
 
 
-class CountsAndNeverFrees(Base):
-    def give_back(self, blocks):
-        if any(self.ref_count[b] == 0 for b in blocks):
-            raise ValueError
-        for block in blocks:
-            self.ref_count[block] -= 1
-
-
 class AcceptsDoubleFree(Base):
     def give_back(self, blocks):
         for block in blocks:
@@ -204,15 +146,6 @@ class HalfDone(Base):
             self.ref_count[block] -= 1
             if self.ref_count[block] == 0:
                 self.free.append(block)
-
-
-class NotCounted(Base):
-    """Taken, and the count stays at 0."""
-
-    def take(self):
-        if not self.free:
-            raise MemoryError
-        return self.free.popleft()
 
 
 class CountsDownFirst(Base):
@@ -250,14 +183,20 @@ class EmptiesTheTable(Base):
 
 RIGHT = [ListAndDict, CountsTables]
 WRONG = {
-    "takes-from-the-wrong-end": FromTheBack,
-    "gives-back-to-the-front": [PutsInFront, FreeIsWhatNobodyCounts],
-    "taken-and-not-counted": NotCounted,
-    "null-block-given-out": GivesOutZero,
-    "block-given-out-twice": LooksAndLeaves,
+    "takes-from-the-wrong-end": changed(Base, {"popleft()": "pop()"}),
+    "gives-back-to-the-front": [
+        changed(Base, {"self.free.append(block)": "self.free.appendleft(block)"}),
+        FreeIsWhatNobodyCounts,
+    ],
+    "taken-and-not-counted": changed(Base, {"self.ref_count[block] = 1": "pass"}),
+    "null-block-given-out": changed(Base, {"range(1, num_blocks)": "range(num_blocks)"}),
+    "block-given-out-twice": changed(Base, {"self.free.popleft()": "self.free[0]"}),
     "wrong-end-of-memory": [IndexErrorAtTheEnd, NoneAtTheEnd],
-    "freed-while-shared": [FreesAtOnce, SharesWithoutCounting],
-    "blocks-lost": [Leaks, CountsAndNeverFrees],
+    "freed-while-shared": [
+        changed(Base, {"self.ref_count[block] -= 1": "self.ref_count[block] = 0"}),
+        SharesWithoutCounting,
+    ],
+    "blocks-lost": [Leaks, changed(Base, {"self.free.append(block)": "pass"})],
     "double-free": [AcceptsDoubleFree, Asserts],
     "refused-and-half-done": [HalfDone, CountsDownFirst, HalfDoneFromTheEnd],
     "changes-its-input": EmptiesTheTable,

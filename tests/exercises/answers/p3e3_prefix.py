@@ -3,6 +3,7 @@
 from hashlib import blake2b
 
 from phase3_paged_attention.paging.block_table import hash_block
+from tests.exercises.changed import changed
 
 
 def names(tokens, size):
@@ -35,26 +36,10 @@ def find_with_while(tokens, size, cached):
     return out
 
 
-def names_with_partial(tokens, size):
-    out, parent = [], b""
-    for i in range(0, len(tokens), size):
-        parent = hash_block(parent, tokens[i : i + size])
-        out.append(parent)
-    return out
-
-
 def names_with_first_parent(tokens, size):
     out = []
     for i in range(len(tokens) // size):
         out.append(hash_block(out[0] if out else b"", tokens[i * size : (i + 1) * size]))
-    return out
-
-
-def names_that_add(tokens, size):
-    out, parent = [], b""
-    for i in range(len(tokens) // size):
-        parent = hash_block(parent, [sum(tokens[i * size : (i + 1) * size])])
-        out.append(parent)
     return out
 
 
@@ -82,34 +67,21 @@ def find_and_drop(tokens, size, cached):
     return tuple(found)
 
 
-def find_everything(tokens, size, cached):
-    out = []
-    for name in names(tokens, size):
-        if name not in cached:
-            break
-        out.append(cached[name])
-    return out
+find_everything = changed(find, {"[: (len(tokens) - 1) // size]": ""})
 
 
 RIGHT = [(names, find), (names_of_beginnings, find_with_while), (names_one_by_one, find_and_drop)]
 WRONG = {
-    "hash-without-parent": (
-        lambda tokens, size: [
-            hash_block(b"", tokens[i : i + size]) for i in range(0, len(tokens) - size + 1, size)
-        ],
+    "hash-without-parent": (changed(names, {"hash_block(parent,": 'hash_block(b"",'}), find),
+    "partial-block-named": (changed(names, {"len(tokens) // size": "-(-len(tokens) // size)"}), find),
+    "parent-is-not-the-block-before": (names_with_first_parent, find),
+    "order-lost": (
+        changed(names, {"tokens[i * size : (i + 1) * size]": "[sum(tokens[i * size : (i + 1) * size])]"}),
         find,
     ),
-    "partial-block-named": (names_with_partial, find),
-    "parent-is-not-the-block-before": (names_with_first_parent, find),
-    "order-lost": (names_that_add, find),
     "tokens-run-together": (names_of_digits, find),
     "nothing-left-to-compute": (names, find_everything),
-    "goes-on-after-a-miss": (
-        names,
-        lambda tokens, size, cached: [
-            cached[name] for name in names(tokens, size)[: (len(tokens) - 1) // size] if name in cached
-        ],
-    ),
+    "goes-on-after-a-miss": (names, changed(find, {"break": "continue"})),
     "last-block-given-away": (
         names,
         lambda tokens, size, cached: find_everything(tokens, size, cached)[: len(tokens) // size - 1],

@@ -1,5 +1,7 @@
 """Answers to exercise 3.5 that learners give."""
 
+from tests.exercises.changed import changed
+
 
 def fork(table, pool):
     for block in table:
@@ -52,12 +54,6 @@ def make_room_early_return(table, num_tokens, pool):
         pool.ref_count[old] -= 1
 
 
-def fork_same_list(table, pool):
-    for block in table:
-        pool.ref_count[block] += 1
-    return table
-
-
 def fork_that_copies(table, pool):
     twin = []
     for block in table:
@@ -72,36 +68,6 @@ def never_copies(table, num_tokens, pool):
         table.append(pool.take())
 
 
-def takes_without_copy(table, num_tokens, pool):
-    at = num_tokens // pool.block_size
-    if at == len(table):
-        table.append(pool.take())
-    elif pool.ref_count[table[at]] > 1:
-        pool.ref_count[table[at]] -= 1
-        table[at] = pool.take()
-
-
-def keeps_count(table, num_tokens, pool):
-    at = num_tokens // pool.block_size
-    if at == len(table):
-        table.append(pool.take())
-    elif pool.ref_count[table[at]] > 1:
-        new = pool.take()
-        pool.copy(table[at], new)
-        table[at] = new
-
-
-def copies_backwards(table, num_tokens, pool):
-    at = num_tokens // pool.block_size
-    if at == len(table):
-        table.append(pool.take())
-    elif pool.ref_count[table[at]] > 1:
-        new = pool.take()
-        pool.copy(new, table[at])
-        pool.ref_count[table[at]] -= 1
-        table[at] = new
-
-
 def copies_all(table, num_tokens, pool):
     at = num_tokens // pool.block_size
     if at == len(table):
@@ -112,17 +78,6 @@ def copies_all(table, num_tokens, pool):
             pool.copy(block, new)
             pool.ref_count[block] -= 1
             table[i] = new
-
-
-def copies_always(table, num_tokens, pool):
-    at = num_tokens // pool.block_size
-    if at == len(table):
-        table.append(pool.take())
-    else:
-        new = pool.take()
-        pool.copy(table[at], new)
-        pool.ref_count[table[at]] -= 1
-        table[at] = new
 
 
 def copies_the_last_block(table, num_tokens, pool):
@@ -179,16 +134,16 @@ def new_table(table, num_tokens, pool):
 
 RIGHT = [(fork_with_index, make_room_from_the_end), (fork, make_room_early_return)]
 WRONG = {
-    "one-table-for-both": (fork_same_list, make_room),
+    "one-table-for-both": (changed(fork, {"list(table)": "table"}), make_room),
     "fork-not-counted": (lambda table, pool: list(table), make_room),
     "fork-copies": (fork_that_copies, make_room),
     "writes-into-shared": (fork, never_copies),
-    "copy-missing": (fork, takes_without_copy),
-    "old-count-kept": (fork, keeps_count),
-    "copied-backwards": (fork, copies_backwards),
+    "copy-missing": (fork, changed(make_room, {"        pool.copy(table[at], new)\n": ""})),
+    "old-count-kept": (fork, changed(make_room, {"        pool.ref_count[table[at]] -= 1\n": ""})),
+    "copied-backwards": (fork, changed(make_room, {"copy(table[at], new)": "copy(new, table[at])"})),
     "copied-onto-itself": (fork, forgets_the_old_block),
     "copies-too-much": (fork, copies_all),
-    "copies-when-alone": (fork, copies_always),
+    "copies-when-alone": (fork, changed(make_room, {"elif pool.ref_count[table[at]] > 1:": "else:"})),
     "copies-a-full-block": (fork, copies_the_last_block),
     "no-block-for-the-token": [(fork, no_new_block), (fork, block_too_late)],
     "counts-wrong": (fork, counts_once_more),

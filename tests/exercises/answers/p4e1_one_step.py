@@ -1,5 +1,7 @@
 """Answers to exercise 4.1."""
 
+from tests.exercises.changed import changed
+
 
 def _lag(request):
     return request.num_tokens - request.num_computed_tokens
@@ -30,23 +32,6 @@ def right_one_list(running, waiting, budget, max_num_seqs):
     return [part for part in plan if part[1] > 0]
 
 
-def budget_each(running, waiting, budget, max_num_seqs):
-    plan = [(r, min(_lag(r), budget)) for r in running if _lag(r)]
-    for request in waiting[: max_num_seqs - len(running)]:
-        plan.append((request, min(_lag(request), budget)))
-    return plan
-
-
-def newcomers_first(running, waiting, budget, max_num_seqs):
-    plan = []
-    for request in waiting[: max_num_seqs - len(running)] + running:
-        n = min(_lag(request), budget)
-        if n:
-            plan.append((request, n))
-            budget -= n
-    return plan
-
-
 def decode_is_one(running, waiting, budget, max_num_seqs):
     plan = []
     for request in running:
@@ -57,25 +42,6 @@ def decode_is_one(running, waiting, budget, max_num_seqs):
         n = min(_lag(request), budget)
         if n == 0:
             break
-        plan.append((request, n))
-        budget -= n
-    return plan
-
-
-def all_tokens_again(running, waiting, budget, max_num_seqs):
-    plan = []
-    for request in [*running, *waiting][:max_num_seqs]:
-        n = min(request.num_tokens, budget)
-        if n:
-            plan.append((request, n))
-            budget -= n
-    return plan
-
-
-def zeros(running, waiting, budget, max_num_seqs):
-    plan = []
-    for request in [*running, *waiting][:max_num_seqs]:
-        n = min(_lag(request), budget)
         plan.append((request, n))
         budget -= n
     return plan
@@ -144,17 +110,16 @@ def right_one_by_one(running, waiting, budget, max_num_seqs):
 
 RIGHT = [right_loops, right_one_list, right_one_by_one]
 WRONG = {
-    "budget-per-request": budget_each,
-    "lag-ignores-computed": all_tokens_again,
-    "waiting-first": newcomers_first,
+    "budget-per-request": changed(right_one_list, {"budget - used": "budget"}),
+    "lag-ignores-computed": changed(right_one_list, {"_lag(request)": "request.num_tokens"}),
+    "waiting-first": changed(
+        right_one_list,
+        {"[*running, *waiting][:max_num_seqs]": "waiting[: max_num_seqs - len(running)] + running"},
+    ),
     "one-token-for-those-who-run": decode_is_one,
-    "seats-ignored": lambda running, waiting, budget, max_num_seqs: right_one_list(
-        running, waiting, budget, len(running) + len(waiting)
-    ),
-    "seats-of-those-who-run": lambda running, waiting, budget, max_num_seqs: right_one_list(
-        running, waiting, budget, len(running) + max_num_seqs
-    ),
-    "parts-of-nothing": zeros,
+    "seats-ignored": changed(right_one_list, {"[:max_num_seqs]": ""}),
+    "seats-of-those-who-run": changed(right_one_list, {"[:max_num_seqs]": "[: len(running) + max_num_seqs]"}),
+    "parts-of-nothing": changed(right_one_list, {" if part[1] > 0": ""}),
     "jumps-the-queue": skips_long_ones,
     "whole-prompts-only": no_pieces,
     "idle-seats-given-away": counts_the_plan,

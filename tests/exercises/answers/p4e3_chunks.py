@@ -1,5 +1,7 @@
 """Answers to exercise 4.3."""
 
+from tests.exercises.changed import changed
+
 
 def right_now(request, budget, threshold, alone, chunked):
     n = request.num_tokens - request.num_computed_tokens
@@ -34,27 +36,6 @@ def right_admit_by_index(waiting, budget, threshold, alone, chunked):
     return plan
 
 
-def whole_prompt(request, budget, threshold, alone, chunked):
-    n = request.num_tokens
-    if threshold and not alone:
-        n = min(n, threshold)
-    return min(n, budget) if chunked or n <= budget else 0
-
-
-def zero_is_a_limit(request, budget, threshold, alone, chunked):
-    n = request.num_tokens - request.num_computed_tokens
-    if not alone:
-        n = min(n, threshold)
-    return min(n, budget) if chunked or n <= budget else 0
-
-
-def no_budget(request, budget, threshold, alone, chunked):
-    n = request.num_tokens - request.num_computed_tokens
-    if threshold and not alone:
-        n = min(n, threshold)
-    return n if chunked or n <= budget else 0
-
-
 def budget_first(request, budget, threshold, alone, chunked):
     n = request.num_tokens - request.num_computed_tokens
     if not chunked and n > budget:
@@ -69,35 +50,6 @@ def threshold_with_chunks_only(request, budget, threshold, alone, chunked):
     return right_now(request, budget, threshold, alone, chunked)
 
 
-def passes(waiting, budget, threshold, alone, chunked):
-    plan = []
-    for request in waiting:
-        n = right_now(request, budget, threshold, alone, chunked)
-        if n:
-            plan.append((request, n))
-            budget -= n
-    return plan
-
-
-def budget_each(waiting, budget, threshold, alone, chunked):
-    plan = []
-    for request in waiting:
-        n = right_now(request, budget, threshold, alone, chunked)
-        if not n:
-            break
-        plan.append((request, n))
-    return plan
-
-
-def zeros(waiting, budget, threshold, alone, chunked):
-    plan = []
-    for request in waiting:
-        n = right_now(request, budget, threshold, alone, chunked)
-        plan.append((request, n))
-        budget -= n
-    return plan
-
-
 def empties_the_queue(waiting, budget, threshold, alone, chunked):
     plan = []
     while waiting and (n := right_now(waiting[0], budget, threshold, alone, chunked)):
@@ -108,24 +60,16 @@ def empties_the_queue(waiting, budget, threshold, alone, chunked):
 
 RIGHT = [(right_now, right_admit), (right_now_in_one, right_admit_by_index)]
 WRONG = {
-    "begins-anew": (whole_prompt, right_admit),
-    "threshold-for-one-alone": (
-        lambda request, budget, threshold, alone, chunked: right_now(
-            request, budget, threshold, False, chunked
-        ),
-        right_admit,
-    ),
-    "threshold-of-nothing": (zero_is_a_limit, right_admit),
-    "cuts-anyway": (
-        lambda request, budget, threshold, alone, chunked: right_now(request, budget, threshold, alone, True),
-        right_admit,
-    ),
-    "over-the-budget": (no_budget, right_admit),
+    "begins-anew": (changed(right_now, {" - request.num_computed_tokens": ""}), right_admit),
+    "threshold-for-one-alone": (changed(right_now, {" and not alone": ""}), right_admit),
+    "threshold-of-nothing": (changed(right_now, {"threshold > 0 and not alone": "not alone"}), right_admit),
+    "cuts-anyway": (changed(right_now, {"budget if chunked else 0": "budget"}), right_admit),
+    "over-the-budget": (changed(right_now, {"return budget if": "return n if"}), right_admit),
     "threshold-only-with-chunks": (threshold_with_chunks_only, right_admit),
     "waits-before-the-threshold": (budget_first, right_admit),
-    "jumps-the-queue": (right_now, passes),
-    "budget-per-request": (right_now, budget_each),
-    "parts-of-nothing": (right_now, zeros),
+    "jumps-the-queue": (right_now, changed(right_admit, {"break": "continue"})),
+    "budget-per-request": (right_now, changed(right_admit, {"        budget -= n\n": ""})),
+    "parts-of-nothing": (right_now, changed(right_admit, {"break": "pass"})),
     "one-at-a-time": (
         right_now,
         lambda waiting, budget, threshold, alone, chunked: right_admit(

@@ -2,6 +2,8 @@
 
 import heapq
 
+from tests.exercises.changed import changed
+
 
 def right_static(lengths, seats):
     done, clock = [], 0
@@ -47,52 +49,10 @@ def static_own_length(lengths, seats):
     return done
 
 
-def static_sum(lengths, seats):
-    done, clock = [], 0
-    for i in range(0, len(lengths), seats):
-        clock += sum(lengths[i : i + seats])
-        done += [clock] * len(lengths[i : i + seats])
-    return done
-
-
-def static_no_clock(lengths, seats):
-    done = []
-    for i in range(0, len(lengths), seats):
-        batch = lengths[i : i + seats]
-        done += [max(batch)] * len(batch)
-    return done
-
-
-def static_first(lengths, seats):
-    done, clock = [], 0
-    for i in range(0, len(lengths), seats):
-        clock += lengths[i]
-        done += [clock] * len(lengths[i : i + seats])
-    return done
-
-
 def fixed(lengths, seats):
     done = []
     for i, length in enumerate(lengths):
         done.append(length + (done[i - seats] if i >= seats else 0))
-    return done
-
-
-def gap(lengths, seats):
-    free, done = [0] * seats, []
-    for length in lengths:
-        begin = heapq.heappop(free)
-        done.append(begin + length + (begin > 0))
-        heapq.heappush(free, done[-1])
-    return done
-
-
-def overlap(lengths, seats):
-    free, done = [0] * seats, []
-    for length in lengths:
-        begin = heapq.heappop(free)
-        done.append(max(begin - 1, 0) + length)
-        heapq.heappush(free, done[-1])
     return done
 
 
@@ -105,12 +65,24 @@ def shortest(lengths, seats):
 RIGHT = [(right_static, right_continuous), (right_static_by_user, right_step_by_step)]
 WRONG = {
     "hands-out-early": (static_own_length, right_continuous),
-    "adds-up": (static_sum, right_continuous),
-    "clock-starts-anew": (static_no_clock, right_continuous),
-    "first-of-the-batch": (static_first, right_continuous),
+    "adds-up": (changed(right_static, {"max(": "sum("}), right_continuous),
+    "clock-starts-anew": (changed(right_static, {"clock += ": "clock = "}), right_continuous),
+    "first-of-the-batch": (
+        changed(right_static, {"max(lengths[i : i + seats])": "lengths[i]"}),
+        right_continuous,
+    ),
     "waits-for-the-batch": (right_static, static_own_length),
-    "seat-empty-for-a-step": (right_static, gap),
-    "two-on-a-seat": (right_static, overlap),
+    "seat-empty-for-a-step": (
+        right_static,
+        changed(
+            right_continuous,
+            {"heapq.heappop(free) + length": "(begin := heapq.heappop(free)) + length + (begin > 0)"},
+        ),
+    ),
+    "two-on-a-seat": (
+        right_static,
+        changed(right_continuous, {"heapq.heappop(free)": "max(heapq.heappop(free) - 1, 0)"}),
+    ),
     "shortest-first": (right_static, shortest),
     "fixed-seats": (right_static, fixed),
 }

@@ -4,6 +4,8 @@ import statistics
 
 import numpy as np
 
+from tests.exercises.changed import changed
+
 
 def right_numpy(values, rank):
     return np.percentile(values, rank)
@@ -53,23 +55,10 @@ def one_too_far(values, rank):
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def unsorted(values, rank):
-    place = rank / 100 * (len(values) - 1)
-    low = int(place)
-    high = min(low + 1, len(values) - 1)
-    return values[low] + (values[high] - values[low]) * (place - low)
-
-
 def averages(requests, ttft_slo, tpot_slo):
     ttft = statistics.mean(t[0] - a for a, t in requests)
     itl = statistics.mean(np.diff(t).mean() if len(t) > 1 else 0.0 for _, t in requests)
     return _rate(requests, [ttft <= ttft_slo and itl <= tpot_slo] * len(requests))
-
-
-def either(requests, ttft_slo, tpot_slo):
-    return _rate(
-        requests, [t[0] - a <= ttft_slo or len(t) == 1 or np.diff(t).mean() <= tpot_slo for a, t in requests]
-    )
 
 
 def _kept(requests, ttft_slo, tpot_slo):
@@ -81,12 +70,6 @@ def _kept(requests, ttft_slo, tpot_slo):
 def from_the_first_token(requests, ttft_slo, tpot_slo):
     seconds = max(t[-1] for _, t in requests) - min(t[0] for _, t in requests)
     return _kept(requests, ttft_slo, tpot_slo) / (seconds or 1.0)
-
-
-def divides_by_zero(requests, ttft_slo, tpot_slo):
-    return _rate(
-        requests, [t[0] - a <= ttft_slo and (t[-1] - t[0]) / (len(t) - 1) <= tpot_slo for a, t in requests]
-    )
 
 
 def fraction(values, rank):
@@ -127,27 +110,23 @@ WRONG = {
         right_goodput,
     ),
     "nearest-rank": (lambda values, rank: np.percentile(values, rank, method="inverted_cdf"), right_goodput),
-    "not-sorted": (unsorted, right_goodput),
+    "not-sorted": (changed(right_by_hand, {"sorted(values)": "values"}), right_goodput),
     "from-the-top": (lambda values, rank: np.percentile(values, 100 - rank), right_goodput),
     "averages-first": [(right_numpy, averages), (right_numpy, averages_of_all_gaps)],
     "worst-gap": (
         right_numpy,
-        lambda requests, ttft_slo, tpot_slo: _rate(
-            requests, [t[0] - a <= ttft_slo and all(g <= tpot_slo for g in np.diff(t)) for a, t in requests]
+        changed(
+            right_goodput_numpy,
+            {"(len(t) == 1 or np.diff(t).mean() <= tpot_slo)": "all(gap <= tpot_slo for gap in np.diff(t))"},
         ),
     ),
-    "either-half": (right_numpy, either),
-    "absolute-ttft": (
-        right_numpy,
-        lambda requests, ttft_slo, tpot_slo: _rate(
-            requests,
-            [t[0] <= ttft_slo and (len(t) == 1 or np.diff(t).mean() <= tpot_slo) for _, t in requests],
-        ),
-    ),
+    "either-half": (right_numpy, changed(right_goodput_numpy, {"and (": "or ("})),
+    "absolute-ttft": (right_numpy, changed(right_goodput_numpy, {"t[0] - a": "t[0]"})),
     "gaps-counted-as-tokens": (
         right_numpy,
-        lambda requests, ttft_slo, tpot_slo: _rate(
-            requests, [t[0] - a <= ttft_slo and (t[-1] - t[0]) / len(t) <= tpot_slo for a, t in requests]
+        changed(
+            right_goodput_numpy,
+            {"(len(t) == 1 or np.diff(t).mean() <= tpot_slo)": "(t[-1] - t[0]) / len(t) <= tpot_slo"},
         ),
     ),
     "run-begins-late": (right_numpy, from_the_first_token),
@@ -168,21 +147,19 @@ WRONG = {
             _kept(requests, ttft_slo, tpot_slo) / sum(t[-1] - a for a, t in requests)
         ),
     ),
-    "one-token-answer": (right_numpy, divides_by_zero),
+    "one-token-answer": (
+        right_numpy,
+        changed(right_goodput_numpy, {"len(t) == 1 or np.diff(t).mean()": "(t[-1] - t[0]) / (len(t) - 1)"}),
+    ),
     "ttft-in-the-mean": (
         right_numpy,
-        lambda requests, ttft_slo, tpot_slo: _rate(
-            requests, [t[0] - a <= ttft_slo and (t[-1] - a) / len(t) <= tpot_slo for a, t in requests]
+        changed(
+            right_goodput_numpy,
+            {"(len(t) == 1 or np.diff(t).mean() <= tpot_slo)": "(t[-1] - a) / len(t) <= tpot_slo"},
         ),
     ),
     "whole-fraction": (fraction, right_goodput),
-    "limit-not-kept": (
-        right_numpy,
-        lambda requests, ttft_slo, tpot_slo: _rate(
-            requests,
-            [t[0] - a < ttft_slo and (len(t) == 1 or np.diff(t).mean() < tpot_slo) for a, t in requests],
-        ),
-    ),
+    "limit-not-kept": (right_numpy, changed(right_goodput_numpy, {"<=": "<"})),
     # Right only if the requests are listed as they arrived.
     "run-begins-with-the-first-listed": (
         right_numpy,

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from tests.exercises.changed import changed
+
 
 def places(start, tile, context_len, block_size):
     tokens = np.arange(start, start + tile)
@@ -42,51 +44,6 @@ def walk_with_a_last_round(load, fetch, context_len, block_size, tile):
             fetch(*waiting)
         waiting = pages, offsets, valid
     fetch(*waiting)
-
-
-def tile_as_page(start, tile, context_len, block_size):
-    _, offsets, valid = places(start, tile, context_len, block_size)
-    return np.full(tile, start // tile), offsets, valid
-
-
-def one_page(start, tile, context_len, block_size):
-    _, offsets, valid = places(start, tile, context_len, block_size)
-    return np.full(tile, start // block_size), offsets, valid
-
-
-def no_start(start, tile, context_len, block_size):
-    _, offsets, valid = places(start, tile, context_len, block_size)
-    return np.arange(tile) // block_size, offsets, valid
-
-
-def offsets_in_tile(start, tile, context_len, block_size):
-    logical, _, valid = places(start, tile, context_len, block_size)
-    return logical, np.arange(tile), valid
-
-
-def offsets_not_modulo(start, tile, context_len, block_size):
-    logical, _, valid = places(start, tile, context_len, block_size)
-    return logical, start + np.arange(tile), valid
-
-
-def one_too_many(start, tile, context_len, block_size):
-    tokens = start + np.arange(tile)
-    return tokens // block_size, tokens % block_size, tokens <= context_len
-
-
-def whole_page(start, tile, context_len, block_size):
-    tokens = start + np.arange(tile)
-    return tokens // block_size, tokens % block_size, tokens // block_size <= (context_len - 1) // block_size
-
-
-def lane_valid(start, tile, context_len, block_size):
-    logical, offsets, _ = places(start, tile, context_len, block_size)
-    return logical, offsets, np.arange(tile) < context_len
-
-
-def everything_valid(start, tile, context_len, block_size):
-    logical, offsets, _ = places(start, tile, context_len, block_size)
-    return logical, offsets, np.ones(tile, dtype=bool)
 
 
 def just_in_time(load, fetch, context_len, block_size, tile):
@@ -182,19 +139,22 @@ def only_loads(load, fetch, context_len, block_size, tile):
 
 RIGHT = [(places, walk), (in_a_loop, walk_with_a_last_round)]
 WRONG = {
-    "tile-as-page": (tile_as_page, walk),
-    "one-page-for-the-tile": (one_page, walk),
-    "start-forgotten": (no_start, walk),
-    "offset-in-the-tile": (offsets_in_tile, walk),
-    "offset-not-modulo": (offsets_not_modulo, walk),
-    "one-lane-too-many": (one_too_many, walk),
-    "whole-last-page": (whole_page, walk),
-    "valid-counts-lanes": (lane_valid, walk),
-    "all-valid": (everything_valid, walk),
-    "not-three-arrays": (
-        lambda start, tile, context_len, block_size: places(start, tile, context_len, block_size)[:2],
+    "tile-as-page": (changed(places, {"tokens // block_size": "np.full(tile, start // tile)"}), walk),
+    "one-page-for-the-tile": (
+        changed(places, {"tokens // block_size": "np.full(tile, start // block_size)"}),
         walk,
     ),
+    "start-forgotten": (changed(places, {"tokens // block_size": "np.arange(tile) // block_size"}), walk),
+    "offset-in-the-tile": (changed(places, {"tokens % block_size": "np.arange(tile)"}), walk),
+    "offset-not-modulo": (changed(places, {"tokens % block_size": "tokens"}), walk),
+    "one-lane-too-many": (changed(places, {"tokens < context_len": "tokens <= context_len"}), walk),
+    "whole-last-page": (
+        changed(places, {"tokens < context_len": "tokens // block_size <= (context_len - 1) // block_size"}),
+        walk,
+    ),
+    "valid-counts-lanes": (changed(places, {"tokens < context_len": "np.arange(tile) < context_len"}), walk),
+    "all-valid": (changed(places, {"tokens < context_len": "np.ones(tile, dtype=bool)"}), walk),
+    "not-three-arrays": (changed(places, {", tokens < context_len": ""}), walk),
     "just-in-time": (places, just_in_time),
     "loaded-twice": (places, ahead_and_again),
     "pages-of-the-next-tile": (places, next_pages_used),
