@@ -9,6 +9,7 @@ embedded model computes for this prompt.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -23,6 +24,7 @@ from phase2_attention_kvcache.model.attention import attention_weights
 
 PROMPT = "Once upon a time there was a"
 LAYER = 2  # whose attention is shown
+COLOURS = {"Tokens": BLUE, "Vectors": BLUE, "Attention": ORANGE, "KV cache": GREEN, "Scores": PURPLE}
 
 
 class WatchedCache(ContiguousKVCache):
@@ -51,55 +53,45 @@ def compute() -> dict:
     hidden = model(torch.tensor(ids), positions, cache)
     probabilities = model.logits(hidden[-1]).softmax(-1)
     best = probabilities.topk(5)
+    shown = lambda i: tok.decode([i]).replace(" ", "·")  # noqa: E731
     return dict(
         ids=ids,
-        tokens=[tok.decode([i]).replace(" ", "·") for i in ids],
+        tokens=[shown(i) for i in ids],
         vectors=model.token_table.weight[ids] + model.position_table.weight[positions],
         attention=cache.weights.mean(0),
-        keys=torch.stack(
-            [cache.keys[layer].flatten(1).norm(dim=1) for layer in range(model.config.num_layers)]
-        ),
+        keys=torch.stack([keys.flatten(1).norm(dim=1) for keys in cache.keys.values()]),
         layers=model.config.num_layers,
-        best=[
-            (tok.decode([i]).replace(" ", "·"), p)
-            for i, p in zip(best.indices.tolist(), best.values.tolist())
-        ],
+        best=[(shown(i), p) for i, p in zip(best.indices.tolist(), best.values.tolist())],
     )
 
 
-def stage(fig: Figure, left: float, width: float, number: str, title: str, text: str, colour: str) -> Axes:
+def stage(fig: Figure, left: float, width: float, phase: int, title: str, text: str) -> Axes:
     """One stage: a coloured heading, a place to draw in, a line of explanation."""
-    fig.text(left, 0.875, number, color=colour, fontsize=9, fontweight="bold")
+    fig.text(left, 0.875, f"PHASE {phase}", color=COLOURS.get(title, INK), fontsize=9, fontweight="bold")
     fig.text(left, 0.825, title, color=INK, fontsize=12, fontweight="bold")
     fig.text(left, 0.255, text, color=MUTED, fontsize=8.5, va="top", linespacing=1.45)
     ax = fig.add_axes((left, 0.32, width, 0.45))
     ax.grid(False)
     ax.set(xticks=[], yticks=[])
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    ax.spines[:].set_visible(False)
     return ax
 
 
-def arrow(
-    fig: Figure, start: tuple[float, float], end: tuple[float, float], colour: str = GREY, bend: float = 0.0
-) -> None:
-    fig.add_artist(
-        FancyArrowPatch(
-            start, end, transform=fig.transFigure, arrowstyle="-|>", mutation_scale=16, color=colour, linewidth=1.8,
-            connectionstyle=f"arc3,rad={bend}",
-        )
-    )  # fmt: skip
+def arrow(fig: Figure, start: tuple[float, float], end: tuple[float, float], colour: str = GREY) -> None:
+    look = dict(arrowstyle="-|>", mutation_scale=16, color=colour, linewidth=1.8)
+    fig.add_artist(FancyArrowPatch(start, end, transform=fig.transFigure, **look))
 
 
-def chip(
-    ax: Axes, x: float, y: float, text: str, colour: str, width: float = 0.86, height: float = 0.72
-) -> None:
+def box(ax: Axes, x: float, y: float, width: float, height: float = 0.72, **look: Any) -> None:
+    """A box with round corners around (x, y)."""
+    round_corners = "round,pad=0,rounding_size=0.12"
     ax.add_patch(
-        FancyBboxPatch(
-            (x - width / 2, y - height / 2), width, height, boxstyle="round,pad=0,rounding_size=0.12",
-            facecolor=colour, alpha=0.16, edgecolor=colour, linewidth=1.1,
-        )
-    )  # fmt: skip
+        FancyBboxPatch((x - width / 2, y - height / 2), width, height, boxstyle=round_corners, **look)
+    )
+
+
+def chip(ax: Axes, x: float, y: float, text: str, colour: str, width: float, height: float = 0.72) -> None:
+    box(ax, x, y, width, height, facecolor=colour, alpha=0.16, edgecolor=colour, linewidth=1.1)
     ax.text(x, y, text, ha="center", va="center", fontsize=9.5)
 
 
@@ -109,92 +101,56 @@ def draw(d: dict) -> Figure:
     fig = plt.figure(figsize=(13.6, 5.0))
     fig.text(0.015, 0.945, "From a prompt to the next word, and round again", fontsize=15, fontweight="bold")
 
-    ax = stage(
-        fig, 0.015, 0.135, "PHASE 1", "Tokens", "text is cut into known pieces;\neach has a number", BLUE
-    )
+    ax = stage(fig, 0.015, 0.135, 1, "Tokens", "text is cut into known pieces;\neach has a number")
     ax.set(xlim=(0, 2.2), ylim=(n - 0.5, -0.5))
     for row, (token, i) in enumerate(zip(d["tokens"], d["ids"], strict=True)):
         chip(ax, 0.62, row, token, BLUE, width=1.16)
         ax.text(1.5, row, f"{i}", va="center", fontsize=9.5, color=MUTED)
 
-    ax = stage(
-        fig,
-        0.195,
-        0.135,
-        "PHASE 1",
-        "Vectors",
-        "each number picks a row of a table;\nits place adds another",
-        BLUE,
-    )
+    text = "each number picks a row of a table;\nits place adds another"
+    ax = stage(fig, 0.195, 0.135, 1, "Vectors", text)
     # Each column on its own scale, or the few largest numbers would hide all others.
     shown = d["vectors"][:, :40]
     ax.imshow((shown - shown.mean(0)) / shown.std(0), aspect="auto", cmap="RdBu_r", vmin=-2.2, vmax=2.2)
 
-    ax = stage(
-        fig,
-        0.375,
-        0.15,
-        "PHASE 2",
-        f"Attention, {d['layers']} layers",
-        "each token looks at those before it\n(darker: looks harder)",
-        ORANGE,
-    )
+    text = f"in {d['layers']} layers each token looks at\nthose before it (darker: more weight)"
+    ax = stage(fig, 0.375, 0.15, 2, "Attention", text)
     for depth in range(d["layers"] - 1, 0, -1):  # the layers behind
-        behind = fig.add_axes(
-            (0.375 + 0.006 * depth, 0.32 + 0.016 * depth, 0.125, 0.45 - 0.064), zorder=-depth
-        )
-        behind.set(xticks=[], yticks=[], facecolor=PAPER)
+        place = (0.375 + 0.006 * depth, 0.32 + 0.016 * depth, 0.125, 0.386)
+        behind = fig.add_axes(place, zorder=-depth, xticks=[], yticks=[], facecolor=PAPER)
         behind.grid(False)
-        for spine in behind.spines.values():
-            spine.set(visible=True, color=GREY, linewidth=0.8)
+        behind.spines[:].set(visible=True, color=GREY, linewidth=0.8)
     ax.set_position((0.375, 0.32, 0.125, 0.386))
     ax.imshow(d["attention"], aspect="auto", cmap="Oranges", vmin=0)
-    for spine in ax.spines.values():
-        spine.set(visible=True, color=GREY, linewidth=0.8)
+    ax.spines[:].set(visible=True, color=GREY, linewidth=0.8)
 
-    ax = stage(
-        fig,
-        0.565,
-        0.12,
-        "PHASE 2",
-        "KV cache",
-        "what was computed is kept:\na row a layer, a column a token",
-        GREEN,
-    )
+    text = "what was computed is kept:\na row a layer, a column a token"
+    ax = stage(fig, 0.565, 0.12, 2, "KV cache", text)
     room = n + 4
     ax.set(xlim=(-0.5, room - 0.5), ylim=(d["layers"] - 0.5, -0.5))
     strength = d["keys"] / d["keys"].max()
     for layer in range(d["layers"]):
-        for token in range(room):
-            filled = token < n
-            ax.add_patch(
-                FancyBboxPatch(
-                    (token - 0.4, layer - 0.36), 0.8, 0.72, boxstyle="round,pad=0,rounding_size=0.1", linewidth=0.9,
-                    edgecolor=GREEN if filled else GREY, facecolor=GREEN if filled else PAPER,
-                    alpha=0.35 + 0.6 * float(strength[layer, token]) if filled else 0.5,
-                )
-            )  # fmt: skip
+        for token in range(n):
+            alpha = 0.35 + 0.6 * float(strength[layer, token])
+            box(ax, token, layer, 0.8, linewidth=0.9, edgecolor=GREEN, facecolor=GREEN, alpha=alpha)
+        for token in range(n, room):
+            box(ax, token, layer, 0.8, linewidth=0.9, edgecolor=GREY, facecolor=PAPER, alpha=0.5)
 
-    ax = stage(
-        fig, 0.73, 0.11, "PHASE 2", "Scores", "every token of the vocabulary\ngets a probability", PURPLE
-    )
+    ax = stage(fig, 0.73, 0.11, 2, "Scores", "every token of the vocabulary\ngets a probability")
     names, values = zip(*d["best"])
     ax.barh(range(5), values, color=PURPLE, alpha=0.75, height=0.62)
     ax.set(ylim=(4.6, -0.6), xlim=(0, max(values) * 1.6))
     for row, (name, p) in enumerate(d["best"]):
         ax.text(p + max(values) * 0.04, row, f"{name}  {100 * p:.0f}%", va="center", fontsize=9.5)
 
-    ax = stage(fig, 0.895, 0.09, "PHASE 2", "Next token", "sampled, shown,\nand fed back", INK)
+    ax = stage(fig, 0.895, 0.09, 2, "Next token", "sampled, shown,\nand fed back")
     ax.set(xlim=(0, 1), ylim=(0, 1))
     chip(ax, 0.5, 0.55, names[0], INK, width=0.94, height=0.2)
 
     for x in (0.158, 0.338, 0.536, 0.697, 0.862):
         arrow(fig, (x, 0.54), (x + 0.026, 0.54))
-    fig.add_artist(
-        plt.Line2D(
-            [0.94, 0.94, 0.262], [0.155, 0.105, 0.105], transform=fig.transFigure, color=INK, linewidth=1.8
-        )
-    )
+    back = plt.Line2D([0.94, 0.94, 0.262], [0.155, 0.105, 0.105], color=INK, linewidth=1.8)
+    fig.add_artist(back).set_transform(fig.transFigure)
     arrow(fig, (0.262, 0.104), (0.262, 0.165), INK)
     fig.text(0.6, 0.117, "one token a step, until the end", ha="center", fontsize=9.5, color=INK)
     fig.text(

@@ -1,7 +1,8 @@
 """What the user feels: traffic in, latencies out, and where a server begins to hurt.
 
 A server is fast or slow only for some traffic. A pasted report of which ten lines are wanted (a long prompt, a
-short answer) is another request than one for a program. Here traffic is drawn from four patterns, or read from a trace, and served by the scheduler and the block manager of this course.
+short answer) is another request than one for a program. Here traffic is drawn from four patterns, or read from a
+trace, and served by the scheduler and the block manager of this course.
 
 By default in virtual time: only the model is replaced, by a clock. Ten thousand requests take seconds.
 With --real the engine itself serves, and you wait as long as its users do.

@@ -49,10 +49,8 @@ class RequestRecord:
         record = cls(request.kind, request.arrival, request.prompt_tokens, request.output_tokens)
         if metrics:
             record.token_times = [t - start for t in metrics.token_times]
-            record.num_cached_tokens, record.num_preemptions = (
-                metrics.num_cached_tokens,
-                metrics.num_preemptions,
-            )
+            record.num_cached_tokens = metrics.num_cached_tokens
+            record.num_preemptions = metrics.num_preemptions
         return record
 
     @property
@@ -86,13 +84,10 @@ def percentiles(values: Sequence[float] | np.ndarray, ranks: Iterable[float]) ->
         ValueError: no values, a NaN among them, or a rank outside 0 to 100.
     """
     values, ranks = np.asarray(values, dtype=float), list(ranks)
-    if not len(values):
-        raise ValueError("percentiles of nothing: at least one value is needed")
-    if np.isnan(values).any():
-        raise ValueError("percentiles of values with a NaN among them")
-    for rank in ranks:
-        if not 0 <= rank <= 100:
-            raise ValueError(f"percentile {rank}: 0 to 100")
+    if not len(values) or np.isnan(values).any():
+        raise ValueError("percentiles need at least one value, and no NaN among them")
+    if not all(0 <= rank <= 100 for rank in ranks):
+        raise ValueError(f"percentile ranks are {ranks}: 0 to 100")
     return np.percentile(values, ranks).tolist()
 
 

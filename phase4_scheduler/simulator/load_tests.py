@@ -206,8 +206,8 @@ def stall_traffic(
     others: int, isl: int, osl: int, long_prompt: int, arrival: float, long_output: int = 8
 ) -> list[TrafficRequest]:
     """`others` short requests at time 0, and a long prompt later."""
-    short = [TrafficRequest(0.0, isl, osl, "others", 0) for _ in range(others)]
-    return [*short, TrafficRequest(arrival, long_prompt, long_output, "long prompt", 0)]
+    short = [TrafficRequest(0.0, isl, osl, "others")] * others
+    return [*short, TrafficRequest(arrival, long_prompt, long_output, "long prompt")]
 
 
 def stall_config(
