@@ -77,8 +77,8 @@ class Decoding:
 
     prompt_tokens: int
     tokens: list[str]
-    moments: list[Moment] = field(default_factory=list)
     keys: list[list[float]] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
     drift: float = 0.0
 
     @classmethod
@@ -127,12 +127,7 @@ class Decoding:
 
 def decoding_piece(run: Decoding) -> Piece:
     """A text being written, to go through forwards and backwards."""
-    data = {
-        "prompt_tokens": run.prompt_tokens,
-        "tokens": run.tokens,
-        "keys": run.keys,
-        "moments": [asdict(m) for m in run.moments],
-    }
+    data = {name: value for name, value in asdict(run).items() if name != "drift"}
     lines = [f"{'step':>4}  {'naive':>6}  {'cached':>6}  {'in the cache':>12}  {'room':>5}  next token"]
     for number, m in enumerate(run.moments, 1):
         lines.append(

@@ -73,13 +73,7 @@ class Recording:
 
 def replay_piece(recording: Recording) -> Piece:
     """A run to go through, forwards and backwards."""
-    data = {
-        "budget": recording.budget,
-        "num_blocks": recording.num_blocks,
-        "block_size": recording.block_size,
-        "events": recording.events,
-        "requests": recording.requests,
-    }
+    data = {name: value for name, value in vars(recording).items() if name != "texts"}
     names = list(recording.requests)
     width = max(6, *(len(n) + 1 for n in names))
     lines = ["step  " + "".join(f"{n:>{width}}" for n in names) + "   free blocks"]
