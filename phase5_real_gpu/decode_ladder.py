@@ -28,7 +28,7 @@ def story(lab: Lab) -> None:
     same_answer(lab, device)
     large_shapes(lab)
     if device == "cuda" and not INTERPRETED:
-        dtype = torch.float16 if card_problem(torch.bfloat16) else torch.bfloat16
+        dtype = "float16" if card_problem(torch.bfloat16) else "bfloat16"
         timed(lab, dtype, device)
         return
     lab.cannot_measure(

@@ -1,7 +1,7 @@
 """`TritonPagedKVCache`: the seam's fourth object. Keys and values lie in blocks, and kernels read them in place.
 
-The model calls `kv.attend`, as it did in Phase 2. Who has one new token goes through `paged_decode`, who has more
-through `paged_prefill`; a step may hold both.
+The model calls `kv.attend`, as it did in Phase 2. Requests with one new token go through `paged_decode`, those
+with more through `paged_prefill`; a step may hold both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reference files: what one machine measured, in one JSON. Read with suspicion, written whole.
 
-A reference file may come from a stranger, from a newer course or from a disk that was full. So everything in it is
+A reference file may come from an unknown source, from a newer course or from a disk that was full. So everything in it is
 checked before it is believed: pydantic holds each field against the type that stands here, and what is wrong is said
 in one line. Texts come back without control characters, so that a file cannot move the cursor of its reader. The
 form is described in `reference/README.md`.
@@ -34,7 +34,7 @@ MEASURE_AGAIN = "measure again (`python phase5_real_gpu/measure_machine.py --out
 
 
 def plain(text: str) -> str:
-    """A stranger's text for the screen: no control characters, so no escape sequences and no line breaks."""
+    """An untrusted text for the screen: no control characters, so no escape sequences and no line breaks."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
@@ -330,7 +330,7 @@ def _checked(form: TypeAdapter, data: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A stranger's value in a message of one line."""
+    """An untrusted value in a message of one line."""
     short = reprlib.Repr()
     short.maxlevel, short.maxstring, short.maxother = 2, 60, 60
     try:

@@ -1,4 +1,4 @@
-"""The figures of kernel_benchmark.py: every kernel under the roofline, and the ladder step by step."""
+"""The figures of kernel_benchmark.py: every kernel under the roofline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 
-from labkit.figures import BLUE, GREEN, GREY, INK, MUTED, ORANGE, new_figure, plain_numbers
+from labkit.figures import BLUE, GREEN, INK, MUTED, ORANGE, new_figure, plain_numbers
 from phase2_attention_kvcache.model.roofline import Ceilings
 from phase5_real_gpu.measuring.kernel_measure import Result
 
@@ -115,41 +115,3 @@ def _shares(ax: Axes, results: Sequence[Result], numbers: Mapping[str, int]) -> 
     ax.set(xlim=(0, 1.3), xlabel="share of what this machine allows (1: as fast as can be)")
     ax.set_ylim(place - 0.4, -0.6)
     ax.grid(axis="y", visible=False)
-
-
-def draw_ladder(
-    titles: Sequence[str], times: Mapping[str, Sequence[float | None]], floors: Mapping[str, float]
-):
-    """Time of each rung, a panel for each case.
-
-    Args:
-        titles: of the rungs. times: microseconds, by case; None: no figure. floors: by case.
-    """
-    cases = list(times)
-    known = {case: [t for t in times[case] if t] for case in cases}
-    gains = {case: found[0] / found[-1] for case, found in known.items() if found}
-    if not gains:
-        return None
-    best = max(gains, key=lambda case: gains[case])
-    fig, axes = new_figure(
-        f"The ladder takes {best} to {gains[best]:.1f} times the speed",
-        "Each step changes one thing; the line is what this card's bandwidth allows",
-        panels=len(cases),
-        size=(5.6 * len(cases) + 1.6, 0.42 * len(titles) + 2.0),
-    )
-    for ax, case in zip(axes, cases):
-        bars = [(row, t) for row, t in enumerate(times[case]) if t]
-        ax.barh([row for row, _ in bars], [t for _, t in bars], 0.66, color=OURS)
-        for row, t in bars:
-            ax.text(t, row, f" {t:,.0f} µs" if t >= 10 else f" {t:.1f} µs", va="center", fontsize=9)
-        ax.axvline(floors[case], color=INK, linewidth=1.4)
-        ax.set(title=case, xlabel="microseconds", xscale="log")
-        ax.set_xlim(floors[case] / 1.5, max(known[case]) * 3 if bars else None)
-        ax.set_yticks(range(len(titles)), titles if ax is axes[0] else [""] * len(titles), fontsize=9)
-        plain_numbers(ax, "x")
-        ax.set_ylim(len(titles) - 0.4, -0.6)
-        ax.grid(axis="y", visible=False)
-        for row, t in enumerate(times[case]):
-            if not t:
-                ax.text(floors[case], row, " no figure", va="center", fontsize=9, color=GREY)
-    return fig

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
-from torch import Tensor
 
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import SHAPES
@@ -22,7 +20,6 @@ from phase5_real_gpu.measuring.kernel_cases import (
     PYTHON_GPU,
     WRITE_8K,
     AttentionCase,
-    AttentionInputs,
     WriteCase,
 )
 from phase5_real_gpu.measuring.kernel_measure import Bench, floor_of, measure_write
@@ -34,14 +31,13 @@ from phase5_real_gpu.measuring.kernel_peers import (
     SDPA,
     TRITON,
     VECTORISED,
-    Layers,
-    Prepared,
     Runner,
 )
 from phase5_real_gpu.measuring.measurements import Measurement
-from phase5_real_gpu.story.kernel_figures import draw_kernels, draw_ladder
+from phase5_real_gpu.story.kernel_figures import draw_kernels
 from phase5_real_gpu.story.kernel_gates import put_gates
 from phase5_real_gpu.story.kernel_tables import show_results
+from phase5_real_gpu.story.ladder_story import ladder_cases, ladder_runners, show_ladder
 
 LAYERS = 16  # keys and values of 16 layers of the 1 x 4k case are 268 MB: no cache holds them
 PYTHON_MULTIPLY_ADD = 50e-9  # seconds that plain Python needs for one multiplication and addition, roughly
@@ -56,12 +52,7 @@ def on_gpu(lab: Lab, bench: Bench, dtype: str) -> None:
     if problem := triton_setup.card_problem(getattr(torch, dtype)):
         bench.leave_out(TRITON.title, problem)
         ours = []
-    rungs: list[Runner] = []
-    if ours:
-        try:
-            rungs = ladder_runners()
-        except Exception as error:
-            bench.leave_out("the ladder", f"{type(error).__name__}: {error}")
+    rungs = ladder_runners() if ours else []
     ladder_jobs = [lambda case=case: bench.run_case(case, rungs) for case in ladder_cases(dtype)]
     jobs = [*own_jobs(bench, ours, dtype), *ladder_jobs, *peer_jobs(bench, dtype)]
     for job in lab.progress(jobs, "checking and timing"):
@@ -72,7 +63,8 @@ def on_gpu(lab: Lab, bench: Bench, dtype: str) -> None:
         lab.title("Gates and goals")
         put_gates(lab, found, bench.limits.matmul_tflops[dtype])
         against_python(lab, bench, replace(PYTHON_GPU, dtype=dtype))
-        show_ladder(lab, bench, rungs, dtype)
+        lab.title("The ladder")
+        show_ladder(lab, bench, dtype, "decode_ladder_measured")
     lab.title("All figures")
     kernels = [r for name, r in bench.results.items() if not name.startswith("ladder-")]
     order = list(dict.fromkeys(r.case for r in kernels))
@@ -151,59 +143,6 @@ def write_cases(bench: Bench, case: WriteCase, ours: bool) -> None:
 
         run("", TRITON.title, write_kv)
     run("torch-", "PyTorch index_copy_", with_torch)
-
-
-# ---------------------------------------------------------------------- the ladder
-
-
-def ladder_runners() -> list[Runner]:
-    """Each rung as a runner."""
-    from phase5_real_gpu.ladder.ladder_rungs import LADDER, run_rung
-
-    def runner(number: int, rung) -> Runner:
-        def call(x: AttentionInputs) -> Tensor:
-            return run_rung(rung, x.q, x.k_cache, x.v_cache, x.block_tables, x.context_lens, x.scale)
-
-        def prepare(layers: Layers) -> Prepared:
-            return Prepared([partial(call, x) for x in layers])
-
-        return Runner(f"ladder-{number}-{rung.name}-", f"{number} {rung.title}", prepare)
-
-    return [runner(number, rung) for number, rung in enumerate(LADDER, 1)]
-
-
-def ladder_cases(dtype: str) -> list[AttentionCase]:
-    """A full batch and a single long context. Named so that "ladder-2-packed-" can stand before it."""
-    return [
-        replace(case, name=case.name.removeprefix("decode-"), dtype=dtype)
-        for case in (DECODE_B64, DECODE_B1_32K)
-    ]
-
-
-def show_ladder(lab: Lab, bench: Bench, rungs: Sequence[Runner], dtype: str) -> None:
-    if not rungs:
-        return
-    cases = ladder_cases(dtype)
-    times: dict[str, list[float | None]] = {}
-    for case in cases:
-        found = [bench.results.get(f"{rung.prefix}{case.name}") for rung in rungs]
-        times[case.title] = [r.measurement.value if r else None for r in found]
-    rows = []
-    for i, rung in enumerate(rungs):
-        row: list[object] = [rung.title]
-        for values in times.values():
-            before, now = values[i - 1] if i else None, values[i]
-            row += [now, f"{before / now:.2f}x" if before and now else "-"]
-        rows.append(row)
-    columns = ["step", *(text for case in cases for text in (f"{case.name}, us", "gain"))]
-    lab.title("The ladder")
-    lab.table(
-        "Each step changes one thing", columns, rows,
-        note="Gain: over the step before. decode_ladder.py says what each one changes, and what it should gain.",
-    )  # fmt: skip
-    floors = {case.title: 1e6 * floor_of(case, bench.limits).seconds for case in cases}
-    if fig := draw_ladder([rung.title for rung in rungs], times, floors):
-        lab.figure(fig, "decode_ladder_measured")
 
 
 # ---------------------------------------------------------------------- what it comes to

@@ -58,19 +58,21 @@ def draw_work():
     return fig
 
 
-def draw_staircase(gb_s: dict[str, list[float]], read_gb_s: float, card: str):
-    """GB/s of needed keys and values by rung, under what the card reads at most."""
+def draw_staircase(gb_s: dict[str, list[float | None]], read_gb_s: float, card: str):
+    """GB/s of needed keys and values by rung (None: no figure), under what the card reads at most."""
+    full_batch = [rate for rate in gb_s["b64-4k"] if rate]
     fig, axes = new_figure(
-        f"From {gb_s['b64-4k'][0]:,.0f} to {gb_s['b64-4k'][-1]:,.0f} GB/s, one step at a time",
+        f"From {full_batch[0]:,.0f} to {full_batch[-1]:,.0f} GB/s, one step at a time",
         f"Keys and values needed, over the time taken; {card}, 32 / 8 heads of 128, pages of 16",
         panels=2,
     )
     names = [f"{i}\n{rung.name}" for i, rung in enumerate(LADDER, 1)]
     titles = {"b64-4k": "64 requests of 4,096 tokens", "b1-32k": "1 request of 32,768 tokens"}
     for ax, (name, values) in zip(axes, gb_s.items()):
-        ax.bar(range(len(names)), values, 0.7, color=BLUE)
+        ax.bar(range(len(names)), [value or 0 for value in values], 0.7, color=BLUE)
         for i, value in enumerate(values):
-            ax.text(i, value + 0.01 * read_gb_s, f"{value:,.0f}", ha="center", fontsize=8.5)
+            text = f"{value:,.0f}" if value else "no figure"
+            ax.text(i, (value or 0) + 0.01 * read_gb_s, text, ha="center", fontsize=8.5)
         ax.axhline(read_gb_s, color=GREY, linestyle="--", linewidth=1.2)
         ax.set_xticks(range(len(names)), names, fontsize=8.5)
         ax.set(title=titles[name], ylabel="GB/s", ylim=(0, 1.1 * read_gb_s))

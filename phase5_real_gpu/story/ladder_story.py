@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 from textwrap import fill
 
 import torch
+from torch import Tensor
 
 from labkit.lab import Lab
-from phase1_tokens_embeddings.weights.memory_math import GB
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED
 from phase5_real_gpu.ladder.counted_loads import LARGE, SMALL, Counted, expected, random_step, run_counted
-from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG, Shape, Work, run_rung
-from phase5_real_gpu.measuring.measurements import Measurement, as_records
+from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG, Rung, Shape, Work, run_rung
+from phase5_real_gpu.measuring.kernel_cases import DECODE_B1_32K, DECODE_B64, AttentionCase, AttentionInputs
+from phase5_real_gpu.measuring.kernel_measure import Bench, floor_of
+from phase5_real_gpu.measuring.kernel_peers import Prepared, Runner
+from phase5_real_gpu.measuring.machine_limits import measure_limits
+from phase5_real_gpu.measuring.measurements import as_records
 from phase5_real_gpu.story.ladder_figures import H100_MULTIPROCESSORS, draw_staircase
 
 
@@ -127,35 +132,59 @@ def large_shapes(lab: Lab) -> None:
         card idles until it is cut. That is why the last rung decides by the shape.""")
 
 
-def timed(lab: Lab, dtype: torch.dtype, device: str) -> None:
-    """Time each rung for both shapes, and hold it against the bandwidth measured on this card."""
-    from phase5_real_gpu.measuring.kernel_timing import time_call
-    from phase5_real_gpu.measuring.machine_limits import measure_limits
+def ladder_runners() -> list[Runner]:
+    """Each rung as the kernel benchmark runs kernels: checked first, then timed."""
 
-    lab.title("What each rung gained")
-    card = torch.cuda.get_device_name() if device == "cuda" else "CPU"
-    read_gb_s = measure_limits(device, (), quick=True).read_gb_s
-    measurements: list[Measurement] = []
+    def runner(number: int, rung: Rung) -> Runner:
+        def call(x: AttentionInputs) -> Tensor:
+            return run_rung(rung, x.q, x.k_cache, x.v_cache, x.block_tables, x.context_lens, x.scale)
+
+        return Runner(
+            f"ladder-{number}-{rung.name}-", f"{number} {rung.title}",
+            lambda layers: Prepared([partial(call, x) for x in layers]),
+        )  # fmt: skip
+
+    return [runner(number, rung) for number, rung in enumerate(LADDER, 1)]
+
+
+def ladder_cases(dtype: str) -> list[AttentionCase]:
+    """A full batch and a single long context. Named so that "ladder-2-packed-" can stand before it."""
+    return [
+        replace(case, name=case.name.removeprefix("decode-"), dtype=dtype)
+        for case in (DECODE_B64, DECODE_B1_32K)
+    ]
+
+
+def show_ladder(lab: Lab, bench: Bench, dtype: str, figure: str) -> None:
+    """What was measured of each rung: its time, the gain over the rung before, and GB/s beside the card's."""
     gb_s: dict[str, list[float | None]] = {}
-    for name, shape in LARGE.items():
-        step = random_step(shape, dtype, device, lab.seed)
-        floor = 1e6 * shape.kv_bytes / (read_gb_s * GB)
-        rows, before, gb_s[name] = [], None, []
-        for number, rung in enumerate(lab.progress(LADDER, f"timing {name}"), 1):
-            seconds = 0.05 if lab.quick else 0.2
-            timing = time_call(lambda rung=rung, step=step: run_rung(rung, *step), device, seconds)
-            us, rate = timing.median_us, shape.kv_bytes / timing.median_us / 1e3
-            rows.append([number, rung.name, us, before and before / us, rate, 100 * floor / us])
-            details = dict(low=timing.low_us, high=timing.high_us, dtype=str(dtype).removeprefix("torch."))
-            name_of_rung = f"ladder-{number}-{rung.name}-{name}"
-            measurements.append(Measurement(name_of_rung, us, "us", "lower", floor, "bandwidth", details))
-            gb_s[name].append(rate)
+    for case in ladder_cases(dtype):
+        rows, before, gb_s[case.name] = [], None, []
+        for number, rung in enumerate(LADDER, 1):
+            found = bench.results.get(f"ladder-{number}-{rung.name}-{case.name}")
+            us, rate = (found.measurement.value, found.gb_s) if found else (None, None)
+            gain = f"{before / us:.2f}x" if before and us else "-"
+            rows.append([number, rung.name, us, gain, rate, found and 100 * found.measurement.share_of_limit])
+            gb_s[case.name].append(rate)
             before = us
+        floor = 1e6 * floor_of(case, bench.limits).seconds
         lab.table(
-            f"{name}: {shape.kv_bytes / 1e6:,.0f} MB, {floor:,.0f} microseconds at the {read_gb_s:,.0f} GB/s that this card reads",
+            f"{case.name}: {case.work.bytes / 1e6:,.0f} MB, {floor:,.0f} us at {bench.limits.read_gb_s:,.0f} GB/s, the card's",
             ["rung", "", "microseconds", "gain over the last", "GB/s needed bytes", "% of the card's"],
             rows,
-            note="Median, caches cleared before each run.",
+            note="Median, caches cleared before each run. decode_ladder.py says what each rung should gain.",
         )
-    lab.record(measurements=as_records(measurements))
-    lab.figure(draw_staircase(gb_s, read_gb_s, card), "decode_ladder")
+    if all(any(rates) for rates in gb_s.values()):
+        fig = draw_staircase(gb_s, bench.limits.read_gb_s, bench.limits.device_name)
+        lab.figure(fig, figure)
+
+
+def timed(lab: Lab, dtype: str, device: str) -> None:
+    """Time each rung for both shapes, and hold it against the bandwidth measured on this card."""
+    lab.title("What each rung gained")
+    limits = measure_limits(device, (dtype,), quick=True)
+    bench = Bench(limits, device, 0.05 if lab.quick else 0.2, seed=lab.seed, tell=lab.show)
+    for case in lab.progress(ladder_cases(dtype), "checking and timing"):
+        bench.run_case(case, ladder_runners())
+    show_ladder(lab, bench, dtype, "decode_ladder")
+    lab.record(measurements=as_records(bench.measurements()), left_out=bench.left_out)

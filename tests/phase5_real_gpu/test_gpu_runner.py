@@ -122,7 +122,7 @@ class World:
 
 
 def test_decode_steps_of_every_batch_size(lab, model):
-    """Rows of padding are nobody's: 3, 5 and 9 requests in recordings of 4, 8 and 16."""
+    """Rows of padding belong to no request: 3, 5 and 9 requests in recordings of 4, 8 and 16."""
     world = World(model)
     requests = [world.add(3 + i) for i in range(9)]
     world.check(lab, [(r, len(r.token_ids)) for r in requests])
@@ -133,8 +133,8 @@ def test_decode_steps_of_every_batch_size(lab, model):
     assert world.counter.recorded == 5 and world.counter.replayed == 9
 
 
-def test_padding_changes_nobody(lab, model):
-    """The same requests alone and among strangers: the same hidden states; and nothing is stored for padding."""
+def test_padding_changes_no_request(lab, model):
+    """The same requests alone and among others: the same hidden states; and nothing is stored for padding."""
     world = World(model)
     a, b, c = world.add(5), world.add(9), world.add(2)
     world.check(lab, [(a, 5), (b, 9), (c, 2)])
@@ -153,7 +153,7 @@ def test_mixed_steps_go_round_the_recordings(lab, model):
     world.check(lab, [(a, 1), (c, 7), (b, 1)])  # in between, the cache's own step is another one
     assert (world.counter.recorded, world.counter.replayed) == (1, 1)
     world.check(lab, [(b, 1), (a, 1)])  # in another order
-    world.check(lab, [(c, 1), (b, 1)])  # with somebody else in the same row
+    world.check(lab, [(c, 1), (b, 1)])  # with another request in the same row
     assert (world.counter.recorded, world.counter.replayed) == (1, 3)
     world.check(lab, [(c, 1)])
     world.check(lab, [(a, 1), (b, 1)])  # the first recording again, after another one
@@ -211,8 +211,8 @@ def test_long_contexts_have_recordings_of_their_own(lab, model):
 
 
 def test_what_a_recording_reads_stays_where_it_is(lab, model):
-    """A CUDA graph knows addresses and keeps no tensor alive. Whoever holds the recording has to: memory that was
-    given back would belong to somebody else at the next replay."""
+    """A CUDA graph knows addresses and keeps no tensor alive. The runner that holds the recording has to: memory
+    that was given back would be reused by the next replay."""
     world = World(model, cut_for=16)
     world.caches[0].tile = 8
     seen = []
@@ -310,7 +310,7 @@ def test_the_engine_writes_the_same_tokens(lab, model, config):
     assert counter.replayed > counter.recorded > 0
 
 
-def test_who_survives_a_failed_step_gets_their_own_tokens(model):
+def test_a_request_that_survives_a_failed_step_gets_its_own_tokens(model):
     """After a step that fails each request is computed alone, in the same recording: a result that is not copied is
     overwritten by the next one's."""
     rng = random.Random(4)

@@ -66,7 +66,7 @@ from phase5_real_gpu.measuring.kernel_peers import (
 )
 from phase5_real_gpu.measuring.machine_limits import MachineLimits, measure_limits
 from phase5_real_gpu.measuring.measurements import Measurement
-from phase5_real_gpu.story import kernel_on_gpu
+from phase5_real_gpu.story import kernel_on_gpu, ladder_story
 from phase5_real_gpu.story.kernel_gates import GATES, put_gates
 
 LIMITS = MachineLimits(
@@ -482,14 +482,22 @@ def test_no_gpu_is_said_in_one_line(capsys):
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_the_gpu_story_in_the_interpreter(lab, monkeypatch):
     """Every line of it but the launches: tiny cases, calls in place of a recorded graph, a CPU's clock."""
-    pytest.importorskip("phase5_real_gpu.decode_ladder")
     for name in (
-        "DECODE_B64", "DECODE_SKEWED", "DECODE_FP8", "DECODE_B1_32K", "DECODE_B1_4K", "PREFILL_8K", "PYTHON_GPU",
-    ):  # fmt: skip
+        "DECODE_B64",
+        "DECODE_SKEWED",
+        "DECODE_FP8",
+        "DECODE_B1_32K",
+        "DECODE_B1_4K",
+        "PREFILL_8K",
+        "PYTHON_GPU",
+    ):
         case = tiny(getattr(kernel_cases, name))
         lens = tuple(min(n, 20) for n in case.context_lens[:2])
         news = (1,) * len(lens) if case.is_decode else lens
-        monkeypatch.setattr(kernel_on_gpu, name, replace(case, context_lens=lens, query_lens=news))
+        for module in (kernel_on_gpu, ladder_story):
+            monkeypatch.setattr(
+                module, name, replace(case, context_lens=lens, query_lens=news), raising=False
+            )
     monkeypatch.setattr(kernel_timing, "cold_cache", lambda device: SimpleNamespace(clear=lambda: None))
     monkeypatch.setattr(kernel_measure, "time_in_a_row", partial(kernel_timing.time_in_a_row, repeats=1))
     monkeypatch.setattr(kernel_on_gpu, "WRITE_8K", replace(WRITE_8K, tokens=20, heads=TINY))

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +19,9 @@ from phase5_real_gpu.kernels import triton_setup
 from phase5_real_gpu.ladder import LADDER, count_loads, run_rung
 from phase5_real_gpu.ladder.counted_loads import expected, random_step
 from phase5_real_gpu.ladder.ladder_rungs import ALWAYS_SPLITS, FULL_BATCH, ONE_LONG, Shape
+from phase5_real_gpu.measuring import kernel_measure, kernel_timing
+from phase5_real_gpu.measuring.kernel_cases import Heads, decode_case
+from phase5_real_gpu.measuring.machine_limits import MachineLimits
 from phase5_real_gpu.story import ladder_story
 from tests.properties import unshrunk
 
@@ -186,32 +188,33 @@ def test_a_wrong_rung_fails_the_script(monkeypatch):
     assert main(["--quick"]) == 1
 
 
-def test_timing_each_rung(monkeypatch, tmp_path, capsys):
+def test_timing_each_rung(lab, monkeypatch, tmp_path):
     """What a GPU would do, with a clock of our own: the figures' names, floors and the staircase."""
-    from phase5_real_gpu.measuring import kernel_timing, machine_limits
-
-    shape = Shape([20], 2, 1, 32)
+    cases = [
+        decode_case(name, name, [20], heads=Heads(2, 1, 32), dtype="float16") for name in ("b64-4k", "b1-32k")
+    ]
     ticks = iter(range(700, 0, -50))
 
-    def time_call(fn, device, seconds):
+    def time_call(fn, device, seconds, least):
         assert fn().shape == (1, 2, 32)
         us = float(next(ticks))
         return kernel_timing.Timing(us, us, us, 1, 1.0)
 
-    monkeypatch.setattr(ladder_story, "LARGE", {"b64-4k": shape, "b1-32k": shape})
-    monkeypatch.setattr(kernel_timing, "time_call", time_call)
-    monkeypatch.setattr(machine_limits, "measure_limits", lambda *_, **__: SimpleNamespace(read_gb_s=10.0))
-    status = run_lab(lambda lab: ladder_story.timed(lab, torch.float16, lab.device), "", ("device", "seed", "quick"),
-                        argv=["--json", str(tmp_path / "report.json"), "--quick"])  # fmt: skip
+    limits = MachineLimits(10.0, 10.0, {"float16": 1.0}, 1.0, "a card")
+    monkeypatch.setattr(ladder_story, "ladder_cases", lambda dtype: cases)
+    monkeypatch.setattr(kernel_measure, "time_call", time_call)
+    monkeypatch.setattr(ladder_story, "measure_limits", lambda *_, **__: limits)
+    status = run_lab(lambda story: ladder_story.timed(story, "float16", lab.device), "", ("device", "seed", "quick"),
+                     argv=["--json", str(tmp_path / "report.json"), "--quick"])  # fmt: skip
     assert status == 0
     found = json.loads((tmp_path / "report.json").read_text())["results"]["measurements"]
     assert [m["name"] for m in found] == [
         f"ladder-{i}-{rung.name}-{name}" for name in ("b64-4k", "b1-32k") for i, rung in enumerate(LADDER, 1)
     ]
     assert found[0]["value"] == 700 and found[0]["unit"] == "us" and found[0]["limit"] == "bandwidth"
-    # 20 tokens x 32 numbers x 2 bytes x keys and values = 2,560 bytes; at 10 GB/s 0.256 microseconds.
-    assert found[0]["floor"] == pytest.approx(0.256)
-    assert found[0]["share_of_limit"] == pytest.approx(0.256 / 700)
+    # 20 tokens x 32 numbers x 2 bytes x keys and values, q and out, two table entries; at 10 GB/s.
+    assert found[0]["floor"] == pytest.approx((2560 + 256 + 8) / 10e3)
+    assert found[0]["share_of_limit"] == pytest.approx(found[0]["floor"] / 700)
 
 
 def test_without_triton(monkeypatch, capsys):

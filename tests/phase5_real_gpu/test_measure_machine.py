@@ -1,4 +1,4 @@
-"""Measuring in parts: what fails or hangs costs its own figures and nobody else's; the file is always whole."""
+"""Measuring in parts: what fails or hangs costs its own figures and no others; the file is always whole."""
 
 import json
 import os
@@ -110,7 +110,7 @@ def is_gone(pid: int, within: float = 5.0) -> bool:
             os.kill(pid, 0)
         except ProcessLookupError:
             return True
-        try:  # ended, and nobody has asked for its exit code yet
+        try:  # a zombie: ended, its exit code not yet collected
             with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
                 if file.read().rsplit(")", 1)[1].split()[0] == "Z":
                     return True
@@ -245,7 +245,7 @@ def test_bad_options_are_refused_before_anything_runs(scripts, capsys, argv, say
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_cut_short_it_leaves_what_it_has_and_nobody_behind(tmp_path, number):
+def test_cut_short_it_leaves_what_it_has_and_no_process_behind(tmp_path, number):
     """As `timeout` and Ctrl-C would do in the second part."""
     pid_file = tmp_path / "pid"
     (tmp_path / "a.py").write_text(good([("itl-tales-b1", 2.0)]))

@@ -146,7 +146,7 @@ def test_a_request_reads_what_another_writes_in_the_same_step(lab, reader_first)
 
 
 class Books:
-    """Block tables, kept by hand: blocks go to whoever grows, move about, and go to main memory and back."""
+    """Block tables, kept by hand: blocks go to requests that grow, move about, and go to main memory and back."""
 
     def __init__(self, num_blocks: int, num_swap: int, size: int, seed: int) -> None:
         self.rng = random.Random(seed)

@@ -200,7 +200,7 @@ def test_a_batch_of_one_beside_a_batch_of_many():
 
 
 def test_a_long_prompt_in_the_middle_of_an_answer(tales):
-    """Somebody decodes; every 15 tokens somebody else arrives with a long prompt."""
+    """One request decodes; every 15 tokens another one arrives with a long prompt."""
     engine = engine_for(tales, max_num_batched_tokens=1024)
     events, times = [], []
     engine.generate([[1] * 700], greedy(2))
@@ -224,7 +224,7 @@ def test_a_long_prompt_in_the_middle_of_an_answer(tales):
     assert named(mine) == ["prefill mixed into decode"]
 
 
-def test_an_answer_that_nobody_disturbs(tales):
+def test_an_answer_that_no_prompt_disturbs(tales):
     gaps, details = measure_gaps(engine_for(tales))
     assert (len(gaps), details["prefill_steps"]) == (quick_measurements.ITL_TOKENS, 0)
     assert named(report(Measurement("itl-tales-b1", 2.0, "ms", details=details))) == []
