@@ -263,36 +263,36 @@ show_table(
 # ## 5. Keep the whole card busy
 #
 # One user with 8 KV heads gives work to 8 programs. An H100 has 132 multiprocessors, and the engine reckons with two
-# programs on each (as many as fit for every shape): 264 places. So a long context is cut into **parts**, merged at the end with the online softmax. How many?
+# programs on each (as many as fit for every shape): 264 at a time. So a long context is cut into **splits**, merged at the end with the online softmax. How many?
 
 # %%
 rule = choose_splits([32768], num_kv_heads=8, resident=264, tile=64)
 
-guess = ...  # parts for one user with 32,768 tokens, on 264 places
+guess = ...  # splits for one user with 32,768 tokens, 264 programs at a time
 
-guesses.reveal("parts", guess, measured=rule.num_splits, parts=rule.num_splits, size=rule.split_tokens)
+guesses.reveal("splits", guess, measured=rule.num_splits, splits=rule.num_splits, size=rule.split_tokens)
 
 # %% [markdown]
-# Move the sliders. One square is a place for a program, green ones are busy.
+# Move the sliders. One square is one of the programs that can run at a time, green ones are busy.
 #
 # - One user on an H100: at which length does cutting begin to pay?
 # - 64 users: why is nothing cut?
 # - Take the tick away. How many tokens pass one after another now?
-# - The same on a T4 with its 80 places.
+# - The same on a T4 with its 80 programs at a time.
 
 # %% tags=["after-guess"]
 splits_piece(card="H100", users=1, tokens=32768)
 
 # %% [markdown]
-# Parts are exact, not an approximation. Each part hands over its result and the logarithm of its sum of weights:
+# Splits are exact, not an approximation. Each split hands over its result and the logarithm of its sum of weights:
 
 # %%
 scores, values = torch.randn(2, 100, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 whole = float(scores.softmax(0) @ values)
-parts = [(float(s.softmax(0) @ v), float(s.logsumexp(0))) for s, v in zip(scores.split(37), values.split(37))]
-top = max(log for _, log in parts)
-merged = sum(math.exp(log - top) * out for out, log in parts) / sum(math.exp(log - top) for _, log in parts)
-print(f"whole {whole:.12f}, in {len(parts)} parts {merged:.12f}")
+splits = [(float(s.softmax(0) @ v), float(s.logsumexp(0))) for s, v in zip(scores.split(37), values.split(37))]
+top = max(log for _, log in splits)
+merged = sum(math.exp(log - top) * out for out, log in splits) / sum(math.exp(log - top) for _, log in splits)
+print(f"whole {whole:.12f}, in {len(splits)} splits {merged:.12f}")
 assert math.isclose(whole, merged, rel_tol=1e-12)
 
 # %% [markdown]
@@ -401,7 +401,7 @@ guesses.score()
 #   their heads?
 # - In section 5, what would the rule do on a card with 1,000 multiprocessors?
 #
-# Then build the parts yourself. Each exercise has a check that says what is wrong, and hints where you want them:
+# Then build the pieces yourself. Each exercise has a check that says what is wrong, and hints where you want them:
 #
 # - [5.1 A kernel of your own: paged decode](exercises/p5e1_paged_decode.ipynb)
 # - [5.2 Putting parts together](exercises/p5e2_merge_splits.ipynb)

@@ -1,4 +1,4 @@
-// How a context is cut into parts, and how the programs fill a card. All numbers come from Python's split rule.
+// How a context is cut into splits, and how the programs fill a card. All numbers come from Python's split rule.
 
 const STYLE = `
 .spl { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }
@@ -20,7 +20,7 @@ function render({ model, el }) {
     return input;
   };
   const card = element("select", { "aria-label": "card" });
-  data.cards.forEach((c, i) => card.append(element("option", { value: String(i) }, `${c.name}: ${c.slots} programs at a time`)));
+  data.cards.forEach((c, i) => card.append(element("option", { value: String(i) }, `${c.name}: ${c.resident} programs at a time`)));
   card.value = String(data.start.card);
   card.addEventListener("change", draw);
   const users = slider("users", data.users, data.start.users), tokens = slider("tokens", data.tokens, data.start.tokens);
@@ -31,19 +31,19 @@ function render({ model, el }) {
   const context = element("div", { class: "context" }), slots = element("div", { class: "slots" }), counts = element("div", { class: "counts" });
   const caption = element("small");
   box.append(element("style", {}, STYLE), element("div", { class: "bar" }, card, element("label", {}, "users ", users, " ", usersText),
-    element("label", {}, "tokens each ", tokens, " ", tokensText), element("label", {}, cut, " cut contexts into parts")),
-    element("small", {}, "one user's context, part by part"), context, caption, slots, counts);
+    element("label", {}, "tokens each ", tokens, " ", tokensText), element("label", {}, cut, " cut contexts into splits")),
+    element("small", {}, "one user's context, split by split"), context, caption, slots, counts);
   el.append(box);
 
   function draw() {
     const u = Number(users.value), t = Number(tokens.value);
     // Worked out by phase5_real_gpu/kernels/split_rule.py for every position of the sliders.
-    const [parts, size] = cut.checked ? data.rule[Number(card.value)][u][t] : [1, data.tokens[t]];
-    const room = data.cards[Number(card.value)].slots, programs = parts * data.users[u] * data.kv_heads;
+    const [splits, size] = cut.checked ? data.rule[Number(card.value)][u][t] : [1, data.tokens[t]];
+    const room = data.cards[Number(card.value)].resident, programs = splits * data.users[u] * data.kv_heads;
     const rounds = Math.ceil(programs / room), last = programs - (rounds - 1) * room;
     usersText.textContent = thousands(data.users[u]); tokensText.textContent = thousands(data.tokens[t]);
     context.replaceChildren();
-    for (let i = 0; i < parts; i++) {
+    for (let i = 0; i < splits; i++) {
       const mine = Math.min(size, data.tokens[t] - i * size);
       context.append(element("i", { class: mine < size ? "rest" : "", style: `flex-grow:${mine}`, title: `${thousands(mine)} tokens` }));
     }
@@ -52,10 +52,10 @@ function render({ model, el }) {
     for (let i = 0; i < room; i++) slots.append(element("i", { class: i < last ? "busy" : "" }));
     counts.replaceChildren();
     const show = (name, value) => counts.append(element("span", {}, element("b", { "data-name": name }, value), name));
-    show("parts", thousands(parts)); show("tokens a part", thousands(size)); show("programs", thousands(programs));
+    show("splits", thousands(splits)); show("tokens a split", thousands(size)); show("programs", thousands(programs));
     show("rounds", thousands(rounds)); show("tokens that pass one after another", thousands(rounds * size));
-    show("of the places busy", `${Math.round((100 * programs) / (rounds * room))}%`);
-    model.set("state", { users: data.users[u], tokens: data.tokens[t], card: data.cards[Number(card.value)].name, parts });
+    show("of them busy", `${Math.round((100 * programs) / (rounds * room))}%`);
+    model.set("state", { users: data.users[u], tokens: data.tokens[t], card: data.cards[Number(card.value)].name, splits });
     model.save_changes();
   }
   draw();

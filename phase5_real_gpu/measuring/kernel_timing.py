@@ -8,6 +8,9 @@
 - *The first call*, which compiles. It is not timed.
 
 Python's own share is measured apart (`launch_us`), since in a real step it may well be what you wait for.
+
+`triton.testing.do_bench` empties the cache by writing to it, which takes bandwidth from the kernel that follows, and
+`torch.utils.benchmark` leaves the caches warm; neither tells Python's share. So the clocks here are our own.
 """
 
 from __future__ import annotations

@@ -317,17 +317,17 @@ def test_splits_are_those_of_the_rule(open_piece):
         page.get_by_label("card").select_option(str(list(CARDS).index(card)))
         slide(page, "users", USERS.index(users))
         slide(page, "tokens", TOKENS.index(tokens))
-        parts, size = splits_for(card, users, tokens)
-        assert number_of(page, "parts") == parts == page.locator(".context i").count()
-        assert number_of(page, "tokens a part") == size
-        assert number_of(page, "programs") == parts * users * 8
+        num_splits, size = splits_for(card, users, tokens)
+        assert number_of(page, "splits") == num_splits == page.locator(".context i").count()
+        assert number_of(page, "tokens a split") == size
+        assert number_of(page, "programs") == num_splits * users * 8
         slots = 2 * CARDS[card]
-        assert number_of(page, "rounds") == -(-parts * users * 8 // slots)
+        assert number_of(page, "rounds") == -(-num_splits * users * 8 // slots)
         assert page.locator(".slots i").count() == slots
-        busy = (parts * users * 8 - 1) % slots + 1
+        busy = (num_splits * users * 8 - 1) % slots + 1
         assert page.locator(".slots i.busy").count() == busy
     page.get_by_label("cut").uncheck()
-    assert number_of(page, "parts") == 1
+    assert number_of(page, "splits") == 1
     with pytest.raises(ValueError, match="not on the slider"):
         splits_piece(users=3)
 
@@ -489,7 +489,7 @@ def test_all_pieces_are_reached_by_the_keyboard(open_piece, tales, story, record
     page = open_piece(splits_piece(users=1, tokens=32768))
     page.get_by_label("users", exact=True).focus()
     page.keyboard.press("ArrowRight")
-    assert number_of(page, "parts") == splits_for("H100", 2, 32768).num_splits
+    assert number_of(page, "splits") == splits_for("H100", 2, 32768).num_splits
 
 
 # ---------------------------------------------------------------------- in a dark theme

@@ -15,7 +15,6 @@ from phase5_real_gpu import compile_report
 from phase5_real_gpu.compile_report import main
 from phase5_real_gpu.compiling import Compiled, ahead_of_time, compile_cases, machine_code
 from phase5_real_gpu.compiling.machine_code import KB, LIMITS, count_spills, read_code, read_machine_code
-from phase5_real_gpu.kernels import triton_setup
 from phase5_real_gpu.story.compile_story import HOISTED, NOT_CAUGHT, PLAIN, UNALIGNED, dtype_for, requests
 
 SHAPES = [(case, 90) for case in ("decode", "decode split", "prefill", "write KV")]
@@ -213,13 +212,6 @@ def test_unknown_registers_are_left_out(monkeypatch, compiled, capsys):
     everything = [replace(c, **unknown) for c in compiled]
     assert story_with(monkeypatch, everything) == 0
     assert "`cuobjdump`" in capsys.readouterr().out
-
-
-def test_without_triton(monkeypatch, capsys):
-    monkeypatch.setattr(triton_setup, "HAS_TRITON", False)
-    assert main(["--quick"]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1 and "Triton is not installed" in captured.err
 
 
 def test_a_compiler_that_does_not_start(monkeypatch):

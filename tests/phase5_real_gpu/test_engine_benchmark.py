@@ -408,21 +408,6 @@ def test_when_no_model_fits_the_arithmetic_is_still_told(capsys, monkeypatch):
     assert "t4-throughput" in out and "tales: out of memory" in out
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_no_gpu(capsys):
-    assert engine_benchmark.main(["--device", "cuda"]) == 2
-    error = capsys.readouterr().err
-    assert "no CUDA GPU" in error and len(error.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize("arguments", [["--models", "gpt5"], ["--dtype", "int8"], ["--seed", "-1"]])
-def test_bad_options(arguments, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        engine_benchmark.main(arguments)
-    assert stopped.value.code == 2
-    assert "Traceback" not in capsys.readouterr().err
-
-
 def a_lab(tmp_path) -> Lab:
     args = Namespace(predict=False, figures=str(tmp_path), quick=False, seed=0)
     return Lab(Path(engine_benchmark.__file__), args, Console(width=100))

@@ -471,13 +471,6 @@ def test_script_on_a_cpu(tmp_path, monkeypatch):
     assert (tmp_path / "outputs" / "kernel_benchmark.png").stat().st_size > 10_000
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_no_gpu_is_said_in_one_line(capsys):
-    assert kernel_benchmark.main(["--device", "cuda", "--quick"]) == 2
-    error = capsys.readouterr().err.strip()
-    assert error.startswith("error: no CUDA GPU") and "\n" not in error
-
-
 @interpreted
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_the_gpu_story_in_the_interpreter(lab, monkeypatch):

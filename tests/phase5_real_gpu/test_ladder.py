@@ -215,17 +215,3 @@ def test_timing_each_rung(lab, monkeypatch, tmp_path):
     # 20 tokens x 32 numbers x 2 bytes x keys and values, q and out, two table entries; at 10 GB/s.
     assert found[0]["floor"] == pytest.approx((2560 + 256 + 8) / 10e3)
     assert found[0]["share_of_limit"] == pytest.approx(found[0]["floor"] / 700)
-
-
-def test_without_triton(monkeypatch, capsys):
-    monkeypatch.setattr(triton_setup, "HAS_TRITON", False)
-    assert main(["--quick"]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1 and "Triton is not installed" in captured.err
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu(capsys):
-    assert main(["--device", "cuda"]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1 and "no CUDA GPU" in captured.err

@@ -228,10 +228,3 @@ def test_script_on_a_cpu(tmp_path, monkeypatch, capsys, caches):
     assert ("does not say how large its caches are" in capsys.readouterr().out) != bool(caches)
     for name in ("memory_hierarchy", "decode_step_bytes"):
         assert (tmp_path / "outputs" / f"{name}.png").stat().st_size > 10_000
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_no_gpu_is_said_in_one_line(capsys):
-    assert memory_hierarchy.main(["--device", "cuda"]) == 2
-    error = capsys.readouterr().err.strip()
-    assert error.startswith("error: no CUDA GPU") and "\n" not in error

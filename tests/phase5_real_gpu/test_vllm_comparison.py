@@ -46,20 +46,6 @@ def answer(ids, **gaps):
 # ---------------------------------------------------------------------- tokens
 
 
-def test_equal_answers():
-    result = compare_tokens([answer([1, 2, 3]), answer([4])], [answer([1, 2, 3]), answer([4])], 1e-4)
-    assert (result.equal_tokens, result.ties, result.differences) == (4, [], [])
-
-
-def test_another_token():
-    ours, theirs = answer([1, 2, 3, 9]), answer([1, 2, 7, 8])
-    result = compare_tokens([answer([5]), ours], [answer([5]), theirs], 1e-4)
-    (difference,) = result.differences
-    assert (difference.request, difference.place, difference.tokens) == (1, 2, (3, 7))
-    assert difference.gap is None  # neither engine thought of the other's token
-    assert result.equal_tokens == 3 and not result.ties
-
-
 @pytest.mark.parametrize(("gap", "is_tie"), [(5e-5, True), (1e-4, True), (2e-4, False)])
 def test_a_tie_is_a_small_gap_in_both_engines(gap, is_tie):
     ours = {"token_ids": [1, 5], "top": [[[1, -0.1], [2, -9.0]], [[5, -0.7], [6, -0.7 - gap]]]}
@@ -88,13 +74,18 @@ def test_an_answer_that_ends_sooner_is_a_difference():
 @settings(max_examples=60)
 def test_one_changed_token_is_found_where_it_is(texts, data):
     same = [answer(ids) for ids in texts]
-    assert not compare_tokens(same, same, 1e-4).differences
+    equal = compare_tokens(same, same, 1e-4)
+    assert (equal.equal_tokens, equal.ties, equal.differences) == (sum(map(len, texts)), [], [])
     request = data.draw(st.integers(0, len(texts) - 1))
     place = data.draw(st.integers(0, len(texts[request]) - 1))
     changed = [list(ids) for ids in texts]
     changed[request][place] += 1
-    (found,) = compare_tokens(same, [answer(ids) for ids in changed], 1e-4).differences
-    assert (found.request, found.place) == (request, place)
+    result = compare_tokens(same, [answer(ids) for ids in changed], 1e-4)
+    (found,) = result.differences
+    assert (found.request, found.place) == (request, place) and not result.ties
+    assert found.tokens == (texts[request][place], texts[request][place] + 1)
+    assert found.gap is None  # neither engine has the other's token among its best
+    assert result.equal_tokens == sum(map(len, texts)) - len(texts[request]) + place
 
 
 # ---------------------------------------------------------------------- schedules

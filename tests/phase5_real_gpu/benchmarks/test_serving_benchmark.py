@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from phase5_real_gpu.benchmarks import serving_workloads
+from phase5_real_gpu.benchmarks import serving_benchmark
 
 
 def test_workloads_are_those_of_the_other_engines(data):
@@ -14,14 +14,14 @@ def test_workloads_are_those_of_the_other_engines(data):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     theirs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(theirs)
-    assert serving_workloads.MAX_NUM_SEQS == theirs.MAX_NUM_SEQS
-    assert list(serving_workloads.WORKLOADS) == list(theirs.ALL)
+    assert serving_benchmark.MAX_NUM_SEQS == theirs.MAX_NUM_SEQS
+    assert list(serving_benchmark.WORKLOADS) == list(theirs.ALL)
     for name, make in theirs.ALL.items():
-        assert serving_workloads.WORKLOADS[name]() == make()
+        assert serving_benchmark.WORKLOADS[name]() == make()
 
 
 def test_workloads_have_the_sizes_they_promise():
-    workloads = serving_workloads.WORKLOADS
+    workloads = serving_benchmark.WORKLOADS
     assert [len(workloads[n]()) for n in ("batch1", "batch4", "batch16", "batch64")] == [1, 4, 16, 64]
     assert all(16 <= len(p) <= 256 and 16 <= osl <= 256 for p, osl in workloads["mixed64"]())
     heads = {tuple(prompt[:256]) for prompt, _ in workloads["prefix64"]()}
