@@ -289,7 +289,9 @@ splits_piece(card="H100", users=1, tokens=32768)
 # %%
 scores, values = torch.randn(2, 100, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 whole = float(scores.softmax(0) @ values)
-splits = [(float(s.softmax(0) @ v), float(s.logsumexp(0))) for s, v in zip(scores.split(37), values.split(37))]
+splits = [
+    (float(s.softmax(0) @ v), float(s.logsumexp(0))) for s, v in zip(scores.split(37), values.split(37))
+]
 top = max(log for _, log in splits)
 merged = sum(math.exp(log - top) * out for out, log in splits) / sum(math.exp(log - top) for _, log in splits)
 print(f"whole {whole:.12f}, in {len(splits)} splits {merged:.12f}")
