@@ -8,7 +8,7 @@ A recording repeats exactly what was recorded, on the same memory. So:
 
 - Batch sizes are rounded up to a few sizes ("buckets"), and the rest is padding: token 0, no slot, no context.
 - What differs from step to step (tokens, positions, slots, lengths, tables) is copied to where it was recorded.
-- How contexts are cut is data, too; only the number of parts is in the recording (rounded to a power of two).
+- How contexts are cut is data, too; only the number of splits is in the recording (rounded to a power of two).
 
 Steps with prompts in them are large enough to do without. They run as in Phase 4.
 
@@ -166,7 +166,7 @@ class GPURunner(ModelRunner):
         self._buckets = bucket_sizes(max_num_seqs)
         self._max_blocks = -(-max_model_len // kv_cache.block_size)
         self._inputs: dict[int, DecodeInputs] = {}
-        self.recordings: dict[tuple[int, int], Recording] = {}  # by bucket and number of parts
+        self.recordings: dict[tuple[int, int], Recording] = {}  # by bucket and number of splits
         # A graph knows addresses only. What lies there must not be freed, so hold on to it.
         self._recorded: list[DeviceStep] = []
 

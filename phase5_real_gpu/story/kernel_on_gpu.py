@@ -154,7 +154,7 @@ def against_python(lab: Lab, bench: Bench, case: AttentionCase) -> None:
         return
     predicted_us = max(
         1e6 * floor_of(case, bench.limits).seconds, 2 * bench.limits.launch_us
-    )  # the kernel, and the one that merges its parts
+    )  # the kernel, and the one that merges its splits
     python_us = 1e6 * case.work.operations / 2 * PYTHON_MULTIPLY_ADD
     ratio = python.measurement.value / kernel.measurement.value
     note = f"""Python: {python.measurement.value / 1e3:,.0f} ms. The kernel: {kernel.measurement.value:.1f} us, and

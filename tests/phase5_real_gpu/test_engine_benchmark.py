@@ -379,18 +379,8 @@ def test_a_model_that_does_not_fit_is_told_and_the_next_one_runs(tmp_path, capsy
     monkeypatch.setattr(engine_benchmark, "plan_for", lambda *_: SMALL)
     monkeypatch.setattr(Transformer, "random", classmethod(small_memory))
     report = tmp_path / "report.json"
-    arguments = [
-        "--quick",
-        "--device",
-        "cpu",
-        "--no-peers",
-        "--models",
-        "gpt2",
-        "tales",
-        "--json",
-        str(report),
-    ]
-    assert engine_benchmark.main(arguments) == 0
+    options = ["--quick", "--device", "cpu", "--no-peers", "--models", "gpt2", "tales"]
+    assert engine_benchmark.main([*options, "--json", str(report)]) == 0
     assert "gpt2: out of memory" in capsys.readouterr().out
     data = json.loads(report.read_text())
     assert data["results"]["left_out"][0] == "gpt2: out of memory"

@@ -199,15 +199,15 @@ def test_a_request_moved_to_other_blocks(lab, model):
 
 
 def test_long_contexts_have_recordings_of_their_own(lab, model):
-    """How many parts a context has is in the recording; where they are cut is not."""
+    """How many splits a context has is in the recording; where they are cut is not."""
     world = World(model, cut_for=16)
     world.caches[0].tile = 8  # so that a context of sixty tokens is one to cut
     a, b = world.add(60), world.add(6)
     world.check(lab, [(a, 60), (b, 6)])
-    for parts in ([b], [a], [b], [a, b], [a, b]):
-        world.check(lab, [(r, 1) for r in parts])
-    parts = {splits for bucket, splits in world.runner.recordings if bucket == 1}
-    assert len(parts) == 2 and 1 in parts and all(p & (p - 1) == 0 for p in parts)
+    for requests in ([b], [a], [b], [a, b], [a, b]):
+        world.check(lab, [(r, 1) for r in requests])
+    splits = {splits for bucket, splits in world.runner.recordings if bucket == 1}
+    assert len(splits) == 2 and 1 in splits and all(n & (n - 1) == 0 for n in splits)
 
 
 def test_what_a_recording_reads_stays_where_it_is(lab, model):
@@ -383,16 +383,16 @@ def test_cuda_graphs(lab, model):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: CUDA graphs")
-def test_cuda_graphs_with_contexts_in_parts(lab, model):
-    """The merging kernel, its memory and the length of a part are in the recording; the lengths are not."""
+def test_cuda_graphs_with_contexts_in_splits(lab, model):
+    """The merging kernel, its memory and the length of a split are in the recording; the lengths are not."""
     world = World(model, cut_for=264)
     world.caches[0].tile = 8
     world.runner = GPURunner(model, world.caches[0], 16, 128, CUDAGraphRecorder())
     a, b = world.add(60), world.add(6)
     world.check(lab, [(a, 60), (b, 6)])
-    for who in ([b], [a], [b], [a, b], [a], [a, b]):
-        world.check(lab, [(r, 1) for r in who])
-    assert {parts for _, parts in world.runner.recordings} == {1, 8}
+    for requests in ([b], [a], [b], [a, b], [a], [a, b]):
+        world.check(lab, [(r, 1) for r in requests])
+    assert {splits for _, splits in world.runner.recordings} == {1, 8}
 
 
 def test_the_package_names_this_runner_for_cuda():
