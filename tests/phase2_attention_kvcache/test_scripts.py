@@ -40,24 +40,18 @@ def run(tmp_path, capsys):
     return run
 
 
-def width(text: str) -> int:
-    return max(map(len, text.splitlines()))
-
-
-def test_attention(run):
-    report = run(attention_lab, "--quick", figures=["attention_heads"])
-    assert {"dogs-weights", "head-split", "gqa-memory"} <= set(report["claims"])
-    assert width(report["out"]) <= 100
-
-
-def test_positions(run):
-    report = run(positions_lab, "--quick", figures=["positions_scores", "rotary_speeds"])
-    assert "rope-relative" in report["claims"] and width(report["out"]) <= 100
-
-
-def test_sampling(run):
-    report = run(sampling_lab, "--quick", figures=["sampling_knobs"])
-    assert "sampling" in report["claims"] and width(report["out"]) <= 100
+@pytest.mark.parametrize(
+    ("script", "figures", "claims"),
+    [
+        (attention_lab, ["attention_heads"], {"dogs-weights", "head-split", "gqa-memory"}),
+        (positions_lab, ["positions_scores", "rotary_speeds"], {"rope-relative"}),
+        (sampling_lab, ["sampling_knobs"], {"sampling"}),
+    ],
+)
+def test_scripts_that_show_one_step(run, script, figures, claims):
+    report = run(script, "--quick", figures=figures)
+    assert claims <= set(report["claims"])
+    assert max(map(len, report["out"].splitlines())) <= 100
 
 
 @pytest.mark.parametrize("seed", ["0", "7"])

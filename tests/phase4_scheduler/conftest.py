@@ -16,6 +16,7 @@ from phase4_scheduler.engine.engine import LLMEngine
 
 TIE = 1e-4  # logits nearer than this are equal: two ways of adding may order them differently
 CONTEXT = 128
+made: list[LLMEngine] = []  # by the test that runs
 
 
 @dataclass
@@ -31,7 +32,9 @@ class Small:
         """An engine; settings that are no field of EngineConfig go to the engine itself."""
         parts = {k: settings.pop(k) for k in list(settings) if k not in EngineConfig.__dataclass_fields__}
         tokenizer = parts.pop("tokenizer", self.tokenizer)
-        return LLMEngine(parts.pop("model", self.model), tokenizer, EngineConfig(**settings), **parts)
+        engine = LLMEngine(parts.pop("model", self.model), tokenizer, EngineConfig(**settings), **parts)
+        made.append(engine)
+        return engine
 
     @torch.inference_mode()
     def logits(self, sequences: list[list[int]]) -> list[torch.Tensor]:
@@ -111,9 +114,9 @@ def make_prompts():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def assert_empty():
-    """Nothing is left: no request, no answer, no block, no swap slot."""
+    """Nothing is left in an engine: no request, no answer, no block, no swap slot. Checked after every test."""
 
     def check(engine: LLMEngine) -> None:
         manager = engine.block_manager
@@ -126,4 +129,7 @@ def assert_empty():
         assert all(block.ref_count == 0 for block in manager.allocator.blocks)
         assert len(manager.free_swap_blocks) == manager.num_swap_blocks
 
-    return check
+    made.clear()
+    yield check
+    for engine in made:
+        check(engine)

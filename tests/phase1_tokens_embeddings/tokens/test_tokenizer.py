@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import unicodedata
 from collections import Counter
 
@@ -28,21 +29,8 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 hard_pieces = st.sampled_from(
     [
         *["'s", "'S", "'ll", "'LL", "\u2019s", "'ſ", " '", "don't", "I'VE", "''"],
-        *[
-            " ",
-            "  ",
-            "    ",
-            "\n",
-            "\r\n",
-            "\t",
-            "\u00a0",
-            "\u2003",
-            "\u3000",
-            "\u200b",
-            "\x85",
-            "\x1c",
-            "\u2028",
-        ],
+        *" \n\t\u00a0\u2003\u3000\u200b\x85\x1c\u2028",
+        *["  ", "    ", "\r\n"],
         *["0", "12", "1234567", "٣", "Ⅷ", "½", "3.14", "1e-9", "१२"],
         *["é", "e\u0301", "\u0301", "ﬁ", "ß", "İ", "क्षि", "มำ", "한국", "漢字", "ی\u200cه"],
         *["🙂", "👩\u200d👩\u200d👧", "🇩🇪", "👍🏽", "❤\ufe0f", "\U0001f9ff\u200d"],
@@ -61,9 +49,16 @@ unicode_text = st.lists(
 surrogates = st.characters(categories=["Cs"])
 text_with_surrogates = st.lists(unicode_text | surrogates, max_size=4).map("".join)
 
-many = settings(max_examples=200)
-some = settings(max_examples=150)
+some = settings(max_examples=75)
 small_text = st.text(st.sampled_from("aab bcé'1\n"), max_size=60)
+
+
+def changed(path, change):
+    """The tokenizer.json after `change` edited its document."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    change(document)
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
 
 
 # ---------------------------------------------------------------------- tokenizers to test
@@ -125,10 +120,10 @@ def llama3_file(tmp_path_factory):
 # ---------------------------------------------------------------------- against tiktoken
 
 
-@many
+@some
 @given(texts=st.lists(text_with_surrogates, min_size=10, max_size=10))
 def test_gpt2_encodes_as_tiktoken(gpt2, texts):
-    """1,000 times 10 random strings."""
+    """Ten random strings at a time."""
     import tiktoken
 
     reference = tiktoken.get_encoding("gpt2")
@@ -146,25 +141,9 @@ def test_gpt2_encodes_the_validation_text_as_tiktoken(gpt2, data):
     assert gpt2.decode(gpt2.encode(text)) == text
 
 
-def test_every_character_is_classified_as_in_tiktoken(gpt2):
-    """Letter, digit, space or other, for each code point that this Python's Unicode knows.
-
-    Ids alone do not show where a text was cut. But "'s" is one token after a letter, a digit or a space
-    and two after any other sign. (The next test tells letters from digits.)
-    """
-    import tiktoken
-
-    reference = tiktoken.get_encoding("gpt2")
-    assert reference.encode_ordinary("x's")[-1:] == reference.encode_ordinary("'s")
-    assert reference.encode_ordinary("!'s")[-1:] != reference.encode_ordinary("'s")
-    known = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Co", "Cs")]
-    for start in range(0, len(known), 1000):
-        text = "".join(f"{c}'s " for c in known[start : start + 1000])
-        assert gpt2.encode(text) == reference.encode_ordinary(text), f"from U+{ord(known[start]):04X}"
-
-
 def test_every_character_is_cut_as_in_the_tokenizers_library():
-    """The same for the cuts themselves, which that library shows: beside a letter, a digit and a sign."""
+    """Letter, digit, space or other, for each code point that this Python's Unicode knows: ids alone do not show
+    where a text was cut, that library does. Each character stands beside a letter, a digit and a sign."""
     split = regex.compile(GPT2_SPLIT_PATTERN)
     reference = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     known = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Co", "Cs")]
@@ -215,10 +194,10 @@ def test_long_words_as_tiktoken(gpt2, make):
     assert gpt2.encode(text) == tiktoken.get_encoding("gpt2").encode_ordinary(text)
 
 
-@pytest.mark.timeout(120)  # an algorithm in n² steps would need hours
+@pytest.mark.timeout(120)  # an algorithm in n² steps would need an hour
 @pytest.mark.parametrize("make", LONG_WORDS.values(), ids=LONG_WORDS.keys())
 def test_very_long_words_finish(trained, make):
-    text = make(200_000)
+    text = make(50_000)
     assert trained.decode(trained.encode(text)) == text
 
 
@@ -264,11 +243,11 @@ def random_texts(count: int) -> list[str]:
 
 
 def test_trained_file_in_the_libraries(trained, tmp_path):
-    check_file_against_libraries(trained, tmp_path, random_texts(1500))
+    check_file_against_libraries(trained, tmp_path, random_texts(400))
 
 
 def test_gpt2_file_in_the_libraries(gpt2, tmp_path):
-    check_file_against_libraries(gpt2, tmp_path, random_texts(1500))
+    check_file_against_libraries(gpt2, tmp_path, random_texts(400))
     step = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))["pre_tokenizer"]
     assert step["type"] == "ByteLevel"  # as in the file that GPT-2 has on the hub
 
@@ -278,16 +257,14 @@ def test_llama3_style_file_in_the_libraries(llama3_file, tmp_path):
     assert tok.split_pattern == LLAMA3_PATTERN
     assert tok.whole_words_first
     original = tokenizers.Tokenizer.from_file(str(llama3_file))
-    texts = random_texts(1500)
+    texts = random_texts(400)
     for text in texts:
         assert tok.encode(text) == original.encode(text).ids
     assert len(tok.encode("zzzqqq")) == 1
 
     # Without ignore_merges the same word is only what the merges make of it.
-    document = json.loads(llama3_file.read_text(encoding="utf-8"))
-    document["model"]["ignore_merges"] = False
-    merged_only = tmp_path / "merged_only.json"
-    merged_only.write_text(json.dumps(document), encoding="utf-8")
+    merged_only = shutil.copy(llama3_file, tmp_path / "merged_only.json")
+    changed(merged_only, lambda d: d["model"].update(ignore_merges=False))
     plain = BPETokenizer.from_file(merged_only)
     assert len(plain.encode("zzzqqq")) > 1
     assert plain.encode("zzzqqq") == tokenizers.Tokenizer.from_file(str(merged_only)).encode("zzzqqq").ids
@@ -303,9 +280,8 @@ def test_llama3_style_file_in_the_libraries(llama3_file, tmp_path):
 )
 def test_text_in_a_unicode_form(llama3_file, text):
     """Qwen composes characters first (NFC)."""
-    document = json.loads(llama3_file.read_text(encoding="utf-8")) | {"normalizer": {"type": "NFC"}}
-    path = llama3_file.with_name("nfc.json")
-    path.write_text(json.dumps(document), encoding="utf-8")
+    path = shutil.copy(llama3_file, llama3_file.with_name("nfc.json"))
+    changed(path, lambda d: d.update(normalizer={"type": "NFC"}))
     tok = BPETokenizer.from_file(path)
     assert tok.encode(text) == tokenizers.Tokenizer.from_file(str(path)).encode(text).ids
     tok.save(path)
@@ -324,9 +300,7 @@ def test_embedded_models_in_transformers(tales):
 def test_older_files_write_a_merge_as_one_string(trained, tmp_path):
     path = tmp_path / "tokenizer.json"
     trained.save(path)
-    document = json.loads(path.read_text(encoding="utf-8"))
-    document["model"]["merges"] = [" ".join(merge) for merge in document["model"]["merges"]]
-    path.write_text(json.dumps(document), encoding="utf-8")
+    changed(path, lambda d: d["model"].update(merges=[" ".join(merge) for merge in d["model"]["merges"]]))
     assert BPETokenizer.from_file(path).merges == trained.merges
 
 
@@ -354,7 +328,7 @@ def naive_training(texts: list[str], num_merges: int) -> list[tuple[tuple[int, i
     return merges
 
 
-@settings(max_examples=300)
+@some
 @given(texts=st.lists(small_text, max_size=4), num_merges=st.integers(0, 40))
 def test_training_equals_the_naive_way(texts, num_merges):
     seen = []
@@ -367,7 +341,7 @@ def test_training_equals_the_naive_way(texts, num_merges):
     assert len(set(tok.token_bytes)) == tok.vocab_size == 257 + len(expected)  # no token comes twice
 
 
-@settings(max_examples=100)
+@some
 @given(
     words=st.lists(st.text(st.sampled_from("aabcd"), min_size=1, max_size=8), min_size=1, max_size=30),
     num_merges=st.integers(1, 30),
@@ -417,7 +391,7 @@ def test_training_takes_lone_surrogates():
     assert REPLACEMENT.encode() in tok.token_bytes
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(word=st.lists(st.integers(0, 3), max_size=25), seed=st.integers(0, 1000))
 def test_applying_merges_equals_the_plain_way(word, seed):
     """Lowest rank first, from the left, until nothing fits."""
@@ -461,7 +435,7 @@ def test_stream_of_text_is_never_wrong(trained, text):
     assert shown == text
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(data=st.data(), skip=st.booleans())
 def test_streamed_equals_whole_for_any_ids(trained, data, skip):
     raw_bytes = st.sampled_from([0xF0, 0x9F, 0x99, 0x82, 0xE2, 0x80, 0xC3, 0xA9, 0xED, 0xA0, 0xFF, 0x41])
@@ -584,9 +558,7 @@ BROKEN_FILES = {
 def test_a_file_that_cannot_be_read_rightly(trained, tmp_path, breakage, message):
     path = tmp_path / "tokenizer.json"
     trained.save(path)
-    document = json.loads(path.read_text(encoding="utf-8"))
-    breakage(document)
-    path.write_text(json.dumps(document), encoding="utf-8")
+    changed(path, breakage)
     with pytest.raises(ValueError, match=message) as caught:
         BPETokenizer.from_file(path)
     assert str(path) in str(caught.value)

@@ -49,14 +49,6 @@ def by_loops(q, k, v, positions, scale):
 
 @given(shapes)
 @settings(max_examples=60)
-def test_agrees_with_float64_loops(shape):
-    q, k, v = random_qkv(**shape)
-    expected = by_loops(q, k, v, range(shape["older"], shape["older"] + shape["n"]), q.shape[2] ** -0.5)
-    np.testing.assert_allclose(attention(q, k, v).numpy(), expected, atol=2e-5)
-
-
-@given(shapes)
-@settings(max_examples=60)
 def test_agrees_with_pytorch(shape):
     q, k, v = random_qkv(**shape)
     # PyTorch's is_causal lines up the first query with the first key, ours the last with the last.

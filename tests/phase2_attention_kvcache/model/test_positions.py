@@ -26,14 +26,8 @@ LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_ma
 
 def transformers_rotary(head_dim, theta, scaling):
     parameters = {"rope_theta": theta, **(scaling or {"rope_type": "default"})}
-    config = LlamaConfig(
-        hidden_size=2 * head_dim,
-        num_attention_heads=2,
-        head_dim=head_dim,
-        max_position_embeddings=131072,
-        rope_parameters=parameters,
-    )
-    return LlamaRotaryEmbedding(config)
+    sizes = dict(hidden_size=2 * head_dim, num_attention_heads=2, max_position_embeddings=131072)
+    return LlamaRotaryEmbedding(LlamaConfig(**sizes, head_dim=head_dim, rope_parameters=parameters))
 
 
 SCALINGS = [
@@ -184,6 +178,10 @@ def test_only_rotary_ignores_the_place():
 # ---------------------------------------------------------------------- mistakes
 
 
+def scaled(**scaling):
+    return rotary_frequencies(8, scaling=scaling)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -191,39 +189,20 @@ def test_only_rotary_ignores_the_place():
         (lambda: rotary_frequencies(0), "head_dim is 0"),
         (lambda: rotary_frequencies(8, 0.0), "theta is 0.0"),
         (lambda: rotary_frequencies(8, math.nan), "theta is nan"),
-        (
-            lambda: rotary_frequencies(8, scaling={"rope_type": "yarn", "factor": 2.0}),
-            "'yarn' is not supported",
-        ),
-        (
-            lambda: rotary_frequencies(8, scaling={"type": "dynamic", "factor": 2.0}),
-            "'dynamic' is not supported",
-        ),
-        (lambda: rotary_frequencies(8, scaling={"rope_type": "linear"}), "needs factor above 0, got None"),
-        (
-            lambda: rotary_frequencies(8, scaling={"type": "linear", "factor": 0}),
-            "needs factor above 0, got 0",
-        ),
-        (
-            lambda: rotary_frequencies(8, scaling={"rope_type": "llama3", "factor": 8.0}),
-            "needs low_freq_factor above 0",
-        ),
-        (
-            lambda: rotary_frequencies(8, scaling={"rope_type": "llama3", **LLAMA3, "high_freq_factor": 1.0}),
-            "low_freq_factor 1.0 must be below",
-        ),
-        (
-            lambda: rotary_frequencies(8, 1e4, {"rope_type": "default", "rope_theta": 5e5}),
-            "theta is 10000.0, but the scaling says rope_theta 500000.0",
-        ),
-        (
-            lambda: rotary_frequencies(8, scaling={"rope_type": "default", "partial_rotary_factor": 0.5}),
-            "partial_rotary_factor 0.5 is not supported",
-        ),
+        (lambda: scaled(rope_type="yarn", factor=2.0), "'yarn' is not supported"),
+        (lambda: scaled(type="dynamic", factor=2.0), "'dynamic' is not supported"),
+        (lambda: scaled(rope_type="linear"), "needs factor above 0, got None"),
+        (lambda: scaled(type="linear", factor=0), "needs factor above 0, got 0"),
+        (lambda: scaled(rope_type="llama3", factor=8.0), "needs low_freq_factor above 0"),
+        (lambda: scaled(**SCALINGS[2][1] | {"high_freq_factor": 1.0}), "low_freq_factor 1.0 must be below"),
+        (lambda: scaled(rope_type="default", rope_theta=5e5),
+         "theta is 10000.0, but the scaling says rope_theta 500000.0"),
+        (lambda: scaled(rope_type="default", partial_rotary_factor=0.5),
+         "partial_rotary_factor 0.5 is not supported"),
         (lambda: sinusoidal_table(0, 8), "num_positions is 0"),
         (lambda: sinusoidal_table(4, 5), "d_model is 5"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_get_one_clear_line(call, message):
     with pytest.raises(ValueError, match=message) as error:
         call()

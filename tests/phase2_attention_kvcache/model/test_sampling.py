@@ -50,38 +50,11 @@ def close_to_border(values, border):
 # ---------------------------------------------------------------------- against transformers
 
 
-@given(seeds, st.floats(0.05, 4))
-@settings(max_examples=50)
-def test_temperature(seed, temperature):
-    logits = random_logits(seed, rows=2)
-    expected = TemperatureLogitsWarper(temperature)(None, logits).softmax(-1)
-    torch.testing.assert_close(probabilities(logits, temperature=temperature), expected, atol=1e-5, rtol=1e-4)
-
-
-@given(seeds, st.integers(1, VOCAB + 5))
-@settings(max_examples=50)
-def test_top_k(seed, k):
-    logits = random_logits(seed, rows=2)
-    expected = TopKLogitsWarper(k)(None, logits).softmax(-1)
-    ours = probabilities(logits, top_k=k)
-    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-5)
-    assert ((ours > 0).sum(-1) == min(k, VOCAB)).all()
-
-
 def test_top_k_keeps_ties_as_transformers_does():
     logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 2.0, 0.0]])
     ours = probabilities(logits, top_k=2)
     assert (ours > 0).tolist() == [[False, True, True, True, True, False]]
     torch.testing.assert_close(ours, TopKLogitsWarper(2)(None, logits).softmax(-1))
-
-
-@given(seeds, st.floats(0.01, 0.99), st.sampled_from([0.3, 3.0]))
-@settings(max_examples=60)
-def test_top_p(seed, top_p, spread):
-    logits = random_logits(seed, spread=spread)
-    assume(not close_to_border(logits.softmax(-1).sort(descending=True).values.cumsum(-1), top_p))
-    expected = TopPLogitsWarper(top_p)(None, logits).softmax(-1)
-    torch.testing.assert_close(probabilities(logits, top_p=top_p), expected, atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
@@ -106,16 +79,6 @@ def test_top_p_ties_do_not_depend_on_order():
         ours = probabilities(probs[:, order].log(), top_p=0.5)
         torch.testing.assert_close(ours, probs[:, order])
     assert probabilities(probs.log(), top_p=0.4).tolist() == [[1, 0, 0, 0]]
-
-
-@given(seeds, st.floats(0.001, 1))
-@settings(max_examples=50)
-def test_min_p(seed, min_p):
-    logits = random_logits(seed)
-    probs = logits.softmax(-1)
-    assume(not close_to_border(probs / probs.max(), min_p) or min_p == 1)
-    expected = MinPLogitsWarper(min_p)(None, logits).softmax(-1)
-    torch.testing.assert_close(probabilities(logits, min_p=min_p), expected, atol=1e-6, rtol=1e-4)
 
 
 @given(seeds, st.floats(0.1, 3), st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=30))
@@ -155,18 +118,19 @@ def test_presence_and_frequency_count_the_output_only(seed, presence, frequency,
 
 @given(
     seed=seeds,
-    temperature=st.floats(0.2, 2),
-    min_p=st.sampled_from([0.0, 0.02]),
-    top_k=st.sampled_from([0, -1, 3, 20]),
-    top_p=st.sampled_from([1.0, 0.7, 0.95]),
+    temperature=st.just(1.0) | st.floats(0.05, 4),
+    min_p=st.just(0.0) | st.floats(0.001, 1),
+    top_k=st.sampled_from([0, -1]) | st.integers(1, VOCAB + 5),
+    top_p=st.just(1.0) | st.floats(0.01, 0.99),
 )
-@settings(max_examples=80)
-def test_all_knobs_in_vllms_order(seed, temperature, min_p, top_k, top_p):
-    logits = random_logits(seed)
+@settings(max_examples=150)
+def test_one_knob_or_all_in_vllms_order(seed, temperature, min_p, top_k, top_p):
+    """Each is left out half of the time."""
+    logits = random_logits(seed, rows=2)
     expected = TemperatureLogitsWarper(temperature)(None, logits)
     if min_p:
         probs = expected.softmax(-1)
-        assume(not close_to_border(probs / probs.max(), min_p))
+        assume(not close_to_border(probs / probs.amax(-1, keepdim=True), min_p) or min_p == 1)
         expected = MinPLogitsWarper(min_p)(None, expected)
     if top_k > 0:
         expected = TopKLogitsWarper(top_k)(None, expected)

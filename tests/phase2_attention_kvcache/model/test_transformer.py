@@ -45,7 +45,7 @@ def test_gpt2_at_full_size_equals_transformers(make_gpt2):
     )
     assert_equals_theirs(folder, theirs, 64)
     ours = Transformer.from_pretrained(folder)
-    for field in (
+    for field in [
         "vocab_size",
         "d_model",
         "num_layers",
@@ -54,7 +54,7 @@ def test_gpt2_at_full_size_equals_transformers(make_gpt2):
         "d_ff",
         "max_context",
         "tied",
-    ):
+    ]:
         assert getattr(ours.config, field) == getattr(GPT2_124M, field)
     assert sum(p.numel() for p in ours.parameters()) == GPT2_124M.num_parameters == 124_439_808
 
@@ -121,8 +121,8 @@ def test_names_without_prefix_and_old_mask_tensors(make_gpt2, tmp_path):
 def broken(make_gpt2, tmp_path):
     """A folder to break: `broken(change)` lets `change` edit the tensors, then returns the folder."""
 
-    def make(change):
-        folder, _ = make_gpt2()
+    def make(change, made=None):
+        folder, _ = made or make_gpt2()
         shutil.copytree(folder, tmp_path / "model")
         tensors = load_file(folder / "model.safetensors")
         change(tensors)
@@ -170,15 +170,12 @@ def test_a_truncated_file_is_named(broken):
         ({"n_positions": 10**10}, "context of 10,000,000,000 tokens"),
     ],
 )
-def test_a_config_that_is_not_ours_is_refused(make_gpt2, tmp_path, change, message):
-    folder, _ = make_gpt2()
-    shutil.copytree(folder, tmp_path / "model")
+def test_a_config_that_is_not_ours_is_refused(broken, change, message):
+    folder = broken(lambda tensors: None)
     raw = json.loads((folder / "config.json").read_text()) | change
-    (tmp_path / "model" / "config.json").write_text(
-        json.dumps({k: v for k, v in raw.items() if v is not None})
-    )
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in raw.items() if v is not None}))
     with pytest.raises(ValueError, match=message):
-        Transformer.from_pretrained(tmp_path / "model")
+        Transformer.from_pretrained(folder)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "\\x00", '{"model_type": "llama", "rope_parameters": "x"}'])
@@ -192,13 +189,10 @@ def test_a_config_that_is_no_config_is_named(tmp_path, text):
     "name", ["model.layers.1.self_attn.k_proj.weight", "model.layers.0.mlp.up_proj.weight"]
 )
 @pytest.mark.parametrize("shape", [(7, 9), (3,), ()])
-def test_a_joined_tensor_of_the_wrong_shape_is_named(make_llama, tmp_path, name, shape):
-    folder, _ = make_llama()
-    shutil.copytree(folder, tmp_path / "model")
-    tensors = load_file(folder / "model.safetensors") | {name: torch.zeros(shape)}
-    save_file(tensors, tmp_path / "model" / "model.safetensors")
+def test_a_joined_tensor_of_the_wrong_shape_is_named(make_llama, broken, name, shape):
+    folder = broken(lambda tensors: tensors.update({name: torch.zeros(shape)}), make_llama())
     with pytest.raises(ValueError, match="has the wrong shape"):
-        Transformer.from_pretrained(tmp_path / "model")
+        Transformer.from_pretrained(folder)
 
 
 def test_bad_names_and_dtypes():

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from phase3_paged_attention.paging import BlockCopy, BlockJournal, BlockManager, BlockTable, hash_block
+from phase3_paged_attention.paging import BlockJournal, BlockManager, BlockTable, hash_block
 
 # ---------------------------------------------------------------------- the naive manager
 
@@ -274,7 +274,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=150, stateful_step_count=40)
+TestMachine.settings = settings(max_examples=100, stateful_step_count=40)
 
 
 # ---------------------------------------------------------------------- single cases
@@ -289,24 +289,6 @@ def admit(manager, tokens, want=None, must_fit=0):
 
 def free_ids(manager):
     return [b.block_id for b in manager.allocator]
-
-
-@pytest.mark.parametrize(("length", "hit"), [(8, 4), (9, 8), (12, 8), (13, 12), (4, 0), (5, 4), (1, 0)])
-def test_at_least_one_token_is_left_to_compute(length, hit):
-    manager = BlockManager(20, 4)
-    admit(manager, list(range(16)))
-    assert len(manager.match_prefix(BlockTable(), list(range(length)))) * 4 == hit
-    assert manager.match_prefix(BlockTable(), []) == []
-
-
-def test_the_same_block_after_another_beginning_is_another_content():
-    manager = BlockManager(20, 2)
-    admit(manager, [1, 1, 5, 5, 9])
-    assert len(manager.match_prefix(BlockTable(), [1, 1, 5, 5, 0])) == 2
-    assert manager.match_prefix(BlockTable(), [2, 2, 5, 5, 0]) == []
-    assert manager.match_prefix(BlockTable(), [5, 5, 0]) == []
-    assert hash_block(b"", [1, 2]) != hash_block(b"", [2, 1])
-    assert hash_block(b"x", [1, 2]) != hash_block(b"", [1, 2])
 
 
 def test_a_hit_is_not_evicted_by_its_own_allocation():
@@ -340,16 +322,6 @@ def test_equal_blocks_of_one_step_stay_apart_and_the_oldest_is_found():
     manager.check_integrity()
 
 
-def test_ends_are_evicted_before_beginnings_and_unhashed_blocks_before_all():
-    manager = BlockManager(8, 2)
-    table = admit(manager, [1, 2, 3, 4, 5])  # blocks 1, 2 and the half-full 3
-    manager.free(table)
-    assert free_ids(manager) == [3, 4, 5, 6, 7, 2, 1]
-    admit(manager, list(range(20, 32)))  # six blocks: 3 4 5 6 7 and 2
-    assert len(manager.match_prefix(BlockTable(), [1, 2, 3, 4, 5])) == 1
-    assert manager.stats.evicted_blocks == 1
-
-
 def test_freeing_twice_is_fine_for_a_table_and_an_error_for_a_block():
     manager = BlockManager(5, 2)
     table = admit(manager, [1, 2, 3])
@@ -364,33 +336,6 @@ def test_freeing_twice_is_fine_for_a_table_and_an_error_for_a_block():
         manager.allocator.free_to_front([manager.allocator.blocks[2]])
 
 
-def test_reset_prefix_cache_waits_until_nobody_holds_a_block():
-    manager = BlockManager(8, 2)
-    table = admit(manager, [1, 2, 3])
-    assert not manager.reset_prefix_cache()
-    assert len(manager.match_prefix(BlockTable(), [1, 2, 0])) == 1
-    manager.free(table)
-    assert manager.reset_prefix_cache()
-    assert manager.match_prefix(BlockTable(), [1, 2, 0]) == []
-    manager.check_integrity()
-
-
-def test_fork_of_a_partial_block_then_both_write():
-    manager = BlockManager(10, 4)
-    one = admit(manager, [1, 2, 3, 4, 5])
-    two = manager.fork(one)
-    assert two.block_ids == one.block_ids == [1, 2] and manager.num_free_blocks == 7
-    assert manager.allocate(one, [1, 2, 3, 4, 5, 6], 6)
-    assert manager.take_copies() == [BlockCopy("copy", 2, 3)]
-    assert (one.block_ids, two.block_ids) == ([1, 3], [1, 2])
-    assert manager.allocate(two, [1, 2, 3, 4, 5, 7], 6)  # alone by now: in place
-    assert manager.take_copies() == [] and two.block_ids == [1, 2]
-    manager.free(one)
-    manager.free(two)
-    manager.check_integrity()
-    assert manager.num_free_blocks == 9
-
-
 def test_fork_of_nothing_and_of_what_is_swapped_out():
     manager = BlockManager(6, 2, num_swap_blocks=4)
     assert manager.fork(BlockTable()).blocks == []
@@ -398,32 +343,6 @@ def test_fork_of_nothing_and_of_what_is_swapped_out():
     manager.swap_out(table)
     with pytest.raises(ValueError, match="swapped out"):
         manager.fork(table)
-
-
-def test_swap_out_and_back_without_room_there():
-    manager = BlockManager(4, 2, num_swap_blocks=3)
-    table = admit(manager, [1, 2, 3])
-    assert manager.swap_out(table) and manager.num_free_blocks == 3
-    assert [c.kind for c in manager.take_copies()] == ["out", "out"]
-    other = admit(manager, [4, 4, 4, 4])
-    before = snapshot(manager, table)
-    assert not manager.swap_in(table)
-    assert snapshot(manager, table) == before
-    manager.free(other)
-    assert not manager.swap_in(table, must_fit=7)
-    assert manager.swap_in(table, must_fit=6)
-    assert [c.kind for c in manager.take_copies()] == ["in", "in"]
-    assert sorted(manager.free_swap_blocks) == [0, 1, 2]
-    assert manager.stats.swapped_out_blocks == manager.stats.swapped_in_blocks == 2
-
-
-def test_a_request_that_ends_while_swapped_out_gives_its_slots_back():
-    manager = BlockManager(6, 2, num_swap_blocks=2)
-    table = admit(manager, [1, 2, 3])
-    manager.swap_out(table)
-    manager.free(table)
-    manager.check_integrity()
-    assert len(manager.free_swap_blocks) == 2 and manager.num_free_blocks == 5
 
 
 def test_without_prefix_caching_nothing_is_found_and_nothing_is_named():

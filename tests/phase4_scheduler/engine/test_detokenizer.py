@@ -59,7 +59,7 @@ STOPS = st.lists(st.text(LETTERS, min_size=1, max_size=4), max_size=3)
     min_tokens=st.integers(0, 6),
     cut=st.integers(0, 5),
 )
-@settings(max_examples=500)
+@settings(max_examples=300)
 def test_stop_strings_are_found_as_by_decoding_everything(text, stop, keep, min_tokens, cut):
     # `cut` splits text at odd places, so that tokens are not those that the tokenizer would choose.
     ids = (
@@ -75,7 +75,7 @@ def test_stop_strings_are_found_as_by_decoding_everything(text, stop, keep, min_
 
 
 @given(ids=st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=25), stop=STOPS, skip=st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_pieces_of_random_tokens_add_up_to_the_whole(ids, stop, skip):
     params = SamplingParams(stop=stop, skip_special_tokens=skip)
     pieces, stopped_by, n = streamed(ids, params)
@@ -96,39 +96,11 @@ def test_only_what_may_begin_a_stop_string_waits():
     assert text.finish() == "EN" and text.stopped_by is None
 
 
-def test_a_stop_string_is_never_shown_by_halves():
-    text = IncrementalDetokenizer(TOKENIZER, SamplingParams(stop="END"))
-    assert [text.push(b) for b in b"go END"] == ["g", "o", " ", "", "", ""]
-    assert text.stopped_by == "END" and text.push(65) == "" and text.finish() == ""
-
-
-def test_a_character_of_four_bytes_comes_whole():
-    text = IncrementalDetokenizer(TOKENIZER, SamplingParams())
-    assert [text.push(b) for b in "😀".encode()] == ["", "", "", "😀"]
-    assert [text.push(b) for b in "😀".encode()[:2]] == ["", ""]
-    assert text.finish() == "�"
-
-
 def test_a_stop_string_may_end_in_half_a_character():
     params = SamplingParams(stop="a�")
     text = IncrementalDetokenizer(TOKENIZER, params)
     assert [text.push(97), text.push("é".encode()[0])] == ["", ""]
     assert text.finish() == "" and text.stopped_by == "a�"
-
-
-def test_of_two_that_begin_together_the_longer_one_counts():
-    text = IncrementalDetokenizer(
-        TOKENIZER, SamplingParams(stop=["a", "aab"], include_stop_str_in_output=True)
-    )
-    token = TOKENIZER.id_of_bytes[b"aab"]
-    assert text.push(token) == "aab" and text.stopped_by == "aab"
-
-
-def test_text_within_min_tokens_cannot_stop_but_may_begin_a_stop():
-    params = SamplingParams(stop="ab", min_tokens=3)
-    text = IncrementalDetokenizer(TOKENIZER, params)
-    assert [text.push(b) for b in b"aba"] == ["", "ab", ""]
-    assert text.push(ord("b")) == "" and text.stopped_by == "ab"
 
 
 def test_a_token_that_the_tokenizer_does_not_know_has_no_text():

@@ -1,6 +1,7 @@
 """What users, models, listeners and Ctrl-C can do to an engine; afterwards it must serve as if nothing had been."""
 
 import dataclasses
+import gc
 import signal
 import warnings
 
@@ -23,14 +24,19 @@ DRAWN = SamplingParams(temperature=0.9, max_tokens=8, ignore_eos=True, seed=5)
 POISON = 13  # no other prompt holds this token
 
 
+def raise_on_poison(token_ids):
+    if POISON in token_ids.tolist():
+        raise RuntimeError("this token burns")
+
+
 class Faulty(torch.nn.Module):
     """A model that does what it is told: `on_forward(token_ids)` and `on_logits(logits)` may raise or spoil."""
 
-    def __init__(self, model: Transformer):
+    def __init__(self, model: Transformer, on_forward):
         super().__init__()
         self.model, self.config, self.device, self.dtype = model, model.config, model.device, model.dtype
         self.before_forward = lambda token_ids: None
-        self.on_forward = lambda token_ids: None
+        self.on_forward = on_forward
         self.on_logits = lambda logits: logits
         self.calls = 0
 
@@ -45,9 +51,14 @@ class Faulty(torch.nn.Module):
         return self.on_logits(self.model.logits(hidden))
 
 
-def raise_on_poison(token_ids):
-    if POISON in token_ids.tolist():
-        raise RuntimeError("this token burns")
+@pytest.fixture
+def faulty(tiny):
+    """An engine on a model with a fault."""
+
+    def make(on_forward=lambda token_ids: None, **settings):
+        return tiny.engine(model=Faulty(tiny.model, on_forward), **settings)
+
+    return make
 
 
 def drain(engine, most_steps=1000):
@@ -63,6 +74,12 @@ def drain(engine, most_steps=1000):
                 errors[out.request_id] = out.error
         engine.block_manager.check_integrity()
     return got, errors
+
+
+def add_all(engine, prompts, params):
+    """Requests "0", "1", ..."""
+    for i, (prompt, p) in enumerate(zip(prompts, params, strict=True)):
+        engine.add_request(str(i), prompt, p)
 
 
 def expected(tiny, prompts, params):
@@ -104,11 +121,6 @@ def test_a_bad_prompt_is_refused_in_one_line_and_nothing_starts(prompt, message,
         assert_empty(engine)
 
 
-def test_forgotten_brackets_are_explained(tiny):
-    with pytest.raises(ValueError, match="the prompt is 1: give a text or a list of token ids"):
-        tiny.engine().generate([1, 2, 3], GREEDY)
-
-
 def test_numbers_of_numpy_are_token_ids(tiny):
     wanted = tiny.engine().generate([[1, 2]], GREEDY)[0].token_ids
     out = tiny.engine().generate([np.array([1, 2])], GREEDY)[0]
@@ -116,13 +128,7 @@ def test_numbers_of_numpy_are_token_ids(tiny):
     assert type(out.prompt_token_ids[0]) is int
 
 
-@pytest.mark.parametrize("max_tokens", [0, -1, 1.5])
-def test_max_tokens_must_be_a_number_of_tokens(max_tokens):
-    with pytest.raises(ValueError, match="max_tokens is"):
-        SamplingParams(max_tokens=max_tokens)
-
-
-def test_ids_of_requests_are_unique_while_they_live(tiny, assert_empty):
+def test_ids_of_requests_are_unique_while_they_live(tiny):
     engine = tiny.engine()
     engine.add_request("a", [1], dataclasses.replace(DRAWN, n=2))
     with pytest.raises(ValueError, match="request id 'a' is in use"):
@@ -136,10 +142,9 @@ def test_ids_of_requests_are_unique_while_they_live(tiny, assert_empty):
     assert [len(got["a"][i]) for i in (0, 1)] == [7, 7]
     engine.add_request("a", [2], GREEDY)
     drain(engine)
-    assert_empty(engine)
 
 
-def test_ids_that_look_like_the_engines_own(tiny, assert_empty):
+def test_ids_that_look_like_the_engines_own(tiny):
     prompts = [[1, 2], [3], [4, 5, 6]]
     wanted = expected(tiny, prompts, GREEDY)
     engine = tiny.engine()
@@ -152,7 +157,6 @@ def test_ids_that_look_like_the_engines_own(tiny, assert_empty):
     engine.add_request("b", prompts[2], dataclasses.replace(DRAWN, n=3))
     got, _ = drain(engine)
     assert got["b#1"][0] == wanted[1] and sorted(got["b"]) == [0, 1, 2]
-    assert_empty(engine)
 
 
 @pytest.mark.parametrize(
@@ -193,17 +197,11 @@ def test_an_engine_without_a_tokenizer(tiny):
     assert out.text == "" and len(out.token_ids) == 8
 
 
-def test_parameters_that_name_tokens_outside_the_vocabulary(tiny, assert_empty):
+def test_parameters_that_name_tokens_outside_the_vocabulary(tiny):
     engine = tiny.engine()
     for field in (dict(stop_token_ids=[400]), dict(logit_bias={400: 1})):
         with pytest.raises(ValueError, match="token 400: this vocabulary goes from 0 to 399"):
             engine.add_request("a", [1], SamplingParams(**field))
-    assert_empty(engine)
-
-
-def test_as_many_params_as_prompts(tiny):
-    with pytest.raises(ValueError, match="1 params for 2 prompts"):
-        tiny.engine().generate([[1], [2]], [GREEDY])
 
 
 # ---------------------------------------------------------------------- abort
@@ -220,14 +218,13 @@ def test_abort_of_an_unknown_request_is_false(tiny):
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
 @pytest.mark.parametrize("state", ["waiting", "prefill", "running", "preempted"])
 @pytest.mark.parametrize("n", [1, 3])
-def test_abort_in_every_state_leaves_nothing(preemption, state, n, tiny, assert_empty):
+def test_abort_in_every_state_leaves_nothing(preemption, state, n, tiny):
     engine = tiny.engine(
         block_size=4, num_blocks=14, max_num_batched_tokens=9, preemption=preemption, num_swap_blocks=20
     )
     others = [[i] * 10 for i in (1, 2)]
     wanted = expected(tiny, others, dataclasses.replace(GREEDY, max_tokens=14))
-    for i, prompt in enumerate(others):
-        engine.add_request(str(i), prompt, dataclasses.replace(GREEDY, max_tokens=14))
+    add_all(engine, others, [dataclasses.replace(GREEDY, max_tokens=14)] * 2)
     inbox = []
     engine.add_request("x", [9] * 11, dataclasses.replace(DRAWN, n=n, max_tokens=20), on_output=inbox.append)
     got = {}
@@ -252,10 +249,9 @@ def test_abort_in_every_state_leaves_nothing(preemption, state, n, tiny, assert_
     assert inbox[-1].finished and inbox[-1].finish_reason == "abort"
     rest, errors = drain(engine)
     assert [got.get(str(i), []) + rest[str(i)][0] for i in (0, 1)] == wanted and not errors
-    assert_empty(engine)
 
 
-def test_abort_from_inside_on_output(tiny, assert_empty):
+def test_abort_from_inside_on_output(tiny):
     prompts = [[1, 2], [3, 4], [5, 6]]
     wanted = expected(tiny, prompts, GREEDY)
     engine, seen = tiny.engine(), {"a": [], "b": [], "c": []}
@@ -276,10 +272,9 @@ def test_abort_from_inside_on_output(tiny, assert_empty):
     # The second request had its third token in that very step; nobody shows it to the new one of its name.
     assert [t for o in seen["b"] for t in o.token_ids] == wanted[1][:2]
     assert [t for o in seen["c"] for t in o.token_ids] == wanted[2][:2]
-    assert_empty(engine)
 
 
-def test_a_follow_up_may_take_the_same_id_as_soon_as_the_last_token_is_out(tiny, assert_empty):
+def test_a_follow_up_may_take_the_same_id_as_soon_as_the_last_token_is_out(tiny):
     engine, answers = tiny.engine(), []
 
     def on_output(out):
@@ -291,10 +286,9 @@ def test_a_follow_up_may_take_the_same_id_as_soon_as_the_last_token_is_out(tiny,
     drain(engine)
     wanted = expected(tiny, [[1, 2], [3], [3]], GREEDY)
     assert [t for a in answers for t in a] == [t for a in wanted for t in a]
-    assert_empty(engine)
 
 
-def test_generate_and_stream_end_when_somebody_aborts_them(tiny, assert_empty):
+def test_generate_and_stream_end_when_somebody_aborts_them(tiny):
     engine = tiny.engine()
     engine.add_request(
         "spoiler", [7], GREEDY, on_output=lambda out: [engine.abort(f"request-{i}") for i in (1, 2)]
@@ -306,7 +300,6 @@ def test_generate_and_stream_end_when_somebody_aborts_them(tiny, assert_empty):
     engine.abort("request-3")
     assert [o.finish_reason for o in stream] == ["abort"]
     drain(engine)
-    assert_empty(engine)
 
 
 def test_an_abandoned_stream_frees_everything(tiny, assert_empty):
@@ -315,8 +308,6 @@ def test_an_abandoned_stream_frees_everything(tiny, assert_empty):
         if len(out.metrics.token_times) == 3:
             break
     del out
-    import gc
-
     gc.collect()
     assert_empty(engine)
     stream = engine.stream([1, 2, 3], dataclasses.replace(DRAWN, n=3))
@@ -339,13 +330,11 @@ def test_an_aborted_answer_gives_out_the_text_that_waited(tiny):
 
 
 @pytest.mark.parametrize("settings", [{}, dict(block_size=4, num_blocks=12, max_num_batched_tokens=7)])
-def test_a_request_that_breaks_the_model_fails_alone(settings, tiny, assert_empty):
+def test_a_request_that_breaks_the_model_fails_alone(settings, faulty, tiny):
     prompts = [[1, 2, 3], [4, POISON, 5], [6, 7, 8, 9], [10] * 6]
     params = [GREEDY, GREEDY, DRAWN, dataclasses.replace(GREEDY, prompt_logprobs=0)]
     wanted = expected(tiny, prompts, params)
-    model = Faulty(tiny.model)
-    model.on_forward = raise_on_poison
-    engine = tiny.engine(model=model, **settings)
+    engine = faulty(raise_on_poison, **settings)
     inbox = []
     for i, (prompt, p) in enumerate(zip(prompts, params)):
         engine.add_request(str(i), prompt, p, on_output=inbox.append if i == 1 else None)
@@ -353,35 +342,23 @@ def test_a_request_that_breaks_the_model_fails_alone(settings, tiny, assert_empt
     assert errors == {"1": "RuntimeError: this token burns"}
     assert [got[str(i)][0] for i in (0, 2, 3)] == [wanted[i] for i in (0, 2, 3)]
     assert [(o.finished, o.finish_reason, o.error) for o in inbox] == [(True, "error", errors["1"])]
-    assert_empty(engine)
 
 
-def test_generate_reports_the_one_that_failed(tiny, assert_empty):
-    model = Faulty(tiny.model)
-    model.on_forward = raise_on_poison
-    a, b, c = tiny.engine(model=model).generate([[1], [POISON], [2]], GREEDY)
+def test_generate_reports_the_one_that_failed(faulty):
+    a, b, c = faulty(raise_on_poison).generate([[1], [POISON], [2]], GREEDY)
     assert (b.finish_reason, b.error, b.token_ids) == ("error", "RuntimeError: this token burns", [])
     assert (len(a.token_ids), len(c.token_ids), a.error) == (8, 8, None)
 
 
 @pytest.mark.parametrize("others", [1, 3])
-def test_those_who_counted_on_the_blocks_of_the_broken_one(others, tiny, assert_empty):
+def test_those_who_counted_on_the_blocks_of_the_broken_one(others, faulty, tiny):
     """They hit blocks that the failing request was to fill in the same step: they start anew, in full. And the
     blocks they were to fill themselves hold nothing either, though they have names: nobody may hit those."""
     shared = list(range(50, 62))
     prompts = [shared + list(range(100, 112 + 4 * i)) for i in range(others)]
-    model = Faulty(tiny.model)
-    broken = [True]
-
-    def only_in_company(token_ids):
-        if POISON in token_ids.tolist() and broken[0]:
-            raise RuntimeError("burns")
-
-    model.on_forward = only_in_company
-    engine = tiny.engine(model=model, block_size=4, num_blocks=60)
+    engine = faulty(raise_on_poison, block_size=4, num_blocks=60)
     engine.add_request("x", [*shared, POISON], GREEDY)
-    for i, prompt in enumerate(prompts):
-        engine.add_request(str(i), prompt, dataclasses.replace(GREEDY, prompt_logprobs=None))
+    add_all(engine, prompts, [GREEDY] * others)
     engine.runner.kv_cache.storage.data.fill_(7.0)  # what was never computed is wrong for sure
     got, errors = drain(engine)
     wanted = expected(tiny, prompts, GREEDY)
@@ -390,15 +367,12 @@ def test_those_who_counted_on_the_blocks_of_the_broken_one(others, tiny, assert_
     later = engine.generate([*prompts, [*shared, POISON - 1]], GREEDY)
     assert [o.token_ids for o in later[:-1]] == wanted
     tiny.assert_greedy([o.prompt_token_ids for o in later], [o.token_ids for o in later])
-    assert_empty(engine)
 
 
-def test_names_of_blocks_that_a_broken_step_never_filled(tiny, assert_empty):
+def test_names_of_blocks_that_a_broken_step_never_filled(faulty, tiny):
     """The sharer of a broken prefix is aborted before it computes: what it was to fill must not be found."""
     shared, tail = list(range(50, 58)), list(range(100, 112))
-    model = Faulty(tiny.model)
-    model.on_forward = raise_on_poison
-    engine = tiny.engine(model=model, block_size=4, num_blocks=60)
+    engine = faulty(raise_on_poison, block_size=4, num_blocks=60)
     engine.runner.kv_cache.storage.data.fill_(7.0)
     engine.add_request("x", [*shared, POISON], GREEDY)
     engine.add_request("y", shared + tail, GREEDY)
@@ -408,24 +382,21 @@ def test_names_of_blocks_that_a_broken_step_never_filled(tiny, assert_empty):
     out = engine.generate([shared + tail + [98]], GREEDY)[0]
     assert out.metrics.num_cached_tokens == 8
     tiny.assert_greedy([out.prompt_token_ids], [out.token_ids])
-    assert_empty(engine)
 
 
-def test_blocks_of_a_request_that_failed_are_not_found_by_others(tiny, assert_empty):
+def test_blocks_of_a_request_that_failed_are_not_found_by_others(faulty, tiny):
     """Their names were given before they were computed."""
-    model = Faulty(tiny.model)
-    model.before_forward = raise_on_poison
-    engine = tiny.engine(model=model, block_size=4, num_blocks=60)
+    engine = faulty(block_size=4, num_blocks=60)
+    engine.model.before_forward = raise_on_poison
     engine.runner.kv_cache.storage.data.fill_(7.0)
     shared = list(range(50, 62))
     assert engine.generate([[*shared, POISON]], GREEDY)[0].error
     out = engine.generate([[*shared, 1]], GREEDY)[0]
     assert out.metrics.num_cached_tokens == 0
     tiny.assert_greedy([out.prompt_token_ids], [out.token_ids])
-    assert_empty(engine)
 
 
-def test_swapped_out_in_a_step_that_computes_nothing(tiny, assert_empty):
+def test_swapped_out_in_a_step_that_computes_nothing(tiny):
     engine = tiny.engine(block_size=4, num_blocks=8, max_model_len=24, preemption="swap", num_swap_blocks=8)
     params, prompt = dataclasses.replace(GREEDY, max_tokens=12), [1, 2, 3, 4, 5, 6]
     wanted = expected(tiny, [prompt], params)[0]
@@ -442,13 +413,11 @@ def test_swapped_out_in_a_step_that_computes_nothing(tiny, assert_empty):
     engine.runner.kv_cache.storage.data.fill_(7.0)  # what counts lies in the swap space by now
     drain(engine)
     assert got == wanted and engine.block_manager.stats.swapped_in_blocks > 0
-    assert_empty(engine)
 
 
-def test_all_answers_to_a_prompt_fail_together(tiny, assert_empty):
+def test_all_answers_to_a_prompt_fail_together(faulty, tiny):
     """Three answers in one step; the first of them breaks the model, the siblings go with it."""
-    model = Faulty(tiny.model)
-    engine = tiny.engine(model=model)
+    engine = faulty()
     wanted = expected(tiny, [[6, 7]], GREEDY)
     engine.add_request("x", [1, 2], dataclasses.replace(DRAWN, n=3))
     engine.add_request("y", [6, 7], GREEDY)
@@ -459,68 +428,56 @@ def test_all_answers_to_a_prompt_fail_together(tiny, assert_empty):
         if burning in token_ids.tolist():
             raise ValueError("burns")
 
-    model.on_forward = burn
+    engine.model.on_forward = burn
     outputs = engine.step()
     failed = [o for o in outputs if o.error]
     assert [o.request_id for o in failed] == ["x"] and failed[0].finished
-    assert [(c.index, c.finish_reason) for c in failed[0].outputs] == [
-        (0, "error"),
-        (1, "error"),
-        (2, "error"),
-    ]
-    model.on_forward = lambda token_ids: None
+    assert [(c.index, c.finish_reason) for c in failed[0].outputs] == [(i, "error") for i in range(3)]
+    engine.model.on_forward = lambda token_ids: None
     rest, _ = drain(engine)
     assert rest["y"][0] == wanted[0][2:] and set(rest) == {"y"}
-    assert_empty(engine)
 
 
-def test_a_model_that_always_raises_fails_everybody_and_hangs_nobody(tiny, assert_empty):
-    model = Faulty(tiny.model)
+def test_a_model_that_always_raises_fails_everybody_and_hangs_nobody(faulty, tiny):
 
     def always(token_ids):
         raise MemoryError("no room")
 
-    model.on_forward = always
-    engine = tiny.engine(model=model)
+    engine = faulty(always)
     outputs = engine.generate([[1], [2, 3]], dataclasses.replace(DRAWN, n=2))
     assert [o.error for o in outputs] == ["MemoryError: no room"] * 2
-    model.on_forward = lambda token_ids: None
+    engine.model.on_forward = lambda token_ids: None
     assert [o.token_ids for o in engine.generate([[1]], GREEDY)] == expected(tiny, [[1]], GREEDY)
-    assert_empty(engine)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("n", [1, 3])
-def test_logits_that_broke_down_cost_one_request(bad, n, tiny, assert_empty):
+def test_logits_that_broke_down_cost_one_request(bad, n, faulty, tiny):
     prompts = [[1, 2], [3, 4], [5, 6]]
     params = [GREEDY, dataclasses.replace(DRAWN, n=n), DRAWN]
     wanted = expected(tiny, prompts, [GREEDY, DRAWN, DRAWN])
-    model = Faulty(tiny.model)
 
     def spoil(logits):
-        if len(logits) >= 3 and model.calls == 3:
+        if len(logits) >= 3 and engine.model.calls == 3:
             logits = logits.clone()
             logits[1] = bad
         return logits
 
-    model.on_logits = spoil
-    engine = tiny.engine(model=model)
-    for i, prompt in enumerate(prompts):
-        engine.add_request(str(i), prompt, params[i])
+    engine = faulty()
+    engine.model.on_logits = spoil
+    add_all(engine, prompts, params)
     got, errors = drain(engine)
     assert set(errors) == {"1"} and "logits" in errors["1"]
     assert got["0"][0] == wanted[0] and got["2"][0] == wanted[2]
     assert len(got["1"][0]) == 2
-    assert_empty(engine)
 
 
-def test_nan_in_the_keys_of_one_request_reaches_nobody_else(tiny, assert_empty):
+def test_nan_in_the_keys_of_one_request_reaches_nobody_else(tiny):
     """It stays in freed blocks as well, where others write next."""
     engine = tiny.engine(block_size=4, num_blocks=20, max_num_seqs=2)
     engine.runner.kv_cache.storage.data.fill_(float("nan"))
     outputs = engine.generate([[i, i + 1, i + 2, 3, 4] for i in range(10)], GREEDY)
     tiny.assert_greedy([o.prompt_token_ids for o in outputs], [o.token_ids for o in outputs])
-    assert_empty(engine)
 
 
 # ---------------------------------------------------------------------- mistakes of listeners
@@ -528,7 +485,7 @@ def test_nan_in_the_keys_of_one_request_reaches_nobody_else(tiny, assert_empty):
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("when", [1, 4, "last"])
-def test_a_listener_that_raises_loses_its_own_request_only(n, when, tiny, assert_empty):
+def test_a_listener_that_raises_loses_its_own_request_only(n, when, tiny):
     engine, calls = tiny.engine(), []
     wanted = expected(tiny, [[3, 4]], GREEDY)
 
@@ -544,19 +501,17 @@ def test_a_listener_that_raises_loses_its_own_request_only(n, when, tiny, assert
     # Nothing can fail any more after the last token.
     assert errors == ({} if when == "last" else {"bad": "on_output raised KeyError: 'gone'"})
     assert when == "last" or len(calls) == when
-    assert_empty(engine)
 
 
-def test_a_step_inside_on_output_is_refused(tiny, assert_empty):
+def test_a_step_inside_on_output_is_refused(tiny):
     engine = tiny.engine()
     engine.add_request("a", [1], GREEDY, on_output=lambda out: engine.step())
     engine.add_request("b", [2], GREEDY, on_output=lambda out: engine.generate([[3]], GREEDY))
     _got, errors = drain(engine)
     assert sorted(errors) == ["a", "b"] and "start no step" in errors["a"] and "start no step" in errors["b"]
-    assert_empty(engine)
 
 
-def test_a_recorder_that_raises_is_dropped_with_a_warning(tiny, assert_empty):
+def test_a_recorder_that_raises_is_dropped_with_a_warning(tiny):
     engine = tiny.engine()
     seen = []
 
@@ -573,7 +528,6 @@ def test_a_recorder_that_raises_is_dropped_with_a_warning(tiny, assert_empty):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         engine.generate([[1]], GREEDY)
-    assert_empty(engine)
 
 
 def test_a_file_that_cannot_be_written_is_said_at_once(tiny, tmp_path):
@@ -586,31 +540,24 @@ def test_a_file_that_cannot_be_written_is_said_at_once(tiny, tmp_path):
 
 # ---------------------------------------------------------------------- Ctrl-C
 
+TIGHT = dict(block_size=4, num_blocks=14, max_num_batched_tokens=9)
 INTERRUPTED = {
     "roomy": {},
-    "tight": dict(block_size=4, num_blocks=14, max_num_batched_tokens=9),
-    "swap": dict(
-        block_size=4, num_blocks=14, max_num_batched_tokens=9, preemption="swap", num_swap_blocks=30
-    ),
+    "tight": TIGHT,
+    "swap": TIGHT | dict(preemption="swap", num_swap_blocks=30),
     "priority": dict(block_size=4, num_blocks=14, policy="priority"),
 }
 
 
 @pytest.mark.parametrize("name", INTERRUPTED)
 @pytest.mark.parametrize("where", ["forward", "logits", "after the draw"])
-def test_ctrl_c_in_any_step_changes_no_token(name, where, tiny, assert_empty):
+def test_ctrl_c_in_any_step_changes_no_token(name, where, faulty, tiny):
     prompts = [[1, 2, 3, 4, 5], [6, 7], [8] * 9, [6, 7] * 6]
-    params = [
-        GREEDY,
-        dataclasses.replace(DRAWN, n=3, prompt_logprobs=1),
-        dataclasses.replace(DRAWN, seed=9),
-        GREEDY,
-    ]
-    params = [dataclasses.replace(p, max_tokens=12) for p in params]
+    several, other = dataclasses.replace(DRAWN, n=3, prompt_logprobs=1), dataclasses.replace(DRAWN, seed=9)
+    params = [dataclasses.replace(p, max_tokens=12) for p in (GREEDY, several, other, GREEDY)]
     fresh = tiny.engine().generate(prompts, params)
     wanted = [[c.token_ids for c in out.outputs] for out in fresh]
-    model = Faulty(tiny.model)
-    engine = tiny.engine(model=model, **INTERRUPTED[name])
+    engine = faulty(**INTERRUPTED[name])
     engine.runner.kv_cache.storage.data.fill_(7.0)
     calls = [0]
 
@@ -621,9 +568,9 @@ def test_ctrl_c_in_any_step_changes_no_token(name, where, tiny, assert_empty):
         return value
 
     if where == "forward":
-        model.on_forward = interrupt
+        engine.model.on_forward = interrupt
     elif where == "logits":
-        model.on_logits = interrupt
+        engine.model.on_logits = interrupt
     else:
         sample = engine.sampler.sample
         engine.sampler.sample = lambda *args: interrupt(sample(*args))
@@ -644,14 +591,12 @@ def test_ctrl_c_in_any_step_changes_no_token(name, where, tiny, assert_empty):
     assert interrupts > 3
     assert [[got[str(i)][j] for j in range(p.n)] for i, p in enumerate(params)] == wanted
     assert reports["1"][1] == pytest.approx(fresh[1].prompt_logprobs[1], abs=1e-4)
-    assert_empty(engine)
 
 
-def test_ctrl_c_while_a_broken_step_is_tried_one_by_one(tiny, assert_empty):
-    model = Faulty(tiny.model)
+def test_ctrl_c_while_a_broken_step_is_tried_one_by_one(faulty, tiny):
     shared = list(range(50, 58))
     prompts = [[*shared, 1], [*shared, 2, 3], [4, 5]]
-    engine = tiny.engine(model=model, block_size=4, num_blocks=40)
+    engine = faulty(block_size=4, num_blocks=40)
     calls = []
 
     def hook(token_ids):
@@ -660,28 +605,25 @@ def test_ctrl_c_while_a_broken_step_is_tried_one_by_one(tiny, assert_empty):
             raise KeyboardInterrupt
         raise_on_poison(token_ids)
 
-    model.on_forward = hook
+    engine.model.on_forward = hook
     engine.add_request("x", [*shared, POISON], GREEDY)
-    for i, prompt in enumerate(prompts):
-        engine.add_request(str(i), prompt, GREEDY)
+    add_all(engine, prompts, [GREEDY] * 3)
     with pytest.raises(KeyboardInterrupt):
         engine.step()
     engine.block_manager.check_integrity()
     got, _ = drain(engine)
     assert [got[str(i)][0] for i in range(3)] == expected(tiny, prompts, GREEDY)
-    assert_empty(engine)
 
 
-def test_ctrl_c_in_generate_drops_its_requests_and_keeps_the_others(tiny, assert_empty):
-    model = Faulty(tiny.model)
-    engine = tiny.engine(model=model)
+def test_ctrl_c_in_generate_drops_its_requests_and_keeps_the_others(faulty, tiny):
+    engine = faulty()
     engine.add_request("other", [1, 2], DRAWN)
 
     def interrupt(token_ids):
-        if model.calls == 4:
+        if engine.model.calls == 4:
             raise KeyboardInterrupt
 
-    model.on_forward = interrupt
+    engine.model.on_forward = interrupt
     inbox = []
     engine.output_processor.parents["other"].on_output = inbox.append
     with pytest.raises(KeyboardInterrupt):
@@ -689,23 +631,20 @@ def test_ctrl_c_in_generate_drops_its_requests_and_keeps_the_others(tiny, assert
     assert list(engine.output_processor.parents) == ["other"]
     drain(engine)
     assert [t for o in inbox for t in o.token_ids] == expected(tiny, [[1, 2]], DRAWN)[0]
-    assert_empty(engine)
 
 
 # ---------------------------------------------------------------------- crowds
 
 
-def test_ten_thousand_waiting_requests(tiny, assert_empty):
+def test_thousands_of_waiting_requests(tiny):
     engine = tiny.engine(max_num_seqs=64, num_blocks=300, block_size=4)
     params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
-    for i in range(10_000):
+    for i in range(3_000):
         engine.add_request(str(i), [i % 400, i // 400], params)
     outputs = [o for _ in range(6) for o in engine.step()]
     assert len(outputs) == 6 * 64 and [o.request_id for o in outputs[:3]] == ["0", "1", "2"]
-    for i in range(200, 10_000):
-        assert engine.abort(str(i)) == (i >= 200)
+    assert all(engine.abort(str(i)) for i in range(500, 3_000))
     drain(engine)
-    assert_empty(engine)
 
 
 def test_a_scheduler_that_schedules_nobody_is_reported(tiny):
@@ -715,6 +654,7 @@ def test_a_scheduler_that_schedules_nobody_is_reported(tiny):
     with pytest.raises(RuntimeError, match="it is stuck"):
         for _ in range(5):
             engine.step()
+    engine.abort("a")
 
 
 def test_config_is_frozen_and_has_vllms_defaults():
@@ -727,7 +667,7 @@ def test_config_is_frozen_and_has_vllms_defaults():
 # ---------------------------------------------------------------------- real signals, and parts that do not fit
 
 
-def test_a_real_ctrl_c_waits_for_the_end_of_the_step_and_loses_no_token(tiny, assert_empty):
+def test_a_real_ctrl_c_waits_for_the_end_of_the_step_and_loses_no_token(tiny):
     """The signal comes while the scheduler decides; the step's outputs come with the next one."""
     expected = tiny.engine().generate([[5, 6, 7]], GREEDY)[0].token_ids
     engine = tiny.engine()
@@ -745,10 +685,9 @@ def test_a_real_ctrl_c_waits_for_the_end_of_the_step_and_loses_no_token(tiny, as
     got, errors = drain(engine)
     assert got["a"][0] == expected and not errors
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert_empty(engine)
 
 
-def test_an_exit_in_a_listener_reaches_the_caller_after_everybody_got_their_outputs(tiny, assert_empty):
+def test_an_exit_in_a_listener_reaches_the_caller_after_everybody_got_their_outputs(tiny):
     engine, seen = tiny.engine(), []
 
     def leave(output):
@@ -761,7 +700,6 @@ def test_an_exit_in_a_listener_reaches_the_caller_after_everybody_got_their_outp
         engine.step()
     assert [o.finished for o in seen] == [True]
     assert sorted(o.request_id for o in engine.step()) == ["a", "b"]
-    assert_empty(engine)
 
 
 @pytest.mark.parametrize(
@@ -772,13 +710,12 @@ def test_an_exit_in_a_listener_reaches_the_caller_after_everybody_got_their_outp
         (dict(params={"max_tokens": 5}), "give SamplingParams"),
     ],
 )
-def test_arguments_of_a_request_are_checked_before_it_queues(settings, message, tiny, assert_empty):
+def test_arguments_of_a_request_are_checked_before_it_queues(settings, message, tiny):
     engine = tiny.engine(policy="priority")
     with pytest.raises(ValueError, match=message):
         engine.add_request("a", [5], **settings)
     engine.add_request("b", [5], GREEDY)
     assert len(drain(engine)[0]["b"][0]) == 8
-    assert_empty(engine)
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
@@ -806,11 +743,10 @@ def test_parts_that_do_not_fit_together_are_refused(tiny):
             tiny.engine(**wrong)
 
 
-def test_scores_that_cannot_be_computed_cost_one_request(tiny, assert_empty):
+def test_scores_that_cannot_be_computed_cost_one_request(faulty, tiny):
     """The head of the model fails for a whole batch, and then for one row of it."""
     expected = tiny.engine().generate([[5, 6], [9, 8]], GREEDY)
-    model = Faulty(tiny.model)
-    engine = tiny.engine(model=model)
+    engine = faulty()
     engine.add_request("a", [5, 6], GREEDY)
     engine.add_request("bad", [40, 41], GREEDY)
     engine.add_request("b", [9, 8], GREEDY)
@@ -822,15 +758,14 @@ def test_scores_that_cannot_be_computed_cost_one_request(tiny, assert_empty):
             raise MemoryError("no room for scores")
         return logits
 
-    model.on_logits = fail_once
+    engine.model.on_logits = fail_once
     got, errors = drain(engine)
     assert calls[:4] == [3, 1, 1, 1]
     assert list(errors) == ["bad"] and "no room for scores" in errors["bad"]
     assert [got["a"][0], got["b"][0]] == [e.token_ids for e in expected]
-    assert_empty(engine)
 
 
-def test_a_listener_that_fails_takes_no_cached_prefix_from_others(tiny, assert_empty):
+def test_a_listener_that_fails_takes_no_cached_prefix_from_others(tiny):
     engine = tiny.engine(block_size=4)
     prompt = list(range(20, 41))
 
@@ -841,7 +776,6 @@ def test_a_listener_that_fails_takes_no_cached_prefix_from_others(tiny, assert_e
     drain(engine)
     engine.generate([prompt], GREEDY)
     assert engine.block_manager.stats.hit_tokens == 20
-    assert_empty(engine)
 
 
 def test_outputs_handed_out_earlier_do_not_change_later(tiny):

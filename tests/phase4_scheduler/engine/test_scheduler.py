@@ -2,8 +2,6 @@
 
 import json
 import random
-import subprocess
-import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -224,7 +222,7 @@ class Life(RuleBasedStateMachine):
 
 
 Life.TestCase.settings = settings(
-    max_examples=120,
+    max_examples=80,
     stateful_step_count=30,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -241,7 +239,7 @@ def test_nobody_starves_while_others_keep_coming(policy, swap):
         preemption="swap" if swap else "recompute",
     )  # fmt: skip
     items = []
-    for i in range(300):
+    for i in range(150):
         items.append(request(str(i), rng.randint(1, 20), rng.randint(1, 20), arrival_time=i))
         scheduler.add(items[-1])
         for _ in range(rng.randint(1, 8)):
@@ -249,7 +247,7 @@ def test_nobody_starves_while_others_keep_coming(policy, swap):
         late = [r for r in items[:-60] if not r.finished]
         assert policy == "priority" or not late or len(scheduler.waiting) > 40
     run(scheduler, 5000)
-    assert scheduler.num_preemptions > 20
+    assert scheduler.num_preemptions > 10
     assert all(r.finish_reason == "length" and len(r.output_token_ids) == r.max_tokens for r in items)
     assert_free(scheduler)
 
@@ -257,47 +255,16 @@ def test_nobody_starves_while_others_keep_coming(policy, swap):
 # ---------------------------------------------------------------------- prefix hits
 
 
-def test_a_prompt_that_is_cached_entirely_computes_its_last_block_again():
+@pytest.mark.parametrize(("reuse", "computed"), [(True, 4), (False, 8)])
+def test_a_prompt_that_is_cached_entirely_computes_its_last_block_again(reuse, computed):
     scheduler = make()
     scheduler.add(request("a", 8, 1))
     run(scheduler)
-    scheduler.add(request("b", 8, 1))
+    scheduler.add(request("b", 8, 1, reuse_prefix=reuse))
     output, _ = step(scheduler)
-    assert counts(output) == {"b": 4}  # not 0, and not 1: blocks are hit whole
-    assert output.scheduled[0].num_computed == 4 and output.scheduled[0].request.num_cached_tokens == 4
+    assert counts(output) == {"b": computed}  # not 0, and not 1: blocks are hit whole
+    assert output.scheduled[0].num_computed == output.scheduled[0].request.num_cached_tokens == 8 - computed
     assert_free(scheduler)
-
-
-def test_a_hit_on_the_very_blocks_that_the_allocation_would_evict():
-    """All free blocks are cached ones: those that are hit must not be taken as new ones."""
-    scheduler = make(num_blocks=4, max_model_len=13)
-    scheduler.add(request("a", 12, 1))  # fills the whole cache with its names
-    run(scheduler)
-    scheduler.add(request("b", [*range(100, 108), 1, 2, 3, 4], 1))
-    output = scheduler.schedule()
-    table = output.scheduled[0].request.block_table
-    assert counts(output) == {"b": 4} and len(set(table.block_ids)) == 3
-    assert table.block_ids[:2] == [1, 2]  # a's first two
-    scheduler.update(output, [5])
-    assert_free(scheduler)
-
-
-def test_two_that_come_in_one_step_share_what_the_first_is_about_to_fill():
-    scheduler = make()
-    scheduler.add(request("a", 10, 1))
-    scheduler.add(request("b", 10, 1))
-    output = scheduler.schedule()
-    assert counts(output) == {"a": 10, "b": 2}
-    a, b = (s.request.block_table.block_ids for s in output.scheduled)
-    assert a[:2] == b[:2] and a[2] != b[2]
-
-
-def test_reuse_prefix_off_computes_everything():
-    scheduler = make()
-    scheduler.add(request("a", 8, 1))
-    run(scheduler)
-    scheduler.add(request("b", 8, 1, reuse_prefix=False))
-    assert counts(step(scheduler)[0]) == {"b": 8}
 
 
 # ---------------------------------------------------------------------- preemption
@@ -346,47 +313,8 @@ def test_swapped_out_and_in_nothing_is_computed_twice():
     assert_free(scheduler)
 
 
-@pytest.mark.parametrize("when", ["waiting", "running", "preempted", "swapped"])
-def test_abort_in_every_state(when):
-    if when in ("waiting", "running"):
-        scheduler = make(max_num_seqs=1)
-        first, second = request("1", 8), request("2", 8)
-        scheduler.add(first)
-        scheduler.add(second)
-        step(scheduler)
-        victim = second if when == "waiting" else first
-    else:
-        swap = dict(swap=6, preemption="swap") if when == "swapped" else {}
-        scheduler, first, victim, _ = two_that_do_not_fit(**swap)
-        assert bool(victim.block_table.swap_blocks) == (when == "swapped")
-    scheduler.finish(victim, "abort")
-    scheduler.block_manager.check_integrity()
-    assert victim.finish_reason == "abort" and not victim.block_table.blocks
-    other = first if victim is not first else second
-    run(scheduler)
-    assert other.finish_reason == "length"
-    assert_free(scheduler)
-
-
 def test_a_victim_of_the_priority_policy_may_be_in_this_step_already():
     """Its tokens go back to the budget; and the block that it was to fill holds nothing, whatever its name says."""
-    scheduler = make(num_blocks=6, max_model_len=20, policy="priority")
-    low = request("low", 7, 12, priority=5, arrival_time=1)
-    high = request("high", [3] * 8, 12, priority=0, arrival_time=2)
-    scheduler.add(low)
-    step(scheduler)
-    scheduler.add(high)  # from now on: low stands before high in `running`
-    step(scheduler)
-    while not scheduler.num_preemptions:
-        output, _ = step(scheduler)
-    assert [r.request_id for r in output.preempted] == ["low"]
-    assert counts(output) == {"high": 1} and output.num_batched_tokens == 1
-    run(scheduler)
-    assert_free(scheduler)
-
-
-def test_a_name_without_content_is_not_hit():
-    """As before, arranged so that the victim fills a block in the very step that sends it away."""
     scheduler = make(num_blocks=6, max_model_len=20, max_num_batched_tokens=12, policy="priority")
     low = request("low", 12, 2, priority=5, arrival_time=1)
     high = request("high", [3] * 7, 9, priority=0, arrival_time=2)
@@ -399,6 +327,7 @@ def test_a_name_without_content_is_not_hit():
     high.append(51)
     output = scheduler.schedule()
     assert [r.request_id for r in output.preempted] == ["low"] and counts(output) == {"high": 2}
+    assert output.num_batched_tokens == 2
     # 5 of its tokens were computed: one full block. Of the other two high took one.
     assert len(scheduler.block_manager.match_prefix(low.block_table, low.token_ids)) == 1
     scheduler.update(output, [52])
@@ -420,22 +349,6 @@ def test_two_finish_in_the_step_in_which_a_third_is_preempted():
     scheduler.block_manager.check_integrity()
     run(scheduler)
     assert len(c.output_token_ids) == 9
-    assert_free(scheduler)
-
-
-def test_forked_answers_are_preempted_one_by_one():
-    scheduler = make(num_blocks=8, max_model_len=20, max_num_seqs=3)
-    parent = request("p", 6, 12, n=3)
-    scheduler.add(parent)
-    output = scheduler.schedule()
-    children = [Request(f"p#{i}", parent.prompt_token_ids, parent.params) for i in (1, 2)]
-    for child in children:
-        scheduler.fork(output, parent, child)
-    scheduler.update(output, [500, 501, 502])
-    assert scheduler.num_running_seqs == 3 and scheduler.block_manager.num_free_blocks == 7 - 2
-    run(scheduler)
-    assert scheduler.num_preemptions > 0
-    assert all(len(r.output_token_ids) == 12 for r in [parent, *children])
     assert_free(scheduler)
 
 
@@ -510,41 +423,6 @@ def test_how_an_answer_ends(tokens, max_tokens, max_model_len, reason, number):
     assert_free(scheduler)
 
 
-def test_a_failed_allocation_leaves_every_count_untouched():
-    scheduler = make(num_blocks=6, max_model_len=20)
-    scheduler.add(request("a", 12, 9))
-    step(scheduler)
-    scheduler.add(
-        request("b", [*range(100, 108), 1, 2, 3, 4, 5], 5)
-    )  # 8 of a's tokens, and 2 blocks of its own
-    manager = scheduler.block_manager
-    scheduler.block_manager.allocator.take()  # somebody holds one more
-    before = (
-        manager.num_free_blocks,
-        [b.ref_count for b in manager.allocator.blocks],
-        list(scheduler.waiting),
-    )
-    output = scheduler.schedule()
-    assert "b" not in counts(output)
-    after = (
-        manager.num_free_blocks,
-        [b.ref_count for b in manager.allocator.blocks],
-        list(scheduler.waiting),
-    )
-    grown = manager.num_free_blocks - before[0]  # a itself took its next block
-    assert grown == -1 and sum(after[1]) == sum(before[1]) + 1 and after[2] == before[2]
-    assert scheduler.num_running_seqs == 1 and not scheduler.waiting.head().block_table.blocks
-
-
-def test_seats_are_never_exceeded():
-    scheduler = make(num_blocks=100, max_num_seqs=3)
-    for i in range(8):
-        scheduler.add(request(str(i), [i] * 2, 3))
-    for _ in range(3):
-        assert len(step(scheduler)[0].scheduled) == 3
-    run(scheduler)
-
-
 def test_policies_choose_their_queue_and_order():
     assert type(make().waiting) is FcfsQueue and type(make(policy="priority").waiting) is PriorityQueue
     scheduler = make(policy="priority", max_num_seqs=1)
@@ -572,14 +450,7 @@ def test_the_story(tmp_path, capsys):
     report = json.loads((tmp_path / "report.json").read_text())
     assert {p["claim"] for p in report["predictions"]} >= {"shared-budget", "preempted", "urgent"}
     assert all(p["holds"] for p in report["predictions"])
-    text = capsys.readouterr().out
-    assert max(map(len, text.splitlines())) <= 100
-
-
-def test_the_script_refuses_what_it_does_not_know():
-    done = subprocess.run(
-        [sys.executable, "-m", "phase4_scheduler.scheduler_lab", "--model", "tales"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2 and "unrecognized arguments" in done.stderr and "Traceback" not in done.stderr
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+    with pytest.raises(SystemExit) as stop:
+        scheduler_lab.main(["--model", "tales"])
+    assert stop.value.code == 2 and "unrecognized arguments" in capsys.readouterr().err

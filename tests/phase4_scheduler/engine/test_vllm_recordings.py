@@ -24,18 +24,9 @@ def replay(recording):
     """Yield (recorded step, our step) for each step of a workload; then check that nothing leaked."""
     c = recording["config"]
     manager = BlockManager(c["num_blocks"], c["block_size"], c["prefix_caching"])
-    scheduler = Scheduler(
-        SchedulerConfig(
-            max_num_seqs=c["max_num_seqs"],
-            max_num_batched_tokens=c["max_num_batched_tokens"],
-            max_model_len=c["max_model_len"],
-            chunked_prefill=c["chunked_prefill"],
-            long_prefill_token_threshold=c["long_prefill_token_threshold"],
-            policy=c["policy"],
-            admit_oversized=True,
-        ),
-        manager,
-    )
+    fields = {name: c[name] for name in c.keys() & SchedulerConfig.__dataclass_fields__.keys()}
+    assert len(fields) == 6
+    scheduler = Scheduler(SchedulerConfig(**fields, admit_oversized=True), manager)
     wanted = {r["id"]: r for r in recording["requests"]}
     requests = {}
     for theirs in recording["steps"]:
