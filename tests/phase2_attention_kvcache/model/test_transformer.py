@@ -22,13 +22,14 @@ def logits_of(model: Transformer, ids: torch.Tensor) -> torch.Tensor:
 
 
 def assert_equals_theirs(folder, theirs, length=100):
-    """Our logits for random tokens equal transformers' within 1e-4."""
+    """Our logits for random tokens equal transformers' within 1e-4. Returns our model."""
     ours = Transformer.from_pretrained(folder)
     ids = torch.randint(0, ours.config.vocab_size, (length,), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         expected = theirs(ids[None]).logits[0]
     assert expected.std() > 0.05  # logits that are all alike would agree with anything
     torch.testing.assert_close(logits_of(ours, ids), expected, atol=1e-4, rtol=0)
+    return ours
 
 
 @pytest.mark.parametrize("name", ["tales", "tales-draft"])
@@ -43,8 +44,7 @@ def test_gpt2_at_full_size_equals_transformers(make_gpt2):
     folder, theirs = make_gpt2(
         vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12, initializer_range=0.02
     )
-    assert_equals_theirs(folder, theirs, 64)
-    ours = Transformer.from_pretrained(folder)
+    ours = assert_equals_theirs(folder, theirs, 64)
     for field in [
         "vocab_size",
         "d_model",
