@@ -2,6 +2,8 @@
 
 import codecs
 
+from tests.exercises.changed import changed
+
 
 class Incremental:
     def __init__(self):
@@ -36,14 +38,6 @@ class HoldsBackReplacement:
 class EachAlone:
     def push(self, token):
         return token.decode("utf-8", errors="replace")
-
-    def finish(self):
-        return ""
-
-
-class Ignores:
-    def push(self, token):
-        return token.decode("utf-8", errors="ignore")
 
     def finish(self):
         return ""
@@ -121,28 +115,12 @@ class Shared:
         return self.decoder.decode(b"", True)
 
 
-class DropsOdd(Incremental):
-    def __init__(self):
-        self.decoder = codecs.getincrementaldecoder("utf-8")("ignore")
-
-
 class ReturnsNone(Incremental):
     def push(self, token):
         return super().push(token) or None
 
 
 RIGHT = [Incremental, HoldsBackReplacement]
-
-
-class OddBytesAsNumbers:
-    def __init__(self):
-        self.decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-
-    def push(self, token):
-        return self.decoder.decode(token)
-
-    def finish(self):
-        return self.decoder.decode(b"", True)
 
 
 class LongestPrefix:
@@ -208,15 +186,15 @@ class OnlyInvalidStarts:
 
 WRONG = {
     "stream-swallows-after-odd-bytes": [LongestPrefix, ReplacesAllThatWaits],
-    "stream-odd-bytes": OddBytesAsNumbers,
+    "stream-odd-bytes": changed(Incremental, {'"replace"': '"backslashreplace"'}),
     "stream-half-characters": EachAlone,
-    "stream-loses-characters": Ignores,
+    "stream-loses-characters": changed(EachAlone, {'"replace"': '"ignore"'}),
     "stream-shows-again": Again,
     "stream-a-token-late": OneLate,
     "stream-end-forgotten": EndForgotten,
     "stream-all-or-nothing": AllOrNothing,
     "stream-users-share": Shared,
     "stream-waits-for-ever": [WaitsForEver, OnlyInvalidStarts],
-    "stream-drops-odd-bytes": DropsOdd,
+    "stream-drops-odd-bytes": changed(Incremental, {'"replace"': '"ignore"'}),
     "stream-no-text": ReturnsNone,
 }

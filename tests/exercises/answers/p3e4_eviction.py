@@ -2,6 +2,8 @@
 
 from collections import OrderedDict
 
+from tests.exercises.changed import changed
+
 
 class Base:
     def __init__(self, blocks):
@@ -62,32 +64,6 @@ class Clock:
             self.when[block] = self.late
 
 
-class HeadFirst(Base):
-    def give_back(self, table, num_full):
-        self.blocks = table[num_full:] + self.blocks + table[:num_full]
-
-
-class MostRecent(Base):
-    """Takes from the end, as a stack does."""
-
-    def take(self):
-        return self.blocks.pop()
-
-
-class MostRecentInFront(Base):
-    """Freed blocks go to the front."""
-
-    def give_back(self, table, num_full):
-        self.blocks = table[::-1] + self.blocks
-
-
-class KeepsNameless(Base):
-    """All go to the back, whether they have a name or not."""
-
-    def give_back(self, table, num_full):
-        self.blocks += table[::-1]
-
-
 class NamelessOneByOne(Base):
     """insert(0, ...) in the order of freeing: the last one inserted stands first."""
 
@@ -125,9 +101,17 @@ class EmptiesTheTable(Base):
 
 RIGHT = [Ordered, Clock]
 WRONG = {
-    "head-evicted-first": HeadFirst,
-    "evicts-most-recent": [MostRecent, MostRecentInFront],
-    "nameless-kept": KeepsNameless,
+    "head-evicted-first": changed(Base, {"[::-1]": ""}),
+    "evicts-most-recent": [
+        changed(Base, {"pop(0)": "pop()"}),
+        changed(
+            Base,
+            {"table[num_full:][::-1] + self.blocks + table[:num_full][::-1]": "table[::-1] + self.blocks"},
+        ),
+    ],
+    "nameless-kept": changed(
+        Base, {"table[num_full:][::-1] + self.blocks + table[:num_full][::-1]": "self.blocks + table[::-1]"}
+    ),
     "nameless-turned-round": NamelessOneByOne,
     "hit-still-free": [HitMovesToTheEnd, HitDoesNothing],
     "changes-its-input": EmptiesTheTable,

@@ -46,6 +46,16 @@ def walk_with_a_last_round(load, fetch, context_len, block_size, tile):
     fetch(*waiting)
 
 
+def two_hands(load, fetch, context_len, block_size, tile):
+    logical, offsets, valid = places(0, tile, context_len, block_size)
+    pages = load(logical, valid)
+    for start in range(0, context_len, tile):
+        after, offsets_after, valid_after = places(start + tile, tile, context_len, block_size)
+        pages_after = load(after, valid_after)
+        fetch(pages, offsets, valid)
+        pages, offsets, valid = pages_after, offsets_after, valid_after
+
+
 def just_in_time(load, fetch, context_len, block_size, tile):
     for start in range(0, context_len, tile):
         logical, offsets, valid = places(start, tile, context_len, block_size)
@@ -62,52 +72,11 @@ def ahead_and_again(load, fetch, context_len, block_size, tile):
         fetch(pages, offsets, valid)
 
 
-def next_pages_used(load, fetch, context_len, block_size, tile):
-    logical, offsets, valid = places(0, tile, context_len, block_size)
-    pages = load(logical, valid)
-    for start in range(0, context_len, tile):
-        logical, offsets, valid = places(start, tile, context_len, block_size)
-        after, _, valid_after = places(start + tile, tile, context_len, block_size)
-        pages = load(after, valid_after)
-        fetch(pages, offsets, valid)
-
-
-def no_first_load(load, fetch, context_len, block_size, tile):
-    pages = np.zeros(tile, dtype=int)
-    for start in range(0, context_len, tile):
-        _, offsets, valid = places(start, tile, context_len, block_size)
-        after, _, valid_after = places(start + tile, tile, context_len, block_size)
-        pages_after = load(after, valid_after)
-        fetch(pages, offsets, valid)
-        pages = pages_after
-
-
-def this_tiles_mask(load, fetch, context_len, block_size, tile):
-    """The next tile's pages are loaded with this tile's valid lanes."""
-    logical, offsets, valid = places(0, tile, context_len, block_size)
-    pages = load(logical, valid)
-    for start in range(0, context_len, tile):
-        after, offsets_after, valid_after = places(start + tile, tile, context_len, block_size)
-        pages_after = load(after, valid)
-        fetch(pages, offsets, valid)
-        pages, offsets, valid = pages_after, offsets_after, valid_after
-
-
 def everything_first(load, fetch, context_len, block_size, tile):
     tiles = [places(start, tile, context_len, block_size) for start in range(0, context_len, tile)]
     pages = [load(logical, valid) for logical, _, valid in tiles]
     for here, (_, offsets, valid) in zip(pages, tiles):
         fetch(here, offsets, valid)
-
-
-def full_tiles_only(load, fetch, context_len, block_size, tile):
-    logical, offsets, valid = places(0, tile, context_len, block_size)
-    pages = load(logical, valid)
-    for i in range(context_len // tile):
-        after, offsets_after, valid_after = places((i + 1) * tile, tile, context_len, block_size)
-        pages_after = load(after, valid_after)
-        fetch(pages, offsets, valid)
-        pages, offsets, valid = pages_after, offsets_after, valid_after
 
 
 def starts_with_the_second(load, fetch, context_len, block_size, tile):
@@ -117,18 +86,6 @@ def starts_with_the_second(load, fetch, context_len, block_size, tile):
         logical, offsets, valid = places(start, tile, context_len, block_size)
         pages = load(logical, valid)
         fetch(pages, offsets, valid)
-
-
-def next_offsets_used(load, fetch, context_len, block_size, tile):
-    """One set of names for this tile's places and the next one's."""
-    logical, offsets, valid = places(0, tile, context_len, block_size)
-    pages = load(logical, valid)
-    for start in range(0, context_len, tile):
-        here = valid
-        logical, offsets, valid = places(start + tile, tile, context_len, block_size)
-        pages_after = load(logical, valid)
-        fetch(pages, offsets, here)
-        pages = pages_after
 
 
 def only_loads(load, fetch, context_len, block_size, tile):
@@ -157,12 +114,24 @@ WRONG = {
     "not-three-arrays": (changed(places, {", tokens < context_len": ""}), walk),
     "just-in-time": (places, just_in_time),
     "loaded-twice": (places, ahead_and_again),
-    "pages-of-the-next-tile": (places, next_pages_used),
-    "pages-of-the-tile-before": (places, no_first_load),
-    "reads-beyond-the-table": (places, this_tiles_mask),
+    "pages-of-the-next-tile": (places, changed(two_hands, {"fetch(pages, ": "fetch(pages_after, "})),
+    "pages-of-the-tile-before": (
+        places,
+        changed(two_hands, {"pages = load(logical, valid)": "pages = np.zeros(tile, dtype=int)"}),
+    ),
+    "reads-beyond-the-table": (
+        places,
+        changed(two_hands, {"load(after, valid_after)": "load(after, valid)"}),
+    ),
     "all-up-front": (places, everything_first),
     "nothing-fetched": (places, only_loads),
-    "last-tile-lost": (places, full_tiles_only),
+    "last-tile-lost": (
+        places,
+        changed(two_hands, {"range(0, context_len, tile)": "range(0, context_len // tile * tile, tile)"}),
+    ),
     "first-tile-lost": (places, starts_with_the_second),
-    "offsets-of-the-next-tile": (places, next_offsets_used),
+    "offsets-of-the-next-tile": (
+        places,
+        changed(two_hands, {"fetch(pages, offsets, valid)": "fetch(pages, offsets_after, valid)"}),
+    ),
 }
