@@ -17,7 +17,7 @@ CELL_SECONDS = 60
 
 
 def run_nbval(
-    notebooks: Sequence[Path], more: Sequence[str] = (), cell_seconds: int = CELL_SECONDS
+    notebooks: Sequence[Path], cell_seconds: int = CELL_SECONDS
 ) -> tuple[list[dict[str, Any]], str]:
     """(what came out of each cell, what pytest printed). The cells are as in nbval_report.describe.
 
@@ -28,19 +28,10 @@ def run_nbval(
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         done = subprocess.run(
             [
-                *(
-                    sys.executable,
-                    "-m",
-                    "pytest",
-                    "-q",
-                    "--color=no",
-                    "-p",
-                    "exercises.publishing.nbval_report",
-                ),
-                *("-p", "no:cacheprovider", "-p", "no:randomly", "--timeout=0"),
+                *(sys.executable, "-m", "pytest", "-q", "--color=no", "--timeout=0"),
+                *("-p", "exercises.publishing.nbval_report", "-p", "no:cacheprovider", "-p", "no:randomly"),
                 *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-o", "addopts="),
                 *("--nbval-lax", "--nbval-current-env", f"--nbval-cell-timeout={cell_seconds}"),
-                *more,
                 *map(str, notebooks),
             ],
             cwd=ROOT,

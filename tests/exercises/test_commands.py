@@ -156,18 +156,29 @@ def test_check_of_a_wrong_answer_and_then_of_the_right_one(capsys, books):
     assert progress.of("p1e1_pairs")["solved"]
 
 
-def test_check_of_an_exercise_that_asks_for_no_check(capsys, books):
-    path = write(books / "exercises" / "p1e1_pairs.ipynb", "1", "# check(1)")
+@pytest.fixture
+def comes_out(monkeypatch):
+    """comes_out({}, {"outcome": "skipped"}): `lab check` starts no kernel, and finds these cells; {} is one that ran well."""
+
+    def add(*cells):
+        fine = {"outcome": "passed", "boxes": [], "error": "", "source": "1", "reason": ""}
+        monkeypatch.setattr(nbval_runs, "run_nbval", lambda *_, **__: ([fine | cell for cell in cells], ""))
+
+    return add
+
+
+def test_check_of_an_exercise_that_asks_for_no_check(capsys, books, comes_out):
+    comes_out({}, {"source": "# check(1)"})
     code, out, _ = run(capsys, "check", "p1e1")
     assert code == 1
     assert out.splitlines()[-2:] == [
         "2 of 2 code cells ran well",
         "this notebook has no check(...) cell: `lab reset p1e1_pairs` brings it back",
     ]
-    write(path.with_name("mine.ipynb"), "1")  # not an exercise
-    assert run(capsys, "check", str(path.with_name("mine.ipynb")))[0] == 0
+    assert run(capsys, "check", str(write(books / "mine.ipynb", "1")))[0] == 0  # not an exercise
 
 
+@pytest.mark.proof
 def test_check_leaves_the_hints_where_they_are(capsys, books):
     path = books / "exercises" / "p1e1_pairs.ipynb"
     progress.note_hint("p1e1_pairs", 2)
@@ -199,10 +210,9 @@ def test_check_of_a_cell_that_never_ends(capsys, tmp_path, monkeypatch):
     assert out.splitlines()[-1] == "1 of 2 code cells ran well · 1 failed"
 
 
-def test_cells_that_are_skipped_for_no_reason_have_no_brackets(capsys, tmp_path, monkeypatch):
+def test_cells_that_are_skipped_for_no_reason_have_no_brackets(capsys, tmp_path, comes_out):
     path = write(tmp_path / "mine.ipynb", "1", "2")
-    fine = {"outcome": "passed", "boxes": [], "error": "", "source": "1", "reason": ""}
-    monkeypatch.setattr(nbval_runs, "run_nbval", lambda *_, **__: ([fine, fine | {"outcome": "skipped"}], ""))
+    comes_out({}, {"outcome": "skipped"})
     assert run(capsys, "check", str(path))[1].splitlines()[-1] == "1 of 2 code cells ran well · 1 skipped"
 
 
