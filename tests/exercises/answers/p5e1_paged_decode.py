@@ -124,63 +124,6 @@ NO_MASKS = ((f", {MASK}", ""),)
 NO_WHERE = (('        scores = tl.where(is_mine, scores, float("-inf"))\n', ""),)
 MAXIMUM = "new = tl.maximum(largest, tl.max(scores, axis=0))"
 
-tail_used = with_mistake("tail_used", *NO_MASKS, *NO_WHERE)
-scores_not_masked = with_mistake("scores_not_masked", *NO_WHERE)
-masked_with_zero = with_mistake("masked_with_zero", ('scores, float("-inf"))', "scores, 0.0)"))
-masked_with_zero_values_read = with_mistake(
-    "masked_with_zero_values_read", ('scores, float("-inf"))', "scores, 0.0)"), *NO_MASKS
-)
-values_read = with_mistake("values_read", (f"v_cache + where, {MASK}", "v_cache + where"))
-acc_kept = with_mistake("acc_kept", ("acc * shrink", "acc"))
-total_kept = with_mistake("total_kept", ("total * shrink", "total"))
-nothing_shrinks = with_mistake("nothing_shrinks", ("acc * shrink", "acc"), ("total * shrink", "total"))
-upside_down = with_mistake("upside_down", ("tl.exp(largest - new)", "tl.exp(new - largest)"))
-page_as_token = with_mistake("page_as_token", ("physical * block_stride", "physical * token_stride"))
-page_and_place = with_mistake(
-    "page_and_place",
-    ("physical * block_stride + places * token_stride", "(physical + places) * token_stride"),
-)
-twice_the_size = with_mistake(
-    "twice_the_size", ("physical * block_stride", "physical * BLOCK_SIZE * block_stride")
-)
-strides_mixed = with_mistake(
-    "strides_mixed",
-    (
-        "places * token_stride + (head // GROUP) * head_stride",
-        "places * head_stride + (head // GROUP) * token_stride",
-    ),
-)
-strides_assumed = with_mistake(
-    "strides_assumed",
-    ("physical * block_stride", "physical * BLOCK_SIZE * (tl.num_programs(1) // GROUP) * HEAD_DIM"),
-)
-modulo_head = with_mistake("modulo_head", ("head // GROUP", "head % (tl.num_programs(1) // GROUP)"))
-query_head = with_mistake("query_head", ("(head // GROUP)", "head"))
-no_scale = with_mistake("no_scale", ("axis=1) * scale", "axis=1)"))
-scale_twice = with_mistake("scale_twice", ("axis=1) * scale", "axis=1) * scale * scale"))
-row_of_request_0 = with_mistake("row_of_request_0", ("block_tables + request * table_stride", "block_tables"))
-length_of_request_0 = with_mistake(
-    "length_of_request_0", ("tl.load(context_lens + request)", "tl.load(context_lens)")
-)
-no_table = with_mistake("no_table", ("physical * block_stride", "logical * block_stride"))
-rounded_down = with_mistake("rounded_down", ("tl.cdiv(context_len, BLOCK_SIZE)", "context_len // BLOCK_SIZE"))
-last_total = with_mistake("last_total", ("total = total * shrink + ", "total = "))
-not_divided = with_mistake("not_divided", ("acc / total", "acc"))
-block_softmax = with_mistake(
-    "block_softmax", ("acc = acc * shrink + tl.sum(weights[:, None] * values, axis=0)",
-                      "acc += tl.sum(weights[:, None] * values, axis=0) / tl.sum(weights, axis=0)"),
-    (MAXIMUM, "new = tl.max(scores, axis=0)"), ("acc / total", "acc / tl.cdiv(context_len, BLOCK_SIZE)"),
-)  # fmt: skip
-no_maximum = with_mistake("no_maximum", (MAXIMUM, "new = 0.0"), ("tl.exp(largest - new)", "1.0"))
-starts_at_zero = with_mistake("starts_at_zero", ('largest = float("-inf")', "largest = 0.0"))
-largest_forgotten = with_mistake("largest_forgotten", ("        largest = new\n", ""))
-keys_twice = with_mistake("keys_twice", ("tl.load(v_cache", "tl.load(k_cache"))
-values_twice = with_mistake("values_twice", ("tl.load(k_cache", "tl.load(v_cache"))
-row_by_blocks = with_mistake(
-    "row_by_blocks", ("request * table_stride", "request * tl.cdiv(context_len, BLOCK_SIZE)")
-)
-misspelt = with_mistake("misspelt", ("places < context_len", "places < contxt_len"))
-
 
 def no_kernel(
     q, k_cache, v_cache, block_tables, context_lens, out, scale, *strides, GROUP, BLOCK_SIZE, HEAD_DIM
@@ -191,32 +134,75 @@ def no_kernel(
 
 RIGHT = [a_token_at_a_time, divided_as_it_goes]
 WRONG = {
-    "unmasked-tail": tail_used,
-    "masked-with-zero": [masked_with_zero, scores_not_masked, masked_with_zero_values_read],
-    "unused-places-read": values_read,
-    "acc-not-rescaled": acc_kept,
-    "total-not-rescaled": total_kept,
-    "nothing-rescaled": nothing_shrinks,
-    "nan-everywhere": upside_down,
-    "page-id-as-token": [page_as_token, page_and_place],
-    "block-stride-times-size": twice_the_size,
-    "strides-mixed": strides_mixed,
-    "strides-assumed": strides_assumed,
-    "wrong-kv-head": [modulo_head, query_head],
-    "no-scale": no_scale,
-    "scale-twice": scale_twice,
-    "table-of-request-0": row_of_request_0,
-    "length-of-request-0": length_of_request_0,
-    "logical-as-physical": no_table,
-    "last-block-lost": rounded_down,
-    "total-of-the-last-block": last_total,
-    "not-divided": not_divided,
-    "softmax-of-each-block": block_softmax,
-    "no-maximum": no_maximum,
-    "maximum-starts-at-zero": starts_at_zero,
+    "unmasked-tail": with_mistake("tail_used", *NO_MASKS, *NO_WHERE),
+    "masked-with-zero": [
+        with_mistake("masked_with_zero", ('scores, float("-inf"))', "scores, 0.0)")),
+        with_mistake("scores_not_masked", *NO_WHERE),
+        with_mistake("masked_with_zero_values_read", ('scores, float("-inf"))', "scores, 0.0)"), *NO_MASKS),
+    ],
+    "unused-places-read": with_mistake("values_read", (f"v_cache + where, {MASK}", "v_cache + where")),
+    "acc-not-rescaled": with_mistake("acc_kept", ("acc * shrink", "acc")),
+    "total-not-rescaled": with_mistake("total_kept", ("total * shrink", "total")),
+    "nothing-rescaled": with_mistake("nothing_shrinks", ("acc * shrink", "acc"), ("total * shrink", "total")),
+    "nan-everywhere": with_mistake("upside_down", ("tl.exp(largest - new)", "tl.exp(new - largest)")),
+    "page-id-as-token": [
+        with_mistake("page_as_token", ("physical * block_stride", "physical * token_stride")),
+        with_mistake(
+            "page_and_place",
+            ("physical * block_stride + places * token_stride", "(physical + places) * token_stride"),
+        ),
+    ],
+    "block-stride-times-size": with_mistake(
+        "twice_the_size", ("physical * block_stride", "physical * BLOCK_SIZE * block_stride")
+    ),
+    "strides-mixed": with_mistake(
+        "strides_mixed",
+        (
+            "places * token_stride + (head // GROUP) * head_stride",
+            "places * head_stride + (head // GROUP) * token_stride",
+        ),
+    ),
+    "strides-assumed": with_mistake(
+        "strides_assumed",
+        ("physical * block_stride", "physical * BLOCK_SIZE * (tl.num_programs(1) // GROUP) * HEAD_DIM"),
+    ),
+    "wrong-kv-head": [
+        with_mistake("modulo_head", ("head // GROUP", "head % (tl.num_programs(1) // GROUP)")),
+        with_mistake("query_head", ("(head // GROUP)", "head")),
+    ],
+    "no-scale": with_mistake("no_scale", ("axis=1) * scale", "axis=1)")),
+    "scale-twice": with_mistake("scale_twice", ("axis=1) * scale", "axis=1) * scale * scale")),
+    "table-of-request-0": with_mistake(
+        "row_of_request_0", ("block_tables + request * table_stride", "block_tables")
+    ),
+    "length-of-request-0": with_mistake(
+        "length_of_request_0", ("tl.load(context_lens + request)", "tl.load(context_lens)")
+    ),
+    "logical-as-physical": with_mistake("no_table", ("physical * block_stride", "logical * block_stride")),
+    "last-block-lost": with_mistake(
+        "rounded_down", ("tl.cdiv(context_len, BLOCK_SIZE)", "context_len // BLOCK_SIZE")
+    ),
+    "total-of-the-last-block": with_mistake("last_total", ("total = total * shrink + ", "total = ")),
+    "not-divided": with_mistake("not_divided", ("acc / total", "acc")),
+    "softmax-of-each-block": with_mistake(
+        "block_softmax",
+        (
+            "acc = acc * shrink + tl.sum(weights[:, None] * values, axis=0)",
+            "acc += tl.sum(weights[:, None] * values, axis=0) / tl.sum(weights, axis=0)",
+        ),
+        (MAXIMUM, "new = tl.max(scores, axis=0)"),
+        ("acc / total", "acc / tl.cdiv(context_len, BLOCK_SIZE)"),
+    ),
+    "no-maximum": with_mistake("no_maximum", (MAXIMUM, "new = 0.0"), ("tl.exp(largest - new)", "1.0")),
+    "maximum-starts-at-zero": with_mistake("starts_at_zero", ('largest = float("-inf")', "largest = 0.0")),
     "no-kernel": no_kernel,
-    "largest-never-moves": largest_forgotten,
-    "keys-as-values": [keys_twice, values_twice],
-    "row-by-own-blocks": row_by_blocks,
-    "raises": misspelt,
+    "largest-never-moves": with_mistake("largest_forgotten", ("        largest = new\n", "")),
+    "keys-as-values": [
+        with_mistake("keys_twice", ("tl.load(v_cache", "tl.load(k_cache")),
+        with_mistake("values_twice", ("tl.load(k_cache", "tl.load(v_cache")),
+    ],
+    "row-by-own-blocks": with_mistake(
+        "row_by_blocks", ("request * table_stride", "request * tl.cdiv(context_len, BLOCK_SIZE)")
+    ),
+    "raises": with_mistake("misspelt", ("places < context_len", "places < contxt_len")),
 }
