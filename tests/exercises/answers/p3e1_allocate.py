@@ -159,16 +159,6 @@ class CountsDownFirst(Base):
         self.free.extend(block for block in blocks if self.ref_count[block] == 0)
 
 
-class HalfDoneFromTheEnd(Base):
-    """As a request's end gives back its blocks: the last one first."""
-
-    def give_back(self, blocks):
-        for block in reversed(blocks):
-            if self.ref_count[block] == 0:
-                raise ValueError("free already")
-            Base.give_back(self, [block])
-
-
 class Asserts(Base):
     def give_back(self, blocks):
         assert all(self.ref_count[block] for block in blocks), "free already"
@@ -198,6 +188,10 @@ WRONG = {
     ],
     "blocks-lost": [Leaks, changed(Base, {"self.free.append(block)": "pass"})],
     "double-free": [AcceptsDoubleFree, Asserts],
-    "refused-and-half-done": [HalfDone, CountsDownFirst, HalfDoneFromTheEnd],
+    "refused-and-half-done": [
+        HalfDone,
+        CountsDownFirst,
+        changed(HalfDone, {"in blocks:": "in reversed(blocks):"}),
+    ],
     "changes-its-input": EmptiesTheTable,
 }
