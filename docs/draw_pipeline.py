@@ -6,8 +6,6 @@ Everything in it is real: the tokens, the vectors, the attention, the keys and t
 embedded model computes for this prompt.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -15,8 +15,6 @@ Diagnoses that come from here, for every exercise: "not-attempted", "returns-not
 "unusable-result", "endless", "ends-python", "crashes-python".
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The scripts of the course, in the order in which they are meant to be run."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -9,8 +9,6 @@ Sources:
   C  an SRE's walk through the inference pipeline (Karthika Raghavan)
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The `lab` command: list and run the scripts, see the claims, look at the machine, check an exercise."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`lab doctor`: what this machine has, what will run on it, and what would change that."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """One look for all figures: the title states the finding, axes carry units, colours keep their meaning."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import matplotlib

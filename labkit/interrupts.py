@@ -1,7 +1,5 @@
 """Ctrl-C at a moment that suits: between two pieces of work, never in the middle of one."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ def main(argv=None) -> int:
     return run_lab(story, __doc__, options=("model", "seed"), argv=argv)
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import io

@@ -1,7 +1,5 @@
 """What this machine is, and how to time something on it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import time

@@ -1,7 +1,5 @@
 """From a name to a folder that holds a model: embedded, a path, or fetched from the hub."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile

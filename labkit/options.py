@@ -1,7 +1,5 @@
 """The options that all scripts share, from one parser."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import os

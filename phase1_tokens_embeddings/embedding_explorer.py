@@ -9,8 +9,6 @@ and "man bites dog" would be the same set of vectors.
 The library is weights/embeddings.py.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

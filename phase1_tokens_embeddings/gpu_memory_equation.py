@@ -10,8 +10,6 @@ in the model's config.json: no GPU is needed to know them.
     python phase1_tokens_embeddings/gpu_memory_equation.py --model llama-3-70b --card h100 --precision Q4_K_M
 """
 
-from __future__ import annotations
-
 import argparse
 
 from labkit.lab import Lab, run_lab

@@ -10,8 +10,6 @@ arithmetic of Q4_K_M is in weights/weight_formats.py.
     python phase1_tokens_embeddings/model_file_anatomy.py --file some_model.gguf
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -11,8 +11,6 @@ in code and in other scripts. Density decides how much fits into a model's conte
 The algorithm is in tokens/bpe.py, the tokenizer that the whole course uses is in tokens/tokenizer.py.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Sequence

@@ -13,8 +13,6 @@ Sources: Vaswani et al., "Attention Is All You Need" (2017), section 3.2; Ainsli
 section 2.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

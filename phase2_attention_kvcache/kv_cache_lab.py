@@ -10,8 +10,6 @@ You will see: the same tokens both ways; the work counted; the time of the first
 first token) and of the next ones (ITL, inter-token latency) as the text grows; the memory it takes.
 """
 
-from __future__ import annotations
-
 from labkit.lab import Lab, run_lab
 from phase2_attention_kvcache.story import kv_cache_story as chapters
 

@@ -13,8 +13,6 @@ Sources: Vaswani et al., "Attention Is All You Need" (2017), section 3.5; Su et 
 section 3.2; "The Llama 3 Herd of Models" (2024), section 3.2, for the long context.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from labkit.lab import Lab, run_lab

@@ -14,8 +14,6 @@ and the time of each predicted before it is measured.
 Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model" (2009).
 """
 
-from __future__ import annotations
-
 from labkit.lab import Lab, run_lab
 from phase2_attention_kvcache.model.roofline import measure_ceilings
 from phase2_attention_kvcache.story import roofline_story as chapters

@@ -17,8 +17,6 @@ Keskar et al., "CTRL" (2019), section 4.1, for the repetition penalty; the order
 vllm/v1/sample/sampler.py.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@ what was computed. The sampler picks a token from the scores, and the stream dec
 soon as the characters are whole.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import torch

@@ -19,8 +19,6 @@ computes against Hugging Face's implementation.
 Sources: Radford et al. 2019 (GPT-2), section 2.3; Touvron et al. 2023 (Llama), section 2.2.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from labkit.lab import Lab, run_lab

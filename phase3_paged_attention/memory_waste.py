@@ -10,8 +10,6 @@ You will see ten requests stored both ways, slot by slot; four users becoming 26
 much; why taking a block costs the same among a thousand as among ten million; and the price of a user.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from labkit.lab import Lab, run_lab

@@ -15,8 +15,6 @@ Sources: Kwon et al. (2023), section 4.1; Milakov and Gimelshein, "Online normal
 softmax" (2018), section 3; vllm/v1/attention/ops/.
 """
 
-from __future__ import annotations
-
 from labkit.lab import Lab, run_lab
 from phase3_paged_attention.story.paged_attention_by_hand import by_hand
 from phase3_paged_attention.story.paged_attention_story import costs, three_readings

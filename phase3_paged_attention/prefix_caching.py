@@ -14,8 +14,6 @@ short; and a chat, where each turn begins with all earlier ones.
 Sources: Kwon et al. (2023), section 4.4; vllm/v1/core/kv_cache_utils.py (hashes of blocks).
 """
 
-from __future__ import annotations
-
 from labkit.lab import Lab, run_lab
 from phase3_paged_attention.story.prefix_caching_story import (
     chat,

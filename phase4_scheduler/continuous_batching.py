@@ -14,8 +14,6 @@ Source: Yu et al., "Orca: A Distributed Serving System for Transformer-Based Gen
 section 3.1.
 """
 
-from __future__ import annotations
-
 from labkit.lab import Lab, run_lab
 from phase4_scheduler.story.continuous_batching_story import mixed_traffic, three_users
 

@@ -9,8 +9,6 @@ Then each story is told again, alone. It comes out word for word the same: neigh
 16 bit a sum in another order may be rounded to another word; in float32, the default, it hardly ever is.)
 """
 
-from __future__ import annotations
-
 import argparse
 
 from labkit.lab import Lab, run_lab

@@ -11,8 +11,6 @@ cost anything: a queue a hundred times as long; and what ten times the context r
 It runs at GPT-2's size with random weights, on the CPU: speed does not depend on the weights.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from labkit.lab import Lab, run_lab

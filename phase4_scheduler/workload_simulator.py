@@ -14,8 +14,6 @@ Costs (--cost): "CARD:MODEL" computes the clock from a data sheet (l4:llama-3-8b
 engine on this machine, a JSON file (see --save-cost) is a fit made before. Sources: see the modules.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 

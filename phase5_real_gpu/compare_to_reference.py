@@ -10,8 +10,6 @@ the benchmarks (--json), that file is compared. For each figure: is it what this
 is not, which of nine known causes left its trace.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from labkit.errors import LabError

@@ -10,8 +10,6 @@ loop does to the way keys are fetched, and a list of what cannot be known before
 Needs Triton, not a GPU.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from textwrap import fill
 

@@ -9,8 +9,6 @@ You will see that all rungs give the same answer, what each of them asks memory 
 be worth. Without a GPU the kernels run in Triton's interpreter, which is slow and exact; with one they are timed.
 """
 
-from __future__ import annotations
-
 import torch
 
 from labkit.lab import Lab, run_lab

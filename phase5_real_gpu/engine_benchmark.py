@@ -14,8 +14,6 @@ the same weights: static batches, and its own continuous batching. On a GPU it r
 TinyLlama-1.1B and Llama-3-8B in 16 bit; on a CPU `tales` and GPT-2. Weights are random: speed is not affected.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

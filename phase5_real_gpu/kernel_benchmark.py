@@ -13,8 +13,6 @@ That proves them right and says nothing about speed, so it is not timed.)
 Source: Williams, Waterman, Patterson, "Roofline" (2009), for the floor; Phase 2's roofline.py builds it.
 """
 
-from __future__ import annotations
-
 import time
 
 import torch

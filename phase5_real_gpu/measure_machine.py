@@ -12,8 +12,6 @@ written after each part: a run that is cut short leaves what it has. Together th
 Close what else is running; the figures are only worth something on a quiet machine.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -13,8 +13,6 @@ memory; on a CPU: L1, L2, L3, main memory), then where the bytes of one decode s
 move, and what that means in tokens a second. The floor of every decode kernel of this phase comes from here.
 """
 
-from __future__ import annotations
-
 import torch
 
 from labkit.lab import Lab, run_lab

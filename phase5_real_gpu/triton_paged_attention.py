@@ -14,8 +14,6 @@ compute, and says nothing of speed. `compile_report.py` looks at their machine c
 Sources: Kwon et al. (2023), section 4.1; Dao, "Flash-Decoding" (2023); Tillet et al., "Triton" (2019).
 """
 
-from __future__ import annotations
-
 import torch
 
 from labkit.lab import Lab, run_lab

@@ -11,8 +11,6 @@ vLLM may live in an environment of its own (it pins its own torch): --vllm-pytho
 not installed, the script says how to get it, and that is all it does.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from labkit.lab import Lab, run_lab

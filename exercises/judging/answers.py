@@ -1,7 +1,5 @@
 """Calling a learner's answer: is it still the stub, and which line of it raised?"""
 
-from __future__ import annotations
-
 import dis
 import inspect
 import linecache

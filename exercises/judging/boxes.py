@@ -4,8 +4,6 @@ The HTML brings its own few styles and nothing from outside. Its colours are a l
 ground over whatever the theme has; the text keeps the theme's own colour, so it reads in light and dark.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 import textwrap

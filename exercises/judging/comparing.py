@@ -4,8 +4,6 @@ Values are compared as a teacher would: 2 and 2.0 are the same, floats may diffe
 for a tuple and a Counter for a dict; a list does not stand for a tensor.
 """
 
-from __future__ import annotations
-
 import math
 import numbers
 import sys

@@ -1,7 +1,5 @@
 """For the cells "Into the engine": `LLMEngine` on the embedded model, with a learner's part and with the course's."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

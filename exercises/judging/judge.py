@@ -5,8 +5,6 @@ is named if it would give the learner's result in every case, right ones include
 first case that went wrong and more than half of all that did.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections import deque

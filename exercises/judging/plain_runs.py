@@ -3,8 +3,6 @@
 It is not nbval: no kernel, no display, no IPython magic. A cell that passes here needs only Python and the course.
 """
 
-from __future__ import annotations
-
 import linecache
 from typing import Any
 

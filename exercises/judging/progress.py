@@ -1,7 +1,5 @@
 """The learner's progress: outputs/progress.json. What cannot be read or written costs the notes, never the lesson."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """All exercises, gathered from exercises/phaseN/graders.py and exercises/phaseN/hints.txt."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import re

@@ -1,7 +1,5 @@
 """For the cells "Into the engine": is the learner's part ready, and how long does it take beside the course's?"""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """The sources of the exercises: where they are, what they are called, and the solution that stands in them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

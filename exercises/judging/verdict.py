@@ -1,7 +1,5 @@
 """What an exercise is, and what can come out of grading an answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal

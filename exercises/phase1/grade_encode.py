@@ -1,7 +1,5 @@
 """Grader of encoding with ranks."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import lru_cache

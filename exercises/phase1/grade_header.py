@@ -1,7 +1,5 @@
 """Grader of reading a safetensors header. The reference is the safetensors library."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Grader of KV bytes a token, and of the users that fit."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Grader of pair counting and merging."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable

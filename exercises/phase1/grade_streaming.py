@@ -1,7 +1,5 @@
 """Grader of the streaming decoder."""
 
-from __future__ import annotations
-
 import codecs
 import random
 from collections.abc import Callable, Sequence

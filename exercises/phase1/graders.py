@@ -1,7 +1,5 @@
 """The exercises of phase 1: what each asks for, and which grader judges it. Their hints are in hints.txt."""
 
-from __future__ import annotations
-
 from exercises.grading import Exercise
 from exercises.phase1.grade_encode import grade_encode
 from exercises.phase1.grade_header import grade_header

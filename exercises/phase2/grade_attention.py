@@ -1,7 +1,5 @@
 """Graders of one head and of grouped queries. The references count in float64, in plain loops."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Grader of the cache: what was appended must come back, layer by layer, and nothing else."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

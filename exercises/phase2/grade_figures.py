@@ -1,7 +1,5 @@
 """Graders of top-p and of the roofline."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

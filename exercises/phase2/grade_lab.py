@@ -1,7 +1,5 @@
 """Grader of the debugging lab: where does each token go, and where did the broken copy put it?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from exercises.grading import NotYet, guard

@@ -1,7 +1,5 @@
 """Grader of the causal mask."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

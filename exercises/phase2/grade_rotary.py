@@ -1,7 +1,5 @@
 """Grader of the rotation. The reference multiplies complex numbers, one by one."""
 
-from __future__ import annotations
-
 import cmath
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The exercises of phase 2: what each asks for, and which grader judges it. Their hints are in hints.txt."""
 
-from __future__ import annotations
-
 from exercises.grading import Exercise
 from exercises.phase2.grade_attention import grade_grouped, grade_head
 from exercises.phase2.grade_cache import grade_cache

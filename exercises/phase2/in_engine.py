@@ -1,7 +1,5 @@
 """The way into the engine for phase 2: a cache that calls the learner's attention, or holds the learner's caches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

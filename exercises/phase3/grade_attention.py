@@ -1,7 +1,5 @@
 """Grader of exercise 3.6: attention over scattered blocks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Graders of exercises 3.1 and 3.2: blocks given out, and looked up."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Grader of exercise 3.5: blocks that several answers share, and copy before they write."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 

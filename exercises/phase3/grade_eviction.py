@@ -1,7 +1,5 @@
 """Grader of exercise 3.4: which block is forgotten first."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

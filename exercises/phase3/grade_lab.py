@@ -1,7 +1,5 @@
 """Grader of the debugging lab 3.D: a block that is free, and that somebody still reads."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

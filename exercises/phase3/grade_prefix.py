@@ -1,7 +1,5 @@
 """Grader of exercise 3.3: blocks found again by their names."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Hashable
 

@@ -1,7 +1,5 @@
 """The exercises of phase 3: what each asks for, and which grader judges it. Their hints are in hints.txt."""
 
-from __future__ import annotations
-
 from exercises.grading import Exercise
 from exercises.phase3.grade_attention import grade_attention
 from exercises.phase3.grade_blocks import grade_allocator, grade_slots

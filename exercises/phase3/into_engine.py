@@ -1,7 +1,5 @@
 """The way into the engine for phase 3: `LLMEngine` with a block manager or a cache that calls the learner's part."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

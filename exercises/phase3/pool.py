@@ -1,7 +1,5 @@
 """A memory of blocks that is small enough to look at: exercise 3.5 works on it."""
 
-from __future__ import annotations
-
 
 class Pool:
     """Blocks with reference counts, and what is written in them.

@@ -7,8 +7,6 @@ The method that does it, `remember`, is left to the notebook.
 In place of keys and values a block holds the tokens themselves: whoever reads through its table reads its text.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Hashable
 

@@ -1,7 +1,5 @@
 """Grader of exercise 4.4: static against continuous batching."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

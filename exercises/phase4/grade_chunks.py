@@ -1,7 +1,5 @@
 """Grader of exercise 4.3: a long prompt in pieces."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

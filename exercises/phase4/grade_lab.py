@@ -1,7 +1,5 @@
 """Grader of debugging lab 4: names on blocks that nobody filled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NoReturn
 

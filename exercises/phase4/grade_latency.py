@@ -1,7 +1,5 @@
 """Grader of exercise 4.5: percentiles and goodput."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Grader of exercise 4.2: somebody has to leave."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Grader of exercise 4.1: one step, one budget."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

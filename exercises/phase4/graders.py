@@ -1,7 +1,5 @@
 """The exercises of phase 4: what each asks for, and which grader judges it. Their hints are in hints.txt."""
 
-from __future__ import annotations
-
 from exercises.grading import Exercise
 from exercises.phase4.grade_batching import grade_static_continuous
 from exercises.phase4.grade_chunks import grade_chunks

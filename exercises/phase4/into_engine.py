@@ -1,7 +1,5 @@
 """The way into the engine: steps of `LLMEngine` decided by the learner's functions, beside the course's scheduler."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Debugging lab 4: a scheduler with a planted bug, a memory that knows what it holds, and the symptom on the engine."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Requests and blocks without a model: what the exercises of phase 4 are tried on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A record is what the author of a benchmark of decode attention hands in: the sha
 author says. The card is simulated, so what is wrong with a record is known.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from statistics import mean, median

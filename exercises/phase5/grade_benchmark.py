@@ -1,7 +1,5 @@
 """Grader of exercise 5.4: what is wrong with a benchmark, by its floor."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

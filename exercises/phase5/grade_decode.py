@@ -1,7 +1,5 @@
 """Grader of exercise 5.1: paged decode attention as a Triton kernel, interpreted."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Grader of the debugging lab 5.D: a recording that stores rows of those who have left."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

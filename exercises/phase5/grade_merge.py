@@ -1,7 +1,5 @@
 """Grader of exercise 5.2: putting together what the parts of a context found."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

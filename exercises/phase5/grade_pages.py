@@ -1,7 +1,5 @@
 """Grader of exercise 5.3: which pages a tile needs, and asking for them one round ahead."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

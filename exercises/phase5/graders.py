@@ -1,7 +1,5 @@
 """The exercises of phase 5: what each asks for, and which grader judges it. Their hints are in hints.txt."""
 
-from __future__ import annotations
-
 from exercises.grading import Exercise
 from exercises.phase5.grade_benchmark import grade_benchmark
 from exercises.phase5.grade_decode import grade_decode

@@ -1,7 +1,5 @@
 """The way into the engine for phase 5: attention of single new tokens by the learner's kernel, merge or walk."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Launching a kernel that a learner wrote: interpreted for the grader, and as it is (on a GPU compiled) elsewhere."""
 
-from __future__ import annotations
-
 import contextlib
 import types
 from collections.abc import Iterator, Sequence

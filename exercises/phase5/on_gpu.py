@@ -1,7 +1,5 @@
 """On a GPU: the learner's kernel beside the course's, in microseconds and as a share of what the memory can deliver."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The last cell of exercise 5.4: the learner's floor beside the course's, on figures that a real machine gave."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from exercises.grading import NotYet

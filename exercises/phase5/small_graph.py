@@ -3,8 +3,6 @@
 In place of keys and values, the memory holds the tokens themselves. So one can see who reads what.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ A **round** is the time that a program needs to compute with one tile. Page ids 
 round to come. Who asks one round early finds them there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ notebooks/sources/*.py    -> notebooks/*.ipynb, executed, with their outputs (on
 Byte for byte the same at every run: cells have fixed ids, and nothing of the machine is written.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """`lab progress`, `lab check NOTEBOOK` and `lab reset NOTEBOOK`."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

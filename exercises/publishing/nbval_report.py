@@ -3,8 +3,6 @@
 pytest -p exercises.publishing.nbval_report --nbval-lax ... ; the notes go to the file INFERENCE_LAB_NBVAL_REPORT
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

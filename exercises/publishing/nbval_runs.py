@@ -1,7 +1,5 @@
 """Run notebooks through nbval and tell what came out, cell by cell."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

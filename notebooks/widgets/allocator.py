@@ -1,7 +1,5 @@
 """Poke the paged allocator. What the piece shows after each click is what Phase 3's `BlockManager` decides."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Hover the attention of a real model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor

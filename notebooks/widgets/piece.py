@@ -8,8 +8,6 @@ The module exports anywidget's `render({ model, el })`. The same file serves in 
 - where scripts are not run, as on a code host: the fallback.
 """
 
-from __future__ import annotations
-
 import hashlib
 import html
 import importlib.util

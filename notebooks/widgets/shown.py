@@ -3,8 +3,6 @@
 Of an output that is folded JupyterLab still shows the first line that is not empty. So nothing is told there.
 """
 
-from __future__ import annotations
-
 import html
 import io
 import re

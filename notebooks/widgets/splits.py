@@ -1,7 +1,5 @@
 """How a context is cut into splits, and how full that makes a card."""
 
-from __future__ import annotations
-
 from notebooks.widgets.piece import HOW_TO_RUN, Piece
 from phase1_tokens_embeddings.weights import cards
 from phase5_real_gpu.kernels.split_rule import Splits, choose_splits

@@ -1,7 +1,5 @@
 """Type into a tokenizer: tokens, ids, and a word put together merge by merge."""
 
-from __future__ import annotations
-
 from notebooks.widgets.piece import HOW_TO_RUN, Piece
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN

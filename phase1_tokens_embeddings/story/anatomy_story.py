@@ -1,7 +1,5 @@
 """The chapters of the anatomy of a model file."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The chapters of the embedding explorer."""
 
-from __future__ import annotations
-
 from itertools import zip_longest
 from pathlib import Path
 

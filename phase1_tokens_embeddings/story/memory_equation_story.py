@@ -1,7 +1,5 @@
 """The chapters of the GPU memory equation."""
 
-from __future__ import annotations
-
 from matplotlib.axes import Axes
 
 from labkit.figures import BLUE, COLORS, GREEN, GREY, RED, new_figure, plain_numbers

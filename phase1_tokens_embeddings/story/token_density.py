@@ -5,8 +5,6 @@ Chinese and Hindi: only so can the tokens of two languages be compared fairly, b
 says about as much as a short English word.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

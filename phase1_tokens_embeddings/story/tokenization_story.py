@@ -1,7 +1,5 @@
 """The chapters of the tokenization lab."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

@@ -18,8 +18,6 @@ Sources: Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words with
 2019), section 2.2, for bytes instead of characters and for the split pattern.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Text from tokens as they arrive."""
 
-from __future__ import annotations
-
 import codecs
 
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer

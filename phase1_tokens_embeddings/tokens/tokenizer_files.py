@@ -10,8 +10,6 @@ Both hold the same thing, the tokens and the order of the merges, and both neede
 `BPETokenizer` calls these functions and hands itself in as `kind`, the class to make.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, TypeVar

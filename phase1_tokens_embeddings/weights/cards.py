@@ -4,8 +4,6 @@ Source: NVIDIA's data sheets; A100, H100 and H200 in their SXM form. (What a com
 to use is in phase 5, compiling/machine_code.py.)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from labkit.errors import LabError

@@ -9,8 +9,6 @@ Sources: Radford et al., "Language Models are Unsupervised Multitask Learners" (
 Mikolov et al., "Efficient Estimation of Word Representations in Vector Space" (2013), for cosines of words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -14,8 +14,6 @@ The reader checks each one against the bytes that are left in the file before it
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md and `gguf.cpp` of llama.cpp.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ Matrices go in as F16. What is small and delicate (norms, biases, positions) sta
 Source: `convert_hf_to_gguf.py` of llama.cpp.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

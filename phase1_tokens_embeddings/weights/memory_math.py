@@ -1,7 +1,5 @@
 """The arithmetic of GPU memory: bytes of KV cache a token, what the weights leave, how many users fit."""
 
-from __future__ import annotations
-
 from phase1_tokens_embeddings.weights.cards import CARDS, Card
 from phase1_tokens_embeddings.weights.model_shapes import ModelShape
 from phase1_tokens_embeddings.weights.weight_formats import weight_bytes

@@ -4,8 +4,6 @@ A safetensors file knows its tensors and nothing else, so config.json and tokeni
 part of the box. A GGUF file is the whole box.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -5,8 +5,6 @@ count, its size in memory and the size of its KV cache. Nothing here is measured
 counts are computed from the shapes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

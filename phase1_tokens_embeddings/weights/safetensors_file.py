@@ -13,8 +13,6 @@ before anything is read or allocated.
 Source: the format's description, https://github.com/huggingface/safetensors#format.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import struct

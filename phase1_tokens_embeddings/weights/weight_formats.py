@@ -14,8 +14,6 @@ So its bits per weight depend on the model, and can only be found by going throu
 Source: `llama-quant.cpp` (which tensor gets which type) and `ggml-common.h` (the blocks) of llama.cpp.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 from phase1_tokens_embeddings.weights.gguf_file import GGML_TYPES, BlockType

@@ -3,8 +3,6 @@
 Source: Vaswani et al. 2017, section 3.2; grouped heads: Ainslie et al. 2023 (GQA).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

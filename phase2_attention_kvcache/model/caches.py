@@ -4,8 +4,6 @@ Both hold one sequence. Phase 3 brings a cache in blocks for many sequences, pha
 have the same method `attend`, so the model never changes.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -4,8 +4,6 @@ Every family names its tensors in its own way, and GPT-2 stores its matrices tur
 table of names below is all there is to "supporting a model".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """What a model needs to be told before it can compute: its shape, and a few settings. From a config.json."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ reads everything again for every new token. With a cache only the new token is c
 values of older tokens never change: a token sees only what is before it.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Collection, Sequence

@@ -3,8 +3,6 @@
 Source: vllm/v1/sample/sampler.py, apply_logits_processors, for the order; vllm/v1/sample/ops/penalties.py.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 

@@ -1,7 +1,5 @@
 """Log probabilities to report: of the token picked, and of the likeliest ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

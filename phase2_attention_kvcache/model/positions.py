@@ -3,8 +3,6 @@
 Sources: Vaswani et al. 2017, section 3.5; Su et al. 2021 (RoPE), section 3.4.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

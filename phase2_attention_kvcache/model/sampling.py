@@ -6,8 +6,6 @@ top-k and top-p are in `truncation.py`.
 Source: vllm/v1/sample/sampler.py for the order in which they apply.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

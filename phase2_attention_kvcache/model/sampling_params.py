@@ -1,7 +1,5 @@
 """What a request may ask of the sampler: vLLM's names, vLLM's defaults, checked when they are made."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

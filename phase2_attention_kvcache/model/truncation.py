@@ -3,8 +3,6 @@
 Source: vllm/v1/sample/ops/topk_topp_sampler.py; top-p: Holtzman et al. (2020), section 3.1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

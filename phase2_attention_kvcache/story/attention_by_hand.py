@@ -13,8 +13,6 @@ No library, no batch, one head. `model/attention.py` computes the same with tens
 Source: Vaswani et al., "Attention Is All You Need" (2017), section 3.2.1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The chapters of the story of attention."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 

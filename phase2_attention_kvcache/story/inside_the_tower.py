@@ -1,7 +1,5 @@
 """The chapters of the transformer: its parameters, how close it is to transformers, its answer after each layer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

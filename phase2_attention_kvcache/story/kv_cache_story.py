@@ -1,7 +1,5 @@
 """The chapters of the story of the KV cache, and its figures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The chapters of the story of positions: the three kinds side by side, and what turning does."""
 
-from __future__ import annotations
-
 import math
 
 import torch

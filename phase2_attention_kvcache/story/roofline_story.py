@@ -1,7 +1,5 @@
 """The chapters of the roofline, and its figure."""
 
-from __future__ import annotations
-
 import math
 
 import torch

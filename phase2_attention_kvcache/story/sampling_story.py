@@ -1,7 +1,5 @@
 """The chapters of sampling: one model under different settings, and the figure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

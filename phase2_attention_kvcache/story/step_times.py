@@ -1,7 +1,5 @@
 """Times of naive and cached generation, step by step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

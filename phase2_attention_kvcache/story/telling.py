@@ -1,7 +1,5 @@
 """Text as it appears: a story told token by token, wrapped at the width of the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from labkit.lab import WIDTH

@@ -5,8 +5,6 @@
 The folder is what train_model.py wrote.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -8,8 +8,6 @@ This is how the course's own models `tales` and `tales-draft` were made. It can 
 Texts are .txt files; several documents in one file are parted by a line `<|endoftext|>`.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

@@ -6,8 +6,6 @@ Sources: Kwon et al., "Efficient Memory Management for Large Language Model Serv
 (2023), sections 4.2 to 4.5; vllm/v1/core/block_pool.py and single_type_kv_cache_manager.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from phase3_paged_attention.paging.block_allocator import BlockAllocator, PhysicalBlock

@@ -1,7 +1,5 @@
 """Plain records of the block manager: a request's page table, copies to make, counts; and the hash of a block."""
 
-from __future__ import annotations
-
 import hashlib
 from array import array
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """How a paged cache decodes on a CPU: with the compiled kernel where there is one, otherwise gathered with torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType

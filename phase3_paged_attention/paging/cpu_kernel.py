@@ -13,8 +13,6 @@ cut into parts ("split KV"), each part has its own online softmax, and the parts
 same idea keeps a GPU busy in Phase 5; there, the paper is Dao et al., "Flash-Decoding" (2023).
 """
 
-from __future__ import annotations
-
 # torch before numba: both then use the same threads. Two sets of threads on the same cores wait for each
 # other, and everything takes ten times as long.
 import torch  # isort: skip

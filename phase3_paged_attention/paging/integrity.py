@@ -1,7 +1,5 @@
 """Does everything that the block manager knows fit together? For tests, and for an idle engine."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

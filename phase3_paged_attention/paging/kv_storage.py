@@ -1,7 +1,5 @@
 """`KVStorage`: the tensors that hold keys and values in blocks, on the device and in the swap space."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

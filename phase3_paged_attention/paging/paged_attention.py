@@ -3,8 +3,6 @@
 Source: Kwon et al. (2023), section 4.1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Paged caches: what a step tells one, what the engine asks of one, and `PagedKVCache`, the third object at the seam."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Which block holds which tokens: full blocks, found by their block hash."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from phase3_paged_attention.paging.block_allocator import PhysicalBlock

@@ -1,7 +1,5 @@
 """What an operation on the free list costs, however long the list is: steps counted, and time measured."""
 
-from __future__ import annotations
-
 import gc
 import random
 import time

@@ -1,7 +1,5 @@
 """The chapters of block_manager_lab.py: what happens to sixteen blocks when five requests use them."""
 
-from __future__ import annotations
-
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights.memory_math import GB, kv_per_token
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES

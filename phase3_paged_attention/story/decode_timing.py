@@ -1,7 +1,5 @@
 """What attention of one decode step costs: copied together, in one row, and in place. Time measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -12,8 +12,6 @@ Source: Kwon et al., "Efficient Memory Management for Large Language Model Servi
 (2023), sections 3.1 and 6.1 (its baselines Max, Pow2 and Oracle).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

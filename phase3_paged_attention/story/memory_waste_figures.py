@@ -1,7 +1,5 @@
 """The figures of memory_waste.py."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import matplotlib

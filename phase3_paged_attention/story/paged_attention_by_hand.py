@@ -1,7 +1,5 @@
 """A block table walked by hand: five tokens, one head, and what the online softmax knows after each of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

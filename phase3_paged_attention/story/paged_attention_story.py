@@ -1,7 +1,5 @@
 """Chapters of paged_attention_lab.py: three readings compared, and what each costs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The chapters of prefix_caching.py."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A server of one request at a time that keeps the blocks of earlier prompts."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The block manager never sees a tensor. Here its blocks hold words, so that one c
 read what is there. The decisions are those of the real manager.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure

@@ -4,8 +4,6 @@ ISL is the input sequence length, the tokens of the prompt. OSL is the output se
 the answer. An engine knows the first when a request comes, and the second only when it ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

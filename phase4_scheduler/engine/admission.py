@@ -1,7 +1,5 @@
 """What may enter the engine: a user's prompt and parameters, checked; and whether a request can ever be served."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real

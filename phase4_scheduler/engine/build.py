@@ -1,7 +1,5 @@
 """The parts of an engine: the course's, or a learner's own in their place, and whether they fit together."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from importlib.metadata import entry_points

@@ -1,7 +1,5 @@
 """The settings of an engine: the scheduler's, the cache's, and the few that belong to neither."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from numbers import Integral
 

@@ -7,8 +7,6 @@ one that waits takes its place in the very next step. That is continuous batchin
 section 3.1, call it iteration-level scheduling).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Source: vllm/v1/engine/detokenizer.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder

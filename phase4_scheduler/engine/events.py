@@ -1,7 +1,5 @@
 """The event stream: one small record a step. Pictures, the simulator and notebooks are drawn from it."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Nothing here is called while steps go well. What went wrong goes into the step's
 `to_restart`), and the engine ends or restarts those requests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """From the scheduler's decision to tokens: the one place where requests become tensors."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 Source: vllm/v1/engine/output_processor.py, parallel_sampling.py and detokenizer.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

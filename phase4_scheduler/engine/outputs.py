@@ -3,8 +3,6 @@
 Source: vllm/outputs.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 

@@ -1,7 +1,5 @@
 """Log probabilities of a prompt's own tokens, for requests that ask for them (`prompt_logprobs`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from torch import Tensor

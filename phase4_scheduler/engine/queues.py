@@ -4,8 +4,6 @@ Both answer in the same few words, so the scheduler does not know which one it h
 longer because more requests wait (but for the logarithm in a heap).
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import OrderedDict
 from collections.abc import Container, Iterator

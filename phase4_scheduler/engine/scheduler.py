@@ -16,8 +16,6 @@ Source: vllm/v1/core/sched/scheduler.py; Kwon et al. (2023), section 4.5; for ch
 al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve" (2024), section 4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 

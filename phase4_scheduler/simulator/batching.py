@@ -1,7 +1,5 @@
 """Static batches beside continuous batching, on the same engine with the same model."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import defaultdict

@@ -4,8 +4,6 @@ The load is open: users do not wait for each other, so a request comes when it i
 engine is. A test that sends the next request only when the last one is answered can never show a queue.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Sources: Patel et al., "Splitwise" (2024), for the Azure traces; Qin et al., "Mo
 traces with hash ids.
 """
 
-from __future__ import annotations
-
 import csv
 import reprlib
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ up, but two prompts share exactly the blocks that the trace says they share.
 Source: vllm/benchmarks/serve.py (`get_request`) for bursty arrivals.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ of the answers (nothing reads them here) and how long each step takes (see `cost
 The clock stands still between steps. If there is no request, it jumps to the next arrival.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The chapters of continuous_batching.py, and its figure."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The chapters of scheduler_lab.py: one budget, one memory, and every request wants some of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from labkit.lab import Lab

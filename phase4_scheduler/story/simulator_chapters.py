@@ -1,7 +1,5 @@
 """workload_simulator.py until the doors open: which traffic comes, what the clock says, what the server can do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

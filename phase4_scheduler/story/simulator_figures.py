@@ -1,7 +1,5 @@
 """The figures of the workload simulator."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """workload_simulator.py under load: what users feel, where trouble starts, one long prompt."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

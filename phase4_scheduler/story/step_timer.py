@@ -1,7 +1,5 @@
 """Where the time of a step goes: a stopwatch that is put around the parts of a running engine."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable

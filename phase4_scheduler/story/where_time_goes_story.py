@@ -1,7 +1,5 @@
 """The chapters of where_time_goes.py, and its figure."""
 
-from __future__ import annotations
-
 import statistics
 import time
 

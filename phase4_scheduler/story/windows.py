@@ -1,7 +1,5 @@
 """The windows of many_users.py: each user's text, as it appears."""
 
-from __future__ import annotations
-
 from rich.console import Group
 from rich.live import Live
 from rich.padding import Padding

@@ -6,8 +6,6 @@ Both get the same random weights, the same prompt, and write the same number of 
 in turn, several rounds, so that a machine that slows down slows both. Quote the ratio, not the speed.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Sequence

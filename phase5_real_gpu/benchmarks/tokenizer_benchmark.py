@@ -9,8 +9,6 @@ Python, the others are compiled Rust. The course's bar for training: 8,192 token
 in under 60 seconds on one core, in under 1 GB.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Comparing two engines' answers and schedules, and recording those of ours. Nothing here needs vLLM."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ It runs in vLLM's own environment, so it imports nothing of the course. The firs
     {"do": "decide", "workload": {...}}         with the settings {"only_scheduler": true, "model": ...}
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

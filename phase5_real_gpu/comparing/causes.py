@@ -6,8 +6,6 @@ has a *signature* (`signatures.py`): a function that looks for the trace in a re
 it needs one, and says what it found. No trace, no cause: a healthy report names none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Two machines, line by line: each figure as a fraction of what its own machine allows, and a verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -5,8 +5,6 @@ ceilings, the engine on a small model, one attention kernel. It also keeps what 
 between two tokens, and which path the engine took.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress

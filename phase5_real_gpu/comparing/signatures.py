@@ -4,8 +4,6 @@ Every machine has noise of its own. So a trace must stand out by a wide margin (
 report says what really happened (which path was taken, how many steps had a prompt in them), that decides.
 """
 
-from __future__ import annotations
-
 import re
 from statistics import median
 from typing import Any, NamedTuple

@@ -13,8 +13,6 @@ A function that Triton interprets cannot be compiled, and Triton decides that fo
 for each kernel.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

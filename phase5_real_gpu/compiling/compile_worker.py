@@ -1,7 +1,5 @@
 """The process in which kernels are compiled: reads requests, writes a line of JSON for each kernel."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Each case calls a kernel's ordinary Python function with tensors that have no me
 what the engine would launch, with the same tile, warps and stages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

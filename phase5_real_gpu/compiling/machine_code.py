@@ -1,7 +1,5 @@
 """What a compiled kernel takes of a card: read from the compiler's output and from the machine code itself."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ that names no line. So shapes and types are checked before each launch; that cos
 the tables is on the GPU, and looking at it means waiting for it: only `checked=True` does that.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

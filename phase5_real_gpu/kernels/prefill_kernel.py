@@ -19,8 +19,6 @@ Sources: Dao, "FlashAttention-2" (2023), sections 3.1 to 3.3; vLLM, vllm/v1/atte
 for rows of (token, head) pairs and the count of runs.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

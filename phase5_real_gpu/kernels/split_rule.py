@@ -18,8 +18,6 @@ Source of the idea: FlashAttention-3's split heuristic (hopper/heuristics.h), wh
 for contexts of equal length; counting the splits of each request covers unequal ones as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ The model calls `kv.attend`, as it did in Phase 2. Requests with one new token g
 with more through `paged_prefill`; a step may hold both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

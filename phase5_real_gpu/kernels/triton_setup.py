@@ -5,8 +5,6 @@ by line on the CPU, with numpy doing the arithmetic. That is slow, and good enou
 Triton decides when a kernel is defined, so every module with a kernel gets `triton` and `tl` from here.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

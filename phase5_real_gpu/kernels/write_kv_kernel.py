@@ -8,8 +8,6 @@ the way, which halves the bytes that every later step has to read.
 Source: vLLM, csrc/cache_kernels.cu (reshape_and_cache_flash), for the layout and the meaning of a slot.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

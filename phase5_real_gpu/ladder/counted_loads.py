@@ -1,7 +1,5 @@
 """What a rung reads: every load of a kernel counted in the interpreter."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

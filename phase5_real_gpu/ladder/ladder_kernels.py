@@ -18,8 +18,6 @@ Sources: Kwon et al. (2023), section 4.3; Milakov and Gimelshein (2018), section
 "Flash-Decoding" (2023), split KV; the structure of vllm/v1/attention/ops/triton_unified_attention.py.
 """
 
-from __future__ import annotations
-
 from phase5_real_gpu.kernels.triton_setup import tl, triton
 
 # ---------------------------------------------------------------------- what several rungs share

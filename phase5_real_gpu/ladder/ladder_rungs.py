@@ -4,8 +4,6 @@ rung = LADDER[1]
 out = run_rung(rung, q, k_cache, v_cache, block_tables, context_lens)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial

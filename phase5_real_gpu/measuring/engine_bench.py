@@ -1,7 +1,5 @@
 """Where the engine benchmark keeps what it measured, and what had to be left out and why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ Models by their shape (speed does not depend on the weights), workloads, the siz
 the arithmetic of the shortest time that a prefill or a decode step can take on it.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 

@@ -8,8 +8,6 @@ Two ways to serve many users with it:
 The model is made from ours without a file: its parameters are views of our tensors where the layout allows it.
 """
 
-from __future__ import annotations
-
 import logging as python_logging
 import time
 from collections.abc import Callable, Iterator

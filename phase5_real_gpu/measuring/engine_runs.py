@@ -1,7 +1,5 @@
 """The engine's measured runs: latency and throughput of ours."""
 
-from __future__ import annotations
-
 import gc
 import statistics
 import time

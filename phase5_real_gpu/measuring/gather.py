@@ -1,7 +1,5 @@
 """All measurements of Phase 5 in one go, and the reference file made of them."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

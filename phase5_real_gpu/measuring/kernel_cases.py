@@ -5,8 +5,6 @@ machine the shortest time that any kernel could take. The right answer is Phase 
 float32, request by request; a kernel that does not give it gets no figure.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

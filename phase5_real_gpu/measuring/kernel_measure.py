@@ -1,7 +1,5 @@
 """One kernel on one case: check its answer, time it, and lay it beside the limit of the machine."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ calls it `plan`. What a peer may have better than we do, it gets: keys in one ro
 flex attention, whose figure is thus what paging would cost nothing against.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ as can be: read a lot, copy a lot, multiply two large matrices, do nothing.
 Ceilings are the best of several runs, since nothing may beat them. What is held against them are medians.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple

@@ -4,8 +4,6 @@ Both are measured over working sets of growing size, read again and again. As lo
 it is read from there. When it outgrows one, the curve takes a step.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

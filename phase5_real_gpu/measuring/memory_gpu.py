@@ -6,8 +6,6 @@ all share, one larger still from HBM. Registers have no addresses to sweep: they
 that find all their numbers there.
 """
 
-from __future__ import annotations
-
 import torch
 
 from phase5_real_gpu.kernels.triton_setup import require_triton, tl, triton

@@ -1,7 +1,5 @@
 """Where the bytes of one decode step live, and how long each kind takes to move."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from phase1_tokens_embeddings.weights import ModelShape, kv_per_token

@@ -1,7 +1,5 @@
 """Running a script of this phase in a process of its own: within a time, with whatever it says kept."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

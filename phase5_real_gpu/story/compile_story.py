@@ -1,7 +1,5 @@
 """The chapters of the compile report."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the engine benchmark says and draws: the source's T4, the claims, a table for each model, one figure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The figures of kernel_benchmark.py: every kernel under the roofline."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """What the kernels are meant to reach on a GPU: a gate that must be passed, and a goal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The kernel benchmark on a machine without a GPU."""
 
-from __future__ import annotations
-
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import SHAPES
 from phase5_real_gpu.measuring.kernel_cases import (

@@ -1,7 +1,5 @@
 """kernel_benchmark.py on a GPU: the cases, the ladder, the peers, the gates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The tables that kernel_benchmark.py shows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from labkit.lab import Lab

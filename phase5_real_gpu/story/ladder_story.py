@@ -1,7 +1,5 @@
 """The chapters of the story of the decode ladder."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from functools import partial
 from textwrap import fill

@@ -1,7 +1,5 @@
 """The figures of memory_hierarchy.py."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from labkit.figures import BLUE, GREY, INK, MUTED, ORANGE, TEAL, new_figure, plain_numbers

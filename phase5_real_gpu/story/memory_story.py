@@ -1,7 +1,5 @@
 """The chapters of the story of the memory hierarchy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

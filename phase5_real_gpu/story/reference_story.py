@@ -1,7 +1,5 @@
 """The chapters of the comparison with reference machines."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from labkit.lab import Lab

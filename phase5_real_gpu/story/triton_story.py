@@ -1,7 +1,5 @@
 """The story of triton_paged_attention.py: how work is handed out, the proofs, the split rule, the engine."""
 
-from __future__ import annotations
-
 import math
 import warnings
 

@@ -1,7 +1,5 @@
 """The chapters of the comparison with the real vLLM."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Tiny exercises for the tests of the framework, and how tests read what a check shows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

@@ -8,8 +8,6 @@ An answer is what `check` gets after the name: one thing, or a tuple where an ex
 A wrong one that is a right one but for a slip is written as that: changed(right, {what stands there: the slip}).
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import re
