@@ -67,7 +67,6 @@ class PagedCache(Protocol):
     `begin_step`. In the step every layer calls `attend` once.
     """
 
-    storage: KVStorage
     num_blocks: int
     block_size: int
 
@@ -100,7 +99,8 @@ class PagedKVCache:
         storage: the tensors.
         compiled: whether the compiled kernel decodes.
         layout: of the step that was begun last.
-        block_tables, context_lens: of its `decodes`, int32: [B, most blocks] with 0 behind a table's end, and [B].
+        block_tables, context_lens: of the last step with `decodes`, int32: [B, most blocks] with 0 behind a
+            table's end, and [B].
     """
 
     def __init__(

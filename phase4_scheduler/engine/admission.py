@@ -66,7 +66,7 @@ def _token_ids(prompt: str | Sequence[int], tokenizer: BPETokenizer | None) -> l
     return [int(i) for i in token_ids]
 
 
-def check_size(request: Request, config: SchedulerConfig, manager: BlockManager) -> None:
+def check_size(request: Request, config: SchedulerConfig, max_model_len: int, manager: BlockManager) -> None:
     """Refuse a request that could never be served under these limits.
 
     Raises:
@@ -74,14 +74,14 @@ def check_size(request: Request, config: SchedulerConfig, manager: BlockManager)
             run, or has a prompt over the token budget that may not be cut. The message names the limit.
     """
     prompt = request.num_prompt_tokens
-    if prompt >= config.max_model_len:
+    if prompt >= max_model_len:
         raise ValueError(
-            f"the prompt has {prompt:,} tokens, the context holds {config.max_model_len:,} with at least one "
+            f"the prompt has {prompt:,} tokens, the context holds {max_model_len:,} with at least one "
             "of an answer: shorten the prompt"
         )
     if request.num_seqs > config.max_num_seqs:
         raise ValueError(f"n is {request.num_seqs}: at most max_num_seqs, {config.max_num_seqs}")
-    longest = config.max_model_len
+    longest = max_model_len
     if request.max_tokens is not None:
         longest = min(longest, prompt + request.max_tokens)
     stored = longest - 1  # nothing follows the last token, so its key and value are never computed

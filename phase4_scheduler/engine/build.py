@@ -41,14 +41,15 @@ def build_parts(
         scheduler = Scheduler(config, block_manager or _make_block_manager(model, config))
     elif block_manager not in (None, scheduler.block_manager):
         raise ValueError("scheduler and block_manager do not belong together: give the scheduler's own")
-    elif scheduler.config.max_model_len > context:
+    elif (scheduler.config.max_model_len or 0) > context:
         raise ValueError(
             f"the scheduler's max_model_len is {scheduler.config.max_model_len:,}, the model's context "
             f"{context:,}: ask for no more"
         )
-    manager, limits = scheduler.block_manager, scheduler.config
+    scheduler.max_model_len = min(scheduler.max_model_len, context)
+    manager, max_num_seqs = scheduler.block_manager, scheduler.config.max_num_seqs
     if kv_cache is None:
-        runner = _make_runner(model, manager, limits.max_num_seqs, limits.max_model_len, config.enforce_eager)
+        runner = _make_runner(model, manager, max_num_seqs, scheduler.max_model_len, config.enforce_eager)
     else:
         runner = ModelRunner(model, kv_cache)
     cache = runner.kv_cache
@@ -94,7 +95,7 @@ def default_num_blocks(model: Transformer, config: EngineConfig) -> int:
     Raises:
         ValueError: it does not even hold one.
     """
-    longest = config.max_model_len
+    longest = model.config.max_context if config.max_model_len is None else config.max_model_len
     blocks_each = -(-longest // config.block_size)
     wanted = config.max_num_seqs * blocks_each
     if model.device.type == "cuda":

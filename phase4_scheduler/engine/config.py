@@ -18,8 +18,6 @@ class SchedulerConfig:
         policy: "fcfs" (first come, first served) or "priority" (the smallest number first).
         preemption: "recompute" (drop the blocks, compute the tokens again) or "swap" (move the blocks to
             main memory and back; recomputes if there is no room for them).
-        admit_oversized: accept a request that can never finish in this cache. It will block the queue; only
-            there to repeat recordings of engines that do so.
     """
 
     max_num_seqs: int = 64
@@ -29,10 +27,10 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = 0
     policy: str = "fcfs"
     preemption: str = "recompute"
-    admit_oversized: bool = False
 
     def __post_init__(self) -> None:
-        check_whole(self, 1, "max_num_seqs", "max_num_batched_tokens", "max_model_len")
+        check_whole(self, 1, "max_num_seqs", "max_num_batched_tokens")
+        check_whole(self, 1, "max_model_len", optional=True)
         check_whole(self, 0, "long_prefill_token_threshold")
         for name, known in (("policy", ("fcfs", "priority")), ("preemption", ("recompute", "swap"))):
             if getattr(self, name) not in known:
@@ -57,12 +55,13 @@ class CacheConfig:
     num_swap_blocks: int = 0
 
     def __post_init__(self) -> None:
-        check_whole(self, 1, "num_blocks", "block_size")
+        check_whole(self, 1, "block_size")
+        check_whole(self, 1, "num_blocks", optional=True)
         check_whole(self, 0, "num_swap_blocks")
 
 
 @dataclass(frozen=True)
-class EngineConfig(SchedulerConfig, CacheConfig):
+class EngineConfig(CacheConfig, SchedulerConfig):  # the scheduler's fields come first
     """All settings of an engine: those of `SchedulerConfig` and of `CacheConfig`, and
 
     Attributes:
@@ -76,18 +75,18 @@ class EngineConfig(SchedulerConfig, CacheConfig):
     def __post_init__(self) -> None:
         SchedulerConfig.__post_init__(self)
         CacheConfig.__post_init__(self)
-        check_whole(self, 0, "seed")
+        check_whole(self, -(2**63), "seed")
         if self.preemption == "swap" and self.num_swap_blocks == 0:
             raise ValueError(
                 "preemption is 'swap', and num_swap_blocks is 0: say how many blocks may be swapped out"
             )
 
 
-def check_whole(config: object, least: int, *names: str) -> None:
-    """Each of these settings must be a whole number of at least `least`. None is the business of its owner."""
+def check_whole(config: object, least: int, *names: str, optional: bool = False) -> None:
+    """Each of these settings must be a whole number of at least `least`, or, if `optional`, None."""
     for name in names:
         value = getattr(config, name)
-        if value is None:
+        if value is None and optional:
             continue
         if not isinstance(value, Integral) or isinstance(value, bool):
             raise ValueError(f"{name} is {value!r}: it must be a whole number")

@@ -101,9 +101,12 @@ class EngineCore:
         for s in list(result.output.scheduled):
             first = result.first_row.get(s.request.request_id)
             while s.request.num_seqs > 1 and s.samples and first is not None:
-                sequence = self.output_processor.fork(s.request)
-                self.scheduler.fork(result.output, s.request, sequence)
-                result.first_row[sequence.request_id] = first + s.num_tokens  # its last row is the parent's
+                state = self.output_processor.next_sequence(s.request)
+                self.scheduler.fork(result.output, s.request, state.request)
+                self.output_processor.add_sequence(state)  # only now: a fork that fails leaves nothing behind
+                result.first_row[state.request.request_id] = (
+                    first + s.num_tokens
+                )  # its last row is the parent's
 
     def _hand_out(
         self,
@@ -219,6 +222,7 @@ class EngineCore:
 
     def record(self, where: str | Path | Callable[[Event], None] | None) -> None:
         """Write down every step from now on: into a file of JSON lines, or into a function. None stops it."""
-        self._recorder = self.block_manager.journal = None
-        if where is not None:
-            self._recorder = StepRecorder(where, self.scheduler)
+        recorder = None if where is None else StepRecorder(where, self.scheduler)
+        self._recorder = recorder  # a place that cannot be written leaves the recording as it was
+        if recorder is None:
+            self.block_manager.journal = None

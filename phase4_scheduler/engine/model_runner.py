@@ -24,7 +24,7 @@ class ModelRunner:
         request       alice (a prompt)   bob      carol
         token_ids     12 7 430 9         88       5
         positions     0  1 2   3         41       17
-        slot          16 17 18 19        105      67        where each token's key and value are stored
+        slot          16 17 18 19        105      65        where each token's key and value are stored (block_size 16)
 
     Source: vllm/v1/worker/gpu_model_runner.py.
     """

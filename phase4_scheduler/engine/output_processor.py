@@ -18,12 +18,13 @@ from phase4_scheduler.engine.scheduler import SchedulerOutput
 
 @dataclass
 class StepResult:
-    """What a step computed and sampled, and what went wrong in it. Requests are named by their ids.
+    """What a step computed and sampled, and what went wrong in it.
 
     Attributes:
         hidden: [N, d_model], one row for each token.
-        first_row: where the rows of each request begin. A request that failed has none.
-        token_ids, logprobs: what was sampled for the requests whose tokens are all computed.
+        first_row: by request id, where its rows begin. A request whose tokens could not be computed, or that has to
+            restart, has none.
+        token_ids, logprobs: by request id, what was sampled for the requests whose tokens are all computed.
         faults: requests that cannot go on, and why.
         to_restart: requests that have to compute all their tokens again, since others left blocks unfilled.
     """
@@ -116,16 +117,17 @@ class OutputProcessor:
         self.parents[parent.request_id] = parent
         self.states[parent.request_id] = parent.states[0]
 
-    def fork(self, request: Request) -> Request:
+    def next_sequence(self, request: Request) -> RequestState:
         """The next of the n sequences that answer a request's prompt."""
         parent = self.states[request.request_id].parent
         request_id = f"{parent.request_id}#{len(parent.states)}"
         while request_id in self.states:
             request_id += "#"
-        state = RequestState(parent, len(parent.states), request.sibling(request_id))
-        parent.states.append(state)
-        self.states[request_id] = state
-        return state.request
+        return RequestState(parent, len(parent.states), request.sibling(request_id))
+
+    def add_sequence(self, state: RequestState) -> None:
+        state.parent.states.append(state)
+        self.states[state.request.request_id] = state
 
     def living(self, parent: ParentRequest) -> list[RequestState]:
         """The sequences of a request that are still being written."""

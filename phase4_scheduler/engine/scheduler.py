@@ -17,7 +17,7 @@ al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve" (2
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.block_table import BlockCopy
@@ -61,17 +61,24 @@ class SchedulerOutput:
 class Scheduler:
     """Decides steps until no request is left.
 
+    Args:
+        admit_oversized: accept a request that can never finish in this cache. It will block the queue; only
+            there to repeat recordings of engines that do so.
+
     >>> scheduler = Scheduler(SchedulerConfig(), BlockManager(num_blocks=100))
     >>> scheduler.add(Request("alice", [5, 6, 7], SamplingParams(max_tokens=1)))
     >>> output = scheduler.schedule()
     >>> finished = scheduler.update(output, [42])       # the token that the model answered
     """
 
-    def __init__(self, config: SchedulerConfig, block_manager: BlockManager) -> None:
-        if config.max_model_len is None:
-            room = (block_manager.num_blocks - 1) * block_manager.block_size
-            config = replace(config, max_model_len=room + 1)  # the last token is never stored
+    def __init__(
+        self, config: SchedulerConfig, block_manager: BlockManager, admit_oversized: bool = False
+    ) -> None:
         self.config = config
+        self.admit_oversized = admit_oversized
+        # None: as many tokens as the cache holds, and one more, since the last one is never stored.
+        room = (block_manager.num_blocks - 1) * block_manager.block_size
+        self.max_model_len = room + 1 if config.max_model_len is None else config.max_model_len
         self.block_manager = block_manager
         self.waiting: WaitingQueue = PriorityQueue() if config.policy == "priority" else FcfsQueue()
         self.running: list[Request] = []
@@ -106,7 +113,7 @@ class Scheduler:
     def _schedule_running(self, output: SchedulerOutput, budget: int, threshold: int) -> int:
         """Rule 1. Returns what is left of the budget."""
         running, scheduled = self.running, output.scheduled
-        allocate, longest = self.block_manager.allocate, self.config.max_model_len - 1
+        allocate, longest = self.block_manager.allocate, self.max_model_len - 1
         index = 0
         while index < len(running) and budget > 0:
             request = running[index]
@@ -224,7 +231,7 @@ class Scheduler:
             # An ordinary end of text needs no reason.
             request.stop_reason = token if token in request.params.stop_token_ids else None
             return "stop"
-        if num_output == request.max_tokens or len(request.token_ids) >= self.config.max_model_len:
+        if num_output == request.max_tokens or len(request.token_ids) >= self.max_model_len:
             return "length"
         return None
 
@@ -236,8 +243,8 @@ class Scheduler:
         Raises:
             ValueError: it could never be served (see `check_size`), or its id is waiting already.
         """
-        if not self.config.admit_oversized:
-            check_size(request, self.config, self.block_manager)
+        if not self.admit_oversized:
+            check_size(request, self.config, self.max_model_len, self.block_manager)
         request.status = RequestStatus.WAITING
         self.waiting.push(request)
 

@@ -92,7 +92,7 @@ def simulate(
         while arriving is not None and arriving.arrival <= now:
             try:
                 # Its prompt is made up only now: those of a long trace would not fit in memory.
-                scheduler.add(_request(arriving, number, prompts, scheduler.config.max_model_len))
+                scheduler.add(_request(arriving, number, prompts, scheduler.max_model_len))
             except ValueError as error:
                 run.refused, run.refusal = run.refused + 1, run.refusal or str(error)
             else:

@@ -61,8 +61,9 @@ def decide(workload: Workload) -> dict[str, Any]:
     same = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "chunked_prefill",
             "long_prefill_token_threshold", "policy")  # fmt: skip
     scheduler = Scheduler(
-        SchedulerConfig(**{name: c[name] for name in same}, admit_oversized=True),
+        SchedulerConfig(**{name: c[name] for name in same}),
         BlockManager(c["num_blocks"], c["block_size"], c["prefix_caching"]),
+        admit_oversized=True,
     )
     requests: dict[int, Request] = {}
     seconds, steps, tokens_computed = 0.0, 0, 0

@@ -535,6 +535,25 @@ def test_a_file_that_cannot_be_written_is_said_at_once(tiny, tmp_path):
     with pytest.raises(OSError):
         engine.record(tmp_path / "no" / "such" / "folder.jsonl")
     assert engine.block_manager.journal is None
+    events = []
+    engine.record(events.append)
+    with pytest.raises(OSError):
+        engine.record(tmp_path / "no" / "such" / "folder.jsonl")
+    assert len(engine.generate([[1]], GREEDY)[0].token_ids) == len(events) == 8  # the old one goes on
+
+
+def test_a_fork_that_fails_leaves_nothing_behind(tiny):
+    """A learner's own manager may not have `fork` yet."""
+
+    class Unfinished(BlockManager):
+        def fork(self, table):
+            raise NotImplementedError("mine is not written yet")
+
+    engine = tiny.engine(block_manager=Unfinished(40, 4))
+    with pytest.raises(NotImplementedError, match="not written yet"):
+        engine.generate([[1, 2]], dataclasses.replace(DRAWN, n=2))
+    engine.block_manager.check_integrity()
+    assert not engine.has_unfinished_requests and not engine.output_processor.states
     assert len(engine.generate([[1]], GREEDY)[0].token_ids) == 8
 
 
@@ -732,13 +751,22 @@ def test_parts_that_do_not_fit_together_are_refused(tiny):
     scheduler = Scheduler(SchedulerConfig(max_model_len=128), BlockManager(20))
     with pytest.raises(ValueError, match="do not belong together"):
         tiny.engine(scheduler=scheduler, block_manager=BlockManager(20))
+    unlimited = Scheduler(SchedulerConfig(), BlockManager(20))
+    assert unlimited.max_model_len == 19 * 16 + 1
+    tiny.engine(scheduler=unlimited)
+    assert unlimited.max_model_len == 128  # what the model takes
     with pytest.raises(ValueError, match="the model's context 128"):
         tiny.engine(scheduler=Scheduler(SchedulerConfig(max_model_len=1024), BlockManager(20)))
     with pytest.raises(ValueError, match="kv_cache has 10 blocks of 16"):
         tiny.engine(scheduler=scheduler, kv_cache=PagedKVCache(config, 10, 16))
     with pytest.raises(ValueError, match="num_swap_blocks is 0"):
         tiny.engine(preemption="swap")
-    for wrong in (dict(max_num_seqs="8"), dict(num_blocks=50.5), dict(block_size=True)):
+    for wrong in (
+        dict(max_num_seqs="8"),
+        dict(max_num_seqs=None),
+        dict(num_blocks=50.5),
+        dict(block_size=True),
+    ):
         with pytest.raises(ValueError, match="must be a whole number"):
             tiny.engine(**wrong)
 

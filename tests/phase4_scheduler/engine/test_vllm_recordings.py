@@ -26,7 +26,7 @@ def replay(recording):
     manager = BlockManager(c["num_blocks"], c["block_size"], c["prefix_caching"])
     fields = {name: c[name] for name in c.keys() & SchedulerConfig.__dataclass_fields__.keys()}
     assert len(fields) == 6
-    scheduler = Scheduler(SchedulerConfig(**fields, admit_oversized=True), manager)
+    scheduler = Scheduler(SchedulerConfig(**fields), manager, admit_oversized=True)
     wanted = {r["id"]: r for r in recording["requests"]}
     requests = {}
     for theirs in recording["steps"]:
