@@ -423,6 +423,16 @@ def test_how_an_answer_ends(tokens, max_tokens, max_model_len, reason, number):
     assert_free(scheduler)
 
 
+def test_a_stop_token_counts_from_min_tokens_on():
+    scheduler = make()
+    params = SamplingParams(max_tokens=9, min_tokens=3, stop_token_ids=[STOP])
+    scheduler.add(item := Request("a", [1], params))
+    for expected in (False, False, True):
+        step(scheduler, STOP)
+        assert item.finished == expected
+    assert item.output_token_ids == [STOP] * 3 and item.finish_reason == "stop"
+
+
 def test_policies_choose_their_queue_and_order():
     assert type(make().waiting) is FcfsQueue and type(make(policy="priority").waiting) is PriorityQueue
     scheduler = make(policy="priority", max_num_seqs=1)
