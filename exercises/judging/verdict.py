@@ -1,9 +1,11 @@
 """What an exercise is, and what can come out of grading an answer."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from exercises.judging.sources import SOURCES
 from labkit.errors import LabError
 
 State = Literal["correct", "not yet", "not attempted"]
@@ -72,6 +74,14 @@ class Diagnoses(dict[str, str]):
     A text may have names in braces, which `words` fill in. Where a diagnosis has several texts, a word stands behind
     it: "double-free (of two)".
     """
+
+    @classmethod
+    def of(cls, part: str) -> "Diagnoses":
+        """The texts of an exercise, or of one part of it: in exercises/phaseN/diagnoses.txt those below `# part`."""
+        text = (SOURCES / f"phase{part[1]}" / "diagnoses.txt").read_text(encoding="utf-8")
+        _, *found = re.split(r"^# (.+)\n", text, flags=re.MULTILINE)
+        lines = dict(zip(found[::2], found[1::2]))[part].splitlines()
+        return cls(line.split(": ", 1) for line in lines if line)
 
     def no(
         self, diagnosis: str, tried: Any = NOTHING, got: Any = NOTHING, expected: Any = NOTHING, **words: Any

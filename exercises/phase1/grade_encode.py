@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 
+from exercises.grading import Diagnoses
 from exercises.judging.judge import judge
 from phase1_tokens_embeddings.tokens.bpe import count_words, learn_merges
 
@@ -88,16 +89,7 @@ ENCODING = {
     "encode-rightmost-of-equals": _encode_by(lambda joins: min(joins, key=lambda join: (join[0], -join[1]))),
     "encode-bytes-are-not-ids": _bytes_as_ids,
 }
-ENCODING_SAYS = {
-    "encode-longest-first": "You take the longest token that fits. BPE does not look at length: it replays the merges, lowest rank first.",
-    "encode-leftmost-first": "You join the leftmost pair that can be joined. Look at all of them and take the one with the lowest rank.",
-    "encode-one-pass": "You go over the word once, joining what fits on the way. After every join all neighbours are candidates again.",
-    "encode-highest-rank": "You join the pair with the highest rank, the one learned last. The first learned comes first.",
-    "encode-stops-after-one": "You stop after the first join. Go on until no two neighbours can be joined.",
-    "encode-no-joins": "Nothing was joined: these are the single bytes.",
-    "encode-rightmost-of-equals": "When a pair occurs several times you take the last one. Take the leftmost, as training does.",
-    "encode-bytes-are-not-ids": "A single byte went out as its value. Its id is in the table, like that of every token.",
-}
+SAYS = Diagnoses.of("p1e2_encode")
 
 
 def grade_encode(encode: Callable) -> None:
@@ -107,7 +99,7 @@ def grade_encode(encode: Callable) -> None:
         cases,
         _right_encode,  # its ids are those of the course's apply_merges and of tiktoken: see the tests
         ENCODING,
-        ENCODING_SAYS,
+        SAYS,
         show=lambda word, ranks: (
             f"encode({word!r}, {ranks})"
             if len(ranks) < 8

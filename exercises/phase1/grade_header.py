@@ -8,14 +8,7 @@ from typing import Any
 from exercises.grading import Diagnoses, NotYet, guard, same
 from exercises.judging.judge import judge
 
-SAYS = Diagnoses(
-    {
-        "header-big-endian": "You read the length with its highest byte first. In this file the lowest byte comes first.",
-        "header-metadata-is-no-tensor": "__metadata__ is text of whoever wrote the file, not a tensor. It has no shape and no place: leave it out.",
-        "header-believes-the-length": "The header announces more bytes than the file has, and you believed it. Compare before you read.",
-        "header-believes-the-offsets": "A tensor lies outside the file, and you believed it. Hold its offsets against the size of the file.",
-    }
-)
+SAYS = Diagnoses.of("p1e4_header")
 
 
 def _file(header: dict[str, Any], data: bytes, pad: int = 0) -> bytes:
@@ -59,11 +52,6 @@ READING = {
     "header-offsets-from-the-data": _read_with(lambda n: 0),
     "header-length-only-skipped": _read_with(lambda n: 8),
 }
-READING_SAYS = {
-    "header-forgot-the-eight": "All places are 8 too small. The 8 bytes that hold the header's length come before the header.",
-    "header-offsets-from-the-data": "These are the offsets as the header gives them. They count from the end of the header, not from the start of the file.",
-    "header-length-only-skipped": "You added 8 to the offsets, and forgot the header itself: the data begins behind it.",
-}
 
 
 def grade_header(read_header: Callable) -> None:
@@ -77,7 +65,7 @@ def grade_header(read_header: Callable) -> None:
 
     # Read the other way round the length is astronomic, and what happens then depends on the reader.
     try:
-        judge(read_header, [(data,) for data in plain], _right_header, READING, READING_SAYS, show=show)
+        judge(read_header, [(data,) for data in plain], _right_header, READING, SAYS, show=show)
     except NotYet as no:
         if no.diagnosis == "raises" or no.diagnosis == "wrong-result":
             _ask_if_big_endian(read_header, no)

@@ -50,19 +50,7 @@ KV = {
     "kv-width-over-kv-heads": _width_over_kv_heads,
     "kv-always-two-bytes": lambda c, size: _right_kv(c, 2),
 }
-KV_SAYS = {
-    "kv-only-one-of-two": "Half of it: each token keeps a key and a value.",
-    "kv-query-heads": "You counted the query heads. Only KV heads are stored, and several query heads may share one of them.",
-    "kv-one-layer": "That is one layer. Every layer keeps keys and values of its own.",
-    "kv-head-dim-ignored": "This config gives head_dim, and it is not width / heads. Use it where it is given.",
-    "kv-width-over-kv-heads": "You divided the width by the KV heads. The size of a head is the width over the query heads.",
-    "kv-always-two-bytes": "The result does not change with the bytes a number takes.",
-}
-SAYS = Diagnoses(
-    {
-        "kv-heads-missing": "This config has no num_key_value_heads, as older models have it. Then there are as many as query heads."
-    }
-)
+SAYS = Diagnoses.of("p1e5_kv_bytes")
 USERS = {
     "users-in-parts": lambda card, weights, token, n: (card - weights) / (token * n),
     "users-rounded": lambda card, weights, token, n: max(0, round((card - weights) / (token * n))),
@@ -73,14 +61,6 @@ USERS = {
         lambda card, weights, token, n: int((card - weights) / (token * n)),
     ),
     "users-of-one-token": lambda card, weights, token, n: max(0, card - weights) // token,
-}
-USERS_SAYS = {
-    "users-in-parts": "A part of a user does not help anybody: the result is a whole number.",
-    "users-rounded": "You rounded to the nearest number. The last user would fit only in part: round down.",
-    "users-rounded-up": "You rounded up. The last user fits only in part: round down.",
-    "users-weights-forgotten": "The weights are on the card as well. Take them off first.",
-    "users-below-zero": "Fewer than no users. If the weights do not fit, nobody does: 0.",
-    "users-of-one-token": "That is the number of tokens that fit. Each user has many.",
 }
 
 
@@ -100,7 +80,7 @@ def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
         )
         config["num_key_value_heads"] = heads // rng.choice([1, 2, 4])
         cases.append((config, rng.choice([1, 2, 4])))
-    judge(kv_bytes, cases, _right_kv, KV, KV_SAYS, show=lambda config, size: f"kv_bytes({config}, {size})")
+    judge(kv_bytes, cases, _right_kv, KV, SAYS, show=lambda config, size: f"kv_bytes({config}, {size})")
 
     users = [
         (24 * 10**9, 16_060_522_496, 131_072, 8_192),
@@ -118,7 +98,7 @@ def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
         users,
         lambda card, weights, token, n: max(0, card - weights) // (token * n),
         USERS,
-        USERS_SAYS,
+        SAYS,
         show=lambda *args: f"users_that_fit({', '.join(f'{a:,}' for a in args)})".replace(",", "_").replace(
             "_ ", ", "
         ),

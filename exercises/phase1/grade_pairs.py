@@ -9,12 +9,7 @@ from exercises.grading import Diagnoses
 from exercises.judging.judge import judge
 from phase1_tokens_embeddings.tokens.bpe import merge_pair
 
-SAYS = Diagnoses(
-    {
-        "pairs-changes-its-input": "Counting has changed the list that was given. Whoever called you still needs it.",
-        "merge-changes-its-input": "The list that was given has changed. Whoever called you may still need it: build a new one.",
-    }
-)
+SAYS = Diagnoses.of("p1e1_pairs")
 
 
 def _pairs_not_overlapping(tokens: list[int]) -> dict:
@@ -33,14 +28,6 @@ COUNTING = {
     "pairs-without-order": lambda t: dict(Counter(tuple(sorted(p)) for p in pairwise(t))),
     "pairs-overlap-left-out": _pairs_not_overlapping,
     "pairs-counted-once": lambda t: dict.fromkeys(pairwise(t), 1),
-}
-COUNTING_SAYS = {
-    "pairs-step-by-two": "You look at tokens 1 and 2, then 3 and 4. Every neighbourhood counts: 1 and 2, 2 and 3, 3 and 4.",
-    "pairs-last-missing": "The last pair of the list is missing. Look at where your loop ends.",
-    "pairs-wrap-around": "There is a pair of the last token and the first. They are no neighbours. In Python index -1 is the last item.",
-    "pairs-without-order": "(1, 2) and (2, 1) are different pairs: a token that comes before another one is not the same as after it.",
-    "pairs-overlap-left-out": "In 7 7 7 the pair (7, 7) occurs twice: the middle one belongs to both. Only merging uses it up.",
-    "pairs-counted-once": "Every pair has the count 1. Add 1 each time you meet it, instead of starting anew.",
 }
 
 
@@ -130,22 +117,6 @@ MERGING = {
     "merge-from-the-right": _merge_from_the_right,
     "merge-in-any-order": _merge_either_order,
 }
-MERGING_SAYS = {
-    "merge-nothing": "Nothing was merged. A slice of a list is a list, and in Python a list is never equal to a tuple: `[1, 2] == (1, 2)` is False.",
-    "merge-while-going-over-it": "The list becomes shorter while your loop goes over it. After the first merge everything behind it stands one place further left "
-    "than the loop believes. Build a new list instead.",
-    "merge-at-old-places": "You look for places in the old list and cut at the same places of the new one, which is shorter by one for each merge. From the "
-    "second merge on they do not fit.",
-    "merge-over-pairs": "You go over the pairs. After a merge the next pair still begins with the token that was used up, and no pair begins with the last "
-    "token, so it is lost.",
-    "merge-inside-numbers": "Part of a number was replaced: written as text, the pair 1 2 also stands inside 11 2. Compare tokens, not their digits.",
-    "merge-keeps-the-second": "The second token of the pair is still there after the new one. A merge uses up two tokens.",
-    "merge-overlaps": "In 7 7 7 the middle token was merged twice. Once it is part of a new token it is gone: go on behind it.",
-    "merge-first-only": "Only the first occurrence was merged. All of them are to be replaced.",
-    "merge-drops-the-last": "The last token is lost. It has no right neighbour, but it stays in the list.",
-    "merge-from-the-right": "Of three equal tokens the last two were merged. Merging goes from the left, or encoding and training differ.",
-    "merge-in-any-order": "The pair was merged the wrong way round as well: for (1, 2), tokens 2 1 must stay.",
-}
 
 
 def grade_pairs(count_pairs: Callable, merge: Callable) -> None:
@@ -157,7 +128,7 @@ def grade_pairs(count_pairs: Callable, merge: Callable) -> None:
         [(tokens,) for tokens in lists],
         lambda tokens: dict(Counter(pairwise(tokens))),
         COUNTING,
-        COUNTING_SAYS,
+        SAYS,
         show=lambda tokens: f"count_pairs({tokens})",
         keeps_input=False,  # see below
     )
@@ -178,7 +149,7 @@ def grade_pairs(count_pairs: Callable, merge: Callable) -> None:
         cases,
         merge_pair,
         MERGING,
-        MERGING_SAYS,
+        SAYS,
         show=lambda tokens, pair, new_id: f"merge({tokens}, {pair}, {new_id})",
         keeps_input=False,  # see below
     )

@@ -7,24 +7,7 @@ from itertools import pairwise
 
 from exercises.grading import Diagnoses, NotYet, guard
 
-SAYS = Diagnoses(
-    {
-        "stream-loses-characters": "Characters are missing. Bytes that cannot be shown yet must be kept for the next push, not thrown away.",
-        "stream-half-characters": "Half a character was shown as a �. Bytes that may be the beginning of a character have to wait.",
-        "stream-shows-again": "What was shown before is shown again. Return only what is new.",
-        "stream-shows-again (later)": "Something was shown twice. What has been shown must not wait any longer.",
-        "stream-all-or-nothing": "One character that is not complete held back the complete ones before it. Only its own bytes have to wait.",
-        "stream-a-token-late": "A complete character was held back. What is certain must be shown at once, or the user waits in vain.",
-        "stream-users-share": "Two users got each other's bytes. What waits belongs to one Streamer: keep it in self, not in the class.",
-        "stream-odd-bytes": "After bytes that are no character the text is not what decoding all of it gives.",
-        "stream-no-text": "push and finish return text, and '' when there is nothing to show yet.",
-        "stream-end-forgotten": "Bytes still wait at the end, and finish returns nothing. They become a �.",
-        "stream-swallows-after-odd-bytes": "An incomplete character was replaced because of a bad byte before it. Only the bad byte becomes a �. What may still become a "
-        "character waits, and is shown whole.",
-        "stream-drops-odd-bytes": "Bytes that are no character must show as �, as many as Python's errors='replace' gives. Yours differ.",
-        "stream-waits-for-ever": "Bytes that are no character hold up what follows. They will never become one: show � and go on.",
-    }
-)
+SAYS = Diagnoses.of("p1e3_streaming")
 
 STREAMS = [  # (bytes of each token, name)
     ([b"\xc3", b"\xa9", b"!"], "é! in tokens of one byte"),

@@ -80,30 +80,7 @@ HEADS = {
     "head-own-mask": (_own_mask, _own_mask_top_left),
     "head-no-softmax": _no_softmax,
 }
-HEADS_SAYS = {
-    "head-not-scaled": "The scores are not divided by sqrt(d). Long vectors then have large scores, and one token takes everything.",
-    "head-divided-by-d": "The scores are divided by d. It is the square root of d.",
-    "head-scaled-by-tokens": "The scores are divided by the root of the number of tokens. d is the length of a vector.",
-    "head-multiplied": "The scores are multiplied by sqrt(d) instead of divided.",
-    "head-softmax-over-queries": "The shares of one key add up to 1 over all queries. Each query shares out 1 among its keys: a row, not a column.",
-    "head-masked-after-softmax": "The mask came after the softmax: the shares of a row no longer add up to 1. Set scores to minus infinity before.",
-    "head-masked-with-zero": "A masked score became 0, and e to the power of 0 is 1: such a token gets a share. It takes minus infinity.",
-    "head-no-mask": "The mask is not used: tokens see the future.",
-    "head-mask-inverted": "The mask is used the wrong way round: True says that the query may look.",
-    "head-own-mask": "The mask that was given is not used: you made a causal one. It may be another one.",
-    "head-no-softmax": "There is no softmax: the scores themselves were taken for shares.",
-}
-CHANGED = "The {name} that you were given have changed. In an engine these are the cache, and the next token needs them as they were."
-SAYS = Diagnoses(
-    {
-        "head-overflows": "With large scores the result is not a number: e to such a power is more than a float holds. Subtract the largest score of a row "
-        "first, or let torch.softmax do it.",
-        "head-masked-not-low-enough": "Where all scores are very low, what you put in place of masked ones is the largest, and they get the shares. Only "
-        "minus infinity is below every score.",
-        "head-changes-its-input": CHANGED,
-        "group-changes-its-input": CHANGED,
-    }
-)
+HEADS_SAYS = Diagnoses.of("p2e2_one_head")
 
 
 def grade_head(one_head: Callable) -> None:
@@ -130,7 +107,8 @@ def grade_head(one_head: Callable) -> None:
 
     _grade_large_scores(one_head)
     q, k, v, mask = cases[2]
-    expect_untouched(one_head, "head-changes-its-input", (q, k, v, mask), {"keys": 1, "values": 2, "mask": 3})
+    changed = HEADS_SAYS, "head-changes-its-input"
+    expect_untouched(one_head, *changed, (q, k, v, mask), {"keys": 1, "values": 2, "mask": 3})
 
 
 def _grade_large_scores(one_head: Callable) -> None:
@@ -144,20 +122,22 @@ def _grade_large_scores(one_head: Callable) -> None:
     if same(got, want, 1e-4):
         return
     if not torch.isfinite(got).all():
-        raise SAYS.no("head-overflows", tried, got, want)
+        raise HEADS_SAYS.no("head-overflows", tried, got, want)
     if same(got[0], want[0], 1e-4):
-        raise SAYS.no("head-masked-not-low-enough", tried, got, want)
+        raise HEADS_SAYS.no("head-masked-not-low-enough", tried, got, want)
     expect_equal(got, want, tried, tolerance=1e-4)
 
 
-def expect_untouched(answer: Callable, diagnosis: str, args: tuple, watched: dict[str, int]) -> None:
+def expect_untouched(
+    answer: Callable, says: Diagnoses, diagnosis: str, args: tuple, watched: dict[str, int]
+) -> None:
     """Raise NotYet if the answer changes an argument that others still need. `watched`: what it is -> which argument."""
     given = copy.deepcopy(args)
     guard(answer, *given, tried="a call, then a look at what was given")
     for name, place in watched.items():
         if not torch.equal(given[place], args[place]):
             tried = f"a call, then a look at the {name}"
-            raise SAYS.no(diagnosis, tried, given[place], args[place], name=name)
+            raise says.no(diagnosis, tried, given[place], args[place], name=name)
 
 
 # ---------------------------------------------------------------------- 2.3 grouped queries
@@ -208,22 +188,7 @@ GROUPS = {
     "group-heads-mixed-up": lambda q, k, v: right_grouped(q, k, v).transpose(0, 1).reshape(q.shape),
     "group-queries-averaged": _averaged,
 }
-GROUPS_SAYS = {
-    "group-repeat-not-interleave": "KV heads are dealt out in turn: 0, 1, 0, 1. Neighbours share: 0, 0, 1, 1. (`repeat` copies the whole row of heads, "
-    "`repeat_interleave` each head.)",
-    "group-mask-top-left": "The first query was taken for token 0, and the last N of M tokens ask. (`is_causal=True` of PyTorch's attention means just that, "
-    "where there are more keys than queries.)",
-    "group-no-mask": "The sharing is right, but tokens see those after them.",
-    "group-always-two": "Two query heads share a KV head in the example. In other models it is another number: work it out from the shapes.",
-    "group-only-the-first": "All query heads use KV head 0.",
-    "group-divided-by-kv-heads": "You divided by the number of KV heads. Divide by how many query heads share one.",
-    "group-backwards": "The KV heads are taken in the wrong order, the last one first.",
-    "group-no-sharing": "Query head 1 uses KV head 1, as if every head had its own. Heads that stand side by side share.",
-    "group-heads-stacked-first": "The result has heads first, then tokens. Each token's heads belong together: [N, num_heads, d].",
-    "group-heads-mixed-up": "The shape is right, but numbers of different tokens got mixed: [heads, N, d] was read as [N, heads, d]. Exchange the dimensions "
-    "instead of reshaping.",
-    "group-queries-averaged": "Only as many heads came out as there are KV heads. Queries are not shared: each query head has a result of its own.",
-}
+GROUPS_SAYS = Diagnoses.of("p2e3_grouped")
 
 
 def _first_token(got: Tensor, want: Tensor) -> tuple[str, str]:
@@ -251,4 +216,5 @@ def grade_grouped(grouped_attention: Callable) -> None:
         present=_first_token,
         keeps_input=False,
     )
-    expect_untouched(grouped_attention, "group-changes-its-input", cases[1], {"keys": 1, "values": 2})
+    changed = GROUPS_SAYS, "group-changes-its-input"
+    expect_untouched(grouped_attention, *changed, cases[1], {"keys": 1, "values": 2})

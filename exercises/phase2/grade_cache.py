@@ -9,31 +9,7 @@ from torch import Tensor
 
 from exercises.grading import Diagnoses, NotYet, expect_equal, guard, same
 
-SAYS = Diagnoses(
-    {
-        "cache-one-counter-for-all-layers": "Layers seem to share one counter. All layers get the same tokens, one layer after the other, and each has places of its own.",
-        "cache-wrong-type": "append returns two tensors, the keys and the values of all tokens so far.",
-        "cache-exchanged": "Keys and values are exchanged.",
-        "cache-length-not-updated": "What was stored before is gone. Is the length of this layer updated after each call?",
-        "cache-length-not-updated (some)": "Tokens are missing. Is the length updated, and by how many tokens?",
-        "cache-returns-its-room": "The whole room comes back, with places that nobody has written yet. Softmax gives shares to whatever stands there.",
-        "cache-new-missing": "The new tokens are missing in what comes back. A token looks at itself, too.",
-        "cache-layers-mixed": "These keys belong to another layer. Each layer has places of its own, and only those.",
-        "cache-last-missing": "The last token is missing. In Python a slice ends before its second number.",
-        "cache-values-wrong": "The keys are right, the values are not.",
-        "cache-keys-wrong": "The values are right, the keys are not.",
-        "cache-full-unnoticed": "The room is used up, and nobody was told: tokens got lost without a word.",
-        "cache-full-unnoticed (another error)": "The room is used up, and what came was not your ValueError. Ask for the room before you write.",
-        "cache-full-too-early (the last)": "The last place was refused. A room for 10 tokens holds 10 of them.",
-        "cache-full-too-early": "There is room, and your ValueError says that there is none. What do you compare the new length with?",
-        "cache-half-stored": "After the call that failed the cache is not as it was before. Check first, then store.",
-        "cache-borrows-memory": "The caller used its tensor for something else, and the cache changed with it. Copy the numbers into your own.",
-        "cache-only-the-new": "Only the new tokens come back. A token looks at all tokens before it, too.",
-        "cache-new-in-front": "The new tokens stand before the old ones. They belong behind them.",
-        "cache-overwrites": "The new tokens were written over the oldest ones. They belong behind what is stored already.",
-        "cache-new-in-the-wrong-place": "The old tokens are right, the new ones are not where they belong.",
-    }
-)
+SAYS = Diagnoses.of("p2e5_cache")
 
 
 class RightCache:

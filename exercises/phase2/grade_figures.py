@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from exercises.grading import Diagnoses
 from exercises.judging.judge import judge
 
 # ---------------------------------------------------------------------- 2.6 top-p
@@ -105,21 +106,7 @@ TOP_P = {
     "top-p-not-sorted": _not_sorted,
     "top-p-nothing-cut": lambda probs, p: probs,
 }
-TOP_P_SAYS = {
-    "top-p-cuts-the-crossing-token": "The token that crosses p was cut. It belongs to the set: without it the others hold less than p.",
-    "top-p-keeps-one-too-many": "One token too many: the set held p already. For each token, ask what those before it hold together.",
-    "top-p-empty": "Where the first token holds more than p by itself, nothing is left, and 0 / 0 is not a number. At least one token is always kept.",
-    "top-p-softmax-again": "A softmax was taken of the probabilities, which changes how they stand to each other. They only have to add up to 1 again.",
-    "top-p-not-divided": "The right tokens are kept, but what is left does not add up to 1.",
-    "top-p-divided-by-p": "You divided by p. What is kept holds p or a little more: divide by what it really holds.",
-    "top-p-order-lost": "The result is sorted. Place i must be token i again: put each probability back where it came from.",
-    "top-p-put-back-wrongly": "The probabilities went back to the wrong tokens. kept[places] takes from `places`; to put something there it must stand on the "
-    "left side.",
-    "top-p-single-probability": "Each probability was held against p by itself. It is their sum, from the likeliest down, that has to reach p.",
-    "top-p-least-likely-first": "The sum begins with the least likely tokens. Begin with the likeliest.",
-    "top-p-not-sorted": "The sum goes in the order of the vocabulary. The likeliest tokens come first, wherever they stand.",
-    "top-p-nothing-cut": "Nothing was cut.",
-}
+TOP_P_SAYS = Diagnoses.of("p2e6_top_p")
 
 
 def grade_top_p(keep_top_p: Callable) -> None:
@@ -182,19 +169,7 @@ SECONDS = {
         2 * params * n / bandwidth, params * size / rate
     ),
 }
-SECONDS_SAYS = {
-    "roofline-adds": "The two times were added. Fetching and computing go on at the same time: the slower one decides.",
-    "roofline-takes-the-faster": "The faster of the two was taken. A step is done when both are done.",
-    "roofline-one-operation": "A parameter costs two operations, a multiplication and an addition, for each token.",
-    "roofline-weights-for-each-token": "The weights were fetched once for each token. A step fetches them once, for all its tokens: that is its gain.",
-    "roofline-bytes-forgotten": "A parameter takes more than one byte: bandwidth counts bytes.",
-    "roofline-bits": "Fetching takes 8 times too long: bandwidth counts bytes, and the parameters are given in bytes, too.",
-    "roofline-milliseconds": "That is in milliseconds. The answer is in seconds.",
-    "roofline-only-memory": "The time does not grow with the prompt. That is fetching alone; from some length on computing takes longer.",
-    "roofline-only-arithmetic": "A short prompt takes hardly any time in your answer. The weights have to be fetched, however short it is.",
-    "roofline-one-token": "The number of tokens is not used: each of them has to be computed.",
-    "roofline-exchanged": "bandwidth and rate are exchanged: operations go by the rate, bytes by the bandwidth.",
-}
+TTFT_SAYS = Diagnoses.of("p2e7_ttft")
 FREE = {
     "free-tokens-without-two": lambda size, bandwidth, rate: size * rate / bandwidth,
     "free-tokens-bytes-forgotten": lambda size, bandwidth, rate: rate / (2 * bandwidth),
@@ -206,14 +181,6 @@ FREE = {
         lambda size, bandwidth, rate: math.ceil(size * rate / (2 * bandwidth)),
     ),
     "free-tokens-upside-down": lambda size, bandwidth, rate: 2 * bandwidth / (size * rate),
-}
-FREE_SAYS = {
-    "free-tokens-without-two": "Twice too many: a parameter takes 2 operations for each token.",
-    "free-tokens-bytes-forgotten": "The bytes of a parameter do not matter in your answer. The longer fetching takes, the more can be computed meanwhile.",
-    "free-tokens-only-ridge": "That is the ridge, in operations a byte. How many operations does a token need for each byte?",
-    "free-tokens-bits": "8 times too many. Both the parameters and the bandwidth are given in bytes.",
-    "free-tokens-rounded": "You rounded. The answer is where the two times cross, and that need not be a whole number of tokens.",
-    "free-tokens-upside-down": "This is the fraction upside down: a machine that computes faster has room for more tokens.",
 }
 
 
@@ -232,7 +199,7 @@ def grade_ttft(step_seconds: Callable, tokens_for_free: Callable) -> None:
         cases,
         right_seconds,
         SECONDS,
-        SECONDS_SAYS,
+        TTFT_SAYS,
         show=lambda n, params, size, bandwidth, rate: (
             f"step_seconds({n}, {params:g}, {size}, bandwidth={bandwidth:g}, rate={rate:g})"
         ),
@@ -242,6 +209,6 @@ def grade_ttft(step_seconds: Callable, tokens_for_free: Callable) -> None:
         [(2, *card), (4, 20e9, 120e9), (1, 3e12, 9e14), (0.5, 3e12, 9e14), (2, 3.35e12, 989e12)],
         lambda size, bandwidth, rate: size * rate / (2 * bandwidth),
         FREE,
-        FREE_SAYS,
+        TTFT_SAYS,
         show=lambda size, bandwidth, rate: f"tokens_for_free({size}, bandwidth={bandwidth:g}, rate={rate:g})",
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from exercises.grading import NotYet, guard
+from exercises.grading import Diagnoses, NotYet, guard
 from exercises.judging.judge import judge
 
 Step = Callable[[list[int], int], int]
@@ -108,32 +108,13 @@ REPAIRS = {
     "lab-prompt-in-the-answer": recorded(_prompt_as_well),
     "lab-one-step-too-many": recorded(_one_step_more),
 }
-REPAIRS_SAYS = {
-    "lab-still-jumps": "The second step still jumps: the offset is moved on by the length of the prompt once more. What does `new` hold when the offset "
-    "moves, and was that counted already?",
-    "lab-moves-by-the-prompt": "The offset moves on by the length of the prompt in every step. A step of one token moves it by one.",
-    "lab-stands-still": "All tokens of the answer stand at one place. Each step moves the offset on.",
-    "lab-one-too-far": "Off by one: there is a gap of one place between the prompt and the answer.",
-    "lab-one-behind": "Off by one: the first token of the answer stands where the prompt's last token stands.",
-    "lab-starts-again": "The tokens of the answer are counted from 0 again. They go on behind the prompt.",
-    "lab-everything-again": "The places are right now, since every step computes the whole text. That goes round the bug, and gives up the cache: a step has "
-    "one new token.",
-    "lab-prompt-in-the-answer": "The places are right. What comes back holds the prompt as well: only the new tokens are asked for.",
-    "lab-one-step-too-many": "One step more than needed: nobody asks what follows the last token.",
-}
+SAYS = Diagnoses.of("p2d1_words_after_a_gap")
 CAUSES = {
     "cause-is-the-right-place": lambda n, i: n + i,
     "cause-jumps-each-time": lambda n, i: n * (i + 2),
     "cause-everything-doubled": lambda n, i: 2 * (n + i),
     "cause-one-too-far": lambda n, i: 2 * n + i + 1,
     "cause-one-behind": lambda n, i: 2 * n + i - 1,
-}
-CAUSES_SAYS = {
-    "cause-is-the-right-place": "That is where the token belongs. The question is where the broken copy puts it.",
-    "cause-jumps-each-time": "You have the jump at every step. Follow the broken copy for two steps: what is `new` in the second one?",
-    "cause-everything-doubled": "Only the prompt is counted twice, not the answer.",
-    "cause-one-too-far": "Nearly: one too far. Token 0 of the answer is the first that a step of its own computes.",
-    "cause-one-behind": "Nearly: one too near. Positions count from 0, so a prompt of n tokens ends at n - 1.",
 }
 
 
@@ -147,7 +128,7 @@ def grade_lab(generate: Callable, wrong_place: Callable) -> None:
         ([8, 8], 2),
         ([2, 7], 12),
     ]
-    judge(recorded(generate), cases, right, REPAIRS, REPAIRS_SAYS, show=_show, present=_steps)
+    judge(recorded(generate), cases, right, REPAIRS, SAYS, show=_show, present=_steps)
     prompt = [4, 5, 6]
     guard(generate, lambda tokens, first: 1, prompt, 3, tried=_show(prompt, 3))
     if prompt != [4, 5, 6]:
@@ -158,6 +139,6 @@ def grade_lab(generate: Callable, wrong_place: Callable) -> None:
         [(6, 0), (6, 1), (6, 2), (1, 0), (1, 3), (100, 5), (9, 9), (512, 0)],
         lambda n, i: 2 * n + i,
         CAUSES,
-        CAUSES_SAYS,
+        SAYS,
         show=lambda n, i: f"wrong_place({n}, {i})",
     )

@@ -80,35 +80,7 @@ ROTATIONS = {
     "rotary-degrees": rotation_with(angles=torch.deg2rad),
     "rotary-theta-ignored": rotation_with(theta_given=False),
 }
-ROTATIONS_SAYS = {
-    "rotary-positions-start-anew": "The first token of each call is taken for position 0. A chunk in the middle of a prompt, or a new token, stands elsewhere: use "
-    "`positions`.",
-    "rotary-one-position-for-all": "Only the first position is used, and the others are counted up from it. Tokens of one call need not be neighbours.",
-    "rotary-counts-from-one": "Off by one: the token at position 0 is turned. Scores between two tokens would not show it, but the cache and the other engine "
-    "would disagree.",
-    "rotary-pairs-of-neighbours": "Neighbours 0 and 1, 2 and 3 are turned together, as in the paper. Here number i goes with number i + d/2: the weights in the files "
-    "are made for that.",
-    "rotary-turns-backwards": "It turns the wrong way: look at the signs of the two sines.",
-    "rotary-is-no-rotation": "The length of the vectors changes, so this is no rotation. In the second half a and b are exchanged.",
-    "rotary-no-minus": "The length of the vectors changes, so this is no rotation. Look at the signs in the first half.",
-    "rotary-first-half-overwritten": "The second half was computed from the first half after it was turned. Both need the numbers as they came: do not write over the "
-    "first half before the second is done.",
-    "rotary-speed-without-two": "The pairs are too fast, all but the first. The exponent is -2i / d: look at the 2.",
-    "rotary-too-slow": "The pairs are too slow, all but the first. i counts pairs, from 0 to d/2 - 1; it goes into the exponent as 2i / d.",
-    "rotary-one-speed": "All pairs turn at the same speed. Each pair has its own.",
-    "rotary-grows": "Later pairs turn faster. They should turn more slowly: look at the sign of the exponent.",
-    "rotary-speed-from-one": "Every pair is as slow as the next one should be. Pairs are counted from 0, so pair 0 has speed 1.",
-    "rotary-sine-for-cosine": "Sine and cosine are exchanged: at position 0, where nothing should change, the vector is turned by a right angle.",
-    "rotary-unchanged": "x came back as it was: nothing is turned.",
-    "rotary-degrees": "The angles are taken as degrees. They are radians.",
-    "rotary-theta-ignored": "theta is always 10,000 in there. Another model brings another one: Llama 3 has 500,000.",
-}
-SAYS = Diagnoses(
-    {
-        "rotary-format-changed": "x came in bfloat16, and the result has another format. The cache that it goes into holds the model's format.",
-        "rotary-angles-rounded": "The angles were computed in the format of x. bfloat16 has 8 bits for the digits: 1,001 and 1,002 are both 1,000.",
-    }
-)
+SAYS = Diagnoses.of("p2e4_rotary")
 
 
 def grade_rotary(rotate: Callable) -> None:
@@ -133,9 +105,9 @@ def grade_rotary(rotate: Callable) -> None:
             f"rotate(x {what}, positions {positions.tolist()}{''.join(f', theta {t:,.0f}' for t in theta)})"
         )
 
-    judge(rotate, cases, right_rotation, ROTATIONS, ROTATIONS_SAYS, show=show, tolerance=2e-4)
+    judge(rotate, cases, right_rotation, ROTATIONS, SAYS, show=show, tolerance=2e-4)
     other = [(*cases[2], 500_000.0), (*cases[5], 100.0)]
-    judge(rotate, other, right_rotation, ROTATIONS, ROTATIONS_SAYS, show=show, tolerance=2e-4)
+    judge(rotate, other, right_rotation, ROTATIONS, SAYS, show=show, tolerance=2e-4)
     _grade_bfloat16(rotate)
 
 

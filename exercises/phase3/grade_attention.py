@@ -15,37 +15,8 @@ from phase3_paged_attention.paging import paged_attention_loops
 
 Attention = Callable[[Tensor, Tensor, Tensor, list[int], int], Tensor]
 
-SAYS = {
-    "logical-as-physical": "The blocks were read in the order 0, 1, 2, ... That is how the request counts them. Where "
-    "they lie, only the block table knows.",
-    "no-square-root": "The scores are plain dot products. They have to be divided by sqrt(head_dim), or the softmax puts "
-    "nearly everything on one token.",
-    "divided-by-head-dim": "The scores are divided by head_dim itself. That makes all weights nearly equal: it is its square "
-    "root.",
-    "reads-past-the-end": "The last block was read to its end. Only its first places belong to the request: behind "
-    "context_len lies what somebody else left.",
-    "last-block-lost": "The tokens of the last, half-filled block are missing. The number of blocks is rounded up.",
-    "acc-not-rescaled": "The sum of weights was scaled down when a larger score turned up, the weighted values were not. "
-    "Both were measured against the old maximum.",
-    "sum-not-rescaled": "The weighted values were scaled down when a larger score turned up, the sum of weights was not. "
-    "Both were measured against the old maximum.",
-    "nothing-rescaled": "When a larger score turned up, what had been summed so far stayed as it was. It was measured "
-    "against the old maximum, and has to be scaled down to the new one.",
-    "not-divided": "These are the weighted values, not yet divided by the sum of the weights.",
-    "softmax-of-each-block": "Each block has a softmax of its own, and these were averaged. Then a block full of tokens "
-    "that hardly matter counts as much as one that holds the answer.",
-}  # fmt: skip
-AFTERWARDS = Diagnoses(
-    {
-        "unused-places-read": "A place that belongs to nobody was read, and masked afterwards. 0 x NaN is NaN: do not read it at all.",
-        "keeps-everything": "The numbers are right. But on the way something is made that is as long as the whole text: keys copied together, or all "
-        "scores at once. Walk the table, and keep three things only.",
-        "no-maximum": "Weights are exp(score - largest score so far). Without the subtraction, exp of a large score is larger than any number the "
-        "machine has.",
-        "maximum-starts-at-zero": "The largest score starts at 0. When all scores lie far below, every weight is exp of something like -1000, which is 0, "
-        "and in the end 0 is divided by 0. Start below every possible score.",
-    }
-)
+SAYS = Diagnoses.of("p3e6_paged_attention")
+AFTERWARDS = Diagnoses.of("p3e6_paged_attention afterwards")
 
 
 def walk(

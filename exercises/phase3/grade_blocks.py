@@ -8,24 +8,7 @@ from typing import Any
 from exercises.grading import Diagnoses, expect_equal, guard
 from exercises.judging.judge import When, expect_unchanged, judge
 
-ALLOCATING = Diagnoses(
-    {
-        "null-block-given-out": "Block 0 is the null block: tables may point to it where there is nothing to read. It is never given out.",
-        "block-given-out-twice": "Two requests hold the same block: each would overwrite what the other one remembers.",
-        "takes-from-the-wrong-end": "The last block of the free list is taken. Take the first: see the comment in `__init__`.",
-        "blocks-lost": "Every request has ended, and some blocks are missing. A count never reached 0, or a block at 0 was not put back: look at what "
-        "give_back does with a block that was shared.",
-        "freed-while-shared": "Two tables point to a block, one of them gives it back, and it counts as free. The other one still reads it.",
-        "refused-and-half-done": "The call was refused, and yet it changed what is known of b. Look at all blocks first, change them afterwards.",
-        "gives-back-to-the-front": "The block that was given back a moment ago is taken again before one that has been free for longer. What is given back joins the "
-        "end of the free list.",
-        "taken-and-not-counted": "A block that was taken a moment ago counts as free: `give_back` refuses it. What is its count after `take`?",
-        "wrong-end-of-memory": "When nothing is free, the engine waits for a MemoryError to make room. Anything else looks to it like a bug of its own.",
-        "double-free": "A block that is free already was given back once more, and nobody objected. From now on it is twice in the free list, and two "
-        "requests will get it.",
-        "double-free (among others)": "c was free already, so the whole call has to be refused with a ValueError.",
-    }
-)
+ALLOCATING = Diagnoses.of("p3e1_allocate")
 
 
 def expect_error(call: Callable[[], Any], error: type[Exception], diagnosis: str, tried: str) -> None:
@@ -225,19 +208,7 @@ SLOTS = {
     "too-many-slots": When(lambda got, want, *_: len(got) > len(want)),
     "block-size-fixed": When(_blocks_of_16),
 }
-SLOTS_SAYS = {
-    "logical-as-physical": "The slot is the token's own number. t // block_size says which of the request's blocks it is, and the table has yet to say where "
-    "that one lies.",
-    "block-id-not-multiplied": "Block 7 begins at slot 7 x block_size: six blocks and the null block lie before it.",
-    "starts-at-token-zero": "These are the slots of the request's first tokens. The new ones begin at token `first`.",
-    "runs-on-past-the-block": "The first slot is right, and the others simply follow it. At the end of a block the next token lies in the table's next block, "
-    "anywhere in memory.",
-    "quotient-and-rest-swapped": "Quotient and rest have changed places: t // block_size says which block, t % block_size which place in it.",
-    "one-token-late": "All slots are those of the token behind. Tokens count from 0, and so do places in a block.",
-    "too-few-slots": "Each new token needs one slot, and fewer came back. `num_tokens` is how many there are, not where they end.",
-    "too-many-slots": "Each new token needs one slot, and more came back. `num_tokens` is how many there are, not where they end.",
-    "block-size-fixed": "Somewhere blocks count as 16 tokens long. How many there are is said by `block_size`.",
-}
+SLOTS_SAYS = Diagnoses.of("p3e2_block_table")
 
 
 def grade_slots(slots: Callable[[list[int], int, int, int], list[int]]) -> str:

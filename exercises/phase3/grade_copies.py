@@ -6,30 +6,7 @@ from collections.abc import Callable, Sequence
 from exercises.grading import Diagnoses, expect_equal, guard
 from exercises.phase3.pool import Pool
 
-SAYS = Diagnoses(
-    {
-        "counts-wrong": "The reference count is not the number of tables that point to the block.",
-        "writes-into-shared (read)": "Answer {who} reads something else than it wrote.",
-        "copy-missing (read)": "Answer {who} reads something else than it wrote.",
-        "one-table-for-both": "Both answers have the very same list. When one of them gets a new block, it appears in the other's table as well.",
-        "fork-copies": "A fork takes no block and copies none: the twin points to the same blocks. Copying waits until somebody writes, and most blocks "
-        "are never written again.",
-        "fork-not-counted": "Each block of the prompt has one more table pointing to it now, and the counts do not say so. Whoever writes next will believe "
-        "that it is alone.",
-        "table-not-changed": "`make_room` returns a new list, and the table that it was given stays as it was. The request keeps its table: change that one.",
-        "no-block-for-the-token": "The last block was full (or there was none), and the table got no new one: the token has no place.",
-        "writes-into-shared": "The block that is about to be written has another reader, and the table still points to it. The token would appear in the middle "
-        "of somebody else's answer.",
-        "copied-backwards": "The copy went from the new block, which is empty, into the one that others read.",
-        "copy-missing": "The table points to a new block, but what the old one held did not come along: the answer has lost its latest tokens.",
-        "copies-too-much": "Only the block that is written needs a copy. The full ones before it stay shared: that is the point.",
-        "copied-onto-itself": "The new block was copied onto itself: the table pointed to it by then. The old block has to be known until it is copied.",
-        "old-count-kept": "This table does not point to the shared block any more, but is still counted there. When all answers have ended, its count will be "
-        "1, and the block is lost.",
-        "copies-a-full-block": "The last block is full, so nobody writes into it any more: it can stay shared. The token goes into a new, empty block.",
-        "copies-when-alone": "Nobody else reads this block: its count is 1. The last one left writes in place.",
-    }
-)
+SAYS = Diagnoses.of("p3e5_copy_on_write")
 
 Fork = Callable[[list[int], Pool], list[int]]
 MakeRoom = Callable[[list[int], int, Pool], None]

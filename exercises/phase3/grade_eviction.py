@@ -7,17 +7,7 @@ from exercises.grading import Diagnoses, expect_equal, guard
 from exercises.judging.judge import expect_unchanged
 from phase3_paged_attention.paging import BlockAllocator
 
-SAYS = Diagnoses(
-    {
-        "evicts-most-recent": "Blocks are taken from the end, where the latest ones come in. What was used last is forgotten first.",
-        "evicts-most-recent (in order)": "What was freed last is taken first: the cache forgets what somebody has just used.",
-        "head-evicted-first": "The beginning of the text is forgotten before its end. A chain is of use from its first block on, so without that one the others can never be found again.",
-        "nameless-kept": "The last block is not full, so it has no name and nobody will ever ask for it. It should go first of all; here a cached block has to go in its place.",
-        "nameless-turned-round": "Blocks without a name are taken in the order of their freeing: the last block of the text first.",
-        "hit-still-free": "Block 2 was hit: a request reads it now. It has to leave the list, wherever it stood; moving it to the end only puts off the "
-        "moment at which somebody else overwrites it.",
-    }
-)
+SAYS = Diagnoses.of("p3e4_eviction")
 
 # f = FreeList([4, 5]); f.give_back([1, 2, 3], num_full): the right order first, then those that tell a mistake
 ORDERS: dict[int, dict[tuple[int, ...], str]] = {

@@ -6,21 +6,7 @@ from typing import Any
 from exercises.grading import Diagnoses, guard
 from exercises.judging.judge import sentence_number
 
-SAYS = Diagnoses(
-    {
-        "another-cause": "The manager is right now, but the sentence is not the one that says what was wrong. Play the symptom through with pencil and "
-        "paper, and write down who points to which block after each line.",
-        "duplicate-leaks": "All users have ended, and blocks are missing from the free list: a count stayed above 0.",
-        "freed-twice": "A block is twice in the free list: two requests will get it.",
-        "nothing-is-remembered": "Nobody reads another's text any more, for nobody finds anything: the blocks are not in the cache. The symptom is gone, and so is "
-        "what the cache was for.",
-        "reads-anothers-text (free)": "A table names a block that is free. Who may be the next to take it?",
-        "reads-anothers-text": "{user} reads {other}'s tokens. Which block does {its} table name, and who took it?",
-        "wrong-text": "{user} does not read its own text. Its table leads to other blocks than before.",
-        "duplicate-leaks (counted)": "A block counts a table that does not point to it any more, so it can never become free. Each merge loses a block.",
-        "pointed-to-and-not-counted": "A table points to a block that does not count it. When the others have ended, the block is free, and this user still reads it.",
-    }
-)
+SAYS = Diagnoses.of("p3d1_freed_and_read")
 
 THE_CAUSE = 3
 

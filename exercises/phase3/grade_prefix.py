@@ -6,21 +6,7 @@ from collections.abc import Callable, Hashable
 from exercises.grading import Diagnoses, expect_equal, guard
 from phase3_paged_attention.paging import BlockManager, BlockTable
 
-SAYS = Diagnoses(
-    {
-        "partial-block-named": "The last block holds two tokens and will hold two more. It gets a name when it is full: until then its content still changes.",
-        "hash-without-parent": "The same four tokens stand behind two different beginnings, and got the same name. Their keys and values differ, for they depend on everything before them: one user would read what another one's text left.",
-        "parent-is-not-the-block-before": "The third blocks have one name, though the second blocks differ. The parent of a block is the block right before it, not the first one of the text.",
-        "order-lost": "The same tokens in another order got the same name. A name that adds tokens up, or sorts them, does not know their order.",
-        "tokens-run-together": "Two texts got the same name, since their tokens, written one behind the other, give the same digits. It must be seen where a token ends.",
-        "last-block-given-away": "All three blocks are cached, and a thirteenth token is left to compute. There is no need to leave out the last full block here.",
-        "names-in-place-of-blocks": "These are the names that were found. The block table needs the blocks that they lead to.",
-        "nothing-left-to-compute": "The whole prompt was found, so no token is computed in this step, and there are no scores to pick the next token from. At least "
-        "the last token has to be left.",
-        "goes-on-after-a-miss": "The second block is missing, and the third was handed over in its place: its keys would count as those of tokens 5 to 8. Stop at "
-        "the first miss.",
-    }
-)
+SAYS = Diagnoses.of("p3e3_prefix")
 
 Names = Callable[[list[int], int], list[Hashable]]
 Find = Callable[[list[int], int, dict[Hashable, int]], list[int]]

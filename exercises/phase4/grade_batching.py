@@ -4,23 +4,12 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from exercises.grading import NotYet
+from exercises.grading import Diagnoses, NotYet
 from exercises.judging.judge import judge, variants
 from exercises.phase4.visitors import BY_HAND
 
-STATIC = {
-    "hands-out-early": "An answer is handed out as soon as it is written. A static batch hands out when its longest answer is done.",
-    "adds-up": "A batch takes as many steps as all its answers together. But a step writes a token for everybody in it.",
-    "clock-starts-anew": "The clock starts anew with each batch: the second one waits for the first.",
-    "first-of-the-batch": "A batch ends with the answer that stands first in it; it is the longest that counts.",
-}
-CONTINUOUS = {
-    "waits-for-the-batch": "Nobody gets a seat until all of the batch are done. A free seat is taken in the very next step.",
-    "seat-empty-for-a-step": "A seat stays empty for a step between two users.",
-    "two-on-a-seat": "A seat serves two users in one step: whoever takes it begins in the step after the last one's last.",
-    "shortest-first": "The shortest answer goes first. Nobody knows beforehand which one that will be.",
-    "fixed-seats": "Users wait for a certain seat (their number modulo the seats), though another one is free before.",
-}
+STATIC = Diagnoses.of("p4e4_static_continuous static")
+CONTINUOUS = Diagnoses.of("p4e4_static_continuous continuous")
 
 
 def _static(lengths, seats, mistake=""):

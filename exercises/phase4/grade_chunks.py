@@ -3,24 +3,12 @@
 import random
 from collections.abc import Callable
 
+from exercises.grading import Diagnoses
 from exercises.judging.judge import judge, variants
 from exercises.phase4.visitors import BY_HAND, NAMES, Visitor, as_plan, plans_in_words
 
-TOKENS_NOW = {
-    "begins-anew": "Every piece begins at the first token again: what is computed already does not count any more.",
-    "threshold-for-one-alone": "The threshold holds although nobody else is there. It protects others; who is alone disturbs nobody.",
-    "threshold-of-nothing": "A threshold of 0 means that there is none; here nobody gets a token.",
-    "cuts-anyway": "Prompts may not be cut (chunked is False), and this one was.",
-    "over-the-budget": "The piece is larger than the budget of the step.",
-    "threshold-only-with-chunks": "Where the budget may not cut, the threshold does not count either here. But it always comes first.",
-    "waits-before-the-threshold": "It waits, though the piece that the threshold allows would fit: the threshold comes first, then the budget.",
-}
-ADMIT = {
-    "jumps-the-queue": "Somebody passes a request that has to wait. If short ones always pass, a long one waits for ever.",
-    "budget-per-request": "Each gets a piece of the whole budget: what is given out has to be taken off.",
-    "parts-of-nothing": "A request is admitted with 0 tokens.",
-    "one-at-a-time": "Only the head of the queue is admitted, though there is budget left.",
-}
+TOKENS_NOW = Diagnoses.of("p4e3_chunks tokens_now")
+ADMIT = Diagnoses.of("p4e3_chunks admit")
 
 
 def _tokens_now(request, budget, threshold, alone, chunked, mistake=""):

@@ -6,24 +6,7 @@ from typing import Any, NoReturn
 from exercises.grading import Diagnoses, NotYet, guard
 from exercises.phase4.names_lab import play
 
-SAYS = Diagnoses(
-    {
-        "names-without-contents": "After a preemption blocks bear names of tokens that were never computed in them. Whoever comes with those tokens attends to "
-        "whatever lies there. When did these blocks get their names?",
-        "true-names-taken": "No name lies any more, but true ones are gone as well: the victim will compute again what its blocks still hold.",
-        "victim-lost": "A victim waits nowhere, so nobody will serve it again.",
-        "keeps-computed": "A victim gave its blocks back and still says that tokens are computed.",
-        "broken-books": "Blocks and tables disagree after a preemption: is everything given back?",
-        "other-victim": "Another request had to leave. Who leaves was not the bug.",
-        "caching-off": "Prefix caching is switched off. The symptom is gone, and so is what caching saves.",
-        "stuck": "Requests wait, and after 400 steps they are not served.",
-        "other-blocks": "The repair is right, but these are not the blocks that bear a false name. Write down for each of Tom's four blocks: which tokens, how many of them computed before this step, has it a name by now?",
-        "other-blocks (one missing)": "The repair is right, but here one is missing: look at the block in which computed and new tokens meet.",
-        "other-steps": "From the first preemption on other steps are decided than the course decides.",
-        "half-filled-block": "One block is left: the one that was half filled before this step and would be full after it. It has a name, too, and its last "
-        "places hold nothing.",
-    }
-)
+SAYS = Diagnoses.of("p4d1_names_without_blocks")
 
 SEEDS = (0, 12, 24, 38, 40, 51, 56, 57, 58, *range(1, 12))  # in the first nine the bug leaves false names
 TOLD = "random requests with priorities in a small cache; blocks remember whose tokens were computed in them"

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from exercises.grading import NotYet
+from exercises.grading import Diagnoses, NotYet
 from exercises.judging.judge import judge, variants
 from exercises.phase4.visitors import BY_HAND
 from phase4_scheduler.simulator import RequestRecord, percentiles, summarise
@@ -37,34 +37,8 @@ PERCENTILES = {
     "from-the-top": lambda v, r: _line(sorted(v, reverse=True), r / 100 * (len(v) - 1)),
     "whole-fraction": lambda v, r: sorted(v)[r * (len(v) - 1)],
 }
-PERCENTILES_SAYS = {
-    "index-off-by-one": "The place is r / 100 * n: one too far, as there are n - 1 steps from the smallest to the largest. And nothing is taken between two "
-    "places.",
-    "one-place-too-far": "The place is r / 100 * n. From the smallest value to the largest there are n - 1 steps, not n.",
-    "no-line-between": "The place lies between two values, and you take the lower one. Go along the line between them.",
-    "rounded-place": "The place is rounded to a whole number. Go along the line between the two values.",
-    "nearest-rank": "That is the nearest-rank rule: always one of the values. Asked for is the line between two of them.",
-    "not-sorted": "The values are not sorted.",
-    "from-the-top": "The largest value stands first; p95 is near the top.",
-    "whole-fraction": "The rank is in percent, 0 to 100: divide by 100.",
-}
-GOODPUT = {
-    "averages-first": "You average over all requests first, and ask then. So either all are good or none. Ask for each request.",
-    "worst-gap": "One long gap spoils a request here. The promise is about the mean gap of the request.",
-    "either-half": "One half of the promise suffices here. Both must be kept.",
-    "absolute-ttft": "The time of the first token is counted from 0 and not from the request's arrival.",
-    "ttft-in-the-mean": "The mean is over the whole answer, the wait for the first token included. That wait has its own limit; "
-    "gaps lie between tokens.",
-    "gaps-counted-as-tokens": "The mean gap is divided by the number of tokens. n tokens have n - 1 gaps between them.",
-    "limit-not-kept": "A request that is exactly at a limit is counted out. The promise is `within` and `at most`.",
-    "share-not-rate": "That is the share of good requests. Goodput is good requests a second.",
-    "count-not-rate": "That is the number of good requests. Goodput is good requests a second.",
-    "run-begins-late": "The seconds of the run begin with the first token here. They begin with the first arrival: that user waits already.",
-    "run-begins-with-the-first-listed": "The run begins with the request that is listed first here. The list is in no order: look for the first arrival.",
-    "clock-from-zero": "The seconds of the run begin with the first arrival, not at 0.",
-    "adds-up-times": "The requests' own times are added up. They overlap: the run lasts from the first arrival to the last token.",
-    "one-token-answer": "An answer of one token has no gap, and dividing by the number of gaps fails.",
-}
+PERCENTILES_SAYS = Diagnoses.of("p4e5_percentiles_goodput percentile")
+GOODPUT = Diagnoses.of("p4e5_percentiles_goodput goodput")
 
 
 def _goodput(requests, ttft_slo, tpot_slo):

@@ -8,32 +8,7 @@ from typing import Any, NoReturn
 from exercises.grading import Diagnoses, guard
 from exercises.phase4.visitors import NAMES, Plan, Pool, Visitor, as_plan, show_plan
 
-SAYS = Diagnoses(
-    {
-        "budget-per-request": "Together they compute more than the budget of the step.",
-        "wrong-result": "The step is another one. Work it out by hand.",
-        "blocks-for-later": "Who computes is right, but somebody holds blocks that this step does not fill. Blocks are for the tokens computed so far and those "
-        "of this step.",
-        "nobody-preempted": "A running request got no blocks, and nobody made room for it.",
-        "admits-after-preemption": "Somebody was preempted in this step, and those who wait are to be admitted in the same one. They would take the blocks that were "
-        "made free.",
-        "queue-out-of-order": "Those who had to leave stand in the queue in another order than they came in.",
-        "seats-ignored": "More requests run than there are seats.",
-        "jumps-the-queue": "The head of the queue did not fit, and somebody behind it was admitted.",
-        "victim-at-the-tail": "Whoever had to leave stands at the end of the queue, behind people who came after it.",
-        "parts-of-nothing": "{who} is listed with 0 tokens. Who computes nothing in this step is not listed.",
-        "admits-what-does-not-fit": "{who} was admitted, though there are not enough blocks for all its tokens.",
-        "admitted-and-idle": "{who} was moved to those who run, and is not in the list: it computes nothing.",
-        "moves-computed-on": "{who}.num_computed_tokens was changed. The engine moves it on when the step is done: moved twice, tokens would be left out.",
-        "victim-lost": "{who} runs no more and waits nowhere: nobody will ever serve it again.",
-        "serves-who-has-left": "{who} had to leave in this step, and after that your loop came to it and asked for blocks for it once more. Who has left does not run: do you walk along a copy of `running`?",
-        "wrong-victim": "{who} had to leave, and {last}, who came last, stayed. Whoever came first is nearer to its end.",
-        "keeps-computed": "{who} left, and its keys and values are gone. It still says that {n} tokens are computed, so the model would attend to nothing.",
-        "computes-without-blocks": "{who} had to leave in this step, and yet computes in it.",
-        "blocks-not-freed": "{who} left and still holds its blocks.",
-        "preempted-for-nothing": "{who} had to leave, though those who run had blocks enough without that.",
-    }
-)
+SAYS = Diagnoses.of("p4e2_preemption")
 
 
 def _step(running, waiting, budget, seats, pool):

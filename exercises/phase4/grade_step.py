@@ -7,25 +7,8 @@ from exercises.grading import Diagnoses
 from exercises.judging.judge import judge, variants
 from exercises.phase4.visitors import BY_HAND, NAMES, Visitor, as_plan, plans_in_words
 
-MISTAKES = {
-    "budget-per-request": "Everybody gets up to the whole budget. There is one budget for all: what one takes, the others have no more.",
-    "lag-ignores-computed": "Everybody gets all of its tokens once more. What went through the model already (num_computed_tokens) is not missing.",
-    "waiting-first": "Those who wait are served before those who run. Then a flood of new requests stops everybody's answer.",
-    "one-token-for-those-who-run": "Those who run get a single token. But one of them may be in the middle of its prompt, and lags by many.",
-    "seats-ignored": "More requests run than there are seats (max_num_seqs).",
-    "seats-of-those-who-run": "Those who run have seats already; you count only those who are admitted in this step.",
-    "idle-seats-given-away": "Somebody runs and computes nothing in this step. It still has its seat, and here another one gets it.",
-    "parts-of-nothing": "A request is listed with 0 tokens: it lags by nothing, or the budget is used up. Nothing to compute: not listed.",
-    "jumps-the-queue": "A request that lags more than the budget is skipped, and others pass it. It should begin with a piece.",
-    "whole-prompts-only": "A prompt larger than what is left of the budget is not begun. It should take what is left.",
-}
-CHANGES = Diagnoses(
-    {
-        "changes-the-lists": "Somebody was moved from one list to another, or out of one. The plan is only a proposal: the engine moves the "
-        "requests when the step is done.",
-        "changes-the-requests": "{name} was changed. The plan is only a proposal: the engine moves num_computed_tokens on when the step is done.",
-    }
-)
+MISTAKES = Diagnoses.of("p4e1_one_step")
+CHANGES = Diagnoses.of("p4e1_one_step changes")
 
 
 def _one_step(running, waiting, budget, seats, mistake=""):

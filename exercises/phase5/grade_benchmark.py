@@ -4,44 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from exercises.grading import NotYet, guard, show
+from exercises.grading import Diagnoses, NotYet, guard, show
 from exercises.judging.judge import judge
 from exercises.phase5.benchmark_records import CARD, WORDS, Card, Record, kv_bytes, make_record
 
-FLOOR_SAYS = {
-    "floor-counts-query-heads": "You count keys and values for every query head. Query heads share: how many heads have keys of their own?",
-    "floor-forgets-values": "The floor is half of what it should be. A step reads keys, and it reads something else as well.",
-    "floor-of-one-request": "This is the floor of a single request. A step reads the keys and values of all of them.",
-    "floor-forgets-itemsize": "You count numbers. Memory delivers bytes.",
-    "floor-of-the-new-token": "You count what is written for one new token. A step reads the keys and values of all tokens before it.",
-    "floor-of-the-cache": "This is how fast the L2 cache would be. The floor is that of the main memory.",
-    "floor-by-the-author": "The floor depends on what the author measured or says. It is a matter of the shape and the card alone.",
-    "floor-upside-down": "This is bandwidth divided by bytes. Time is bytes divided by bandwidth.",
-    "floor-units": "Off by a power of ten: 1 GB/s is 10^9 bytes in 10^6 microseconds.",
-}  # fmt: skip
+SAYS = Diagnoses.of("p5e4_lying_benchmark")
 
 TOO_FAST = ("cache", "no wait", "no wait, small")
 PULLED_UP = ("compile", "outlier", "prefill")
-SAYS = {
-    "slow-is-no-lie": "This one is slow, many times above its floor, and measured well. What the author says is true.",
-    "fits-is-not-enough": "It would fit into the cache, but was it faster than main memory allows? Only then did it come from there.",
-    "cache-taken-for-no-wait": "Too fast for the main memory, that is right. But could the keys and values have come from the cache? Do they fit, and "
-    "is it fast enough?",
-    "no-wait-taken-for-cache": "Too fast for the main memory, that is right. But the cache could not have done it, either: compare with its size and "
-    "its own bandwidth.",
-    "too-fast-not-seen": "The median of the repeats is far below the floor. That much cannot have been read from the main memory in that time.",
-    "compile-taken-for-outlier": "The slow repeat is the very first one. What happens in the first call and in no other?",
-    "outlier-taken-for-compile": "One repeat is slow, and it is not the first. Compiling happens in the first.",
-    "prefill-taken-for-something-else": "The slow repeats computed more tokens than one for each request: look at new_tokens.",
-    "mean-not-seen": "What the author says is several times the median of the repeats. Something pulled a mean up.",
-    "left-out-does-no-harm": "Some repeats went wrong, but the author's figure is the median, and they did no harm to it.",
-    "believes-the-author": "The time is possible; only the GB/s of the author are not right. Work out from the shape how many bytes were read, and do not "
-    "take them from what the author says.",
-    "bytes-not-checked": "The GB/s do not belong to these microseconds: so many bytes were not read in that time.",
-    "bytes-taken-for-the-mean": "The author's GB/s belong to the author's microseconds. It is these that are wrong.",
-    "card-built-in": "On the first card all was right, and this one is another: its limits are ignored. Take bandwidth and size of the cache from `card`.",
-    "honest-called-a-liar": "Nothing is wrong with this one. Honest figures wobble a little, and no kernel reaches the floor entirely.",
-}  # fmt: skip
 KINDS = ("nothing", "slow", "no wait", "cache", "compile", "outlier", "prefill", "bytes", "small", "launch", "no wait, small",
          "first left out", "outlier left out", "prefill left out")  # fmt: skip
 ODD_CARD = Card(memory_gb_s=3350.0, cache_mb=60.0, cache_gb_s=9000.0)
@@ -101,7 +71,7 @@ def _floors(floor_us: Callable[[Record, Card], float]) -> None:
         tries,
         right_floor,
         ways,
-        FLOOR_SAYS,
+        SAYS,
         show=lambda r, card: f"floor_us of {_size(r)}; memory reads {card.memory_gb_s:,.0f} GB/s",
         tolerance=1e-3,
         clean=as_microseconds,
@@ -146,7 +116,7 @@ def _ask(
         elsewhere = guard(what_is_wrong, make_record(kind, 0)[0], card, tried=tried)
         if guard(what_is_wrong, record, CARD, tried=tried) == got and elsewhere == make_record(kind, 0)[1]:
             diagnosis = "card-built-in"
-    raise NotYet(diagnosis, SAYS[diagnosis], tried, repr(got), repr(word))
+    raise SAYS.no(diagnosis, tried, repr(got), repr(word))
 
 
 def diagnosis_of(kind: str, got: str) -> str:

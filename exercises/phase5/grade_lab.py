@@ -8,21 +8,7 @@ from exercises.judging.judge import sentence_number
 from exercises.phase5.small_graph import ROWS
 
 THE_CAUSE = 3
-SAYS = Diagnoses({
-    "writes-into-anothers-block": "Somebody finds a token in its text that it never wrote. Whose token is it, and what stored it there in this step?",
-    "token-cleared-slot-not": "The padding's token is cleared now, and its slot is not. So it still stores something in somebody's block, only "
-    "another thing. What of a row decides whether and where it is stored?",
-    "some-rows-left": "One row of padding is taken care of, or all but one; another still holds an old slot. With one user of four there are three "
-    "rows of padding.",
-    "padding-in-a-real-block": "Padding is stored in a slot that is somebody's, sooner or later. Every block but one is given out.",
-    "recording-does-not-see-it": "`fill` made a new tensor. The recording knows the address of the old one and goes on reading that. Copy the numbers into "
-    "the tensor that is there.",
-    "recorded-anew": "Everybody reads its own text, but the step was recorded again and again. A recording takes longer than many steps; its use is "
-    "to be made once.",
-    "step-not-stored": "The new tokens of a step were not stored: the rows of the users that are there were cleared as well, or hold other numbers.",
-    "another-cause": "The runner is right now, but the sentence is not the one that says what was wrong. Write down all of `tokens` and `slots` after each step of "
-    "the symptom.",
-})  # fmt: skip
+SAYS = Diagnoses.of("p5d1_words_of_the_departed")
 
 
 def grade_lab(Runner: type, cause: Any) -> str:

@@ -10,41 +10,9 @@ from torch import Tensor
 from exercises.grading import Diagnoses, NotYet, guard, same
 from exercises.judging.judge import call_and_expect_unchanged
 
-SAYS = Diagnoses(
-    {
-        "not-a-pair": "Two things are asked for: `out` and `log_sum`.",
-        "wrong-result": "Merging in two steps gives something else.",
-        "no-maximum": "exp(1000) is infinite for a machine, exp(-1000) is 0, and a fraction of such numbers is NaN. Only the differences between the "
-        "parts matter: subtract the largest from all.",
-        "all-empty": "{why}Without any tokens `out` is zeros and `log_sum` is -infinity: the largest of nothing needs a case of its own.",
-        "wrong-result (log_sum)": "`out` is right, `log_sum` is not.",
-        "wrong-result (out)": "`out` is not the attention over all parts.",
-        "empty-part-counts": "An empty part had an influence. Its weight is exp(-infinity), which is 0, in both results.",
-        "empty-part-is-read": "The `out` of an empty part was multiplied by its weight, 0. Nobody ever wrote it, and 0 x NaN is NaN: leave it out.",
-    }
-)
+SAYS = Diagnoses.of("p5e2_merge_splits")
 
 Merge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-
-OUT_SAYS = {
-    "averaged": "The parts were averaged. A part in which all tokens hardly matter then counts as much as the one that holds the "
-    "answer. What says how much a part weighs?",
-    "outs-added": "The parts' results were added. Each of them is already divided by its own sum of weights, so they have to be "
-    "weighed against each other, and the weights have to add up to 1.",
-    "log-as-weight": "The parts were weighed with `log_sum` itself. It is a logarithm: 3 against 2 does not mean one and a half times.",
-    "not-divided": "The weighted results were added, and not divided by the sum of the weights.",
-    "powers-of-two": "The weights are powers of 2. These logarithms are natural ones, to the base e. (The course's kernel works with powers of "
-    "two, and its logarithms are to the base 2.)",
-    "best-part-only": "Only the part with the largest `log_sum` came through. The others weigh less; they do not weigh nothing.",
-}  # fmt: skip
-LOG_SAYS = {
-    "log-sum-is-the-maximum": "`out` is right. The `log_sum` is that of the heaviest part alone: the others have to be added to it.",
-    "log-sums-added": "`out` is right. The logarithms were added up, which is the logarithm of a product. The sum of weights is a sum.",
-    "maximum-not-added-back": "`out` is right. The `log_sum` is the one measured against the maximum. What was subtracted has to "
-    "come back at the end.",
-    "sum-without-logarithm": "`out` is right. The second result is the sum of weights; its logarithm is asked for.",
-    "log-sums-averaged": "`out` is right. The logarithms were averaged. The sum of weights is a sum.",
-}  # fmt: skip
 
 
 def correct(outs: Tensor, log_sums: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,15 +89,15 @@ def _call(merge: Merge, outs: Tensor, logs: Tensor, tried: str) -> tuple[Tensor,
 def _compare(merge: Merge, outs: Tensor, logs: Tensor, tried: str, name: bool = False) -> None:
     got, expected = _call(merge, outs, logs, tried), correct(outs, logs)
     shown, wanted = _pair(got), _pair(expected)
-    known = [(0, wrong_outs(outs, logs), OUT_SAYS), (1, wrong_logs(logs), LOG_SAYS)] if name else []
+    known = [(0, wrong_outs(outs, logs)), (1, wrong_logs(logs))] if name else []
     if _right(got, expected):
         return
-    for which, mistakes, says in known:
+    for which, mistakes in known:
         if same(got[which], expected[which], 1e-4):
             continue
         for mistake, wrongs in mistakes.items():
             if any(same(got[which], wrong, 1e-4) for wrong in wrongs):
-                raise NotYet(mistake, says[mistake], tried, shown, wanted)
+                raise SAYS.no(mistake, tried, shown, wanted)
         break
     which = "log_sum" if same(got[0], expected[0], 1e-4) else "out"
     raise SAYS.no(f"wrong-result ({which})", tried, shown, wanted)

@@ -9,40 +9,11 @@ import numpy as np
 from exercises.grading import Diagnoses, NotYet, guard, show
 from exercises.phase5.tile_machine import LATE, TileMachine
 
-WALK_SAYS = Diagnoses(
-    {
-        "wrong-result": "These are not the slots of the tile's tokens.",
-        "reads-beyond-the-table": "`load` was let to read an entry that the table does not have: what stands there belongs to another request, or to nobody. Which "
-        "lanes of the tile whose pages you load have a token?",
-        "nothing-fetched": "`fetch` was never called: no key was fetched.",
-        "loaded-twice": "The pages of a tile were loaded more than once. What was loaded ahead is to be kept for the next round.",
-        "all-up-front": "The pages of many tiles were loaded before the first one was used. A program has few registers: keep this tile's and the next's.",
-        "just-in-time": "The right slots, but every tile waits for its page ids: they are asked for in the round in which they are used. Ask for the next "
-        "tile's before you fetch this one.",
-        "last-tile-lost": "The last tile was not fetched. The number of tiles is rounded up.",
-        "first-tile-lost": "The first tile was not fetched: the walk begins with the second one.",
-        "pages-of-the-next-tile": "The pages of the next tile were used for this one. What is loaded ahead is kept until its own round.",
-        "pages-of-the-tile-before": "The pages belong to the tile before this one (the first tile has none at all). Who loads the pages of tile 0, and before which "
-        "round?",
-        "logical-as-physical": "These are the tokens' own numbers. Where they lie, the pages say.",
-        "offsets-of-the-next-tile": "The pages are this tile's, the offsets (and valid lanes) those of the next one: keep them apart.",
-        "not-three-arrays": "Three arrays are asked for: logical, offsets, valid.",
-    }
-)
+WALK_SAYS = Diagnoses.of("p5e3_page_ids walk")
 
 Places = tuple[np.ndarray, np.ndarray, np.ndarray]
 
-PLACES_SAYS = {
-    "tile-as-page": "`logical` counts tiles, not pages. Tile and page need not be equally large: divide by the size of a page.",
-    "one-page-for-the-tile": "All lanes got the page of the tile's first token. A tile may need several pages: each token finds its own.",
-    "start-forgotten": "Each tile gets the pages of the first tile: the lanes were numbered, and where the tile begins is missing.",
-    "offset-in-the-tile": "`offsets` counts from the beginning of the tile. It has to count from the beginning of the token's page.",
-    "offset-not-modulo": "`offsets` are the tokens themselves. Within its page a token has a place from 0 to block_size - 1.",
-    "one-lane-too-many": "One lane too many is valid. With context_len 15 the last token is number 14.",
-    "whole-last-page": "The places of the last page behind context_len count as valid. They are nobody's.",
-    "valid-counts-lanes": "`valid` compares the lane with context_len. Which token is it that the lane stands for?",
-    "all-valid": "All lanes are valid. In the last tile some have no token.",
-}  # fmt: skip
+PLACES_SAYS = Diagnoses.of("p5e3_page_ids tile_places")
 SIZES = (
     (0, 6, 15, 4),
     (12, 6, 15, 4),
@@ -131,9 +102,9 @@ def _name_the_array(number: int, name: str, tries: list[tuple[tuple[int, ...], l
         f"{name}: {got.astype(int).tolist()}",
         f"{name}: {right_places(*sizes)[number].astype(int).tolist()}",
     )
-    for mistake, says in PLACES_SAYS.items():
+    for mistake in PLACES_SAYS:
         if all(_gives(mistake, number, sizes, arrays[number]) for sizes, arrays in tries):
-            raise NotYet(mistake, says, tried, shown, wanted)
+            raise PLACES_SAYS.no(mistake, tried, shown, wanted)
     raise NotYet("wrong-result", f"`{name}` is not right yet.", tried, shown, wanted)
 
 

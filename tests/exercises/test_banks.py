@@ -109,10 +109,13 @@ def test_a_wrong_answer_gets_its_own_diagnosis(name, which, diagnosis):
 
 @pytest.mark.parametrize("phase", range(1, 6))
 def test_every_diagnosis_has_a_wrong_answer_that_gets_it(phase):
-    """Any text in a phase's graders that looks like-this is a diagnosis."""
+    """All in diagnoses.txt, and any text in a phase's graders that looks like-this, is a diagnosis."""
     known = {d for name in NAMES if find(name).phase == phase for d, _ in wrong_ones(name)}
-    unheard = {}
-    for path in sorted((ROOT / "exercises" / f"phase{phase}").glob("*.py")):
+    folder = ROOT / "exercises" / f"phase{phase}"
+    texts = re.findall(r"^([\w-]+).*: ", (folder / "diagnoses.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    unheard = dict.fromkeys(texts, "diagnoses.txt")
+    assert unheard
+    for path in sorted(folder.glob("*.py")):
         if path in all_sources():
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,5 +1,7 @@
 """Answers to debugging lab 4."""
 
+from dataclasses import replace
+
 from phase4_scheduler.engine.queues import urgency
 from phase4_scheduler.engine.request import RequestStatus
 
@@ -54,6 +56,13 @@ def forgets_to_return(scheduler, output):
 right_floor = _make(_floor)
 
 
+def prompts_in_one_piece(scheduler, output):
+    """No victim is to be in the middle of its prompt. But a prompt larger than the budget never begins then."""
+    victim = right_floor(scheduler, output)
+    scheduler.config = replace(scheduler.config, chunked_prefill=False, long_prefill_token_threshold=0)
+    return victim
+
+
 def right_block_by_block(scheduler, output):
     victim = sorted(scheduler.running, key=urgency)[-1]
     del scheduler.running[scheduler.running.index(victim)]
@@ -95,6 +104,7 @@ WRONG = {
     "keeps-computed": (_make(_floor, computed=1), [2, 3]),
     "broken-books": (_make(_floor, free=False), [2, 3]),
     "victim-lost": (_make(_floor, queue=False), [2, 3]),
+    "stuck": (prompts_in_one_piece, [2, 3]),
     "no-victim": (forgets_to_return, [2, 3]),
     "other-blocks": [(right_floor, [3]), (right_floor, [0, 1, 2, 3])],
 }
