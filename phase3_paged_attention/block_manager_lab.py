@@ -20,13 +20,7 @@ Sources: Kwon et al., "Efficient Memory Management for Large Language Model Serv
 
 from labkit.lab import Lab, run_lab
 from phase3_paged_attention.paging import BlockManager
-from phase3_paged_attention.story.block_manager_story import (
-    fork_and_write,
-    free_and_evict,
-    share_a_prompt,
-    swap,
-    tables_fill_up,
-)
+from phase3_paged_attention.story import block_manager_story as chapters
 from phase3_paged_attention.story.word_memory import WordMemory, draw_moments
 
 
@@ -34,11 +28,11 @@ def story(lab: Lab) -> None:
     memory = WordMemory(BlockManager(num_blocks=17, block_size=4, num_swap_blocks=6))
     lab.say("""A token here is a word, a block has room for four, and the memory has 16 blocks. Words stand for
         their keys and values, so that you can read what is stored.""")
-    tables_fill_up(lab, memory)
-    share_a_prompt(lab, memory)
-    fork_and_write(lab, memory)
-    free_and_evict(lab, memory)
-    swap(lab, memory)
+    chapters.tables_fill_up(lab, memory)
+    chapters.share_a_prompt(lab, memory)
+    chapters.fork_and_write(lab, memory)
+    chapters.free_and_evict(lab, memory)
+    chapters.swap(lab, memory)
     lab.figure(draw_moments(memory), "block_manager_moments")
 
 

@@ -13,30 +13,22 @@ much; why taking a block costs the same among a thousand as among ten million; a
 import numpy as np
 
 from labkit.lab import Lab, run_lab
-from phase3_paged_attention.story.memory_waste_figures import draw_block_sizes, draw_memory, draw_shares
-from phase3_paged_attention.story.memory_waste_story import (
-    block_sizes,
-    constant_time,
-    four_become_26,
-    memory_at_work,
-    price,
-    ten_requests,
-    which_traffic,
-)
+from phase3_paged_attention.story import memory_waste_figures as figures
+from phase3_paged_attention.story import memory_waste_story as chapters
 
 
 def story(lab: Lab) -> None:
     rng = np.random.default_rng(lab.seed)
-    ten_requests(lab)
-    lengths = four_become_26(lab, rng)
-    lab.figure(draw_memory(lengths, lab.seed), "memory_contiguous_paged")
-    gains = which_traffic(lab, rng)
-    shares = memory_at_work(lab, rng)
-    lab.figure(draw_shares(shares), "memory_shares")
-    sizes = block_sizes(lab, rng)
-    lab.figure(draw_block_sizes(sizes), "block_size")
-    constant_time(lab)
-    price(lab, gains)
+    chapters.ten_requests(lab)
+    lengths = chapters.four_become_26(lab, rng)
+    lab.figure(figures.draw_memory(lengths, lab.seed), "memory_contiguous_paged")
+    gains = chapters.which_traffic(lab, rng)
+    shares = chapters.memory_at_work(lab, rng)
+    lab.figure(figures.draw_shares(shares), "memory_shares")
+    sizes = chapters.block_sizes(lab, rng)
+    lab.figure(figures.draw_block_sizes(sizes), "block_size")
+    chapters.constant_time(lab)
+    chapters.price(lab, gains)
 
 
 def main(argv: list[str] | None = None) -> int:

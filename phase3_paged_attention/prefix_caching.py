@@ -15,23 +15,16 @@ Sources: Kwon et al. (2023), section 4.4; vllm/v1/core/kv_cache_utils.py (hashes
 """
 
 from labkit.lab import Lab, run_lab
-from phase3_paged_attention.story.prefix_caching_story import (
-    chat,
-    load,
-    many_users,
-    memory_is_short,
-    one_letter,
-    ttft_against_share,
-)
+from phase3_paged_attention.story import prefix_caching_story as chapters
 
 
 def story(lab: Lab) -> None:
-    model, tokenizer = load(lab)
-    many_users(lab, model, tokenizer)
-    ttft_against_share(lab, model)
-    one_letter(lab, model, tokenizer)
-    memory_is_short(lab, model, tokenizer)
-    chat(lab, model, tokenizer)
+    model, tokenizer = chapters.load(lab)
+    chapters.many_users(lab, model, tokenizer)
+    chapters.ttft_against_share(lab, model)
+    chapters.one_letter(lab, model, tokenizer)
+    chapters.memory_is_short(lab, model, tokenizer)
+    chapters.chat(lab, model, tokenizer)
 
 
 def main(argv: list[str] | None = None) -> int:

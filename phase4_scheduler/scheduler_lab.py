@@ -22,21 +22,16 @@ al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve" (2
 from collections.abc import Sequence
 
 from labkit.lab import Lab, run_lab
-from phase4_scheduler.story.scheduler_story import (
-    in_pieces_or_whole,
-    memory_runs_short,
-    one_budget_for_all,
-    urgent_first,
-)
+from phase4_scheduler.story import scheduler_story as chapters
 
 
 def story(lab: Lab) -> None:
     lab.say("""No model here, only numbers. A request has so many tokens, and before each step the scheduler
         says how many of them are computed. A block holds 4 tokens.""")
-    one_budget_for_all(lab)
-    in_pieces_or_whole(lab)
-    memory_runs_short(lab)
-    urgent_first(lab)
+    chapters.one_budget_for_all(lab)
+    chapters.in_pieces_or_whole(lab)
+    chapters.memory_runs_short(lab)
+    chapters.urgent_first(lab)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -21,33 +21,26 @@ from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from phase4_scheduler.simulator.cost_model import find_cost
 from phase4_scheduler.simulator.traffic import PATTERN_NAMES
-from phase4_scheduler.story.simulator_chapters import (
-    Engines,
-    make_server,
-    per_pattern,
-    the_clock,
-    the_trace,
-    three_patterns,
-)
-from phase4_scheduler.story.simulator_load import load_sweep, long_prompt, real_run, virtual_run
+from phase4_scheduler.story import simulator_chapters as chapters
+from phase4_scheduler.story import simulator_load as under_load
 
 
 def story(lab: Lab) -> None:
     a = lab.args
     check_options(a)
     cost = None if a.cost == "measured" else find_cost(a.cost)  # a bad name is told before anything runs
-    trace = the_trace(lab) if a.trace else None
-    engines = Engines(lab)
-    three_patterns(lab)
-    fitted = the_clock(lab, engines)
-    server = make_server(lab, cost or fitted, trace)
-    most = per_pattern(lab, server)
+    trace = chapters.the_trace(lab) if a.trace else None
+    engines = chapters.Engines(lab)
+    chapters.three_patterns(lab)
+    fitted = chapters.the_clock(lab, engines)
+    server = chapters.make_server(lab, cost or fitted, trace)
+    most = chapters.per_pattern(lab, server)
     if a.real:
-        real_run(lab, engines, fitted, trace)
+        under_load.real_run(lab, engines, fitted, trace)
     else:
-        virtual_run(lab, server, trace, most)
-    load_sweep(lab, server, most)
-    long_prompt(lab, server, engines)
+        under_load.virtual_run(lab, server, trace, most)
+    under_load.load_sweep(lab, server, most)
+    under_load.long_prompt(lab, server, engines)
 
 
 def check_options(a: argparse.Namespace) -> None:

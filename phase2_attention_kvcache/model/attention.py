@@ -3,34 +3,27 @@
 Source: Vaswani et al. 2017, section 3.2; grouped heads: Ainslie et al. 2023 (GQA).
 """
 
-from collections.abc import Sequence
-
 import torch
 
 
 def attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    scale: float | None = None,
-    query_positions: torch.Tensor | Sequence[int] | None = None,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float | None = None
 ) -> torch.Tensor:
     """Causal attention of N queries over M keys and values: the readable definition.
+
+    The queries are the last N of the M tokens. The query at position p sees the keys 0..p.
 
     Args:
         q: queries [N, num_heads, head_dim].
         k, v: keys and values [M, num_kv_heads, head_dim]; num_heads is a multiple of num_kv_heads.
         scale: scores are multiplied by it; by default 1 / sqrt(head_dim).
-        query_positions: where each query stands, N whole numbers in 0..M-1. The query at position p sees the
-            keys 0..p. By default the queries are the last N of the M tokens: M-N .. M-1.
 
     Returns:
         [N, num_heads, head_dim], in the number format of `q`. Inside, everything is float32 (float64 for
         float64 input): sums over thousands of tokens lose too much in 16 bits.
 
     Raises:
-        ValueError: shapes that do not fit, heads that do not divide, a position outside the keys.
+        ValueError: shapes that do not fit, heads that do not divide, more queries than keys.
 
     A future token has a weight of exactly 0, so whatever finite numbers stand there change nothing. A future
     *value* that is NaN does poison the result, for 0 x NaN = NaN: a cache must never offer values that were
@@ -40,7 +33,7 @@ def attention(
         raise ValueError(
             f"k is {_shape(k)} and v is {_shape(v)}: every key needs one value of the same length"
         )
-    weights = attention_weights(q, k, scale=scale, query_positions=query_positions)  # [num_heads, N, M]
+    weights = attention_weights(q, k, scale=scale)  # [num_heads, N, M]
     num_queries, num_heads, head_dim = q.shape
     # Query heads that share a key/value head stand next to each other: heads 0..g-1 use key/value head 0.
     num_keys, num_kv_heads, _ = k.shape
@@ -49,13 +42,7 @@ def attention(
     return out.reshape(num_queries, num_heads, head_dim).to(q.dtype)
 
 
-def attention_weights(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    *,
-    scale: float | None = None,
-    query_positions: torch.Tensor | Sequence[int] | None = None,
-) -> torch.Tensor:
+def attention_weights(q: torch.Tensor, k: torch.Tensor, *, scale: float | None = None) -> torch.Tensor:
     """The weights [num_heads, N, M] with which each query looks at each key. Arguments as in `attention`.
 
     Each row adds up to 1; future tokens have exactly 0.
@@ -63,7 +50,6 @@ def attention_weights(
     _check_shapes(q, k)
     num_queries, num_heads, head_dim = q.shape
     num_keys, num_kv_heads, _ = k.shape
-    positions = _positions(query_positions, num_queries, num_keys, q.device)
     scale = head_dim**-0.5 if scale is None else scale
     number_format = torch.promote_types(q.dtype, torch.float32)
 
@@ -71,7 +57,8 @@ def attention_weights(
     grouped = q.to(number_format).view(num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
     scores = torch.einsum("nhgd,mhd->hgnm", grouped, k.to(number_format)) * scale
     # 2. The mask: minus infinity before softmax is a weight of exactly 0 after it.
-    future = torch.arange(num_keys, device=q.device)[None, :] > positions[:, None]  # [N, M]
+    places = torch.arange(num_keys, device=q.device)
+    future = places[None, :] > places[num_keys - num_queries :, None]  # [N, M]
     scores = scores.masked_fill(future, float("-inf"))
     # 3. Scores to weights.
     return torch.softmax(scores, dim=-1).reshape(num_heads, num_queries, num_keys)
@@ -102,28 +89,8 @@ def _check_shapes(q: torch.Tensor, k: torch.Tensor) -> None:
         raise ValueError(
             f"{q.shape[1]} query heads cannot share {k.shape[1]} key/value heads evenly: use a divisor"
         )
-
-
-def _positions(
-    given: torch.Tensor | Sequence[int] | None, num_queries: int, num_keys: int, device: torch.device
-) -> torch.Tensor:
-    if given is None:
-        if num_queries > num_keys:
-            raise ValueError(
-                f"{num_queries} queries but only {num_keys} keys: each query needs its own key, too"
-            )
-        return torch.arange(num_keys - num_queries, num_keys, device=device)
-    positions = torch.as_tensor(given, device=device)
-    if positions.shape != (num_queries,):
-        raise ValueError(
-            f"query_positions is {_shape(positions)}: {num_queries} queries need {num_queries} positions"
-        )
-    outside = positions[(positions < 0) | (positions >= num_keys)]
-    if len(outside):
-        raise ValueError(
-            f"query position {outside[0].item()} is outside the {num_keys} keys (0..{num_keys - 1})"
-        )
-    return positions
+    if len(q) > len(k):
+        raise ValueError(f"{len(q)} queries but only {len(k)} keys: each query needs its own key, too")
 
 
 def _shape(x: torch.Tensor) -> str:

@@ -35,9 +35,10 @@ def test_script(tmp_path):
 @pytest.fixture
 def short_story(monkeypatch):
     """The script without the parts that do not depend on its options."""
-    for part in ("three_patterns", "load_sweep", "long_prompt"):
-        monkeypatch.setattr(workload_simulator, part, lambda *_: None)
-    monkeypatch.setattr(workload_simulator, "per_pattern", lambda *_: 1.0)
+    monkeypatch.setattr(simulator_chapters, "three_patterns", lambda *_: None)
+    monkeypatch.setattr(simulator_chapters, "per_pattern", lambda *_: 1.0)
+    for part in ("load_sweep", "long_prompt"):
+        monkeypatch.setattr(simulator_load, part, lambda *_: None)
 
 
 def test_script_with_a_trace_and_a_saved_clock(tmp_path, capsys, short_story):
