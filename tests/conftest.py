@@ -1,5 +1,6 @@
 """What all tests share: no network, no dice, nothing written to the learner's outputs; where the data lies."""
 
+import json
 import os
 import random
 import signal
@@ -69,6 +70,46 @@ def no_dice():
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def run_script(tmp_path, capsys):
+    """Run a script as a learner does. Its report, with what it claims by name (of several the first) and what it
+    printed, once its figures lie there and its lines fit a terminal."""
+
+    def run(script, *argv, figures=()):
+        file, folder = tmp_path / "report.json", tmp_path / "figures"
+        assert script.main([*map(str, argv), "--json", str(file), "--figures", str(folder)]) == 0
+        for name in figures:
+            assert (folder / f"{name}.png").stat().st_size > 10_000
+            (folder / f"{name}.png").unlink()
+        report = json.loads(file.read_text(encoding="utf-8"))
+        assert all(p["holds"] for p in report["predictions"] if p["kind"] == "structure" and not p["needs"])
+        report["claims"] = {p["claim"]: p for p in reversed(report["predictions"])}
+        report["out"] = capsys.readouterr().out
+        assert max(len(line.rstrip()) for line in report["out"].splitlines()) <= 100
+        return report
+
+    return run
+
+
+@pytest.fixture
+def mistake_of(tmp_path, capsys):
+    """Run a script with a mistake in its options: what it says of it, in one line (argparse adds the usage). There
+    is no report then."""
+
+    def run(script, *argv):
+        file, one_line = tmp_path / "report.json", True
+        try:
+            code = script.main(["--json", str(file), *map(str, argv)])
+        except SystemExit as stop:  # how argparse ends
+            code, one_line = stop.code, False
+        error = capsys.readouterr().err
+        assert code == 2 and not file.exists()
+        assert "Traceback" not in error and (error.count("\n") == 1 or not one_line)
+        return error
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """The scripts of the phase: their claims hold, they take any model, and a mistake gets one line."""
 
-import json
-
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -13,22 +11,15 @@ from phase1_tokens_embeddings.weights.gguf_writer import gpt2_to_gguf
 
 
 @pytest.fixture
-def claims_of(tmp_path):
-    """Run a script; what it claims, by name, once its figure lies there."""
-
-    def claims_of(script, *argv) -> dict:
-        file = tmp_path / "report.json"
-        assert script.main([*argv, "--quick", "--json", str(file), "--figures", str(tmp_path)]) == 0
-        figure = tmp_path / f"{script.__name__.rpartition('.')[2]}.png"
-        assert figure.stat().st_size > 10_000
-        figure.unlink()
-        return {p["claim"]: p for p in json.loads(file.read_text())["predictions"]}
-
-    return claims_of
+def run(run_script):
+    """Run a script with one figure, which has its name."""
+    return lambda script, *argv: run_script(
+        script, "--quick", *argv, figures=[script.__name__.split(".")[-1]]
+    )
 
 
-def test_embeddings(claims_of):
-    claims = claims_of(embedding_explorer)
+def test_embeddings(run):
+    claims = run(embedding_explorer)["claims"]
     assert claims["wte-shape"]["measured"] == [50257, 768] and claims["wpe-shape"]["measured"] == [1024, 768]
     assert claims["input-matrix"]["measured"] == [4, 768, 3072, 0.0]
     assert claims["input-matrix-checkpoint"]["holds"]
@@ -37,23 +28,22 @@ def test_embeddings(claims_of):
     assert claims["related-pairs"]["kind"] == "timing"  # what a model knows never decides the exit code
 
 
-def test_embeddings_of_any_model(claims_of, llama_folder, gpt2_folder, capsys):
-    claims = claims_of(embedding_explorer, "--model", str(llama_folder))
+def test_embeddings_of_any_model(run, llama_folder, gpt2_folder):
+    report = run(embedding_explorer, "--model", llama_folder)
+    claims = report["claims"]
     assert claims["order-matters"]["measured"] == [True] and claims["input-matrix-checkpoint"]["holds"]
-    assert "no position table" in capsys.readouterr().out
-    claims = claims_of(embedding_explorer, "--model", str(gpt2_folder))
-    assert all(p["holds"] for p in claims.values() if p["kind"] == "structure" and not p["needs"])
+    assert "no position table" in report["out"]
+    run(embedding_explorer, "--model", gpt2_folder)
 
 
-def test_neighbours_of_words_of_your_own(claims_of, capsys):
-    claims_of(embedding_explorer, "--word", "watch", "light")
-    out = capsys.readouterr().out
+def test_neighbours_of_words_of_your_own(run):
+    out = run(embedding_explorer, "--word", "watch", "light")["out"]
     assert "watch" in out and "light" in out
 
 
-def test_anatomy(claims_of):
-    claims = claims_of(model_file_anatomy)
-    assert {"file-layout"} <= set(claims)
+def test_anatomy(run):
+    claims = run(model_file_anatomy)["claims"]
+    assert "file-layout" in claims
     assert claims["llama32-3b-layers"]["verdict"] == "corrected"
     assert claims["llama32-3b-layers"]["measured"] == 28
     assert claims["llama70b-shape"]["measured"] == [80, 64]
@@ -61,19 +51,19 @@ def test_anatomy(claims_of):
     assert all(p["holds"] for p in claims.values())
 
 
-def test_anatomy_of_other_models_and_files(claims_of, tmp_path, gpt2_folder, llama_folder, capsys):
-    assert claims_of(model_file_anatomy, "--model", str(llama_folder))["parameters-from-config"]["holds"]
+def test_anatomy_of_other_models_and_files(run, tmp_path, gpt2_folder, llama_folder):
+    assert run(model_file_anatomy, "--model", llama_folder)["claims"]["parameters-from-config"]["holds"]
     gpt2_to_gguf(gpt2_folder, tmp_path / "x.gguf")
-    assert claims_of(model_file_anatomy, "--file", str(tmp_path / "x.gguf"))["file-layout"]["holds"]
+    assert run(model_file_anatomy, "--file", tmp_path / "x.gguf")["claims"]["file-layout"]["holds"]
     # of another kind: still shown
     (tmp_path / "config.json").write_text('{"model_type": "bert", "vocab_size": 5}')
     save_file({"bert.\x1b[31mx": torch.zeros(2)}, tmp_path / "y.safetensors")
-    assert "7b-by-precision" in claims_of(model_file_anatomy, "--file", str(tmp_path / "y.safetensors"))
-    assert "\x1b[31mx" not in capsys.readouterr().out
+    report = run(model_file_anatomy, "--file", tmp_path / "y.safetensors")
+    assert "7b-by-precision" in report["claims"] and "\x1b[31mx" not in report["out"]
 
 
-def test_memory_equation(claims_of):
-    claims = claims_of(gpu_memory_equation)
+def test_memory_equation(run):
+    claims = run(gpu_memory_equation)["claims"]
     assert claims["llama8b-fp16"]["verdict"] == "corrected"  # a T4 offers 15 GiB
     assert claims["llama8b-fp16"]["measured"] == [14.96, 0.04, 65.04, 7.48, 72.17]
     assert claims["embedding-256mb"]["verdict"] == "reproduced"
@@ -92,10 +82,9 @@ def test_memory_equation(claims_of):
          ["no user with 100,000 tokens does"]),
     ],
 )  # fmt: skip
-def test_memory_equation_for_any_model_and_card(claims_of, tmp_path, capsys, argv, shown):
+def test_memory_equation_for_any_model_and_card(run, tmp_path, argv, shown):
     GPT2Config(n_embd=8, n_head=2, n_layer=3, n_positions=100).save_pretrained(tmp_path / "mine")
-    claims_of(gpu_memory_equation, *(a.format(tmp=tmp_path) for a in argv))
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(run(gpu_memory_equation, *(a.format(tmp=tmp_path) for a in argv))["out"].split())
     assert all(text in out for text in shown)
 
 
@@ -124,12 +113,10 @@ def test_memory_equation_for_any_model_and_card(claims_of, tmp_path, capsys, arg
         (gpu_memory_equation, ["--price", "inf"], "--price inf"),
     ],
 )
-def test_a_mistake_ends_in_one_line(script, argv, message, tmp_path, capsys):
+def test_a_mistake_ends_in_one_line(mistake_of, script, argv, message, tmp_path):
     for name in ("bare", "damaged"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text((find_model("tales") / "config.json").read_text())
     (tmp_path / "damaged" / "model.safetensors").write_bytes(b"\xff" * 100)
     (tmp_path / "bad.gguf").write_bytes(b"GGUF\3\0\0\0" + b"\xff" * 40)
-    assert script.main([a.format(tmp=tmp_path) for a in argv]) == 2
-    err = capsys.readouterr().err
-    assert message in err and err.count("\n") == 1 and "Traceback" not in err
+    assert message in mistake_of(script, *(a.format(tmp=tmp_path) for a in argv))

@@ -1,44 +1,27 @@
 """The tokenization lab: its small library, its sample texts, its story and its errors."""
 
 import ast
-import json
 import math
 import unicodedata
 from collections import Counter
-from pathlib import Path
 
 import pytest
+import tiktoken
 
 from labkit.models import has_gpt2_vocabulary
 from labkit.paths import EMBEDDED_MODELS
-from phase1_tokens_embeddings import tokenization_lab as lab
-from phase1_tokens_embeddings.story.token_density import (
-    CONTENT,
-    characters_that_fit,
-    measure_density,
-    read_texts,
-    sample_text,
-    share_of_blanks,
-)
-from phase1_tokens_embeddings.story.tokenization_story import (
-    SENTENCE,
-    show_tokens,
-    stream_steps,
-    with_first_merges,
-)
+from phase1_tokens_embeddings import tokenization_lab
+from phase1_tokens_embeddings.story import token_density, tokenization_story
+from phase1_tokens_embeddings.story.token_density import CONTENT, measure_density, read_texts, sample_text
+from phase1_tokens_embeddings.story.tokenization_story import show_tokens, stream_steps, with_first_merges
 from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
 
 CLAIMS = ["gpt2-vocab", "hello-ids", "unbelievable-ids", "prompt-ids", "density", "context-128k"]
 
 
-def run(tmp_path: Path, *options: str) -> tuple[int, dict]:
-    report = tmp_path / "report.json"
-    code = lab.main(["--quick", "--json", str(report), "--figures", str(tmp_path), *options])
-    return code, json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
-
-
-def by_claim(report: dict) -> dict[str, dict]:
-    return {p["claim"]: p for p in report["predictions"]}
+@pytest.fixture
+def run(run_script):
+    return lambda *options: run_script(tokenization_lab, "--quick", *options, figures=["token_density"])
 
 
 # ---------------------------------------------------------------------- the sample texts
@@ -71,8 +54,6 @@ def test_the_story_is_one_story():
 
 
 def test_density_against_tiktoken(gpt2_vocabulary):
-    import tiktoken
-
     reference = tiktoken.get_encoding("gpt2")
     tok = BPETokenizer.from_tiktoken("gpt2")
     for name in CONTENT:
@@ -96,9 +77,9 @@ def test_density_of_one_token_per_byte():
 
 def test_filling_a_context_and_blanks():
     tok = BPETokenizer.train([""], 257)
-    assert characters_that_fit(tok, "abc", 1000) == 1000
-    assert characters_that_fit(tok, "é", 1000) == 500
-    assert share_of_blanks(tok, "    a\n b") == pytest.approx(5 / 8)
+    assert token_density.characters_that_fit(tok, "abc", 1000) == 1000
+    assert token_density.characters_that_fit(tok, "é", 1000) == 500
+    assert token_density.share_of_blanks(tok, "    a\n b") == pytest.approx(5 / 8)
 
 
 def test_first_merges():
@@ -134,26 +115,19 @@ def test_reading_texts(tmp_path):
 # ---------------------------------------------------------------------- the story
 
 
-def test_main(tmp_path, capsys):
-    code, report = run(tmp_path)
-    assert code == 0
-    found = by_claim(report)
-    assert set(CLAIMS) <= set(found)
-    assert (tmp_path / "token_density.png").stat().st_size > 10_000
-    assert "The sentence shrinks" in capsys.readouterr().out
-    rows = report["results"]["shrinking"]
-    assert rows[0] == [0, len(SENTENCE)]
-    assert rows[-1][1] < len(SENTENCE) / 3
-    assert all(p["holds"] in (True, None) for p in found.values() if p["kind"] == "structure")
+def test_main(run):
+    report = run()
+    assert set(CLAIMS) <= set(report["claims"])
+    assert "The sentence shrinks" in report["out"]
+    rows, length = report["results"]["shrinking"], len(tokenization_story.SENTENCE)
+    assert rows[0] == [0, length]
+    assert rows[-1][1] < length / 3
 
 
-def test_main_with_gpt2s_vocabulary(tmp_path, capsys, gpt2_vocabulary):
-    import tiktoken
-
+def test_main_with_gpt2s_vocabulary(run, gpt2_vocabulary):
     reference = tiktoken.get_encoding("gpt2")
-    code, report = run(tmp_path, "--model", "gpt2", "--price", "2.5")
-    found = by_claim(report)
-    assert code == 0
+    report = run("--model", "gpt2", "--price", "2.5")
+    found = report["claims"]
     assert found["gpt2-vocab"]["measured"] == reference.n_vocab
     for claim, text in [
         ("hello-ids", "Hello"),
@@ -171,87 +145,73 @@ def test_main_with_gpt2s_vocabulary(tmp_path, capsys, gpt2_vocabulary):
     assert found["context-128k"]["measured"][0] == len(filled)
     assert found["context-128k"]["verdict"] == "corrected"
     assert list(report["results"]["density"]) == ["GPT-2"]
-    assert "$2.5 per million tokens is an assumption" in capsys.readouterr().out
+    assert "$2.5 per million tokens is an assumption" in report["out"]
 
 
-def test_main_without_gpt2s_vocabulary(tmp_path, no_gpt2_vocabulary):
+def test_main_without_gpt2s_vocabulary(run, no_gpt2_vocabulary):
     assert not has_gpt2_vocabulary()
-    code, report = run(tmp_path)
-    assert code == 0
-    found = by_claim(report)
+    report = run()
+    found = report["claims"]
     assert [found[claim]["verdict"] for claim in CLAIMS] == ["needs a download"] * len(CLAIMS)
     assert all("lab fetch gpt2" in found[claim]["note"] for claim in CLAIMS)
     assert list(report["results"]["density"]) == ["tales"]
 
 
-def test_main_with_a_text_of_ones_own(tmp_path, capsys):
+def test_main_with_a_text_of_ones_own(run, tmp_path):
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "notes.md").write_text("One fish, two fish. Один, два. 一二三。\n" * 30, encoding="utf-8")
-    code, report = run(tmp_path, "--text", str(folder), "--sentence", "One fish", "--vocab-size", "4000")
-    out = capsys.readouterr().out
-    assert code == 0
-    assert "nothing was left to merge" in out
-    assert "your text" in out
+    report = run("--text", folder, "--sentence", "One fish", "--vocab-size", "4000")
+    assert "nothing was left to merge" in report["out"] and "your text" in report["out"]
     assert report["results"]["training_bytes"] == (folder / "notes.md").stat().st_size
     assert report["results"]["shrinking"][0] == [0, 8]
 
 
-def test_main_at_its_limits(tmp_path):
+def test_main_at_its_limits(run, tmp_path):
     """A vocabulary without merges, no price, a sentence of two characters, a text too short to cut."""
     (tmp_path / "tiny.txt").write_text("hi", encoding="utf-8")
-    assert run(tmp_path, "--vocab-size", "257", "--sentence", "好🐐")[0] == 0
-    assert run(tmp_path, "--text", str(tmp_path / "tiny.txt"), "--price", "0")[0] == 0
+    run("--vocab-size", "257", "--sentence", "好🐐")
+    run("--text", tmp_path / "tiny.txt", "--price", "0")
 
 
-def test_predicting(tmp_path, monkeypatch):
+def test_predicting(run, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: "")
-    assert run(tmp_path, "--predict")[0] == 0
+    run("--predict")
 
 
 # ---------------------------------------------------------------------- mistakes
 
 
-def file_with(tmp_path: Path, content: bytes) -> str:
-    path = tmp_path / "input.txt"
-    path.write_bytes(content)
-    return str(path)
+@pytest.mark.parametrize(
+    ("options", "content", "message"),
+    [
+        (["--text", "{tmp}/none.txt"], b"", "no text at"),
+        (["--text", "{tmp}/input.txt"], b" \n", "holds no text"),
+        (["--text", "{tmp}/input.txt"], b"caf\xe9 au lait", "not UTF-8 text (byte 3)"),
+        (["--text", "{tmp}/input.txt"], b"a\0b", "is a binary file"),
+        (["--text", "{tmp}/folder"], b"", "no .txt, .md or .py file below"),
+        (["--vocab-size", "100"], b"", "vocab_size 100 is too small"),
+        (["--vocab-size", "-1"], b"", "vocab_size -1 is too small"),
+        (["--model", "./nowhere"], b"", "no model folder at"),
+        (["--model", "{tmp}/folder"], b"", "holds no tokenizer.json"),
+        (["--price", "nan"], b"", "--price nan is no price"),
+        (["--price", "-1"], b"", "--price -1.0 is no price"),
+        (["--sentence", " "], b"", "--sentence is empty"),
+    ],
+)
+def test_mistakes_get_one_line(mistake_of, tmp_path, options, content, message):
+    (tmp_path / "input.txt").write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "config.json").write_text("{}")  # makes it a model folder
+    error = mistake_of(tokenization_lab, "--quick", *(o.format(tmp=tmp_path) for o in options))
+    assert error.startswith("error:") and message in error
 
 
-MISTAKES = {
-    "no such text": (lambda tmp: ["--text", str(tmp / "none.txt")], "no text at"),
-    "an empty text": (lambda tmp: ["--text", file_with(tmp, b" \n")], "holds no text"),
-    "not UTF-8": (lambda tmp: ["--text", file_with(tmp, b"caf\xe9 au lait")], "not UTF-8 text (byte 3)"),
-    "a binary file": (lambda tmp: ["--text", file_with(tmp, b"a\0b")], "is a binary file"),
-    "an empty folder": (lambda tmp: ["--text", str(tmp)], "no .txt, .md or .py file below"),
-    "a small vocabulary": (lambda _: ["--vocab-size", "100"], "vocab_size 100 is too small"),
-    "a negative vocabulary": (lambda _: ["--vocab-size", "-1"], "vocab_size -1 is too small"),
-    "an unknown model": (lambda _: ["--model", "./nowhere"], "no model folder at"),
-    "a model without tokenizer": (lambda tmp: ["--model", str(tmp)], "holds no tokenizer.json"),
-    "no price": (lambda _: ["--price", "nan"], "--price nan is no price"),
-    "a negative price": (lambda _: ["--price", "-1"], "--price -1.0 is no price"),
-    "no sentence": (lambda _: ["--sentence", " "], "--sentence is empty"),
-}
-
-
-@pytest.mark.parametrize(("options", "message"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_mistakes_get_one_line(tmp_path, capsys, options, message):
-    (tmp_path / "config.json").write_text("{}", encoding="utf-8")  # makes tmp_path a model folder
-    code, _ = run(tmp_path, *options(tmp_path))
-    error = capsys.readouterr().err
-    assert code == 2
-    assert error.startswith("error:")
-    assert message in error
-    assert error.count("\n") == 1
-    assert "Traceback" not in error
-
-
-def test_a_tokenizer_from_a_model_folder(tmp_path):
+def test_a_tokenizer_from_a_model_folder(run, tmp_path):
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     tok = BPETokenizer.from_file(EMBEDDED_MODELS / "tales" / "tokenizer.json")
     tok.save(tmp_path / "tokenizer.json")
-    code, report = run(tmp_path, "--model", str(tmp_path))
-    assert code == 0
+    report = run("--model", tmp_path)
     density = report["results"]["density"][tmp_path.name]
     expected = measure_density(tok, sample_text("prose"))
     assert density["prose"]["mean"] == pytest.approx(expected.mean)

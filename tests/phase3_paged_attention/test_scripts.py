@@ -1,7 +1,5 @@
 """The four scripts, run as a learner runs them: what they claim, what they draw, what they refuse."""
 
-import json
-
 import pytest
 import torch
 
@@ -9,31 +7,15 @@ from phase3_paged_attention import block_manager_lab, memory_waste, paged_attent
 from phase3_paged_attention.paging import compiled_kernel, cpu_decode
 
 
-@pytest.fixture
-def run(tmp_path, capsys):
-    """Run a script: its predictions (of several of one claim the first), and what it printed. All structural hold."""
-
-    def run(script, figures, *arguments):
-        assert script.main([*arguments, "--json", str(tmp_path / "r.json")]) == 0
-        predictions = json.loads((tmp_path / "r.json").read_text())["predictions"]
-        assert all(p["holds"] for p in predictions if p["kind"] == "structure")
-        for name in figures:
-            assert (tmp_path / "outputs" / f"{name}.png").stat().st_size > 10_000
-        printed = capsys.readouterr().out
-        assert max(map(len, printed.splitlines())) <= 100
-        return {p["claim"]: p for p in reversed(predictions)}, printed
-
-    return run
-
-
-def test_block_manager_lab(run):
-    found, _ = run(block_manager_lab, ["block_manager_moments"])
+def test_block_manager_lab(run_script):
+    report = run_script(block_manager_lab, figures=["block_manager_moments"])
     expected = ["block-table", "prefix-hit", "fork-copies", "free-order", "evicted", "swap", "all-back"]
-    assert list(found)[::-1] == expected
+    assert [p["claim"] for p in report["predictions"]] == expected
 
 
-def test_memory_waste(run):
-    found, _ = run(memory_waste, ["memory_contiguous_paged", "memory_shares", "block_size"], "--quick")
+def test_memory_waste(run_script):
+    figures = ["memory_contiguous_paged", "memory_shares", "block_size"]
+    found = run_script(memory_waste, "--quick", figures=figures)["claims"]
     measured = {claim: p["measured"] for claim, p in found.items()}
     assert measured["waste"] == [16715, 27] and measured["waste-bound"] == [0, 15, 255]
     assert measured["concurrency"] == [4, 26] and measured["o1-alloc"] == [3, 3]
@@ -50,11 +32,13 @@ needs_kernel = pytest.mark.skipif(compiled_kernel() is None, reason="needs numba
 @pytest.mark.parametrize(
     ("kernel", "dtype"), [pytest.param(True, "float32", marks=needs_kernel), (False, "bfloat16")]
 )
-def test_paged_attention_lab(run, monkeypatch, kernel, dtype):
+def test_paged_attention_lab(run_script, monkeypatch, kernel, dtype):
     if not kernel:
         monkeypatch.setattr(cpu_decode, "_switched_off", True)
     figures = ["paged_attention_walk", "paged_attention_cost"]
-    found, printed = run(paged_attention_lab, figures, "--device", "cpu", "--quick", "--dtype", dtype)
+    options = ("--device", "cpu", "--quick", "--dtype", dtype)
+    report = run_script(paged_attention_lab, *options, figures=figures)
+    found = report["claims"]
     assert {claim for claim, p in found.items() if p["kind"] == "structure"} == {
         "online-softmax-shrink",
         "online-softmax-rescales",
@@ -64,11 +48,12 @@ def test_paged_attention_lab(run, monkeypatch, kernel, dtype):
     }
     assert found["copy-against-attend"]["kind"] == "timing"
     assert ("scattered-against-ordered" in found) == kernel
-    assert ("without numba" in printed) == (not kernel)
+    assert ("without numba" in report["out"]) == (not kernel)
 
 
-def test_prefix_caching(run):
-    found, _ = run(prefix_caching, ["prefix_ttft", "prefix_hit_rate"], "--model", "tales-draft", "--quick")
+def test_prefix_caching(run_script):
+    figures = ["prefix_ttft", "prefix_hit_rate"]
+    found = run_script(prefix_caching, "--model", "tales-draft", "--quick", figures=figures)["claims"]
     assert found["prefix-ttft"]["kind"] == "timing" and 0 <= found["prefix-ttft"]["measured"] <= 1
     assert found["prefix-hits"]["measured"] == [0, 384]
     assert found["prefix-one-letter"]["measured"][0] == 0
@@ -90,9 +75,5 @@ def test_prefix_caching(run):
         ),
     ],
 )  # fmt: skip
-def test_bad_input(capsys, script, arguments, message):
-    try:
-        status = script.main(arguments)
-    except SystemExit as stop:  # how argparse ends
-        status = stop.code
-    assert status == 2 and message in capsys.readouterr().err
+def test_bad_input(mistake_of, script, arguments, message):
+    assert message in mistake_of(script, *arguments)

@@ -1,11 +1,8 @@
 """The scripts of this phase that run the engine: they end well, check what they promise, and refuse nonsense."""
 
-import json
-
 import pytest
 import torch
 
-from labkit.paths import outputs
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.packed_linear import PackedLinear, can_pack, pack_linear_layers
 from phase4_scheduler import continuous_batching, many_users, where_time_goes
@@ -14,45 +11,32 @@ from phase4_scheduler.story import where_time_goes_story
 from phase4_scheduler.story.step_timer import PARTS, StepTimer, decoding_engine, time_decode
 
 
-def report(script: str) -> dict:
-    file = outputs() / "reports" / "phase4_scheduler" / f"{script}.json"
-    return json.loads(file.read_text(encoding="utf-8"))
-
-
 @pytest.fixture(scope="module")
 def draft():
     return Transformer.from_pretrained("tales-draft")
 
 
-def test_continuous_batching_story(capsys):
-    assert continuous_batching.main(["--quick", "--model", "tales-draft", "--device", "cpu"]) == 0
-    found = {p["claim"]: p for p in report("continuous_batching")["predictions"]}
+def test_continuous_batching_story(run_script):
+    options = ("--quick", "--model", "tales-draft", "--device", "cpu")
+    found = run_script(continuous_batching, *options, figures=["requests_in_the_batch"])["claims"]
     assert {"head-of-line", "continuous-2-4x", "continuous-same-tokens", "continuous-no-leak"} <= set(found)
-    assert (outputs() / "requests_in_the_batch.png").stat().st_size > 10_000
 
 
 # ---------------------------------------------------------------------- many users
 
 
-def test_many_users_story(capsys):
-    assert many_users.main(["--users", "4", "--max-num-seqs", "2", "--tokens", "8", "--device", "cpu"]) == 0
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in ("Ada", "Ben", "Cleo", "Dan"))
-    assert "Eve" not in shown
-    results = report("many_users")
-    assert [p["measured"] for p in results["predictions"]] == [4, 0]
-    assert results["results"]["steps_alone"] == 8 + 15 + 22 + 8
+def test_many_users_story(run_script):
+    options = ("--users", 4, "--max-num-seqs", 2, "--tokens", 8, "--device", "cpu")
+    report = run_script(many_users, *options)
+    assert all(name in report["out"] for name in ("Ada", "Ben", "Cleo", "Dan"))
+    assert "Eve" not in report["out"]
+    assert [p["measured"] for p in report["predictions"]] == [4, 0]
+    assert report["results"]["steps_alone"] == 8 + 15 + 22 + 8
 
 
-def test_many_users_refuses_nonsense(capsys):
-    with pytest.raises(SystemExit) as stop:
-        many_users.main(["--users", "0"])
-    assert stop.value.code == 2
-    capsys.readouterr()
-    assert many_users.main(["--model", "./nowhere", "--device", "cpu"]) == 2
-    error = capsys.readouterr().err.strip().splitlines()
-    assert len(error) == 1
-    assert "nowhere" in error[0]
+def test_many_users_refuses_nonsense(mistake_of):
+    assert "0 is too few: 1 or more" in mistake_of(many_users, "--users", "0")
+    assert "nowhere" in mistake_of(many_users, "--model", "./nowhere", "--device", "cpu")
 
 
 # ---------------------------------------------------------------------- where the time goes
@@ -87,14 +71,12 @@ def test_decoding_engine_decodes_and_every_part_is_seen(draft):
     assert [r.num_computed_tokens for r in engine.scheduler.running] == [24, 24, 24]
 
 
-def test_where_time_goes_story(monkeypatch, capsys, draft):
+def test_where_time_goes_story(monkeypatch, run_script, draft):
     # A small model in place of GPT-2's shape: the story is the same, and done in seconds.
     monkeypatch.setattr(where_time_goes_story, "GPT2_124M", draft.config)
     monkeypatch.setattr(where_time_goes_story, "CONTEXT", 32)
-    assert where_time_goes.main(["--quick"]) == 0
-    found = {p["claim"] for p in report("where_time_goes")["predictions"]}
-    assert {"scheduler-share", "queue-length", "context-attention-only"} <= found
-    assert (outputs() / "where_time_goes.png").is_file()
+    found = run_script(where_time_goes, "--quick", figures=["where_time_goes"])["claims"]
+    assert {"scheduler-share", "queue-length", "context-attention-only"} <= set(found)
 
 
 # ---------------------------------------------------------------------- packed weights

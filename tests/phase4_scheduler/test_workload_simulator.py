@@ -6,30 +6,22 @@ import pytest
 
 from phase4_scheduler import workload_simulator
 from phase4_scheduler.simulator.cost_model import FittedCost
+from phase4_scheduler.story import simulator_chapters, simulator_load
 
 CLAIMS = {
     "four-patterns", "histogram-clusters", "kv-usage-alert", "chunked-prefill", "littles-law", "virtual-clock",
 }  # fmt: skip
 FIGURES = ("traffic_clusters", "traffic_timeline", "load_knee", "long_prompt_stall")
+FAST = ("--quick", "--model", "tales-draft")
 
 
-def run(tmp_path, *arguments):
-    file = tmp_path / "report.json"
-    options = ("--quick", "--model", "tales-draft", "--json", file, *arguments)
-    code = workload_simulator.main([str(option) for option in options])
-    return code, json.loads(file.read_text()) if file.exists() else None
-
-
-def test_script(tmp_path):
-    code, report = run(tmp_path, "--save-cost", tmp_path / "cost.json")
-    assert code == 0
-    found = {p["claim"]: p for p in report["predictions"]}
+def test_script(run_script, tmp_path):
+    report = run_script(workload_simulator, *FAST, "--save-cost", tmp_path / "cost.json", figures=FIGURES)
+    found = report["claims"]
     assert set(found) == CLAIMS
     assert found["histogram-clusters"]["measured"] == 3
     assert FittedCost.load(tmp_path / "cost.json").steps > 0
     assert report["results"]["virtual"]["requests"] == 200
-    for name in FIGURES:
-        assert (tmp_path / "outputs" / f"{name}.png").stat().st_size > 10_000
 
 
 @pytest.fixture
@@ -41,7 +33,7 @@ def short_story(monkeypatch):
         monkeypatch.setattr(simulator_load, part, lambda *_: None)
 
 
-def test_script_with_a_trace_and_a_saved_clock(tmp_path, capsys, short_story):
+def test_script_with_a_trace_and_a_saved_clock(run_script, tmp_path, short_story):
     FittedCost((5e-3, 1e-4, 3e-4, 0.0, 1e-8), "elsewhere", 0.1, 0.2, 100, 1024).save(tmp_path / "cost.json")
     lines = [
         dict(timestamp=100 * i, input_length=1100, output_length=20, hash_ids=[1, 2, 9 + i])
@@ -49,25 +41,22 @@ def test_script_with_a_trace_and_a_saved_clock(tmp_path, capsys, short_story):
     ]
     trace = tmp_path / "trace.jsonl"
     trace.write_text("\n".join([*map(json.dumps, lines), "oops"]))
-    code, report = run(
-        tmp_path, "--trace", trace, "--skip-bad-lines", "--cost", tmp_path / "cost.json", "--pattern", "chat",
-        "--requests", 20, "--policy", "priority",
+    report = run_script(
+        workload_simulator, *FAST, "--trace", trace, "--skip-bad-lines", "--cost", tmp_path / "cost.json",
+        "--pattern", "chat", "--requests", 20, "--policy", "priority",
     )  # fmt: skip
-    assert code == 0
     assert report["results"]["trace"] == dict(format="Mooncake JSONL", requests=20, skipped=1)
     virtual = report["results"]["virtual"]
     assert virtual["requests"] == 20 and virtual["prompt_tokens"] == 20 * 1100
     assert virtual["prefix_hit_rate"] == pytest.approx(19 * 1024 / (20 * 1100))
-    assert "1 lines were skipped" in " ".join(capsys.readouterr().out.split())
+    assert "1 lines were skipped" in " ".join(report["out"].split())
 
 
-def test_script_in_real_time(tmp_path, capsys, short_story):
-    code, report = run(
-        tmp_path, "--real", "--requests", 6, "--rate", 20, "--pattern", "chat", "--num-blocks", 200
-    )
-    assert code == 0
+def test_script_in_real_time(run_script, short_story):
+    options = ("--real", "--requests", 6, "--rate", 20, "--pattern", "chat", "--num-blocks", 200)
+    report = run_script(workload_simulator, *FAST, *options)
     assert report["results"]["real"]["requests"] == 6 and "virtual" not in report["results"]
-    assert "all lengths are scaled by" in " ".join(capsys.readouterr().out.split())
+    assert "all lengths are scaled by" in " ".join(report["out"].split())
 
 
 @pytest.mark.parametrize(
@@ -87,8 +76,5 @@ def test_script_in_real_time(tmp_path, capsys, short_story):
         (["--model", "nonsense/x/y"], "no model folder"),
     ],
 )
-def test_mistakes_are_told_in_one_line(tmp_path, capsys, arguments, message):
-    code, report = run(tmp_path, *arguments)
-    error = capsys.readouterr().err.strip()
-    assert code == 2 and report is None
-    assert message in error and "\n" not in error and "Traceback" not in error
+def test_mistakes_are_told_in_one_line(mistake_of, arguments, message):
+    assert message in mistake_of(workload_simulator, *FAST, *arguments)
