@@ -224,27 +224,18 @@ def lab() -> SimpleNamespace:
     )
 
 
-# ---------------------------------------------------------------------- keyword arguments of calls that work
-
-
 @pytest.fixture
-def decode_inputs(lab) -> dict[str, Tensor]:
-    case = lab.decode_case([20, 7])
-    tables = dict(block_tables=case.block_tables(), context_lens=case.lens())
-    return dict(q=case.q, k_cache=case.k_cache, v_cache=case.v_cache) | tables
+def inputs(lab) -> dict[str, dict[str, Tensor]]:
+    """Keyword arguments of calls that work, by the kernel's name."""
 
+    def attention(case: PagedCase) -> dict[str, Tensor]:
+        tables = dict(block_tables=case.block_tables(), context_lens=case.lens())
+        return dict(q=case.q, k_cache=case.k_cache, v_cache=case.v_cache) | tables
 
-@pytest.fixture
-def prefill_inputs(lab) -> dict[str, Tensor]:
-    case = lab.paged_case([(15, 5), (0, 7)])
-    tables = dict(
-        block_tables=case.block_tables(), context_lens=case.lens(), cu_query_lens=case.cu_query_lens
+    prompts, new = lab.paged_case([(15, 5), (0, 7)]), lab.Case([5, 7], [20, 7])
+    k, v = (new.new(texts) for texts in new.given)
+    return dict(
+        paged_decode=attention(lab.decode_case([20, 7])),
+        paged_prefill=attention(prompts) | dict(cu_query_lens=prompts.cu_query_lens),
+        write_kv=dict(k=k, v=v, k_cache=new.k_cache, v_cache=new.v_cache, slot_mapping=new.new_slots),
     )
-    return dict(q=case.q, k_cache=case.k_cache, v_cache=case.v_cache) | tables
-
-
-@pytest.fixture
-def write_inputs(lab) -> dict[str, Tensor]:
-    case = lab.Case([5, 7], [20, 7])
-    k, v = (case.new(texts) for texts in case.given)
-    return dict(k=k, v=v, k_cache=case.k_cache, v_cache=case.v_cache, slot_mapping=case.new_slots)

@@ -24,73 +24,69 @@ COMPUTE = [torch.float32, torch.float16, torch.bfloat16]
 
 
 @pytest.fixture(scope="session", params=["decode", "decode in 3 splits", "prefill"])
-def kernel(request, lab):
-    """(a step for this kernel, from (tokens before, new tokens) of each request; the kernel)"""
-    if request.param == "prefill":
-        return lab.paged_case, lab.Case.prefill
+def new_case(request, lab):
+    """Makes a step for this kernel from (tokens before, new tokens) of each request; `attend()` runs it."""
 
     def make(requests, **settings):
-        return lab.decode_case([sum(r) for r in requests], **settings)
+        if request.param == "prefill":
+            case = lab.paged_case(requests, **settings)
+            case.attend = case.prefill
+        else:
+            case = lab.decode_case([sum(r) for r in requests], **settings)
+            case.attend = partial(case.decode, num_splits=1 if request.param == "decode" else 3)
+        return case
 
-    return make, partial(lab.Case.decode, num_splits=1 if request.param == "decode" else 3)
+    return make
 
 
 @pytest.mark.parametrize("group", range(1, 17))
-def test_every_number_of_queries_a_kv_head(kernel, group):
+def test_every_number_of_queries_a_kv_head(new_case, group):
     """Where the number divides no power of two, a program's last rows are padding."""
-    make, attend = kernel
-    case = make([(31, 6), (0, 1)], group=group, kv_heads=2, seed=group)
-    case.assert_right(attend(case))
+    case = new_case([(31, 6), (0, 1)], group=group, kv_heads=2, seed=group)
+    case.assert_right(case.attend())
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 8, 16, 32, 64, 128, 256])
-def test_block_sizes_smaller_and_larger_than_a_tile(kernel, block_size):
-    make, attend = kernel
+def test_block_sizes_smaller_and_larger_than_a_tile(new_case, block_size):
     requests = [(0, 1), (block_size - 1, 1), (block_size, 1), (0, block_size % 20 + 1), (141, 9)]
-    case = make(requests, kv_heads=1, block_size=block_size, seed=block_size)
-    case.assert_right(attend(case))
+    case = new_case(requests, kv_heads=1, block_size=block_size, seed=block_size)
+    case.assert_right(case.attend())
 
 
 @pytest.mark.parametrize("dim", [16, 32, 48, 64, 80, 96, 128, 256])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_head_dims(kernel, dim, dtype):
-    make, attend = kernel
-    case = make([(61, 9), (0, 3)], kv_heads=1, group=3, dim=dim, dtype=dtype, seed=dim)
-    case.assert_right(attend(case))
+def test_head_dims(new_case, dim, dtype):
+    case = new_case([(61, 9), (0, 3)], kv_heads=1, group=3, dim=dim, dtype=dtype, seed=dim)
+    case.assert_right(case.attend())
 
 
-def test_no_requests(kernel):
-    make, attend = kernel
-    assert attend(make([])).shape == (0, 4, 32)
+def test_no_requests(new_case):
+    assert new_case([]).attend().shape == (0, 4, 32)
 
 
-def test_scores_far_apart(lab, kernel):
+def test_scores_far_apart(lab, new_case):
     """exp of these scores would overflow: the largest has to be taken off, within splits and between them."""
-    make, attend = kernel
-    case = make([(291, 9), (61, 9), (0, 20)], kv_heads=1, block_size=8, stretch=300.0, seed=6)
-    lab.assert_near(attend(case), case.expected(), 2e-3)
+    case = new_case([(291, 9), (61, 9), (0, 20)], kv_heads=1, block_size=8, stretch=300.0, seed=6)
+    lab.assert_near(case.attend(), case.expected(), 2e-3)
 
 
-def test_scale_of_ones_own(kernel):
-    make, attend = kernel
-    case = make([(40, 3), (0, 9)])
-    case.assert_right(attend(case, scale=0.5), scale=0.5)
+def test_scale_of_ones_own(new_case):
+    case = new_case([(40, 3), (0, 9)])
+    case.assert_right(case.attend(scale=0.5), scale=0.5)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_phase_3_vectorised(lab, kernel, seed):
-    make, attend = kernel
-    case = make([(70, 30), (0, 1), (1, 7), (64, 1)], kv_heads=2, group=4, dim=64, seed=seed)
+def test_phase_3_vectorised(lab, new_case, seed):
+    case = new_case([(70, 30), (0, 1), (1, 7), (64, 1)], kv_heads=2, group=4, dim=64, seed=seed)
     tables = case.block_tables(0), case.query_lens, case.context_lens
-    lab.assert_near(attend(case), paged_attention_vectorised(case.q, case.k_cache, case.v_cache, *tables))
+    lab.assert_near(case.attend(), paged_attention_vectorised(case.q, case.k_cache, case.v_cache, *tables))
 
 
-def test_a_request_that_went_wrong_harms_only_itself(lab, kernel):
-    make, attend = kernel
-    case = make([(14, 6), (20, 20), (25, 8)])
+def test_a_request_that_went_wrong_harms_only_itself(lab, new_case):
+    case = new_case([(14, 6), (20, 20), (25, 8)])
     expected = case.expected().split(case.query_lens)
     case.stored[0][1][5] = math.nan
-    first, wrong, last = attend(case.fill()).split(case.query_lens)
+    first, wrong, last = case.fill().attend().split(case.query_lens)
     lab.assert_near(first, expected[0])
     lab.assert_near(last, expected[2])
     assert wrong.isnan().all()
@@ -99,13 +95,12 @@ def test_a_request_that_went_wrong_harms_only_itself(lab, kernel):
 # ---------------------------------------------------------------------- other number formats
 
 
-def test_bfloat16(kernel):
+def test_bfloat16(new_case):
     """In the interpreter this proves addresses and scales, and no more. The kernel multiplies in float32 there,
     because the interpreter's own product of bfloat16 is wrong, and what the interpreter turns into bfloat16 is cut
     off instead of rounded. What a card's matrix instructions make of bfloat16 only a card can show."""
-    make, attend = kernel
-    case = make([(91, 9), (0, 1), (13, 20)], group=4, dim=64, dtype=torch.bfloat16, seed=9)
-    case.assert_right(attend(case))
+    case = new_case([(91, 9), (0, 1), (13, 20)], group=4, dim=64, dtype=torch.bfloat16, seed=9)
+    case.assert_right(case.attend())
 
 
 @given(
@@ -117,66 +112,59 @@ def test_bfloat16(kernel):
     seed=st.integers(0, 2**31),
 )
 @settings(unshrunk, max_examples=9)
-def test_fp8_cache(kernel, requests, scales, **shape):
+def test_fp8_cache(new_case, requests, scales, **shape):
     """Equal to the definition over the numbers that the 8 bits stand for."""
-    make, attend = kernel
-    case = make(requests, kv_heads=1, cache_dtype=FP8, k_scale=scales[0], v_scale=scales[1], **shape)
-    case.assert_right(attend(case))
+    case = new_case(requests, kv_heads=1, cache_dtype=FP8, k_scale=scales[0], v_scale=scales[1], **shape)
+    case.assert_right(case.attend())
 
 
 # ---------------------------------------------------------------------- memory
 
 
-def test_queries_that_are_a_view_of_something_larger(lab, kernel):
+def test_queries_that_are_a_view_of_something_larger(lab, new_case):
     """The model cuts q, k, v out of one tensor: their rows are not next to each other in memory."""
-    make, attend = kernel
-    case = make([(26, 4), (0, 7)])
+    case = new_case([(26, 4), (0, 7)])
     wide = torch.full((len(case.q), 3 * 128), math.nan, device=lab.device)
     wide[:, 128:256] = case.q.flatten(1)
     case.q = wide[:, 128:256].view(-1, 4, 32)
     assert not case.q.is_contiguous()
-    case.assert_right(attend(case))
+    case.assert_right(case.attend())
 
 
-def test_a_cache_in_one_piece(kernel):
-    make, attend = kernel
-    case = make([(26, 4), (63, 7)])
+def test_a_cache_in_one_piece(new_case):
+    case = new_case([(26, 4), (63, 7)])
     case.k_cache, case.v_cache = case.k_cache.contiguous(), case.v_cache.contiguous()
-    case.assert_right(attend(case))
+    case.assert_right(case.attend())
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
-def test_tables_of_either_integer_type(monkeypatch, lab, kernel, dtype):
-    make, attend = kernel
-    case = make([(26, 4), (63, 7), (0, 1)])
+def test_tables_of_either_integer_type(monkeypatch, lab, new_case, dtype):
+    case = new_case([(26, 4), (63, 7), (0, 1)])
     tables, lens, starts = case.block_tables(dtype=dtype), case.lens(dtype), case.cu_query_lens.to(dtype)
     monkeypatch.setattr(lab.Case, "block_tables", lambda self: tables)
     monkeypatch.setattr(lab.Case, "lens", lambda self: lens)
     monkeypatch.setattr(lab.Case, "cu_query_lens", starts)
-    case.assert_right(attend(case))
+    case.assert_right(case.attend())
 
 
-def test_tables_that_are_a_view_of_a_wider_one(monkeypatch, lab, kernel):
-    make, attend = kernel
-    case = make([(26, 4), (63, 7)])
+def test_tables_that_are_a_view_of_a_wider_one(monkeypatch, lab, new_case):
+    case = new_case([(26, 4), (63, 7)])
     tables = torch.nn.functional.pad(case.block_tables(), (0, 5), value=-1)[:, :-5]
     assert not tables.is_contiguous()
     monkeypatch.setattr(lab.Case, "block_tables", lambda self: tables)
-    case.assert_right(attend(case))
+    case.assert_right(case.attend())
 
 
-def test_result_goes_where_it_is_wanted(lab, kernel):
-    make, attend = kernel
-    case = make([(26, 4), (0, 7)])
+def test_result_goes_where_it_is_wanted(lab, new_case):
+    case = new_case([(26, 4), (0, 7)])
     room = torch.full((len(case.q) + 2, 4, 32), 7.0, device=lab.device)
-    assert attend(case, out=room[1:-1]).data_ptr() == room[1].data_ptr()
+    assert case.attend(out=room[1:-1]).data_ptr() == room[1].data_ptr()
     case.assert_right(room[1:-1])
     assert (room[[0, -1]] == 7).all()
 
 
-def test_inputs_are_left_alone(lab, kernel):
-    make, attend = kernel
-    case = make([(26, 4), (63, 7)])
+def test_inputs_are_left_alone(lab, new_case):
+    case = new_case([(26, 4), (63, 7)])
     before = lab.bits(case.data).clone(), case.q.clone()
-    attend(case)
+    case.attend()
     assert torch.equal(lab.bits(case.data), before[0]) and torch.equal(case.q, before[1])

@@ -18,17 +18,6 @@ def changed(tensor, place, value):
     return tensor
 
 
-def refused(function, inputs, change, message):
-    """One line with the message in it, and the caches as they were."""
-    function(**inputs)
-    before = [inputs[c].clone() for c in ("k_cache", "v_cache")]
-    with pytest.raises(ValueError, match=message) as stop:
-        function(**inputs | change(inputs))
-    assert "\n" not in str(stop.value) and len(str(stop.value)) < 200
-    for cache, old in zip(("k_cache", "v_cache"), before):
-        assert torch.equal(inputs[cache].nan_to_num(7.0), old.nan_to_num(7.0))
-
-
 def with_head_dim(x, dim):
     return with_block_size(x, 16, dim) | dict(q=torch.zeros(len(x["q"]), 4, dim, device=x["q"].device))
 
@@ -37,7 +26,7 @@ def with_block_size(x, size, dim=32):
     return {c: torch.zeros(4, size, 2, dim, device=x[c].device) for c in ("k_cache", "v_cache")}
 
 
-# name: (what is changed, what the message says); for paged_decode and paged_prefill alike.
+# name: (what is changed, what the message says); here for paged_decode and paged_prefill alike.
 ATTENTION = {
     "head_dim too small": (lambda x: with_head_dim(x, 8), r"head_dim 8 is out of range.* 16 to 256"),
     "head_dim too large": (lambda x: with_head_dim(x, 264), r"head_dim 264 is out of range.* 16 to 256"),
@@ -103,23 +92,12 @@ ATTENTION = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ATTENTION)
-def test_attention_refuses(name, decode_inputs, prefill_inputs):
-    refused(paged_decode, decode_inputs, *ATTENTION[name])
-    refused(paged_prefill, prefill_inputs, *ATTENTION[name])
-
-
 DECODE = {
     "splits: 0": (lambda x: dict(num_splits=0), "num_splits is 0: .*1 to 128"),
     "splits: -1": (lambda x: dict(num_splits=-1), "num_splits is -1: .*1 to 128"),
     "splits: 129": (lambda x: dict(num_splits=129), "num_splits is 129: .*1 to 128"),
     "more rows than requests": (lambda x: dict(q=x["q"].repeat(2, 1, 1)), "q has 4 requests, block_tables 2"),
 }
-
-
-@pytest.mark.parametrize("name", DECODE)
-def test_decode_refuses(name, decode_inputs):
-    refused(paged_decode, decode_inputs, *DECODE[name])
 
 
 def starts(x, *values):
@@ -132,11 +110,6 @@ PREFILL = {
         lambda x: dict(cu_query_lens=x["cu_query_lens"].float()), "cu_query_lens is torch.float32"
     ),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PREFILL)
-def test_prefill_refuses(name, prefill_inputs):
-    refused(paged_prefill, prefill_inputs, *PREFILL[name])
 
 
 WRITE = {
@@ -153,18 +126,6 @@ WRITE = {
     ),
     "block size too large": (lambda x: with_block_size(x, 512), "block size 512"),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", WRITE)
-def test_write_refuses(name, write_inputs):
-    refused(write_kv, write_inputs, *WRITE[name])
-
-
-def test_an_fp8_cache_takes_no_fp8_queries(lab):
-    case = lab.decode_case([5], cache_dtype=FP8)
-    case.q = case.q.to(FP8)
-    with pytest.raises(ValueError, match=r"q is torch\.float8_e4m3fn"):
-        case.decode()
 
 
 # ---------------------------------------------------------------------- checked mode
@@ -187,23 +148,12 @@ TABLES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_checked_attention_finds(name, decode_inputs, prefill_inputs):
-    refused(paged_decode, decode_inputs | dict(checked=True), *TABLES[name])
-    refused(paged_prefill, prefill_inputs | dict(checked=True), *TABLES[name])
-
-
 QUERY_LENS = {
     "does not begin with 0": (lambda x: starts(x, 1, 5, 12), "cu_query_lens runs from 1 to 12: from 0 to the 12"),
     "does not end with the last": (lambda x: starts(x, 0, 5, 13), "cu_query_lens runs from 0 to 13"),
     "falls": (lambda x: starts(x, 0, 13, 12), "request 1 has -1 new tokens|request 0 has 13 new tokens"),
     "more new ones than all": (lambda x: starts(x, 0, 4, 12), "request 1 has 8 new tokens and a context of 7"),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", QUERY_LENS)
-def test_checked_prefill_finds(name, prefill_inputs):
-    refused(paged_prefill, prefill_inputs | dict(checked=True), *QUERY_LENS[name])
 
 
 SLOTS = {
@@ -213,17 +163,47 @@ SLOTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SLOTS)
-def test_checked_write_finds(name, write_inputs):
-    refused(write_kv, write_inputs | dict(checked=True), *SLOTS[name])
+REFUSALS = [
+    pytest.param(kernel, checked, *case, id=f"{kernel.__name__}: {name}")
+    for kernels, checked, table in (
+        ((paged_decode, paged_prefill), False, ATTENTION),
+        ((paged_decode,), False, DECODE),
+        ((paged_prefill,), False, PREFILL),
+        ((write_kv,), False, WRITE),
+        ((paged_decode, paged_prefill), True, TABLES),
+        ((paged_prefill,), True, QUERY_LENS),
+        ((write_kv,), True, SLOTS),
+    )
+    for kernel in kernels
+    for name, case in table.items()
+]
 
 
-def test_checked_lets_through_what_is_never_read(lab, decode_inputs, prefill_inputs):
+@pytest.mark.parametrize(("kernel", "checked", "change", "message"), REFUSALS)
+def test_a_kernel_refuses(inputs, kernel, checked, change, message):
+    """One line with the message in it, and the caches as they were."""
+    given = inputs[kernel.__name__]
+    kernel(**given, checked=checked)
+    before = [given[c].clone() for c in ("k_cache", "v_cache")]
+    with pytest.raises(ValueError, match=message) as stop:
+        kernel(**given | change(given), checked=checked)
+    assert "\n" not in str(stop.value) and len(str(stop.value)) < 200
+    for cache, old in zip(("k_cache", "v_cache"), before):
+        assert torch.equal(given[cache].nan_to_num(7.0), old.nan_to_num(7.0))
+
+
+def test_an_fp8_cache_takes_no_fp8_queries(lab):
+    case = lab.decode_case([5], cache_dtype=FP8)
+    case.q = case.q.to(FP8)
+    with pytest.raises(ValueError, match=r"q is torch\.float8_e4m3fn"):
+        case.decode()
+
+
+def test_checked_lets_through_what_is_never_read(lab, inputs):
     """Behind a request's blocks anything may stand, and a token without a slot is no mistake."""
-    for inputs in (decode_inputs, prefill_inputs):
-        inputs["block_tables"] = changed(inputs["block_tables"], (0, 2), 10**9)
-    paged_decode(**decode_inputs, checked=True)
-    paged_prefill(**prefill_inputs, checked=True)
+    for kernel in (paged_decode, paged_prefill):
+        given = inputs[kernel.__name__]
+        kernel(**given | dict(block_tables=changed(given["block_tables"], (0, 2), 10**9)), checked=True)
     case = lab.Case([4], [4])
     slots = torch.tensor([-1, 0, -1, 95 % (case.num_blocks * 16)], device=lab.device)
     write_kv(*(case.new(t) for t in case.given), case.k_cache, case.v_cache, slots, checked=True)

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -15,15 +16,10 @@ FP8 = torch.float8_e4m3fn
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
-def test_without_triton_the_kernels_say_so(monkeypatch, lab, decode_inputs, prefill_inputs, write_inputs):
+def test_without_triton_the_kernels_say_so(monkeypatch, lab, inputs):
     monkeypatch.setattr(triton_setup, "HAS_TRITON", False)
-    calls = [
-        lambda: paged_decode(**decode_inputs),
-        lambda: paged_prefill(**prefill_inputs),
-        lambda: write_kv(**write_inputs),
-        lambda: TritonPagedKVCache(lab.model_config(4, 2, 32), 8),
-    ]
-    for call in calls:
+    calls = [partial(f, **inputs[f.__name__]) for f in (paged_decode, paged_prefill, write_kv)]
+    for call in (*calls, partial(TritonPagedKVCache, lab.model_config(4, 2, 32), 8)):
         with pytest.raises(LabError, match=r"Triton is not installed .*still run") as stop:
             call()
         assert "\n" not in str(stop.value)
