@@ -17,17 +17,11 @@ from labkit.lab import Lab, run_lab
 from phase5_real_gpu.comparing.comparison import compare, pick_reference
 from phase5_real_gpu.measuring.measurements import as_records
 from phase5_real_gpu.measuring.reference_files import find_reference, known_references
-from phase5_real_gpu.story.reference_story import (
-    fractions_carry_over,
-    own_report,
-    show_causes,
-    show_lines,
-    show_machines,
-)
+from phase5_real_gpu.story import reference_story as chapters
 
 
 def story(lab: Lab) -> None:
-    mine = own_report(lab)
+    mine = chapters.own_report(lab)
     references, problems = known_references()
     for problem in problems:
         lab.say(f"Left out: {problem}")
@@ -37,13 +31,13 @@ def story(lab: Lab) -> None:
     result = compare(mine, theirs)
 
     lab.title("The two machines")
-    show_machines(lab, mine, theirs)
+    chapters.show_machines(lab, mine, theirs)
     lab.title("Why fractions, and not milliseconds")
-    fractions_carry_over(lab, theirs)
+    chapters.fractions_carry_over(lab, theirs)
     lab.title("Figure by figure")
-    show_lines(lab, result)
+    chapters.show_lines(lab, result)
     lab.title("What may be behind it")
-    show_causes(lab, result)
+    chapters.show_causes(lab, result)
     lab.record(
         measurements=as_records(mine.measurements),
         reference=theirs.name,

@@ -16,19 +16,8 @@ from textwrap import fill
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.compiling import compile_cases
 from phase5_real_gpu.kernels.triton_setup import require_triton
-from phase5_real_gpu.story.compile_story import (
-    HOISTED,
-    MAIN_CARD,
-    NOT_CAUGHT,
-    PLAIN,
-    UNALIGNED,
-    alignment,
-    draw,
-    engine_kernels,
-    fetching_ahead,
-    requests,
-    show_card,
-)
+from phase5_real_gpu.story import compile_story as chapters
+from phase5_real_gpu.story.compile_story import HOISTED, MAIN_CARD, NOT_CAUGHT, PLAIN, UNALIGNED
 
 
 def story(lab: Lab) -> None:
@@ -36,18 +25,20 @@ def story(lab: Lab) -> None:
     lab.say("""A kernel is compiled for one kind of card when it is first launched. Here that is done ahead of time, for
         cards that are not here, with the arguments that the engine would pass: 32 query heads and 8 KV heads of
         128, pages of 16 tokens.""")
-    listed = requests(lab.quick)
+    listed = chapters.requests(lab.quick)
     compiled = list(lab.progress(compile_cases(listed), "compiling", total=len(listed)))
     engine = [c for c in compiled if not c.case.startswith("ladder") and c.case != UNALIGNED]
     plain = [c for c in compiled if c.case == PLAIN]
     hoisted = [c for c in compiled if c.case == HOISTED]
     lab.title("The kernels of the engine")
-    engine_kernels(lab, engine)
-    fetching_ahead(lab, plain, hoisted)
+    chapters.engine_kernels(lab, engine)
+    chapters.fetching_ahead(lab, plain, hoisted)
     ladder = [c for c in compiled if c.case.startswith("ladder") and c.num_stages == 3]
-    show_card(lab, MAIN_CARD, ladder)
+    chapters.show_card(lab, MAIN_CARD, ladder)
     for unaligned in (c for c in compiled if c.case == UNALIGNED):
-        alignment(lab, next(c for c in engine if c.case == "decode" and c.capability == MAIN_CARD), unaligned)
+        chapters.alignment(
+            lab, next(c for c in engine if c.case == "decode" and c.capability == MAIN_CARD), unaligned
+        )
     lab.title("What neither the interpreter nor the compiler can tell")
     width, indent = 96, " " * 26
     lab.show(
@@ -55,7 +46,7 @@ def story(lab: Lab) -> None:
     )
     lab.record(compiled=[asdict(c) for c in compiled], not_caught=dict(NOT_CAUGHT))
     if any(c.registers for c in engine):
-        lab.figure(draw(engine, plain, hoisted), "compile_report")
+        lab.figure(chapters.draw(engine, plain, hoisted), "compile_report")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -18,28 +18,21 @@ import torch
 
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
-from phase5_real_gpu.story.triton_story import (
-    engine_on_kernels,
-    how_many_splits,
-    same_numbers,
-    what_is_proven,
-    where_kernels_run,
-    work_of_a_step,
-)
+from phase5_real_gpu.story import triton_story as chapters
 
 
 def story(lab: Lab) -> None:
     device = lab.device
-    where_kernels_run(lab)
+    chapters.where_kernels_run(lab)
     if device == "cuda" and (problem := card_problem(torch.float32)):
         raise ValueError(problem)
     if HAS_TRITON and not INTERPRETED and device == "cpu":
         raise ValueError("Triton compiles for the GPU here: set TRITON_INTERPRET=1 to interpret on the CPU")
-    work_of_a_step(lab)
-    same_numbers(lab, device)
-    how_many_splits(lab)
-    engine_on_kernels(lab, device)
-    what_is_proven(lab)
+    chapters.work_of_a_step(lab)
+    chapters.same_numbers(lab, device)
+    chapters.how_many_splits(lab)
+    chapters.engine_on_kernels(lab, device)
+    chapters.what_is_proven(lab)
 
 
 def main(argv: list[str] | None = None) -> int:

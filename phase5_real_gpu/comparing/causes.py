@@ -9,18 +9,8 @@ it needs one, and says what it found. No trace, no cause: a healthy report names
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from phase5_real_gpu.comparing.signatures import (
-    Trace,
-    batch_that_does_not_fill,
-    first_repeat_stands_out,
-    launches_fill_the_step,
-    limits_below_the_same_device,
-    more_bytes_a_number,
-    older_software,
-    slow_path_taken,
-    spikes_between_tokens,
-    times_beyond_the_limit,
-)
+from phase5_real_gpu.comparing import signatures
+from phase5_real_gpu.comparing.signatures import Trace
 from phase5_real_gpu.measuring.reference_files import Reference
 
 Signature = Callable[[Reference, Reference | None], Trace | None]
@@ -67,54 +57,54 @@ CAUSES: tuple[Cause, ...] = (
         "missing synchronise",
         "A GPU works on while Python goes on. Stop the clock without waiting, and you time the asking, not the work.",
         "call torch.cuda.synchronize() before both readings of the clock, or use CUDA events",
-        times_beyond_the_limit,
+        signatures.times_beyond_the_limit,
     ),
     Cause(
         "compile or warm-up inside the timed region",
         "The first call compiles kernels, fills caches and asks the system for memory. None of that happens again.",
         "make one call or more that do not count, then time; report the median",
-        first_repeat_stands_out,
+        signatures.first_repeat_stands_out,
     ),
     Cause(
         "wrong dtype",
         "Decode takes the time that its bytes take. float32 has twice those of bfloat16, and no fast matrix units unless TF32 is allowed.",
         "--dtype bfloat16 (float16 on cards older than compute capability 8.0)",
-        more_bytes_a_number,
+        signatures.more_bytes_a_number,
     ),
     Cause(
         "eager fallback",
         "The fast way was not available, so a general one ran: no CUDA graph, no Triton kernel, no compiled CPU kernel.",
         "`lab doctor` says what is missing (a GPU: Triton and no enforce_eager; a CPU: numba)",
-        slow_path_taken,
+        signatures.slow_path_taken,
     ),
     Cause(
         "power or clock limit",
         "A card that may draw less, or is hot, or shares its machine, clocks lower. Then all ceilings sink together.",
         "look at nvidia-smi -q -d POWER,CLOCK,PERFORMANCE; on a CPU close other programs and plug in the laptop",
-        limits_below_the_same_device,
+        signatures.limits_below_the_same_device,
     ),
     Cause(
         "small batch",
         "A step reads all weights, for one request or for fifty. With one, nothing shares the reading.",
         "let more requests share a step (max_num_seqs), send them at the same time, compare equal batches",
-        batch_that_does_not_fill,
+        signatures.batch_that_does_not_fill,
     ),
     Cause(
         "prefill mixed into decode",
         "A step that also computes another request's prompt takes longer, and all requests in it wait.",
         "time ITL with no new arrivals; on a server lower max_num_batched_tokens or long_prefill_token_threshold",
-        spikes_between_tokens,
+        signatures.spikes_between_tokens,
     ),
     Cause(
         "a CPU-bound launch",
         "Python asks for each small kernel by itself. At batch 1 the GPU is done before the next one is asked for.",
         "CUDA graphs (on by default in GPURunner); a faster processor core helps as well",
-        launches_fill_the_step,
+        signatures.launches_fill_the_step,
     ),
     Cause(
         "old driver or Triton",
         "Newer compilers use newer instructions of the card, and newer drivers start kernels sooner.",
         "update to the versions of the reference, then measure again",
-        older_software,
+        signatures.older_software,
     ),
 )
