@@ -27,7 +27,7 @@ from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
 from phase5_real_gpu.benchmarks.vllm_process import Worker, find_vllm
-from phase5_real_gpu.measuring.measurements import Spread
+from phase5_real_gpu.measuring.measurements import Spread, in_turn
 
 Workload = dict[str, Any]
 """{"config": {...}, "requests": [...], "steps": most steps, "warm": steps that do not count, "stop_token_id"}."""
@@ -115,22 +115,18 @@ def story(lab: Lab) -> None:
             engines["vllm"] = lambda workload: worker.ask("decide", workload=workload)
         for name, runs in lab.progress(workloads.items(), "workloads"):
             microseconds[name] = {engine: [] for engine in engines}
-            for number in range(args.rounds):
-                tokens = set()
-                turns = (
-                    list(engines)[number % 2 :] + list(engines)[: number % 2]
-                )  # no engine always goes first
-                for engine in turns:
-                    answers = [engines[engine](run) for run in runs]
-                    seconds, steps, computed = (
-                        sum(a[k] for a in answers) for k in ("seconds", "steps", "tokens")
-                    )
-                    tokens.add(computed)
-                    microseconds[name][engine].append(1e6 * seconds / steps)
-                if len(tokens) > 1:
-                    raise LabError(
-                        f"{name}: the schedulers computed different numbers of tokens: {sorted(tokens)}"
-                    )
+            tokens = set()
+            for engine in in_turn(engines, args.rounds):
+                answers = [engines[engine](run) for run in runs]
+                seconds, steps, computed = (
+                    sum(a[k] for a in answers) for k in ("seconds", "steps", "tokens")
+                )
+                microseconds[name][engine].append(1e6 * seconds / steps)
+                tokens.add(computed)
+            if len(tokens) > 1:
+                raise LabError(
+                    f"{name}: the schedulers computed different numbers of tokens: {sorted(tokens)}"
+                )
 
     rows = []
     for name, times in microseconds.items():

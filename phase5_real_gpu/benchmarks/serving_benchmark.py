@@ -27,7 +27,7 @@ from phase5_real_gpu.benchmarks.vllm_process import Worker, find_vllm
 from phase5_real_gpu.measuring.engine_cases import Workload
 from phase5_real_gpu.measuring.engine_peers import StaticBatches, quiet_transformers
 from phase5_real_gpu.measuring.engine_runs import serve
-from phase5_real_gpu.measuring.measurements import Spread
+from phase5_real_gpu.measuring.measurements import Spread, in_turn
 
 # Token ids only and greedy, so that every engine does equal work.
 VOCAB = 8000
@@ -78,13 +78,9 @@ def story(lab: Lab) -> None:
         for name in lab.progress(args.workloads, "workloads"):
             workload = WORKLOADS[name]()
             seconds[name] = {engine: [] for engine in engines}
-            for number in range(args.rounds):
-                turns = (
-                    list(engines)[number % 2 :] + list(engines)[: number % 2]
-                )  # no engine always goes first
-                for engine in turns:
-                    engines[engine]([(prompt, 2) for prompt, _ in workload[:4]])
-                    seconds[name][engine].append(engines[engine](workload))
+            for engine in in_turn(engines, args.rounds):
+                engines[engine]([(prompt, 2) for prompt, _ in workload[:4]])
+                seconds[name][engine].append(engines[engine](workload))
 
     tokens = {name: sum(osl for _, osl in WORKLOADS[name]()) for name in args.workloads}
     ours_ahead = ratios(seconds)

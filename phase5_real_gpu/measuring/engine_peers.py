@@ -12,7 +12,6 @@ import logging as python_logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -165,13 +164,10 @@ def continuous_batches(model: Any, most: Workload, step_tokens: int) -> Iterator
     if model.device.type == "cpu":  # otherwise it takes most of the memory; on a GPU it may
         blocks = sum(-(-(len(prompt) + osl) // PAGE) for prompt, osl in most) + 4
         wanted = dict(num_blocks=blocks, max_batch_tokens=step_tokens, allow_block_sharing=False)
-    known = {f.name for f in fields(ContinuousBatchingConfig)}
     generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=16)
     with model.continuous_batching_context_manager(
         generation_config=generation,
-        continuous_batching_config=ContinuousBatchingConfig(
-            **{name: value for name, value in wanted.items() if name in known}
-        ),
+        continuous_batching_config=ContinuousBatchingConfig(**wanted),
         block=True,
         timeout=5,
     ) as manager:

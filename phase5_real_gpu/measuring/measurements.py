@@ -7,7 +7,7 @@ The scripts of this phase that measure put what they found into their report in 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -25,6 +25,13 @@ class Spread(NamedTuple):
 
     def show(self, unit: str = "") -> str:
         return f"{self.median:.2f}{unit} ({self.lowest:.2f} to {self.highest:.2f})"
+
+
+def in_turn(names: Iterable[str], rounds: int) -> Iterator[str]:
+    """What runs next, round by round; no engine always goes first: a, b; b, a; a, b; ..."""
+    names = list(names)
+    for number in range(rounds):
+        yield from names[number % 2 :] + names[: number % 2]
 
 
 @dataclass(frozen=True)

@@ -10,23 +10,18 @@ from phase5_real_gpu.comparing.quick_measurements import measure_quickly
 from phase5_real_gpu.measuring.measurements import Measurement
 from phase5_real_gpu.measuring.reference_files import Reference, read_reference
 
-SHORT = {
-    "as expected": "as expected",
-    "slower, as your limits are": "slower: limits",
-    "faster than expected": "faster",
-    "slower than your limits explain": "SLOWER",
-    "not comparable": "-",
-}
-
-
-WORDS = {
-    "as expected": "as close to its limit as the reference is to its own, and about as fast.",
-    "slower: limits": "as close to its limit, which is lower here. Nothing is wrong.",
-    "faster": "closer to its limit than the reference. (Beyond 100%: the data fits a cache, or a ceiling was "
-    "measured too low because something else was running.)",
-    "SLOWER": "further from its limit than the reference. That has a cause.",
-    "-": "no limit is known that both can be held against.",
-}
+# By verdict: how a table says it, and what that means.
+VERDICTS = {
+    "as expected": ("as expected", "as close to its limit as the reference is to its own, and about as fast."),
+    "slower, as your limits are": (
+        "slower: limits", "as close to its limit, which is lower here. Nothing is wrong."),
+    "faster than expected": (
+        "faster", "closer to its limit than the reference. (Beyond 100%: the data fits a cache, or a ceiling was "
+        "measured too low because something else was running.)"),
+    "slower than your limits explain": (
+        "SLOWER", "further from its limit than the reference. That has a cause."),
+    "not comparable": ("-", "no limit is known that both can be held against."),
+}  # fmt: skip
 
 
 def own_report(lab: Lab) -> Reference:
@@ -100,7 +95,7 @@ def show_lines(lab: Lab, result: Comparison) -> None:
         rows = []
         for line in result.lines:
             see = [numbers[f.cause.name] for f in result.findings if f.explains(line.mine.name, line.is_off)]
-            verdict = SHORT[line.verdict] + f" ({', '.join(see)})" * bool(see)
+            verdict = VERDICTS[line.verdict][0] + f" ({', '.join(see)})" * bool(see)
             if line.is_off and not see:
                 verdict += ": why?"
             rows.append([
@@ -116,8 +111,8 @@ def show_lines(lab: Lab, result: Comparison) -> None:
                 own."""
             + " In brackets: see below." * bool(result.findings),
         )
-        used = dict.fromkeys(SHORT[line.verdict] for line in result.lines)
-        lab.show("\n".join(f"{word + ':':15}{WORDS[word]}" for word in used))
+        used = dict.fromkeys(VERDICTS[line.verdict] for line in result.lines)
+        lab.show("\n".join(f"{word + ':':15}{meaning}" for word, meaning in used))
     else:
         lab.say(f"""{mine.name} and {theirs.name} have no figure in common. So yours stand alone, beside their own
             limits.""")

@@ -29,7 +29,7 @@ from phase5_real_gpu.measuring.engine_cases import (
 )
 from phase5_real_gpu.measuring.engine_peers import hf_config
 from phase5_real_gpu.measuring.engine_runs import serve
-from phase5_real_gpu.measuring.measurements import Measurement, Spread, as_records
+from phase5_real_gpu.measuring.measurements import Measurement, Spread, as_records, in_turn
 
 T = TypeVar("T")
 VERIFIED = "0.32"  # the version whose decisions the tests of Phase 4 replay
@@ -118,7 +118,7 @@ def check_speed(lab: Lab, python: str, device: str) -> None:
     workload = mixed_workload(count, low, high, bm.config.vocab_size, lab.seed)
     seconds: dict[str, list[float]] = {"ours": [], "vllm": []}
 
-    def in_turn() -> None:
+    def run_both() -> None:
         with tempfile.TemporaryDirectory() as folder:
             hf_config(bm.config).save_pretrained(folder)
             settings = dict(skip_tokenizer_init=True, max_num_seqs=seqs, max_model_len=1024)
@@ -137,11 +137,10 @@ def check_speed(lab: Lab, python: str, device: str) -> None:
                 runs = {"ours": ours, "vllm": vllm.time}
                 for run in runs.values():  # kernels and graphs for every size of batch
                     run(workload if on_gpu else [(p, 2) for p, _ in workload[:4]])
-                for number in range(ROUNDS):
-                    for name in list(runs)[:: 1 if number % 2 else -1]:  # no engine always goes first
-                        seconds[name].append(runs[name](workload))
+                for name in in_turn(runs, ROUNDS):
+                    seconds[name].append(runs[name](workload))
 
-    _with_bar(lab, "both engines in turn", in_turn)
+    _with_bar(lab, "both engines in turn", run_both)
     ratio = ratio_of(seconds["ours"], seconds["vllm"])
     tokens = num_output_tokens(workload)
     speeds = {name: Spread.of([tokens / s for s in times]) for name, times in seconds.items()}

@@ -294,19 +294,9 @@ GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 STORY = "Once upon a time there was a little girl who lived in a dark forest with her"  # more than two blocks of 8
 
 
-def cpu_engine(model, tokenizer=None, **config):
-    cache = PagedKVCache(
-        model.config, config["num_blocks"], config["block_size"], model.dtype, "cpu",
-        config.get("num_swap_blocks", 0),
-    )  # fmt: skip
-    return LLMEngine(model, tokenizer, EngineConfig(**config), kv_cache=cache)
-
-
-def triton_engine(model, tokenizer=None, **config):
-    cache = TritonPagedKVCache(
-        model.config, config["num_blocks"], config["block_size"], model.dtype, model.device,
-        config.get("num_swap_blocks", 0),
-    )  # fmt: skip
+def engine_on(cls, model, tokenizer=None, **config):
+    size, swap = (config["num_blocks"], config["block_size"]), config.get("num_swap_blocks", 0)
+    cache = cls(model.config, *size, model.dtype, model.device, swap)
     engine = LLMEngine(model, tokenizer, EngineConfig(**config), kv_cache=cache)
     assert type(engine.runner) is ModelRunner and engine.runner.kv_cache is cache
     return engine
@@ -344,8 +334,8 @@ def test_the_engine_writes_the_same_tokens(lab, tales):
         GREEDY,
         dataclasses.replace(GREEDY, temperature=0.9, seed=7, n=2, max_tokens=3),
     ]
-    reference = cpu_engine(model, tokenizer, **config)
-    engine = triton_engine(where_kernels_run(model, lab), tokenizer, **config)
+    reference = engine_on(PagedKVCache, model, tokenizer, **config)
+    engine = engine_on(TritonPagedKVCache, where_kernels_run(model, lab), tokenizer, **config)
     again = [STORY + " mother and"]
     for batch, p in ((prompts, params), (again, GREEDY)):
         wanted, got = reference.generate(batch, p), engine.generate(batch, p)
@@ -377,9 +367,9 @@ def test_the_engine_where_memory_is_short(lab, grouped, preemption):
     rng = random.Random(1)
     prompts = [[rng.randrange(97) for _ in range(n)] for n in (9, 3, 12, 1)]
     params = dataclasses.replace(GREEDY, max_tokens=11)
-    reference = cpu_engine(grouped, **config)
+    reference = engine_on(PagedKVCache, grouped, **config)
     wanted = answers(reference.generate(prompts, params))
-    engine = triton_engine(where_kernels_run(grouped, lab), **config)
+    engine = engine_on(TritonPagedKVCache, where_kernels_run(grouped, lab), **config)
     assert answers(engine.generate(prompts, params)) == wanted
     assert engine.scheduler.num_preemptions == reference.scheduler.num_preemptions > 0
     swapped = engine.block_manager.stats.swapped_in_blocks

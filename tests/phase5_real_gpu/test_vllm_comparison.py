@@ -6,10 +6,10 @@ With INFERENCE_LAB_VLLM_PYTHON=ENV/bin/python the real one is asked as well.
 import json
 import math
 import os
-import stat
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -228,62 +228,44 @@ def test_without_vllm_the_script_says_how_to_install_it(tmp_path, capsys):
     assert {p["verdict"] for p in predictions} == {"needs vLLM"}
 
 
-def one_line_of(capsys) -> str:
-    error = capsys.readouterr().err.strip()
-    assert len(error.splitlines()) == 1 and "Traceback" not in error
-    return error
-
-
-@without_vllm
-def test_a_python_without_vllm(capsys):
-    assert vllm_comparison.main(["--quick", "--vllm-python", sys.executable]) == 2
-    assert "holds no vLLM" in one_line_of(capsys)
-
-
-@pytest.mark.parametrize("kind", ["nothing", "folder"])
-def test_no_python_at_that_path(kind, tmp_path, capsys):
-    path = tmp_path if kind == "folder" else tmp_path / "bin" / "python"
-    assert vllm_comparison.main(["--quick", "--vllm-python", str(path)]) == 2
-    error = one_line_of(capsys)
-    assert "no python at" in error and "ENV/bin/python" in error
-
-
-def script(folder, text, runnable=True):
+def script(folder, text, mode=0o700):
+    """A shell script in the place of vLLM's Python."""
     path = folder / "python"
-    path.write_text(text)
-    path.chmod(path.stat().st_mode | (stat.S_IXUSR if runnable else 0))
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(mode)
     return str(path)
 
 
-@on_posix
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("python", "says"),
     [
-        ("exit 3", "no message"),
-        ("echo 'ValueError: no such card' >&2; echo 'gone' >&2; exit 1", "ValueError: no such card"),
-        ("echo hello; sleep 60", "it said 'hello'"),
-        ("echo '[1, 2]'", "it said '[1, 2]'"),
-        ('echo \'{"ready": "0.32.0"}\'', "stopped"),  # and then it is gone
+        pytest.param(lambda folder: sys.executable, "holds no vLLM", marks=without_vllm),
+        (lambda folder: str(folder / "bin" / "python"), "python': give ENV/bin/python"),
+        (str, "no python at"),  # a folder
+        pytest.param(partial(script, text="exit 0", mode=0o600), "cannot be run", marks=on_posix),
+        *(
+            pytest.param(partial(script, text=text), says, marks=on_posix)
+            for text, says in (
+                ("exit 3", "no message"),
+                ("echo 'ValueError: no such card' >&2; echo 'gone' >&2; exit 1", "ValueError: no such card"),
+                ("echo hello; sleep 60", "it said 'hello'"),
+                ("echo '[1, 2]'", "it said '[1, 2]'"),
+                ('echo \'{"ready": "0.32.0"}\'', "stopped"),  # and then it is gone
+            )
+        ),
     ],
 )
-def test_a_worker_that_fails_is_told_in_a_line(text, says, tmp_path, capsys):
-    python = script(tmp_path, f"#!/bin/sh\n{text}\n")
-    assert vllm_comparison.main(["--quick", "--vllm-python", python]) == 2
-    assert says in one_line_of(capsys)
-
-
-@on_posix
-def test_a_file_that_cannot_be_run(tmp_path, capsys):
-    path = script(tmp_path, "some text", runnable=False)
-    assert vllm_comparison.main(["--quick", "--vllm-python", path]) == 2
-    assert "cannot be run" in one_line_of(capsys)
+def test_a_python_that_brings_no_vllm_is_told_in_a_line(python, says, tmp_path, capsys):
+    assert vllm_comparison.main(["--quick", "--vllm-python", python(tmp_path)]) == 2
+    error = capsys.readouterr().err.strip()
+    assert says in error and len(error.splitlines()) == 1 and "Traceback" not in error
 
 
 @on_posix
 def test_a_worker_that_hangs_is_ended_with_all_it_started(tmp_path, monkeypatch):
     monkeypatch.setattr(vllm_process, "START_SECONDS", 0.5)
     with pytest.raises(LabError, match=r"no answer within 0\.5 s"):
-        vllm_process.Worker(script(tmp_path, "#!/bin/sh\nsleep 600 &\nwait\n"))
+        vllm_process.Worker(script(tmp_path, "sleep 600 &\nwait"))
 
 
 def test_a_schedule_that_differs_fails_the_script_and_is_shown(tmp_path, capsys, monkeypatch, tales):
