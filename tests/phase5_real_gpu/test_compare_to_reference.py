@@ -14,7 +14,7 @@ from labkit.errors import LabError
 from phase5_real_gpu import compare_to_reference
 from phase5_real_gpu.comparing import quick_measurements
 from phase5_real_gpu.comparing.comparison import CLOSE, compare, imagine, judge, pick_reference
-from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.measuring.measurements import Measurement, as_records
 from phase5_real_gpu.measuring.reference_files import (
     REFERENCES,
     Limits,
@@ -60,6 +60,14 @@ def as_file(tmp_path, text: str | bytes, name="my.json"):
     return path
 
 
+def a_report(script, facts=None, limits=None, arguments=None, with_figures=True) -> str:
+    """What one of the scripts that measure leaves (--json)."""
+    results = {"measurements": as_records(a_reference().measurements[:1]), "limits": limits}
+    environment = CPU | {"when": "2026-11-21T10:00:00+00:00"} | (facts or {})
+    report = {"script": script, "arguments": arguments, "environment": environment}
+    return json.dumps(report | {"results": results if with_figures else {}})
+
+
 # ---------------------------------------------------------------------- reading and writing
 
 
@@ -83,17 +91,28 @@ def test_what_cannot_be_read_back_is_not_written(tmp_path):
         write_reference(a_reference(), tmp_path / "file" / "my.json")
 
 
-def change(*keys, to):
-    """A valid file's contents with one value replaced (or removed, with to=...)."""
-    data = a_reference().to_json()
-    place = data
-    for key in keys[:-1]:
-        place = place[key]
+def put(tree, *keys, to):
+    """One value of a tree replaced (or removed, with to=...)."""
+    *above, last = keys
+    for key in above:
+        tree = tree[key]
     if to is ...:
-        del place[keys[-1]]
+        del tree[last]
     else:
-        place[keys[-1]] = to
+        tree[last] = to
+
+
+def change(*keys, to):
+    """A valid file's contents with one value replaced."""
+    data = a_reference().to_json()
+    put(data, *keys, to=to)
     return json.dumps(data)
+
+
+def figure(**field):
+    """The same with one field of its first measurement replaced."""
+    ((name, value),) = field.items()
+    return change("measurements", 0, name, to=value)
 
 
 WRONG = {
@@ -104,7 +123,7 @@ WRONG = {
     "list": ("[1, 2]", "no reference file of the course"),
     "foreign": ('{"figures": [1]}', "no reference file of the course"),
     "script without figures": (
-        json.dumps({"script": "kv_cache.py", "environment": CPU, "results": {}}),
+        a_report("kv_cache.py", with_figures=False),
         "report of kv_cache.py has no measurements",
     ),
     "newer": (change("schema", to=2), "update the course"),
@@ -129,27 +148,21 @@ WRONG = {
     "rate of zero": (change("limits", "matmul_tflops", "bfloat16", to=0), "above 0"),
     "no measurements": (change("measurements", to=...), "'measurements' is missing"),
     "one number": (change("measurements", 0, to=25), "'measurements.0' is 25: it should be a dictionary"),
-    "NaN": (change("measurements", 0, "value", to=math.nan), "it holds NaN"),
-    "infinity": (change("measurements", 0, "value", to=math.inf), "it holds Infinity"),
+    "NaN": (figure(value=math.nan), "it holds NaN"),
+    "infinity": (figure(value=math.inf), "it holds Infinity"),
     "too large": (
-        change("measurements", 0, "value", to=0).replace('"value": 0', '"value": 1e999'),
+        figure(value=0).replace('"value": 0', '"value": 1e999'),
         "'value' of 'itl-tales-b1' is inf",
     ),
-    "negative": (change("measurements", 0, "value", to=-2.0), "'value' of 'itl-tales-b1' is -2.0"),
-    "zero": (change("measurements", 0, "value", to=0), "must be a number above 0"),
-    "true": (change("measurements", 0, "value", to=True), "'value' of 'itl-tales-b1' is True"),
-    "text": (change("measurements", 0, "value", to="2 ms"), "'value' of 'itl-tales-b1' is '2 ms'"),
-    "negative floor": (change("measurements", 0, "floor", to=-1), "'floor' of 'itl-tales-b1' is -1"),
-    "better": (change("measurements", 0, "better", to="less"), "it should be 'lower' or 'higher'"),
-    "limit": (
-        change("measurements", 0, "limit", to="luck"),
-        "it should be 'bandwidth', 'arithmetic' or 'launch'",
-    ),
-    "details": (change("measurements", 0, "details", to=[1]), "'details' of 'itl-tales-b1' is [1]"),
-    "infinite detail": (
-        change("measurements", 0, "details", to={"a": 7}).replace('{"a": 7}', '{"a": 1e999}'),
-        "it holds inf",
-    ),
+    "negative": (figure(value=-2.0), "'value' of 'itl-tales-b1' is -2.0"),
+    "zero": (figure(value=0), "must be a number above 0"),
+    "true": (figure(value=True), "'value' of 'itl-tales-b1' is True"),
+    "text": (figure(value="2 ms"), "'value' of 'itl-tales-b1' is '2 ms'"),
+    "negative floor": (figure(floor=-1), "'floor' of 'itl-tales-b1' is -1"),
+    "better": (figure(better="less"), "it should be 'lower' or 'higher'"),
+    "limit": (figure(limit="luck"), "it should be 'bandwidth', 'arithmetic' or 'launch'"),
+    "details": (figure(details=[1]), "'details' of 'itl-tales-b1' is [1]"),
+    "infinite detail": (figure(details={"a": 7}).replace('{"a": 7}', '{"a": 1e999}'), "it holds inf"),
     "twice": (change("measurements", 1, "name", to="itl-tales-b1"), "itl-tales-b1 is in it twice"),
     "quick": (change("quick", to="yes"), "it should be a valid boolean"),
     "parts": (change("parts", to={"a": 1}), "'parts' is {'a': 1}"),
@@ -158,10 +171,7 @@ WRONG = {
         "'parts.0.seconds' is -1: it should be greater than or equal to 0",
     ),
     "deep": ("[" * 100_000, "nested too deep"),
-    "deep details": (
-        change("measurements", 0, "details", to=json.loads('{"a":' * 20 + "1" + "}" * 20)),
-        "nested too deep",
-    ),
+    "deep details": (figure(details=json.loads('{"a":' * 20 + "1" + "}" * 20)), "nested too deep"),
     "many digits": ('{"schema": ' + "9" * 5000 + "}", "4300 digits"),
     "huge integer": ('{"schema": ' + "9" * 400 + "}", "update the course"),
     "huge file": (b" " * (4 * 2**20 + 1), "no reference file: a few ten thousand are usual"),
@@ -217,13 +227,7 @@ def test_a_mutilated_file_is_read_or_refused_in_one_line(tmp_path, data):
         path = data.draw(st.sampled_from([p for p in places(tree) if p] or [None]))
         if path is None:
             break
-        place = tree
-        for key in path[:-1]:
-            place = place[key]
-        if data.draw(st.booleans()):
-            place[path[-1]] = data.draw(anything)
-        else:
-            del place[path[-1]]
+        put(tree, *path, to=data.draw(anything) if data.draw(st.booleans()) else ...)
     text = json.dumps(tree).encode()
     if data.draw(st.booleans()):
         at = data.draw(st.integers(0, len(text)))
@@ -242,27 +246,17 @@ def test_a_mutilated_file_is_read_or_refused_in_one_line(tmp_path, data):
 
 
 def test_the_report_of_one_script_is_read_as_well(tmp_path):
-    m = VALID["measurements"][0]
-    report = {
-        "script": "engine_benchmark.py",
-        "arguments": {"quick": True},
-        "environment": CPU | {"when": "2026-11-21T10:00:00+00:00"},
-        "results": {"measurements": [m], "limits": {"read_gb_s": 20.0, "device_name": "x", "h2d_gb_s": None}},
-    }
-    mine = read_reference(as_file(tmp_path, json.dumps(report), "My Laptop.json"))
+    limits = {"read_gb_s": 20.0, "device_name": "x", "h2d_gb_s": None}
+    report = a_report("engine_benchmark.py", limits=limits, arguments={"quick": True})
+    mine = read_reference(as_file(tmp_path, report, "My Laptop.json"))
     assert (mine.name, mine.quick, mine.limits.read_gb_s) == ("my-laptop", True, 20.0)
     assert mine.get("itl-tales-b1").value == 2.0
 
 
 @pytest.mark.parametrize(("device", "kind"), [("auto", "gpu"), ("cuda", "gpu"), ("cpu", "cpu")])
 def test_a_cpu_was_measured_beside_a_gpu(tmp_path, device, kind):
-    report = {
-        "script": "kernel_benchmark.py",
-        "arguments": {"device": device},
-        "environment": CPU | {"when": "2026-11-21T10:00:00+00:00", "gpu": {"name": "NVIDIA H200"}},
-        "results": {"measurements": [VALID["measurements"][0]]},
-    }
-    assert read_reference(as_file(tmp_path, json.dumps(report))).device == kind
+    report = a_report("kernel_benchmark.py", {"gpu": {"name": "NVIDIA H200"}}, arguments={"device": device})
+    assert read_reference(as_file(tmp_path, report)).device == kind
 
 
 def test_texts_cannot_move_the_cursor(tmp_path, capsys):
@@ -400,19 +394,22 @@ def test_ceilings_explain_and_are_not_judged():
 # ---------------------------------------------------------------------- the script
 
 
+def two_files(folder, **details) -> list[str]:
+    """Mine, with an ITL that is too slow and these details, and theirs."""
+    itl, *others = a_reference().measurements
+    slow = dataclasses.replace(itl, value=9.0, details=details)
+    write_reference(a_reference(name="mine", measurements=(slow, *others)), folder / "mine.json")
+    write_reference(a_reference(name="theirs"), folder / "theirs.json")
+    return [str(folder / "mine.json"), "--against", str(folder / "theirs.json")]
+
+
 def test_script_with_two_files(tmp_path, capsys):
-    mine, theirs, report = (tmp_path / f"{n}.json" for n in ("mine", "theirs", "report"))
-    slower = [
-        Measurement("itl-tales-b1", 9.0, "ms", "lower", 0.5, "bandwidth", {"path": "gather"}),
-        *a_reference().measurements[1:],
-    ]
-    write_reference(a_reference(name="mine", measurements=tuple(slower)), mine)
-    write_reference(a_reference(name="theirs"), theirs)
-    assert compare_to_reference.main([str(mine), "--against", str(theirs), "--json", str(report)]) == 0
+    files, report = two_files(tmp_path, path="gather"), str(tmp_path / "report.json")
+    assert compare_to_reference.main([*files, "--json", report]) == 0
     said = capsys.readouterr().out
-    assert "SLOWER (1)" in said and "Eager fallback" in said and "no_vLLM".replace("_", " ") in said
+    assert "SLOWER (1)" in said and "Eager fallback" in said and "no vLLM" in said
     assert max(map(len, said.splitlines())) <= 100
-    data = json.loads(report.read_text())
+    data = json.loads((tmp_path / "report.json").read_text())
     assert {"fractions-carry-over", "compared-with-itself", "itl-from-reference"} <= {
         p["claim"] for p in data["predictions"]
     }
@@ -421,22 +418,17 @@ def test_script_with_two_files(tmp_path, capsys):
     )
     assert [c["cause"] for c in data["results"]["causes"]] == ["eager fallback"]
     # Its own report holds the figures, so it can be compared as well.
-    assert compare_to_reference.main([str(report), "--against", str(theirs)]) == 0
+    assert compare_to_reference.main([report, *files[1:]]) == 0
 
 
 def test_script_with_a_figure_that_nothing_explains(tmp_path, capsys):
-    mine, theirs = tmp_path / "mine.json", tmp_path / "theirs.json"
-    slower = (Measurement("itl-tales-b1", 9.0, "ms", "lower", 0.5, "bandwidth"),)
-    write_reference(a_reference(measurements=slower), mine)
-    write_reference(a_reference(), theirs)
-    assert compare_to_reference.main([str(mine), "--against", str(theirs)]) == 0
+    assert compare_to_reference.main(two_files(tmp_path)) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "SLOWER: why?" in said and "none of the nine known causes left a trace (itl-tales-b1)" in said
 
 
 def test_script_against_an_unknown_name(tmp_path, capsys):
-    write_reference(a_reference(), tmp_path / "mine.json")
-    assert compare_to_reference.main([str(tmp_path / "mine.json"), "--against", "h9000"]) == 2
+    assert compare_to_reference.main([*two_files(tmp_path)[:2], "h9000"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "'h9000'" in said and "t4-article" in said
 
@@ -459,9 +451,7 @@ def test_script_measures_this_machine(tmp_path, capsys, monkeypatch):
     assert not result.off and {x.verdict for x in result.lines} == {"as expected"}
     assert result.findings == ()
     write_reference(mine, tmp_path / "mine.json")
-    assert (
-        compare_to_reference.main([str(tmp_path / "mine.json"), "--against", str(tmp_path / "mine.json")])
-        == 0
-    )
+    again = str(tmp_path / "mine.json")
+    assert compare_to_reference.main([again, "--against", again]) == 0
     assert "Nothing stands out" in capsys.readouterr().out
     assert os.listdir(tmp_path / "outputs" / "reports")
