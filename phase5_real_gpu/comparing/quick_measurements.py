@@ -7,7 +7,6 @@ between two tokens, and which path the engine took.
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +16,13 @@ from labkit.machine import environment
 from phase2_attention_kvcache.model import Transformer
 from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase4_scheduler.engine import Event, LLMEngine
+from phase5_real_gpu.measuring import kernel_measure
 from phase5_real_gpu.measuring.engine_bench import Bench, path_of
 from phase5_real_gpu.measuring.engine_cases import bench_model, default_dtype, equal_workload, plan_for
 from phase5_real_gpu.measuring.engine_runs import make_engine, measure_ours, serve, warm_up, workloads_of
 from phase5_real_gpu.measuring.gather import as_reference
 from phase5_real_gpu.measuring.gpu_watch import ask
-from phase5_real_gpu.measuring.kernel_cases import CPU_DECODE, DECODE_B64, make_inputs, reference
-from phase5_real_gpu.measuring.kernel_measure import measure_runner
+from phase5_real_gpu.measuring.kernel_cases import CPU_DECODE, DECODE_B64
 from phase5_real_gpu.measuring.kernel_peers import COMPILED, GATHER, TRITON
 from phase5_real_gpu.measuring.machine_limits import MachineLimits, measure_limits
 from phase5_real_gpu.measuring.measurements import Measurement
@@ -71,20 +70,13 @@ def measure_engine(device: str, limits: MachineLimits, dtype: str, seed: int = 0
 def measure_kernel(device: str, limits: MachineLimits, tell: Tell = lambda _: None) -> list[Measurement]:
     """Decode attention for many users: the kernel, or, if there is none here, the general way in its place."""
     case, runner = (DECODE_B64, TRITON) if device == "cuda" else (CPU_DECODE, COMPILED)
-    with suppress(torch.OutOfMemoryError):  # a small card: the engine's figures have to do
-        layers = [make_inputs(case, device)]
-        expected = reference(layers[0])
-        for path, how in (("kernel", runner), ("gather", GATHER)):
-            try:
-                m = measure_runner(how, layers, expected, limits).measurement
-            except torch.OutOfMemoryError:
-                raise
-            # No compiler, a wrong answer on this card: whatever it is, the next way.
-            except Exception as error:
-                tell(f"{path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
-                continue
+    bench = kernel_measure.Bench(limits, device, seconds=0.1, tell=tell)
+    for path, way in (("kernel", runner), ("gather", GATHER)):
+        # No compiler, a wrong answer, no memory: it says so, and the next way is tried.
+        bench.run_case(case, [way])
+        for m in bench.measurements():
             return [replace(m, name=case.name, details=m.details | {"path": path})]
-    return []
+    return []  # the engine's figures have to do
 
 
 def measure_quickly(device: str, seed: int = 0, tell: Tell = lambda _: None) -> Reference:

@@ -3,13 +3,7 @@
 import pytest
 import torch
 
-from phase5_real_gpu import (
-    compile_report,
-    decode_ladder,
-    engine_benchmark,
-    kernel_benchmark,
-    memory_hierarchy,
-)
+from phase5_real_gpu import decode_ladder, engine_benchmark, kernel_benchmark, memory_hierarchy
 from phase5_real_gpu.kernels import triton_setup
 
 
@@ -21,14 +15,6 @@ def test_no_gpu(script, capsys):
     assert script.main(["--device", "cuda"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: no CUDA GPU") and error.count("\n") == 1
-
-
-@pytest.mark.parametrize("script", [compile_report, decode_ladder])
-def test_without_triton(script, monkeypatch, capsys):
-    monkeypatch.setattr(triton_setup, "HAS_TRITON", False)
-    assert script.main(["--quick"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "Triton is not installed" in error
 
 
 @pytest.mark.parametrize("arguments", [["--models", "gpt5"], ["--dtype", "int8"], ["--seed", "-1"]])

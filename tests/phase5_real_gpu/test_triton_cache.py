@@ -105,17 +105,6 @@ def test_a_step_serves_all_layers_and_they_do_not_touch_each_other(lab):
     assert torch.equal(lab.bits(cache.storage.data[:, 1]), lab.bits(before))
 
 
-def test_views_of_the_models_product(lab):
-    """q, k and v are cut out of one tensor, as the model does it."""
-    case = lab.Case([1, 4, 1], [9, 4, 30], kv_heads=2, group=2, dim=32)
-    cache = cache_of(case)
-    parts = [case.q, case.new(case.given[0]), case.new(case.given[1])]
-    qkv = torch.cat([p.flatten(1) for p in parts], dim=1)
-    q, k, v = (p.view(6, -1, 32) for p in qkv.split([128, 64, 64], dim=-1))
-    cache.begin_step(case.layout())
-    case.assert_right(cache.attend(1, q, k, v))
-
-
 @pytest.mark.parametrize("reader_first", [True, False])
 def test_a_request_reads_what_another_writes_in_the_same_step(lab, reader_first):
     """Two requests begin alike, admitted in the same step: the second finds the first one's blocks."""

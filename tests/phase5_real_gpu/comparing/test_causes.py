@@ -169,7 +169,9 @@ def test_a_kernel_that_fails_is_told_and_the_general_way_is_measured(small_kerne
     monkeypatch.setattr(quick_measurements, "COMPILED", runner)
     (m,) = measure_kernel("cpu", small_kernel, told.append)
     assert m.details["path"] == "gather"
-    assert told == [f"kernel: {str(error) or 'AssertionError'}"]
+    assert told == [
+        f"- compiled, in place, small: failed: {type(error).__name__}: {str(error) or 'no message'}"
+    ]
 
 
 def test_requests_one_after_the_other(tales):

@@ -56,6 +56,8 @@ def test_lengths_around_whole_tiles_and_runs(lab, before, new):
 @pytest.mark.parametrize(
     "requests",
     [
+        [(0, 0)],
+        [(4, 0), (0, 0)],
         [(0, 1)],
         [(5, 0), (0, 3)],
         [(0, 3), (0, 0)],
@@ -67,12 +69,6 @@ def test_lengths_around_whole_tiles_and_runs(lab, before, new):
 def test_requests_without_a_token_or_with_one(lab, requests):
     case = lab.paged_case(requests, kv_heads=1)
     case.assert_right(case.prefill(out=torch.full_like(case.q, math.nan)))
-
-
-def test_no_new_tokens(lab):
-    for requests in ([(0, 0)], [(4, 0), (0, 0)]):
-        case = lab.paged_case(requests)
-        assert case.prefill().shape == (0, 4, 32)
 
 
 def test_no_token_sees_a_later_one(lab):

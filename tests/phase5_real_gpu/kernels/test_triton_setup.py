@@ -3,27 +3,14 @@
 import re
 import subprocess
 import sys
-from functools import partial
 
 import pytest
 import torch
 
-from labkit.errors import LabError
-from phase5_real_gpu.kernels import TritonPagedKVCache, paged_decode, paged_prefill, triton_setup, write_kv
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
+from phase5_real_gpu.kernels import triton_setup
+from phase5_real_gpu.kernels.triton_setup import card_problem
 
 FP8 = torch.float8_e4m3fn
-
-
-@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
-def test_without_triton_the_kernels_say_so(monkeypatch, lab, inputs):
-    monkeypatch.setattr(triton_setup, "HAS_TRITON", False)
-    calls = [partial(f, **inputs[f.__name__]) for f in (paged_decode, paged_prefill, write_kv)]
-    for call in (*calls, partial(TritonPagedKVCache, lab.model_config(4, 2, 32), 8)):
-        with pytest.raises(LabError, match=r"Triton is not installed .*still run") as stop:
-            call()
-        assert "\n" not in str(stop.value)
-    assert "not installed" in card_problem(torch.float32)
 
 
 NO_TRITON = """
@@ -32,6 +19,7 @@ sys.modules["triton"] = None  # as if it were not there
 import torch
 from labkit.errors import LabError
 from phase5_real_gpu.kernels import TritonPagedKVCache, gpu_runner, paged_decode, paged_prefill, write_kv
+from phase5_real_gpu.kernels.triton_setup import card_problem
 from phase2_attention_kvcache.model.config import ModelConfig
 config = ModelConfig(name="test", family="llama", vocab_size=97, d_model=32, num_layers=1, num_heads=2,
                      num_kv_heads=1, head_dim=32, d_ff=48, max_context=256, tied=True)
@@ -47,6 +35,7 @@ for call in (
         call()
     except LabError as error:
         print(error)
+print(card_problem(torch.float32))
 from phase5_real_gpu import compile_report, decode_ladder
 assert compile_report.main(["--quick"]) == decode_ladder.main(["--quick"]) == 2
 """
@@ -55,10 +44,11 @@ assert compile_report.main(["--quick"]) == decode_ladder.main(["--quick"]) == 2
 def test_on_a_machine_without_triton():
     """Reading and importing is possible; the first launch, and a script, say what still runs."""
     done = subprocess.run([sys.executable, "-c", NO_TRITON], capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr[-2000:]
-    lines = done.stdout.splitlines()
-    assert len(lines) == 4 and all(line.startswith("Triton is not installed") for line in lines)
-    assert done.stderr.count("Triton is not installed") == 2  # the scripts
+    *kernels, card = done.stdout.splitlines()
+    scripts = done.stderr.splitlines()
+    assert done.returncode == 0 and (len(kernels), len(scripts)) == (4, 2), done.stderr[-2000:]
+    assert all("Triton is not installed" in line and "still run" in line for line in (*kernels, *scripts))
+    assert "not installed" in card
 
 
 @pytest.mark.parametrize(

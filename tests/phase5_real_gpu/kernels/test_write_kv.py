@@ -146,23 +146,19 @@ def test_fp8_is_rounded_as_torch_rounds(lab, scales):
         assert torch.equal(have.nan_to_num(7.0), cache.float().nan_to_num(7.0))  # (0 and -0 are the same)
 
 
-def test_fp8_stops_at_its_largest_number(lab):
-    """Beyond 448 there is only NaN, and one NaN among the keys ruins every later token of its request."""
-    case = make(lab, [(0, 6)], kv_heads=1, cache_dtype=FP8)
-    given = [448.0, 470.0, 1e6, -500.0, math.inf, -math.inf]
+FP8_ENDS = {
+    448.0: 448, 470.0: 448, 1e6: 448, -500.0: -448, math.inf: 448, -math.inf: -448,
+    0.0: 0, 2.0**-9: 2.0**-9, 2.0**-8 * 1.6: 2.0**-9 * 3, 2.0**-12: 0,
+}  # fmt: skip
+
+
+def test_fp8_stops_at_its_largest_number_and_at_its_smallest(lab):
+    """Beyond 448 there is only NaN, and one NaN among the keys ruins every later token of its request. The smallest
+    steps are 2^-9."""
+    case = make(lab, [(0, len(FP8_ENDS))], kv_heads=1, cache_dtype=FP8)
     for texts in case.given:
-        texts[0][:] = torch.tensor(given, device=lab.device)[:, None, None]
+        texts[0][:] = torch.tensor(list(FP8_ENDS), device=lab.device)[:, None, None]
     write(case)
     for cache in (case.k_cache, case.v_cache):
         got = cache.float().view(-1, 32)[case.new_slots]
-        assert got[:, 0].tolist() == [448, 448, 448, -448, 448, -448] and (got == got[:, :1]).all()
-
-
-def test_fp8_small_numbers_and_zero(lab):
-    case = make(lab, [(0, 4)], kv_heads=1, cache_dtype=FP8)
-    given = [0.0, 2.0**-9, 2.0**-8 * 1.6, 2.0**-12]  # the smallest steps are 2^-9
-    for texts in case.given:
-        texts[0][:] = torch.tensor(given, device=lab.device)[:, None, None]
-    write(case)
-    got = case.k_cache.float().view(-1, 32)[case.new_slots]
-    assert got[:, 0].tolist() == [0, 2.0**-9, 2.0**-9 * 3, 0]
+        assert got[:, 0].tolist() == list(FP8_ENDS.values()) and (got == got[:, :1]).all()
