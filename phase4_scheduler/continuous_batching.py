@@ -5,7 +5,7 @@ collects a batch, runs it to the end of its longest answer, and then takes the n
 waits for one of eight hundred, and most rows of the batch are idle most of the time.
 
 The engine decides anew before every step. A finished request leaves, and a waiting one is admitted in its place.
-The loop is one method, `LLMEngine.step` in `engine/engine.py`.
+The loop is one method, `EngineCore.step` in `engine/core.py`.
 
 You will see the article's three users A, B and C in both ways, then mixed traffic, and a picture of the
 requests in the batch at each step. All on the real engine with the embedded model.

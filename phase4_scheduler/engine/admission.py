@@ -42,15 +42,7 @@ def make_request(
     params.check_vocabulary(vocab)
     if params.stop and tokenizer is None:
         raise ValueError("stop strings need text, and this engine has no tokenizer: use stop_token_ids")
-    return Request(
-        request_id,
-        token_ids,
-        params,
-        arrival_time=arrival_time,
-        priority=priority,
-        eos_token_ids=config.eos_token_ids,
-        reuse_prefix=params.prompt_logprobs is None,
-    )
+    return Request(request_id, token_ids, params, arrival_time, priority, config.eos_token_ids)
 
 
 def _token_ids(prompt: str | Sequence[int], tokenizer: BPETokenizer | None) -> list[int]:

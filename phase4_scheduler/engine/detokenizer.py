@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase4_scheduler.engine.request import Request
 
 
 class IncrementalDetokenizer:
@@ -40,19 +39,18 @@ class IncrementalDetokenizer:
             return self._release("")
         return self._release(self._decoder.push(token_id))
 
-    def update(self, token_id: int, request: Request) -> str:
-        """Take the token that a request just got; return the text that is certain now.
+    def update(self, token_id: int, finish_reason: str | None) -> tuple[str, str | None]:
+        """Take a token, and why the sequence ends with it, if it does.
 
-        If a stop string is complete, the request's `finish_reason` and `stop_reason` say so.
+        Returns:
+            the text that is certain now, and the stop string that is complete with it, if one is.
         """
         text = ""
-        if request.finish_reason != "stop" or self._keep_stop:  # a stop token's own text is not shown
+        if finish_reason != "stop" or self._keep_stop:  # a stop token's own text is not shown
             text = self.push(token_id)
-        if request.finished and self.stopped_by is None:
+        if finish_reason is not None and self.stopped_by is None:
             text += self.finish()
-        if self.stopped_by is not None:
-            request.finish_reason, request.stop_reason = "stop", self.stopped_by
-        return text
+        return text, self.stopped_by
 
     def finish(self) -> str:
         """No more tokens will come: return what waits."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from phase3_paged_attention.paging.block_table import BlockJournal
-from phase4_scheduler.engine.scheduler import Scheduler, SchedulerOutput
+from phase4_scheduler.engine.core import EngineCoreOutputs
+from phase4_scheduler.engine.scheduler import Scheduler
 
 Event = dict[str, Any]
 
@@ -24,14 +25,7 @@ def into_file(path: str | Path) -> Callable[[Event], None]:
     return append
 
 
-def step_event(
-    step: int,
-    output: SchedulerOutput,
-    scheduler: Scheduler,
-    journal: BlockJournal,
-    began: float,
-    ended: float,
-) -> Event:
+def step_event(number: int, step: EngineCoreOutputs, scheduler: Scheduler, journal: BlockJournal) -> Event:
     """What happened in a step.
 
     Returns:
@@ -39,12 +33,12 @@ def step_event(
         computed (before it), blocks, finished (why); preempted; how many are running and waiting after
         it; free_blocks and usage after it; ids of blocks taken, hit, freed, evicted.
     """
-    manager = scheduler.block_manager
+    manager, output = scheduler.block_manager, step.scheduler_output
     parts = {s.request.request_id: s for s in output.scheduled}
     return {
-        "step": step,
-        "time": began,
-        "seconds": ended - began,
+        "step": number,
+        "time": step.began,
+        "seconds": step.ended - step.began,
         "tokens": {name: s.num_tokens for name, s in parts.items()},
         "computed": {name: s.num_computed for name, s in parts.items()},
         "blocks": {name: list(s.request.block_table.block_ids) for name, s in parts.items()},
@@ -69,12 +63,14 @@ class StepRecorder:
         self._scheduler = scheduler
         scheduler.block_manager.journal = BlockJournal()
 
-    def record(self, step: int, output: SchedulerOutput, began: float, ended: float) -> bool:
+    def record(self, number: int, step: EngineCoreOutputs) -> bool:
         """Write a step down. False, with a warning, if that failed: recording must not stop the engine."""
+        if not step.scheduler_output.scheduled:
+            return True
         manager = self._scheduler.block_manager
         journal, manager.journal = manager.journal or BlockJournal(), BlockJournal()
         try:
-            self._write(step_event(step, output, self._scheduler, journal, began, ended))
+            self._write(step_event(number, step, self._scheduler, journal))
         except Exception as error:
             warnings.warn(f"recording stopped: {type(error).__name__}: {error}", stacklevel=3)
             return False

@@ -1,7 +1,7 @@
 """What happens when a step fails: find out which requests are to blame, so that all others never notice.
 
-Nothing here is called while steps go well. What went wrong goes into the step's result as data (`faults`,
-`to_restart`), and the engine ends or restarts those requests.
+Nothing here is called while steps go well. What went wrong comes back as data, and the core ends or restarts those
+requests.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,82 +9,84 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.model.sampling import BadLogitsError
-from phase4_scheduler.engine.output_processor import RequestState, StepResult
+from phase2_attention_kvcache.model.sampling import SampledTokens
+from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerOutput
+
+Fault = tuple[Request, str]  # a request that cannot go on, and why
+Sampled = tuple[int, dict[int, float] | None]  # a token, and log probabilities if they were asked for
+
+
+def reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def execute_one_by_one(
-    execute: Callable[[Sequence[Scheduled]], Tensor], output: SchedulerOutput, block_size: int
-) -> StepResult:
+    execute: Callable[[Sequence[Scheduled]], Tensor], scheduled: Sequence[Scheduled], block_size: int
+) -> tuple[Tensor, dict[str, int], list[Fault], list[Request]]:
     """A step failed, and the error does not say because of whom. So each request has a step alone.
 
     Args:
         execute: computes the tokens of some requests, as `ModelRunner.execute`.
+
+    Returns:
+        hidden [N, d_model] of those that could be computed; by request id, its first row there; the faults; and
+        the requests that have to restart, since a faulty one left blocks unfilled.
     """
-    step, pieces = StepResult(output, torch.empty(0), {}), []
+    pieces: list[Tensor] = []
+    first_row: dict[str, int] = {}
+    faults: list[Fault] = []
+    to_restart: list[Request] = []
     unfilled: set[int] = set()  # blocks that a failed request was to fill
-    for s in output.scheduled:
+    for s in scheduled:
         blocks = s.request.block_table.block_ids
         if not unfilled.isdisjoint(blocks):  # it hit a block that was never filled
             unfilled.update(blocks[s.num_computed // block_size :])
-            step.to_restart.append(s.request)
+            to_restart.append(s.request)
             continue
         try:
             # A copy: a runner may use the same memory for its next result.
             hidden = execute([s]).clone()
         except Exception as error:
             unfilled.update(blocks[s.num_computed // block_size :])
-            step.faults.append((s.request, f"{type(error).__name__}: {error}"))
+            faults.append((s.request, reason(error)))
             continue
-        step.first_row[s.request.request_id] = sum(map(len, pieces))
+        first_row[s.request.request_id] = sum(map(len, pieces))
         pieces.append(hidden)
-    if pieces:
-        step.hidden = torch.cat(pieces)
-    return step
+    return torch.cat(pieces) if pieces else torch.empty(0), first_row, faults, to_restart
 
 
-def logits_one_by_one(
-    logits_of: Callable[[Tensor, Sequence[int]], Tensor],
-    step: StepResult,
-    rows: list[int],
-    ready: list[RequestState],
-) -> tuple[Tensor | None, list[RequestState]]:
-    """Logits of each request alone. Returns those that could be computed, and whose they are.
+def sample_one_by_one(
+    logits_of: Callable[[int], Tensor],
+    sample: Callable[[Tensor, Sequence[Request]], SampledTokens],
+    requests: Sequence[Request],
+) -> tuple[dict[str, Sampled], list[Fault]]:
+    """Sampling failed. So each request is sampled alone, and draws the number that it would have drawn.
 
     Args:
-        logits_of: hidden states and rows to logits, as `ModelRunner.logits`.
+        logits_of: the logits [1, vocab] of request i.
+        sample: picks a token for each row of logits, as `Sampler.sample`.
+
+    Returns:
+        by request id, its token and log probabilities; and the faults.
     """
-    pieces, still_ready = [], []
-    for row, state in zip(rows, ready, strict=True):
+    sampled: dict[str, Sampled] = {}
+    faults: list[Fault] = []
+    for i, request in enumerate(requests):
+        request.rewind_generator()
         try:
-            pieces.append(logits_of(step.hidden, [row]))
-            still_ready.append(state)
+            one = sample(logits_of(i), [request])
+            sampled[request.request_id] = (one.token_ids[0], one.logprobs[0])
         except Exception as error:
-            step.faults.append((state.request, f"{type(error).__name__}: {error}"))
-    return (torch.cat(pieces) if pieces else None), still_ready
+            faults.append((request, reason(error)))
+    return sampled, faults
 
 
-def drop_rows(
-    step: StepResult, logits: Tensor, ready: list[RequestState], error: BadLogitsError
-) -> tuple[Tensor, list[RequestState]]:
-    """Logits, and the states they belong to, without the rows that nothing can be drawn from."""
-    step.faults += [(ready[row].request, str(error)) for row in error.rows]
-    keep = [row for row in range(len(ready)) if row not in error.rows]
-    return logits[keep], [ready[row] for row in keep]
-
-
-def restart_step(output: SchedulerOutput, scheduler: Scheduler, states: dict[str, RequestState]) -> None:
+def restart_step(output: SchedulerOutput, scheduler: Scheduler) -> None:
     """Nothing of this step counts: all its requests go back to the queue."""
     for s in reversed(output.scheduled):
         scheduler.restart(s.request)
-        if state := states.get(s.request.request_id):
-            # It may have drawn a random number already. So its generator starts again, and passes over those that
-            # were drawn for the tokens it has.
-            state.generator = state.parent.params.make_generator(state.index)
-            if state.generator is not None:
-                drawn = len(s.request.output_token_ids)
-                torch.rand(drawn, dtype=torch.float64, generator=state.generator)
+        s.request.rewind_generator()  # it may have drawn a random number already
     for request in output.preempted:  # its blocks may not have reached the swap space
         scheduler.block_manager.free(request.block_table)
         request.num_computed_tokens = 0

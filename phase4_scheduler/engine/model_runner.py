@@ -2,18 +2,46 @@
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler
+from phase2_attention_kvcache.model.sampling import SampledTokens, Sampler
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedCache, StepLayout
-from phase4_scheduler.engine import fault_isolation
-from phase4_scheduler.engine.output_processor import RequestState, StepResult
+from phase4_scheduler.engine.fault_isolation import (
+    Fault,
+    Sampled,
+    execute_one_by_one,
+    reason,
+    sample_one_by_one,
+)
 from phase4_scheduler.engine.prompt_logprobs import note_prompt_logprobs
+from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduled, SchedulerOutput
+
+
+@dataclass
+class ModelRunnerOutput:
+    """What a step computed and sampled, and what went wrong in it.
+
+    Attributes:
+        hidden: [N, d_model], one row for each token.
+        first_row: by request id, where its rows begin. A request whose tokens could not be computed, or that has to
+            restart, has none.
+        sampled: by request id, the next token of the requests whose tokens are all computed, and its log
+            probabilities if they were asked for.
+        faults: requests that cannot go on, and why.
+        to_restart: requests that have to compute all their tokens again, since others left blocks unfilled.
+    """
+
+    hidden: Tensor
+    first_row: dict[str, int]
+    sampled: dict[str, Sampled] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    to_restart: list[Request] = field(default_factory=list)
 
 
 class ModelRunner:
@@ -35,65 +63,71 @@ class ModelRunner:
 
     # ------------------------------------------------------------------ a step of the engine
 
-    def execute_step(self, output: SchedulerOutput) -> StepResult:
+    def execute_step(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Move blocks as the scheduler says, and compute the step's tokens."""
         if output.copies:
             self.kv_cache.apply_copies(output.copies)
         if not output.scheduled:
-            return StepResult(output, torch.empty(0), {})
+            return ModelRunnerOutput(torch.empty(0), {})
         try:
             hidden = self.execute(output.scheduled)
         except Exception as error:
             hidden = None
             warnings.warn(
-                f"a step of {len(output.scheduled)} requests failed ({type(error).__name__}: {error}); "
-                "each is computed alone",
+                f"a step of {len(output.scheduled)} requests failed ({reason(error)}); each is computed alone",
                 stacklevel=3,
             )
         if hidden is None:  # out here, where the error no longer holds on to the memory of the failed step
-            return fault_isolation.execute_one_by_one(self.execute, output, self.kv_cache.block_size)
+            computed = execute_one_by_one(self.execute, output.scheduled, self.kv_cache.block_size)
+            hidden, first_row, faults, to_restart = computed
+            return ModelRunnerOutput(hidden, first_row, faults=faults, to_restart=to_restart)
         first_row, row = {}, 0
         for s in output.scheduled:
             first_row[s.request.request_id] = row
             row += s.num_tokens
-        return StepResult(output, hidden, first_row)
+        return ModelRunnerOutput(hidden, first_row)
 
-    def sample_step(self, step: StepResult, sampler: Sampler, states: dict[str, RequestState]) -> None:
+    def sample_step(
+        self, scheduled: Sequence[Scheduled], result: ModelRunnerOutput, sampler: Sampler
+    ) -> None:
         """Sample the next token of each request whose tokens are all computed."""
-        ready: list[RequestState] = []
+        ready: list[Request] = []
         rows: list[int] = []
-        for s in step.output.scheduled:
-            first = step.first_row.get(s.request.request_id)
+        for s in scheduled:
+            first = result.first_row.get(s.request.request_id)
             if first is None:
                 continue  # it failed, or has to restart
-            state = states[s.request.request_id]
-            if state.parent.prompt_logprobs is not None:
-                note_prompt_logprobs(self.logits, step, s, state)
+            if s.request.prompt_logprobs is not None:
+                result.faults += note_prompt_logprobs(self.logits, result.hidden, first, s)
             if s.samples:
-                ready.append(state)
+                ready.append(s.request)
                 rows.append(first + s.num_tokens - 1)
-        try:
-            logits = self.logits(step.hidden, rows) if ready else None
-        except Exception:
-            logits = None
-        if ready and logits is None:
-            logits, ready = fault_isolation.logits_one_by_one(self.logits, step, rows, ready)
-        while ready:
-            try:
-                sampled = sampler.sample(
-                    logits,
-                    [state.parent.params for state in ready],
-                    [state.request.prompt_token_ids for state in ready],
-                    [state.request.output_token_ids for state in ready],
-                    [state.generator for state in ready],
-                )
-            except BadLogitsError as error:  # no generator has moved yet: sample again without these rows
-                logits, ready = fault_isolation.drop_rows(step, logits, ready, error)
-                continue
-            names = [state.request.request_id for state in ready]
-            step.token_ids = dict(zip(names, sampled.token_ids, strict=True))
-            step.logprobs = dict(zip(names, sampled.logprobs, strict=True))
+        if not ready:
             return
+
+        def sample(logits: Tensor, requests: Sequence[Request]) -> SampledTokens:
+            return sampler.sample(
+                logits,
+                [request.params for request in requests],
+                [request.prompt_token_ids for request in requests],
+                [request.output_token_ids for request in requests],
+                [request.generator for request in requests],
+            )
+
+        logits = None
+        try:
+            logits = self.logits(result.hidden, rows)
+            tokens = sample(logits, ready)
+        except Exception:  # whatever it is, and whoever is to blame
+
+            def logits_of(i: int) -> Tensor:
+                return self.logits(result.hidden, [rows[i]]) if logits is None else logits[i : i + 1]
+
+            result.sampled, faults = sample_one_by_one(logits_of, sample, ready)
+            result.faults += faults
+            return
+        names = [request.request_id for request in ready]
+        result.sampled = dict(zip(names, zip(tokens.token_ids, tokens.logprobs, strict=True), strict=True))
 
     # ------------------------------------------------------------------ tensors
 

@@ -1,41 +1,42 @@
-"""What belongs to a request while its answer is written, and how a step's tokens become outputs.
+"""From the core's tokens to what users get: text, answers of several sequences, and the word that one is complete.
 
 Source: vllm/v1/engine/output_processor.py, parallel_sampling.py and detokenizer.py.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-
-from torch import Tensor
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase4_scheduler.engine.core import EngineCoreOutput
 from phase4_scheduler.engine.detokenizer import IncrementalDetokenizer
 from phase4_scheduler.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from phase4_scheduler.engine.request import Request
-from phase4_scheduler.engine.scheduler import SchedulerOutput
 
 
-@dataclass
-class StepResult:
-    """What a step computed and sampled, and what went wrong in it.
+class RequestState:
+    """One sequence while it is written."""
 
-    Attributes:
-        hidden: [N, d_model], one row for each token.
-        first_row: by request id, where its rows begin. A request whose tokens could not be computed, or that has to
-            restart, has none.
-        token_ids, logprobs: by request id, what was sampled for the requests whose tokens are all computed.
-        faults: requests that cannot go on, and why.
-        to_restart: requests that have to compute all their tokens again, since others left blocks unfilled.
-    """
+    def __init__(self, parent: "ParentRequest", index: int) -> None:
+        self.parent, self.index, self.finished = parent, index, False
+        self.detokenizer = parent.tokenizer and IncrementalDetokenizer(parent.tokenizer, parent.params)
+        self.metrics = RequestMetrics(parent.arrival_time)
 
-    output: SchedulerOutput
-    hidden: Tensor
-    first_row: dict[str, int]
-    token_ids: dict[str, int] = field(default_factory=dict)
-    logprobs: dict[str, dict[int, float] | None] = field(default_factory=dict)
-    faults: list[tuple[Request, str]] = field(default_factory=list)
-    to_restart: list[Request] = field(default_factory=list)
+    def completion(
+        self,
+        token_ids: list[int],
+        text: str,
+        now: float,
+        finish_reason: str | None,
+        stop_reason: int | str | None = None,
+        logprobs: dict[int, float] | None = None,
+    ) -> CompletionOutput:
+        """What is new of this sequence."""
+        if finish_reason is not None:
+            self.finished = True
+            self.metrics.finished_time = now
+            self.parent.num_unfinished -= 1
+        report = None if logprobs is None else [logprobs]
+        return CompletionOutput(self.index, token_ids, text, self.metrics, finish_reason, stop_reason, report)
 
 
 class ParentRequest:
@@ -50,12 +51,11 @@ class ParentRequest:
     ) -> None:
         self.request_id, self.params = request.request_id, request.params
         self.prompt, self.prompt_token_ids = prompt, request.prompt_token_ids
+        self.arrival_time = request.arrival_time
         self.tokenizer, self.on_output = tokenizer, on_output
         self.num_unfinished = self.params.n
         self.prompt_logprobs: list[dict[int, float] | None] | None = None
-        if self.params.prompt_logprobs is not None:
-            self.prompt_logprobs = [None] * request.num_prompt_tokens
-        self.states = [RequestState(self, 0, request)]
+        self.states = [RequestState(self, 0)]  # the others come with their first tokens
 
     def output(self, completions: list[CompletionOutput], error: str | None = None) -> RequestOutput:
         """These completions, or what is new of them, as the user gets them."""
@@ -70,142 +70,60 @@ class ParentRequest:
         )
 
 
-class RequestState:
-    """One sequence while it is written: what the scheduler's `Request` need not know of."""
+@dataclass
+class ProcessedOutput:
+    """An output for its user; whose it is; and whether it ends with a stop string, of which the core knows nothing."""
 
-    def __init__(self, parent: ParentRequest, index: int, request: Request) -> None:
-        self.parent, self.index, self.request = parent, index, request
-        self.generator = parent.params.make_generator(index)
-        self.detokenizer = parent.tokenizer and IncrementalDetokenizer(parent.tokenizer, parent.params)
-        self.metrics = RequestMetrics(request.arrival_time)
-
-    def completion(
-        self, token_ids: list[int], text: str, now: float, logprobs: dict[int, float] | None = None
-    ) -> CompletionOutput:
-        """What is new of this sequence. If its request has ended, so has it."""
-        request = self.request
-        if request.finish_reason is not None:
-            self.metrics.finished_time = now
-            self.metrics.num_preemptions = request.num_preemptions
-            self.parent.num_unfinished -= 1
-        return CompletionOutput(
-            self.index,
-            token_ids,
-            text,
-            self.metrics,
-            request.finish_reason,
-            request.stop_reason,
-            None if logprobs is None else [logprobs],
-        )
+    parent: ParentRequest
+    output: RequestOutput
+    stopped_by_text: bool = False
 
 
 class OutputProcessor:
-    """Turns tokens into text and outputs.
+    """Turns the core's outputs into those of users.
 
     Attributes:
         parents: the requests that are alive, by the id that their user gave them.
-        states: their sequences, by the id that the scheduler knows them by.
     """
 
     def __init__(self) -> None:
         self.parents: dict[str, ParentRequest] = {}
-        self.states: dict[str, RequestState] = {}
-        self._telling = False
-        self._interruption: BaseException | None = None
 
-    def add(self, parent: ParentRequest) -> None:
-        self.parents[parent.request_id] = parent
-        self.states[parent.request_id] = parent.states[0]
-
-    def next_sequence(self, request: Request) -> RequestState:
-        """The next of the n sequences that answer a request's prompt."""
-        parent = self.states[request.request_id].parent
-        request_id = f"{parent.request_id}#{len(parent.states)}"
-        while request_id in self.states:
-            request_id += "#"
-        return RequestState(parent, len(parent.states), request.sibling(request_id))
-
-    def add_sequence(self, state: RequestState) -> None:
-        state.parent.states.append(state)
-        self.states[state.request.request_id] = state
-
-    def living(self, parent: ParentRequest) -> list[RequestState]:
-        """The sequences of a request that are still being written."""
-        return [state for state in parent.states if self.states.get(state.request.request_id) is state]
-
-    def process(
-        self, step: StepResult, began: float, now: float
-    ) -> tuple[list[tuple[ParentRequest, RequestOutput]], list[Request]]:
-        """A step's tokens as outputs, one for each sequence that grew, with the requests they are for.
-
-        Returns:
-            the outputs, and the requests that a stop string ended: the scheduler, which sees no text, is to end them.
-        """
-        outputs, stopped = [], []
-        for s in step.output.scheduled:
-            request = s.request
-            state = self.states.get(request.request_id)
-            if state is None:
-                continue  # it failed in this step
-            if state.metrics.first_scheduled_time is None:
-                state.metrics.first_scheduled_time = began
-                state.metrics.num_cached_tokens = request.num_cached_tokens
-            token = step.token_ids.get(request.request_id)
-            if token is None:
-                continue  # still in its prompt
-            state.metrics.token_times.append(now)
-            text = state.detokenizer.update(token, request) if state.detokenizer else ""
-            if request.finish_reason is not None:
-                del self.states[request.request_id]
-                if not request.finished:
-                    stopped.append(request)
-            new = state.completion([token], text, now, step.logprobs[request.request_id])
-            outputs.append((state.parent, state.parent.output([new])))
-        return outputs, stopped
+    def process(self, new: EngineCoreOutput, now: float) -> ProcessedOutput | None:
+        """What a step brought for a sequence, as its user gets it. None: the sequence has ended meanwhile."""
+        parent = self.parents.get(new.request_id)
+        if parent is None:
+            return None
+        if new.error is not None:
+            return ProcessedOutput(parent, self.end(parent, "error", now, new.error))
+        while len(parent.states) <= new.index:
+            parent.states.append(RequestState(parent, len(parent.states)))
+        state = parent.states[new.index]
+        if state.finished:
+            return None
+        parent.prompt_logprobs = parent.prompt_logprobs or new.prompt_logprobs
+        state.metrics.first_scheduled_time = new.first_scheduled_time
+        state.metrics.num_cached_tokens = new.num_cached_tokens
+        state.metrics.num_preemptions = new.num_preemptions
+        state.metrics.token_times.append(now)
+        text, stop = "", None
+        finish_reason, stop_reason = new.finish_reason, new.stop_reason
+        if state.detokenizer:
+            text, stop = state.detokenizer.update(new.token_id, finish_reason)
+        stopped_by_text = stop is not None and finish_reason is None
+        if stop is not None:
+            finish_reason, stop_reason = "stop", stop
+        completion = state.completion([new.token_id], text, now, finish_reason, stop_reason, new.logprobs)
+        return ProcessedOutput(parent, parent.output([completion]), stopped_by_text)
 
     def end(self, parent: ParentRequest, reason: str, now: float, error: str | None = None) -> RequestOutput:
         """The last output of a request that was aborted, or failed: with the text that waited for a stop string."""
-        del self.parents[parent.request_id]
         ended = []
-        for state in self.living(parent):
-            del self.states[state.request.request_id]
-            text = state.detokenizer.finish() if state.detokenizer else ""
-            ended.append(state.completion([], text, now))
+        for state in parent.states:
+            if not state.finished:
+                text = state.detokenizer.finish() if state.detokenizer else ""
+                ended.append(state.completion([], text, now, reason))
         if not ended:  # all sequences are complete, and their user has not heard of it yet
             ended = [CompletionOutput(0, [], "", parent.states[0].metrics, reason)]
         parent.num_unfinished = 0  # some of its sequences may not even have begun
         return parent.output(ended, error)
-
-    # ------------------------------------------------------------------ functions that users gave
-
-    def tell(self, parent: ParentRequest, output: RequestOutput) -> str | None:
-        """Call a request's own `on_output`, if it has one. Returns what went wrong in it."""
-        if parent.on_output is None:
-            return None
-        outer, self._telling = self._telling, True
-        try:
-            parent.on_output(output)
-        except Exception as error:
-            return f"on_output raised {type(error).__name__}: {error}"
-        except BaseException as error:  # Ctrl-C or exit in there: the other requests get their outputs first
-            self._interruption = error
-        finally:
-            self._telling = outer
-        return None
-
-    @contextmanager
-    def interruptions_wait(self) -> Iterator[None]:
-        """What an `on_output` raised to end the program is raised at the end of this.
-
-        Raises:
-            RuntimeError: an `on_output` is under way. It may add and abort requests, but start no step.
-        """
-        if self._telling:
-            raise RuntimeError("a step is under way: on_output may add and abort requests, but start no step")
-        yield
-        self.raise_interruption()
-
-    def raise_interruption(self) -> None:
-        if self._interruption is not None and not self._telling:
-            interruption, self._interruption = self._interruption, None
-            raise interruption

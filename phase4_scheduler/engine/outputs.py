@@ -3,7 +3,7 @@
 Source: vllm/outputs.py.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass
@@ -82,6 +82,25 @@ class RequestOutput:
     finished: bool = False
     prompt_logprobs: list[dict[int, float] | None] | None = None
     error: str | None = None
+
+    def add(self, new: "RequestOutput") -> None:
+        """Add what a step brought to what there is so far."""
+        self.finished, self.error = new.finished, new.error
+        self.prompt_logprobs = self.prompt_logprobs or new.prompt_logprobs
+        for part in new.outputs:
+            known = next((c for c in self.outputs if c.index == part.index), None)
+            if known is None:
+                own_lists = dict(
+                    token_ids=list(part.token_ids), logprobs=part.logprobs and list(part.logprobs)
+                )
+                self.outputs.append(replace(part, **own_lists))
+                self.outputs.sort(key=lambda c: c.index)
+            else:
+                known.token_ids += part.token_ids
+                known.text += part.text
+                known.finish_reason, known.stop_reason = part.finish_reason, part.stop_reason
+                if part.logprobs is not None:
+                    known.logprobs += part.logprobs
 
     @property
     def token_ids(self) -> list[int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from enum import Enum
 
+import torch
+
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_table import BlockTable
 
@@ -26,12 +28,11 @@ class Request:
     Args:
         request_id: any string, unique among the living.
         prompt_token_ids: at least one token.
-        params: when to stop (and, for the sampler, how to choose).
+        params: how to choose tokens, and when to stop.
         arrival_time: seconds, or any growing number; breaks ties.
         priority: smaller is more urgent; counts under the policy "priority".
         eos_token_ids: tokens that end a text, unless `params.ignore_eos`.
-        reuse_prefix: whether cached blocks may stand in for its first tokens. (Log probabilities of the
-            prompt need every token computed.)
+        index: which of the n sequences that answer its prompt it is. The others come with `sibling`.
 
     Source: vllm/v1/request.py.
     """
@@ -44,17 +45,17 @@ class Request:
         arrival_time: float = 0.0,
         priority: int = 0,
         eos_token_ids: Collection[int] = (),
-        reuse_prefix: bool = True,
+        index: int = 0,
     ) -> None:
         if not prompt_token_ids:
             raise ValueError("the prompt is empty: give at least one token (such as <|endoftext|>)")
-        self.request_id = request_id
+        self.request_id = self.parent_id = request_id
         self.prompt_token_ids = list(prompt_token_ids)
         self.num_prompt_tokens = len(self.prompt_token_ids)
         self.params = params
         self.arrival_time = arrival_time
         self.priority = priority
-        self.reuse_prefix = reuse_prefix
+        self.index = index
         self.max_tokens = params.max_tokens
         self.min_tokens = params.min_tokens
         self.stop_token_ids = frozenset(params.stop_token_ids)
@@ -68,9 +69,14 @@ class Request:
         self.block_table = BlockTable()
         self.num_seqs = params.n  # sequences that it stands for, until they fork off behind its prompt
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
-        self.stop_reason: int | str | None = None  # the stop token or stop string, where one ended it
+        self.stop_reason: int | None = None  # the stop token, where one of `params` ended it
+        self.first_scheduled_time: float | None = None
         self.num_cached_tokens = 0  # tokens that a prefix hit saved when it was first admitted
         self.num_preemptions = 0
+        self.generator = params.make_generator(index)  # its own source of chance, if it has a seed
+        self.prompt_logprobs: list[dict[int, float] | None] | None = None  # filled in as they are computed
+        if params.prompt_logprobs is not None and index == 0:
+            self.prompt_logprobs = [None] * self.num_prompt_tokens
 
     @property
     def num_tokens(self) -> int:
@@ -85,11 +91,18 @@ class Request:
         self.token_ids.append(token_id)
         self.output_token_ids.append(token_id)
 
-    def sibling(self, request_id: str) -> Request:
-        """Another sequence with the same prompt."""
-        other = Request(request_id, self.prompt_token_ids, self.params, self.arrival_time, self.priority)
-        other.stop_token_ids = self.stop_token_ids
+    def sibling(self, request_id: str, index: int) -> Request:
+        """Sequence `index` of the n that answer the same prompt."""
+        prompt, stops = self.prompt_token_ids, self.stop_token_ids
+        other = Request(request_id, prompt, self.params, self.arrival_time, self.priority, stops, index)
+        other.parent_id, other.stop_token_ids = self.parent_id, stops
         return other
+
+    def rewind_generator(self) -> None:
+        """Put the generator where it stood after the tokens it has: each has taken one random number."""
+        self.generator = self.params.make_generator(self.index)
+        if self.generator is not None:
+            torch.rand(len(self.output_token_ids), dtype=torch.float64, generator=self.generator)
 
     def __repr__(self) -> str:
         progress = f"{self.num_computed_tokens}/{len(self.token_ids)} computed"

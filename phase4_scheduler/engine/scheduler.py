@@ -174,7 +174,9 @@ class Scheduler:
                 break
             table, tokens = request.block_table, request.token_ids
             swapped = bool(table.swap_blocks)
-            prefix = [] if swapped or not request.reuse_prefix else manager.match_prefix(table, tokens)
+            # Log probabilities of a prompt need each of its tokens computed: no cached block may stand in.
+            no_reuse = swapped or request.prompt_logprobs is not None
+            prefix = [] if no_reuse else manager.match_prefix(table, tokens)
             computed = request.num_computed_tokens if swapped else len(prefix) * manager.block_size
             n = len(tokens) - computed
             if threshold:

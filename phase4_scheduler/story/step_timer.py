@@ -67,7 +67,7 @@ def watch_engine(engine: LLMEngine) -> StepTimer:
     timer.watch(engine.model, "forward", "norms and the rest")
     timer.watch(engine.runner.kv_cache, "attend", "attention")
     timer.watch(engine.runner, "logits", "head")
-    timer.watch(engine.sampler, "sample", "sample")
+    timer.watch(engine.core.sampler, "sample", "sample")
     for block in engine.model.blocks:
         for module in block.modules():
             if isinstance(module, (nn.Linear, PackedLinear)):

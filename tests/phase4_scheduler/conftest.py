@@ -124,7 +124,7 @@ def assert_empty():
         assert not engine.has_unfinished_requests
         assert not engine.scheduler.has_requests
         assert engine.scheduler.num_running_seqs == 0
-        assert not engine.output_processor.states and not engine.output_processor.parents
+        assert not engine.core.sequences and not engine.output_processor.parents
         assert manager.num_free_blocks == manager.num_blocks - 1
         assert all(block.ref_count == 0 for block in manager.allocator.blocks)
         assert len(manager.free_swap_blocks) == manager.num_swap_blocks

@@ -287,7 +287,7 @@ def engine_with(model, record, **config):
     cache = TritonPagedKVCache(
         model.config, 40, 4, model.dtype, model.device, config.get("num_swap_blocks", 0)
     )
-    engine.runner = GPURunner(model, cache, 8, 128, record)
+    engine.core.runner = engine.runner = GPURunner(model, cache, 8, 128, record)
     return engine
 
 

@@ -553,7 +553,7 @@ def test_a_fork_that_fails_leaves_nothing_behind(tiny):
     with pytest.raises(NotImplementedError, match="not written yet"):
         engine.generate([[1, 2]], dataclasses.replace(DRAWN, n=2))
     engine.block_manager.check_integrity()
-    assert not engine.has_unfinished_requests and not engine.output_processor.states
+    assert not engine.has_unfinished_requests and not engine.core.sequences
     assert len(engine.generate([[1]], GREEDY)[0].token_ids) == 8
 
 
@@ -591,8 +591,8 @@ def test_ctrl_c_in_any_step_changes_no_token(name, where, faulty, tiny):
     elif where == "logits":
         engine.model.on_logits = interrupt
     else:
-        sample = engine.sampler.sample
-        engine.sampler.sample = lambda *args: interrupt(sample(*args))
+        sample = engine.core.sampler.sample
+        engine.core.sampler.sample = lambda *args: interrupt(sample(*args))
     for i, prompt in enumerate(prompts):
         engine.add_request(str(i), prompt, params[i], priority=i % 2)
     got, interrupts, reports = {}, 0, {}

@@ -24,7 +24,8 @@ def make(num_blocks=10, block_size=4, caching=True, swap=0, **config):
 
 
 def request(name, prompt, max_tokens=5, **fields):
-    params = SamplingParams(max_tokens=max_tokens, stop_token_ids=[STOP], n=fields.pop("n", 1))
+    wanted = {name: fields.pop(name) for name in ("n", "prompt_logprobs") if name in fields}
+    params = SamplingParams(max_tokens=max_tokens, stop_token_ids=[STOP], **wanted)
     prompt = [100 + i for i in range(prompt)] if isinstance(prompt, int) else prompt
     return Request(name, prompt, params, **fields)
 
@@ -255,12 +256,12 @@ def test_nobody_starves_while_others_keep_coming(policy, swap):
 # ---------------------------------------------------------------------- prefix hits
 
 
-@pytest.mark.parametrize(("reuse", "computed"), [(True, 4), (False, 8)])
-def test_a_prompt_that_is_cached_entirely_computes_its_last_block_again(reuse, computed):
+@pytest.mark.parametrize(("prompt_logprobs", "computed"), [(None, 4), (0, 8)])
+def test_a_prompt_that_is_cached_entirely_computes_its_last_block_again(prompt_logprobs, computed):
     scheduler = make()
     scheduler.add(request("a", 8, 1))
     run(scheduler)
-    scheduler.add(request("b", 8, 1, reuse_prefix=reuse))
+    scheduler.add(request("b", 8, 1, prompt_logprobs=prompt_logprobs))
     output, _ = step(scheduler)
     assert counts(output) == {"b": computed}  # not 0, and not 1: blocks are hit whole
     assert output.scheduled[0].num_computed == output.scheduled[0].request.num_cached_tokens == 8 - computed
