@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import json
 import math
-import os
 
 import pytest
 from hypothesis import given, settings
@@ -179,19 +178,15 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "says"), WRONG.values(), ids=WRONG.keys())
-def test_a_bad_file_gets_one_line_and_exit_code_2(tmp_path, capsys, text, says):
+def test_a_bad_file_gets_one_line_and_exit_code_2(tmp_path, mistake_of, text, says):
     path = as_file(tmp_path, text)
-    assert compare_to_reference.main([str(path)]) == 2
-    said = capsys.readouterr().err
-    assert says in said and str(path) in said
-    assert said.count("\n") == 1 and "Traceback" not in said and "\x1b[2J" not in said
+    said = mistake_of(compare_to_reference, path)
+    assert says in said and str(path) in said and "\x1b[2J" not in said
 
 
-def test_a_file_that_is_not_there_or_is_a_folder(tmp_path, capsys):
+def test_a_file_that_is_not_there_or_is_a_folder(tmp_path, mistake_of):
     for path in (tmp_path / "none.json", tmp_path, tmp_path / "x\0y.json"):
-        assert compare_to_reference.main([str(path)]) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1 and "error:" in said
+        assert "error:" in mistake_of(compare_to_reference, path)
 
 
 VALID = a_reference().to_json()
@@ -403,45 +398,37 @@ def two_files(folder, **details) -> list[str]:
     return [str(folder / "mine.json"), "--against", str(folder / "theirs.json")]
 
 
-def test_script_with_two_files(tmp_path, capsys):
-    files, report = two_files(tmp_path, path="gather"), str(tmp_path / "report.json")
-    assert compare_to_reference.main([*files, "--json", report]) == 0
-    said = capsys.readouterr().out
+def test_script_with_two_files(tmp_path, run_script):
+    files = two_files(tmp_path, path="gather")
+    data = run_script(compare_to_reference, *files)
+    said = data["out"]
     assert "SLOWER (1)" in said and "Eager fallback" in said and "no vLLM" in said
-    assert max(map(len, said.splitlines())) <= 100
-    data = json.loads((tmp_path / "report.json").read_text())
-    assert {"fractions-carry-over", "compared-with-itself", "itl-from-reference"} <= {
-        p["claim"] for p in data["predictions"]
-    }
+    assert {"fractions-carry-over", "compared-with-itself", "itl-from-reference"} <= data["claims"].keys()
     assert {x["name"]: x["verdict"] for x in data["results"]["lines"]}["itl-tales-b1"] == (
         "slower than your limits explain"
     )
     assert [c["cause"] for c in data["results"]["causes"]] == ["eager fallback"]
     # Its own report holds the figures, so it can be compared as well.
-    assert compare_to_reference.main([report, *files[1:]]) == 0
+    run_script(compare_to_reference, tmp_path / "report.json", *files[1:])
 
 
-def test_script_with_a_figure_that_nothing_explains(tmp_path, capsys):
-    assert compare_to_reference.main(two_files(tmp_path)) == 0
-    said = " ".join(capsys.readouterr().out.split())
+def test_script_with_a_figure_that_nothing_explains(tmp_path, run_script):
+    said = " ".join(run_script(compare_to_reference, *two_files(tmp_path))["out"].split())
     assert "SLOWER: why?" in said and "none of the nine known causes left a trace (itl-tales-b1)" in said
 
 
-def test_script_against_an_unknown_name(tmp_path, capsys):
-    assert compare_to_reference.main([*two_files(tmp_path)[:2], "h9000"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "'h9000'" in said and "t4-article" in said
+def test_script_against_an_unknown_name(tmp_path, mistake_of):
+    said = mistake_of(compare_to_reference, *two_files(tmp_path)[:2], "h9000")
+    assert "'h9000'" in said and "t4-article" in said
 
 
-def test_script_measures_this_machine(tmp_path, capsys, monkeypatch):
+def test_script_measures_this_machine(tmp_path, run_script, monkeypatch):
     """And on a healthy CPU it raises no alarm, compared with itself."""
     plan = quick_measurements.plan_for("cpu", quick=True)
     small = dataclasses.replace(plan, isls=(10, 100), batches=(1, 16), osl=8)
     monkeypatch.setattr(quick_measurements, "plan_for", lambda *a, **k: small)
-    report = tmp_path / "report.json"
-    assert compare_to_reference.main(["--quick", "--device", "cpu", "--json", str(report)]) == 0
-    capsys.readouterr()
-    mine = read_reference(report)
+    run_script(compare_to_reference, "--quick", "--device", "cpu")
+    mine = read_reference(tmp_path / "report.json")
     names = {x.name for x in mine.measurements}
     assert {"read-bandwidth", "itl-tales-b1", "ttft-tales-isl10", "throughput-tales-b1"} <= names
     assert "cpu-decode-b16-512" in names
@@ -451,7 +438,5 @@ def test_script_measures_this_machine(tmp_path, capsys, monkeypatch):
     assert not result.off and {x.verdict for x in result.lines} == {"as expected"}
     assert result.findings == ()
     write_reference(mine, tmp_path / "mine.json")
-    again = str(tmp_path / "mine.json")
-    assert compare_to_reference.main([again, "--against", again]) == 0
-    assert "Nothing stands out" in capsys.readouterr().out
-    assert os.listdir(tmp_path / "outputs" / "reports")
+    again = tmp_path / "mine.json"
+    assert "Nothing stands out" in run_script(compare_to_reference, again, "--against", again)["out"]

@@ -1,6 +1,5 @@
 """The kernels as machine code: that they compile for six cards, fit, do not spill, and fetch ahead."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,6 @@ if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
 
 from phase5_real_gpu import compile_report
-from phase5_real_gpu.compile_report import main
 from phase5_real_gpu.compiling import Compiled, ahead_of_time, compile_cases, machine_code
 from phase5_real_gpu.compiling.machine_code import KB, LIMITS, count_spills, read_code, read_machine_code
 from phase5_real_gpu.story.compile_story import HOISTED, NOT_CAUGHT, PLAIN, UNALIGNED, dtype_for, requests
@@ -173,7 +171,7 @@ def test_requests_name_each_card_and_each_kernel():
     assert len(requests(quick=True)) < 8
 
 
-def story_with(monkeypatch, compiled, report=None, **changes) -> int:
+def compile_from_memory(monkeypatch, compiled, **changes) -> None:
     def from_memory(listed):
         wanted = {(r["case"], r["capability"], r.get("num_stages", 3)) for r in listed}
         for c in compiled:
@@ -181,19 +179,15 @@ def story_with(monkeypatch, compiled, report=None, **changes) -> int:
                 yield replace(c, **changes) if c.case == "decode" else c
 
     monkeypatch.setattr(compile_report, "compile_cases", from_memory)
-    return main(["--quick", *(["--json", str(report)] if report else [])])
 
 
-def test_the_story(monkeypatch, compiled, tmp_path, capsys):
-    report = tmp_path / "report.json"
-    assert story_with(monkeypatch, compiled, report=report) == 0
-    data = json.loads(report.read_text())
-    claims = {p["claim"]: p["measured"] for p in data["predictions"]}
+def test_the_story(monkeypatch, compiled, run_script):
+    compile_from_memory(monkeypatch, compiled)
+    data = run_script(compile_report, "--quick")
+    claims = {name: p["measured"] for name, p in data["claims"].items()}
     assert claims["aot-compiles"] == claims["aot-fits"] == 0
     assert claims["aot-wgmma"] is True and claims["aot-hoisted-buffers"] == [1, 2]
-    text = capsys.readouterr().out
-    assert all(name in text for name, _ in NOT_CAUGHT)
-    assert all(len(line) <= 100 for line in text.splitlines() if "figure:" not in line)
+    assert all(name in data["out"] for name, _ in NOT_CAUGHT)
     assert {"races", "reads outside", "speed", "launches"} <= set(data["results"]["not_caught"])
 
 
@@ -203,15 +197,14 @@ def test_the_story(monkeypatch, compiled, tmp_path, capsys):
     ids=lambda changes: next(iter(changes)),
 )
 def test_a_worse_kernel_fails_the_script(monkeypatch, compiled, changes):
-    assert story_with(monkeypatch, compiled) == 0
-    assert story_with(monkeypatch, compiled, **changes) == 1
+    compile_from_memory(monkeypatch, compiled, **changes)
+    assert compile_report.main(["--quick"]) == 1
 
 
-def test_unknown_registers_are_left_out(monkeypatch, compiled, capsys):
+def test_unknown_registers_are_left_out(monkeypatch, compiled, run_script):
     unknown = dict.fromkeys(("registers", "stack", "spills", "spills_in_loops"))
-    everything = [replace(c, **unknown) for c in compiled]
-    assert story_with(monkeypatch, everything) == 0
-    assert "`cuobjdump`" in capsys.readouterr().out
+    compile_from_memory(monkeypatch, [replace(c, **unknown) for c in compiled])
+    assert "`cuobjdump`" in run_script(compile_report, "--quick")["out"]
 
 
 def test_a_compiler_that_does_not_start(monkeypatch):

