@@ -52,7 +52,7 @@ def story(lab: Lab) -> None:
         lab.title("Left out")
         lab.show("\n".join(bench.left_out))
     measurements = as_records(bench.by_name.values())
-    lab.record(limits=limits.to_json(), left_out=bench.left_out, measurements=measurements)
+    lab.record(limits=vars(limits), left_out=bench.left_out, measurements=measurements)
     if measured:
         lab.figure(draw(bench, measured), "engine_benchmark")
 

@@ -15,9 +15,8 @@ Source: Williams, Waterman, Patterson, "Roofline" (2009), for the floor; Phase 2
 
 import time
 
-import torch
-
 from labkit.lab import Lab, run_lab
+from phase5_real_gpu.measuring.engine_cases import default_dtype
 from phase5_real_gpu.measuring.kernel_measure import Bench
 from phase5_real_gpu.measuring.machine_limits import measure_limits
 from phase5_real_gpu.measuring.measurements import as_records
@@ -31,9 +30,7 @@ PEERS_UNTIL = 120  # seconds: no peer that has to be compiled first begins later
 def story(lab: Lab) -> None:
     began = time.monotonic()
     device = lab.device
-    dtype = "float32"
-    if device == "cuda":
-        dtype = "bfloat16" if torch.cuda.get_device_capability() >= (8, 0) else "float16"
+    dtype = "float32" if device == "cpu" else default_dtype(device)
     lab.title("The ceilings of this machine")
     lab.say("""How fast can it read, copy, multiply, start? Whatever follows is held against these four figures,
         measured just now, and not against a data sheet.""")
@@ -43,7 +40,7 @@ def story(lab: Lab) -> None:
     bench = Bench(limits, device, seconds, 3 if lab.quick else 5, lab.seed, lab.show, began + PEERS_UNTIL)
     (on_gpu if device == "cuda" else on_cpu)(lab, bench, dtype)
     measurements = as_records([*limits.measurements(), *bench.measurements()])
-    lab.record(limits=limits.to_json(), measurements=measurements, left_out=bench.left_out)
+    lab.record(limits=vars(limits), measurements=measurements, left_out=bench.left_out)
 
 
 def main(argv: list[str] | None = None) -> int:

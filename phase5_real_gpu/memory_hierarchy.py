@@ -37,7 +37,7 @@ def story(lab: Lab) -> None:
             measurements.append(
                 Measurement(f"cache-{name.lower()}", point.gb_s, "GB/s", "higher", details=details)
             )
-    lab.record(limits=limits.to_json(), measurements=as_records(measurements))
+    lab.record(limits=vars(limits), measurements=as_records(measurements))
     where_bytes_live(lab, limits, levels)
 
 

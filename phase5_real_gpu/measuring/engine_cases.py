@@ -120,15 +120,13 @@ def default_dtype(device: str) -> str:
 # ---------------------------------------------------------------------- workloads
 
 
-def prompts(count: int, isl: int, vocab_size: int, seed: int) -> list[list[int]]:
-    """Random token ids, so that no two prompts share a prefix."""
-    rng = random.Random(seed)
-    return [[rng.randrange(vocab_size) for _ in range(isl)] for _ in range(count)]
-
-
 def equal_workload(batch: int, isl: int, osl: int, vocab_size: int, seed: int = 0) -> Workload:
-    """Requests of one length that arrive together: what static batches are good at."""
-    return [(prompt, osl) for prompt in prompts(batch, isl, vocab_size, seed)]
+    """Requests of one length that arrive together: what static batches are good at.
+
+    Random token ids, so that no two prompts share a prefix.
+    """
+    rng = random.Random(seed)
+    return [([rng.randrange(vocab_size) for _ in range(isl)], osl) for _ in range(batch)]
 
 
 def mixed_workload(count: int, low: int, high: int, vocab_size: int, seed: int = 0) -> Workload:

@@ -11,7 +11,7 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.machine import environment, version_of
-from phase5_real_gpu.measuring.gpu_watch import GpuWatch
+from phase5_real_gpu.measuring.gpu_watch import watch_card
 from phase5_real_gpu.measuring.measurements import Measurement
 from phase5_real_gpu.measuring.reference_files import Limits, Part, Reference, parse_measurement, slug
 from phase5_real_gpu.measuring.run_scripts import FOLDER, Script, run_part, terminated_like_interrupted
@@ -90,7 +90,7 @@ def measure_all(
         vllm_python: the Python of another environment, in which vLLM lives.
     """
     gathered, deadline = Gathered(), time.monotonic() + total_seconds
-    with GpuWatch() as watch, terminated_like_interrupted():
+    with watch_card() as seen, terminated_like_interrupted():
         for number, key in enumerate(parts, 1):
             script = SCRIPTS[key]
             left = min(script.seconds, deadline - time.monotonic())
@@ -106,7 +106,7 @@ def measure_all(
             gathered.parts.append(part)
             why = f". {part.error}" if part.error else ""
             tell(f"        {part.outcome}: {new} figures, {part.seconds:.0f} s{why}")
-            gathered.card = watch.seen
+            gathered.card = seen
             save(gathered)
     return gathered
 

@@ -4,11 +4,10 @@ A card's clock is low while nothing runs, so it has to be looked at under load: 
 highest value counts. Without NVML (no card, no package nvidia-ml-py) there is nothing to see, and nothing goes wrong.
 """
 
-from __future__ import annotations
-
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 
@@ -46,37 +45,27 @@ def ask() -> dict[str, Any]:
     return found
 
 
-class GpuWatch:
-    """Asks every few seconds in a thread of its own, and keeps the highest of what changes under load.
+@contextmanager
+def watch_card(every: float = 5.0) -> Iterator[dict[str, Any]]:
+    """Asks every few seconds in a thread of its own. Yields what was seen; of what changes under load, the highest.
 
-    >>> with GpuWatch() as watch:
+    >>> with watch_card() as seen:
     ...     work()
-    >>> watch.seen["highest_sm_clock_mhz"]
+    >>> seen["highest_sm_clock_mhz"]
     """
+    seen, stop = ask(), threading.Event()
 
-    def __init__(self, every: float = 5.0) -> None:
-        self.seen: dict[str, Any] = {}
-        self._every = every
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+    def watch() -> None:
+        while not stop.wait(every):
+            for name, value in ask().items():
+                seen[name] = max(value, seen.get(name, value)) if name.startswith("highest_") else value
 
-    def __enter__(self) -> GpuWatch:
-        self.note(ask())
-        if self.seen:  # otherwise there is nothing to watch
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=15)
-
-    def note(self, facts: dict[str, Any]) -> None:
-        for name, value in facts.items():
-            if name.startswith("highest_"):
-                value = max(value, self.seen.get(name, value))
-            self.seen[name] = value
-
-    def _watch(self) -> None:
-        while not self._stop.wait(self._every):
-            self.note(ask())
+    thread = threading.Thread(target=watch, daemon=True)
+    if seen:  # otherwise there is nothing to watch
+        thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        if seen:
+            thread.join(timeout=15)

@@ -8,8 +8,8 @@ Ceilings are the best of several runs, since nothing may beat them. What is held
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -60,9 +60,6 @@ class MachineLimits:
         ceilings = self.ceilings(dtype)
         memory, arithmetic = work.bytes / ceilings.bandwidth, work.operations / ceilings.rate
         return Floor(memory, "bandwidth") if memory >= arithmetic else Floor(arithmetic, "arithmetic")
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def measurements(self) -> list[Measurement]:
         """Under the names that all machines use."""

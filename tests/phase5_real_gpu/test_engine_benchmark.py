@@ -47,14 +47,9 @@ from phase5_real_gpu.measuring.machine_limits import Floor, MachineLimits
 from phase5_real_gpu.story import engine_story
 
 LIMITS = MachineLimits(100.0, 90.0, {"bfloat16": 10.0, "float16": 10.0, "float32": 5.0}, 5.0, "a machine")
-LLAMA = replace(
-    bench_model("tinyllama").config, name="small", vocab_size=211, d_model=48, num_layers=2, num_heads=4,
-    num_kv_heads=2, head_dim=12, d_ff=64, max_context=96,
-)  # fmt: skip
-GPT2 = replace(
-    bench_model("tales").config, name="small", vocab_size=211, d_model=48, num_layers=2, num_heads=4,
-    num_kv_heads=4, head_dim=12, d_ff=192, max_context=96,
-)  # fmt: skip
+SHAPE = dict(name="small", vocab_size=211, d_model=48, num_layers=2, num_heads=4, head_dim=12, max_context=96)
+LLAMA = replace(bench_model("tinyllama").config, **SHAPE, num_kv_heads=2, d_ff=64)
+GPT2 = replace(bench_model("tales").config, **SHAPE, num_kv_heads=4, d_ff=192)
 SMALL = Plan(
     models=("small",), isls=(4, 20, 500), batches=(1, 3, 5), peer_batches=(3,), isl=6, osl=5, mixed=(4, 2, 9),
     repeats=1, step_tokens=128, peer_seconds=60.0,

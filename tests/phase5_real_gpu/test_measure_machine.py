@@ -15,7 +15,7 @@ from labkit.paths import ROOT
 from phase5_real_gpu import measure_machine
 from phase5_real_gpu.measuring import gpu_watch
 from phase5_real_gpu.measuring.gather import SCRIPTS, TOTAL_SECONDS, as_reference, best_limits, measure_all
-from phase5_real_gpu.measuring.gpu_watch import GpuWatch
+from phase5_real_gpu.measuring.gpu_watch import watch_card
 from phase5_real_gpu.measuring.reference_files import Limits, known_references, read_reference
 from phase5_real_gpu.measuring.run_scripts import FOLDER, Script, run_part
 
@@ -310,14 +310,14 @@ def nvml(monkeypatch):
 
 
 def test_the_card_is_asked_and_the_highest_values_kept(nvml):
-    with GpuWatch(every=0.01) as watch:
+    with watch_card(every=0.01) as seen:
         nvml.now.update(power=690_100, sm=1905, temperature=66)
         until = time.monotonic() + 20
-        while watch.seen.get("highest_temperature_c") != 66 and time.monotonic() < until:
+        while seen.get("highest_temperature_c") != 66 and time.monotonic() < until:
             time.sleep(0.01)
         nvml.now.update(power=300_000, sm=1200, temperature=60)
         time.sleep(0.1)
-    assert watch.seen == {
+    assert seen == {
         "driver": "580.82.07", "power_limit_w": 700.0, "default_power_limit_w": 700.0, "max_sm_clock_mhz": 1980.0,
         "max_memory_clock_mhz": 3201.0, "highest_power_w": 690.1, "highest_sm_clock_mhz": 1905.0,
         "highest_memory_clock_mhz": 3201.0, "highest_temperature_c": 66.0,
@@ -346,6 +346,6 @@ def test_without_nvml_nothing_is_seen(nvml, monkeypatch, missing):
         nvml.nvmlInit = nvml.refuses
     else:
         nvml.nvmlDeviceGetHandleByIndex = nvml.refuses
-    with GpuWatch(every=0.01) as watch:
+    with watch_card(every=0.01) as seen:
         pass
-    assert watch.seen == {}
+    assert seen == {}
