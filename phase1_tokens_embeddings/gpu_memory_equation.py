@@ -34,9 +34,8 @@ def story(lab: Lab) -> None:
     users_that_fit(shape, card, a.context, precision, KV_BYTES[a.kv], a.usable)  # a wrong option ends here
     if a.price is not None and not 0 < a.price < 1e6:
         raise ValueError(f"--price {a.price:g} is not a price: dollars an hour above 0 are needed")
-    lab.say(
-        "memory = weights + KV cache + a margin. The weights are there once; the cache grows with every user."
-    )
+    lab.say("""memory = weights + KV cache + a margin. The weights are there once; the cache grows with every
+        user.""")
     chapters.tell_units(lab)
     chapters.tell_kv(lab)
     chapters.tell_your_model(lab, shape, card, precision)

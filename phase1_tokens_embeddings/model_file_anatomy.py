@@ -39,9 +39,7 @@ def story(lab: Lab) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--file", metavar="FILE", help="open this .gguf or .safetensors file instead of --model"
-    )
+    parser.add_argument("--file", metavar="FILE", help="open this .gguf or .safetensors file, not --model")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -30,6 +30,7 @@ def story(lab: Lab) -> None:
     if not lab.args.sentence.strip():
         raise LabError("--sentence is empty: give a sentence, or leave the option out")
     texts = read_texts(lab.args.text) if lab.args.text else course_texts()
+    sample = "\n".join(texts)[: chapters.SPEED_SAMPLE]
     chosen = chapters.tokenizer_of(lab.args.model)
     # GPT-2's vocabulary comes first where it is on this machine: the claims are about it.
     vocabularies = {"GPT-2": BPETokenizer.from_tiktoken("gpt2")} if has_gpt2_vocabulary() else {}
@@ -39,21 +40,16 @@ def story(lab: Lab) -> None:
     learned = chapters.watch_merges(lab, texts)
     chapters.look_at_words(lab, vocabularies)
     chapters.protect_and_stream(lab, *next(iter(vocabularies.items())))
-    chapters.compare_density(
-        lab, vocabularies, "\n".join(texts)[: chapters.SPEED_SAMPLE] if lab.args.text else ""
-    )
-    chapters.measure_speed(lab, learned.vocab_size, "\n".join(texts)[: chapters.SPEED_SAMPLE])
+    chapters.compare_density(lab, vocabularies, sample if lab.args.text else "")
+    chapters.measure_speed(lab, learned.vocab_size, sample)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--text", metavar="PATH", help="learn from this file or folder (the course's own texts)"
-    )
-    parser.add_argument("--vocab-size", type=int, default=1257, metavar="N", help="tokens to learn (1257)")
-    parser.add_argument(
-        "--sentence", default=chapters.SENTENCE, help=f"the sentence that shrinks ({chapters.SENTENCE!r})"
-    )
-    parser.add_argument("--price", type=float, default=1.0, metavar="USD", help="of a million tokens (1.00)")
+    add, sentence = parser.add_argument, chapters.SENTENCE
+    add("--text", metavar="PATH", help="learn from this file or folder (the course's own texts)")
+    add("--vocab-size", type=int, default=1257, metavar="N", help="tokens to learn (1257)")
+    add("--sentence", default=sentence, help=f"the sentence that shrinks ({sentence!r})")
+    add("--price", type=float, default=1.0, metavar="USD", help="of a million tokens (1.00)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -27,14 +27,13 @@ def story(lab: Lab) -> None:
     chapters.definition_story(lab)
     chapters.heads_story(lab)
     chapters.grouped_story(lab)
-    show_heads(lab, sentence)
+    show_heads(lab, *sentence)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", default=chapters.DEFAULT_TEXT, help="the sentence to look at")
-    parser.add_argument(
-        "--layer", type=int, help="layer to draw (the one with the strongest previous-token head)"
-    )
+    layer = "layer to draw (the one with the strongest previous-token head)"
+    parser.add_argument("--layer", type=int, help=layer)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,6 +14,8 @@ and the time of each predicted before it is measured.
 Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model" (2009).
 """
 
+import argparse
+
 from labkit.lab import Lab, run_lab
 from phase2_attention_kvcache.model.roofline import measure_ceilings
 from phase2_attention_kvcache.story import roofline_story as chapters
@@ -27,19 +29,13 @@ def story(lab: Lab) -> None:
     lab.figure(chapters.draw_roofline(ceilings, steps, name, lab.device, lab.args.dtype), "roofline")
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    models = "gpt2-124m (GPT-2's shape, random weights, the default), tales, gpt2 or a model folder"
+    parser.add_argument("--model", default="gpt2-124m", metavar="NAME", help=models)
+
+
 def main(argv: list[str] | None = None) -> int:
-    return run_lab(
-        story,
-        __doc__,
-        options=("device", "dtype", "seed", "quick"),
-        add_arguments=lambda parser: parser.add_argument(
-            "--model",
-            default="gpt2-124m",
-            metavar="NAME",
-            help="gpt2-124m (GPT-2's shape, random weights, the default), tales, gpt2 or a model folder",
-        ),
-        argv=argv,
-    )
+    return run_lab(story, __doc__, ("device", "dtype", "seed", "quick"), add_arguments, argv)
 
 
 if __name__ == "__main__":

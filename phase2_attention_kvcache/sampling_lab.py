@@ -35,9 +35,8 @@ def story(lab: Lab) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--prompt", default="Once upon a time there was a little girl who", help="the text so far"
-    )
+    start = "Once upon a time there was a little girl who"
+    parser.add_argument("--prompt", default=start, help="the text so far")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,24 +19,22 @@ from phase2_attention_kvcache.story.telling import WordWrap, tell
 
 
 def story(lab: Lab) -> None:
-    args = lab.args
-    folder = find_model(args.model)
+    a = lab.args
+    folder = find_model(a.model)
     tok = BPETokenizer.from_file(folder / "tokenizer.json")
-    model = Transformer.from_pretrained(folder, args.dtype, lab.device)
-    params = SamplingParams(
-        temperature=args.temperature, top_p=args.top_p, max_tokens=args.tokens, seed=args.seed
-    )
-    lab.title(f"{args.model} goes on from: {args.prompt}")
+    model = Transformer.from_pretrained(folder, a.dtype, lab.device)
+    params = SamplingParams(temperature=a.temperature, top_p=a.top_p, max_tokens=a.tokens, seed=a.seed)
+    lab.title(f"{a.model} goes on from: {a.prompt}")
 
     def write(text: str) -> None:
         lab.console.file.write(text)
         lab.console.file.flush()
 
-    prompt_tokens = len(tok.encode(args.prompt)) or 1
-    check_prompt(model, tok.encode(args.prompt) or [0], params.max_tokens or 1)  # before anything is shown
+    prompt_tokens = len(tok.encode(a.prompt)) or 1
+    check_prompt(model, tok.encode(a.prompt) or [0], params.max_tokens or 1)  # before anything is shown
     wrap = WordWrap(write)
-    wrap(args.prompt)
-    result = tell(model, tok, args.prompt, params, wrap)
+    wrap(a.prompt)
+    result = tell(model, tok, a.prompt, params, wrap)
     write("\n")
 
     lab.title("What it took")
@@ -48,7 +46,7 @@ def story(lab: Lab) -> None:
     )
     if len(result.token_ids) > 1:
         lab.table(
-            f"{lab.device}, {args.dtype}, {torch.get_num_threads()} threads",
+            f"{lab.device}, {a.dtype}, {torch.get_num_threads()} threads",
             ["prompt tokens", "new tokens", "TTFT, ms", "ITL, ms", "tokens a second"],
             [[prompt_tokens, len(result.token_ids), 1e3 * result.ttft, 1e3 * result.itl, 1 / result.itl]],
             note="TTFT: time to first token, the prompt included. ITL: time from one token to the next.",
@@ -57,14 +55,11 @@ def story(lab: Lab) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--prompt", default="Once upon a time there was a king who", help="how the story begins"
-    )
-    parser.add_argument("--tokens", type=int, default=160, help="most tokens to write (160)")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0: always the likeliest token (0.8)")
-    parser.add_argument(
-        "--top-p", type=float, default=0.95, help="choose among the likeliest that make this share (0.95)"
-    )
+    add = parser.add_argument
+    add("--prompt", default="Once upon a time there was a king who", help="how the story begins")
+    add("--tokens", type=int, default=160, help="most tokens to write (160)")
+    add("--temperature", type=float, default=0.8, help="0: always the likeliest token (0.8)")
+    add("--top-p", type=float, default=0.95, help="choose among the likeliest that make this share (0.95)")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -5,7 +5,7 @@ No library, no batch, one head. `model/attention.py` computes the same with tens
     X  one row for each word                        the input
     Q = X W_Q   K = X W_K   V = X W_V               three views of each word
     S = Q K^T                                       how well does each query fit each key?
-    S / divisor                                     keep the numbers small
+    S / sqrt(d)                                     keep the numbers small
     mask                                            a word sees itself and what came before
     A = softmax of each row                         weights that add up to 1
     O = A V                                         each word's mixture of values
@@ -50,10 +50,6 @@ def matmul(a: Matrix, b: Matrix) -> Matrix:
     return [[sum(x * y for x, y in zip(row, column, strict=True)) for column in zip(*b)] for row in a]
 
 
-def transpose(a: Matrix) -> Matrix:
-    return [list(column) for column in zip(*a)]
-
-
 def softmax(row: Sequence[float]) -> list[float]:
     """Weights that add up to 1: e to the power of each number, divided by the sum of these.
 
@@ -65,18 +61,11 @@ def softmax(row: Sequence[float]) -> list[float]:
     return [p / sum(powers) for p in powers]
 
 
-def attention_by_hand(
-    x: Matrix, w_q: Matrix, w_k: Matrix, w_v: Matrix, divisor: float | None = None
-) -> Steps:
-    """One attention head over the words `x` [N, d_model], step by step.
-
-    Args:
-        divisor: raw scores are divided by it; by default the square root of the query's length.
-    """
+def attention_by_hand(x: Matrix, w_q: Matrix, w_k: Matrix, w_v: Matrix) -> Steps:
+    """One attention head over the words `x` [N, d_model], step by step."""
     q, k, v = matmul(x, w_q), matmul(x, w_k), matmul(x, w_v)
-    divisor = math.sqrt(len(q[0])) if divisor is None else divisor
-    raw = matmul(q, transpose(k))
-    scaled = [[s / divisor for s in row] for row in raw]
+    raw = matmul(q, list(zip(*k)))  # zip(*k): the columns of K as rows
+    scaled = [[s / math.sqrt(len(q[0])) for s in row] for row in raw]
     masked = [[s if j <= i else -math.inf for j, s in enumerate(row)] for i, row in enumerate(scaled)]
     weights = [softmax(row) for row in masked]
     return Steps(q, k, v, raw, scaled, masked, weights, matmul(weights, v))

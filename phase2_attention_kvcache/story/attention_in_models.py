@@ -4,17 +4,14 @@ PyTorch lets one listen to any part of a model while it runs (a forward hook). S
 model, and what is shown is what it really computed.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from torch import nn
 
 from labkit.errors import LabError
 from labkit.figures import GREY, new_figure
@@ -23,14 +20,11 @@ from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model.attention import attention_weights, split_heads
 
-if TYPE_CHECKING:
-    from transformers import GPT2LMHeadModel, GPT2Model
-
 MOST_TOKENS_DRAWN = 32  # more labels than this cannot be read in a figure
 
 
-def load_gpt2(folder: Path) -> GPT2LMHeadModel:
-    """A model of the GPT-2 kind from a folder, ready to be listened to.
+def load_gpt2(folder: Path) -> nn.Module:
+    """A model of the GPT-2 kind (`GPT2LMHeadModel`) from a folder, ready to be listened to.
 
     Raises:
         LabError: another kind of model.
@@ -41,15 +35,13 @@ def load_gpt2(folder: Path) -> GPT2LMHeadModel:
     logging.disable_progress_bar()
     kind = AutoConfig.from_pretrained(folder).model_type
     if kind != "gpt2":
-        raise LabError(
-            f"{folder} is a {kind} model: this script looks into models of the gpt2 kind (tales, gpt2)"
-        )
+        raise LabError(f"{folder} is a {kind} model: this script looks into the gpt2 kind (tales, gpt2)")
     # "eager" computes the weights openly; the fused kernels never write them down.
     return GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
 
-def block_order(model: GPT2Model, token_ids: torch.Tensor) -> list[str]:
-    """Run a GPT-2 and note in which order its first block works.
+def block_order(model: nn.Module, token_ids: torch.Tensor) -> list[str]:
+    """Run a GPT-2 (`GPT2Model`) and note in which order its first block works.
 
     A residual connection ("add the input back") has no part of its own that one could listen to. It is found
     by arithmetic: does the next part get exactly input + output?
@@ -85,7 +77,7 @@ def block_order(model: GPT2Model, token_ids: torch.Tensor) -> list[str]:
     return order
 
 
-def model_weights(model: GPT2LMHeadModel, token_ids: Sequence[int]) -> list[torch.Tensor]:
+def model_weights(model: nn.Module, token_ids: Sequence[int]) -> list[torch.Tensor]:
     """What every head of a GPT-2 looks at: `attention_weights` [num_heads, N, N] for each layer.
 
     Queries and keys are picked up where the model computes them, at the output of `c_attn`: [N, 3 x d_model],
@@ -155,17 +147,11 @@ def draw_heads(
     return fig
 
 
-@dataclass
-class Sentence:
-    """A model and the sentence whose attention is looked at."""
-
-    model: GPT2LMHeadModel
-    ids: list[int]
-    tokens: list[str]
-
-
-def load_sentence(args: argparse.Namespace) -> Sentence:
+def load_sentence(args: argparse.Namespace) -> tuple[nn.Module, list[int], list[str]]:
     """Load --model, encode --text, check --layer.
+
+    Returns:
+        The model, the ids of the text, and its tokens as texts.
 
     Raises:
         LabError: too few or too many tokens, no such layer, another kind of model.
@@ -180,12 +166,11 @@ def load_sentence(args: argparse.Namespace) -> Sentence:
     last = model.config.n_layer - 1
     if args.layer is not None and not 0 <= args.layer <= last:
         raise LabError(f"--layer {args.layer} is out of range: this model has layers 0 to {last}")
-    return Sentence(model, ids, [tok.decode([i]) for i in ids])
+    return model, ids, [tok.decode([i]) for i in ids]
 
 
-def show_heads(lab: Lab, sentence: Sentence) -> None:
+def show_heads(lab: Lab, model: nn.Module, ids: list[int], tokens: list[str]) -> None:
     """The story's last part: the heads of --model on --text, in numbers and as a figure."""
-    model, ids = sentence.model, sentence.ids
     lab.title(f"What the heads of {lab.args.model} look at")
     weights = model_weights(model, ids)
     with torch.no_grad():
@@ -226,6 +211,7 @@ def show_heads(lab: Lab, sentence: Sentence) -> None:
         if strong
         else f"No head of layer {layer} looks mainly at the previous token ({weight:.0%} at most)"
     )
-    even_spread = f"an even spread would give it {even:.0%}. Rows add up to 1."
-    subtitle = f"{lab.args.model}, {len(ids)} tokens; {even_spread}"
-    lab.figure(draw_heads(weights[layer], best, sentence.tokens, finding, subtitle), "attention_heads")
+    subtitle = (
+        f"{lab.args.model}, {len(ids)} tokens; an even spread would give it {even:.0%}. Rows add up to 1."
+    )
+    lab.figure(draw_heads(weights[layer], best, tokens, finding, subtitle), "attention_heads")

@@ -79,9 +79,8 @@ def definition_story(lab: Lab) -> None:
     for n in (16, 64) if lab.quick else (16, 64, 256, 1024):
         q, k, v = (torch.randn(n, h, 64, generator=generator) for h in (8, 2, 2))
         ours = attention(q, k, v)
-        theirs = F.scaled_dot_product_attention(
-            *(x.transpose(0, 1)[None] for x in (q, k, v)), is_causal=True, enable_gqa=True
-        )
+        heads_first = (x.transpose(0, 1)[None] for x in (q, k, v))
+        theirs = F.scaled_dot_product_attention(*heads_first, is_causal=True, enable_gqa=True)
         gap = (ours - theirs[0].transpose(0, 1)).abs().max().item()
         rows.append([n, 8 * n * n, 8 * n * n * 4 / 2**20, gap])
     lab.predict(
@@ -90,9 +89,8 @@ def definition_story(lab: Lab) -> None:
         predicted=True,
         measured=all(row[-1] < 1e-5 for row in rows),
     )
-    lab.table(
-        "Ours and PyTorch's", ["tokens", "scores in 8 heads", "scores in MiB", "largest difference"], rows
-    )
+    columns = ["tokens", "scores in 8 heads", "scores in MiB", "largest difference"]
+    lab.table("Ours and PyTorch's", columns, rows)
     lab.record(definition_gaps={str(row[0]): row[-1] for row in rows})
     lab.say("""The definition writes down every score: 4 times the scores for twice the tokens. A fused
         kernel works through them in small tiles and never stores them all. The result is the same, the

@@ -52,7 +52,12 @@ def encode_prompt(lab: Lab, model: Transformer, tok: BPETokenizer) -> Tensor:
 
 def tell_agreement(lab: Lab, model: Transformer, folder: Path, ids: Tensor) -> None:
     lab.title("The same numbers as Hugging Face's implementation")
-    difference, largest = largest_difference(model, folder, ids)
+    ours = model if model.dtype == torch.float32 else Transformer.from_pretrained(folder, device=model.device)
+    with torch.inference_mode():
+        hidden = ours(ids, torch.arange(len(ids), device=ours.device), NoCache())
+        expected = load_reference(folder)(ids.cpu()[None]).logits[0]
+        difference = float((ours.logits(hidden).cpu() - expected).abs().max())
+        largest = float(expected.abs().max())
     lab.predict(
         "logits-equal-transformers",
         "our logits and transformers' agree in float32, to a hundred-thousandth of the largest",
@@ -102,28 +107,15 @@ def guesses_by_layer(model: Transformer, token_ids: Tensor) -> Tensor:
         [num_layers + 1, vocab_size] probabilities for the next token; row 0 is before the first layer.
     """
     streams: list[Tensor] = []
-    hooks = [
-        block.register_forward_pre_hook(lambda _, args: streams.append(args[0][-1])) for block in model.blocks
-    ]
-    hooks.append(model.final_norm.register_forward_pre_hook(lambda _, args: streams.append(args[0][-1])))
+
+    def listen(_, args) -> None:
+        streams.append(args[0][-1])
+
+    hooks = [part.register_forward_pre_hook(listen) for part in (*model.blocks, model.final_norm)]
     model(token_ids, torch.arange(len(token_ids), device=model.device), NoCache())
     for hook in hooks:
         hook.remove()
     return model.logits(model.final_norm(torch.stack(streams))).float().softmax(-1)
-
-
-def largest_difference(model: Transformer, folder: Path, token_ids: Tensor) -> tuple[float, float]:
-    """Our logits beside Hugging Face's, over all tokens of a prompt, in float32.
-
-    Returns:
-        The largest difference, and the largest logit.
-    """
-    theirs = load_reference(folder)
-    ours = model if model.dtype == torch.float32 else Transformer.from_pretrained(folder, device=model.device)
-    with torch.inference_mode():
-        hidden = ours(token_ids, torch.arange(len(token_ids), device=ours.device), NoCache())
-        expected = theirs(token_ids.cpu()[None]).logits[0]
-        return float((ours.logits(hidden).cpu() - expected).abs().max()), float(expected.abs().max())
 
 
 def draw_layers(probabilities: Tensor, names: list[str], prompt: str) -> Figure:
@@ -133,9 +125,7 @@ def draw_layers(probabilities: Tensor, names: list[str], prompt: str) -> Figure:
     decided = leads.index(True) + 1
     where = "in the last layer" if decided == len(probabilities) else f"from layer {decided} on"
     fig, (ax,) = new_figure(
-        f"{names[0]} leads its rivals only {where}"
-        if decided > 1
-        else f"{names[0]} leads from the first layer on",
+        f"{names[0]} leads " + (f"its rivals only {where}" if decided > 1 else "from the first layer on"),
         f"If the tower ended early: probability of the five final favourites after {prompt!r}",
         size=(8.8, 4.6),
     )

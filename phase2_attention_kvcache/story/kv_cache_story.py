@@ -9,7 +9,7 @@ from labkit.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase1_tokens_embeddings.weights import SHAPES, ModelShape, kv_per_token
+from phase1_tokens_embeddings.weights import SHAPES, kv_per_token
 from phase2_attention_kvcache.model import (
     GPT2_124M,
     ContiguousKVCache,
@@ -152,11 +152,15 @@ def memory(lab: Lab) -> None:
         note=f"{per_token:,} bytes a token, counted in a filled cache. (GPT-2's context ends at 1,024, so no "
         "such user exists. The memory would be real.)",
     )
+    shape = SHAPES["llama-2-7b"]
+    layer = ContiguousKVCache(ModelConfig(**(vars(shape) | {"num_layers": 1})))
+    token = torch.zeros(1, shape.num_kv_heads, shape.head_dim, dtype=torch.float16)
+    layer.append(0, token, token)
     lab.predict(
         "kv-per-token-layer",
         "KV cache of a token in one layer of Llama-2 7B, FP16",
         predicted=2 * 32 * 128 * 2 / 1024,
-        measured=bytes_of_one_token(SHAPES["llama-2-7b"]) / 1024,
+        measured=layer.bytes_used / 1024,
         unit="KiB",
         note="2 x 32 heads x 128 numbers x 2 bytes. Llama-3 8B has 8 KV heads instead of 32: 4 KiB.",
     )
@@ -164,14 +168,6 @@ def memory(lab: Lab) -> None:
     lab.figure(draw_memory(np.array(used), np.array(reserved)), "kv_memory")
     lab.say("""Room doubles when it is used up, so up to half of it stands empty. Reserving the whole context
         at once wastes more: most answers are short. Phase 3 gives out room in small blocks instead.""")
-
-
-def bytes_of_one_token(shape: ModelShape) -> int:
-    """What a cache of one layer of this shape really holds after one token, in 16 bit."""
-    cache = ContiguousKVCache(ModelConfig(**(vars(shape) | {"num_layers": 1})))
-    token = torch.zeros(1, shape.num_kv_heads, shape.head_dim, dtype=torch.float16)
-    cache.append(0, token, token)
-    return cache.bytes_used
 
 
 def draw_speedup(new: np.ndarray, naive: np.ndarray, cached: np.ndarray):

@@ -37,14 +37,11 @@ def clocks_story(lab: Lab) -> None:
     lab.say("""Rotary encoding reads a head's numbers two at a time, as points in a plane, and turns each
         point further with every position. The first pair is a fast hand, the last one hardly moves.
         Together they show a position like second, minute and hour hands show a time.""")
-    frequencies = rotary_frequencies(64)
+    turns = enumerate(rotary_frequencies(64).tolist())  # radians a token
     lab.table(
         "A head of 64 numbers, theta 10,000",
         ["pair", "degrees a token", "tokens for a full turn"],
-        [
-            [i, math.degrees(frequencies[i]), 2 * math.pi / frequencies[i].item()]
-            for i in (0, 1, 8, 16, 24, 31)
-        ],
+        [[i, math.degrees(f), 2 * math.pi / f] for i, f in turns if i in (0, 1, 8, 16, 24, 31)],
     )
     q, k = torch.randn(2, 1, 1, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(lab.seed))
     cos, sin = rotary_tables(2048, rotary_frequencies(64).double(), torch.float64)
@@ -98,13 +95,12 @@ def layout_story(lab: Lab) -> None:
     x = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(lab.seed))
     cos, sin = (t[torch.tensor([3, 70, 900])] for t in rotary_tables(1024, rotary_frequencies(8)))
     order = to_half_split(8)
+    halves = apply_rotary(x[..., order], cos, sin)
     lab.predict(
         "rope-layouts",
         "reorder, then turn halves = turn neighbours, then reorder",
         predicted=True,
-        measured=torch.equal(
-            apply_rotary(x[..., order], cos, sin), apply_rotary_interleaved(x, cos, sin)[..., order]
-        ),
+        measured=torch.equal(halves, apply_rotary_interleaved(x, cos, sin)[..., order]),
         note="The order is " + " ".join(map(str, order.tolist())) + ". Weights read in the wrong layout "
         "give wrong answers and no error.",
     )
@@ -140,12 +136,6 @@ def long_context_story(lab: Lab) -> None:
     lab.figure(draw_speeds(), "rotary_speeds")
 
 
-def learned_table() -> torch.Tensor:
-    """The trained position table [1024, 256] of the course's own model `tales`."""
-    weights = load_file(find_model("tales") / "model.safetensors")
-    return next(w for name, w in weights.items() if name.endswith("wpe.weight")).double()
-
-
 def compare_kinds(seed: int, num_places: int) -> dict[str, torch.Tensor]:
     """Scores of one query content and one key content, moved through the context.
 
@@ -156,7 +146,9 @@ def compare_kinds(seed: int, num_places: int) -> dict[str, torch.Tensor]:
         For each kind [num_places, MOST_DISTANCE + 1]: row = where the query stands, column = how far back
         the key is.
     """
-    table = learned_table()
+    weights = load_file(find_model("tales") / "model.safetensors")
+    # The trained position table of the course's own model: [1024, 256].
+    table = next(w for name, w in weights.items() if name.endswith("wpe.weight")).double()
     num_positions, d_model = table.shape
     generator = torch.Generator().manual_seed(seed)
     x, y = torch.randn(2, d_model, dtype=torch.float64, generator=generator)

@@ -74,9 +74,8 @@ def tell_knobs(lab: Lab, writer: Writer, sampler: Sampler, logits: torch.Tensor)
     lab.show("   ".join(f"{writer.name(i)} {raw[i]:.1%}" for i in order[:6]))
 
     lab.title("What each knob does to these logits")
-    probs = dict(
-        zip(SETTINGS, sampler.probabilities(logits.expand(len(SETTINGS), -1), list(SETTINGS.values())))
-    )
+    batch = logits.expand(len(SETTINGS), -1)
+    probs = dict(zip(SETTINGS, sampler.probabilities(batch, list(SETTINGS.values()))))
     predict_knobs(lab, raw, probs, writer)
     rows = []
     for name, p in probs.items():

@@ -9,11 +9,7 @@ from phase2_attention_kvcache.model.generation import sampled
 
 
 def tell(
-    model: Transformer,
-    tok: BPETokenizer,
-    prompt: str,
-    params: SamplingParams,
-    show: Callable[[str], None],
+    model: Transformer, tok: BPETokenizer, prompt: str, params: SamplingParams, show: Callable[[str], None]
 ) -> Generation:
     """Continue a prompt; hand each piece of text to `show` as it becomes certain.
 

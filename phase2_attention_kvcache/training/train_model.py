@@ -95,13 +95,10 @@ def make_optimizers(model: GPT2LMHeadModel) -> list[torch.optim.Optimizer]:
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and ".h." in n]
     tables = [p for n, p in model.named_parameters() if p.ndim == 2 and ".h." not in n]
     vectors = [p for n, p in model.named_parameters() if p.ndim == 1]
+    groups = [dict(params=tables, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)]
     return [
         torch.optim.Muon(matrices, lr=3e-3, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(
-            [dict(params=tables, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)],
-            lr=2e-3,
-            betas=(0.9, 0.98),
-        ),
+        torch.optim.AdamW(groups, lr=2e-3, betas=(0.9, 0.98)),
     ]
 
 
@@ -117,11 +114,7 @@ def make_loss(model: GPT2LMHeadModel, device: str, compiled: bool):
 
 @torch.no_grad()
 def bits_per_byte(
-    model: GPT2LMHeadModel,
-    ids: np.ndarray,
-    num_bytes: int,
-    window: int,
-    limit: int | None = None,
+    model: GPT2LMHeadModel, ids: np.ndarray, num_bytes: int, window: int, limit: int | None = None
 ) -> float:
     """Bits the model needs to store one byte of the text: -log2 p(text) / bytes.
 
@@ -150,19 +143,16 @@ def gzip_bits_per_byte(documents: list[str]) -> float:
 def main() -> None:
     as_it_is = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_it_is)
-    parser.add_argument("--text", type=Path, required=True, help="training texts: a .txt file or a folder")
-    parser.add_argument(
-        "--valid", type=Path, required=True, help="texts that are only measured, never learned"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder for the finished model")
-    parser.add_argument("--preset", choices=PRESETS, default="tales", help="size of the model")
-    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json to use; without it one is trained")
-    parser.add_argument("--vocab-size", type=int, default=8192, help="tokens of a new tokenizer (8192)")
-    parser.add_argument("--steps", type=int, default=3000, help=f"steps of {TOKENS_PER_STEP} tokens (3000)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--no-compile", action="store_true", help="without torch.compile: slower, starts at once"
-    )
+    add = parser.add_argument
+    add("--text", type=Path, required=True, help="training texts: a .txt file or a folder")
+    add("--valid", type=Path, required=True, help="texts that are only measured, never learned")
+    add("--out", type=Path, required=True, help="folder for the finished model")
+    add("--preset", choices=PRESETS, default="tales", help="size of the model")
+    add("--tokenizer", type=Path, help="tokenizer.json to use; without it one is trained")
+    add("--vocab-size", type=int, default=8192, help="tokens of a new tokenizer (8192)")
+    add("--steps", type=int, default=3000, help=f"steps of {TOKENS_PER_STEP} tokens (3000)")
+    add("--seed", type=int, default=0)
+    add("--no-compile", action="store_true", help="without torch.compile: slower, starts at once")
     args = parser.parse_args()
     device = pick_device("auto")
 
