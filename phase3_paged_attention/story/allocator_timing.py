@@ -19,7 +19,7 @@ def links_changed(num_blocks: int) -> int:
     return sum(old != (b.previous, b.next) for old, b in zip(before, allocator.blocks, strict=True))
 
 
-def time_operations(num_blocks: int, rounds: int = 5, batch: int = 500) -> dict[str, float]:
+def time_operations(num_blocks: int, rounds: int = 5) -> dict[str, float]:
     """Nanoseconds of one operation on a free list of `num_blocks` blocks, loop included; the best round.
 
     "take", "free" and "remove" (from the middle) come back to the same few blocks, so that these are in the
@@ -27,7 +27,7 @@ def time_operations(num_blocks: int, rounds: int = 5, batch: int = 500) -> dict[
     memory, and that, not the list, is what grows. "deque" is what a Python deque needs for "remove".
     """
     allocator, numbers = BlockAllocator(num_blocks), deque(range(num_blocks))
-    batch = min(batch, num_blocks // 4)
+    batch = min(500, num_blocks // 4)
     middle = range(num_blocks // 3, 2 * num_blocks // 3)
     some = [allocator.blocks[i] for i in random.Random(num_blocks).sample(middle, batch)]
     best: dict[str, float] = {}

@@ -67,10 +67,9 @@ class DecodeTimer:
         if compiled_kernel() is not None and device == "cpu" and dtype != torch.float16:
             self.compiled = PagedKVCache(config, self.num_blocks, BLOCK, dtype, device)
             self.compiled.storage.data.copy_(self.gathering.storage.data)
-        self.q = torch.randn(batch, config.num_heads, config.head_dim, device=device, dtype=dtype)
-        self.k, self.v = torch.randn(
-            2, batch, config.num_kv_heads, config.head_dim, device=device, dtype=dtype
-        )
+        on = dict(device=device, dtype=dtype)
+        self.q = torch.randn(batch, config.num_heads, config.head_dim, **on)
+        self.k, self.v = torch.randn(2, batch, config.num_kv_heads, config.head_dim, **on)
 
     @torch.inference_mode()
     def measure(self, context: int, repeats: int = 8) -> DecodeTimes:
@@ -136,8 +135,8 @@ class DecodeTimer:
         return prepare
 
 
-def seconds_of_loops(tokens: int = 48) -> float:
+def seconds_of_loops() -> float:
     """Seconds that plain Python needs for one token of context and one head of 64 numbers."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.normal(size=s).tolist() for s in ((1, 64), (3, 16, 1, 64), (3, 16, 1, 64)))
-    return min(time_calls(lambda: paged_attention_loops(q, k, v, [2, 0, 1], tokens), repeats=3)) / tokens
+    return min(time_calls(lambda: paged_attention_loops(q, k, v, [2, 0, 1], 48), repeats=3)) / 48

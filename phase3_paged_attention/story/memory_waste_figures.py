@@ -4,12 +4,10 @@ from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.figures import BLUE, COLORS, GREY, MUTED, ORANGE, YELLOW, new_figure, plain_numbers
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import BlockTable
+from phase3_paged_attention.paging import BlockManager, BlockTable
 from phase3_paged_attention.story.memory_policies import ContiguousAllocator, Shares
 
 ROW, CELLS = 2048, 32  # slots a contiguous request gets; blocks in a line of the picture
@@ -54,9 +52,10 @@ def physical_memory(lengths: Sequence[int], num_slots: int, seed: int = 0) -> tu
     return contiguous, paged
 
 
-def draw_memory(lengths: Sequence[int], seed: int = 0, num_slots: int = 4 * ROW, fit: int = 26) -> Figure:
-    """The same memory twice, slot by slot, each request in its colour."""
-    contiguous, paged = physical_memory(lengths[:fit], num_slots, seed)
+def draw_memory(lengths: Sequence[int], seed: int = 0) -> Figure:
+    """The same memory twice, slot by slot, each request in its colour: the first 26, which are those that fit."""
+    num_slots = 4 * ROW
+    contiguous, paged = physical_memory(lengths[:26], num_slots, seed)
     counts = [len(np.unique(np.abs(m[m != 0]))) for m in (contiguous, paged)]
     used = [100 * float((m > 0).mean()) for m in (contiguous, paged)]
     fig, axes = new_figure(
@@ -65,21 +64,16 @@ def draw_memory(lengths: Sequence[int], seed: int = 0, num_slots: int = 4 * ROW,
         panels=2,
         size=(12.5, 5.6),
     )
-    colors = request_colors(len(lengths[:fit]))
-    for ax, memory, name, count, share in zip(
-        axes, (contiguous, paged), ("Contiguous", "Paged"), counts, used
-    ):
+    colors = request_colors(len(lengths[:26]))
+    memories = {"Contiguous": contiguous, "Paged": paged}
+    for ax, (name, memory), count, share in zip(axes, memories.items(), counts, used):
         image = np.ones((len(memory), 3))
         owner = np.abs(memory) - 1
         image[memory > 0] = colors[owner[memory > 0]]
         image[memory < 0] = 1 - 0.22 * (1 - colors[owner[memory < 0]])
         lines = num_slots // 16 // CELLS
-        ax.imshow(
-            image.reshape(lines, CELLS * 16, 3),
-            aspect="auto",
-            interpolation="nearest",
-            extent=(0, CELLS, lines, 0),
-        )
+        image = image.reshape(lines, CELLS * 16, 3)
+        ax.imshow(image, aspect="auto", interpolation="nearest", extent=(0, CELLS, lines, 0))
         ax.set_xticks(np.arange(CELLS + 1), minor=True)
         ax.set_yticks(np.arange(lines + 1), minor=True)
         ax.grid(which="minor", color="white", linewidth=1.1)
@@ -88,9 +82,8 @@ def draw_memory(lengths: Sequence[int], seed: int = 0, num_slots: int = 4 * ROW,
         ax.tick_params(which="both", length=0)
         ax.spines[["left", "bottom"]].set_visible(False)
         ax.set_axisbelow(False)
-        ax.set_title(
-            f"{name}: {count} requests, {share:.0f}% of the slots hold a token", loc="left", fontsize=11
-        )
+        title = f"{name}: {count} requests, {share:.0f}% of the slots hold a token"
+        ax.set_title(title, loc="left", fontsize=11)
     return fig
 
 
@@ -147,13 +140,9 @@ def draw_block_sizes(found: dict[str, dict[int, tuple[float, float]]]) -> Figure
         ax.axvline(16, color=GREY, linestyle="--", linewidth=1.2)
         ax.set_xlabel("tokens a block")
         plain_numbers(ax, "x")
-    _label_default(left)
+    top = left.get_ylim()[1]
+    left.text(15, top * 0.97, "vLLM's default", ha="right", va="top", color=MUTED)
     left.set(ylabel="allocated and empty, %", ylim=(0, None))
     right.set(ylabel="requests at a time, % of those with blocks of 1", ylim=(0, 105))
     left.legend()
     return fig
-
-
-def _label_default(ax: Axes) -> None:
-    top = ax.get_ylim()[1]
-    ax.text(15, top * 0.97, "vLLM's default", ha="right", va="top", color=MUTED)

@@ -128,9 +128,8 @@ def which_traffic(lab: Lab, rng: np.random.Generator) -> dict[str, dict[str, flo
     gains: dict[str, dict[str, float]] = {}
     pool = 32 * 8192
     for name, pattern in PATTERNS.items():
-        paged = np.mean(
-            [requests_that_fit(pattern.total_lengths(rng, 4000), pool // 16, 16) for _ in range(8)]
-        )
+        drawn = [pattern.total_lengths(rng, 4000) for _ in range(8)]
+        paged = np.mean([requests_that_fit(lengths, pool // 16, 16) for lengths in drawn])
         gains[name] = dict(
             longest=pattern.max_tokens,
             mean=float(pattern.total_lengths(rng, 20_000).mean()),

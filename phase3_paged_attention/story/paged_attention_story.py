@@ -19,6 +19,7 @@ from phase3_paged_attention.paging import (
     PagedKVCache,
     StepLayout,
     compiled_kernel,
+    pad_tables,
     paged_attention_loops,
     paged_attention_vectorised,
 )
@@ -56,40 +57,29 @@ def ragged_step(config: ModelConfig, dtype: torch.dtype, device: str, seed: int)
     return layout, q, keys, values
 
 
-def run_readings(
-    layout: StepLayout,
-    q: Tensor,
-    keys: Sequence[Tensor],
-    values: Sequence[Tensor],
-    config: ModelConfig,
-    unused: float,
-) -> dict[str, Tensor]:
-    """The step in each reading, in a memory where every slot that no request has holds `unused`."""
+def run_readings(step: tuple, config: ModelConfig, unused: float) -> dict[str, Tensor]:
+    """A `ragged_step` in each reading, in a memory where every slot that no request has holds `unused`."""
+    layout, q, keys, values = step
     out: dict[str, Tensor] = {}
     new_k, new_v = (torch.cat([t[b:] for t, (b, _) in zip(texts, REQUESTS)]) for texts in (keys, values))
-    for name in ("compiled, in place", "gathered"):
-        if name == "gathered" or (compiled_kernel() is not None and q.device.type == "cpu"):
-            cache = PagedKVCache(
-                config, 41, BLOCK, q.dtype, q.device, use_kernel=name == "compiled, in place"
-            )
-            cache.storage.data.fill_(unused)
-            for i, (before, _) in enumerate(REQUESTS):  # what earlier steps computed
-                places = torch.arange(before)
-                slots = torch.tensor(layout.block_tables[i])[places // BLOCK] * BLOCK + places % BLOCK
-                for blocks, text in ((cache.storage.k_cache, keys[i]), (cache.storage.v_cache, values[i])):
-                    blocks[0].flatten(0, 1)[slots.to(q.device)] = text[:before]
-            cache.begin_step(layout)
-            out[name] = cache.attend(0, q, new_k, new_v)
+    in_place = compiled_kernel() is not None and q.device.type == "cpu"
+    for name in ["compiled, in place"] * in_place + ["gathered"]:
+        use_kernel = name == "compiled, in place"
+        cache = PagedKVCache(config, 41, BLOCK, q.dtype, q.device, use_kernel=use_kernel)
+        cache.storage.data.fill_(unused)
+        for i, (before, _) in enumerate(REQUESTS):  # what earlier steps computed
+            places = torch.arange(before)
+            slots = torch.tensor(layout.block_tables[i])[places // BLOCK] * BLOCK + places % BLOCK
+            cache.storage.write(0, slots.to(q.device), keys[i][:before], values[i][:before])
+        cache.begin_step(layout)
+        out[name] = cache.attend(0, q, new_k, new_v)
     # The new tokens are stored as well by now: the other readings look at the same memory.
-    tables = torch.nn.utils.rnn.pad_sequence(
-        [torch.tensor(t) for t in layout.block_tables], batch_first=True
-    ).to(q.device)
-    k_cache, v_cache = cache.storage.k_cache[0], cache.storage.v_cache[0]
-    out["vectorised"] = paged_attention_vectorised(
-        q, k_cache, v_cache, tables, layout.query_lens, layout.context_lens
-    )
+    tables = torch.from_numpy(pad_tables(layout.block_tables)).to(q.device)
+    k_cache, v_cache = cache.storage.data[:, 0]
+    lengths = layout.query_lens, layout.context_lens
+    out["vectorised"] = paged_attention_vectorised(q, k_cache, v_cache, tables, *lengths)
     k_list, v_list, rows, start = k_cache.tolist(), v_cache.tolist(), [], 0
-    for table, n, context in zip(layout.block_tables, layout.query_lens, layout.context_lens):
+    for table, n, context in zip(layout.block_tables, *lengths):
         for i in range(n):
             token = q[start + i].tolist()
             rows.append(paged_attention_loops(token, k_list, v_list, table, context - n + i + 1))
@@ -103,7 +93,8 @@ def three_readings(lab: Lab) -> None:
     # Grouped queries: 4 query heads share 2 KV heads.
     config = ModelConfig("small", "llama", 8, 64, 1, 4, 2, 16, 64, 128, True)
     dtype = getattr(torch, lab.args.dtype)
-    layout, q, keys, values = ragged_step(config, dtype, lab.device, lab.seed)
+    step = ragged_step(config, dtype, lab.device, lab.seed)
+    layout, q, keys, values = step
     lab.say(f"""Now a step as a server has it: {len(REQUESTS)} requests, {len(q)} new tokens. Some are single
         tokens behind a long text, one is a fresh prompt, one the second part of a prompt. Their
         {sum(map(len, layout.block_tables))} blocks lie anywhere among 40.""")
@@ -112,7 +103,7 @@ def three_readings(lab: Lab) -> None:
         plain.append(attention(q[start : start + n].double(), k.double(), v.double()))
         start += n
     expected = torch.cat(plain).cpu()
-    clean = run_readings(layout, q, keys, values, config, unused=0.0)
+    clean = run_readings(step, config, unused=0.0)
     off = {name: float((out.double().cpu() - expected).abs().max()) for name, out in clean.items()}
     limit = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}[lab.args.dtype]
     lab.predict(
@@ -124,7 +115,7 @@ def three_readings(lab: Lab) -> None:
         note="Largest differences: " + ", ".join(f"{name} {d:.0e}" for name, d in off.items()) + ".",
     )
     lab.title("What lies in unused blocks")
-    poisoned = run_readings(layout, q, keys, values, config, unused=math.nan)
+    poisoned = run_readings(step, config, unused=math.nan)
     changed = sum(int((clean[name] != poisoned[name]).sum()) for name in clean)
     slots, used = 41 * BLOCK, sum(layout.context_lens)
     lab.say(f"""Of the memory's {slots} slots these requests use {used}. What is in the others? Keys of a request
@@ -158,9 +149,8 @@ def costs(lab: Lab) -> None:
     last = times[-1]
     loops = seconds_of_loops() * batch * GPT2_124M.num_heads * last.context
     if last.in_place is None:
-        where = (
-            "on a GPU" if device == "cuda" else "without numba" if compiled_kernel() is None else "in float16"
-        )
+        on_cpu = "without numba" if compiled_kernel() is None else "in float16"
+        where = "on a GPU" if device == "cuda" else on_cpu
         lab.say(f"""The compiled kernel does not run {where}: blocks are copied together for each step. (For GPUs
             Phase 5 brings a kernel that reads in place.)""")
     attend, name = (
@@ -216,8 +206,8 @@ def costs(lab: Lab) -> None:
     in_dollars(lab)
 
 
-def in_dollars(lab: Lab, users: int = 32, context: int = 8192) -> None:
-    shape, card = SHAPES["llama-3-8b"], CARDS["h100"]
+def in_dollars(lab: Lab) -> None:
+    shape, card, users, context = SHAPES["llama-3-8b"], CARDS["h100"], 32, 8192
     weights = weight_bytes(shape, "FP16")
     kv = users * context * kv_per_token(shape)
     ms = [1000 * (weights + passes * kv) / (card.bandwidth_gb_s * GB) for passes in (1, 3)]

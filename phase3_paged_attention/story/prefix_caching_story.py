@@ -1,7 +1,7 @@
 """The chapters of prefix_caching.py."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,9 +67,8 @@ def many_users(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
     cold.serve([1] * len(shared), 2)  # the first run of everything is slow
     warm.serve([1] * len(shared), 2)
     warm.manager.stats.looked_up_tokens = warm.manager.stats.hit_tokens = 0
-    pairs = [
-        (cold.serve(p, new), warm.serve(p, new)) for p in lab.progress(prompts, "readers, each served twice")
-    ]
+    progress = lab.progress(prompts, "readers, each served twice")
+    pairs = [(cold.serve(p, new), warm.serve(p, new)) for p in progress]
     whole = len(shared) // BLOCK * BLOCK
     lab.predict(
         claim="prefix-hits",
@@ -107,8 +106,8 @@ def many_users(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
     what_it_saves(lab, whole)
 
 
-def what_it_saves(lab: Lab, tokens: int, requests: int = 1_000_000, teraflops: int = 400) -> None:
-    shape, card = SHAPES["llama-3-8b"], CARDS["h100"]
+def what_it_saves(lab: Lab, tokens: int) -> None:
+    shape, card, requests, teraflops = SHAPES["llama-3-8b"], CARDS["h100"], 1_000_000, 400
     operations = 2 * shape.num_parameters * tokens * requests
     hours = operations / (teraflops * 1e12) / 3600
     lab.say(f"""What it saves: a service with {requests:,} requests a day and {tokens} shared tokens does not compute
@@ -122,21 +121,21 @@ def what_it_saves(lab: Lab, tokens: int, requests: int = 1_000_000, teraflops: i
 
 
 def measure_ttft(
-    model: Transformer,
+    cold: PrefixServer,
+    warm: PrefixServer,
     num_tokens: int,
     shared: int,
     repeats: int,
     rng: np.random.Generator,
-    pair: tuple[PrefixServer, PrefixServer],
 ) -> tuple[float, float]:
     """Seconds to the first token, cold and warm: the fastest of a few. Ends are new each time."""
-    vocabulary = model.config.vocab_size
+    vocabulary = warm.model.config.vocab_size
     beginning = rng.integers(0, vocabulary, shared).tolist()
     times: list[tuple[float, float]] = []
-    pair[1].serve([*beginning, 0])
+    warm.serve([*beginning, 0])
     for _ in range(repeats):
         prompt = beginning + rng.integers(0, vocabulary, num_tokens - shared).tolist()
-        times.append((pair[0].serve(prompt).ttft, pair[1].serve(prompt).ttft))
+        times.append((cold.serve(prompt).ttft, warm.serve(prompt).ttft))
     return min(c for c, _ in times), min(w for _, w in times)
 
 
@@ -160,7 +159,7 @@ def ttft_against_share(lab: Lab, model: Transformer) -> None:
     for server in pair:
         server.serve([1] * n)
     progress = lab.progress(counts, "timing prompts with a growing shared part")
-    times = [measure_ttft(model, n, shared, repeats, rng, pair) for shared in progress]
+    times = [measure_ttft(*pair, n, shared, repeats, rng) for shared in progress]
     shares, ratios = [c / n for c in counts], [warm / cold for cold, warm in times]
     ratio = SOURCE_WARM / SOURCE_COLD
     at = share_that_gives(ratio, shares, ratios)
@@ -181,9 +180,8 @@ def ttft_against_share(lab: Lab, model: Transformer) -> None:
         note="The last token is always computed. And what a step costs besides its tokens (reading the weights, "
         "starting each operation) no cache takes away: that is what is left at the end.",
     )  # fmt: skip
-    lab.record(
-        ttft=dict(shares=shares, cold=[c for c, _ in times], warm=[w for _, w in times], share_of_source=at)
-    )
+    cold, warm = zip(*times)
+    lab.record(ttft=dict(shares=shares, cold=cold, warm=warm, share_of_source=at))
     lab.figure(draw_ttft(shares, ratios, at, n, lab.args.model), "prefix_ttft")
 
 
@@ -201,12 +199,8 @@ def draw_ttft(shares: Sequence[float], ratios: Sequence[float], at: float, n: in
         xytext=(14, 22), textcoords="offset points", color=ORANGE,
         arrowprops=dict(arrowstyle="-", color=ORANGE, linewidth=1),
     )  # fmt: skip
-    ax.set(
-        xlabel="shared part of the prompt, %",
-        ylabel="TTFT warm / cold",
-        xlim=(0, 100),
-        ylim=(0, max(1.15, *ratios)),
-    )
+    ax.set(xlabel="shared part of the prompt, %", ylabel="TTFT warm / cold")
+    ax.set(xlim=(0, 100), ylim=(0, max(1.15, *ratios)))
     ax.legend(loc="lower left")
     return fig
 
@@ -242,9 +236,8 @@ def one_letter(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
         note="A block hash is of its tokens and of the hash before it. One other token, and every hash "
         "behind it is another: their keys and values are other ones, too.",
     )
-    lab.table(
-        "The same text with one letter changed", ["where", "text there", "equal tokens", "found", "computed"], rows
-    )  # fmt: skip
+    columns = ["where", "text there", "equal tokens", "found", "computed"]
+    lab.table("The same text with one letter changed", columns, rows)
     lab.say("""So what changes belongs at the end. A system prompt that begins with the time of day, or with the
         user's name, shares nothing with anybody.""")
     lab.record(one_letter=rows)
@@ -337,21 +330,18 @@ def draw_hit_rates(sizes: Sequence[int], rates: dict[str, list[float]], needed: 
 def chat(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
     lab.title("A chat")
     turns, answer = (4, 12) if lab.quick else (6, 24)
-    lab.say(
-        f"""A chat sends everything said so far with every turn. {turns} turns, {answer} tokens of answer each."""
-    )
+    lab.say(f"""A chat sends everything said so far with every turn. {turns} turns, {answer} tokens of answer
+        each.""")
     server = PrefixServer(model, 80, BLOCK)
-    encode: Callable[[str], list[int]] = tokenizer.encode
     history = long_text(tokenizer, 60)
     rows, predicted, measured, known = [], [], [], 0
     for turn in range(turns):
-        history = history + encode("\n\n" + ENDINGS[turn])
+        history = history + tokenizer.encode("\n\n" + ENDINGS[turn])
         served = server.serve(history, answer)
         predicted.append(known // BLOCK * BLOCK)
         measured.append(served.hit_tokens)
-        rows.append(
-            [turn + 1, len(history), served.hit_tokens, len(history) - served.hit_tokens, 1000 * served.ttft]
-        )
+        new = len(history) - served.hit_tokens
+        rows.append([turn + 1, len(history), served.hit_tokens, new, 1000 * served.ttft])
         history = history + served.token_ids
         known = len(history) - 1  # the last token of an answer was never computed
     lab.predict(

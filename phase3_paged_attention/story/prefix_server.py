@@ -60,9 +60,8 @@ class PrefixServer:
             positions = torch.arange(done, len(token_ids))
             blocks = torch.tensor(table.block_ids)[positions // manager.block_size]
             slots = blocks * manager.block_size + positions % manager.block_size
-            self.kv_cache.begin_step(
-                StepLayout([len(positions)], [len(token_ids)], [table.block_ids], slots.to(device))
-            )
+            step = StepLayout([len(positions)], [len(token_ids)], [table.block_ids], slots.to(device))
+            self.kv_cache.begin_step(step)
             new = torch.tensor(token_ids[done:], device=device)
             hidden = self.model(new, positions.to(device), self.kv_cache)
             # 4. The next token.

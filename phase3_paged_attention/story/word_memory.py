@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from labkit.figures import BLUE, COLORS, GREEN, INK, MUTED, ORANGE, PURPLE, RED, TEAL, YELLOW, new_figure
-from phase3_paged_attention.paging.block_allocator import PhysicalBlock
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import BlockTable
+from labkit.figures import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, TEAL, YELLOW, new_figure
+from phase3_paged_attention.paging import BlockManager, BlockTable
 
 NOTHING = "·"
 
@@ -90,42 +88,32 @@ class WordMemory:
         return [self._ids.setdefault(word, len(self._ids)) for word in words]
 
     def _write(self, reader: Reader) -> None:
-        """A step of the engine: first the copies, then what was computed."""
-        self.move()
+        """A step of the engine: first the copies that the manager asks for, then what was computed."""
+        for kind, source, target in self.manager.take_copies():
+            source_memory = self.swap if kind == "in" else self.blocks
+            target_memory = self.swap if kind == "out" else self.blocks
+            target_memory[target] = list(source_memory[source])
         for at in range(reader.written, len(reader.words)):
             block, offset = divmod(at, self.manager.block_size)
             self.blocks[reader.table.block_ids[block]][offset] = reader.words[at]
         reader.written = len(reader.words)
 
-    def move(self) -> None:
-        """Make the copies that the manager asks for."""
-        for kind, source, target in self.manager.take_copies():
-            source_memory = self.swap if kind == "in" else self.blocks
-            target_memory = self.swap if kind == "out" else self.blocks
-            target_memory[target] = list(source_memory[source])
-
     # ------------------------------------------------------------------ looking at it
 
     def read(self, reader: Reader) -> str:
         """The text of a request, read from memory through its table."""
-        size = self.manager.block_size
-        return " ".join(
-            self.blocks[reader.table.block_ids[i // size]][i % size] for i in range(reader.table.num_tokens)
-        )
+        words = [word for block in reader.table.block_ids for word in self.blocks[block]]
+        return " ".join(words[: reader.table.num_tokens])
 
     def draw_table(self, reader: Reader) -> str:
         """One line a block: logical block -> physical block, and what is in it."""
-        lines = []
+        lines, size = [], self.manager.block_size
         for i, block in enumerate(reader.table.blocks):
             left = f"{reader.name}'s block {i}".ljust(18) + f"-> physical block {block.block_id:<3}"
-            lines.append(f"{left} {self._draw_words(block, reader, i)}")
+            words = self.blocks[block.block_id][: reader.table.num_tokens - i * size]
+            words += [NOTHING] * (size - len(words))
+            lines.append(f"{left} | {' '.join(f'{w:<9}' for w in words)}|  ref_count {block.ref_count}")
         return "\n".join(lines)
-
-    def _draw_words(self, block: PhysicalBlock, reader: Reader, index: int) -> str:
-        size = self.manager.block_size
-        used = max(0, min(size, reader.table.num_tokens - index * size))
-        words = self.blocks[block.block_id][:used] + [NOTHING] * (size - used)
-        return "| " + " ".join(f"{word:<9}" for word in words) + f"|  ref_count {block.ref_count}"
 
     def draw_free_list(self) -> str:
         """The free blocks from front to back. A block in brackets is still in the prefix cache."""
@@ -154,6 +142,7 @@ OWNER_COLORS = dict(
     zip(("alice", "bob", "carol", "dave", "carol 2", "carol 3", "frank"),
         (BLUE, ORANGE, GREEN, PURPLE, TEAL, YELLOW, RED))
 )  # fmt: skip
+REMEMBERED = dict(facecolor="#eef1f3", edgecolor="#b4bdc5", hatch="////")
 
 
 def draw_moments(memory: WordMemory) -> Figure:
@@ -169,19 +158,15 @@ def draw_moments(memory: WordMemory) -> Figure:
         for place in range(1, num_blocks + num_slots):
             # Block 0 is never given out, so block 1 stands at the left. Swap slots stand apart.
             x = place - 1 if place < num_blocks else place + 0.4
-            ax.add_patch(
-                Rectangle((x, row), 0.92, 0.8, facecolor="white", edgecolor="#c9d0d6", linewidth=0.8)
-            )
+            cell = dict(xy=(x, row), width=0.92, height=0.8, linewidth=0.8)
+            ax.add_patch(Rectangle(**cell, facecolor="white", edgecolor="#c9d0d6"))
             names = moment.owners[place]
             for k, name in enumerate(names):
-                height = 0.8 / len(names)
-                color = OWNER_COLORS.get(name, COLORS[-1])
+                height, color = 0.8 / len(names), OWNER_COLORS[name]
                 corner = (x, row + k * height)
                 ax.add_patch(Rectangle(corner, 0.92 * moment.fill[place], height, facecolor=color))
             if moment.remembered[place]:
-                cell = Rectangle((x, row), 0.92, 0.8, facecolor="#eef1f3", edgecolor="#b4bdc5", hatch="////")
-                cell.set_linewidth(0.8)
-                ax.add_patch(cell)
+                ax.add_patch(Rectangle(**cell, **REMEMBERED))
     right = num_blocks + num_slots + 0.4
     ax.set(xlim=(-0.2, right), ylim=(len(memory.moments), -0.9))
     ax.set_yticks([r + 0.4 for r in range(len(memory.moments))], [m.what for m in memory.moments])
@@ -192,7 +177,7 @@ def draw_moments(memory: WordMemory) -> Figure:
     ax.tick_params(length=0)
     ax.spines[["left", "bottom"]].set_visible(False)
     handles = [Rectangle((0, 0), 1, 1, facecolor=c) for c in OWNER_COLORS.values()]
-    handles.append(Rectangle((0, 0), 1, 1, facecolor="#eef1f3", edgecolor="#b4bdc5", hatch="////"))
+    handles.append(Rectangle((0, 0), 1, 1, **REMEMBERED))
     labels = [*OWNER_COLORS, "free, but remembered"]
     ax.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.45, -0.13), ncols=8, labelcolor=INK,
               handlelength=1.1, columnspacing=1.2)  # fmt: skip

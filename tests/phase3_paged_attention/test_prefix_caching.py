@@ -5,6 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from labkit.models import find_model
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.generation import generate_cached
 from phase2_attention_kvcache.model.transformer import Transformer
@@ -27,29 +29,15 @@ def model():
     return model
 
 
-beginnings = st.integers(0, 3)
-requests = st.lists(
-    st.tuples(
-        beginnings, st.integers(0, 60), st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20)
-    ),
-    min_size=2,
-    max_size=8,
-)
+ends = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20)
+requests = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60), ends), min_size=2, max_size=8)
 
 
-@given(
-    requests=requests,
-    block_size=st.sampled_from([1, 3, 4, 16]),
-    spare=st.integers(0, 60),
-    new=st.integers(1, 6),
-)
+@given(requests, st.sampled_from([1, 3, 4, 16]), st.integers(0, 60), st.integers(1, 6))
 @settings(max_examples=15)
 def test_the_tokens_are_those_of_a_cache_for_one(model, requests, block_size, spare, new):
     """Four beginnings, cut anywhere, own ends, and a cache of any size, down to one that always evicts."""
-    texts = [
-        torch.randint(0, VOCABULARY, (60,), generator=torch.Generator().manual_seed(i)).tolist()
-        for i in range(4)
-    ]
+    texts = torch.randint(0, VOCABULARY, (4, 60), generator=torch.Generator().manual_seed(0)).tolist()
     prompts = [texts[b][:cut] + end for b, cut, end in requests]
     longest = max(map(len, prompts)) + new
     server = PrefixServer(model, -(-longest // block_size) + 1 + spare // block_size, block_size)
@@ -70,10 +58,7 @@ def test_common_prefix(a, b):
     assert a[:n] == b[:n] and (n == min(len(a), len(b)) or a[n] != b[n])
 
 
-@given(
-    first=st.lists(st.integers(0, 2), min_size=1, max_size=40),
-    second=st.lists(st.integers(0, 2), min_size=1, max_size=40),
-)
+@given(*[st.lists(st.integers(0, 2), min_size=1, max_size=40)] * 2)
 @settings(max_examples=40)
 def test_with_room_enough_all_whole_blocks_of_the_common_beginning_are_found(model, first, second):
     server = PrefixServer(model, 40, 4)
@@ -103,16 +88,14 @@ def test_bad_prompts(model, prompt, new, message):
     server = PrefixServer(model, 11, 4)
     with pytest.raises(ValueError, match=message):
         server.serve(prompt, new)
-    assert (
-        server.serve([1] * 30, 11).token_ids == generate_cached(model, [1] * 30, 11).token_ids
-    )  # 40: just fits
+    just_fits = [1] * 30, 11  # 40 tokens
+    assert server.serve(*just_fits).token_ids == generate_cached(model, *just_fits).token_ids
 
 
 def test_hit_rate():
     turn = [0, 1, 2] * 10
-    assert hit_rate(turn, 4, 100) == pytest.approx(
-        27 * 4 / (30 * 5)
-    )  # all fit: only the first time is a miss
+    # All fit: only the first time is a miss.
+    assert hit_rate(turn, 4, 100) == pytest.approx(27 * 4 / (30 * 5))
     assert hit_rate(turn, 4, 10) == 0  # two fit: who comes next was thrown out a moment ago
     assert hit_rate([0] * 30, 4, 10) == pytest.approx(29 * 4 / (30 * 5))
     assert hit_rate(turn, 4, 4) == 0  # not even one
@@ -120,15 +103,11 @@ def test_hit_rate():
 
 def test_share_that_gives():
     assert share_that_gives(0.5, [0, 0.5, 1], [1, 0.6, 0.2]) == pytest.approx(0.625)
-    assert share_that_gives(0.9, [0, 0.5, 1], [1, 1.3, 0.2]) == pytest.approx(
-        0.5625
-    )  # noise that rises is cut off
+    # Noise that rises is cut off.
+    assert share_that_gives(0.9, [0, 0.5, 1], [1, 1.3, 0.2]) == pytest.approx(0.5625)
 
 
 def test_long_text_has_exactly_that_many_tokens():
-    from labkit.models import find_model
-    from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
-
     tokenizer = BPETokenizer.from_file(find_model("tales") / "tokenizer.json")
     short, long = long_text(tokenizer, 100), long_text(tokenizer, 2000)
     assert len(short) == 100 and len(long) == 2000 and long[:100] == short

@@ -20,9 +20,8 @@ def test_memory_waste(run_script):
     assert measured["waste"] == [16715, 27] and measured["waste-bound"] == [0, 15, 255]
     assert measured["concurrency"] == [4, 26] and measured["o1-alloc"] == [3, 3]
     verdicts = {claim: p["verdict"] for claim, p in found.items()}
-    assert (
-        verdicts["waste"] == verdicts["concurrency"] == "reproduced" and verdicts["paged-2-4x"] == "corrected"
-    )
+    assert verdicts["waste"] == verdicts["concurrency"] == "reproduced"
+    assert verdicts["paged-2-4x"] == "corrected"
     assert {"contiguous-60-80", "paged-4-percent"} <= set(found)
 
 
