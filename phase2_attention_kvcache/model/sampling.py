@@ -85,6 +85,7 @@ class Sampler:
             )
             best, likeliest = changed.max(dim=-1)
             _refuse(best == -math.inf, "min_tokens bans every token that is left: allow another one")
+            _refuse(~torch.isfinite(best), "penalties made them infinite: choose smaller ones")
         token_ids = likeliest.tolist()
 
         if drawn := [i for i, p in enumerate(params) if not p.greedy]:

@@ -93,22 +93,28 @@ class SamplingParams:
         for name, kinds in (("stop", (str, Iterable)), ("stop_token_ids", Iterable), ("logit_bias", Mapping)):
             if (value := getattr(self, name)) is not None and not isinstance(value, kinds):
                 needed = "a dict from token id to bias" if name == "logit_bias" else "a list"
-                raise ValueError(f"{name} is {value!r}: it must be {needed}, or None")
+                raise ValueError(f"{name} is {_show(value)}: it must be {needed}, or None")
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ValueError(f"{name} is {_show(value)}: it must be True or False")
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         if wrong := [s for s in stop if not isinstance(s, str) or not s]:
-            raise ValueError(f"stop holds {wrong[0]!r}: each stop string needs at least one character")
+            raise ValueError(f"stop holds {_show(wrong[0])}: each stop string needs at least one character")
         ids = tuple(self.stop_token_ids or ())
         if wrong := [i for i in ids if not _is_whole(i) or i < 0]:
-            raise ValueError(f"stop_token_ids holds {wrong[0]!r}: token ids are whole numbers from 0")
-        bias_of = None if self.logit_bias is None else dict(self.logit_bias)
-        for token, bias in (bias_of or {}).items():
+            raise ValueError(f"stop_token_ids holds {_show(wrong[0])}: token ids are whole numbers from 0")
+        bias_of = None if self.logit_bias is None else {}
+        for token, bias in (self.logit_bias or {}).items():
             if not _is_whole(token) or token < 0:
-                raise ValueError(f"logit_bias holds the token {token!r}: token ids are whole numbers from 0")
-            if not _is_real(bias) or not -100 <= bias <= 100:
-                raise ValueError(f"logit_bias of token {token} is {bias!r}: it must be from -100 to 100")
+                raise ValueError(
+                    f"logit_bias holds the token {_show(token)}: token ids are whole numbers from 0"
+                )
+            if not -100 <= _as_float(bias) <= 100:
+                raise ValueError(f"logit_bias of token {token} is {_show(bias)}: it must be from -100 to 100")
+            bias_of[int(token)] = float(bias)
         # A frozen dataclass guards its fields; this is the documented way around it while it is being made.
         object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", ids)
+        object.__setattr__(self, "stop_token_ids", tuple(map(int, ids)))
         object.__setattr__(self, "logit_bias", bias_of)
 
     @property
@@ -141,20 +147,37 @@ class SamplingParams:
             return
         if not _is_whole(value) or value < lowest or (highest is not None and value > highest):
             allowed = meaning or f"a whole number, {lowest} or above" + (", or None" if optional else "")
-            raise ValueError(f"{name} is {value!r}: it must be {allowed}")
+            raise ValueError(f"{name} is {_show(value)}: it must be {allowed}")
+        object.__setattr__(
+            self, name, int(value)
+        )  # numpy's numbers pass as well, and torch does not take them
 
     def _real(
         self, name: str, lowest: float, highest: float, meaning: str, above_lowest: bool = False
     ) -> None:
         value = getattr(self, name)
-        fits = _is_real(value) and math.isfinite(value) and lowest <= value <= highest
-        if not fits or (above_lowest and value == lowest):
-            raise ValueError(f"{name} is {value!r}: it must be {meaning}")
+        number = _as_float(value)
+        if not (math.isfinite(number) and lowest <= number <= highest) or (above_lowest and number == lowest):
+            raise ValueError(f"{name} is {_show(value)}: it must be {meaning}")
+        object.__setattr__(self, name, number)
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _is_real(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+def _as_float(value: Any) -> float:
+    """NaN if it is no number, or too large for one."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+def _show(value: Any) -> str:
+    """A value for a message, on one line and not too long."""
+    try:
+        shown = repr(value)
+    except ValueError:  # Python refuses to write whole numbers of more than 4,300 digits
+        shown = f"a number of {value.bit_length():,} bits"
+    return shown if len(shown) <= 60 else shown[:57] + "..."

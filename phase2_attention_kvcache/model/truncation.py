@@ -11,6 +11,7 @@ import torch
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 
 LOWEST_TEMPERATURE = 0.01  # a smaller one is raised to this, as in vLLM: dividing by less overflows
+HIGHEST_TEMPERATURE = 1e30  # a larger one is as flat, and float32 might not hold it
 SURE_HEAD = 256  # top_p looks at this many of the likeliest tokens before it sorts a whole vocabulary
 
 
@@ -24,7 +25,8 @@ def to_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Te
     def column(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, device=logits.device)[:, None]
 
-    logits = logits / column([1.0 if p.greedy else max(p.temperature, LOWEST_TEMPERATURE) for p in params])
+    temperatures = [min(max(p.temperature, LOWEST_TEMPERATURE), HIGHEST_TEMPERATURE) for p in params]
+    logits = logits / column([1.0 if p.greedy else t for p, t in zip(params, temperatures, strict=True)])
     if any(p.min_p > 0 for p in params):
         # p_token < min_p x p_best is the same as logit < best logit + log(min_p).
         below = column([math.log(p.min_p) if p.min_p > 0 else -math.inf for p in params])
@@ -57,4 +59,5 @@ def _lowest_kept(descending: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     """The probability [B, 1] of the token with which sorted probabilities [B, n] reach `top_p` [B, 1]."""
     before = descending.cumsum(-1) - descending  # what the likelier ones hold together
     last = (before < top_p).sum(-1, keepdim=True) - 1
+    last = last.clamp(min=0)  # a top_p that is 0 in float32 keeps the likeliest one as well
     return descending.gather(1, last)

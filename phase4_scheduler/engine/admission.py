@@ -1,6 +1,5 @@
 """What may enter the engine: a user's prompt and parameters, checked; and whether a request can ever be served."""
 
-import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 
@@ -33,12 +32,12 @@ def make_request(
         raise ValueError(f"request id {request_id!r} is no text: give a string")
     if not isinstance(priority, Integral):
         raise ValueError(f"priority is {priority!r}: it must be a whole number, the smallest goes first")
-    if not (isinstance(arrival_time, Real) and math.isfinite(arrival_time)):
-        raise ValueError(f"arrival_time is {arrival_time!r}: it must be a number of seconds, or None")
+    if not (isinstance(arrival_time, Real) and -1e300 < arrival_time < 1e300):
+        raise ValueError(f"arrival_time is {arrival_time!r:.60}: it must be a number of seconds, or None")
     token_ids = _token_ids(prompt, tokenizer)
     vocab = config.vocab_size
     if wrong := [i for i in token_ids if not 0 <= i < vocab]:
-        raise ValueError(f"token id {wrong[0]!r} is out of range: this model takes 0 to {vocab - 1}")
+        raise ValueError(f"token id {wrong[0]!r:.60} is out of range: this model takes 0 to {vocab - 1}")
     params.check_vocabulary(vocab)
     if params.stop and tokenizer is None:
         raise ValueError("stop strings need text, and this engine has no tokenizer: use stop_token_ids")

@@ -3,11 +3,15 @@
 import dataclasses
 import gc
 import signal
+import threading
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from labkit.errors import LabError
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
@@ -791,6 +795,139 @@ def test_scores_that_cannot_be_computed_cost_one_request(faulty, tiny):
     assert calls[:4] == [3, 1, 1, 1]
     assert list(errors) == ["bad"] and "no room for scores" in errors["bad"]
     assert [got["a"][0], got["b"][0]] == [e.token_ids for e in expected]
+
+
+# Values at the edges of float32 and float64, and of the ranges that vLLM allows.
+EDGES = st.sampled_from(
+    [
+        *[
+            0.0,
+            5e-324,
+            1e-300,
+            1e-46,
+            1e-38,
+            1e-6,
+            0.5,
+            1.0,
+            2.0,
+            100.0,
+            3.4e38,
+            3.5e38,
+            1e39,
+            1.7e308,
+            10**400,
+        ],
+        *[
+            -1e-46,
+            -2.0,
+            -100.0,
+            float("nan"),
+            float("inf"),
+            Fraction(1, 3),
+            np.float32(0.9),
+            np.float16(0),
+            True,
+        ],
+    ]
+)
+COUNTS = st.sampled_from([0, 1, -1, 3, np.int64(5), 2**31, 2**63 - 1, 2**64, -(2**63), 10**5000, 1.0, None])
+VALUES = {
+    **dict.fromkeys(["temperature", "top_p", "min_p", "repetition_penalty"], EDGES),
+    **dict.fromkeys(["presence_penalty", "frequency_penalty"], EDGES),
+    **dict.fromkeys(["seed", "top_k", "min_tokens", "logprobs", "prompt_logprobs", "n"], COUNTS),
+    "logit_bias": st.dictionaries(COUNTS, EDGES, max_size=2),
+    "stop_token_ids": st.lists(COUNTS, max_size=2),
+    "ignore_eos": st.sampled_from([True, False, None, 1, np.array([1, 2])]),
+}
+FIELD = st.sampled_from(sorted(VALUES)).flatmap(lambda name: st.tuples(st.just(name), VALUES[name]))
+HARSH = st.lists(FIELD, min_size=1, max_size=3).map(dict)
+
+
+@pytest.fixture(scope="module")
+def unharmed(tiny):
+    """Two requests, and their tokens where nothing disturbs them."""
+    prompts, params = [[5, 6], [9, 8]], [GREEDY, DRAWN]
+    return prompts, params, expected(tiny, prompts, params)
+
+
+@given(fields=HARSH)
+def test_no_value_of_a_parameter_harms_another_request(fields, tiny, unharmed):
+    prompts, params, wanted = unharmed
+    engine = tiny.engine()
+    add_all(engine, prompts, params)
+    try:
+        engine.add_request("harsh", [7, 7, 3], SamplingParams(max_tokens=4, **fields))
+    except ValueError as error:
+        assert "\n" not in str(error) and len(str(error)) < 300
+    got, errors = drain(engine)
+    assert [got["0"][0], got["1"][0]] == wanted
+    assert set(errors) <= {"harsh"}
+    vocab = tiny.model.config.vocab_size
+    assert all(0 <= token < vocab for tokens in got.get("harsh", {}).values() for token in tokens)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        dict(top_p=1e-46),
+        dict(repetition_penalty=1e-300, logprobs=1),
+        dict(temperature=1e39, min_tokens=1, logprobs=1),
+        dict(temperature=1e39, min_tokens=1),
+        dict(temperature=Fraction(1, 3), top_p=Fraction(1, 2)),
+        dict(seed=np.int64(5), temperature=np.float32(0.9)),
+    ],
+)
+def test_extreme_parameters_that_stopped_the_engine_once(fields, tiny):
+    out = tiny.engine().generate([[1, 2]], SamplingParams(max_tokens=4, **fields))[0]
+    assert all(0 <= token < tiny.model.config.vocab_size for token in out.token_ids)
+    assert (out.error is None) == ("repetition_penalty" not in fields)
+    assert out.error is None or "penalties" in out.error
+
+
+@pytest.mark.parametrize("moved", [False, True])  # whether generators have moved when it raises
+def test_whatever_the_sampler_raises_ends_the_guilty_request_alone(moved, tiny):
+    prompts = [[5, 6], [1, 2], [9, 8]]
+    engine = tiny.engine()
+    sample = engine.core.sampler.sample
+
+    def raising(logits, params, prompt_ids, *lists):
+        answer = sample(logits, params, prompt_ids, *lists) if moved else None
+        if [1, 2] in prompt_ids:
+            raise ZeroDivisionError("a sampler's own mistake")
+        return answer or sample(logits, params, prompt_ids, *lists)
+
+    engine.core.sampler.sample = raising
+    add_all(engine, prompts, [GREEDY, DRAWN, DRAWN])
+    got, errors = drain(engine)
+    assert errors == {"1": "ZeroDivisionError: a sampler's own mistake"}
+    assert [got["0"][0], got["2"][0]] == expected(tiny, [[5, 6], [9, 8]], [GREEDY, DRAWN])
+
+
+def test_two_threads_cannot_step_at_once_and_are_told_so(faulty, tiny):
+    """The second is refused while the first is in the model; to add and to abort from there is fine."""
+    engine, said = faulty(), []
+
+    def other_thread():
+        try:
+            engine.generate([[3, 4]], GREEDY)
+        except RuntimeError as error:
+            said.append(str(error))
+        engine.add_request("late", [9, 8], DRAWN)
+        engine.add_request("gone", [9, 8, 7], DRAWN)
+        engine.abort("gone")
+
+    def run_other(token_ids):
+        if engine.model.calls == 2:
+            thread = threading.Thread(target=other_thread)
+            thread.start()
+            thread.join(timeout=60)
+
+    engine.model.on_forward = run_other
+    engine.add_request("first", [5, 6], DRAWN)
+    got, errors = drain(engine)
+    assert "start no step" in said[0] and not errors
+    assert [got["first"][0], got["late"][0]] == expected(tiny, [[5, 6], [9, 8]], DRAWN)
+    assert set(got) == {"first", "late"}
 
 
 def test_a_listener_that_fails_takes_no_cached_prefix_from_others(tiny):
