@@ -11,7 +11,8 @@ _numbers = count()
 
 
 def changed(answer: Any, slips: Mapping[str, str]) -> Any:
-    """A function or a class like `answer`, with other text in its source: {what stands there: what the learner wrote}."""
+    """A function, a kernel or a class like `answer`, with other text in its source: {what stands there: what the learner wrote}."""
+    answer = getattr(answer, "fn", answer)  # a kernel: the function under its decorator
     source = textwrap.dedent(inspect.getsource(answer))
     for old, new in slips.items():
         assert old in source, f"{old!r} does not stand in {answer.__name__}"

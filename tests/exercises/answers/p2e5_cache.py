@@ -149,20 +149,6 @@ class CountsBeforeItAsks(Stub):
         return self.keys[layer, :end], self.values[layer, :end]
 
 
-class LastPlaceRefused(Stub):
-    def append(self, layer, k, v):
-        if self.lengths[layer] + len(k) >= self.room:
-            raise ValueError("full")
-        return TokenByToken.append(self, layer, k, v)
-
-
-class RoomOfTheLayers(Stub):
-    def append(self, layer, k, v):
-        if self.lengths[layer] + len(k) > len(self.keys):
-            raise ValueError("full")
-        return TokenByToken.append(self, layer, k, v)
-
-
 class Lists:
     """Keeps the very tensors that it was given."""
 
@@ -177,11 +163,6 @@ class Lists:
         keys.append(k)
         values.append(v)
         return torch.cat(keys), torch.cat(values)
-
-
-class KeysOnly(TokenByToken):
-    def append(self, layer, k, v):
-        return super().append(layer, k, v)[0]
 
 
 RIGHT = [TokenByToken, Growing, OneTensor, OneCounterMovedByTheLastLayer]
@@ -205,7 +186,7 @@ WRONG = {
     "cache-exchanged": Exchanged,
     "cache-values-wrong": changed(Usual, {"= k, v": "= k, k"}),
     "cache-keys-wrong": changed(Usual, {"= k, v": "= v, v"}),
-    "cache-wrong-type": KeysOnly,
+    "cache-wrong-type": changed(Usual, {", self.values[layer, :end]": ""}),
     "cache-full-unnoticed": [
         changed(Usual, {"self.end(layer, k)": "self.lengths[layer] + len(k)"}),
         changed(
@@ -217,6 +198,9 @@ WRONG = {
         ),
     ],
     "cache-half-stored": [WritesBeforeItAsks, CountsBeforeItAsks],
-    "cache-full-too-early": [LastPlaceRefused, RoomOfTheLayers],
+    "cache-full-too-early": [
+        changed(TokenByToken, {"> self.room": ">= self.room"}),
+        changed(TokenByToken, {"> self.room": "> len(self.keys)"}),
+    ],
     "cache-borrows-memory": Lists,
 }

@@ -98,23 +98,6 @@ class CountsTables(Base):
         self.ref_count = left
 
 
-class IndexErrorAtTheEnd(Base):
-    def take(self):
-        block = self.free.popleft()
-        self.ref_count[block] = 1
-        return block
-
-
-class NoneAtTheEnd(Base):
-    def take(self):
-        return Base.take(self) if self.free else None
-
-
-class SharesWithoutCounting(Base):
-    def share(self, block):
-        return block
-
-
 class Leaks(Base):
     """Shared blocks are skipped, and their count stays."""
 
@@ -181,10 +164,13 @@ WRONG = {
     "taken-and-not-counted": changed(Base, {"self.ref_count[block] = 1": "pass"}),
     "null-block-given-out": changed(Base, {"range(1, num_blocks)": "range(num_blocks)"}),
     "block-given-out-twice": changed(Base, {"self.free.popleft()": "self.free[0]"}),
-    "wrong-end-of-memory": [IndexErrorAtTheEnd, NoneAtTheEnd],
+    "wrong-end-of-memory": [
+        changed(Base, {"if not self.free:": "if False:"}),
+        changed(Base, {'raise MemoryError("nothing is free")': "return None"}),
+    ],
     "freed-while-shared": [
         changed(Base, {"self.ref_count[block] -= 1": "self.ref_count[block] = 0"}),
-        SharesWithoutCounting,
+        changed(Base, {"self.ref_count[block] += 1": "return block"}),
     ],
     "blocks-lost": [Leaks, changed(Base, {"self.free.append(block)": "pass"})],
     "double-free": [AcceptsDoubleFree, Asserts],

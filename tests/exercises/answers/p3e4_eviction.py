@@ -81,11 +81,6 @@ class HitMovesToTheEnd(Base):
         self.blocks.append(block)
 
 
-class HitDoesNothing(Base):
-    def hit(self, block):
-        return block
-
-
 class EmptiesTheTable(Base):
     """Takes the blocks off the table, one after the other."""
 
@@ -113,6 +108,6 @@ WRONG = {
         Base, {"table[num_full:][::-1] + self.blocks + table[:num_full][::-1]": "self.blocks + table[::-1]"}
     ),
     "nameless-turned-round": NamelessOneByOne,
-    "hit-still-free": [HitMovesToTheEnd, HitDoesNothing],
+    "hit-still-free": [HitMovesToTheEnd, changed(Base, {"self.blocks.remove(block)": "return block"})],
     "changes-its-input": EmptiesTheTable,
 }

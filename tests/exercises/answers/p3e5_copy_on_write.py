@@ -63,11 +63,6 @@ def fork_that_copies(table, pool):
     return twin
 
 
-def never_copies(table, num_tokens, pool):
-    if num_tokens % pool.block_size == 0:
-        table.append(pool.take())
-
-
 def copies_all(table, num_tokens, pool):
     at = num_tokens // pool.block_size
     if at == len(table):
@@ -89,12 +84,6 @@ def copies_the_last_block(table, num_tokens, pool):
         table[-1] = new
     if num_tokens % pool.block_size == 0:
         table.append(pool.take())
-
-
-def no_new_block(table, num_tokens, pool):
-    at = num_tokens // pool.block_size
-    if at < len(table) and pool.ref_count[table[at]] > 1:
-        make_room(table, num_tokens, pool)
 
 
 def block_too_late(table, num_tokens, pool):
@@ -137,7 +126,7 @@ WRONG = {
     "one-table-for-both": (changed(fork, {"list(table)": "table"}), make_room),
     "fork-not-counted": (lambda table, pool: list(table), make_room),
     "fork-copies": (fork_that_copies, make_room),
-    "writes-into-shared": (fork, never_copies),
+    "writes-into-shared": (fork, changed(make_room, {"pool.ref_count[table[at]] > 1": "False"})),
     "copy-missing": (fork, changed(make_room, {"        pool.copy(table[at], new)\n": ""})),
     "old-count-kept": (fork, changed(make_room, {"        pool.ref_count[table[at]] -= 1\n": ""})),
     "copied-backwards": (fork, changed(make_room, {"copy(table[at], new)": "copy(new, table[at])"})),
@@ -145,7 +134,10 @@ WRONG = {
     "copies-too-much": (fork, copies_all),
     "copies-when-alone": (fork, changed(make_room, {"elif pool.ref_count[table[at]] > 1:": "else:"})),
     "copies-a-full-block": (fork, copies_the_last_block),
-    "no-block-for-the-token": [(fork, no_new_block), (fork, block_too_late)],
+    "no-block-for-the-token": [
+        (fork, changed(make_room, {"table.append(pool.take())": "pass"})),
+        (fork, block_too_late),
+    ],
     "counts-wrong": (fork, counts_once_more),
     "table-not-changed": (fork, new_table),
 }

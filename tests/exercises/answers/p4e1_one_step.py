@@ -32,21 +32,6 @@ def right_one_list(running, waiting, budget, max_num_seqs):
     return [part for part in plan if part[1] > 0]
 
 
-def decode_is_one(running, waiting, budget, max_num_seqs):
-    plan = []
-    for request in running:
-        if _lag(request) and budget:
-            plan.append((request, 1))
-            budget -= 1
-    for request in waiting[: max_num_seqs - len(running)]:
-        n = min(_lag(request), budget)
-        if n == 0:
-            break
-        plan.append((request, n))
-        budget -= n
-    return plan
-
-
 def skips_long_ones(running, waiting, budget, max_num_seqs):
     plan = right_one_list(running, [], budget, max_num_seqs)
     budget -= sum(n for _, n in plan)
@@ -116,7 +101,9 @@ WRONG = {
         right_one_list,
         {"[*running, *waiting][:max_num_seqs]": "waiting[: max_num_seqs - len(running)] + running"},
     ),
-    "one-token-for-those-who-run": decode_is_one,
+    "one-token-for-those-who-run": changed(
+        right_loops, {"budget)\n        if n:": "budget, 1)\n        if n:"}
+    ),
     "seats-ignored": changed(right_one_list, {"[:max_num_seqs]": ""}),
     "seats-of-those-who-run": changed(right_one_list, {"[:max_num_seqs]": "[: len(running) + max_num_seqs]"}),
     "parts-of-nothing": changed(right_one_list, {" if part[1] > 0": ""}),

@@ -1,6 +1,7 @@
 """Answers to exercise 5.1 that learners give."""
 
 from phase5_real_gpu.kernels.triton_setup import tl, triton
+from tests.exercises.changed import changed
 
 
 @triton.jit
@@ -60,12 +61,11 @@ def divided_as_it_goes(
     tl.store(out + row * HEAD_DIM + dims, result)
 
 
-BODY = """
 @triton.jit
-def {name}(
+def usual(
     q, k_cache, v_cache, block_tables, context_lens, out, scale, table_stride, block_stride, token_stride, head_stride,
     GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
-):
+):  # fmt: skip
     request = tl.program_id(0)
     head = tl.program_id(1)
     row = request * tl.num_programs(1) + head
@@ -76,7 +76,7 @@ def {name}(
     largest = float("-inf")
     total = 0.0
     acc = tl.zeros([HEAD_DIM], tl.float32)
-    for logical in range(0, tl.cdiv(context_len, BLOCK_SIZE)):
+    for logical in range(tl.cdiv(context_len, BLOCK_SIZE)):
         physical = tl.load(block_tables + request * table_stride + logical)
         is_mine = logical * BLOCK_SIZE + places < context_len
         begins = physical * block_stride + places * token_stride + (head // GROUP) * head_stride
@@ -93,35 +93,11 @@ def {name}(
         largest = new
     result = acc / total
     tl.store(out + row * HEAD_DIM + dims, result)
-"""
-FOLDER = None
-
-
-def with_mistake(name, *changes):
-    """The kernel above with some of its text changed. Triton reads a kernel's source, so it becomes a file."""
-    import importlib.util
-    import tempfile
-    from pathlib import Path
-
-    global FOLDER
-    text = BODY.format(name=name)
-    for old, new in changes:
-        assert text.count(old) >= 1, f"{name}: {old!r} is not in the kernel"
-        text = text.replace(old, new)
-    FOLDER = FOLDER or tempfile.TemporaryDirectory()
-    path = Path(FOLDER.name) / f"{name}.py"
-    path.write_text(
-        "from phase5_real_gpu.kernels.triton_setup import tl, triton\n\n" + text, encoding="utf-8"
-    )
-    spec = importlib.util.spec_from_file_location(f"bank_of_p5e1_{name}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, name)
 
 
 MASK = "mask=is_mine[:, None], other=0.0"
-NO_MASKS = ((f", {MASK}", ""),)
-NO_WHERE = (('        scores = tl.where(is_mine, scores, float("-inf"))\n', ""),)
+NO_MASKS = {f", {MASK}": ""}
+NO_WHERE = {'        scores = tl.where(is_mine, scores, float("-inf"))\n': ""}
 MAXIMUM = "new = tl.maximum(largest, tl.max(scores, axis=0))"
 
 
@@ -134,75 +110,65 @@ def no_kernel(
 
 RIGHT = [a_token_at_a_time, divided_as_it_goes]
 WRONG = {
-    "unmasked-tail": with_mistake("tail_used", *NO_MASKS, *NO_WHERE),
+    "unmasked-tail": changed(usual, {**NO_MASKS, **NO_WHERE}),
     "masked-with-zero": [
-        with_mistake("masked_with_zero", ('scores, float("-inf"))', "scores, 0.0)")),
-        with_mistake("scores_not_masked", *NO_WHERE),
-        with_mistake("masked_with_zero_values_read", ('scores, float("-inf"))', "scores, 0.0)"), *NO_MASKS),
+        changed(usual, {'scores, float("-inf"))': "scores, 0.0)"}),
+        changed(usual, NO_WHERE),
+        changed(usual, {'scores, float("-inf"))': "scores, 0.0)", **NO_MASKS}),
     ],
-    "unused-places-read": with_mistake("values_read", (f"v_cache + where, {MASK}", "v_cache + where")),
-    "acc-not-rescaled": with_mistake("acc_kept", ("acc * shrink", "acc")),
-    "total-not-rescaled": with_mistake("total_kept", ("total * shrink", "total")),
-    "nothing-rescaled": with_mistake("nothing_shrinks", ("acc * shrink", "acc"), ("total * shrink", "total")),
-    "nan-everywhere": with_mistake("upside_down", ("tl.exp(largest - new)", "tl.exp(new - largest)")),
+    "unused-places-read": changed(usual, {f"v_cache + where, {MASK}": "v_cache + where"}),
+    "acc-not-rescaled": changed(usual, {"acc * shrink": "acc"}),
+    "total-not-rescaled": changed(usual, {"total * shrink": "total"}),
+    "nothing-rescaled": changed(usual, {"acc * shrink": "acc", "total * shrink": "total"}),
+    "nan-everywhere": changed(usual, {"tl.exp(largest - new)": "tl.exp(new - largest)"}),
     "page-id-as-token": [
-        with_mistake("page_as_token", ("physical * block_stride", "physical * token_stride")),
-        with_mistake(
-            "page_and_place",
-            ("physical * block_stride + places * token_stride", "(physical + places) * token_stride"),
+        changed(usual, {"physical * block_stride": "physical * token_stride"}),
+        changed(
+            usual, {"physical * block_stride + places * token_stride": "(physical + places) * token_stride"}
         ),
     ],
-    "block-stride-times-size": with_mistake(
-        "twice_the_size", ("physical * block_stride", "physical * BLOCK_SIZE * block_stride")
+    "block-stride-times-size": changed(
+        usual, {"physical * block_stride": "physical * BLOCK_SIZE * block_stride"}
     ),
-    "strides-mixed": with_mistake(
-        "strides_mixed",
-        (
-            "places * token_stride + (head // GROUP) * head_stride",
-            "places * head_stride + (head // GROUP) * token_stride",
-        ),
+    "strides-mixed": changed(
+        usual,
+        {
+            "places * token_stride + (head // GROUP) * head_stride": "places * head_stride + (head // GROUP) * token_stride"
+        },
     ),
-    "strides-assumed": with_mistake(
-        "strides_assumed",
-        ("physical * block_stride", "physical * BLOCK_SIZE * (tl.num_programs(1) // GROUP) * HEAD_DIM"),
+    "strides-assumed": changed(
+        usual, {"physical * block_stride": "physical * BLOCK_SIZE * (tl.num_programs(1) // GROUP) * HEAD_DIM"}
     ),
     "wrong-kv-head": [
-        with_mistake("modulo_head", ("head // GROUP", "head % (tl.num_programs(1) // GROUP)")),
-        with_mistake("query_head", ("(head // GROUP)", "head")),
+        changed(usual, {"head // GROUP": "head % (tl.num_programs(1) // GROUP)"}),
+        changed(usual, {"(head // GROUP)": "head"}),
     ],
-    "no-scale": with_mistake("no_scale", ("axis=1) * scale", "axis=1)")),
-    "scale-twice": with_mistake("scale_twice", ("axis=1) * scale", "axis=1) * scale * scale")),
-    "table-of-request-0": with_mistake(
-        "row_of_request_0", ("block_tables + request * table_stride", "block_tables")
+    "no-scale": changed(usual, {"axis=1) * scale": "axis=1)"}),
+    "scale-twice": changed(usual, {"axis=1) * scale": "axis=1) * scale * scale"}),
+    "table-of-request-0": changed(usual, {"block_tables + request * table_stride": "block_tables"}),
+    "length-of-request-0": changed(usual, {"tl.load(context_lens + request)": "tl.load(context_lens)"}),
+    "logical-as-physical": changed(usual, {"physical * block_stride": "logical * block_stride"}),
+    "last-block-lost": changed(usual, {"tl.cdiv(context_len, BLOCK_SIZE)": "context_len // BLOCK_SIZE"}),
+    "total-of-the-last-block": changed(usual, {"total = total * shrink + ": "total = "}),
+    "not-divided": changed(usual, {"acc / total": "acc"}),
+    "softmax-of-each-block": changed(
+        usual,
+        {
+            "acc = acc * shrink + tl.sum(weights[:, None] * values, axis=0)": "acc += tl.sum(weights[:, None] * values, axis=0) / tl.sum(weights, axis=0)",
+            MAXIMUM: "new = tl.max(scores, axis=0)",
+            "acc / total": "acc / tl.cdiv(context_len, BLOCK_SIZE)",
+        },
     ),
-    "length-of-request-0": with_mistake(
-        "length_of_request_0", ("tl.load(context_lens + request)", "tl.load(context_lens)")
-    ),
-    "logical-as-physical": with_mistake("no_table", ("physical * block_stride", "logical * block_stride")),
-    "last-block-lost": with_mistake(
-        "rounded_down", ("tl.cdiv(context_len, BLOCK_SIZE)", "context_len // BLOCK_SIZE")
-    ),
-    "total-of-the-last-block": with_mistake("last_total", ("total = total * shrink + ", "total = ")),
-    "not-divided": with_mistake("not_divided", ("acc / total", "acc")),
-    "softmax-of-each-block": with_mistake(
-        "block_softmax",
-        (
-            "acc = acc * shrink + tl.sum(weights[:, None] * values, axis=0)",
-            "acc += tl.sum(weights[:, None] * values, axis=0) / tl.sum(weights, axis=0)",
-        ),
-        (MAXIMUM, "new = tl.max(scores, axis=0)"),
-        ("acc / total", "acc / tl.cdiv(context_len, BLOCK_SIZE)"),
-    ),
-    "no-maximum": with_mistake("no_maximum", (MAXIMUM, "new = 0.0"), ("tl.exp(largest - new)", "1.0")),
-    "maximum-starts-at-zero": with_mistake("starts_at_zero", ('largest = float("-inf")', "largest = 0.0")),
+    "no-maximum": changed(usual, {MAXIMUM: "new = 0.0", "tl.exp(largest - new)": "1.0"}),
+    "maximum-starts-at-zero": changed(usual, {'largest = float("-inf")': "largest = 0.0"}),
     "no-kernel": no_kernel,
-    "largest-never-moves": with_mistake("largest_forgotten", ("        largest = new\n", "")),
+    "largest-never-moves": changed(usual, {"        largest = new\n": ""}),
     "keys-as-values": [
-        with_mistake("keys_twice", ("tl.load(v_cache", "tl.load(k_cache")),
-        with_mistake("values_twice", ("tl.load(k_cache", "tl.load(v_cache")),
+        changed(usual, {"tl.load(v_cache": "tl.load(k_cache"}),
+        changed(usual, {"tl.load(k_cache": "tl.load(v_cache"}),
     ],
-    "row-by-own-blocks": with_mistake(
-        "row_by_blocks", ("request * table_stride", "request * tl.cdiv(context_len, BLOCK_SIZE)")
+    "row-by-own-blocks": changed(
+        usual, {"request * table_stride": "request * tl.cdiv(context_len, BLOCK_SIZE)"}
     ),
-    "raises": with_mistake("misspelt", ("places < context_len", "places < contxt_len")),
+    "raises": changed(usual, {"places < context_len": "places < contxt_len"}),
 }

@@ -57,14 +57,12 @@ def judge_from_the_other_end(record, card):
     return "cache"
 
 
-# ---------------------------------------------------------------------- floors
-
-
-def one_token(record, card):
-    return floor(record, card) / record.context_len
-
-
 # ---------------------------------------------------------------------- verdicts
+
+
+def instead(words):
+    """Says another word in place of some: what they stand for is not looked at."""
+    return lambda record, card: words.get(word := judge(record, card), word)
 
 
 def fits_then_cache(record, card):
@@ -89,11 +87,6 @@ def by_the_gb_s(record, card):
     return judge(record, card)
 
 
-def no_bytes(record, card):
-    word = judge(record, card)
-    return "nothing" if word == "bytes" else word
-
-
 def repeats_alone(record, card):
     """Looks at the repeats, and not at what is said."""
     usual = median(record.repeats_us)
@@ -104,36 +97,10 @@ def repeats_alone(record, card):
     return judge(record, card)
 
 
-def no_tokens(record, card):
-    """Never looks at new_tokens."""
-    word = judge(record, card)
-    return "outlier" if word == "prefill" else word
-
-
-def first_is_an_outlier_too(record, card):
-    word = judge(record, card)
-    return "outlier" if word == "compile" else word
-
-
-def every_slow_one_compiles(record, card):
-    word = judge(record, card)
-    return "compile" if word == "outlier" else word
-
-
-def never_compares_with_what_is_said(record, card):
-    word = judge(record, card)
-    return "nothing" if word in ("compile", "outlier", "prefill") else word
-
-
 def bytes_by_the_median(record, card):
     """GB/s beside the median, before anything else."""
     true = floor(record, card) * card.memory_gb_s / median(record.repeats_us)
     return "bytes" if not 0.8 < record.says_gb_s / true < 1.25 else judge(record, card)
-
-
-def no_floor(record, card):
-    word = judge(record, card)
-    return "nothing" if word in ("cache", "no wait") else word
 
 
 RIGHT = [(floor, judge), (floor_in_seconds, judge_from_the_other_end)]
@@ -145,7 +112,7 @@ WRONG = {
     "floor-forgets-values": (lambda record, card: floor(record, card) / 2, judge),
     "floor-of-one-request": (lambda record, card: floor(record, card) / record.requests, judge),
     "floor-forgets-itemsize": (lambda record, card: floor(record, card) / record.itemsize, judge),
-    "floor-of-the-new-token": (one_token, judge),
+    "floor-of-the-new-token": (lambda record, card: floor(record, card) / record.context_len, judge),
     "floor-of-the-cache": (
         lambda record, card: floor(record, card) * card.memory_gb_s / card.cache_gb_s,
         judge,
@@ -159,10 +126,7 @@ WRONG = {
         lambda record, card: floor(record, card) * card.memory_gb_s / record.says_gb_s,
         judge,
     ),
-    "cache-taken-for-no-wait": (
-        floor,
-        lambda record, card: "no wait" if judge(record, card) == "cache" else judge(record, card),
-    ),
+    "cache-taken-for-no-wait": (floor, instead({"cache": "no wait"})),
     "no-wait-taken-for-cache": (floor, fits_then_cache),
     "fits-is-not-enough": (floor, fits_means_cache),
     "slow-is-no-lie": (
@@ -172,18 +136,15 @@ WRONG = {
         ),
     ),
     "believes-the-author": (floor, by_the_gb_s),
-    "bytes-not-checked": (floor, no_bytes),
+    "bytes-not-checked": (floor, instead({"bytes": "nothing"})),
     "left-out-does-no-harm": (floor, repeats_alone),
-    "prefill-taken-for-something-else": (floor, no_tokens),
-    "compile-taken-for-outlier": (floor, first_is_an_outlier_too),
-    "outlier-taken-for-compile": (floor, every_slow_one_compiles),
-    "mean-not-seen": (floor, never_compares_with_what_is_said),
+    "prefill-taken-for-something-else": (floor, instead({"prefill": "outlier"})),
+    "compile-taken-for-outlier": (floor, instead({"compile": "outlier"})),
+    "outlier-taken-for-compile": (floor, instead({"outlier": "compile"})),
+    "mean-not-seen": (floor, instead(dict.fromkeys(("compile", "outlier", "prefill"), "nothing"))),
     "bytes-taken-for-the-mean": (floor, bytes_by_the_median),
-    "too-fast-not-seen": (floor, no_floor),
-    "not-one-of-the-words": (
-        floor,
-        lambda record, card: {"no wait": "missing synchronise"}.get(judge(record, card), judge(record, card)),
-    ),
+    "too-fast-not-seen": (floor, instead(dict.fromkeys(("cache", "no wait"), "nothing"))),
+    "not-one-of-the-words": (floor, instead({"no wait": "missing synchronise"})),
     # Wants to see 95% of the floor.
     "honest-called-a-liar": (
         floor,
