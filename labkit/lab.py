@@ -28,7 +28,7 @@ from rich.table import Table
 
 from labkit.errors import LabError
 from labkit.options import build_parser
-from labkit.paths import ROOT, outputs, write_whole
+from labkit.paths import outputs, short, write_whole
 from labkit.predictions import Kind, Needs, Prediction, parse_guess, score_guess, show_value
 
 T = TypeVar("T")
@@ -201,7 +201,7 @@ class Lab:
         _writing(path, lambda: fig.savefig(path))
         plt.close(fig)
         self.figures.append(path)
-        self.console.print(f"\n   figure: [bold]{escape(_short(path))}[/]", highlight=False)
+        self.console.print(f"\n   figure: [bold]{escape(short(path))}[/]", highlight=False)
         self._spaced = False
         return path
 
@@ -221,7 +221,7 @@ class Lab:
             "seconds": round(seconds, 1),
             "predictions": [p.to_json() for p in self.predictions],
             "results": self.results,
-            "figures": [_short(f) for f in self.figures],
+            "figures": [short(f) for f in self.figures],
         }
 
     def close(self, seconds: float) -> int:
@@ -267,13 +267,6 @@ def _carry_guesses(report: Path, predictions: list[dict[str, Any]]) -> None:
         old = same.pop(0) if same else {}
         if p["points"] is None and old.get("points") is not None:
             p["guess"], p["points"] = old.get("guess"), old["points"]
-
-
-def _short(path: Path) -> str:
-    try:
-        return str(path.resolve().relative_to(ROOT))
-    except ValueError:
-        return str(path)
 
 
 def _writing(path: Path, write: Callable[[], Any]) -> None:

@@ -16,6 +16,12 @@ def outputs() -> Path:
     return Path(os.environ.get("INFERENCE_LAB_OUTPUTS", ROOT / "outputs"))
 
 
+def short(path: Path) -> str:
+    """A path as it is shown: from the root of the repository, if it is in there."""
+    whole = path.resolve()
+    return str(whole.relative_to(ROOT)) if whole.is_relative_to(ROOT) else str(path)
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file in one go: a reader finds the old one or the new one, never half of one.
 

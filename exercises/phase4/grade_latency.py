@@ -3,21 +3,11 @@
 import math
 import random
 from collections.abc import Callable
-from typing import Any
 
-from exercises.grading import Diagnoses, NotYet
+from exercises.grading import Diagnoses
 from exercises.judging.judge import judge, variants
 from exercises.phase4.visitors import BY_HAND
 from phase4_scheduler.simulator import RequestRecord, percentiles, summarise
-
-
-def as_number(result: Any) -> float:
-    try:
-        return float(result)
-    except (TypeError, ValueError):
-        raise NotYet(
-            "wrong-type", "A number is asked for.", got=repr(result)[:200], expected="a number"
-        ) from None
 
 
 def _line(ordered, place):
@@ -106,7 +96,6 @@ def grade_percentiles(percentile: Callable, goodput: Callable) -> str:
         PERCENTILES_SAYS,
         show=lambda v, r: f"p{r} of {v if len(v) <= 8 else f'{len(v)} values'}",
         tolerance=1e-6,
-        clean=as_number,
         present=lambda got, want: (f"{got:.6g}", f"{want:.6g}"),
         otherwise=BY_HAND,
     )
@@ -146,7 +135,6 @@ def _grade_goodput(goodput: Callable, rng: random.Random) -> None:
         GOODPUT,
         show=tried,
         tolerance=1e-6,
-        clean=as_number,
         present=lambda got, want: (f"{got:.6g} a second", f"{want:.6g} a second"),
         otherwise=BY_HAND,
     )

@@ -74,17 +74,9 @@ def _floors(floor_us: Callable[[Record, Card], float]) -> None:
         SAYS,
         show=lambda r, card: f"floor_us of {_size(r)}; memory reads {card.memory_gb_s:,.0f} GB/s",
         tolerance=1e-3,
-        clean=as_microseconds,
         present=lambda got, want: (f"{got:,.6g} us", f"{want:,.6g} us"),
         otherwise="This is not bytes divided by bandwidth.",
     )
-
-
-def as_microseconds(result: Any) -> float:
-    try:
-        return float(result)
-    except (TypeError, ValueError):
-        raise NotYet("wrong-type", "A number of microseconds is asked for.", got=show(result)) from None
 
 
 def _size(r: Record) -> str:

@@ -21,7 +21,7 @@ import nbformat
 
 from exercises.judging.sources import all_names, cut, name_of, source_of
 from labkit.machine import has_gpu
-from labkit.paths import ROOT, write_whole
+from labkit.paths import ROOT, short, write_whole
 
 NOTEBOOKS = ROOT / "notebooks"
 COMPANIONS = NOTEBOOKS / "sources"
@@ -85,11 +85,11 @@ def _build(path: Path, solved: bool) -> nbformat.NotebookNode:
             try:
                 both = cut(cell.source)
             except ValueError as error:
-                raise ValueError(f"{_short(path)}: {error}") from None
+                raise ValueError(f"{short(path)}: {error}") from None
             cell.source = both.solution if solved else both.student
             found = found or both.has_solution
     if not found:
-        raise ValueError(f"{_short(path)}: no line `# BEGIN SOLUTION`")
+        raise ValueError(f"{short(path)}: no line `# BEGIN SOLUTION`")
     return nb
 
 
@@ -256,7 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _check(names: Sequence[str]) -> int:
     found = [(path, why) for path, why in stale() if not names or path.stem in names]
     for path, why in found:
-        print(f"{_short(path)} {why}")
+        print(f"{short(path)} {why}")
     if found:
         print(f"{len(found)} notebooks are stale. Build them again: make notebooks, or {REBUILD}")
         return 1
@@ -276,11 +276,11 @@ def _write(names: Sequence[str]) -> int:
             continue
         write(path, text)
         written += 1
-        print(f"wrote {_short(path)}")
+        print(f"wrote {short(path)}")
     print(f"{len(texts)} notebooks of exercises, {written} of them changed")
     for path, why in stale():
         if path not in texts:
-            print(f"{_short(path)} {why}")
+            print(f"{short(path)} {why}")
     return 0
 
 
@@ -303,19 +303,15 @@ def _execute(names: Sequence[str]) -> int:
             print(f"{stem}: a cell failed, nothing is written\n{error}", file=sys.stderr)
             continue
         write(companion_of(source), text_of(nb))
-        print(f"executed and wrote {_short(companion_of(source))}")
+        print(f"executed and wrote {short(companion_of(source))}")
     return 1 if failed else 0
 
 
 def write(path: Path, text: str) -> None:
     """Write a notebook. One in which somebody has worked is kept beside it."""
     if path.is_file() and has_been_worked_in(path):
-        print(f"{_short(path)} has been worked in; the old one is kept as {keep_old(path).name}")
+        print(f"{short(path)} has been worked in; the old one is kept as {keep_old(path).name}")
     write_whole(path, text)
-
-
-def _short(path: Path) -> str:
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
 if __name__ == "__main__":

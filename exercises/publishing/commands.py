@@ -17,7 +17,7 @@ from exercises.judging import progress
 from exercises.judging.sources import all_names, all_sources, name_of, source_of, title_of
 from labkit.errors import LabError
 from labkit.lab import WIDTH, speak_utf8
-from labkit.paths import ROOT, outputs, write_whole
+from labkit.paths import ROOT, outputs, short, write_whole
 
 NOTEBOOKS = ROOT / "notebooks"
 
@@ -51,11 +51,11 @@ def show_progress(console: Console) -> int:
         before = source.parent
     console.print(table)
     solved = sum(entry["solved"] for entry in entries.values())
-    console.print(f"{solved} of {len(sources)} exercises solved", highlight=False)
+    console.print(f"{solved} of {len(sources)} exercises solved")
     points, most, reports = predicted_points()
     if reports:
         guesses = "1 guess" if most == 3 else f"{most // 3} guesses"
-        console.print(f"predictions: {points} of {most} points, {guesses}", highlight=False)
+        console.print(f"predictions: {points} of {most} points, {guesses}")
     else:
         console.print("predictions: none yet. Guess in a notebook, or: lab run kv_cache --predict")
     following = next((s for s in sources if not entries[name_of(s)]["solved"]), None)
@@ -63,14 +63,14 @@ def show_progress(console: Console) -> int:
         console.print("[green]All of them. What is left is the engine itself: change it.[/]")
         return 0
     name = name_of(following)
-    console.print(f"next: {escape(title_of(following))}", highlight=False)
+    console.print(f"next: {escape(title_of(following))}")
     if (NOTEBOOKS / "exercises" / f"{name}.ipynb").is_file():
-        console.print(f"      jupyter lab notebooks/exercises/{name}.ipynb", highlight=False, soft_wrap=True)
+        console.print(f"      jupyter lab notebooks/exercises/{name}.ipynb", soft_wrap=True)
     else:
-        console.print(f"      its notebook is not there: lab reset {name}", highlight=False)
+        console.print(f"      its notebook is not there: lab reset {name}")
     if entries[name]["tries"]:
-        console.print(f"      last diagnosis: {escape(entries[name]['last'])}", highlight=False)
-        console.print(f'      stuck? In the notebook: hint("{name}")', highlight=False)
+        console.print(f"      last diagnosis: {escape(entries[name]['last'])}")
+        console.print(f'      stuck? In the notebook: hint("{name}")')
     return 0
 
 
@@ -109,23 +109,23 @@ def check_notebook(console: Console, word: str) -> int:
     except ImportError as error:
         raise LabError(f"{error.name} is missing: pip install -r requirements.txt") from None
     must_be_a_notebook(path)
-    console.print(f"[dim]running {escape(_short(path))} from top to bottom in a fresh kernel ...[/]")
+    console.print(f"[dim]running {escape(short(path))} from top to bottom in a fresh kernel ...[/]")
     cells, printed = run_nbval([path], cell_seconds=CELL_SECONDS)
     if not cells:
         last = next((line for line in reversed(printed.splitlines()) if line.strip()), "no output")
-        raise LabError(f"{_short(path)} could not be run: {last.strip()}")
+        raise LabError(f"{short(path)} could not be run: {last.strip()}")
     bad = [cell for cell in cells if cell["outcome"] == "failed"]
     own = [cell for cell in bad if not waits(cell)]
     wrong = [cell for cell in bad if cell["error"] == "NotYet" and cell["boxes"]]
     waiting = len(bad) - len(own) - len(wrong)
     for cell in cells:
         for text in cell["boxes"]:
-            console.print(escape(text), highlight=False, soft_wrap=True)
+            console.print(escape(text), soft_wrap=True)
     for cell in own[:1]:  # those after it mostly fail because of it
-        console.print(f"[red]Code cell {cell['number'] + 1} failed{cell['where']}:[/]", highlight=False)
+        console.print(f"[red]Code cell {cell['number'] + 1} failed{cell['where']}:[/]")
         for line in [cell["line"]] if cell["line"] else cell["source"].splitlines()[:6]:
-            console.print(f"    {escape(line)}", highlight=False, soft_wrap=True)
-        console.print(escape(what_failed(cell, CELL_SECONDS)), highlight=False, soft_wrap=True)
+            console.print(f"    {escape(line)}", soft_wrap=True)
+        console.print(escape(what_failed(cell, CELL_SECONDS)), soft_wrap=True)
     if len(own) > 1:
         rest = f"{len(own) - 1} later cell{'s' * (len(own) > 2)}"
         console.print(f"[dim]{rest} failed too: often because of this one.[/]")
@@ -142,11 +142,10 @@ def check_notebook(console: Console, word: str) -> int:
     ]
     unasked = path.stem in all_names() and not any(map(has_check, cells))
     fine = not bad and not unasked
-    console.print(("[green]" if fine else "[yellow]") + escape(" · ".join(counts)) + "[/]", highlight=False)
+    console.print(("[green]" if fine else "[yellow]") + escape(" · ".join(counts)) + "[/]")
     if unasked:
         console.print(
-            f"[yellow]this notebook has no check(...) cell: `lab reset {path.stem}` brings it back[/]",
-            highlight=False,
+            f"[yellow]this notebook has no check(...) cell: `lab reset {path.stem}` brings it back[/]"
         )
     return 0 if fine else 1
 
@@ -175,12 +174,12 @@ def must_be_a_notebook(path: Path) -> None:
             nb = nbformat.read(path, as_version=4)
             nbformat.validate(nb)
     except OSError as error:
-        raise LabError(f"{_short(path)} cannot be read ({error.strerror})") from None
+        raise LabError(f"{short(path)} cannot be read ({error.strerror})") from None
     except Exception as error:  # whatever is wrong with it: Jupyter could not open it either
         why = " ".join(str(error).split())[:120]
-        raise LabError(f"{_short(path)} is not a notebook ({type(error).__name__}: {why}){again}") from None
+        raise LabError(f"{short(path)} is not a notebook ({type(error).__name__}: {why}){again}") from None
     if not any(cell.cell_type == "code" for cell in nb.cells):
-        raise LabError(f"{_short(path)} has no code cells: there is nothing to run")
+        raise LabError(f"{short(path)} has no code cells: there is nothing to run")
 
 
 def waits(cell: dict[str, Any]) -> bool:
@@ -218,17 +217,17 @@ def reset_notebook(console: Console, word: str) -> int:
     path = find_notebook(word, must_exist=False)
     if path.parent != NOTEBOOKS / "exercises" or path.stem not in all_names():
         raise LabError(
-            f"only the notebooks in notebooks/exercises can be reset, and {_short(path)} is not one"
+            f"only the notebooks in notebooks/exercises can be reset, and {short(path)} is not one"
         )
     text = text_of(build_student(source_of(path.stem)))
     progress.restart_hints(path.stem)
     if path.is_file():
         if path.read_text(encoding="utf-8", errors="replace") == text:
-            console.print(f"{_short(path)} is fresh already", highlight=False, soft_wrap=True)
+            console.print(f"{short(path)} is fresh already", soft_wrap=True)
             return 0
-        console.print(f"your notebook is kept as {_short(keep_old(path))}", highlight=False, soft_wrap=True)
+        console.print(f"your notebook is kept as {short(keep_old(path))}", soft_wrap=True)
     write_whole(path, text)
-    console.print(f"{_short(path)} is fresh again", highlight=False, soft_wrap=True)
+    console.print(f"{short(path)} is fresh again", soft_wrap=True)
     return 0
 
 
@@ -265,19 +264,15 @@ def find_notebook(word: str, must_exist: bool = True) -> Path:
             + (f": did you mean {near[0]}?" if near else "; `lab progress` lists the exercises")
         )
     if must_exist and not found[0].is_file():
-        raise LabError(f"{_short(found[0])} is not there: `lab reset {found[0].stem}` writes it")
+        raise LabError(f"{short(found[0])} is not there: `lab reset {found[0].stem}` writes it")
     return found[0]
-
-
-def _short(path: Path) -> str:
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """progress | check NOTEBOOK | reset NOTEBOOK; `lab` has the options."""
     speak_utf8()
     words = list(sys.argv[1:] if argv is None else argv)
-    console = Console(width=min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH)
+    console = Console(width=min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH, highlight=False)
     try:
         if words == ["progress"]:
             return show_progress(console)
@@ -292,7 +287,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         says = f"{error.filename} cannot be read or written ({error.strerror})"
     except KeyboardInterrupt:
         return 130
-    Console(stderr=True, soft_wrap=True).print(f"[red]error:[/] {escape(says)}", highlight=False)
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(says)}")
     return 2
 
 
