@@ -81,7 +81,7 @@ def next_rung(name: str, rungs: int) -> int:
 
 
 def note_hint(name: str, number: int) -> None:
-    if is_lab_check():  # it runs every cell, and nobody asked
+    if is_lab_check():  # it runs every cell, and the learner did not ask
         return
     entry = of(name)
     entry["rung"], entry["stuck"] = number, False
@@ -103,7 +103,7 @@ def is_lab_check() -> bool:
 
 
 def is_demonstration() -> bool:
-    """Whether the course's own solution runs: a solution notebook, or a source as a script. Nobody solved that."""
+    """Whether the course's own solution runs: a solution notebook, or a source as a script. The learner did not solve that."""
     if Path.cwd() == ROOT / "notebooks" / "solutions":
         return True
     script = getattr(sys.modules.get("__main__"), "__file__", None)

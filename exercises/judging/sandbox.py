@@ -129,7 +129,7 @@ def _be_a_child(print_to: int) -> None:
             shell.display_pub.publish = _print_instead
             shell.ask_exit = sys.exit  # what quit() calls: it asks the kernel to end, and returns
     if "torch" in sys.modules:
-        # The threads of OpenMP's pool did not come along; with one thread nobody waits for them.
+        # The threads of OpenMP's pool did not come along; with one thread none waits for them.
         sys.modules["torch"].set_num_threads(1)
     if "phase3_paged_attention.paging" in sys.modules:
         # Numba's threads end a forked process. Without its kernel, caches gather with torch.
@@ -147,7 +147,7 @@ def _be_a_child(print_to: int) -> None:
 
 
 def _no_input(prompt: object = "") -> str:
-    raise RuntimeError("input() asks somebody, and nobody is there: an answer gets its values as arguments")
+    raise RuntimeError("input() asks a person, and none is there: an answer gets its values as arguments")
 
 
 def _print_instead(data: Any = None, *_: Any, **__: Any) -> None:

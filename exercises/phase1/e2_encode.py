@@ -56,7 +56,7 @@ check("p1e2_encode", encode)
 # `encode`. Ids and story must be the same as with the engine's own tokenizer.
 #
 # Look at the speed, too. The course keeps the possible joins in a heap, from which the lowest rank is taken at once. For words
-# of a few letters that gains nothing. So there is one "word" of 1,500 letters as well. Whoever looks at all pairs after every
+# of a few letters that gains nothing. So there is one "word" of 1,500 letters as well. An encoder that looks at all pairs after every
 # join has work that grows with the *square* of the length: at 100,000 letters, which a user may well send, it takes minutes.
 # %% tags=["engine"]
 import random

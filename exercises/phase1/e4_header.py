@@ -14,7 +14,7 @@
 #
 #     {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "__metadata__": {"format": "pt"}}
 #
-# One entry is no tensor: `__metadata__` holds free text of whoever wrote the file. It may be missing.
+# One entry is no tensor: `__metadata__` holds free text. It may be missing.
 #
 # By hand: if the header above takes 95 bytes, the data begins at byte 8 + 95 = 103, and tensor `a` lies in the bytes
 # 103 to 111 of the file. So `read_header` gives `{"a": ("F32", [2], 103, 111)}`.

@@ -22,7 +22,7 @@
 # By hand, for Llama-3 8B (32 layers, 32 query heads, 8 KV heads, width 4096, 2 bytes a number): the head size is
 # 4096 / 32 = 128, and 2 x 32 x 8 x 128 x 2 = 131,072 bytes a token. A card with 24,000,000,000 bytes beside weights of
 # 16,060,522,496: 7,939,477,504 are left, and a user with 8,192 tokens takes 1,073,741,824. So 7 users fit.
-# An eighth would not: nobody wants a part of an answer.
+# An eighth would not: a part of an answer is of no use.
 # %%
 from exercises.grading import check, hint
 
@@ -52,8 +52,8 @@ check("p1e5_kv_bytes", kv_bytes, users_that_fit)
 #
 # ## Into the engine
 #
-# A formula is right if memory agrees with it. The engine below reserved its cache when it was made; nobody used your
-# formula for it. Is the tensor as large as you say? (Block 0 belongs to nobody, and it takes its bytes all the same.)
+# A formula is right if memory agrees with it. The engine below reserved its cache when it was made; your
+# formula was not used for it. Is the tensor as large as you say? (Block 0 belongs to no request, and it takes its bytes all the same.)
 # %% tags=["engine"]
 from exercises.grading import same_or_stop
 from exercises.judging.side_by_side import passed

@@ -89,7 +89,7 @@ def _grade_whole_characters(streamer_class: Callable, tokens: Sequence[bytes], n
 
 
 def _all_or_nothing(tokens: Sequence[bytes]) -> list[str]:
-    """What is shown by one who waits until all that came can be decoded."""
+    """What a streamer shows that waits until all that came can be decoded."""
     waiting, shown = b"", []
     for token in tokens:
         waiting += token

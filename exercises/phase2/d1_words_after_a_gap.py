@@ -83,7 +83,7 @@ except ValueError as error:
 
 # %% tags=["answer"]
 def generate(step, prompt_ids, max_new_tokens):
-    """Write max_new_tokens tokens. The last of them is never computed: nobody asks what follows it."""
+    """Write max_new_tokens tokens. The last of them is never computed: what follows it is not asked for."""
     # BEGIN SOLUTION
     new, offset, answer = list(prompt_ids), 0, []
     while True:

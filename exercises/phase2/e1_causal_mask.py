@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 2.1 Who may look at whom?
+# # 2.1 The causal mask
 #
 # When a model writes, the tokens to come do not exist yet. So a token may look at itself and at everything before it,
 # never at what comes later. Who may look at whom is a table of yes and no: the **causal mask**. Row: the token that looks

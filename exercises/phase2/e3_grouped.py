@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 2.3 Several questions, one memory
+# # 2.3 Grouped-query attention
 #
 # A layer has several heads, each an attention of its own, with queries, keys and values of its own. But keys and values take
 # memory for each token, in every head that has them. In **grouped-query attention** several query

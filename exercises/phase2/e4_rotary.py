@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 2.4 Turning vectors instead of numbering them
+# # 2.4 Rotary positions
 #
 # Attention by itself does not know where a token stands. Llama tells it by **turning** queries and keys. Take two numbers
 # of a vector as a point in the plane and turn it by an angle that grows with the token's position. Two turned vectors then

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 2.7 How long until the first token?
 #
-# The **TTFT**, the time to first token, is how long a user looks at an empty screen. While nobody else is there it is the
+# The **TTFT**, the time to first token, is how long a user looks at an empty screen. While no other request is there it is the
 # time of one step that computes the whole prompt. It can be estimated before anything runs, from four numbers:
 #
 # - Each parameter takes part in one multiplication and one addition for **each token**: 2 operations.
@@ -76,5 +76,5 @@ print(
 )
 # %% [markdown]
 # Up to 4 tokens fetching decides, and the two agree. From 16 on yours is the larger one. You let every token go through every
-# parameter. The course scores only the **last** token of a prompt against the 50,257 words, since nobody asks what follows the
+# parameter. The course scores only the **last** token of a prompt against the 50,257 words, since it is not asked what follows the
 # others. That matrix is 31% of the parameters, and more than what you left out. So for the course 16 tokens are still free.

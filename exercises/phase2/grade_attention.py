@@ -43,10 +43,10 @@ def head_with(
             scores = scores * mask
         elif mask_how in ("before", "inverted"):
             scores = scores.masked_fill(~mask, -math.inf)
-        shares = scores.softmax(dim)
+        weights = scores.softmax(dim)
         if mask_how == "after":
-            shares = shares * mask
-        return (shares @ v.double()).to(q.dtype)
+            weights = weights * mask
+        return (weights @ v.double()).to(q.dtype)
 
     return head
 

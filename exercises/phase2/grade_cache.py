@@ -53,11 +53,11 @@ def _brief(pair: Any) -> Any:
         return pair
     rows = (", ".join(f"{number:g}" for number in numbers) for numbers in (keys, values))
     text = "keys    {}\nvalues  {}".format(*rows)
-    return text + "\n(nan: nobody has written there)" if "nan" in text else text
+    return text + "\n(nan: never written)" if "nan" in text else text
 
 
 def _pair(got: Any) -> Any:
-    """Keys and values in one tensor are as good as two: whoever takes them apart gets the same."""
+    """Keys and values in one tensor are as good as two: taken apart they are the same."""
     return tuple(got) if isinstance(got, Tensor) and got.ndim == 4 and len(got) == 2 else got
 
 
@@ -71,7 +71,7 @@ def grade_cache(cache_class: Callable) -> None:
 
 @contextlib.contextmanager
 def _empty_is_nan() -> Iterator[None]:
-    """Memory that nobody has written holds what was there before: by chance the right numbers. Make it NaN."""
+    """Memory that was never written holds what was there before: by chance the right numbers. Make it NaN."""
     plain = torch.empty
 
     def empty(*size: Any, **how: Any) -> Tensor:

@@ -2,7 +2,7 @@
 # # Debugging lab 3: bob reads carol's words
 #
 # **The symptom.** A server answers well for hours. Then, with many users who use the same system prompt, an answer goes astray: it
-# begins sensibly and ends in somebody else's subject. No error, no crash. It never happens with a single user, and never with
+# begins sensibly and ends in another user's subject. No error, no crash. It never happens with a single user, and never with
 # prefix caching switched off.
 #
 # This is a real bug of mini-sglang, a small engine: its pull request 142 (https://github.com/sgl-project/mini-sglang/pull/142,

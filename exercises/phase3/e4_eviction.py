@@ -1,7 +1,7 @@
 # %% [markdown]
-# # 3.4 What to forget first
+# # 3.4 Eviction order
 #
-# When a request ends, its full blocks keep their names. They are free, but until somebody takes them for new tokens they can
+# When a request ends, its full blocks keep their names. They are free, but until they are taken for new tokens they can
 # still be found. Memory is always full of such leftovers. So taking a block nearly always means forgetting something
 # (**eviction**). What should be forgotten first?
 #
@@ -12,7 +12,7 @@
 # - a request gives back its blocks from **last to first**: the end of a text, which few share, is forgotten before its beginning
 # - a block **without a name** (not full) can never be found again. It goes to the **front**, to be taken before anything of value. Of
 #   several, the one freed first is taken first.
-# - a **hit** takes a block out of the row, wherever it stands: somebody reads it now
+# - a **hit** takes a block out of the row, wherever it stands: a request reads it now
 #
 # By hand: the row is `4 5`. A request with the table `[1, 2, 3]` ends. Blocks 1 and 2 are full, block 3 is not (`num_full` = 2):
 #

@@ -5,7 +5,7 @@
 # answers only read, that is all. But the prompt's last block is usually half full, and all three answers want to write
 # their next token into the very same place.
 #
-# **Copy-on-write**: whoever writes into a block that others read as well gets a copy of it first. The last one left writes in
+# **Copy-on-write**: an answer that writes into a block that others read as well gets a copy of it first. The last reader writes in
 # place. Blocks that are full are never written again, so they stay shared for ever.
 #
 # By hand, 4 tokens a block. A prompt of 6 tokens has the table `[1, 2]`, and block 2 holds two of them. After a fork both tables
@@ -42,7 +42,7 @@ def fork(table: list[int], pool) -> list[int]:
 def make_room(table: list[int], num_tokens: int, pool) -> None:
     """The table's request has `num_tokens` tokens and writes one more right after this call.
 
-    Changes `table` so that there is a place for it, in a block that nobody else reads.
+    Changes `table` so that there is a place for it, in a block that no other answer reads.
     """
     # BEGIN SOLUTION
     at = num_tokens // pool.block_size
@@ -63,7 +63,7 @@ check("p3e5_copy_on_write", fork, make_room)
 #
 # ## Into the engine
 #
-# Three prompts, three answers to each, drawn at random with the same seeds. If a block were written that somebody else reads,
+# Three prompts, three answers to each, drawn at random with the same seeds. If a block were written that another answer reads,
 # one of the nine would change.
 # %% tags=["engine"]
 from exercises.phase3.into_engine import copy_on_write_in_the_engine

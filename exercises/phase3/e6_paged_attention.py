@@ -13,7 +13,7 @@
 # **exp(1000) is more than any number a machine knows.** The remedy: subtract the largest score from all of them. The weights stay
 # the same, since it cancels out.
 #
-# **On the way nobody knows the largest score.** The **online softmax** takes the largest one *so far*. Keep three things: `largest`, the
+# **On the way the largest score is not known.** The **online softmax** takes the largest one *so far*. Keep three things: `largest`, the
 # sum of weights `total`, the weighted values `acc`. When a larger score turns up, what is in `total` and `acc` was measured
 # against the smaller one. Multiply both by `exp(old largest - new largest)`, and go on.
 #
@@ -26,7 +26,7 @@
 #
 # Write `paged_attention` for one query of one head. Take a block at a time (`k_cache[physical]` is a tensor `[block_size, head_dim]`), or
 # a token at a time. Keep nothing that grows with the text: neither keys copied together nor all scores. (The check notices long
-# tensors; a long Python list it cannot see.) The last block may be partly filled; behind `context_len` lies what somebody else left there. Do not even
+# tensors; a long Python list it cannot see.) The last block may be partly filled; behind `context_len` lies what another request left there. Do not even
 # read it. The course's version in plain loops is `paged_attention_loops` in `phase3_paged_attention/paged_attention_lab.py`.
 # %%
 import math

@@ -145,7 +145,10 @@ def _random_requests(Allocator: type, seed: int) -> None:
                 block = guard(a.take, tried=tried)
                 if block in held() or block in table:
                     raise ALLOCATING.no(
-                        "block-given-out-twice", tried, f"block {block} again", "a block that nobody holds"
+                        "block-given-out-twice",
+                        tried,
+                        f"block {block} again",
+                        "a block that no request holds",
                     )
                 table.append(block)
             tables.append(table)

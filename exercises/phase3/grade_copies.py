@@ -13,7 +13,7 @@ MakeRoom = Callable[[list[int], int, Pool], None]
 
 
 class Answers:
-    """Answers to one prompt. Each writes; each reads back what it wrote; and somebody compares."""
+    """Answers to one prompt. Each writes; each reads back what it wrote, which is compared."""
 
     def __init__(self, fork: Fork, make_room: MakeRoom, num_blocks: int, size: int) -> None:
         self.fork_it, self.make_room = fork, make_room
@@ -45,7 +45,7 @@ class Answers:
         return len(self.tables) - 1
 
     def write(self, who: int, token: int) -> None:
-        """Make room for the next token, write it, and look at everybody."""
+        """Make room for the next token, write it, and look at all answers."""
         pool, table, text = self.pool, self.tables[who], self.texts[who]
         size, place = pool.block_size, len(text)
         old = list(table)

@@ -1,4 +1,4 @@
-"""Grader of the debugging lab 3.D: a block that is free, and that somebody still reads."""
+"""Grader of the debugging lab 3.D: a block that is free, and that a user still reads."""
 
 import random
 from typing import Any
@@ -34,14 +34,14 @@ def _step(m: Any, users: dict[str, list[int]], tried: str) -> None:
 
 
 def _look(m: Any, tried: str) -> None:
-    """Everybody reads their own text, and the books agree."""
+    """Every user reads their own text, and the books agree."""
     pointing = [sum(table.count(block) for table in m.tables.values()) for block in range(len(m.ref_count))]
     for user in m.tables:
         if (reads := guard(m.read, user, tried=tried)) != m.texts[user]:
             counted = all(m.ref_count[b] >= pointing[b] for b in m.tables[user])
             diagnosis = "wrong-text" if counted else "reads-anothers-text"
             got, expected = f"{user} reads {reads}", f"{user} reads {m.texts[user]}"
-            raise SAYS.no(diagnosis, tried, got, expected, user=user, other="somebody else", its="its")
+            raise SAYS.no(diagnosis, tried, got, expected, user=user, other="another user", its="its")
     for block, n in enumerate(pointing):
         if n and block in m.free:
             got = f"block {block} is in the free list, and {n} of the tables point to it"

@@ -4,7 +4,7 @@ Two requests that begin alike and start in the same step do not find each other 
 yet. Each computes blocks of its own. Afterwards the manager notices that they are equal, and wants to keep one.
 The method that does it, `remember`, is left to the notebook.
 
-In place of keys and values a block holds the tokens themselves: whoever reads through its table reads its text.
+In place of keys and values a block holds the tokens themselves: a user that reads through its table reads its text.
 """
 
 from collections import deque

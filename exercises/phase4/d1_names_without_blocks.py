@@ -2,7 +2,7 @@
 # # Debugging lab 4: names without contents
 #
 # **The symptom.** A server with priorities and prefix caching. Memory is short now and then. Nearly always all is well. Once
-# in a while somebody gets an answer that has nothing to do with the question. The same prompt alone is answered well. With
+# in a while a user gets an answer that has nothing to do with the question. The same prompt alone is answered well. With
 # prefix caching off it never happens. With the policy `fcfs` (first come, first served) it never happens.
 #
 # This is a real bug of vLLM. A proposed fix, pull request 43569 (https://github.com/vllm-project/vllm/pull/43569, May 2026), tells
@@ -12,11 +12,11 @@
 # What you need to know:
 #
 # - `BlockManager.allocate` gives blocks to a request for the step that is being decided. A block that will be *full* after this
-#   step gets its block hash right then, the hash of its tokens and of all before them (its **name** below): "by the time anyone
+#   step gets its block hash right then, the hash of its tokens and of all before them (its **name** below): "by the time a request
 #   else may use it, this step has computed it". A request with the same tokens finds the block by its name, and does not compute
 #   them.
 # - `num_computed_tokens` says how many tokens were computed *before* this step. It moves on when the step is decided completely.
-# - Under `priority` somebody who has to make room (the **victim**) is the least urgent of all who run, wherever it stands. It
+# - Under `priority` the request that has to make room (the **victim**) is the least urgent of all that run, wherever it stands. It
 #   may have been **given its part in this very step** already. Its part is then taken back; that code is not shown here, and
 #   it is right.
 # - `manager.free(table)` gives blocks back *with their names*, so that the victim can find them again when it returns.

@@ -1,22 +1,22 @@
 # %% [markdown]
 # # 4.1 One step, one budget
 #
-# Before every step of the model somebody decides who computes how many tokens. A step takes at most `budget` tokens,
-# whoever they belong to. That is the **token budget**. At most `max_num_seqs` requests run at a time: the **seats**.
+# Before every step of the model the scheduler decides which request computes how many tokens. A step takes at most `budget`
+# tokens, over all requests. That is the **token budget**. At most `max_num_seqs` requests run at a time: the **seats**.
 #
 # There is no prefill phase and no decode phase. A request has `num_tokens` tokens, of which `num_computed_tokens` went
 # through the model. What is missing, it may catch up with. A new prompt lags by hundreds, an answer in the making by one.
 #
-# 1. Those who **run** go first, in their order. Each takes what it lags, or what is left of the budget if that is less.
-# 2. Then those who **wait** are admitted from the head of the queue, while there are a seat and budget. Nobody is skipped.
-#    Whoever is admitted takes what it lags, or the rest of the budget.
-# 3. Nobody is listed with 0 tokens.
+# 1. Requests that **run** go first, in their order. Each takes what it lags, or what is left of the budget if that is less.
+# 2. Then requests that **wait** are admitted from the head of the queue, while there are a seat and budget. None is skipped.
+#    An admitted request takes what it lags, or the rest of the budget.
+# 3. No request is listed with 0 tokens.
 #
 # By hand, with a budget of 16 and 4 seats. Ann has 9 of her 10 tokens computed, Ben 4 of 5; Lea waits with 40, Tom with 3.
-# Ann 1, Ben 1, Lea 14; nothing is left for Tom: `[(Ann, 1), (Ben, 1), (Lea, 14)]`. In the next step Lea is one of those who
-# run.
+# Ann 1, Ben 1, Lea 14; nothing is left for Tom: `[(Ann, 1), (Ben, 1), (Lea, 14)]`. In the next step Lea is one of those
+# that run.
 #
-# The course's own is `Scheduler.schedule` in `phase4_scheduler/scheduler_lab.py`. Memory comes in 4.2.
+# The course's own is `Scheduler.schedule` in `phase4_scheduler/engine/scheduler.py`. Memory comes in 4.2.
 
 # %%
 from exercises.grading import check, hint

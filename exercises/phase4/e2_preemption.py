@@ -1,27 +1,27 @@
 # %% [markdown]
-# # 4.2 Somebody has to leave
+# # 4.2 Preemption
 #
-# Answers grow, and nobody knows beforehand how long they get. So the moment comes in which a running request needs one more
-# block and none is free. Then somebody is **preempted**: it gives back its blocks, and is computed again later.
+# Answers grow, and how long they get is not known beforehand. So the moment comes in which a running request needs one more
+# block and none is free. Then a request is **preempted**: it gives back its blocks, and is computed again later.
 #
-# - **Who?** The last one that came: the end of `running`. Those who came first are nearer to their end. If that does not free
-#   enough, the next to last follows, and so on. It may come to the request itself that needs the block: then nobody is left
-#   behind it, and the turn of those who run is over.
-# - **Where to?** To the *head* of `waiting`. It was admitted before all who stand there.
+# - **Which?** The last one that came: the end of `running`. Those that came first are nearer to their end. If that does not free
+#   enough, the next to last follows, and so on. It may come to the request itself that needs the block: then none is left
+#   behind it, and the turn of `running` is over.
+# - **Where to?** To the *head* of `waiting`. It was admitted before all that stand there.
 # - **What of its work?** `num_computed_tokens = 0`: keys and values are gone, prompt and answer are computed again (unless prefix
 #   caching still has them).
-# - **And the others?** In a step in which somebody was preempted **nobody is admitted**: do not even ask for blocks for those
-#   who wait. Otherwise a small request takes just the blocks that were made free, and the game begins anew.
-# - Whoever waits is admitted only if *all* its tokens would fit: `must_fit=request.num_tokens`. If it does not fit, admission
+# - **And the others?** In a step with a preemption **no request is admitted**: do not even ask for blocks for those
+#   that wait. Otherwise a small request takes just the blocks that were made free, and the game begins anew.
+# - A waiting request is admitted only if *all* its tokens would fit: `must_fit=request.num_tokens`. If it does not fit, admission
 #   stops.
-# - And **how much room?** Whoever computes `n` tokens in this step needs room for its first `num_computed_tokens + n` tokens,
+# - And **how much room?** A request that computes `n` tokens in this step needs room for its first `num_computed_tokens + n` tokens,
 #   and gets blocks for no more than that.
 #
-# Who computes how many tokens is as in 4.1: those who run first, in their order; then those who wait, from the head, while
-# there are a seat and budget. Each takes what it lags, or what is left of the budget if that is less. Nobody is listed with 0 tokens.
+# How many tokens each computes is as in 4.1: those that run first, in their order; then those that wait, from the head, while
+# there are a seat and budget. Each takes what it lags, or what is left of the budget if that is less. None is listed with 0 tokens.
 #
 # By hand: blocks of 4 tokens, 4 blocks, all taken. Ann has 8 tokens in two blocks and needs room for a ninth, Ben holds the
-# other two, Cal waits. Ben leaves, Ann gets her block and computes 1. Then `running` is `[Ann]`, `waiting` is `[Ben, Cal]`,
+# other two, Cal waits. Ben is preempted, Ann gets her block and computes 1. Then `running` is `[Ann]`, `waiting` is `[Ben, Cal]`,
 # and Cal is not admitted, though a block is free.
 #
 # Write the whole step. You get `pool`, with two calls:
@@ -32,7 +32,7 @@
 # `allocate` says True; or False if there are too few blocks, and then nothing has changed.
 #
 # This time move the requests: an admitted one from `waiting` (a `deque`) to the end of `running` (a list), a preempted one
-# back. `num_computed_tokens` of those who compute stays as it is; the engine moves it on after the step.
+# back. `num_computed_tokens` of those that compute stays as it is; the engine moves it on after the step.
 
 # %%
 from collections import deque
@@ -91,7 +91,7 @@ check("p4e2_preemption", step)
 #
 # ## Into the engine
 #
-# The same four prompts in a cache that is too small for all of them. Somebody has to leave again and again, and no word
+# The same four prompts in a cache that is too small for all of them. Requests are preempted again and again, and no word
 # of any answer changes.
 
 # %% tags=["engine"]

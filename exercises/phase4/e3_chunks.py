@@ -1,24 +1,24 @@
 # %% [markdown]
-# # 4.3 A long prompt in pieces
+# # 4.3 Chunked prefill
 #
 # A step takes as long as its tokens, and all its users wait until its end. So a prompt of 2,000 tokens in one step is a long
-# pause for everybody. **Chunked prefill** computes it in pieces. How large is the next piece?
+# pause for all of them. **Chunked prefill** computes it in pieces. How large is the next piece?
 #
 # Three limits, in this order:
 #
 # 1. No more than the request lags: `num_tokens - num_computed_tokens`.
-# 2. No more than `threshold`, while others live. If it is `alone`, nobody is disturbed, and the threshold does not count. A
-#    threshold of 0 means: there is none. (In vLLM this is the option `long_prefill_token_threshold`. That it spares whoever is alone
+# 2. No more than `threshold`, while there are other requests. If it is `alone`, the threshold does not count. A
+#    threshold of 0 means: there is none. (In vLLM this is the option `long_prefill_token_threshold`. That it spares a lone request
 #    is new there, since https://github.com/vllm-project/vllm/pull/57951 of September 2026; older versions cut a lone request too.)
 # 3. No more than the budget. If what is left after 1 and 2 is over the budget, it is cut down to the budget. But where the
 #    budget may not cut (`chunked` is False), the request has to wait for another step: 0 tokens now.
 #
-# And the queue: `admit` gives pieces to those who wait, from its head. Each piece is taken off the budget. Whoever gets 0
-# tokens stops it. **Nobody jumps the queue**: a short prompt that would fit still waits behind the long one, or else the
+# And the queue: `admit` gives pieces to those that wait, from its head. Each piece is taken off the budget. A request that gets
+# 0 tokens stops it. **None jumps the queue**: a short prompt that would fit still waits behind the long one, or else the
 # long one could wait for ever.
 #
 # By hand: Lea lags 400, Tom 3. Budget 64, threshold 32: Lea 32, Tom 3. Without a threshold: Lea 64, and nothing is left for
-# Tom. Without a threshold and with `chunked` False: 400 is over 64, so nobody, this time. With a threshold of 32 and `chunked`
+# Tom. Without a threshold and with `chunked` False: 400 is over 64, so none, this time. With a threshold of 32 and `chunked`
 # False: Lea 32 and Tom 3 again, since 32 is not over the budget.
 
 # %%

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 4.4 Static against continuous
 #
-# Some users share a model. Each step writes one token for everybody who has a seat. All come at once, in this order, and
+# Some users share a model. Each step writes one token for every user with a seat. All come at once, in this order, and
 # we count steps: in which step does each of them get the complete answer?
 #
 # **Static batching** takes the first `seats` users and runs them until the *longest* answer of this batch is written. Then it

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 4.5 What one user in twenty feels
+# # 4.5 Percentiles and goodput
 #
 # A mean hides the unlucky. The 95th **percentile**, p95, is the value that 95 of 100 stay below. Sort the values and walk
 # along them: the smallest is at place 0, the largest at place `n - 1`. Rank 0 is the first place, rank 100 the last, and rank
@@ -10,7 +10,7 @@
 # **Goodput** counts only what kept its promise. The promise (**SLO**, service level objective) has two halves: the first token
 # comes within `ttft_slo` seconds of the arrival, **and** the *mean* gap between the tokens of this request is at most
 # `tpot_slo` seconds. (An answer of one token has no gap; only its first half counts.) Goodput is the number of requests that
-# kept both, divided by the seconds of the whole run: from the first arrival to the last token of anybody.
+# kept both, divided by the seconds of the whole run: from the first arrival to the last token of any request.
 #
 # The mean gap of an answer is called TPOT (time per output token). ITL (inter-token latency) stands for each single gap.
 # `--goodput` of vLLM's own benchmark takes limits for `ttft`, `tpot` and `e2el`, the time to the end.

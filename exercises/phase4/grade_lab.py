@@ -1,4 +1,4 @@
-"""Grader of debugging lab 4: names on blocks that nobody filled."""
+"""Grader of debugging lab 4: names on blocks that were never filled."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn

@@ -1,4 +1,4 @@
-"""Grader of exercise 4.2: somebody has to leave."""
+"""Grader of exercise 4.2: preemption."""
 
 import random
 from collections import deque
@@ -39,14 +39,14 @@ def _step(running, waiting, budget, seats, pool):
 
 
 class _WatchedPool(Pool):
-    """Notes whether somebody who waits was to get blocks after somebody had to leave."""
+    """Notes whether a waiting request was to get blocks after a preemption."""
 
     def __init__(self, num_blocks: int) -> None:
         super().__init__(num_blocks)
         self.at_first: list[Visitor] = []
         self.freed: list[Visitor] = []
         self.asked_too_late: Visitor | None = None
-        self.served_outside: Visitor | None = None  # as one of those who run, after it had left
+        self.served_outside: Visitor | None = None  # as one of those that run, after its preemption
 
     def allocate(self, request: Visitor, num_tokens: int, must_fit: int = 0) -> bool:
         if self.freed and (request in self.freed or request not in self.at_first):
@@ -61,7 +61,7 @@ class _WatchedPool(Pool):
 
 
 class _Scene:
-    """Who runs and waits, with which blocks; made anew for each call."""
+    """Which requests run and wait, with which blocks; made anew for each call."""
 
     def __init__(
         self, running: list[tuple[int, int]], waiting: list[int], free: int, budget: int, seats: int
@@ -86,7 +86,7 @@ class _Scene:
 
     @property
     def gone(self) -> list[Visitor]:
-        """Those who ran before the step and do not run after it, in the order in which they had to leave."""
+        """Those that ran before the step and do not run after it, in the order of their preemption."""
         gone = [v for v in self.before if v not in self.running]
         freed = self.pool.freed
         return sorted(gone, key=lambda v: freed.index(v) if v in freed else len(freed))
@@ -132,11 +132,11 @@ def grade_preemption(step: Callable) -> str:
         expected, preempted = _step(*course.args())
         got = as_plan(guard(step, *mine.args(), tried=mine.told))
         _judge_step(mine, course, got, as_plan(expected), [v.name for v in preempted])
-    return f"{len(shapes)} steps: some by hand, others at random; who runs, who waits, who holds how many blocks."
+    return f"{len(shapes)} steps: some by hand, others at random; which requests run, which wait, how many blocks each holds."
 
 
 def _judge_step(mine: _Scene, course: _Scene, got: Plan, expected: Plan, preempted: list[str]) -> None:
-    """Look first at those who had to leave, then at those who were admitted, then at all the rest."""
+    """Look first at those that were preempted, then at those that were admitted, then at all the rest."""
     state, right = mine.state(got), course.state(expected)
 
     def fail(diagnosis: str, a: Any = state, b: Any = right, **words: Any) -> NoReturn:
@@ -172,9 +172,9 @@ def _judge_leaving(mine: _Scene, course: _Scene, got: Plan, preempted: list[str]
             fail("victim-lost", who=v.name)
     outside = mine.pool.served_outside
     if outside in gone:
-        fail("serves-who-has-left", who=outside.name)
+        fail("serves-a-victim", who=outside.name)
     if preempted and not gone:
-        fail("nobody-preempted")
+        fail("none-preempted")
     if preempted and preempted[0] not in names:
         fail("wrong-victim", who=names[0], last=preempted[0])
     for v in gone:

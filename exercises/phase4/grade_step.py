@@ -14,7 +14,7 @@ CHANGES = Diagnoses.of("p4e1_one_step changes")
 def _one_step(running, waiting, budget, seats, mistake=""):
     if mistake == "seats-ignored":
         seats = 10**6
-    whole, plan, left = budget, [], seats - (0 if mistake == "seats-of-those-who-run" else len(running))
+    whole, plan, left = budget, [], seats - (0 if mistake == "running-seats-not-counted" else len(running))
 
     def lag(request):
         return request.num_tokens - (0 if mistake == "lag-ignores-computed" else request.num_computed_tokens)
@@ -23,7 +23,7 @@ def _one_step(running, waiting, budget, seats, mistake=""):
         nonlocal budget
         for request in running:
             n = min(lag(request), whole if mistake == "budget-per-request" else budget)
-            if mistake == "one-token-for-those-who-run":
+            if mistake == "one-token-for-running":
                 n = min(n, 1)
             if n > 0 or mistake == "parts-of-nothing":
                 plan.append((request, n))

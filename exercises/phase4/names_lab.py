@@ -39,13 +39,13 @@ class LabScheduler(Scheduler):
                 "Return the request that has to leave, and take it out of scheduler.running.",
                 tried="preempt_one(scheduler, output)",
                 got=repr(victim),
-                expected="one of those who ran, which runs no more",
+                expected="one of those that ran, which runs no more",
             )
         return victim
 
 
 def with_the_bug(scheduler, output):
-    """The planted bug: a victim of this very step leaves names on blocks that nobody will fill."""
+    """The planted bug: a victim of this very step leaves names on blocks that will never be filled."""
     victim = max(scheduler.running, key=urgency)
     scheduler.running.remove(victim)
     scheduler.block_manager.free(victim.block_table)
@@ -221,11 +221,11 @@ def repair_in_the_engine(preempt: Callable, lying: Iterable[int]) -> None:
     seconds = min(seconds, serve(preempt)[1])  # a single time is mostly noise
     course_seconds = min(course_seconds, serve(None)[1])
     if mine != course or mine != serve(None, 150)[0]:
-        says = "With your repair somebody's answer still depends on how much memory there is."
+        says = "With your repair an answer still depends on how much memory there is."
         refuse(NotYet("other-tokens", says, "three prompts, memory short", mine, course))
     for name, answer in zip(PROMPTS, mine):
         print(f"{name}: {answer!r}")
     print(
-        "\nEverybody gets the same answer whether memory is short or not, as with the course's own scheduler."
+        "\nEvery user gets the same answer whether memory is short or not, as with the course's own scheduler."
     )
     print(speed(seconds, course_seconds))

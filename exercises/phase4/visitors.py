@@ -58,7 +58,7 @@ def as_plan(result: Iterable[tuple[Any, int]]) -> Plan:
 
 
 def show_plan(plan: Plan) -> str:
-    return ", ".join(f"{name} {n}" for name, n in plan) or "nobody"
+    return ", ".join(f"{name} {n}" for name, n in plan) or "none"
 
 
 def plans_in_words(got: Plan, want: Plan) -> tuple[str, str]:

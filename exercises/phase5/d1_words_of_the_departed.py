@@ -1,16 +1,16 @@
 # %% [markdown]
-# # Debugging lab 5: words of the departed
+# # Debugging lab 5: a token from a finished request
 #
 # **The symptom.** On a GPU, a server's answers are a little worse than they should be. No error, no crash; a test of arithmetic problems gets
 # a few points less. With CUDA graphs switched off (`enforce_eager`) all is well. While many users come and stay, all is well,
-# too. It happens when some have left, and somebody new has come.
+# too. It happens when some have left, and a new user has come.
 #
 # This is a real bug. SGLang had it for models with a sliding window (https://github.com/sgl-project/sglang/pull/24743). There
 # too it was accuracy that suffered, and nothing else.
 #
 # **What you need to know.** A **CUDA graph** is a recording of a whole step, started with one call. A recording knows addresses. It repeats
 # the same work, for the same number of rows, on whatever lies at those addresses. So, before each replay, the step's numbers
-# are *copied* to where they were when it was recorded. If there are fewer users than rows, the rest of the rows is **padding**. Nobody looks at what
+# are *copied* to where they were when it was recorded. If there are fewer users than rows, the rest of the rows is **padding**. Nothing reads what
 # padding computes.
 #
 # A small copy is in `exercises/phase5/small_graph.py`. Read it first, it has a hundred lines. Its recording has four rows. For each row it stores a token
@@ -20,7 +20,7 @@
 #
 # 1. `start` gives emma a block that is still in dan's table.
 # 2. The recording was made before emma came, so it stores emma's token in a wrong place.
-# 3. A row that stands for nobody still holds what stood there before, and is stored again.
+# 3. A row that stands for no user still holds what stood there before, and is stored again.
 # 4. `end` does not erase a block, so emma reads what dan left in it.
 # 5. The numbers reach the recording too late, so it works with those of the step before.
 #
@@ -79,4 +79,4 @@ check("p5d1_words_of_the_departed", Runner, cause)
 # This course's own `fill` is in `phase5_real_gpu/kernels/gpu_runner.py`. Padding has slot -1 there, and `write_kv_kernel` stores no such row. SGLang
 # gives padding slot 0, which is kept free for it. Either is right, as long as both sides mean the same by it: in vLLM's issue 43810
 # (https://github.com/vllm-project/vllm/issues/43810) the padding has slot -1, and one of the caches is written by an
-# ordinary index. To an index, -1 is the last place, and somebody had it.
+# ordinary index. To an index, -1 is the last place, and a user had it.

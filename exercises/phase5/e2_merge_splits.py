@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 5.2 Putting parts together
+# # 5.2 Merging the splits of a context
 #
 # One user with a long text gives a GPU too little to do: a program for each KV head, and more than a hundred multiprocessors look on. So the
 # context is cut into **parts**, and each part gets a program of its own (**split KV**). None of them sees the whole. Each
@@ -10,7 +10,7 @@
 #
 # Why the logarithm? Scores may be 1,000, and exp(1000) is more than any number a machine knows. Its logarithm is just 1000.
 #
-# Whole attention is the sum over all tokens of exp(score) x value, divided by the sum of all exp(score). A part's share of that is
+# Whole attention is the sum over all tokens of exp(score) x value, divided by the sum of all exp(score). A part's sum of weights is
 # exp(log_sum), and `out` x exp(log_sum) is what it has to give.
 #
 # By hand, with head_dim 1: two parts, `out` 10 and 40, `log_sum` log 6 and log 2. Their weights are 6 and 2:
@@ -21,7 +21,7 @@
 # Write `merge`. It gives both, so that merged parts can be merged again. Three things to think of:
 #
 # - `log_sum` may be 1,000 for all parts, or -1,000. What matters is only how they differ.
-# - Requests are cut alike, so a short one has **empty parts**. Nobody wrote an empty part's `out`; what lies there may be NaN. Its
+# - Requests are cut alike, so a short one has **empty parts**. An empty part's `out` was never written; what lies there may be NaN. Its
 #   `log_sum` is -infinity, as it should be: log 0.
 # - All parts may be empty (a row of padding). Then `out` is zeros and `log_sum` is -infinity.
 #
@@ -58,7 +58,7 @@ check("p5e2_merge_splits", merge)
 #
 # ## Into the engine
 #
-# Every context is now cut into parts of 8 tokens, and your function puts them together: for every new token, layer and head. The requests differ in
+# Every context is now cut into parts of 8 tokens, and your function merges them: for every new token, layer and head. The requests differ in
 # length, so the shorter ones have empty parts.
 # %% tags=["engine"]
 from exercises.phase5.into_engine import merge_in_the_engine

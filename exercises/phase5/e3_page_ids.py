@@ -24,7 +24,7 @@
 # page ids and at once needs them, waits; and only then can ask for the keys. So the page ids of the *next* tile are asked for while this
 # tile is worked on ("hoisted" out of its round). When their turn comes, they are there.
 #
-# The machine below has no compiler that fetches ahead: whoever asks just in time waits in every tile. Triton's compiler does fetch ahead
+# The machine below has no compiler that fetches ahead: a walk that asks just in time waits in every tile. Triton's compiler does fetch ahead
 # (its **pipeliner** starts the loads of later rounds early), page ids as well as keys. But one hangs on the other, and that chain costs it a
 # stage, a round more that has to be kept in flight.
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 5.4 A benchmark that lies
 #
-# Somebody sends you figures: "decode attention, 5 microseconds!" Is that good? Is it possible? One division tells.
+# You are sent figures: "decode attention, 5 microseconds!" Is that good? Is it possible? One division tells.
 #
 # A decode step has to read every key and every value once. The card reads so many bytes a second, and not more. Bytes divided by
 # bandwidth is the **floor**: no kernel can be faster. How a figure relates to its floor says more than the figure:
@@ -33,7 +33,7 @@ for kind in ("nothing", "no wait", "bytes"):
 # | `"cache"` | the same few requests over and over: all their keys and values fit into the L2 cache, and came from there. Too fast for the main memory, not too fast for the cache. In a real step other layers come in between, and nothing is left there. |
 # | `"compile"` | the first repeat compiles the kernel and takes many times as long as the others. The author reports a mean with it in. |
 # | `"outlier"` | one repeat in the middle took many times as long: some other program came in between. The author reports a mean with it in. |
-# | `"prefill"` | some repeats also computed somebody's prompt (they computed more tokens than one for each request) and took longer. The author reports a mean with them in, and calls it decode. |
+# | `"prefill"` | some repeats also computed a prompt (they computed more tokens than one for each request) and took longer. The author reports a mean with them in, and calls it decode. |
 # | `"bytes"` | the microseconds are right. The GB/s are not: the author counted other bytes than a step has to read. |
 # | `"nothing"` | the author is right. What goes wrong in a repeat does no harm if the author reports the median. |
 #

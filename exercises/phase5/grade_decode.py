@@ -47,11 +47,13 @@ def make_case(
     spread: float = 1.5,
     apart: bool = False,
 ) -> Case:
-    """Requests scattered over a pool. Places that are nobody's hold noise, or `unused` if that is NaN."""
+    """Requests scattered over a pool. Places that belong to no request hold noise, or `unused` if that is NaN."""
     g = torch.Generator().manual_seed(seed)
     blocks = [-(-n // block_size) for n in lens]
     num_blocks = sum(blocks) + 3
-    ids = (1 + torch.randperm(num_blocks - 2, generator=g)).tolist()  # block 0 and the last are nobody's
+    ids = (
+        1 + torch.randperm(num_blocks - 2, generator=g)
+    ).tolist()  # block 0 and the last belong to no request
     rubbish = torch.full((len(lens) + 4, max(blocks) + 1), num_blocks - 1, dtype=torch.int32)
     tables = rubbish[: len(lens)]  # rows behind the last one, for who reads too far
     mine = torch.zeros(num_blocks, block_size, dtype=torch.bool)
@@ -76,7 +78,7 @@ def make_case(
         f"{kv_heads} KV head{'s' * (kv_heads > 1)}, head_dim {dim}"
     )
     if math.isnan(unused):
-        tried += "; NaN in every place that is nobody's"
+        tried += "; NaN in every place that belongs to no request"
     return Case(q, memory, *caches, tables, lens, size, tried)
 
 

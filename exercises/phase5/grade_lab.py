@@ -1,4 +1,4 @@
-"""Grader of the debugging lab 5.D: a recording that stores rows of those who have left."""
+"""Grader of the debugging lab 5.D: a recording that stores rows of users that have left."""
 
 import random
 from typing import Any
@@ -19,12 +19,12 @@ def grade_lab(Runner: type, cause: Any) -> str:
         runner, more = _random_users(Runner, seed)
         runners, steps = [*runners, runner], steps + more
     most = max(runner.recordings for runner in runners)
-    if most > 1:  # last of all: the box says that everybody reads its own text
+    if most > 1:  # last of all: the box says that every user reads its own text
         tried = f"{steps:,} steps of random users"
         raise SAYS.no("recorded-anew", tried, f"up to {most} recordings for one runner", "1 recording")
     if number != THE_CAUSE:
         raise SAYS.no("another-cause", "cause", repr(cause), "the number of another sentence")
-    return f"The symptom is gone, with one recording; everybody read their own text in each of {steps:,} steps of random users."
+    return f"The symptom is gone, with one recording; every user read their own text in each of {steps:,} steps of random users."
 
 
 def _first_step(Runner: type) -> Any:
@@ -84,7 +84,7 @@ def _random_users(Runner: type, seed: int) -> tuple[Any, int]:
         elif alive and (rng.random() < 0.25 or any(len(m.texts[user]) >= 9 for user in alive)):
             guard(m.end, max(alive, key=lambda user: (len(m.texts[user]) >= 9, rng.random())), tried=tried)
         elif alive:
-            rng.shuffle(alive)  # not everybody writes in each step: a prompt may wait
+            rng.shuffle(alive)  # not every user writes in each step: a prompt may wait
             chosen = alive[: rng.randint(1, len(alive))]
             guard(m.step, {user: rng.randrange(10, 1000) for user in chosen}, tried=tried)
             _look(Runner, m, len(chosen), tried)
@@ -93,7 +93,7 @@ def _random_users(Runner: type, seed: int) -> tuple[Any, int]:
 
 
 def _look(Runner: type, m: Any, n: int, tried: str) -> None:
-    """Everybody reads their own text."""
+    """Every user reads their own text."""
     recorded_tokens, recorded_slots, _ = m.recorded
     if m.tokens is not recorded_tokens or m.slots is not recorded_slots:
         got = f"the recording reads slots {recorded_slots.tolist()}"

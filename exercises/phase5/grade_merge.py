@@ -1,4 +1,4 @@
-"""Grader of exercise 5.2: putting together what the parts of a context found."""
+"""Grader of exercise 5.2: merging the splits of a context."""
 
 import math
 from collections.abc import Callable

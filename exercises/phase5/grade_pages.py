@@ -114,7 +114,7 @@ def _gives(mistake: str, number: int, sizes: tuple[int, ...], got: np.ndarray) -
     wanted = wrong_places(*sizes)[mistake].get(number) if mistake else right[number]
     if wanted is None:
         return False
-    counts = right[2] | (number == 2)  # a lane without a token may hold anything: nobody reads it
+    counts = right[2] | (number == 2)  # a lane without a token may hold anything: it is never read
     return np.array_equal(got[counts], wanted[counts])
 
 

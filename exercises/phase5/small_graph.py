@@ -17,7 +17,7 @@ class SmallRunner:
     Attributes:
         memory: for each slot, the token that lies there. slot = block * block_size + offset.
         texts, tables: of each user, the tokens and the blocks.
-        free: blocks that nobody has. What was freed last is given out first. Block 0 is nobody's, ever.
+        free: blocks that no user has. What was freed last is given out first. Block 0 never belongs to a user.
         tokens, slots: [ROWS], what the recording reads; a slot below 0: this row is not stored.
     """
 

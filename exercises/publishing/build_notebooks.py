@@ -94,7 +94,7 @@ def _build(path: Path, solved: bool) -> nbformat.NotebookNode:
 
 
 def text_of(nb: nbformat.NotebookNode) -> str:
-    """The file's text. It notes a fingerprint of the cells, to tell later whether somebody has written in them."""
+    """The file's text. It notes a fingerprint of the cells, to tell later whether a learner has written in them."""
     nb.metadata["inference_lab"] = {"cells": fingerprint(nb)}
     return nbformat.writes(nb, version=4).rstrip("\n") + "\n"
 
@@ -135,7 +135,9 @@ def stale() -> list[tuple[Path, str]]:
             found.append((path, "differs from its source"))
     for folder in (STUDENT, SOLUTION):
         for path in sorted(folder.glob("*.ipynb")):
-            if path not in texts and re.fullmatch(r"p\d[ed]\d_\w+", path.stem):  # any other is somebody's own
+            if path not in texts and re.fullmatch(
+                r"p\d[ed]\d_\w+", path.stem
+            ):  # any other is a learner's own
                 found.append((path, "has no source: remove it"))
     for source in companion_sources():
         path = companion_of(source)
@@ -156,7 +158,7 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
 
 
 def has_been_worked_in(path: Path) -> bool:
-    """Whether somebody has written in this notebook, or run cells of an exercise, since it was generated."""
+    """Whether a learner has written in this notebook, or run cells of an exercise, since it was generated."""
     try:
         nb = read_notebook(path)
     except Exception:  # whatever it is, it is not ours
@@ -226,7 +228,7 @@ def execute(source: Path, seconds: int = 120) -> nbformat.NotebookNode:
     for cell in nb.cells:
         cell.metadata = _metadata(cell)
         if cell.cell_type == "code" and "gpu" not in cell.metadata.get("tags", ()):
-            number += 1  # the same with and without a GPU: 1, 2, ... says that nobody has worked in it
+            number += 1  # the same with and without a GPU: 1, 2, ... says that it was not worked in
             for told in (cell, *(o for o in cell.outputs if o.output_type == "execute_result")):
                 told.execution_count = number
     return nb
@@ -308,7 +310,7 @@ def _execute(names: Sequence[str]) -> int:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a notebook. One in which somebody has worked is kept beside it."""
+    """Write a notebook. One in which a learner has worked is kept beside it."""
     if path.is_file() and has_been_worked_in(path):
         print(f"{short(path)} has been worked in; the old one is kept as {keep_old(path).name}")
     write_whole(path, text)

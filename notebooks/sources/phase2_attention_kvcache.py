@@ -340,10 +340,10 @@ guesses.score()
 #
 # Then build the parts yourself. Each exercise has a check that says what is wrong, and hints where you want them:
 #
-# - [2.1 Who may look at whom?](exercises/p2e1_causal_mask.ipynb)
+# - [2.1 The causal mask](exercises/p2e1_causal_mask.ipynb)
 # - [2.2 One head of attention](exercises/p2e2_one_head.ipynb)
-# - [2.3 Several questions, one memory](exercises/p2e3_grouped.ipynb)
-# - [2.4 Turning vectors instead of numbering them](exercises/p2e4_rotary.ipynb)
+# - [2.3 Grouped-query attention](exercises/p2e3_grouped.ipynb)
+# - [2.4 Rotary positions](exercises/p2e4_rotary.ipynb)
 # - [2.5 Append to the cache](exercises/p2e5_cache.ipynb)
 # - [2.6 Top-p: cut off the tail](exercises/p2e6_top_p.ipynb)
 # - [2.7 How long until the first token?](exercises/p2e7_ttft.ipynb)

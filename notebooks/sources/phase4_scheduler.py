@@ -214,10 +214,10 @@ guesses.score()
 # Then build the parts yourself. Each exercise has a check that says what is wrong, and hints where you want them:
 #
 # - [4.1 One step, one budget](exercises/p4e1_one_step.ipynb)
-# - [4.2 Somebody has to leave](exercises/p4e2_preemption.ipynb)
-# - [4.3 A long prompt in pieces](exercises/p4e3_chunks.ipynb)
+# - [4.2 Preemption](exercises/p4e2_preemption.ipynb)
+# - [4.3 Chunked prefill](exercises/p4e3_chunks.ipynb)
 # - [4.4 Static against continuous](exercises/p4e4_static_continuous.ipynb)
-# - [4.5 What one user in twenty feels](exercises/p4e5_percentiles_goodput.ipynb)
+# - [4.5 Percentiles and goodput](exercises/p4e5_percentiles_goodput.ipynb)
 # - [Debugging lab 4: names without contents](exercises/p4d1_names_without_blocks.ipynb)
 #
 # [Phase 5](phase5_real_gpu.ipynb) moves the computing to a GPU.

@@ -406,7 +406,7 @@ guesses.score()
 # Then build the pieces yourself. Each exercise has a check that says what is wrong, and hints where you want them:
 #
 # - [5.1 A kernel of your own: paged decode](exercises/p5e1_paged_decode.ipynb)
-# - [5.2 Putting parts together](exercises/p5e2_merge_splits.ipynb)
+# - [5.2 Merging the splits of a context](exercises/p5e2_merge_splits.ipynb)
 # - [5.3 Pages for a tile, one round ahead](exercises/p5e3_page_ids.ipynb)
 # - [5.4 A benchmark that lies](exercises/p5e4_lying_benchmark.ipynb)
-# - [Debugging lab 5: words of the departed](exercises/p5d1_words_of_the_departed.ipynb)
+# - [Debugging lab 5: a token from a finished request](exercises/p5d1_words_of_the_departed.ipynb)

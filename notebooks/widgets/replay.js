@@ -19,7 +19,7 @@ const COLORS = ["#2f6fb0", "#c2601c", "#3c9d6b", "#7d5ba6", "#c8453b", "#21868a"
 
 const many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 
-// Everybody's state after each step, from the events alone.
+// The state of every request after each step, from the events alone.
 function follow(data) {
   const names = Object.keys(data.requests), moments = [];
   let people = Object.fromEntries(names.map((n) => [n, { state: "not here yet", computed: 0, doing: 0, written: 0, text: "", table: [], cached: 0 }]));

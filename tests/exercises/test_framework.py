@@ -150,7 +150,7 @@ def verdict(answer, exercise):
         (closes_everything, "ends-python", "unharmed"),
         pytest.param(eats_memory, "raises", "MemoryError in line 4", marks=ON_LINUX),
         (recurses, "raises", "calls itself too often"),
-        (asks, "raises", "input() asks somebody"),
+        (asks, "raises", "input() asks a person"),
     ],
 )
 def test_every_kind_of_wrong_answer_has_its_own_word(adding, answer, diagnosis, says):

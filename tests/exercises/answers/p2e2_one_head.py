@@ -37,9 +37,9 @@ def very_low_number(q, k, v, mask):
 
 
 def share_out_again(q, k, v, mask):
-    """The softmax of all, the masked ones to 0, and shared out anew: equal, as long as nothing is too small."""
-    shares = torch.softmax(q @ k.T / q.shape[-1] ** 0.5, dim=-1) * mask
-    return shares / shares.sum(dim=-1, keepdim=True) @ v
+    """The softmax of all, the masked ones to 0, and divided by the rest's sum: equal, as long as nothing is too small."""
+    weights = torch.softmax(q @ k.T / q.shape[-1] ** 0.5, dim=-1) * mask
+    return weights / weights.sum(dim=-1, keepdim=True) @ v
 
 
 def _head(q, k, v, mask, scale=None, dim=-1, fill=float("-inf")):
@@ -49,8 +49,8 @@ def _head(q, k, v, mask, scale=None, dim=-1, fill=float("-inf")):
 
 
 def mask_after(q, k, v, mask):
-    shares = torch.softmax(q @ k.T / math.sqrt(q.shape[-1]), dim=-1)
-    return shares.masked_fill(~mask, 0) @ v
+    weights = torch.softmax(q @ k.T / math.sqrt(q.shape[-1]), dim=-1)
+    return weights.masked_fill(~mask, 0) @ v
 
 
 def overflows(q, k, v, mask):

@@ -101,11 +101,11 @@ WRONG = {
         right_one_list,
         {"[*running, *waiting][:max_num_seqs]": "waiting[: max_num_seqs - len(running)] + running"},
     ),
-    "one-token-for-those-who-run": changed(
-        right_loops, {"budget)\n        if n:": "budget, 1)\n        if n:"}
-    ),
+    "one-token-for-running": changed(right_loops, {"budget)\n        if n:": "budget, 1)\n        if n:"}),
     "seats-ignored": changed(right_one_list, {"[:max_num_seqs]": ""}),
-    "seats-of-those-who-run": changed(right_one_list, {"[:max_num_seqs]": "[: len(running) + max_num_seqs]"}),
+    "running-seats-not-counted": changed(
+        right_one_list, {"[:max_num_seqs]": "[: len(running) + max_num_seqs]"}
+    ),
     "parts-of-nothing": changed(right_one_list, {" if part[1] > 0": ""}),
     "jumps-the-queue": skips_long_ones,
     "whole-prompts-only": no_pieces,

@@ -11,7 +11,7 @@ def _make(mistake=""):
             n = min(request.num_tokens - request.num_computed_tokens, budget)
             stopped = False
             while not pool.allocate(request, request.num_computed_tokens + n):
-                if mistake == "nobody-preempted":
+                if mistake == "none-preempted":
                     stopped = True
                     break
                 place = 0 if mistake == "wrong-victim" and running[0] is not request else -1
@@ -37,7 +37,7 @@ def _make(mistake=""):
                 plan.append((request, n))
                 budget -= n
                 index += 1
-            elif mistake == "nobody-preempted":
+            elif mistake == "none-preempted":
                 index += 1
         if gone and mistake != "admits-after-preemption":
             return plan
@@ -135,10 +135,10 @@ def over_a_copy(running, waiting, budget, max_num_seqs, pool):
 
 
 RIGHT = [right_loop, right_in_parts]
-WRONG = {"serves-who-has-left": over_a_copy} | {
+WRONG = {"serves-a-victim": over_a_copy} | {
     name: _make(name)
     for name in (
-        "nobody-preempted",
+        "none-preempted",
         "wrong-victim",
         "blocks-not-freed",
         "keeps-computed",
