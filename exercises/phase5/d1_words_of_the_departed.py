@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Debugging lab 5: a token from a finished request
+# # Debugging lab 5: stray tokens
 #
 # **The symptom.** On a GPU, a server's answers are a little worse than they should be. No error, no crash; a test of arithmetic problems gets
 # a few points less. With CUDA graphs switched off (`enforce_eager`) all is well. While many users come and stay, all is well,
