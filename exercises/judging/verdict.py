@@ -95,15 +95,8 @@ class NotAttempted(NotYet):
 
     state: State = "not attempted"
 
-    def __init__(
-        self,
-        says: str = "",
-        diagnosis: str = "not-attempted",
-        tried: Any = NOTHING,
-        got: Any = NOTHING,
-        expected: Any = NOTHING,
-    ) -> None:
-        super().__init__(diagnosis, says, tried, got, expected)
+    def __init__(self, says: str = "") -> None:
+        super().__init__("not-attempted", says)
 
 
 class WrongCall(LabError, ValueError):
