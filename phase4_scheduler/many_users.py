@@ -10,6 +10,7 @@ Then each story is told again, alone. It comes out word for word the same: neigh
 """
 
 import argparse
+from dataclasses import replace
 
 from labkit.lab import Lab, run_lab
 from phase2_attention_kvcache.model import SamplingParams
@@ -23,10 +24,9 @@ def story(lab: Lab) -> None:
         a.model, dtype=a.dtype, device=lab.device, max_num_seqs=a.max_num_seqs, seed=lab.seed
     )
     users = dict(list(BEGINNINGS.items())[: a.users])
+    some = SamplingParams(temperature=0.8, top_p=0.95)
     params = {
-        name: SamplingParams(
-            temperature=0.8, top_p=0.95, max_tokens=a.tokens + 7 * (i % 3), seed=lab.seed + 100 * i
-        )
+        name: replace(some, max_tokens=a.tokens + 7 * (i % 3), seed=lab.seed + 100 * i)
         for i, name in enumerate(users)
     }
     lab.title(f"{len(users)} users, {a.max_num_seqs} running at a time, one model")

@@ -24,9 +24,8 @@ def story(lab: Lab) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dtype", default="bfloat16", choices=["float32", "bfloat16"], help="number format (bfloat16)"
-    )
+    formats = ["float32", "bfloat16"]
+    parser.add_argument("--dtype", default="bfloat16", choices=formats, help="number format (bfloat16)")
 
 
 def main(argv: list[str] | None = None) -> int:

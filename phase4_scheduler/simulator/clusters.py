@@ -60,16 +60,15 @@ def silhouette(points: np.ndarray, labels: np.ndarray) -> float:
     return float(((outside - inside)[counts] / widest[counts]).sum() / len(points))
 
 
-def find_clusters(points: np.ndarray, most: int = 6, seed: int = 0, sample: int = 500) -> Clusters:
-    """As many groups as the silhouette likes best, or one if it likes none.
+def find_clusters(points: np.ndarray, seed: int = 0) -> Clusters:
+    """As many groups as the silhouette likes best, 6 at most, or one if it likes none.
 
     Args:
         points: [n, d]; lengths should come as logarithms, so that 100 and 200 are as far as 1,000 and 2,000.
-        most: largest k to try.
     """
     rng = np.random.default_rng(seed)
-    some = rng.permutation(len(points))[:sample]
-    found = {k: k_means(points, k, rng) for k in range(2, min(most, len(points)) + 1)}
+    some = rng.permutation(len(points))[:500]
+    found = {k: k_means(points, k, rng) for k in range(2, min(6, len(points)) + 1)}
     scores = {k: silhouette(points[some], labels[some]) for k, (labels, _) in found.items()}
     best = max(scores, key=scores.get, default=1)
     if scores.get(best, 0.0) < WORTH_THE_NAME:

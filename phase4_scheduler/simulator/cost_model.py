@@ -100,9 +100,7 @@ class FittedCost:
         try:
             Path(path).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         except OSError as error:
-            raise LabError(
-                f"cannot write {path} ({error.strerror}): choose a file you may write to"
-            ) from None
+            raise LabError(f"cannot write {path} ({error.strerror}): choose another file") from None
 
     @classmethod
     def load(cls, path: str | Path) -> FittedCost:

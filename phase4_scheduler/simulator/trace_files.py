@@ -125,9 +125,8 @@ def _mooncake_line(text: str) -> TrafficRequest:
     prompt, answer, hash_ids = int(line.input_length), int(line.output_length), line.hash_ids or ()
     blocks = -(-prompt // TRACE_BLOCK)
     if len(hash_ids) > blocks:
-        raise ValueError(
-            f"{len(hash_ids)} hash_ids, but {prompt} tokens have only {blocks} blocks of {TRACE_BLOCK}"
-        )
+        room = f"{prompt} tokens have only {blocks} blocks of {TRACE_BLOCK}"
+        raise ValueError(f"{len(hash_ids)} hash_ids, but {room}")
     return TrafficRequest(line.timestamp / 1000, prompt, answer, hash_ids=tuple(hash_ids))
 
 

@@ -130,9 +130,8 @@ def mixed_traffic(lab: Lab) -> None:
         speedup=speedup,
         speedup_over_lenient=lenient.seconds / continuous.seconds,
     )
-    subtitle = (
-        f"{count} requests at once, batch size {batch_size}, {lab.args.model}, {lab.args.dtype}, {lab.device}"
-    )
+    where = f"{lab.args.model}, {lab.args.dtype}, {lab.device}"
+    subtitle = f"{count} requests at once, batch size {batch_size}, {where}"
     lab.figure(draw_batches(static, continuous, subtitle), "requests_in_the_batch")
 
 

@@ -30,14 +30,10 @@ def ask(request_id: str, prompt: int, answer: int, priority: int = 0) -> Request
 
 
 def play(
-    arrivals: dict[int, list[Request]],
-    num_blocks: int = 200,
-    block_size: int = 4,
-    caching: bool = True,
-    **config: object,
+    arrivals: dict[int, list[Request]], num_blocks: int = 200, caching: bool = True, **config: object
 ) -> Played:
     """Let the scheduler decide until all are done; `arrivals`: the requests that come before each step."""
-    scheduler = Scheduler(SchedulerConfig(**config), BlockManager(num_blocks, block_size, caching))
+    scheduler = Scheduler(SchedulerConfig(**config), BlockManager(num_blocks, 4, caching))
     played, number = Played(), 0
     while number < max(arrivals) or scheduler.has_requests:
         number += 1
@@ -97,11 +93,8 @@ def in_pieces_or_whole(lab: Lab) -> None:
         prompt. The same three again, and this time Lea brings 400 tokens.""")
     rows, longest = [], {}
     for name, chunked, budget in (("whole", False, 512), ("in pieces", True, 64), ("in pieces", True, 16)):
-        played = play(
-            {1: [ask("Ann", 3, 40), ask("Ben", 4, 40)], 3: [ask("Lea", 400, 4)]},
-            max_num_batched_tokens=budget,
-            chunked_prefill=chunked,
-        )
+        arrivals = {1: [ask("Ann", 3, 40), ask("Ben", 4, 40)], 3: [ask("Lea", 400, 4)]}
+        played = play(arrivals, max_num_batched_tokens=budget, chunked_prefill=chunked)
         # A step takes as long as its tokens; what matters here is the largest one that Ann has to wait for.
         sizes = [sum(step.values()) for step in played.steps if "Ann" in step]
         longest[name, budget] = max(sizes)
@@ -168,11 +161,8 @@ def urgent_first(lab: Lab) -> None:
     first, rows = {}, []
     for policy in ("fcfs", "priority"):
         names = ["Ann", "Ben", "Cal", "Dan"]
-        played = play(
-            {1: [ask(n, 4, 10) for n in names], 3: [ask("Zoe", 4, 5, priority=-1)]},
-            max_num_seqs=2,
-            policy=policy,
-        )
+        arrivals = {1: [ask(n, 4, 10) for n in names], 3: [ask("Zoe", 4, 5, priority=-1)]}
+        played = play(arrivals, max_num_seqs=2, policy=policy)
         first[policy] = played.first_step["Zoe"]
         rows.append([policy, *(played.first_step[n] for n in [*names, "Zoe"])])
     lab.predict(

@@ -37,9 +37,7 @@ class Engines:
         self.first = LLMEngine.from_pretrained(a.model, dtype=a.dtype, device=lab.device, max_num_seqs=1)
         self.context = self.first.model.config.max_context
         if self.context < 128:
-            raise LabError(
-                f"this model reads {self.context} tokens at most: choose one that reads 128 or more"
-            )
+            raise LabError(f"this model reads {self.context} tokens at most: 128 or more are needed")
 
     def __call__(self, **config: Any) -> LLMEngine:
         """An engine with these fields of EngineConfig."""

@@ -48,12 +48,11 @@ def draw_clusters(
     return fig
 
 
+Bins = Sequence[tuple[float, float, int]]  # see `ttft_by_usage`
+
+
 def draw_load(
-    points: Sequence[LoadPoint],
-    bins: Sequence[tuple[float, float, int]],
-    doubled: float | None,
-    alarm: float | None,
-    server: str,
+    points: Sequence[LoadPoint], bins: Bins, doubled: float | None, alarm: float | None, server: str
 ) -> Figure:
     """Latency against load, KV usage and preemptions against load, TTFT against KV usage on arrival."""
     where = f"from {doubled:.0%} mean KV usage on" if doubled else "not within these loads"
@@ -107,15 +106,9 @@ def draw_stalls(panels: Sequence[tuple[str, Stall, Stall]]) -> Figure:
     )
     for ax, (name, whole, cut) in zip(axes, panels, strict=True):
         for stall, colour, label in ((whole, RED, "prompt at once"), (cut, BLUE, "chunked prefill")):
-            ax.plot(
-                [when for when, _ in stall.gaps],
-                [1000 * gap for _, gap in stall.gaps],
-                "o",
-                color=colour,
-                markersize=4,
-                alpha=0.5,
-                label=f"{label}: worst gap {1000 * stall.worst:,.0f} ms; its own TTFT {stall.ttft:.2f} s",
-            )
+            label += f": worst gap {1000 * stall.worst:,.0f} ms; its own TTFT {stall.ttft:.2f} s"
+            points = zip(*((when, 1000 * gap) for when, gap in stall.gaps))
+            ax.plot(*points, "o", color=colour, markersize=4, alpha=0.5, label=label)
         ax.axhline(1000 * whole.usual, color=GREY, linestyle="--", linewidth=1.2)
         ax.set(
             xlabel="seconds after the long prompt arrived", ylabel="gap between tokens, ms", yscale="log",

@@ -85,18 +85,10 @@ def decoding_engine(
     """
     length = context + steps + 8
     num_blocks = batch * -(-length // 16) + 1
-    engine = LLMEngine(
-        model,
-        None,
-        EngineConfig(
-            max_num_seqs=batch,
-            max_num_batched_tokens=batch * length,
-            max_model_len=length,
-            num_blocks=num_blocks,
-            enable_prefix_caching=False,
-        ),
-        kv_cache=PagedKVCache(model.config, num_blocks, 16, model.dtype, model.device, use_kernel=use_kernel),
-    )
+    limits = dict(max_num_seqs=batch, max_num_batched_tokens=batch * length, max_model_len=length)
+    config = EngineConfig(**limits, num_blocks=num_blocks, enable_prefix_caching=False)
+    cache = PagedKVCache(model.config, num_blocks, 16, model.dtype, model.device, use_kernel=use_kernel)
+    engine = LLMEngine(model, None, config, kv_cache=cache)
     engine.runner.kv_cache.storage.data.normal_()
     params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=steps + 4)
     for i in range(batch):

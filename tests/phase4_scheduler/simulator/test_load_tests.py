@@ -11,22 +11,11 @@ from scipy.optimize import brentq
 
 from phase2_attention_kvcache.model import Transformer
 from phase4_scheduler.engine import EngineConfig, LLMEngine, SchedulerConfig
+from phase4_scheduler.simulator import load_tests
 from phase4_scheduler.simulator.batching import Job, mixed_jobs, serve_continuously, serve_statically
 from phase4_scheduler.simulator.cost_model import FittedCost, StepSize, find_cost
 from phase4_scheduler.simulator.latency import summarise
-from phase4_scheduler.simulator.load_tests import (
-    Server,
-    Stall,
-    alarming_usage,
-    capacity,
-    doubling_usage,
-    load_point,
-    predicted_stalls,
-    predicted_usage,
-    stall_config,
-    stall_traffic,
-    ttft_by_usage,
-)
+from phase4_scheduler.simulator.load_tests import Server, Stall, capacity, predicted_usage, stall_traffic
 from phase4_scheduler.simulator.real_time import interrupt, measure_cost, serve, size_of_event, warm_up
 from phase4_scheduler.simulator.traffic import PromptMaker, draw_traffic, fit_lengths
 from phase4_scheduler.simulator.virtual_time import simulate
@@ -53,13 +42,15 @@ def test_capacity_is_where_the_queue_begins_to_grow(server):
 
 def test_trouble_starts_where_the_longest_prompt_no_longer_fits(server):
     most = capacity(server, "summarisation", 100)
-    points = [load_point(server, "summarisation", 300, load, most) for load in (0.3, 0.5, 0.65, 0.8, 1.1)]
+    points = [
+        load_tests.load_point(server, "summarisation", 300, load, most) for load in (0.3, 0.5, 0.65, 0.8, 1.1)
+    ]
     usages = [p.usage for p in points]
     assert usages == sorted(usages) and usages[-1] > 0.85
     limit, mean = predicted_usage(draw_traffic("summarisation", 300, 1.0), server.cache_tokens)
     assert limit == pytest.approx(1 - 4000 / server.cache_tokens, abs=0.005)
-    assert doubling_usage(points) == pytest.approx(mean, rel=0.25)
-    assert alarming_usage(ttft_by_usage(points)) == pytest.approx(limit, abs=0.1)
+    assert load_tests.doubling_usage(points) == pytest.approx(mean, rel=0.25)
+    assert load_tests.alarming_usage(load_tests.ttft_by_usage(points)) == pytest.approx(limit, abs=0.1)
 
 
 def test_the_usage_of_independent_arrivals_is_predicted():
@@ -79,10 +70,10 @@ def test_the_usage_of_independent_arrivals_is_predicted():
 
 def test_one_long_prompt_stalls_all_others_for_as_long_as_predicted():
     cost = FittedCost((2e-3, 1e-4, 5e-5, 2e-7, 1e-8))
-    whole, cut = predicted_stalls(cost, 10, 150, 2000, 200)
+    whole, cut = load_tests.predicted_stalls(cost, 10, 150, 2000, 200)
     found = []
     for chunk in (None, 200):
-        config = stall_config(SchedulerConfig(max_model_len=4096), 2000, 11, chunk)
+        config = load_tests.stall_config(SchedulerConfig(max_model_len=4096), 2000, 11, chunk)
         arrival = simulate(stall_traffic(10, 100, 100, 1, 0.0), config, 2000, cost).times[50]
         run = simulate(stall_traffic(10, 100, 100, 2000, arrival), config, 2000, cost)
         stall = Stall.of(run.records, arrival)

@@ -13,13 +13,7 @@ from phase1_tokens_embeddings.weights import CARDS, find_shape
 from phase2_attention_kvcache.model import ModelConfig
 from phase2_attention_kvcache.model.roofline import work_of_step
 from phase4_scheduler.engine import SchedulerConfig
-from phase4_scheduler.simulator.cost_model import (
-    ComputedCost,
-    FittedCost,
-    StepSize,
-    find_cost,
-    fit_cost,
-)
+from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, StepSize, find_cost, fit_cost
 from phase4_scheduler.simulator.latency import little, summarise
 from phase4_scheduler.simulator.load_tests import usage_at
 from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
