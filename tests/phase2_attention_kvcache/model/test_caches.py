@@ -60,10 +60,7 @@ def test_embedded_model_writes_what_transformers_writes(tales):
     assert generate_cached(tales, prompt[0].tolist(), 100).token_ids == expected
 
 
-@given(
-    length=st.integers(2, 60),
-    cuts=st.lists(st.integers(1, 59), max_size=5),
-)
+@given(length=st.integers(2, 60), cuts=st.lists(st.integers(1, 59), max_size=5))
 @settings(max_examples=25)
 def test_any_way_of_cutting_the_prompt_gives_the_same_hidden_states(llama, length, cuts):
     """Prefill at once, in pieces, or token by token: the cache does not care."""
@@ -80,12 +77,7 @@ def test_any_way_of_cutting_the_prompt_gives_the_same_hidden_states(llama, lengt
     assert cache.num_tokens == length
 
 
-@given(
-    m=st.integers(1, 40),
-    n=st.integers(1, 40),
-    kv_heads=st.sampled_from([1, 2, 3]),
-    group=st.sampled_from([1, 2, 4]),
-)
+@given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 4]))
 @settings(max_examples=60)
 def test_the_fused_function_equals_the_readable_one(m, n, kv_heads, group):
     n = min(n, m)
@@ -173,9 +165,7 @@ def test_a_story_is_streamed_as_it_is_decoded(tales):
     assert len(pieces) == 61
 
 
-@given(
-    words=st.lists(st.sampled_from(["a", " king", " who", "\n", ".", " extraordinarily", "ing"]), max_size=80)
-)
+@given(st.lists(st.sampled_from(["a", " king", " who", "\n", ".", " extraordinarily", "ing"]), max_size=80))
 def test_word_wrap_keeps_the_text_and_the_width(words):
     written = []
     wrap = WordWrap(written.append, width=30)

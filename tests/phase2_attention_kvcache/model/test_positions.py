@@ -111,9 +111,8 @@ def test_both_layouts_are_the_same_up_to_order(pairs, n, seed):
     x = torch.randn(n, 2, 2 * pairs, generator=torch.Generator().manual_seed(seed))
     cos, sin = rotary_tables(n, rotary_frequencies(2 * pairs))
     order = to_half_split(2 * pairs)
-    assert torch.equal(
-        apply_rotary(x[..., order], cos, sin), apply_rotary_interleaved(x, cos, sin)[..., order]
-    )
+    interleaved = apply_rotary_interleaved(x, cos, sin)
+    assert torch.equal(apply_rotary(x[..., order], cos, sin), interleaved[..., order])
 
 
 def test_interleaved_is_the_papers_rotation():
@@ -122,9 +121,8 @@ def test_interleaved_is_the_papers_rotation():
     frequencies = rotary_frequencies(8).double()
     cos, sin = rotary_tables(5, frequencies, torch.float64)
     complex_x = torch.view_as_complex(x.view(5, 1, 4, 2))
-    turn = torch.polar(
-        torch.ones(5, 4, dtype=torch.float64), torch.outer(torch.arange(5.0).double(), frequencies)
-    )
+    angles = torch.outer(torch.arange(5.0).double(), frequencies)
+    turn = torch.polar(torch.ones_like(angles), angles)
     expected = torch.view_as_real(complex_x * turn[:, None]).flatten(-2)
     torch.testing.assert_close(apply_rotary_interleaved(x, cos, sin), expected)
 

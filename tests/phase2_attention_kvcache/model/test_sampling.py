@@ -93,22 +93,17 @@ def test_repetition_penalty_counts_prompt_and_output(seed, penalty, ids):
         torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-4)
 
 
-@given(
-    seeds,
-    st.floats(-2, 2),
-    st.floats(-2, 2),
-    st.floats(0.5, 2),
-    st.lists(st.integers(0, VOCAB - 1), max_size=40),
-)
+outputs = st.lists(st.integers(0, VOCAB - 1), max_size=40)
+
+
+@given(seeds, st.floats(-2, 2), st.floats(-2, 2), st.floats(0.5, 2), outputs)
 @settings(max_examples=50)
 def test_presence_and_frequency_count_the_output_only(seed, presence, frequency, repetition, output):
     row = random_logits(seed)[0]
     expected = row.double().numpy().copy()
     prompt = [0, 1, 2]
     for token in {*prompt, *output}:  # repetition first, then the other two
-        expected[token] = (
-            expected[token] / repetition if expected[token] > 0 else expected[token] * repetition
-        )
+        expected[token] *= 1 / repetition if expected[token] > 0 else repetition
     for token in range(VOCAB):
         expected[token] -= frequency * output.count(token) + presence * (token in output)
     p = SamplingParams(presence_penalty=presence, frequency_penalty=frequency, repetition_penalty=repetition)
@@ -150,7 +145,7 @@ def test_greedy_is_argmax(seed, rows):
     logits = random_logits(seed, rows)
     expected = logits.argmax(-1).tolist()
     assert sample(logits, [SamplingParams(temperature=0)] * rows).token_ids == expected
-    # The long way round gives the same: somebody else draws, and a penalty that changes nothing is set.
+    # The long way round gives the same: another request draws, and a penalty that changes nothing is set.
     mixed = [SamplingParams(temperature=0)] * rows + [SamplingParams(presence_penalty=1)]
     both = torch.cat((logits, logits[:1]))
     assert sample(both, mixed).token_ids[:rows] == expected
@@ -194,10 +189,9 @@ def test_min_tokens_bans_the_ends_until_it_is_reached():
 def test_logits_are_left_alone():
     logits = random_logits(0, rows=2)
     kept = logits.clone()
+    cuts = dict(top_p=0.5, top_k=4, min_p=0.1)
     params = [
-        SamplingParams(
-            logit_bias={1: 5.0}, repetition_penalty=2, min_tokens=3, top_p=0.5, top_k=4, min_p=0.1
-        ),
+        SamplingParams(logit_bias={1: 5.0}, repetition_penalty=2, min_tokens=3, **cuts),
         SamplingParams(temperature=0, frequency_penalty=1, logprobs=2),
     ]
     sample(logits, params, [[1], [2]], [[3], [4]], eos=0)
@@ -244,16 +238,11 @@ def test_a_token_of_probability_zero_is_never_drawn():
     last_dart = 1 - 2**-53
     even, odd = [[0.0, 0.5, 0.0, 0.5, 0.0]], [[0.0, 0.3, 0.0, 0.6999, 0.0]]  # odd: 1, but for rounding
     for value, row, expected in (
-        (0.0, even, 1),
-        (0.4999, even, 1),
-        (0.5, even, 3),
-        (last_dart, even, 3),
-        (last_dart, odd, 3),
-    ):
+        (0.0, even, 1), (0.4999, even, 1), (0.5, even, 3), (last_dart, even, 3), (last_dart, odd, 3),
+    ):  # fmt: skip
+        dart = torch.tensor([value], dtype=torch.float64)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                torch, "rand", lambda n, value=value, **_: torch.full((n,), value, dtype=torch.float64)
-            )
+            patch.setattr(torch, "rand", lambda n, dart=dart, **_: dart.expand(n))
             assert draw(torch.tensor(row), [None]) == [expected]
 
 
@@ -267,10 +256,8 @@ def run_alone(logits_by_step, p, prompt):
 @given(seeds, st.randoms(use_true_random=False))
 @settings(max_examples=15)
 def test_a_seeded_request_gets_the_same_tokens_in_any_company(seed, chance):
-    steps, knobs = (
-        6,
-        [{}, {"top_k": 8}, {"top_p": 0.9, "temperature": 1.2}, {"min_p": 0.05}, {"presence_penalty": 1.0}],
-    )
+    steps = 6
+    knobs = [{}, {"top_k": 8}, {"top_p": 0.9, "temperature": 1.2}, {"min_p": 0.05}, {"presence_penalty": 1.0}]
     requests = [SamplingParams(seed=seed + i, **k) for i, k in enumerate(knobs)]
     logits = random_logits(seed, rows=steps * len(requests)).view(steps, len(requests), VOCAB)
     alone = [run_alone(logits[:, i], p, [i]) for i, p in enumerate(requests)]
@@ -351,12 +338,11 @@ def test_broken_logits_name_their_rows_and_spare_the_others(broken, knobs):
         sample(logits, params, generators=generators)
     assert error.value.rows == [1, 3]
     assert isinstance(error.value, ValueError)
-    # Without these rows it goes on, and nobody's chance has moved.
+    # Without these rows it goes on, and no other chance has moved.
     rest = [0, 2]
-    ours = sample(logits[rest], [params[i] for i in rest], generators=[generators[i] for i in rest])
-    fresh = sample(
-        logits[rest], [params[i] for i in rest], generators=[params[i].make_generator() for i in rest]
-    )
+    others = [params[i] for i in rest]
+    ours = sample(logits[rest], others, generators=[generators[i] for i in rest])
+    fresh = sample(logits[rest], others, generators=[p.make_generator() for p in others])
     assert ours.token_ids == fresh.token_ids
 
 

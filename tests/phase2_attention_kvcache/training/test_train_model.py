@@ -1,5 +1,6 @@
 """The training script on a text of two pages: it learns, it can be stopped and gone on with, others load it."""
 
+import itertools
 import json
 import sys
 
@@ -27,10 +28,9 @@ def texts(tmp_path):
     folder = tmp_path / "texts"
     folder.mkdir()
     for i in range(3):
-        stories = [
-            f"The {a} said to the {b}: good day." for a in ("fox", "king", "owl") for b in ("hare", "cook")
-        ] * 8
-        (folder / f"{i}.txt").write_text("\n<|endoftext|>\n".join(stories))
+        pairs = itertools.product(("fox", "king", "owl"), ("hare", "cook"))
+        stories = [f"The {a} said to the {b}: good day." for a, b in pairs]
+        (folder / f"{i}.txt").write_text("\n<|endoftext|>\n".join(stories * 8))
     return folder
 
 
@@ -47,23 +47,17 @@ def test_it_learns_and_others_can_load_it(monkeypatch, texts, tmp_path):
     assert log["log"][-1]["loss"] < log["log"][0]["loss"] - 0.5
     assert log["valid_bits_per_byte"] < 3
     tok = AutoTokenizer.from_pretrained(tmp_path / "model")
-    assert tok("The fox said").input_ids == BPETokenizer.from_file(
-        tmp_path / "model" / "tokenizer.json"
-    ).encode("The fox said")
+    ours = BPETokenizer.from_file(tmp_path / "model" / "tokenizer.json")
+    assert tok("The fox said").input_ids == ours.encode("The fox said")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-    assert model.dtype == torch.bfloat16 and model.config.eos_token_id == tok.eos_token_id == log_eos(
-        tmp_path
-    )
+    assert model.dtype == torch.bfloat16
+    assert model.config.eos_token_id == tok.eos_token_id == ours.eos_token_id
     monkeypatch.setattr(sys, "argv", ["model_card.py", str(tmp_path / "model")])
     model_card.main()
     card = (tmp_path / "model" / "README.md").read_text()
     assert f"{log['valid_bits_per_byte']:.3f} bits per byte" in card
     assert "{" not in card.split("## Samples")[0]  # every blank was filled
     assert (tmp_path / "model" / "loss_curve.png").stat().st_size > 5000
-
-
-def log_eos(tmp_path):
-    return BPETokenizer.from_file(tmp_path / "model" / "tokenizer.json").eos_token_id
 
 
 def test_a_run_that_was_stopped_ends_where_an_unbroken_one_does(monkeypatch, texts, tmp_path):
@@ -84,11 +78,8 @@ def test_a_run_that_was_stopped_ends_where_an_unbroken_one_does(monkeypatch, tex
         train(monkeypatch, texts, tmp_path / "halves", 10)
     monkeypatch.setattr(train_model, "window_at", real)
     train(monkeypatch, texts, tmp_path / "halves", 10)
-    whole, halves = (
-        AutoModelForCausalLM.from_pretrained(tmp_path / n).state_dict() for n in ("whole", "halves")
-    )
-    for name in whole:
-        torch.testing.assert_close(whole[name], halves[name])
+    whole, halves = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("whole", "halves"))
+    torch.testing.assert_close(whole.state_dict(), halves.state_dict())
 
 
 def test_each_epoch_shows_each_window_once():
