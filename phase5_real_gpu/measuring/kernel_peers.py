@@ -24,7 +24,8 @@ from phase3_paged_attention.paging import (
     paged_attention_loops,
     paged_attention_vectorised,
 )
-from phase5_real_gpu.kernels import triton_setup  # noqa: F401  (before PyTorch parts that import Triton themselves)
+from phase5_real_gpu.kernels import paged_decode, paged_prefill  # before PyTorch's own imports of Triton
+from phase5_real_gpu.kernels.decode_kernel import plan_decode
 from phase5_real_gpu.measuring.kernel_cases import AttentionInputs
 
 Call = Callable[[], Tensor]
@@ -73,14 +74,8 @@ def copies_in_memory(inputs: AttentionInputs, layers: int) -> list[AttentionInpu
 
 def triton_kernel(layers: Layers) -> Prepared:
     """`paged_decode`, or `paged_prefill` for prompts."""
-    from phase5_real_gpu.kernels import paged_decode, paged_prefill
-    from phase5_real_gpu.kernels.decode_kernel import plan_decode
-
     first = layers[0]
-
-    def make_plan():
-        return plan_decode(first.case.context_lens, first.q, first.k_cache)
-
+    make_plan = partial(plan_decode, first.case.context_lens, first.q, first.k_cache)
     plan = make_plan() if first.case.is_decode else None
 
     def call(x: AttentionInputs, out: Tensor) -> Tensor:

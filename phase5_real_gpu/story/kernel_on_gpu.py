@@ -7,7 +7,7 @@ import torch
 
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import SHAPES
-from phase5_real_gpu.kernels import triton_setup
+from phase5_real_gpu.kernels import triton_setup, write_kv
 from phase5_real_gpu.measuring.kernel_cases import (
     DECODE_B1_4K,
     DECODE_B1_32K,
@@ -137,8 +137,6 @@ def write_cases(bench: Bench, case: WriteCase, ours: bool) -> None:
         )
 
     if ours:
-        from phase5_real_gpu.kernels import write_kv
-
         run("", TRITON.title, write_kv)
     run("torch-", "PyTorch index_copy_", with_torch)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from phase2_attention_kvcache.model import ModelConfig
 from phase3_paged_attention.paging import StepLayout
+from phase5_real_gpu.kernels import paged_decode, paged_prefill
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
 
 DEVICE = "cuda" if HAS_TRITON and not INTERPRETED else "cpu"
@@ -156,15 +157,11 @@ class PagedCase:
     # ------------------------------------------------------------------ kernels
 
     def decode(self, **options) -> Tensor:
-        from phase5_real_gpu.kernels import paged_decode
-
         scales = dict(k_scale=self.k_scale, v_scale=self.v_scale)
         step = self.q, self.k_cache, self.v_cache, self.block_tables(), self.lens()
         return paged_decode(*step, **scales | options)
 
     def prefill(self, **options) -> Tensor:
-        from phase5_real_gpu.kernels import paged_prefill
-
         scales = dict(k_scale=self.k_scale, v_scale=self.v_scale)
         tables = self.block_tables(), self.cu_query_lens, self.lens()
         return paged_prefill(self.q, self.k_cache, self.v_cache, *tables, **scales | options)

@@ -29,6 +29,7 @@ from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.model_runner import ModelRunner
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduled
+from phase5_real_gpu.kernels import gpu_runner
 from phase5_real_gpu.kernels.gpu_runner import (
     CUDAGraphRecorder,
     DecodeInputs,
@@ -79,8 +80,8 @@ class Counting:
 class World:
     """Requests over a cache, and two runners on the same requests, each with a cache of its own."""
 
-    def __init__(self, model, max_num_seqs=16, cut_for=1):
-        self.model = model
+    def __init__(self, lab, model, max_num_seqs=16, cut_for=1):
+        self.lab = lab
         self.counter = Counting()
         self.caches = [
             TritonPagedKVCache(model.config, NUM_BLOCKS, SIZE, device=model.device),
@@ -114,75 +115,76 @@ class World:
             self.done[request.request_id] = first + n
         return self.runner.execute(scheduled).clone(), self.reference.execute(scheduled)
 
-    def check(self, lab, parts):
+    def check(self, parts):
         got, wanted = self.step(parts)
         assert got.shape == wanted.shape
-        lab.assert_near(got, wanted, 1e-4)
-        return got
+        self.lab.assert_near(got, wanted, 1e-4)
+
+    def begin(self, *lengths):
+        """Requests with prompts of these lengths, computed in one step."""
+        requests = [self.add(n) for n in lengths]
+        self.check([(r, len(r.token_ids)) for r in requests])
+        return requests
+
+    def decode(self, *requests):
+        self.check([(r, 1) for r in requests])
 
 
 def test_decode_steps_of_every_batch_size(lab, model):
     """Rows of padding belong to no request: 3, 5 and 9 requests in recordings of 4, 8 and 16."""
-    world = World(model)
-    requests = [world.add(3 + i) for i in range(9)]
-    world.check(lab, [(r, len(r.token_ids)) for r in requests])
+    world = World(lab, model)
+    requests = world.begin(*range(3, 12))
     assert world.counter.recorded == 0  # a step with prompts is not recorded
     for n in (1, 2, 3, 4, 5, 8, 9, 3, 1):
-        world.check(lab, [(r, 1) for r in requests[:n]])
+        world.decode(*requests[:n])
     assert {bucket for bucket, _ in world.runner.recordings} == {1, 2, 4, 8, 16}
     assert world.counter.recorded == 5 and world.counter.replayed == 9
 
 
 def test_padding_changes_no_request(lab, model):
     """The same requests alone and among others: the same hidden states; and nothing is stored for padding."""
-    world = World(model)
-    a, b, c = world.add(5), world.add(9), world.add(2)
-    world.check(lab, [(a, 5), (b, 9), (c, 2)])
-    world.check(lab, [(a, 1), (b, 1), (c, 1)])  # padded to 4
+    world = World(lab, model)
+    a, b, c = world.begin(5, 9, 2)
+    world.decode(a, b, c)  # padded to 4
     untouched = [x for x in range(NUM_BLOCKS) if all(x not in r.block_table.block_ids for r in (a, b, c))]
     assert 0 in untouched  # the null block, where a row of padding would write
     assert world.caches[0].storage.data[:, :, untouched].isnan().all()
 
 
 def test_mixed_steps_go_round_the_recordings(lab, model):
-    world = World(model)
-    a, b = world.add(5), world.add(9)
-    world.check(lab, [(a, 5), (b, 9)])
-    world.check(lab, [(a, 1), (b, 1)])
+    world = World(lab, model)
+    a, b = world.begin(5, 9)
+    world.decode(a, b)
     c = world.add(7)
-    world.check(lab, [(a, 1), (c, 7), (b, 1)])  # in between, the cache's own step is another one
+    world.check([(a, 1), (c, 7), (b, 1)])  # in between, the cache's own step is another one
     assert (world.counter.recorded, world.counter.replayed) == (1, 1)
-    world.check(lab, [(b, 1), (a, 1)])  # in another order
-    world.check(lab, [(c, 1), (b, 1)])  # with another request in the same row
+    world.decode(b, a)  # in another order
+    world.decode(c, b)  # with another request in the same row
     assert (world.counter.recorded, world.counter.replayed) == (1, 3)
-    world.check(lab, [(c, 1)])
-    world.check(lab, [(a, 1), (b, 1)])  # the first recording again, after another one
+    world.decode(c)
+    world.decode(a, b)  # the first recording again, after another one
     assert (world.counter.recorded, world.counter.replayed) == (2, 5)
 
 
 def test_tables_that_grow_shrink_and_change_hands(lab, model):
     """A row of the recorded tables serves a long request, then a short one, then a longer one."""
-    world = World(model)
-    long, short, other = world.add(50), world.add(3), world.add(20)
-    for r in (long, short, other):
-        world.check(lab, [(r, len(r.token_ids))])
+    world = World(lab, model)
+    long, short, other = (world.begin(n)[0] for n in (50, 3, 20))
     for r in (long, short, other, short):
         for _ in range(SIZE - 1):  # over the end of a block, some of them
-            world.check(lab, [(r, 1)])
+            world.decode(r)
     assert world.counter.recorded == 1
     # A request leaves; its blocks go to another one in another order.
     world.manager.free(long.block_table)
-    new = world.add(30)
-    world.check(lab, [(new, 30)])
-    world.check(lab, [(new, 1)])
+    (new,) = world.begin(30)
+    world.decode(new)
 
 
 def test_a_request_moved_to_other_blocks(lab, model):
     """As after a swap: as many blocks as before, but others."""
-    world = World(model)
-    a = world.add(10)
-    world.check(lab, [(a, 10)])
-    world.check(lab, [(a, 1)])
+    world = World(lab, model)
+    (a,) = world.begin(10)
+    world.decode(a)
     copies = []
     for place in range(len(a.block_table.blocks)):
         old = a.block_table.block_ids[place]
@@ -200,12 +202,11 @@ def test_a_request_moved_to_other_blocks(lab, model):
 
 def test_long_contexts_have_recordings_of_their_own(lab, model):
     """How many splits a context has is in the recording; where they are cut is not."""
-    world = World(model, cut_for=16)
+    world = World(lab, model, cut_for=16)
     world.caches[0].tile = 8  # so that a context of sixty tokens is one to cut
-    a, b = world.add(60), world.add(6)
-    world.check(lab, [(a, 60), (b, 6)])
+    a, b = world.begin(60, 6)
     for requests in ([b], [a], [b], [a, b], [a, b]):
-        world.check(lab, [(r, 1) for r in requests])
+        world.decode(*requests)
     splits = {splits for bucket, splits in world.runner.recordings if bucket == 1}
     assert len(splits) == 2 and 1 in splits and all(n & (n - 1) == 0 for n in splits)
 
@@ -213,7 +214,7 @@ def test_long_contexts_have_recordings_of_their_own(lab, model):
 def test_what_a_recording_reads_stays_where_it_is(lab, model):
     """A CUDA graph knows addresses and keeps no tensor alive. The runner that holds the recording has to: memory
     that was given back would be reused by the next replay."""
-    world = World(model, cut_for=16)
+    world = World(lab, model, cut_for=16)
     world.caches[0].tile = 8
     seen = []
 
@@ -224,29 +225,26 @@ def test_what_a_recording_reads_stays_where_it_is(lab, model):
         return Recording(lambda: None, result)
 
     world.runner = GPURunner(model, world.caches[0], 16, 128, record)
-    a = world.add(60)
-    world.check(lab, [(a, 60)])
+    (a,) = world.begin(60)
     world.step([(a, 1)])
     assert world.runner.recordings and seen
-    world.check(lab, [(a, 2)])  # the cache has another step now
+    world.check([(a, 2)])  # the cache has another step now
     gc.collect()
     assert all(tensor() is not None for tensor in seen)
 
 
 def test_more_requests_than_the_largest_bucket(lab, model):
-    world = World(model, max_num_seqs=2)
-    requests = [world.add(3) for _ in range(3)]
-    world.check(lab, [(r, 3) for r in requests])
-    world.check(lab, [(r, 1) for r in requests])
+    world = World(lab, model, max_num_seqs=2)
+    requests = world.begin(3, 3, 3)
+    world.decode(*requests)
     assert world.counter.recorded == 0
 
 
 def test_without_recordings(lab, model):
-    world = World(model)
+    world = World(lab, model)
     world.runner = GPURunner(model, world.caches[0], 16, 128, record=None)
-    a = world.add(5)
-    world.check(lab, [(a, 5)])
-    world.check(lab, [(a, 1)])
+    (a,) = world.begin(5)
+    world.decode(a)
     assert not world.runner.recordings
 
 
@@ -349,8 +347,6 @@ def test_a_recording_that_fails_leaves_the_engine_running(model):
 
 def test_the_engine_takes_this_runner_on_a_gpu(lab, model, monkeypatch):
     """`make_runner` is what the engine calls for a device "cuda"."""
-    from phase5_real_gpu.kernels import gpu_runner
-
     runner = make_runner(model, BlockManager(20, 4, num_swap_blocks=3), 8, 64)
     assert isinstance(runner, GPURunner) and isinstance(runner._record, CUDAGraphRecorder)
     cache = runner.kv_cache
@@ -369,29 +365,27 @@ def test_the_engine_takes_this_runner_on_a_gpu(lab, model, monkeypatch):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: CUDA graphs")
 def test_cuda_graphs(lab, model):
-    world = World(model, cut_for=264)
+    world = World(lab, model, cut_for=264)
     world.runner = GPURunner(model, world.caches[0], 16, 128, CUDAGraphRecorder())
-    requests = [world.add(3 + 5 * i) for i in range(7)]
-    world.check(lab, [(r, len(r.token_ids)) for r in requests])
+    requests = world.begin(*range(3, 38, 5))
     for n in (1, 3, 7, 2, 7, 1):
         for _ in range(3):
-            world.check(lab, [(r, 1) for r in requests[:n]])
-    world.check(lab, [(requests[0], 5), (requests[1], 1)])
+            world.decode(*requests[:n])
+    world.check([(requests[0], 5), (requests[1], 1)])
     for n in (7, 3):
-        world.check(lab, [(r, 1) for r in requests[:n]])
+        world.decode(*requests[:n])
     assert world.runner.recordings
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: CUDA graphs")
 def test_cuda_graphs_with_contexts_in_splits(lab, model):
     """The merging kernel, its memory and the length of a split are in the recording; the lengths are not."""
-    world = World(model, cut_for=264)
+    world = World(lab, model, cut_for=264)
     world.caches[0].tile = 8
     world.runner = GPURunner(model, world.caches[0], 16, 128, CUDAGraphRecorder())
-    a, b = world.add(60), world.add(6)
-    world.check(lab, [(a, 60), (b, 6)])
+    a, b = world.begin(60, 6)
     for requests in ([b], [a], [b], [a, b], [a], [a, b]):
-        world.check(lab, [(r, 1) for r in requests])
+        world.decode(*requests)
     assert {splits for _, splits in world.runner.recordings} == {1, 8}
 
 

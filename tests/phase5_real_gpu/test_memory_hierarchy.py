@@ -10,7 +10,7 @@ from phase1_tokens_embeddings.weights import SHAPES
 from phase2_attention_kvcache.model import ContiguousKVCache, Transformer
 from phase5_real_gpu import memory_hierarchy
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED  # first: it decides how Triton runs
-from phase5_real_gpu.measuring import memory_cpu
+from phase5_real_gpu.measuring import memory_cpu, memory_gpu
 from phase5_real_gpu.measuring.memory_cpu import (
     KIB,
     MIB,
@@ -162,11 +162,9 @@ interpreted = pytest.mark.skipif(not INTERPRETED, reason="needs Triton's interpr
 @interpreted
 @pytest.mark.parametrize(("blocks", "programs", "turns"), [(1, 2, 3), (4, 3, 5), (8, 2, 11)])
 def test_every_program_reads_what_it_should(blocks, programs, turns):
-    from phase5_real_gpu.measuring.memory_gpu import BLOCK, sweep
-
-    numbers = torch.randint(0, 9, (blocks * BLOCK,), dtype=torch.int32)
-    found = sweep(numbers, programs, turns)
-    sums = numbers.view(blocks, BLOCK).sum(1)
+    numbers = torch.randint(0, 9, (blocks * memory_gpu.BLOCK,), dtype=torch.int32)
+    found = memory_gpu.sweep(numbers, programs, turns)
+    sums = numbers.view(blocks, memory_gpu.BLOCK).sum(1)
     stride = max(37, blocks // programs)
     for program in range(programs):
         assert found[program] == sum(sums[(program * stride + t) % blocks] for t in range(turns))
@@ -175,30 +173,26 @@ def test_every_program_reads_what_it_should(blocks, programs, turns):
 @interpreted
 @pytest.mark.parametrize("size", [0, 100, 3 * 4096])
 def test_a_sweep_of_another_size_is_refused(size):
-    from phase5_real_gpu.measuring.memory_gpu import sweep
-
     with pytest.raises(ValueError, match="a power of two from 4096 on"):
-        sweep(torch.zeros(size, dtype=torch.int32), 1, 1)
+        memory_gpu.sweep(torch.zeros(size, dtype=torch.int32), 1, 1)
 
 
 @interpreted
 def test_jumps_and_multiplications_of_a_gpu():
-    from phase5_real_gpu.measuring.memory_gpu import jump_kernel, multiply_add_kernel, sweep_sizes
-
     following = torch.from_numpy(circle(20 * 64))
     place = 0
     for _ in range(13):
         place = int(following[place])
     out = torch.zeros(1, dtype=torch.int64)
-    jump_kernel[(1,)](out, following, 13)
+    memory_gpu.jump_kernel[(1,)](out, following, 13)
     assert int(out) == place
     x = torch.empty(32)
-    multiply_add_kernel[(2,)](x, 0.5, 1.0, 4, BLOCK=16)
+    memory_gpu.multiply_add_kernel[(2,)](x, 0.5, 1.0, 4, BLOCK=16)
     expected = torch.arange(16.0)
     for _ in range(4):
         expected = expected * 0.5 + 1
     assert torch.allclose(x, expected.repeat(2))
-    assert all(size & (size - 1) == 0 for size in sweep_sizes(MIB))
+    assert all(size & (size - 1) == 0 for size in memory_gpu.sweep_sizes(MIB))
 
 
 # ---------------------------------------------------------------------- the script

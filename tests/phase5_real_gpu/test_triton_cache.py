@@ -60,12 +60,9 @@ def attend(case, cache, layer=1):
     seed=st.integers(0, 2**31),
 )
 @settings(unshrunk, max_examples=12)
-def test_a_mixed_step(lab, requests, kv_heads, group, dim, block_size, dtype, seed):
+def test_a_mixed_step(lab, requests, dtype, **shape):
     """Prompts, chunks and single tokens in any order, side by side or not."""
-    case = lab.Case(
-        [n for _, n in requests], [p + n for p, n in requests], kv_heads=kv_heads, group=group, dim=dim,
-        block_size=block_size, dtype=dtype, seed=seed,
-    )  # fmt: skip
+    case = lab.Case([n for _, n in requests], [p + n for p, n in requests], dtype=dtype, **shape)
     reference = cache_of(case, PagedKVCache, use_kernel=False)
     wanted = attend(case, reference)
     cache = cache_of(case)

@@ -33,10 +33,8 @@ FP8 = torch.float8_e4m3fn
     seed=st.integers(0, 2**31),
 )
 @settings(unshrunk, max_examples=14)
-def test_is_the_definition(lab, context_lens, kv_heads, group, dim, block_size, dtype, num_splits, seed):
-    case = lab.decode_case(
-        context_lens, kv_heads=kv_heads, group=group, dim=dim, block_size=block_size, dtype=dtype, seed=seed
-    )
+def test_is_the_definition(lab, context_lens, num_splits, **shape):
+    case = lab.decode_case(context_lens, **shape)
     case.assert_right(case.decode(num_splits=num_splits))
 
 

@@ -36,10 +36,8 @@ request = st.one_of(
     seed=st.integers(0, 2**31),
 )
 @settings(unshrunk, max_examples=15)
-def test_is_the_definition(lab, requests, kv_heads, group, dim, block_size, dtype, seed):
-    case = lab.paged_case(
-        requests, kv_heads=kv_heads, group=group, dim=dim, block_size=block_size, dtype=dtype, seed=seed
-    )
+def test_is_the_definition(lab, requests, **shape):
+    case = lab.paged_case(requests, **shape)
     case.assert_right(case.prefill())
 
 
@@ -104,9 +102,8 @@ def test_no_token_sees_a_later_one(lab):
     seed=st.integers(0, 2**31),
 )
 @settings(unshrunk, max_examples=6)
-def test_a_decode_row_is_a_prefill_of_one_token(lab, lens, group, dim, block_size, num_splits, seed):
-    lens = [n + 1 for n in lens]
-    case = lab.decode_case(lens, group=group, kv_heads=1, dim=dim, block_size=block_size, seed=seed)
+def test_a_decode_row_is_a_prefill_of_one_token(lab, lens, num_splits, **shape):
+    case = lab.decode_case([n + 1 for n in lens], kv_heads=1, **shape)
     lab.assert_near(case.prefill(), case.decode(num_splits=num_splits))
 
 
@@ -118,9 +115,9 @@ def test_a_decode_row_is_a_prefill_of_one_token(lab, lens, group, dim, block_siz
     seed=st.integers(0, 2**31),
 )
 @settings(unshrunk, max_examples=6)
-def test_any_chunks_are_the_prompt_at_once(lab, length, chunks, block_size, group, seed):
+def test_any_chunks_are_the_prompt_at_once(lab, length, chunks, **shape):
     """Each chunk is stored by write_kv and attends; what comes after it is still NaN."""
-    case = lab.Case([length], [length], kv_heads=1, group=group, block_size=block_size, seed=seed)
+    case = lab.Case([length], [length], kv_heads=1, **shape)
     done, turn, rows = 0, 0, []
     keys, values = (t[0] for t in case.given)
     slots = case.new_slots

@@ -53,9 +53,8 @@ def memory(case):
     seed=st.integers(0, 2**31),
 )
 @settings(unshrunk, max_examples=20)
-def test_each_token_in_its_slot(lab, requests, kv_heads, dim, block_size, dtype, slot_dtype, seed):
-    settings = dict(kv_heads=kv_heads, dim=dim, block_size=block_size, dtype=dtype, seed=seed)
-    case = make(lab, requests, **settings)
+def test_each_token_in_its_slot(lab, requests, slot_dtype, **shape):
+    case = make(lab, requests, **shape)
     got = write(case, case.new_slots.to(slot_dtype), checked=True)
     case.fill()
     assert torch.equal(got, memory(case))
