@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: course test proof fuzz setup notebooks companions figures clean
+.PHONY: course test proof fuzz setup lock notebooks companions figures clean
 .DEFAULT_GOAL := course
 
 # Run every script of the course in its quick form; ends with many users streaming and the ledger of claims.
@@ -46,11 +46,21 @@ figures: setup
 
 setup: $(VENV)/installed
 
-$(VENV)/installed: requirements.txt pyproject.toml
+$(VENV)/installed: requirements.txt requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install -q -r requirements.txt
 	touch $@
+
+# For developers: work out requirements.lock anew, all packages with the hashes of their files. Without torch and
+# triton: which of their many files is right depends on the machine.
+lock: setup
+	$(BIN)/python -m pip install -q uv
+	printf 'torch; python_version < "3"\ntriton; python_version < "3"\n' > $(VENV)/without-torch.txt
+	printf 'sympy\nnetworkx\nsetuptools\n' | $(BIN)/uv pip compile -q requirements.txt - -o requirements.lock \
+		--override $(VENV)/without-torch.txt --universal --python-version 3.11 --generate-hashes \
+		--no-emit-package inference-lab --no-annotate --custom-compile-command "make lock"
 
 # outputs/ stays: your progress and your guesses are in it.
 clean:
