@@ -7,16 +7,8 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.lab import Lab
 from labkit.models import find_model, has_gpt2_vocabulary
-from phase1_tokens_embeddings.story.token_density import (
-    CONTENT,
-    PARTS,
-    Density,
-    characters_that_fit,
-    draw_density,
-    measure_density,
-    sample_text,
-    share_of_blanks,
-)
+from phase1_tokens_embeddings.story import token_density
+from phase1_tokens_embeddings.story.token_density import CONTENT, PARTS, Density, measure_density, sample_text
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer, StreamDecoder
 
 SENTENCE = "The goat was waiting for a boat."
@@ -192,7 +184,7 @@ def compare_density(lab: Lab, vocabularies: dict[str, BPETokenizer], own: str) -
         to narrow this gap."""
     )
     lab.record(density={v: {n: vars(d) | {"mean": d.mean} for n, d in ds.items()} for v, ds in found.items()})
-    lab.figure(draw_density(found, labels), "token_density")
+    lab.figure(token_density.draw_density(found, labels), "token_density")
 
 
 def check_density(lab: Lab, gpt2: BPETokenizer | None, found: dict[str, Density]) -> None:
@@ -202,7 +194,7 @@ def check_density(lab: Lab, gpt2: BPETokenizer | None, found: dict[str, Density]
         lab.cannot_measure("density", density_question, needs="download", remedy=FETCH)
         lab.cannot_measure("context-128k", context_question, needs="download", remedy=FETCH)
         return
-    blanks = share_of_blanks(gpt2, sample_text("code"))
+    blanks = token_density.share_of_blanks(gpt2, sample_text("code"))
     lab.predict(
         "density",
         density_question,
@@ -218,7 +210,9 @@ def check_density(lab: Lab, gpt2: BPETokenizer | None, found: dict[str, Density]
         "context-128k",
         context_question,
         predicted=[round(CONTEXT * found[n].mean) for n in ("prose", "code")],
-        measured=[characters_that_fit(gpt2, sample_text(n), CONTEXT) for n in ("prose", "code")],
+        measured=[
+            token_density.characters_that_fit(gpt2, sample_text(n), CONTEXT) for n in ("prose", "code")
+        ],
         source_says=[512_000, 345_600],
         tolerance=0.01,
         note="Predicted from the densities of our texts, measured by filling a context with them. The "

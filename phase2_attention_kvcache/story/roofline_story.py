@@ -7,15 +7,8 @@ from matplotlib.figure import Figure
 
 from labkit.figures import BLUE, GREY, INK, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
-from phase2_attention_kvcache.model import GPT2_124M, Transformer
-from phase2_attention_kvcache.model.roofline import (
-    Ceilings,
-    Step,
-    limit_of,
-    measure_step,
-    narrow,
-    work_of_step,
-)
+from phase2_attention_kvcache.model import GPT2_124M, Transformer, roofline
+from phase2_attention_kvcache.model.roofline import Ceilings, Step, limit_of, measure_step
 
 
 def load_model(lab: Lab) -> tuple[Transformer, str]:
@@ -46,11 +39,11 @@ def tell_steps(lab: Lab, model: Transformer, name: str, ceilings: Ceilings) -> l
     steps = []
     size = torch.finfo(model.dtype).bits // 8
     for n in lab.progress(sizes, "timing steps"):
-        work = work_of_step(model.config, n, 0, size)
+        work = roofline.work_of_step(model.config, n, 0, size)
         steps.append(Step(n, work, ceilings.seconds(work), measure_step(model, n, 3 if lab.quick else 6)))
 
     few = next(step for step in steps if step.tokens >= 16)
-    overhead = measure_step(Transformer.random(narrow(model.config), model.dtype, lab.device), 1, 10)
+    overhead = measure_step(Transformer.random(roofline.narrow(model.config), model.dtype, lab.device), 1, 10)
     decode = limit_of(steps[0], few, ceilings, overhead)
     prefill = limit_of(steps[-2], steps[-1], ceilings, overhead)
     for claim, what, predicted, (limit, why) in (

@@ -59,7 +59,7 @@ def many_users(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
     endings = ENDINGS[:6] if lab.quick else ENDINGS
     prompts = [shared + tokenizer.encode("\n\n" + ending) for ending in endings]
     new = 4 if lab.quick else 12
-    lab.say(f"""The first {len(shared)} tokens of a story are the same for everybody, as a system prompt would be.
+    lab.say(f"""The first {len(shared)} tokens of a story are the same for all, as a system prompt would be.
         {len(prompts)} readers add a sentence of their own, and the model writes {new} tokens for each. Twice: on a
         server without a prefix cache, and on one with it.""")
     cold = PrefixServer(model, 80, BLOCK, enable_prefix_caching=False)
@@ -239,7 +239,7 @@ def one_letter(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
     columns = ["where", "text there", "equal tokens", "found", "computed"]
     lab.table("The same text with one letter changed", columns, rows)
     lab.say("""So what changes belongs at the end. A system prompt that begins with the time of day, or with the
-        user's name, shares nothing with anybody.""")
+        user's name, shares nothing with any other.""")
     lab.record(one_letter=rows)
 
 

@@ -10,21 +10,10 @@ import numpy as np
 from labkit.errors import LabError
 from labkit.lab import Lab
 from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.simulator import load_tests
 from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost
 from phase4_scheduler.simulator.latency import Latency, RequestRecord, little, summarise
-from phase4_scheduler.simulator.load_tests import (
-    BLOCK_SIZE,
-    Server,
-    Stall,
-    alarming_usage,
-    doubling_usage,
-    load_point,
-    predicted_stalls,
-    predicted_usage,
-    stall_config,
-    stall_traffic,
-    ttft_by_usage,
-)
+from phase4_scheduler.simulator.load_tests import BLOCK_SIZE, Server, Stall, stall_traffic
 from phase4_scheduler.simulator.real_time import interrupt, serve, warm_up
 from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, draw_traffic, fit_lengths
 from phase4_scheduler.simulator.virtual_time import simulate
@@ -153,14 +142,14 @@ def load_sweep(lab: Lab, server: Server, most: float) -> None:
     loads = (0.4, 0.65, 1.1) if lab.quick else (0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1, 1.1)
     n = 200 if lab.quick else 800
     points = [
-        load_point(server, a.pattern, n, load, most, lab.seed)
+        load_tests.load_point(server, a.pattern, n, load, most, lab.seed)
         for load in lab.progress(loads, f"{n} requests at {len(loads)} loads")
     ]
-    bins = ttft_by_usage(points)
-    doubled, alarm = doubling_usage(points), alarming_usage(bins)
+    bins = load_tests.ttft_by_usage(points)
+    doubled, alarm = load_tests.doubling_usage(points), load_tests.alarming_usage(bins)
     traffic = draw_traffic(a.pattern, 2000, 1.0, seed=lab.seed)
     longest = -(-max(r.prompt_tokens for r in traffic) // BLOCK_SIZE)
-    limit, mean_limit = predicted_usage(traffic, server.cache_tokens)
+    limit, mean_limit = load_tests.predicted_usage(traffic, server.cache_tokens)
     if alarm is not None:
         calm = float(np.median([t for u, t, _ in bins if u < 0.5]))
         worse = next(t for u, t, _ in bins if u >= alarm - 1e-9)
@@ -177,7 +166,7 @@ def load_sweep(lab: Lab, server: Server, most: float) -> None:
             "all behind it.",
         )
     if doubled is not None:
-        _, bigger = predicted_usage(traffic, 10 * server.cache_tokens)
+        _, bigger = load_tests.predicted_usage(traffic, 10 * server.cache_tokens)
         lab.predict(
             claim="kv-usage-alert",
             question="mean KV usage at which TTFT (p95) has doubled",
@@ -215,7 +204,7 @@ def long_prompt(lab: Lab, server: Server, engines: Engines) -> None:
     blocks = (long + OTHERS * (isl + osl)) // BLOCK_SIZE + OTHERS + 100  # room for all
     stalls: list[Stall] = []
     for chunk in (None, CHUNK):
-        config = stall_config(server.config, long, OTHERS + 1, chunk)
+        config = load_tests.stall_config(server.config, long, OTHERS + 1, chunk)
         roomy = replace(server, num_blocks=blocks, config=config)
         # A short prompt first, to learn when step 60 begins: the long one comes at that moment.
         arrival = roomy.serve(stall_traffic(OTHERS, isl, osl, 1, 0.0)).times[60]
@@ -225,7 +214,7 @@ def long_prompt(lab: Lab, server: Server, engines: Engines) -> None:
     lab.predict(
         claim="chunked-prefill",
         question=f"longest gap between tokens of {OTHERS} users when a prompt of {long:,} tokens comes: whole / in pieces",
-        predicted=[1000 * s for s in predicted_stalls(server.cost, OTHERS, isl + 60, long, CHUNK)],
+        predicted=[1000 * s for s in load_tests.predicted_stalls(server.cost, OTHERS, isl + 60, long, CHUNK)],
         measured=[1000 * whole.worst, 1000 * cut.worst],
         unit="ms",
         tolerance=0.05,

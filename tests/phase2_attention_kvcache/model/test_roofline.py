@@ -6,18 +6,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from phase2_attention_kvcache.model import roofline
 from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.model.caches import ContiguousKVCache
 from phase2_attention_kvcache.model.config import GPT2_124M
-from phase2_attention_kvcache.model.roofline import (
-    Ceilings,
-    Step,
-    Work,
-    limit_of,
-    measure_ceilings,
-    narrow,
-    work_of_step,
-)
+from phase2_attention_kvcache.model.roofline import Ceilings, Step, Work, work_of_step
 from phase2_attention_kvcache.model.transformer import Transformer
 
 
@@ -71,7 +64,7 @@ def test_the_slower_limit_decides():
 
 
 def test_ceilings_are_measured():
-    machine = measure_ceilings("cpu", "float32", quick=True)
+    machine = roofline.measure_ceilings("cpu", "float32", quick=True)
     assert machine.bandwidth > 0 and machine.rate > 0
 
 
@@ -82,11 +75,11 @@ def test_ceilings_are_measured():
 def test_what_limits_a_step_is_told_from_its_times(seconds, overhead, limit):
     work = Work(operations=1.0, bytes=1.0)
     small, large = (Step(n, work, 0.0, s) for n, s in zip((1, 16), seconds, strict=True))
-    assert limit_of(small, large, Ceilings(1.0, 1.0), overhead)[0] == limit
+    assert roofline.limit_of(small, large, Ceilings(1.0, 1.0), overhead)[0] == limit
 
 
 def test_a_narrow_model_has_the_same_operations_and_no_weight():
     for config in (GPT2_124M, Transformer.from_pretrained("tales").config):
-        slim = narrow(config)
+        slim = roofline.narrow(config)
         assert (slim.num_layers, slim.family) == (config.num_layers, config.family)
         assert slim.num_parameters < config.num_parameters / 10
