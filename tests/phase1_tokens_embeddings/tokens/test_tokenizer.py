@@ -201,9 +201,12 @@ def test_very_long_words_finish(trained, make):
     assert trained.decode(trained.encode(text)) == text
 
 
-def test_remembered_words_stay_bounded(trained):
+def test_remembered_words_stay_bounded(trained, monkeypatch):
     trained.encode("a" * 10_000)
     assert max(map(len, trained._word_cache)) < 10_000
+    monkeypatch.setattr("phase1_tokens_embeddings.tokens.tokenizer._CACHE_WORDS", 9)
+    trained.encode(" ".join(map(str, range(1000))))
+    assert len(trained._word_cache) <= 9
 
 
 # ---------------------------------------------------------------------- against tokenizers and transformers
@@ -457,6 +460,16 @@ def test_special_tokens_must_be_allowed(trained):
         assert trained.encode(text, allowed_special=allowed) == expected
     assert trained.decode(expected) == text
     assert trained.decode(expected, skip_special_tokens=True) == "onetwo"
+
+
+def test_only_the_special_tokens_that_are_allowed_are_found():
+    tok = BPETokenizer.train(["ab ab"], 300, special_tokens=("<a>", "<b>", "ab"))
+    for text in ("<b>", "<a><b>", "<b><a>ab"):
+        ids = tok.encode(text, allowed_special={"<a>"})
+        assert [i for i in ids if i in tok.special_tokens.values()] == [tok.special_tokens["<a>"]] * (
+            "<a>" in text
+        )
+        assert tok.decode(ids) == text
 
 
 # ---------------------------------------------------------------------- errors

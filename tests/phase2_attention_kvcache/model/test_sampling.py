@@ -21,6 +21,7 @@ from phase2_attention_kvcache.model.generation import sampled
 from phase2_attention_kvcache.model.logits_processors import apply_penalties
 from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler, draw
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.truncation import apply_top_p
 from phase2_attention_kvcache.story.sampling_story import Writer, draw_distributions
 
 VOCAB = 50
@@ -79,6 +80,11 @@ def test_top_p_ties_do_not_depend_on_order():
         ours = probabilities(probs[:, order].log(), top_p=0.5)
         torch.testing.assert_close(ours, probs[:, order])
     assert probabilities(probs.log(), top_p=0.4).tolist() == [[1, 0, 0, 0]]
+
+
+def test_top_p_that_is_reached_exactly():
+    probs = torch.tensor([[0.5, 0.25, 0.125, 0.125]])
+    assert apply_top_p(probs, torch.tensor([[0.75]])).tolist() == [[0.5, 0.25, 0, 0]]
 
 
 @given(seeds, st.floats(0.1, 3), st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=30))
@@ -172,6 +178,28 @@ def test_logit_bias():
     torch.testing.assert_close(ours, torch.tensor([[0.0, -100, 0, 2]]).softmax(-1))
 
 
+def test_logit_bias_comes_before_the_penalties():
+    p = SamplingParams(logit_bias={0: 3.0}, repetition_penalty=2.0, presence_penalty=0.5)
+    ours = Sampler().probabilities(torch.tensor([[1.0, 0.0]]), [p], [[0]], [[0]])
+    torch.testing.assert_close(ours, torch.tensor([[(1 + 3) / 2 - 0.5, 0]]).softmax(-1))
+
+
+@pytest.mark.parametrize(
+    ("knob", "output"),
+    [
+        ({"presence_penalty": 2}, [0]),
+        ({"frequency_penalty": 2}, [0]),
+        ({"repetition_penalty": 2}, [0]),
+        ({"presence_penalty": -2}, [1]),
+        ({"frequency_penalty": -2}, [1]),
+        ({"repetition_penalty": 0.5}, [1]),
+    ],
+)
+def test_each_penalty_alone_turns_a_greedy_choice(knob, output):
+    logits = torch.tensor([[3.0, 2.0, 0.0]])
+    assert sample(logits, [SamplingParams(temperature=0, **knob)], outputs=[output]).token_ids == [1]
+
+
 def test_min_tokens_bans_the_ends_until_it_is_reached():
     logits = torch.tensor([[9.0, 8.0, 7.0, 1.0]])
     p = SamplingParams(temperature=0, min_tokens=2, stop_token_ids=[1])
@@ -257,7 +285,8 @@ def run_alone(logits_by_step, p, prompt):
 @settings(max_examples=15)
 def test_a_seeded_request_gets_the_same_tokens_in_any_company(seed, chance):
     steps = 6
-    knobs = [{}, {"top_k": 8}, {"top_p": 0.9, "temperature": 1.2}, {"min_p": 0.05}, {"presence_penalty": 1.0}]
+    knobs = [{}, {"top_k": 8}, {"top_k": 2}, {"top_p": 0.9, "temperature": 1.2}, {"min_p": 0.05}]
+    knobs += [{"presence_penalty": 1.0}, {"temperature": 0}]
     requests = [SamplingParams(seed=seed + i, **k) for i, k in enumerate(knobs)]
     logits = random_logits(seed, rows=steps * len(requests)).view(steps, len(requests), VOCAB)
     alone = [run_alone(logits[:, i], p, [i]) for i, p in enumerate(requests)]
@@ -289,6 +318,7 @@ def test_seeds():
     assert SamplingParams().make_generator() is None
     second = SamplingParams(seed=1).make_generator(answer=1)
     assert second.initial_seed() == SamplingParams(seed=2).make_generator().initial_seed()
+    assert SamplingParams(seed=2**64 - 1).make_generator(answer=1).initial_seed() == 0
 
 
 def test_one_request_remembers():

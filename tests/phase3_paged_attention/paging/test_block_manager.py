@@ -20,7 +20,7 @@ class Naive:
         self.size = size
         self.free_list = list(range(1, num_blocks))
         self.readers = dict.fromkeys(range(num_blocks), 0)
-        self.taken = self.evicted = self.copied = 0
+        self.taken = self.evicted = self.copied = self.looked_up = self.hit = 0
         self.names = {}  # block -> all tokens up to its end; in the order in which they were named
 
     def find(self, tokens):
@@ -162,6 +162,8 @@ class Machine(RuleBasedStateMachine):
         if done:
             u.blocks, u.computed, u.written = blocks, want, hit
             self.users.append(u)
+            self.naive.looked_up += len(u.tokens)
+            self.naive.hit += hit
         return done
 
     @rule(tokens=tokens_of, part=st.floats(0, 1), all_must_fit=st.booleans())
@@ -258,6 +260,8 @@ class Machine(RuleBasedStateMachine):
         stats = self.manager.stats
         assert (stats.taken_blocks, stats.evicted_blocks) == (self.naive.taken, self.naive.evicted)
         assert stats.copied_blocks == self.naive.copied
+        assert (stats.looked_up_tokens, stats.hit_tokens) == (self.naive.looked_up, self.naive.hit)
+        assert all(self.manager.prefix_cache._blocks.values()), "hashes that no block has would pile up"
         assert all(b.ref_count == self.naive.readers[b.block_id] for b in blocks)
         for u in self.users:
             assert u.table.block_ids == u.blocks
@@ -320,6 +324,24 @@ def test_equal_blocks_of_one_step_stay_apart_and_the_oldest_is_found():
         manager.allocate(BlockTable(), [9], 1)
     assert [b.block_id for b in manager.match_prefix(BlockTable(), tokens)] == [3]
     manager.check_integrity()
+
+
+def test_a_run_of_hits_ends_where_a_block_is_missing():
+    """Blocks are uncached from anywhere in a chain; what lies behind them is of no use."""
+    manager = BlockManager(10, 2)
+    admit(manager, [1, 2, 3, 4, 5])
+    manager.uncache(admit(manager, [1, 2, 9]))  # it shares the first block
+    assert manager.match_prefix(BlockTable(), [1, 2, 3, 4, 5]) == []
+
+
+def test_twins_name_their_blocks_each_by_its_own_tokens():
+    manager = BlockManager(10, 2)
+    one = admit(manager, [1, 2, 3])
+    two = manager.fork(one)
+    for table, tokens in ((one, [1, 2, 3, 4]), (two, [1, 2, 3, 5])):
+        assert manager.allocate(table, tokens, 4)
+    for table, tokens in ((one, [1, 2, 3, 4, 0]), (two, [1, 2, 3, 5, 0])):
+        assert [b.block_id for b in manager.match_prefix(BlockTable(), tokens)] == table.block_ids
 
 
 def test_freeing_twice_is_fine_for_a_table_and_an_error_for_a_block():

@@ -20,8 +20,9 @@ from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine.fault_isolation import execute_one_by_one
 from phase4_scheduler.engine.request import Request
-from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
+from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerConfig, SchedulerOutput
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 DRAWN = SamplingParams(temperature=0.9, max_tokens=8, ignore_eos=True, seed=5)
@@ -278,6 +279,30 @@ def test_abort_from_inside_on_output(tiny):
     assert [t for o in seen["c"] for t in o.token_ids] == wanted[2][:2]
 
 
+def test_abort_of_one_that_is_complete_in_this_very_step(tiny):
+    engine, inbox = tiny.engine(), []
+    engine.add_request("a", [1, 2], GREEDY, on_output=lambda out: out.finished and engine.abort("b"))
+    engine.add_request("b", [3, 4], GREEDY, on_output=inbox.append)
+    drain(engine)
+    assert [len(out.token_ids) for out in inbox] == [1] * 7 + [0]
+    assert inbox[-1].finished and inbox[-1].finish_reason == "abort"
+
+
+def test_abort_spares_a_request_with_the_id_of_an_answer_that_has_ended(tiny):
+    """The second answer to "a" is called "a#1" inside, and the name is free when it has ended."""
+    params = dataclasses.replace(DRAWN, n=2)
+    one, two = (c.token_ids for c in tiny.engine().generate([[1, 2]], params)[0].outputs)
+    params = dataclasses.replace(params, stop_token_ids=[next(t for t in two if t not in one)])
+    engine, inbox = tiny.engine(), []
+    engine.add_request("a", [1, 2], params)
+    while sum(r.request_id.startswith("a") for r in engine.scheduler.running) != 1:
+        engine.step()
+    engine.add_request("a#1", [3], GREEDY, on_output=inbox.append)
+    engine.abort("a")
+    drain(engine)
+    assert [t for out in inbox for t in out.token_ids] == expected(tiny, [[3]], GREEDY)[0]
+
+
 def test_a_follow_up_may_take_the_same_id_as_soon_as_the_last_token_is_out(tiny):
     engine, answers = tiny.engine(), []
 
@@ -371,6 +396,25 @@ def test_those_who_counted_on_the_blocks_of_the_broken_one(others, faulty, tiny)
     later = engine.generate([*prompts, [*shared, POISON - 1]], GREEDY)
     assert [o.token_ids for o in later[:-1]] == wanted
     tiny.assert_greedy([o.prompt_token_ids for o in later], [o.token_ids for o in later])
+
+
+def test_one_that_has_to_restart_leaves_blocks_unfilled_as_well():
+    """x fails at its block 1, y counted on that for its block 2, and z counts on y's block alone."""
+
+    def execute(scheduled):
+        if scheduled[0].request.request_id == "x":
+            raise RuntimeError("burns")
+        return torch.zeros(scheduled[0].num_tokens, 1)
+
+    scheduled = []
+    for name, block_ids, computed in (("x", [1], 0), ("y", [1, 2], 4), ("z", [3, 2, 4], 8), ("w", [3, 5], 4)):
+        request = Request(name, [0] * (computed + 4), GREEDY)
+        request.block_table.block_ids = block_ids
+        scheduled.append(Scheduled(request, 4, computed))
+    step = execute_one_by_one(execute, SchedulerOutput(scheduled), block_size=4)
+    assert [request.request_id for request, _ in step.faults] == ["x"]
+    assert [request.request_id for request in step.to_restart] == ["y", "z"]
+    assert step.first_row == {"w": 0} and len(step.hidden) == 4
 
 
 def test_names_of_blocks_that_a_broken_step_never_filled(faulty, tiny):
