@@ -505,6 +505,7 @@ def test_a_special_token_that_the_file_format_cannot_hold(tmp_path):
     for name in ("é", "a"):
         tok = BPETokenizer.train(["text"], 300, special_tokens=(name,))
         assert tok.encode(name, allowed_special="all") == [tok.special_tokens[name]]
+        assert tok.special_tokens[name] not in tok.encode(name)
         with pytest.raises(ValueError, match=f"cannot hold the special token '{name}'"):
             tok.save(tmp_path / "tokenizer.json")
 
