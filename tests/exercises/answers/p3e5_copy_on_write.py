@@ -138,6 +138,9 @@ WRONG = {
         (fork, changed(make_room, {"table.append(pool.take())": "pass"})),
         (fork, block_too_late),
     ],
-    "counts-wrong": (fork, counts_once_more),
+    "counts-wrong": [
+        (fork, counts_once_more),
+        (fork, changed(make_room, {"ref_count[table[at]] -= 1": "ref_count[table[at]] = 0"})),
+    ],
     "table-not-changed": (fork, new_table),
 }
