@@ -202,5 +202,9 @@ WRONG = {
         changed(TokenByToken, {"> self.room": ">= self.room"}),
         changed(TokenByToken, {"> self.room": "> len(self.keys)"}),
     ],
-    "cache-borrows-memory": Lists,
+    "cache-borrows-memory": [
+        Lists,
+        changed(Lists, {"append(k)": "append(k.clone())"}),
+        changed(Lists, {"append(v)": "append(v.clone())"}),
+    ],
 }

@@ -66,4 +66,5 @@ WRONG = {
         block * block_size + i for block in block_table for i in range(block_size)
     ][first:],
     "returns-nothing": prints_only,
+    "wrong-result": changed(slot_by_slot, {"* block_size": "* 4"}),  # the block size of the examples
 }

@@ -50,6 +50,17 @@ def reads_empty_parts(outs, log_sums):
     return weights @ outs / weights.sum(), largest + weights.sum().log()
 
 
+def from_the_first_part(outs, log_sums):
+    """One part after the other; the first is taken as it is, be it empty or not."""
+    out, log_sum = outs[0], log_sums[0]
+    for part, log_part in zip(outs[1:], log_sums[1:]):
+        if log_part > -math.inf:
+            both = torch.logaddexp(log_sum, log_part)
+            out = out * (log_sum - both).exp() + part * (log_part - both).exp()
+            log_sum = both
+    return out, log_sum
+
+
 def nothing_is_nan(outs, log_sums):
     """No case for nothing at all."""
     weights = torch.exp(log_sums - log_sums.max())
@@ -88,7 +99,7 @@ WRONG = {
     "powers-of-two": lambda outs, log_sums: merged(outs, log_sums, lambda logs: 2.0 ** (logs - logs.max())),
     "best-part-only": lambda outs, log_sums: (outs[log_sums.argmax()], log_sums.logsumexp(0)),
     "no-maximum": straight,
-    "empty-part-is-read": reads_empty_parts,
+    "empty-part-is-read": [reads_empty_parts, from_the_first_part],
     # Empty parts get the logarithm 0.
     "empty-part-counts": lambda outs, log_sums: with_softmax(
         torch.nan_to_num(outs), torch.nan_to_num(log_sums, neginf=0.0)

@@ -195,6 +195,16 @@ def test_n_answers_share_the_blocks_of_their_prompt(tiny):
     assert separate.block_manager.stats.taken_blocks == 4 * 5
 
 
+def test_n_answers_part_ways_only_behind_their_prompt(tiny):
+    engine = tiny.engine(block_size=4, max_num_batched_tokens=8)
+    engine.add_request("a", list(range(100, 118)), dataclasses.replace(DRAWN, n=3, max_tokens=3))
+    running = []
+    while engine.has_unfinished_requests:
+        engine.step()
+        running.append(len(engine.scheduler.running))
+    assert running == [1, 1, 3, 3, 0]
+
+
 def test_n_answers_in_order_with_metrics_and_texts(tiny):
     params = dataclasses.replace(DRAWN, n=3)
     out = tiny.engine().generate(["The old king"], params)[0]

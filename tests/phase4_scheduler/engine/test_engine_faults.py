@@ -22,7 +22,7 @@ from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.fault_isolation import execute_one_by_one
 from phase4_scheduler.engine.request import Request
-from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerConfig, SchedulerOutput
+from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 DRAWN = SamplingParams(temperature=0.9, max_tokens=8, ignore_eos=True, seed=5)
@@ -411,10 +411,10 @@ def test_one_that_has_to_restart_leaves_blocks_unfilled_as_well():
         request = Request(name, [0] * (computed + 4), GREEDY)
         request.block_table.block_ids = block_ids
         scheduled.append(Scheduled(request, 4, computed))
-    step = execute_one_by_one(execute, SchedulerOutput(scheduled), block_size=4)
-    assert [request.request_id for request, _ in step.faults] == ["x"]
-    assert [request.request_id for request in step.to_restart] == ["y", "z"]
-    assert step.first_row == {"w": 0} and len(step.hidden) == 4
+    hidden, first_row, faults, to_restart = execute_one_by_one(execute, scheduled, block_size=4)
+    assert [request.request_id for request, _ in faults] == ["x"]
+    assert [request.request_id for request in to_restart] == ["y", "z"]
+    assert first_row == {"w": 0} and len(hidden) == 4
 
 
 def test_names_of_blocks_that_a_broken_step_never_filled(faulty, tiny):
