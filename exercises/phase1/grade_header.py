@@ -118,7 +118,12 @@ def _grade_hostile(read_header: Callable) -> None:
         "header-believes-the-offsets": {
             "a tensor that ends behind the file": good[:-1],
             "a tensor whose end comes before its beginning": _file({"a": _entry("F32", [0], 8, 4)}, bytes(8)),
-            "a tensor that begins at -8": _file({"a": _entry("F32", [4], -8, 8)}, bytes(8)),
+            **{
+                f"a tensor that begins at {first}": _file(
+                    {"a": _entry("U8", [8 - first], first, 8)}, bytes(8)
+                )
+                for first in (-1, -4, -8, -9)
+            },
         },
     }
     for diagnosis, files in hostile.items():

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from exercises.grading import Diagnoses, NotYet, guard
 from exercises.judging.judge import judge
@@ -16,7 +17,7 @@ LLAMA2 = dict(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=
 
 
 def _kv(
-    config: dict, size: int, two: int = 2, layers: bool = True, query: bool = False, given: bool = True
+    config: dict, size: int = 2, two: int = 2, layers: bool = True, query: bool = False, given: bool = True
 ) -> int:
     heads = config["num_attention_heads"]
     kv_heads = heads if query else config.get("num_key_value_heads", heads)
@@ -26,13 +27,13 @@ def _kv(
     return two * (config["num_hidden_layers"] if layers else 1) * kv_heads * head_dim * size
 
 
-def _width_over_kv_heads(config: dict, size: int) -> int:
+def _width_over_kv_heads(config: dict, size: int = 2) -> int:
     heads = config.get("num_key_value_heads", config["num_attention_heads"])
     head_dim = config.get("head_dim", config["hidden_size"] // heads)
     return 2 * config["num_hidden_layers"] * heads * head_dim * size
 
 
-def _right_kv(config: dict, size: int) -> int:
+def _right_kv(config: dict, size: int = 2) -> int:
     heads = config["num_attention_heads"]
     return kv_bytes_per_token(
         config["num_hidden_layers"],
@@ -43,12 +44,13 @@ def _right_kv(config: dict, size: int) -> int:
 
 
 KV = {
-    "kv-only-one-of-two": lambda c, size: _kv(c, size, two=1),
-    "kv-query-heads": lambda c, size: _kv(c, size, query=True),
-    "kv-one-layer": lambda c, size: _kv(c, size, layers=False),
-    "kv-head-dim-ignored": lambda c, size: _kv(c, size, given=False),
+    "kv-only-one-of-two": partial(_kv, two=1),
+    "kv-query-heads": partial(_kv, query=True),
+    "kv-one-layer": partial(_kv, layers=False),
+    "kv-head-dim-ignored": partial(_kv, given=False),
     "kv-width-over-kv-heads": _width_over_kv_heads,
-    "kv-always-two-bytes": lambda c, size: _right_kv(c, 2),
+    "kv-always-two-bytes": lambda c, size=2: _right_kv(c),
+    "kv-other-default": (lambda c, size=4: _right_kv(c, size), lambda c, size=1: _right_kv(c, size)),
 }
 SAYS = Diagnoses.of("p1e5_kv_bytes")
 USERS = {
@@ -72,7 +74,7 @@ def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
             raise
         raise SAYS.no("kv-heads-missing", f"kv_bytes({GPT2}, 2)", "a KeyError", 36_864) from None
     rng = random.Random(4)
-    cases = [(LLAMA3, 2), (GPT2, 2), (QWEN3, 2), (LLAMA2, 1), (LLAMA3, 4)]
+    cases: list[tuple] = [(LLAMA3, 2), (LLAMA3,), (GPT2, 2), (QWEN3, 2), (LLAMA2, 1), (LLAMA3, 4)]
     for _ in range(10):
         heads = rng.choice([4, 8, 16])
         config = dict(
@@ -80,7 +82,7 @@ def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
         )
         config["num_key_value_heads"] = heads // rng.choice([1, 2, 4])
         cases.append((config, rng.choice([1, 2, 4])))
-    judge(kv_bytes, cases, _right_kv, KV, SAYS, show=lambda config, size: f"kv_bytes({config}, {size})")
+    judge(kv_bytes, cases, _right_kv, KV, SAYS, show=lambda *args: f"kv_bytes({', '.join(map(str, args))})")
 
     users = [
         (24 * 10**9, 16_060_522_496, 131_072, 8_192),

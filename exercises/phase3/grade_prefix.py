@@ -36,12 +36,14 @@ def _names(block_names: Names, tokens: list[int], size: int = 4) -> list[Hashabl
 
 
 def _names_by_hand(block_names: Names) -> None:
-    tokens = A + B + [9, 10]
-    names = _names(block_names, tokens)
-    if len(names) == 3:
-        raise SAYS.no("partial-block-named", f"block_names({tokens}, 4)", "3 names", "2 names")
-    expect_equal(len(names), 2, tried=f"len(block_names({tokens}, 4))")
-    expect_equal(len(_names(block_names, A + B)), 2, tried=f"len(block_names({A + B}, 4))")
+    names = _names(block_names, A + B)
+    expect_equal(len(names), 2, tried=f"len(block_names({A + B}, 4))")
+    for rest in ([9], [9, 10], [9, 10, 11]):
+        tokens = A + B + rest
+        more = _names(block_names, tokens)
+        if len(more) == 3:
+            raise SAYS.no("partial-block-named", f"block_names({tokens}, 4)", "3 names", "2 names")
+        expect_equal(more == names, True, tried=f"the names of {tokens} are those of {A + B}")
     tried = f"block_names twice with {A + B}"
     expect_equal(_names(block_names, A + B) == names, True, tried=f"{tried}: the same names")
     for diagnosis, (one, two, i) in OTHER_NAMES.items():
@@ -97,5 +99,7 @@ def _like_the_manager(block_names: Names, find_prefix: Find, seed: int) -> None:
         got = guard(find_prefix, list(text), size, dict(cached), tried=what)
         expect_equal(None if got is None else list(got), [b.block_id for b in found], tried=what)
         manager.allocate(table, text, len(text), found)
-        for name, block in zip(_names(block_names, text, size), table.block_ids):
+        names = _names(block_names, text, size)
+        expect_equal(len(names), len(text) // size, tried=f"len(block_names({text}, {size}))")
+        for name, block in zip(names, table.block_ids):
             cached.setdefault(name, block)

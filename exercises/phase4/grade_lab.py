@@ -47,6 +47,12 @@ def grade_names(preempt_one: Callable, lying: Any) -> str:
             fail("stuck")
         if fewer is None and mine.plans != course.plans:
             fail("other-steps")
+        if fewer is None and mine.counts != course.counts:
+            fail(
+                "not-counted",
+                f"{mine.counts[0]} in all",
+                f"{course.counts[0]} in all, and for each request its own",
+            )
     if lies:
         diagnosis = "half-filled-block" if all(half) else "names-without-contents"
         fail(diagnosis, lies[0], "no name on a block that does not hold what it says")

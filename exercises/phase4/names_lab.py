@@ -73,6 +73,7 @@ class Log:
     broken_books: str = ""
     kept_computed: str = ""
     not_waiting: str = ""
+    counts: list[int] = field(default_factory=list)  # preemptions of the scheduler, then of each request
     stuck: bool = False
 
 
@@ -105,6 +106,7 @@ def play(seed: int, preempt: Callable | None) -> Log:
             if arrivals[request] == step:
                 scheduler.add(request)
         if not scheduler.has_requests and step > 14:
+            log.counts = [scheduler.num_preemptions, *(r.num_preemptions for r in requests)]
             return log
         try:
             output = scheduler.schedule()

@@ -4,7 +4,7 @@ import json
 import struct
 
 
-def _read(data, byteorder="little", base=None, check_length=True, check_offsets=True, skip=True):
+def _read(data, byteorder="little", base=None, check_length=True, check_offsets=True, lowest=0, skip=True):
     if check_length and len(data) < 8:
         raise ValueError("too short")
     n = int.from_bytes(data[:8], byteorder)
@@ -16,7 +16,7 @@ def _read(data, byteorder="little", base=None, check_length=True, check_offsets=
         if skip and name == "__metadata__":
             continue
         first, end = e["data_offsets"]
-        if check_offsets and (first < 0 or end < first or 8 + n + end > len(data)):
+        if check_offsets and (first < lowest or end < first or 8 + n + end > len(data)):
             raise ValueError("outside the file")
         out[name] = (e["dtype"], e["shape"], start + first, start + end)
     return out
@@ -72,6 +72,8 @@ WRONG = {
     "header-length-only-skipped": lambda data: _read(data, base=lambda n: 8),
     "header-metadata-is-no-tensor": [lambda data: _read(data, skip=False), metadata_as_entry],
     "header-believes-the-length": [lambda data: _read(data, check_length=False), four_byte_length],
-    "header-believes-the-offsets": lambda data: _read(data, check_offsets=False),
+    "header-believes-the-offsets": [
+        lambda data: _read(data, check_offsets=False),
+        lambda data: _read(data, lowest=-7),
+    ],
 }
-# Other ways to make the same mistakes.

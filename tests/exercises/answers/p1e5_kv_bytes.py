@@ -77,6 +77,8 @@ WRONG = {
     ),
     "kv-width-over-kv-heads": (over_kv_heads, users),
     "kv-always-two-bytes": (lambda config, size=2: kv(config), users),
+    "kv-other-default": (lambda config, size=4: kv(config, size), users),
+    "wrong-signature": (lambda config, size: kv(config, size), users),
     "kv-heads-missing": (
         lambda config, size=2: kv({**config, "num_key_value_heads": config["num_key_value_heads"]}, size),
         users,

@@ -73,7 +73,10 @@ find_everything = changed(find, {"[: (len(tokens) - 1) // size]": ""})
 RIGHT = [(names, find), (names_of_beginnings, find_with_while), (names_one_by_one, find_and_drop)]
 WRONG = {
     "hash-without-parent": (changed(names, {"hash_block(parent,": 'hash_block(b"",'}), find),
-    "partial-block-named": (changed(names, {"len(tokens) // size": "-(-len(tokens) // size)"}), find),
+    "partial-block-named": [
+        (changed(names, {"len(tokens) // size": "-(-len(tokens) // size)"}), find),
+        (changed(names, {"len(tokens) // size": "(len(tokens) + 1) // size"}), find),  # if one is lacking
+    ],
     "parent-is-not-the-block-before": (names_with_first_parent, find),
     "order-lost": (
         changed(names, {"tokens[i * size : (i + 1) * size]": "[sum(tokens[i * size : (i + 1) * size])]"}),

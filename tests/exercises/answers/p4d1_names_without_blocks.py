@@ -7,7 +7,13 @@ from phase4_scheduler.engine.request import RequestStatus
 
 
 def _make(
-    names, victim_of=lambda s: max(s.running, key=urgency), computed=0, free=True, queue=True, late=False
+    names,
+    victim_of=lambda s: max(s.running, key=urgency),
+    computed=0,
+    free=True,
+    queue=True,
+    late=False,
+    count=True,
 ):
     def preempt_one(scheduler, output):
         victim = victim_of(scheduler)
@@ -21,8 +27,9 @@ def _make(
         if late:
             names(scheduler.block_manager, victim)
         victim.status = RequestStatus.PREEMPTED
-        victim.num_preemptions += 1
-        scheduler.num_preemptions += 1
+        if count:
+            victim.num_preemptions += 1
+            scheduler.num_preemptions += 1
         if queue:
             scheduler.waiting.put_back(victim)
         output.preempted.append(victim)
@@ -103,6 +110,7 @@ WRONG = {
     "other-victim": (_make(_floor, victim_of=lambda s: s.running[-1]), [2, 3]),
     "keeps-computed": (_make(_floor, computed=1), [2, 3]),
     "broken-books": (_make(_floor, free=False), [2, 3]),
+    "not-counted": (_make(_floor, count=False), [2, 3]),
     "victim-lost": (_make(_floor, queue=False), [2, 3]),
     "stuck": (prompts_in_one_piece, [2, 3]),
     "no-victim": (forgets_to_return, [2, 3]),
