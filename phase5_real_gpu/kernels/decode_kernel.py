@@ -258,7 +258,7 @@ def paged_decode(
         num_splits: to cut the longest context into; None: chosen by `split_rule.py`.
         plan: cut as this plan says, into memory that is there. A step makes one for all layers.
         out: [B, num_heads, head_dim], where to put the result.
-        checked: look into the tables first. That waits for the GPU.
+        checked: look into the tables first. That waits for the GPU, so only the interpreter always does.
 
     Returns:
         [B, num_heads, head_dim].
@@ -272,7 +272,7 @@ def paged_decode(
     num_blocks, block_size, num_kv_heads, _ = k_cache.shape
     if len(block_tables) != batch:
         raise ValueError(f"q has {batch} requests, block_tables {len(block_tables)}: one row each")
-    if checked:
+    if checked or INTERPRETED:
         check_tables(block_tables, context_lens, num_blocks, block_size)
     if out is None:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)

@@ -2,7 +2,8 @@
 
 A GPU does not say "index out of range". It reads whatever lies there, or the whole process dies with an error
 that names no line. So shapes and types are checked before each launch; that costs nothing. What lies *in*
-the tables is on the GPU, and looking at it means waiting for it: only `checked=True` does that.
+the tables is on the GPU, and looking at it means waiting for it: only `checked=True` does that. In the interpreter
+nothing waits, and a wrong entry would end the process: there it is always looked at.
 """
 
 import torch

@@ -232,7 +232,7 @@ def paged_prefill(
         scale: 1 / sqrt(head_dim) if not given.
         k_scale, v_scale: what fp8 keys and values are to be multiplied by.
         out: [N, num_heads, head_dim], where to put the result.
-        checked: look into the tables first. That waits for the GPU.
+        checked: look into the tables first. That waits for the GPU, so only the interpreter always does.
 
     Returns:
         [N, num_heads, head_dim].
@@ -250,7 +250,7 @@ def paged_prefill(
         raise ValueError(
             f"cu_query_lens has shape {list(cu_query_lens.shape)}: {num_requests} requests need [{num_requests + 1}]"
         )
-    if checked:
+    if checked or INTERPRETED:
         check_tables(block_tables, context_lens, num_blocks, block_size)
         check_query_lens(cu_query_lens, context_lens, num_tokens)
     if out is None:

@@ -22,12 +22,13 @@ def round_to_fp8(x):
     """float32 within -448 to 448, to the nearest number that 8 bits can hold; still float32.
 
     A GPU's conversion does this by itself. The interpreter's loses a carry (1.97 becomes 1.0), so there it is done
-    beforehand: adding and subtracting a number so large that nothing finer than a step stays.
+    beforehand: adding and subtracting a number so large that nothing finer than a step stays. It does not know NaN
+    either. The bits of 480, the next number after 448, are those of NaN.
     """
     exponent = ((x.to(tl.int32, bitcast=True) >> 23) & 255) - 127
     step = ((tl.maximum(exponent, -6) - 3 + 127) << 23).to(tl.float32, bitcast=True)
     large = 12582912.0 * step  # 1.5 x 2^23
-    return (x + large) - large
+    return tl.where(x == x, (x + large) - large, 480.0)
 
 
 @triton.jit
@@ -64,10 +65,11 @@ def write_kv_kernel(
     keys = tl.load(k + token * k_row_stride + heads * k_head_stride + dims, mask=exists)
     values = tl.load(v + token * v_row_stride + heads * v_head_stride + dims, mask=exists)
     if IS_FP8:
+        # NaN stays NaN: a model whose numbers broke down must not look as if it worked.
         keys = keys.to(tl.float32) / k_scale
         values = values.to(tl.float32) / v_scale
-        keys = tl.minimum(tl.maximum(keys, -FP8_LARGEST), FP8_LARGEST)
-        values = tl.minimum(tl.maximum(values, -FP8_LARGEST), FP8_LARGEST)
+        keys = tl.clamp(keys, -FP8_LARGEST, FP8_LARGEST, propagate_nan=tl.PropagateNan.ALL)
+        values = tl.clamp(values, -FP8_LARGEST, FP8_LARGEST, propagate_nan=tl.PropagateNan.ALL)
         if ROUND_FIRST:
             keys = round_to_fp8(keys)
             values = round_to_fp8(values)
@@ -99,7 +101,7 @@ def write_kv(
         k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim]; changed in place.
         slot_mapping: [N] integers; -1: this token is not stored.
         k_scale, v_scale: fp8 keys and values are divided by them before rounding.
-        checked: look into the slots first. That waits for the GPU.
+        checked: look into the slots first. That waits for the GPU, so only the interpreter always does.
 
     Raises:
         ValueError: shapes, types or devices that do not fit; a slot outside the pool or named twice (if
@@ -115,7 +117,7 @@ def write_kv(
             )
         check_new_tensor(name, new, k_cache)
     check_integers("slot_mapping", slot_mapping, k_cache.device)
-    if checked:
+    if checked or INTERPRETED:
         check_slots(slot_mapping, num_blocks * block_size)
     if len(slot_mapping) == 0:
         return

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from phase5_real_gpu.kernels import paged_decode, paged_prefill, write_kv
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED
 
 if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
@@ -190,6 +190,15 @@ def test_a_kernel_refuses(inputs, kernel, checked, change, message):
     assert "\n" not in str(stop.value) and len(str(stop.value)) < 200
     for cache, old in zip(("k_cache", "v_cache"), before):
         assert torch.equal(given[cache].nan_to_num(7.0), old.nan_to_num(7.0))
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="on a GPU the tables are looked at only if asked")
+@pytest.mark.parametrize(("kernel", "checked", "change", "message"), [r for r in REFUSALS if r.values[1]])
+def test_the_interpreter_looks_into_the_tables_unasked(inputs, kernel, checked, change, message):
+    """There a wrong entry reads or writes this process's own memory, and ends it."""
+    given = inputs[kernel.__name__]
+    with pytest.raises(ValueError, match=message):
+        kernel(**given | change(given))
 
 
 def test_an_fp8_cache_takes_no_fp8_queries(lab):

@@ -161,3 +161,16 @@ def test_fp8_stops_at_its_largest_number_and_at_its_smallest(lab):
     for cache in (case.k_cache, case.v_cache):
         got = cache.float().view(-1, 32)[case.new_slots]
         assert got[:, 0].tolist() == list(FP8_ENDS.values()) and (got == got[:, :1]).all()
+
+
+def test_numbers_that_broke_down_stay_so_in_fp8(lab):
+    """Infinity stops at the largest number, as any that is too large; NaN is not made into a number."""
+    case = make(lab, [(0, 3)], kv_heads=1, cache_dtype=FP8)
+    for texts in case.given:
+        texts[0][:] = torch.tensor([float("nan"), float("inf"), -float("inf")], device=lab.device)[
+            :, None, None
+        ]
+    write(case)
+    for cache in (case.k_cache, case.v_cache):
+        broken, largest, smallest = cache.float().view(-1, 32)[case.new_slots]
+        assert broken.isnan().all() and (largest == 448).all() and (smallest == -448).all()
