@@ -18,6 +18,7 @@ from rich.table import Table
 from labkit.catalog import SCRIPTS, first_line, is_script, select
 from labkit.claims import CLAIMS, measured_claims, verdict_of
 from labkit.errors import LabError
+from labkit.foreign import visible
 from labkit.lab import WIDTH, speak_utf8
 from labkit.paths import ROOT
 from labkit.predictions import show_value
@@ -210,7 +211,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return fetch(console, args.name)
         return exercises(args.command, *([args.notebook] if args.command != "progress" else []))
     except LabError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[red]error:[/] {escape(str(error))}", highlight=False)
+        message = escape(visible(error, 2000))
+        Console(stderr=True, soft_wrap=True).print(f"[red]error:[/] {message}", highlight=False)
         return 2
     except KeyboardInterrupt:
         return 130

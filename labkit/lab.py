@@ -19,20 +19,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich import box
+from rich import box, markup
 from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 from rich.progress import track
 from rich.table import Table
 
 from labkit.errors import LabError
+from labkit.foreign import harmless, visible
 from labkit.options import build_parser
 from labkit.paths import outputs, short, write_whole
 from labkit.predictions import Kind, Needs, Prediction, parse_guess, score_guess, show_value
 
 T = TypeVar("T")
 WIDTH = 100
+
+
+def escape(text: str) -> str:
+    """Text as it is: neither rich nor the terminal takes a part of it for a command."""
+    return markup.escape(harmless(text))
 
 
 class Lab:
@@ -328,7 +333,7 @@ def run_lab(
         mistake = _mistake(error, getattr(args, "device", "this machine"))
         if mistake is None or os.environ.get("INFERENCE_LAB_DEBUG"):
             raise
-        errors.print(f"[red]error:[/] {escape(mistake)}", highlight=False)
+        errors.print(f"[red]error:[/] {escape(visible(mistake, 2000))}", highlight=False)
         return 2
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
+from labkit.foreign import visible
 from labkit.paths import EMBEDDED_MODELS
 
 MODEL_FILES = ["*.json", "*.safetensors", "*.txt"]  # what a hub download takes along
@@ -38,7 +39,9 @@ def find_model(name: str | Path) -> Path:
     folder = Path(text).expanduser()
     if text and folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise LabError(f"{folder} holds no config.json: give a model folder in the Hugging Face layout")
+            raise LabError(
+                f"{visible(folder)} holds no config.json: give a model folder in the Hugging Face layout"
+            )
         return folder
     looks_like_path = text.startswith((".", "/", "~")) or text.count("/") > 1 or os.sep in text[:1]
     if looks_like_path or not text:

@@ -13,10 +13,10 @@ arithmetic of Q4_K_M is in weights/weight_formats.py.
 import argparse
 from pathlib import Path
 
+from labkit.foreign import visible
 from labkit.lab import Lab, run_lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.story import anatomy_story as chapters
-from phase1_tokens_embeddings.weights.model_box import visible
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 
 

@@ -10,6 +10,7 @@ import argparse
 
 import torch
 
+from labkit.foreign import harmless
 from labkit.lab import Lab, run_lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
@@ -27,7 +28,7 @@ def story(lab: Lab) -> None:
     lab.title(f"{a.model} goes on from: {a.prompt}")
 
     def write(text: str) -> None:
-        lab.console.file.write(text)
+        lab.console.file.write(harmless(text))
         lab.console.file.flush()
 
     prompt_tokens = len(tok.encode(a.prompt)) or 1

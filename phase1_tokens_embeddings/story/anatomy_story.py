@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 
 from labkit.errors import LabError
 from labkit.figures import BLUE, GREEN, GREY, MUTED, ORANGE, PURPLE, RED, TEAL, YELLOW, new_figure
+from labkit.foreign import quoted, visible
 from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights import (
@@ -22,7 +23,7 @@ from phase1_tokens_embeddings.weights import (
 )
 from phase1_tokens_embeddings.weights.gguf_file import GGUFHeader
 from phase1_tokens_embeddings.weights.gguf_writer import gpt2_to_gguf
-from phase1_tokens_embeddings.weights.model_box import Box, visible
+from phase1_tokens_embeddings.weights.model_box import Box
 from phase1_tokens_embeddings.weights.model_shapes import PARTS
 from phase1_tokens_embeddings.weights.weight_formats import bits_per_weight, q4_k_m_mix
 
@@ -44,16 +45,17 @@ def tell_the_model(lab: Lab, folder: Path, name: str) -> dict[str, Box]:
         name and a shape. The config promises {shape.num_layers} layers of width {shape.d_model} and a
         vocabulary of {shape.vocab_size:,} tokens. That is enough to foretell every tensor.""")
     box = model_box.open_safetensors(files)
-    if unknown := box.parameters.get("other", 0):
+    stored = sum(n for part, n in box.parameters.items() if part != "other")  # old files also hold masks
+    if stored != shape.num_parameters:
         raise ValueError(
-            f"{folder} holds {unknown:,} numbers in tensors whose names fit no part of a {shape.family} model: "
-            "the header is damaged, or it is another kind of model"
+            f"{visible(folder)}: its config.json asks for {shape.num_parameters:,} numbers, and its weights are "
+            f"{stored:,}: files of two models, or one of a kind that this page does not count"
         )
     lab.predict(
         "parameters-from-config",
         f"how many numbers (parameters) are in {name}?",
         predicted=shape.num_parameters,
-        measured=sum(n for part, n in box.parameters.items() if part != "other"),
+        measured=stored,
         note="Predicted from config.json alone; measured from the shapes in the file's header.",
     )
 
@@ -71,7 +73,7 @@ def tell_the_model(lab: Lab, folder: Path, name: str) -> dict[str, Box]:
         header = read_safetensors_header(files[0])
         first = min(header.tensors, key=lambda tensor: header.tensors[tensor].offsets)
         lab.say(f"""The header of {files[0].name} is {header.header_bytes:,} bytes long. So its first weight, of
-            {first}, lies at byte {header.data_start:,}.""")
+            {visible(first)}, lies at byte {header.data_start:,}.""")
         show_first_bytes(lab, file, "GGUF")
         predict_layout(lab, read_gguf_header(file))
         boxes = {"safetensors": box}
@@ -88,7 +90,12 @@ def tell_the_file(lab: Lab, file: Path) -> dict[str, Box]:
     """A single file of either format."""
     if file.suffix == ".gguf":
         boxes = {"GGUF": model_box.open_gguf(file)}
-        predict_layout(lab, read_gguf_header(file))
+        header = read_gguf_header(file)
+        if missing := model_box.missing_keys(header):
+            lab.say(f"""This file does not say {visible(" and ".join(missing))}. So it is no whole model: it may be a
+                part of one (a shard, an adapter, a vocabulary), or tensors of something else.""")
+        else:
+            predict_layout(lab, header)
     elif file.suffix == ".safetensors":
         boxes = {"safetensors": model_box.open_safetensors([file])}
     else:
@@ -131,7 +138,7 @@ def show_boxes(lab: Lab, boxes: dict[str, Box]) -> None:
     note = "header: names, shapes and places of the tensors (for safetensors with config.json)"
     lab.table("Where its bytes are", ["part", *columns], rows, note)
     largest = next(iter(boxes.values())).largest
-    rows = [[visible(n), str(list(s)), visible(t), size] for n, s, t, size in largest]
+    rows = [[visible(n), quoted(list(s)), visible(t), size] for n, s, t, size in largest]
     lab.table(f"The largest tensors ({next(iter(boxes))})", ["name", "shape", "type", "bytes"], rows)
 
 

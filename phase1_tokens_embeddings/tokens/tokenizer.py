@@ -14,10 +14,12 @@ from typing import Literal
 
 import regex
 
+from labkit.foreign import quoted, visible
 from phase1_tokens_embeddings.tokens.bpe import (
     GPT2_SPLIT_PATTERN,
     Pair,
     apply_merges,
+    compile_split,
     count_words,
     learn_merges,
     split_words,
@@ -85,14 +87,11 @@ class BPETokenizer:
         for rank, (a, b) in enumerate(self.merges):
             merged = self.token_bytes[a] + self.token_bytes[b]
             if merged not in self.id_of_bytes:
-                raise ValueError(f"merge number {rank} makes {merged!r}, which the vocabulary does not hold")
+                raise ValueError(
+                    f"merge number {rank} makes {quoted(merged)}, which the vocabulary does not hold"
+                )
             self._merge_rank[a, b] = (rank, self.id_of_bytes[merged])
-        try:
-            self._split = regex.compile(split_pattern)
-        except regex.error as error:
-            raise ValueError(
-                f"no regular expression: the split pattern {split_pattern!r} ({error})"
-            ) from None
+        self._split = compile_split(split_pattern)
         self._word_cache: dict[str, list[int]] = {}
 
     # ------------------------------------------------------------------ making one
@@ -195,7 +194,9 @@ class BPETokenizer:
         allowed = list(allowed_special)
         if unknown := [name for name in allowed if name not in self.special_tokens]:
             known = ", ".join(self.special_tokens) or "none"
-            raise ValueError(f"{unknown[0]!r} is not a special token of this vocabulary; it has: {known}")
+            raise ValueError(
+                f"{quoted(unknown[0])} is not a special token of this vocabulary; it has: {visible(known, 200)}"
+            )
         if not allowed:
             return self._encode_ordinary(text)
         ids: list[int] = []

@@ -10,14 +10,15 @@ Both hold the same thing, the tokens and the order of the merges, and both neede
 `BPETokenizer` calls these functions and hands itself in as `kind`, the class to make.
 """
 
-import json
 from pathlib import Path
 from typing import Any, TypeVar
 
+from labkit.foreign import quoted, read_json, visible
 from labkit.models import has_gpt2_vocabulary
 from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN, Pair, apply_merges
 
 Tok = TypeVar("Tok")  # BPETokenizer
+MAX_TOKENIZER_BYTES = 50_000_000  # a vocabulary of 200,000 tokens takes 25 MB
 
 
 def _printable_bytes() -> list[str]:
@@ -51,7 +52,9 @@ def to_tokenizer_json(tok: Any) -> dict[str, Any]:
     names = [printable(b) for b in tok.token_bytes]
     vocab = {name: i for i, name in enumerate(names) if i not in special_ids}
     if taken := [name for name in tok.special_tokens if name in vocab]:
-        raise ValueError(f"tokenizer.json cannot hold the special token {taken[0]!r}: a token has that name")
+        raise ValueError(
+            f"tokenizer.json cannot hold the special token {quoted(taken[0])}: a token has that name"
+        )
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     if tok.split_pattern == GPT2_SPLIT_PATTERN:
         split: dict[str, Any] = byte_level | {"use_regex": True}
@@ -93,36 +96,39 @@ def read_tokenizer_json(kind: type[Tok], path: Path) -> Tok:
     What this course does not implement is refused. To ignore it would give wrong ids without a word.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"no tokenizer at {path}: expected a file called tokenizer.json")
+        raise FileNotFoundError(f"no tokenizer at {visible(path)}: expected a file called tokenizer.json")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON ({error}): fetch or write it again") from None
-    try:
-        return kind(*_constructor_arguments(document))
+        return kind(*_constructor_arguments(read_json(path, MAX_TOKENIZER_BYTES)))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{visible(path)} cannot be used: {error}") from None
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"{path} is not a tokenizer.json of the BPE kind: {error!r}") from None
+        what = visible(repr(error), 90)
+        raise ValueError(f"{visible(path)} is not a tokenizer.json of the BPE kind: {what}") from None
 
 
 def _constructor_arguments(document: dict[str, Any]) -> tuple[Any, ...]:
     model = document["model"]
     if (name := model.get("type", "BPE")) != "BPE":
-        raise ValueError(f"its model is {name}; this course reads byte-level BPE (GPT-2, Llama 3, Qwen)")
+        raise ValueError(
+            f"its model is {visible(name)}; this course reads byte-level BPE (GPT-2, Llama 3, Qwen)"
+        )
     for option in ("byte_fallback", "dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(option):
             raise ValueError(f"its model asks for {option}, which byte-level BPE as in GPT-2 does not have")
 
     vocab = model["vocab"]
     special = {t["content"]: t["id"] for t in document.get("added_tokens") or []}
+    if not all(type(i) is int for i in [*vocab.values(), *special.values()]):
+        raise ValueError("an id of its vocabulary is no whole number")
+    if "" in special or len(set(special.values())) < len(special):
+        raise ValueError("its added tokens must have names, and ids of their own")
     tokens: dict[int, bytes] = {}
     for name, i in vocab.items():
         if name not in special:
             tokens[i] = _bytes_of(name)
         elif special[name] != i:
             raise ValueError(
-                f"its added token {name!r} has the id {special[name]}, but {i} in the vocabulary"
+                f"its added token {quoted(name)} has the id {special[name]}, but {i} in the vocabulary"
             )
     for name, i in special.items():
         tokens[i] = name.encode("utf-8")
@@ -134,7 +140,7 @@ def _constructor_arguments(document: dict[str, Any]) -> tuple[Any, ...]:
     for merge in model["merges"]:
         pair = merge.split(" ") if isinstance(merge, str) else merge  # older files: "a b"
         if len(pair) != 2 or pair[0] not in vocab or pair[1] not in vocab:
-            raise ValueError(f"the merge {merge!r} does not join two tokens of the vocabulary")
+            raise ValueError(f"the merge {quoted(merge)} does not join two tokens of the vocabulary")
         merges.append((vocab[pair[0]], vocab[pair[1]]))
     return (
         [tokens[i] for i in range(len(tokens))],
@@ -152,7 +158,7 @@ def _bytes_of(name: str) -> bytes:
         return bytes(CHAR_TO_BYTE[char] for char in name)
     except KeyError as error:
         raise ValueError(
-            f"not byte-level: in its token {name!r} the character {error} stands for no byte"
+            f"not byte-level: in its token {quoted(name)} the character {error} stands for no byte"
         ) from None
 
 
@@ -174,7 +180,7 @@ def _split_pattern(pre_tokenizer: dict[str, Any] | None) -> str:
         if "Regex" in split["pattern"] and split["behavior"] == "Isolated" and not split.get("invert"):
             return split["pattern"]["Regex"]
     raise ValueError(
-        f"its pre-tokenizer ({' + '.join(kinds)}) is of a kind this course does not read: it takes "
+        f"its pre-tokenizer ({visible(' + '.join(kinds))}) is of a kind this course does not read: it takes "
         "ByteLevel alone, or one Split by a regular expression (Isolated) and then ByteLevel"
     )
 
@@ -183,7 +189,9 @@ def _unicode_form(normalizer: dict[str, Any] | None) -> Any:
     if normalizer is None:
         return None
     if normalizer["type"] not in ("NFC", "NFD", "NFKC", "NFKD"):
-        raise ValueError(f"it changes text by a {normalizer['type']} step, which this course does not read")
+        raise ValueError(
+            f"it changes text by a {visible(normalizer['type'])} step, which this course does not read"
+        )
     return normalizer["type"]
 
 

@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
+from labkit.foreign import quoted, visible
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase1_tokens_embeddings.weights.safetensors_file import checkpoint_files, read_safetensors_header
+from phase1_tokens_embeddings.weights.safetensors_file import (
+    checkpoint_files,
+    open_tensors,
+    read_safetensors_header,
+)
 
 # With and without the head of the model in front, as different programs save it.
 WTE_NAMES = ("transformer.wte.weight", "wte.weight", "model.embed_tokens.weight", "embed_tokens.weight")
@@ -106,13 +110,13 @@ def load_embeddings(folder: str | Path) -> Embeddings:
     wte = wpe = None
     for file in checkpoint_files(folder):
         header = read_safetensors_header(file)  # checks the file before anything is loaded from it
-        with safe_open(file, framework="pt") as tensors:
+        with open_tensors(file) as tensors:
             for name, entry in header.tensors.items():
                 if name not in WTE_NAMES + WPE_NAMES:
                     continue
                 if len(entry.shape) != 2 or 0 in entry.shape or entry.dtype not in FLOATS:
                     raise ValueError(
-                        f"{file}: {name} is {entry.dtype} {list(entry.shape)}: a table of floats is needed"
+                        f"{visible(file)}: {name} is {entry.dtype} {quoted(list(entry.shape))}: a table of floats is needed"
                     )
                 table = tensors.get_tensor(name).float()
                 if name in WTE_NAMES:
@@ -120,15 +124,15 @@ def load_embeddings(folder: str | Path) -> Embeddings:
                 else:
                     wpe = table
     if wte is None:
-        raise ValueError(f"{folder} holds no embedding table (looked for {', '.join(WTE_NAMES)})")
+        raise ValueError(f"{visible(folder)} holds no embedding table (looked for {', '.join(WTE_NAMES)})")
     if wpe is not None and wpe.shape[1] != wte.shape[1]:
         raise ValueError(
-            f"{folder}: token vectors have {wte.shape[1]} numbers, position vectors {wpe.shape[1]}"
+            f"{visible(folder)}: token vectors have {wte.shape[1]} numbers, position vectors {wpe.shape[1]}"
         )
     tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
     if tokenizer.vocab_size > len(wte):
         raise ValueError(
-            f"{folder}: {tokenizer.vocab_size} tokens, but {len(wte)} vectors: files of two models?"
+            f"{visible(folder)}: {tokenizer.vocab_size} tokens, but {len(wte)} vectors: files of two models?"
         )
     return Embeddings(wte, wpe, tokenizer)
 

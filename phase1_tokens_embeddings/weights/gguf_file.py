@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from labkit.foreign import quoted, visible
+
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)  # 1 had shorter counts and is gone
 DEFAULT_ALIGNMENT = 32
@@ -101,7 +103,7 @@ def read_gguf_header(path: str | Path) -> GGUFHeader:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"no file at {path}: give the path of a .gguf file")
+        raise FileNotFoundError(f"no file at {visible(path)}: give the path of a .gguf file")
     try:
         with path.open("rb") as file:
             if file.read(4) != MAGIC:
@@ -110,9 +112,11 @@ def read_gguf_header(path: str | Path) -> GGUFHeader:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _read(_Cursor(data))
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): check its permissions") from None
+        raise ValueError(
+            f"{visible(path)} cannot be read ({error.strerror}): check its permissions"
+        ) from None
     except ValueError as error:
-        raise ValueError(f"{path} is not a sound GGUF file: {error}") from None
+        raise ValueError(f"{visible(path)} is not a sound GGUF file: {error}") from None
 
 
 class _Cursor:
@@ -166,27 +170,30 @@ def _read(cursor: _Cursor) -> GGUFHeader:
         begin = cursor.at
         key = cursor.text("a key", MAX_KEY)
         if key in metadata:
-            raise ValueError(f"the key {_short(key)} occurs twice")
-        kind = cursor.number("I", f"the kind of key {_short(key)}")
+            raise ValueError(f"the key {quoted(key)} occurs twice")
+        kind = cursor.number("I", f"the kind of key {quoted(key)}")
         if key == "general.alignment" and kind != UINT32:
             raise ValueError(
                 f"general.alignment is of kind {kind}: the format asks for kind {UINT32}, UINT32"
             )
-        metadata[key] = _read_value(cursor, kind, f"key {_short(key)}")
+        metadata[key] = _read_value(cursor, kind, f"key {quoted(key)}")
         metadata_bytes[key] = cursor.at - begin
 
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if alignment < 1 or alignment & (alignment - 1):
-        raise ValueError(f"general.alignment is {_short(alignment)}: a power of two is needed")
+        raise ValueError(f"general.alignment is {quoted(alignment)}: a power of two is needed")
 
     tensors: dict[str, GGUFTensor] = {}
     for _ in range(num_tensors):
         name = cursor.text("a tensor's name", MAX_TENSOR_NAME)
         if name in tensors:
-            raise ValueError(f"the tensor {_short(name)} occurs twice")
-        tensors[name] = _read_tensor(cursor, f"tensor {_short(name)}")
+            raise ValueError(f"the tensor {quoted(name)} occurs twice")
+        tensors[name] = _read_tensor(cursor, f"tensor {quoted(name)}")
     tensors = dict(sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes)))
-    data_start = pad(cursor.at, alignment) if tensors else cursor.at
+    # Without tensors (a vocabulary alone) there is no data to begin anywhere, and some programs leave the padding out.
+    data_start = pad(cursor.at, alignment)
+    if not tensors:
+        data_start = min(data_start, len(cursor.data))
     _check_layout(tensors, alignment, len(cursor.data) - data_start)
     return GGUFHeader(version, metadata, metadata_bytes, tensors, alignment, data_start, len(cursor.data))
 
@@ -248,15 +255,9 @@ def _check_layout(tensors: dict[str, GGUFTensor], alignment: int, data_bytes: in
     for name, tensor in tensors.items():
         if tensor.offset != pad(end, alignment):
             fault = "inside" if tensor.offset < end else "not at the end of"
-            raise ValueError(f"tensor {_short(name)} begins at {tensor.offset}, {fault} the one before it")
+            raise ValueError(f"tensor {quoted(name)} begins at {tensor.offset}, {fault} the one before it")
         end = tensor.offset + tensor.nbytes
     if end > data_bytes:
         raise ValueError(f"its tensors take {end} bytes, the file holds {max(data_bytes, 0)} bytes of data")
     if data_bytes > pad(end, alignment):
         raise ValueError(f"{data_bytes - end} bytes after the last tensor belong to no tensor")
-
-
-def _short(value: Any) -> str:
-    """A value from the file in an error message: quoted, and never longer than a line."""
-    text = ascii(value[:60] if isinstance(value, (str, list, np.ndarray)) else value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -5,15 +5,15 @@ Matrices go in as F16. What is small and delicate (norms, biases, positions) sta
 Source: `convert_hf_to_gguf.py` of llama.cpp.
 """
 
-import json
 from pathlib import Path
 
 import gguf
 import numpy as np
 
+from labkit.foreign import quoted, read_json, visible
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.tokens.tokenizer_files import printable
-from phase1_tokens_embeddings.weights.model_shapes import read_shape
+from phase1_tokens_embeddings.weights.model_shapes import MAX_CONFIG_BYTES, number, read_shape
 from phase1_tokens_embeddings.weights.safetensors_file import (
     SafetensorsHeader,
     checkpoint_files,
@@ -31,8 +31,8 @@ def gpt2_to_gguf(folder: str | Path, path: str | Path) -> None:
     folder = Path(folder)
     shape = read_shape(folder / "config.json", folder.name)
     if shape.family != "gpt2":
-        raise ValueError(f"{folder} holds no GPT-2: this small writer knows no other architecture")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        raise ValueError(f"{visible(folder)} holds no GPT-2: this small writer knows no other architecture")
+    config = read_json(folder / "config.json", MAX_CONFIG_BYTES)
     tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
     special = set(tokenizer.special_tokens.values())
     spelled = [b.decode() if i in special else printable(b) for i, b in enumerate(tokenizer.token_bytes)]
@@ -46,7 +46,7 @@ def gpt2_to_gguf(folder: str | Path, path: str | Path) -> None:
     writer.add_embedding_length(shape.d_model)
     writer.add_feed_forward_length(shape.d_ff)
     writer.add_head_count(shape.num_heads)
-    writer.add_layer_norm_eps(float(config.get("layer_norm_epsilon", 1e-5)))
+    writer.add_layer_norm_eps(number(config, "layer_norm_epsilon", 1e-5))
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(spelled)
@@ -84,7 +84,7 @@ def read_tensor(path: str | Path, header: SafetensorsHeader, name: str) -> np.nd
     entry = header.tensors[name]
     types = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
     if entry.dtype not in types:
-        raise ValueError(f"tensor {name!r} holds {entry.dtype}: F32, F16 and BF16 can be converted")
+        raise ValueError(f"tensor {quoted(name)} holds {entry.dtype}: F32, F16 and BF16 can be converted")
     with Path(path).open("rb") as file:
         file.seek(header.data_start + entry.offsets[0])
         numbers = np.frombuffer(file.read(entry.nbytes), types[entry.dtype]).reshape(entry.shape)

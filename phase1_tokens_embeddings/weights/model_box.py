@@ -4,7 +4,6 @@ A safetensors file knows its tensors and nothing else, so config.json and tokeni
 part of the box. A GGUF file is the whole box.
 """
 
-import json
 import re
 from collections import Counter
 from contextlib import suppress
@@ -13,9 +12,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from labkit.foreign import read_json, visible
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 from phase1_tokens_embeddings.weights.gguf_file import GGUFHeader, read_gguf_header
-from phase1_tokens_embeddings.weights.model_shapes import Part, shape_from_config
+from phase1_tokens_embeddings.weights.model_shapes import MAX_CONFIG_BYTES, MAX_ROWS, Part, shape_from_config
 from phase1_tokens_embeddings.weights.safetensors_file import read_safetensors_header
 
 _PATTERNS: list[tuple[Part, str]] = [  # tried in this order, on the names of GPT-2, Llama and GGUF
@@ -106,10 +106,13 @@ def open_safetensors(files: list[Path]) -> Box:
 
 def _add_config(box: Box, file: Path) -> None:
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-        box.architecture, box.vocabulary = str(config.get("model_type")), config.get("vocab_size")
+        config = read_json(file, MAX_CONFIG_BYTES)
+        if isinstance(config, dict):
+            kind, vocabulary = config.get("model_type"), config.get("vocab_size")
+            box.architecture = kind if isinstance(kind, str) else None
+            box.vocabulary = vocabulary if isinstance(vocabulary, int) and vocabulary <= MAX_ROWS else None
         shape = shape_from_config(config, "")
-    except (ValueError, AttributeError):
+    except ValueError:
         return  # a model of another kind: its tensors are still worth a look
     box.hyperparameters = {
         "layers": shape.num_layers, "width (d_model)": shape.d_model, "heads": shape.num_heads,
@@ -144,14 +147,15 @@ def open_gguf(file: Path) -> Box:
     return box
 
 
+def missing_keys(header: GGUFHeader) -> list[str]:
+    """Which of architecture, hyperparameters and vocabulary a GGUF file lacks: it may hold a part of a model."""
+    arch = header.metadata.get("general.architecture")
+    arch = arch if isinstance(arch, str) else "ARCHITECTURE"
+    needed = ["general.architecture", f"{arch}.block_count", "tokenizer.ggml.tokens"]
+    return [key for key in needed if key not in header.metadata]
+
+
 def tells_all_first(header: GGUFHeader) -> bool:
     """Whether architecture, hyperparameters and vocabulary all stand before the first number of a tensor."""
-    arch = header.metadata.get("general.architecture")
-    needed = ["general.architecture", f"{arch}.block_count", "tokenizer.ggml.tokens"]
     end_of_keys = 24 + sum(header.metadata_bytes.values())
-    return all(key in header.metadata for key in needed) and end_of_keys <= header.data_start
-
-
-def visible(text: str) -> str:
-    """A name from a file, made safe to print: a hostile one could hold control codes for the terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text[:60])
+    return not missing_keys(header) and end_of_keys <= header.data_start

@@ -5,7 +5,6 @@ count, its size in memory and the size of its KV cache. Nothing here is measured
 counts are computed from the shapes.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -13,9 +12,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from labkit.errors import LabError
+from labkit.foreign import quoted, read_json, visible
 from labkit.models import embedded_models, find_model
 
 Part = Literal["embedding", "positions", "attention", "MLP", "norms", "head", "other"]
+# A config.json is a page of text that can ask for anything. No model comes near these; what is above fills the memory.
+MAX_CONFIG_BYTES = 1_000_000
+MAX_LAYERS, MAX_WIDTH, MAX_ROWS = 1_000, 2**20, 2**24  # rows: of the tables of tokens and positions
+
 PARTS: tuple[Part, ...] = ("embedding", "positions", "attention", "MLP", "norms", "head", "other")
 
 
@@ -169,22 +173,24 @@ def read_shape(config_file: str | Path, name: str) -> ModelShape:
     Raises:
         ValueError: not JSON, a family that is not GPT-2 or Llama, or sizes that make no sense.
     """
+    path = Path(config_file)
     try:
-        config = json.loads(Path(config_file).read_text(encoding="utf-8"))
-        return shape_from_config(config, name)
-    except (ValueError, RecursionError, AttributeError) as error:
-        raise ValueError(f"{config_file} cannot be used: {error}") from None
+        return shape_from_config(read_json(path, MAX_CONFIG_BYTES), name)
+    except ValueError as error:
+        raise ValueError(f"{visible(path)} cannot be used: {error}") from None
 
 
 def shape_from_config(config: dict[str, Any], name: str) -> ModelShape:
     """See `read_shape`."""
+    if not isinstance(config, dict):
+        raise ValueError("it holds no settings")
     kind = config.get("model_type")
 
-    def size(key: str, default: int | None = None) -> int:
+    def size(key: str, default: int | None = None, at_most: int = MAX_WIDTH) -> int:
         value = config.get(key)
         value = default if value is None else value
-        if type(value) is not int or not 0 < value < 2**40:
-            raise ValueError(f"{key} is {value!r}, a whole number above 0 is needed")
+        if type(value) is not int or not 0 < value <= at_most:
+            raise ValueError(f"{key} is {quoted(value)}, a whole number from 1 to {at_most:,} is needed")
         return value
 
     if kind == "gpt2":
@@ -192,8 +198,9 @@ def shape_from_config(config: dict[str, Any], name: str) -> ModelShape:
         if d % heads:
             raise ValueError(f"n_embd {d} does not divide into {heads} heads")
         return ModelShape(
-            name, "gpt2", size("vocab_size"), d, size("n_layer"), heads, heads, d // heads,
-            size("n_inner", 4 * d), size("n_positions"), bool(config.get("tie_word_embeddings", True)),
+            name, "gpt2", size("vocab_size", at_most=MAX_ROWS), d, size("n_layer", at_most=MAX_LAYERS), heads, heads,
+            d // heads, size("n_inner", 4 * d), size("n_positions", at_most=MAX_ROWS),
+            flag(config, "tie_word_embeddings", True),
         )  # fmt: skip
     if kind in ("llama", "mistral", "qwen2"):
         d, heads = size("hidden_size"), size("num_attention_heads")
@@ -201,8 +208,26 @@ def shape_from_config(config: dict[str, Any], name: str) -> ModelShape:
         if heads % kv_heads:
             raise ValueError(f"{heads} heads cannot share {kv_heads} KV heads evenly")
         return ModelShape(
-            name, "llama", size("vocab_size"), d, size("num_hidden_layers"), heads, kv_heads,
-            size("head_dim", d // heads), size("intermediate_size"), size("max_position_embeddings"),
-            bool(config.get("tie_word_embeddings", False)), qkv_bias=kind == "qwen2",
+            name, "llama", size("vocab_size", at_most=MAX_ROWS), d, size("num_hidden_layers", at_most=MAX_LAYERS),
+            heads, kv_heads, size("head_dim", d // heads, at_most=MAX_WIDTH // heads), size("intermediate_size"),
+            size("max_position_embeddings", at_most=MAX_ROWS), flag(config, "tie_word_embeddings", False),
+            qkv_bias=kind == "qwen2",
         )  # fmt: skip
-    raise ValueError(f"its model_type is {kind!r}; this course knows gpt2, llama, mistral and qwen2")
+    raise ValueError(f"its model_type is {quoted(kind)}; this course knows gpt2, llama, mistral and qwen2")
+
+
+def number(config: dict[str, Any], key: str, default: float, least: float = 1e-30) -> float:
+    """A setting that is a number; `default` where the file does not say."""
+    value = config.get(key)
+    value = default if value is None else value
+    if type(value) not in (int, float) or not least <= value <= 1e15:
+        raise ValueError(f"{key} is {quoted(value)}, a number from {least:g} to 1e15 is needed")
+    return float(value)
+
+
+def flag(config: dict[str, Any], key: str, default: bool) -> bool:
+    """A setting that is true or false; null stands for false."""
+    value = config.get(key, default)
+    if type(value) is not bool and value is not None:
+        raise ValueError(f"{key} is {quoted(value)}, true or false is needed")
+    return bool(value)

@@ -13,15 +13,24 @@ before anything is read or allocated.
 Source: the format's description, https://github.com/huggingface/safetensors#format.
 """
 
-import json
 import os
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MAX_HEADER_BYTES = 100_000_000  # the format's own limit; the header of a 70B model takes 80 kB
+from safetensors import SafetensorError, safe_open
+
+from labkit.foreign import parse_json, quoted, read_json, visible
+
+# Room for 60,000 tensors. The header of a 70B model takes 80 kB. The format allows 100 MB; what Python makes of that
+# much JSON takes 3 GB.
+MAX_HEADER_BYTES = 8_000_000
+MAX_INDEX_BYTES = (
+    32_000_000  # an index names the tensors of all shards; that of a model of 10^12 weights takes 15 MB
+)
 _MAX_COUNT = 2**64 - 1  # sizes are 64-bit unsigned numbers in the format
 
 DTYPE_BITS: Mapping[str, int] = {
@@ -79,27 +88,29 @@ def read_safetensors_header(path: str | Path) -> SafetensorsHeader:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"no file at {path}: give the path of a .safetensors file")
+        raise FileNotFoundError(f"no file at {visible(path)}: give the path of a .safetensors file")
     try:
         with path.open("rb") as file:
             file_bytes = os.fstat(file.fileno()).st_size
-            header_bytes = _header_length(path, file.read(8), file_bytes)
+            header_bytes = _header_length(file.read(8), file_bytes)
             raw = file.read(header_bytes)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): check its permissions") from None
-    if len(raw) != header_bytes:
-        raise ValueError(f"{path} shrank while it was read: is a download still running?")
-
-    try:
-        document = _parse_json(raw)
+        if len(raw) != header_bytes:
+            raise ValueError("it shrank while it was read: is a download still running?")
+        if not raw.startswith(b"{"):
+            raise ValueError("the header does not begin with '{'")
+        document = parse_json(raw, _no_duplicates)
         metadata = document.pop("__metadata__", {})
-        if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        if not isinstance(metadata, dict) or not all(map(_is_text, [*metadata, *metadata.values()])):
             raise ValueError("__metadata__ must map text to text")
         tensors = {name: _check_entry(name, entry) for name, entry in document.items()}
         tensors = dict(sorted(tensors.items(), key=lambda item: item[1].offsets))
         _check_layout(tensors, data_bytes=file_bytes - 8 - header_bytes)
+    except OSError as error:
+        raise ValueError(
+            f"{visible(path)} cannot be read ({error.strerror}): check its permissions"
+        ) from None
     except ValueError as error:
-        raise ValueError(f"{path} is not a sound safetensors file: {error}") from None
+        raise ValueError(f"{visible(path)} is not a sound safetensors file: {error}") from None
     return SafetensorsHeader(tensors, metadata, header_bytes, file_bytes)
 
 
@@ -115,50 +126,60 @@ def checkpoint_files(folder: str | Path) -> list[Path]:
     if whole.is_file():
         return [whole]
     if not index.is_file():
-        raise FileNotFoundError(f"no model.safetensors in {folder}: fetch the model in safetensors format")
+        raise FileNotFoundError(
+            f"no model.safetensors in {visible(folder)}: fetch the model in safetensors format"
+        )
     try:
-        names = sorted(set(_parse_json(index.read_bytes())["weight_map"].values()))
-        # A plain name keeps a hostile index from reaching out of the folder.
-        if not names or any(Path(name).name != name for name in names):
-            raise ValueError("weight_map must map tensor names to names of files in the same folder")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{index} is not an index of shards: {error}") from None
-    for name in names:
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} lacks {name}, which its index names: fetch the model again")
+        names = sorted(_shards(read_json(index, MAX_INDEX_BYTES)))
+    except ValueError as error:
+        raise ValueError(f"{visible(index)} is not an index of shards: {error}") from None
+    there = {file.name for file in folder.iterdir() if file.is_file()}
+    if missing := [name for name in names if name not in there]:
+        raise FileNotFoundError(
+            f"{visible(folder)} lacks {visible(missing[0])}, which its index names: fetch the model again"
+        )
     return [folder / name for name in names]
+
+
+def _shards(index: Any) -> set[str]:
+    files = index.get("weight_map") if isinstance(index, dict) else None
+    # A plain name keeps a hostile index from reaching out of the folder.
+    if not isinstance(files, dict) or not all(
+        isinstance(n, str) and Path(n).name == n for n in files.values()
+    ):
+        raise ValueError("weight_map must map tensor names to names of files in the same folder")
+    if not files:
+        raise ValueError("weight_map is empty")
+    return set(files.values())
+
+
+def open_tensors(path: str | Path) -> safe_open:
+    """The library's reader, for the numbers of a file whose header has been checked.
+
+    Raises:
+        ValueError: the library refuses the file.
+    """
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise ValueError(f"{visible(path)} is not a sound safetensors file: {visible(error, 200)}") from None
 
 
 # ------------------------------------------------------------------ the checks, in the order they are made
 
 
-def _header_length(path: Path, first: bytes, file_bytes: int) -> int:
+def _header_length(first: bytes, file_bytes: int) -> int:
     if len(first) < 8:
-        raise ValueError(
-            f"{path} is too short to be a safetensors file: {file_bytes} bytes, at least 10 needed"
-        )
+        raise ValueError(f"it is too short: {file_bytes} bytes, at least 10 needed")
     (length,) = struct.unpack("<Q", first)
     # The length comes from the file, so it may be anything up to 2^64: never allocate before this test.
     if length > file_bytes - 8:
         raise ValueError(
-            f"{path} announces a header of {length} bytes but holds {file_bytes}: cut off, or not safetensors"
+            f"it announces a header of {length} bytes but holds {file_bytes}: cut off, or not safetensors"
         )
     if length > MAX_HEADER_BYTES:
-        raise ValueError(f"{path} announces a header of {length} bytes: the format allows {MAX_HEADER_BYTES}")
+        raise ValueError(f"it announces a header of {length} bytes: {MAX_HEADER_BYTES} are plenty")
     return length
-
-
-def _parse_json(raw: bytes) -> dict[str, Any]:
-    if not raw.startswith(b"{"):
-        raise ValueError("the header does not begin with '{'")
-    try:
-        return json.loads(raw.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
-    except UnicodeDecodeError:
-        raise ValueError("the header is not UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the header is not JSON: {error.msg} at character {error.pos}") from None
-    except RecursionError:
-        raise ValueError("the header is nested too deeply") from None
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -167,27 +188,27 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) != len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise ValueError(f"{_short(twice)} occurs twice")
+        raise ValueError(f"{quoted(twice)} occurs twice")
     return result
 
 
-def _no_constants(text: str) -> Any:
-    raise ValueError(f"{text} is not a JSON number")
-
-
 def _check_entry(name: str, entry: Any) -> TensorEntry:
-    label = f"tensor {_short(name)}"
-    try:
-        name.encode("utf-8")
-        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    except (KeyError, TypeError, UnicodeEncodeError):
-        raise ValueError(f"{label} needs a name in UTF-8, a dtype, a shape and data_offsets") from None
+    label = f"tensor {quoted(name)}"
+    if (
+        not _is_text(name)
+        or not isinstance(entry, dict)
+        or entry.keys() != {"dtype", "shape", "data_offsets"}
+    ):
+        raise ValueError(
+            f"{label} needs a name in UTF-8, a dtype, a shape and data_offsets, and nothing else"
+        )
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise ValueError(f"{label} has the unknown dtype {_short(dtype)}")
+        raise ValueError(f"{label} has the unknown dtype {quoted(dtype)}")
     if not _are_sizes(shape):
-        raise ValueError(f"{label} has the shape {_short(shape)}: sizes must be whole numbers from 0 up")
+        raise ValueError(f"{label} has the shape {quoted(shape)}: sizes must be whole numbers from 0 up")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise ValueError(f"{label} has the data_offsets {_short(offsets)}: [first, end] is needed")
+        raise ValueError(f"{label} has the data_offsets {quoted(offsets)}: [first, end] is needed")
 
     # As the package counts: numbers first, then bits. So [2**62, 0] is an empty tensor, [2**62, 4, 0] an overflow.
     count = 1
@@ -197,13 +218,18 @@ def _check_entry(name: str, entry: Any) -> TensorEntry:
             break
     bits = count * DTYPE_BITS[dtype]
     if bits > _MAX_COUNT:
-        raise ValueError(f"{label} has the shape {_short(shape)}: larger than any file")
+        raise ValueError(f"{label} has the shape {quoted(shape)}: larger than any file")
     begin, end = offsets
     if bits != 8 * (end - begin):
         raise ValueError(
-            f"{label} of shape {_short(shape)} in {dtype} takes {bits / 8:g} bytes, not {end - begin}"
+            f"{label} of shape {quoted(shape)} in {dtype} takes {bits / 8:g} bytes, not {end - begin}"
         )
     return TensorEntry(dtype, tuple(shape), (begin, end))
+
+
+def _is_text(value: Any) -> bool:
+    # JSON can spell half of a UTF-16 pair ("\\ud800"), which is no character and cannot be written as UTF-8.
+    return isinstance(value, str) and not re.search("[\\ud800-\\udfff]", value)
 
 
 def _are_sizes(values: Any) -> bool:
@@ -217,17 +243,9 @@ def _check_layout(tensors: dict[str, TensorEntry], data_bytes: int) -> None:
     for name, entry in tensors.items():
         begin = entry.offsets[0]
         if begin < end:
-            raise ValueError(f"tensor {_short(name)} begins at {begin}, inside {before}, which ends at {end}")
+            raise ValueError(f"tensor {quoted(name)} begins at {begin}, inside {before}, which ends at {end}")
         if begin > end:
-            raise ValueError(f"{begin - end} bytes before tensor {_short(name)} belong to no tensor")
-        end, before = entry.offsets[1], f"tensor {_short(name)}"
+            raise ValueError(f"{begin - end} bytes before tensor {quoted(name)} belong to no tensor")
+        end, before = entry.offsets[1], f"tensor {quoted(name)}"
     if end != data_bytes:
         raise ValueError(f"its tensors take {end} bytes, the file holds {data_bytes} bytes of data")
-
-
-def _short(value: Any) -> str:
-    """A value from the file in an error message: quoted, and never longer than a line."""
-    if isinstance(value, list):
-        value = [v if isinstance(v, (int, float)) else type(v).__name__ for v in value[:8]]
-    text = ascii(value[:60] if isinstance(value, str) else type(value) if isinstance(value, dict) else value)
-    return text if len(text) <= 80 else text[:77] + "..."

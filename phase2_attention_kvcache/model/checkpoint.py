@@ -4,16 +4,21 @@ Every family names its tensors in its own way, and GPT-2 stores its matrices tur
 table of names below is all there is to "supporting a model".
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
+from labkit.foreign import quoted, visible
 from labkit.models import find_model
-from phase1_tokens_embeddings.weights.safetensors_file import checkpoint_files, read_safetensors_header
+from phase1_tokens_embeddings.weights.safetensors_file import (
+    TensorEntry,
+    checkpoint_files,
+    open_tensors,
+    read_safetensors_header,
+)
 from phase2_attention_kvcache.model.config import ModelConfig, read_config
 from phase2_attention_kvcache.model.positions import rotary_frequencies, rotary_tables
 
@@ -47,6 +52,17 @@ LLAMA_NAMES = {
 # Old checkpoints also store masks and frequencies, which are computed here.
 IGNORED_ENDINGS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+STORED_DTYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
+# A Llama's rotary tables are computed, not stored, so a small file could ask for large ones. This much it may, in bytes.
+SMALL_TABLES = 64 * 2**20
+
+
+class Stored(NamedTuple):
+    """A tensor as its file announces it."""
+
+    file: Path
+    name: str
+    entry: TensorEntry
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -58,19 +74,37 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return DTYPES[dtype]
 
 
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a model by their own names, without the prefix that some files put before them.
+def read_headers(folder: Path) -> dict[str, Stored]:
+    """What the files of a model announce, by names without the prefix that some put before them. No weight is read.
 
-    The header of each file is checked first (phase 1), so that a damaged file is named as such.
+    Raises:
+        ValueError: a damaged file, a name that is there twice, or numbers that are no weights.
     """
-    tensors: dict[str, Tensor] = {}
+    found: dict[str, Stored] = {}
     for file in checkpoint_files(folder):
-        read_safetensors_header(file)
-        with safe_open(file, framework="pt") as stored:
-            for name in stored.keys():  # noqa: SIM118
-                short = name.removeprefix("transformer.").removeprefix("model.")
-                if not short.endswith(IGNORED_ENDINGS):
-                    tensors[short] = stored.get_tensor(name)
+        for name, entry in read_safetensors_header(file).tensors.items():
+            short = name.removeprefix("transformer.").removeprefix("model.")
+            if short.endswith(IGNORED_ENDINGS):
+                continue
+            if short in found:
+                twice = f"{visible(found[short].name)} and {visible(name)}"
+                raise ValueError(f"{visible(folder)} holds the same weights twice: {twice}")
+            if entry.dtype not in STORED_DTYPES:
+                kinds = ", ".join(STORED_DTYPES)
+                raise ValueError(
+                    f"{visible(file)}: {visible(name)} is {entry.dtype}, but weights are {kinds}"
+                )
+            found[short] = Stored(file, name, entry)
+    return found
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """The weights of a model, by the names of `read_headers`."""
+    stored = read_headers(folder)
+    tensors: dict[str, Tensor] = {}
+    for file in {s.file for s in stored.values()}:
+        with open_tensors(file) as numbers:
+            tensors |= {short: numbers.get_tensor(s.name) for short, s in stored.items() if s.file == file}
     return tensors
 
 
@@ -87,44 +121,74 @@ def load_checkpoint(kind: type[Model], name: str | Path, dtype: str | torch.dtyp
     """See `Transformer.from_pretrained`."""
     folder = find_model(name)
     config, target = read_config(folder), parse_dtype(dtype)
-    tensors = read_tensors(folder)
-    with torch.device("meta"):  # shapes without memory: the weights are put in as they are read
-        model = kind(config)
+    # config.json and the headers may say anything: they are held against each other before anything large is made.
+    stored = read_headers(folder)
+    try:
+        check_sizes(config, stored)
+        with torch.device("meta"):  # shapes without memory: the weights are put in as they are read
+            model = kind(config)
+        parts = {ours: names_for(config, ours) for ours in model.state_dict()}
+        check_names(config, [name for names in parts.values() for name in names], stored)
+        for ours, shaped in model.state_dict().items():
+            check_shapes(config, ours, list(shaped.shape), {name: stored[name].entry for name in parts[ours]})
+    except ValueError as error:
+        raise ValueError(f"{visible(folder)} does not fit its config.json: {error}") from None
 
+    tensors = read_tensors(folder)
     state: dict[str, Tensor] = {}
-    missing: list[str] = []
-    for ours, shaped in model.state_dict().items():
-        theirs = names_for(config, ours)
-        if absent := [t for t in theirs if t not in tensors]:
-            missing += absent
-            continue
-        pieces = [tensors.pop(t) for t in theirs]
-        if config.family == "gpt2" and shaped.ndim == 2 and ours.startswith("blocks"):
-            pieces = [p.T if p.ndim == 2 else p for p in pieces]  # GPT-2 stores [in, out]
-        rows = sum(len(p) if p.ndim else 0 for p in pieces)
-        if rows != len(shaped) or any(p.shape[1:] != shaped.shape[1:] for p in pieces):
-            raise ValueError(
-                f"{folder}: {' + '.join(theirs)} has the wrong shape: "
-                f"{' + '.join(str(list(p.shape)) for p in pieces)} found, "
-                f"config.json asks for {list(shaped.shape)} (rows, columns)"
-            )
-        joined = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
-        state[ours] = joined.to(device, target).contiguous()
-    if config.tied:
-        tensors.pop("lm_head.weight", None)  # a second copy of the token table
-    if missing or tensors:
-        raise ValueError(
-            f"{folder} does not fit its config.json: " + "; ".join(_complaints(missing, tensors))
-        )
+    for ours, theirs in parts.items():
+        pieces = [tensors.pop(name).to(device, target) for name in theirs]
+        if is_turned(config, ours):
+            pieces = [p.t() for p in pieces]
+        state[ours] = (torch.cat(pieces) if len(pieces) > 1 else pieces[0]).contiguous()
     model.load_state_dict(state, assign=True)
     return finish_loading(model)
 
 
-def _complaints(missing: list[str], unexpected: dict[str, Tensor]) -> Iterator[str]:
-    for what, names in (("missing", missing), ("unexpected", list(unexpected))):
+def is_turned(config: ModelConfig, ours: str) -> bool:
+    """GPT-2 stores the matrices of its blocks as [in, out]."""
+    return config.family == "gpt2" and ours.startswith("blocks")
+
+
+def check_sizes(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
+    """Refuse what would take long or much memory to build, for the few weights that are there."""
+    if config.num_layers > len(stored):
+        raise ValueError(f"it asks for {config.num_layers} layers, and {len(stored)} tensors are there")
+    weights = sum(s.entry.nbytes for s in stored.values())
+    tables = 4 * config.max_context * config.head_dim if config.family == "llama" else 0  # float32
+    if tables > weights + SMALL_TABLES:
+        raise ValueError(
+            f"{config.max_context:,} positions x head_dim {config.head_dim:,} make rotary tables of "
+            f"{tables / 1e9:.1f} GB, more than all weights"
+        )
+
+
+def check_names(config: ModelConfig, needed: list[str], stored: Mapping[str, Stored]) -> None:
+    """Every tensor that the model needs must be there, and no other."""
+    known = {*needed, *(["lm_head.weight"] if config.tied else [])}  # a second copy of the token table
+    missing, unexpected = [n for n in needed if n not in stored], [n for n in stored if n not in known]
+    complaints = []
+    for what, names in (("missing", missing), ("unexpected", unexpected)):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            yield f"{what} {', '.join(names[:3])}{more}"
+            complaints.append(f"{what} {', '.join(map(visible, names[:3]))}{more}")
+    if complaints:
+        raise ValueError("; ".join(complaints))
+
+
+def check_shapes(config: ModelConfig, ours: str, shape: list[int], pieces: Mapping[str, TensorEntry]) -> None:
+    """One below the other, the pieces must make up a tensor of ours."""
+    rows = [shape[0] // len(pieces)] * len(pieces)
+    if len(pieces) == 3:  # queries, keys and values
+        heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+        rows = [n * config.head_dim for n in heads]
+    turn = -1 if is_turned(config, ours) else 1
+    for (name, entry), n in zip(pieces.items(), rows, strict=True):
+        if list(entry.shape)[::turn] != [n, *shape[1:]]:
+            wanted = [n, *shape[1:]][::turn]
+            raise ValueError(
+                f"{name} has the wrong shape: {quoted(list(entry.shape))} found, {wanted} needed"
+            )
 
 
 def random_model(

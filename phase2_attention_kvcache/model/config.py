@@ -1,13 +1,19 @@
 """What a model needs to be told before it can compute: its shape, and a few settings. From a config.json."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES, ModelShape, shape_from_config
-
-LONGEST_CONTEXT = 2**22  # rotary tables hold a row for each position, so a wrong number must not pass
+from labkit.foreign import quoted, read_json, visible
+from phase1_tokens_embeddings.weights.model_shapes import (
+    MAX_CONFIG_BYTES,
+    SHAPES,
+    ModelShape,
+    flag,
+    number,
+    shape_from_config,
+)
+from phase2_attention_kvcache.model.positions import rotary_frequencies
 
 
 @dataclass(frozen=True)
@@ -41,56 +47,53 @@ def read_config(folder: Path) -> ModelConfig:
     """
     path = folder / "config.json"
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(raw, dict):
-            raise ValueError("it holds no settings")
-        if raw.get("model_type") not in ("gpt2", "llama"):
-            raise ValueError(f"model_type is {raw.get('model_type')!r}; this course runs 'gpt2' and 'llama'")
+        raw = read_json(path, MAX_CONFIG_BYTES)
         shape = shape_from_config(raw, folder.name)
-        if shape.max_context > LONGEST_CONTEXT:
-            raise ValueError(f"a context of {shape.max_context:,} tokens is out of range")
+        if raw["model_type"] not in ("gpt2", "llama"):
+            raise ValueError(
+                f"model_type is {quoted(raw['model_type'])}; this course runs 'gpt2' and 'llama'"
+            )
         settings = _gpt2_settings(raw) if shape.family == "gpt2" else _llama_settings(raw)
-        return ModelConfig(**vars(shape), **settings, eos_token_ids=_token_ids(raw.get("eos_token_id")))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be used: {error}") from None
+        if shape.family == "llama":  # a rotation that is not computed here is refused now
+            rotary_frequencies(shape.head_dim, settings["rope_theta"], settings["rope_scaling"])
+        ends = _token_ids(raw, "eos_token_id", shape.vocab_size)
+        _token_ids(raw, "bos_token_id", shape.vocab_size)
+        return ModelConfig(**vars(shape), **settings, eos_token_ids=ends)
+    except ValueError as error:
+        raise ValueError(f"{visible(path)} cannot be used: {error}") from None
 
 
 def _gpt2_settings(raw: dict[str, Any]) -> dict[str, Any]:
     activation = raw.get("activation_function", "gelu_new")
     if activation not in ("gelu_new", "gelu_pytorch_tanh"):
-        raise ValueError(f"activation {activation!r} is not computed here, only 'gelu_new'")
-    if raw.get("scale_attn_by_inverse_layer_idx") or not raw.get("scale_attn_weights", True):
+        raise ValueError(f"activation {quoted(activation)} is not computed here, only 'gelu_new'")
+    if flag(raw, "scale_attn_by_inverse_layer_idx", False) or not flag(raw, "scale_attn_weights", True):
         raise ValueError("this way of scaling attention is not computed here")
-    return dict(norm_eps=_number(raw, "layer_norm_epsilon", 1e-5))
+    return dict(norm_eps=number(raw, "layer_norm_epsilon", 1e-5))
 
 
 def _llama_settings(raw: dict[str, Any]) -> dict[str, Any]:
     if raw.get("hidden_act", "silu") != "silu":
-        raise ValueError(f"activation {raw['hidden_act']!r} is not computed here, only 'silu'")
+        raise ValueError(f"activation {quoted(raw['hidden_act'])} is not computed here, only 'silu'")
     # Newer files keep everything about rotation in rope_parameters, older ones in two fields.
-    rope = raw.get("rope_parameters") or {}
-    scaling = rope or raw.get("rope_scaling")
-    if not isinstance(rope, dict) or not isinstance(scaling, dict | None):
+    rope, scaling = raw.get("rope_parameters"), raw.get("rope_scaling")
+    if not isinstance(rope, dict | None) or not isinstance(scaling, dict | None):
         raise ValueError("rope_parameters and rope_scaling must be groups of settings")
     return dict(
-        norm_eps=_number(raw, "rms_norm_eps", 1e-6),
-        attention_bias=bool(raw.get("attention_bias", False)),
-        mlp_bias=bool(raw.get("mlp_bias", False)),
-        rope_theta=_number(raw | rope, "rope_theta", 10000.0),
-        rope_scaling=scaling,
+        norm_eps=number(raw, "rms_norm_eps", 1e-6),
+        attention_bias=flag(raw, "attention_bias", False),
+        mlp_bias=flag(raw, "mlp_bias", False),
+        rope_theta=number(raw | (rope or {}), "rope_theta", 10000.0, least=1.0),
+        rope_scaling=rope or scaling,
     )
 
 
-def _number(raw: dict[str, Any], key: str, default: float) -> float:
-    value = raw.get(key)
-    value = default if value is None else value
-    if type(value) not in (int, float) or not 0 < value < 1e15:
-        raise ValueError(f"{key} is {value!r}, a number above 0 is needed")
-    return float(value)
-
-
-def _token_ids(ids: Any) -> tuple[int, ...]:
+def _token_ids(raw: dict[str, Any], key: str, vocab_size: int) -> tuple[int, ...]:
+    """A token id, several, or none. The sampler bans and finds them by their place among the scores."""
+    ids = raw.get(key)
     ids = [] if ids is None else ids if isinstance(ids, list) else [ids]
-    if not all(type(i) is int for i in ids):
-        raise ValueError(f"eos_token_id is {ids!r}, a token id or a list of them is needed")
+    if not all(type(i) is int and 0 <= i < vocab_size for i in ids):
+        raise ValueError(
+            f"{key} is {quoted(raw[key])}: token ids of this model go from 0 to {vocab_size - 1}"
+        )
     return tuple(ids)

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from labkit.foreign import quoted
+
 
 def sinusoidal_table(num_positions: int, d_model: int) -> torch.Tensor:
     """The fixed table [num_positions, d_model] of Vaswani et al., section 3.5.
@@ -71,10 +73,10 @@ def rotary_frequencies(
 
     kind = scaling.get("rope_type", scaling.get("type", "default"))  # older files say "type"
     if scaling.get("rope_theta", theta) != theta:
-        raise ValueError(f"theta is {theta}, but the scaling says rope_theta {scaling['rope_theta']}")
+        raise ValueError(f"theta is {theta}, but the scaling says rope_theta {quoted(scaling['rope_theta'])}")
     if scaling.get("partial_rotary_factor", 1.0) != 1.0:
         raise ValueError(
-            f"partial_rotary_factor {scaling['partial_rotary_factor']} is not supported: only 1 is"
+            f"partial_rotary_factor {quoted(scaling['partial_rotary_factor'])} is not supported: only 1 is"
         )
     if kind == "default":
         return frequencies
@@ -82,7 +84,7 @@ def rotary_frequencies(
         return frequencies / _positive(scaling, "factor", kind)
     if kind == "llama3":
         return _llama3(frequencies, scaling)
-    raise ValueError(f"rotary scaling {kind!r} is not supported: default, linear and llama3 are")
+    raise ValueError(f"rotary scaling {quoted(kind)} is not supported: default, linear and llama3 are")
 
 
 def _llama3(frequencies: torch.Tensor, scaling: dict[str, Any]) -> torch.Tensor:
@@ -98,8 +100,8 @@ def _llama3(frequencies: torch.Tensor, scaling: dict[str, Any]) -> torch.Tensor:
 
 def _positive(scaling: dict[str, Any], name: str, kind: str) -> float:
     value = scaling.get(name)
-    if not isinstance(value, (int, float)) or not value > 0:
-        raise ValueError(f"rotary scaling {kind!r} needs {name} above 0, got {value!r}")
+    if type(value) not in (int, float) or not 1e-6 <= value <= 1e9:
+        raise ValueError(f"rotary scaling {kind!r} needs {name} above 0, got {quoted(value)} (1e-6 to 1e9)")
     return value
 
 

@@ -13,6 +13,7 @@ import gzip
 import json
 import math
 import os
+import pickle
 import sys
 import time
 from pathlib import Path
@@ -191,7 +192,10 @@ def main() -> None:
     state_file = args.out / "training_state.pt"
     step, seconds, log = 0, 0.0, []
     if state_file.exists():
-        state = torch.load(state_file, map_location=device, weights_only=False)
+        try:
+            state = torch.load(state_file, map_location=device, weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, EOFError):
+            raise SystemExit(f"{state_file} is not the state of a run: delete it to begin anew") from None
         model.load_state_dict(state["model"])
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)

@@ -6,6 +6,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from labkit.foreign import harmless
 from labkit.lab import WIDTH, Lab
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
@@ -42,7 +43,7 @@ def serve_in_windows(
             outputs = engine.step()
             batch_sizes.append(len(outputs))
             for output in outputs:
-                texts[output.request_id] += output.text
+                texts[output.request_id] += harmless(output.text)
                 state = f"{len(output.metrics.token_times)} tokens"
                 states[output.request_id] = state + (f", {output.finish_reason}" if output.finished else "")
             live.update(_windows(texts, states, engine, len(batch_sizes)))

@@ -1,8 +1,13 @@
 """The scripts of the phase: their claims hold, they take any model, and a mistake gets one line."""
 
+import json
+import shutil
+
+import gguf
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import GPT2Config
 
 from labkit.models import find_model
@@ -62,6 +67,28 @@ def test_anatomy_of_other_models_and_files(run, tmp_path, gpt2_folder, llama_fol
     assert "7b-by-precision" in report["claims"] and "\x1b[31mx" not in report["out"]
 
 
+def test_anatomy_of_a_part_of_a_model(run, tmp_path):
+    """A GGUF file that tells nothing of its model is no fault of the course."""
+    writer = gguf.GGUFWriter(tmp_path / "part.gguf", "llama")
+    writer.add_tensor("blk.0.ffn_up.weight", np.ones((4, 8), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    report = run(model_file_anatomy, "--file", tmp_path / "part.gguf")
+    out = " ".join(report["out"].split())
+    assert "file-layout" not in report["claims"] and "ffn_up" in out
+    assert "This file does not say llama.block_count and tokenizer.ggml.tokens." in out
+
+
+def test_anatomy_of_an_old_checkpoint(run, tmp_path, gpt2_folder):
+    """It also holds masks, which are no weights."""
+    folder = shutil.copytree(gpt2_folder, tmp_path / "old")
+    tensors = load_file(folder / "model.safetensors") | {"h.0.attn.bias": torch.ones(1, 1, 4, 4)}
+    save_file(tensors, folder / "model.safetensors")
+    assert run(model_file_anatomy, "--model", folder)["claims"]["parameters-from-config"]["holds"]
+
+
 def test_memory_equation(run):
     claims = run(gpu_memory_equation)["claims"]
     assert claims["llama8b-fp16"]["verdict"] == "corrected"  # a T4 offers 15 GiB
@@ -102,6 +129,8 @@ def test_memory_equation_for_any_model_and_card(run, tmp_path, argv, shown):
         (model_file_anatomy, ["--model", "{tmp}/nothing"], "no model folder"),
         (model_file_anatomy, ["--model", "{tmp}"], "no config.json"),
         (model_file_anatomy, ["--model", "{tmp}/bare"], "no model.safetensors"),
+        (model_file_anatomy, ["--model", "{tmp}/two"], "files of two models"),
+        (gpu_memory_equation, ["--model", "{tmp}/deep"], "n_layer is 1000000000, a whole number"),
         (gpu_memory_equation, ["--model", "llama-9"], "unknown model 'llama-9'"),
         (gpu_memory_equation, ["--card", "t5"], "unknown card 't5'"),
         (gpu_memory_equation, ["--context", "0"], "context is 0"),
@@ -118,5 +147,10 @@ def test_a_mistake_ends_in_one_line(mistake_of, script, argv, message, tmp_path)
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text((find_model("tales") / "config.json").read_text())
     (tmp_path / "damaged" / "model.safetensors").write_bytes(b"\xff" * 100)
+    config = json.loads((find_model("tales") / "config.json").read_text())
+    shutil.copytree(find_model("tales"), tmp_path / "two")
+    (tmp_path / "two" / "config.json").write_text(json.dumps(config | {"n_layer": config["n_layer"] + 1}))
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "config.json").write_text(json.dumps(config | {"n_layer": 10**9}))
     (tmp_path / "bad.gguf").write_bytes(b"GGUF\3\0\0\0" + b"\xff" * 40)
     assert message in mistake_of(script, *(a.format(tmp=tmp_path) for a in argv))

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from labkit.paths import EMBEDDED_MODELS
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer, StreamDecoder
-from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN, apply_merges, merge_pair, split_words
+from phase1_tokens_embeddings.tokens.bpe import (
+    GPT2_SPLIT_PATTERN,
+    apply_merges,
+    compile_split,
+    merge_pair,
+    split_words,
+)
 
 # Written out as in OpenAI's encoder.py and Llama 3's tokenizer.json, not taken from the code under test.
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -520,6 +526,52 @@ def test_parts_that_do_not_fit():
         BPETokenizer(bytes_only, [], {}, split_pattern="(")
 
 
+@pytest.mark.parametrize(
+    ("pattern", "fault"),
+    [
+        ("(" * 2000 + "a" + ")" * 2000, "more than 1,000 signs or 50 groups"),
+        ("(" * 60 + "a" + ")" * 60, "more than 1,000 signs or 50 groups"),
+        ("a" * 10**6, "more than 1,000 signs"),
+        ("a{100000000}", "more than 10,000 times"),
+        ("(?:(?:a{1000}){1000}){1000}", "more than 10,000 times"),
+        ("(?R)?a", "groups that call themselves"),
+        ("(a(?1)?b)", "groups that call themselves"),
+        ("(?b)(?:abcdefghijk){e}", "groups that call themselves, count errors or set options"),
+        ("(?:abc){e<=3}", "count errors"),
+        ("(?P<x>a)", "set options"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_a_split_pattern_that_could_take_all_time_or_memory_is_refused(pattern, fault):
+    with pytest.raises(ValueError, match=fault) as caught:
+        compile_split(pattern)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        GPT2_PATTERN,
+        LLAMA3_PATTERN,
+        # what GPT-4o has
+        r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"""
+        r"""\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+""",
+        r"[(?R){e}]|\(\?R\)\{e\}|(?<=a)b|(?>a+)|a{1000}",
+    ],
+)
+def test_what_tokenizers_ask_for_is_compiled(pattern):
+    assert compile_split(pattern).pattern == pattern
+
+
+@pytest.mark.parametrize("pattern", ["(a|a)+b", "(?:a+)+b", "((a|a)(a|a))+b"])
+def test_a_split_pattern_that_tries_too_many_ways_ends_in_one_line(trained, pattern):
+    """2^30,000 ways through the text: found and stopped, whatever the machine."""
+    tok = BPETokenizer(trained.token_bytes, trained.merges, trained.special_tokens, split_pattern=pattern)
+    assert tok.decode(tok.encode("aab aab")) == "aab aab"
+    with pytest.raises(ValueError, match="takes too long: 30,000 characters were not cut"):
+        tok.encode("a" * 30_000)
+
+
 def change(key: str, value):
     """A change to the model part of a tokenizer.json."""
     return lambda document: document["model"].update({key: value})
@@ -564,6 +616,21 @@ BROKEN_FILES = {
         ),
         "no regular expression",
     ),
+    "a truth as id": (lambda d: d["model"]["vocab"].update(a=True), "no whole number"),
+    "half an id": (lambda d: d["model"]["vocab"].update(a=97.0), "no whole number"),
+    "an added token without a name": (
+        lambda d: d["added_tokens"].append({"content": "", "id": 700}),
+        "must have names",
+    ),
+    "two names for one id": (
+        lambda d: d["added_tokens"].append({"content": "<x>", "id": d["added_tokens"][0]["id"]}),
+        "ids of their own",
+    ),
+    "control codes": (change("type", "\x1b[2J" * 99), r"its model is \\x1b\[2J"),
+    "half a character": (
+        lambda d: d["added_tokens"].append({"content": "\ud800", "id": 700}),
+        "cannot be used",
+    ),
     "lower case": (lambda d: d.update(normalizer={"type": "Lowercase"}), "Lowercase step"),
 }
 
@@ -575,14 +642,15 @@ def test_a_file_that_cannot_be_read_rightly(trained, tmp_path, breakage, message
     changed(path, breakage)
     with pytest.raises(ValueError, match=message) as caught:
         BPETokenizer.from_file(path)
-    assert str(path) in str(caught.value)
+    text = str(caught.value)
+    assert str(path) in text and "\x1b" not in text and "\n" not in text and len(text) < len(str(path)) + 250
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100_000, b"[]", b"3"])
 def test_a_file_that_is_no_json_document(tmp_path, content):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"not valid JSON|not a tokenizer\.json"):
+    with pytest.raises(ValueError, match=r"not JSON|not UTF-8|nested too deeply|not a tokenizer\.json"):
         BPETokenizer.from_file(path)
 
 

@@ -115,6 +115,8 @@ def test_shapes_and_configs_agree_both_ways():
         ({"n_head": 3}, "does not divide into 3 heads"),
         ({"vocab_size": None}, "vocab_size is None"),
         ({"vocab_size": 2**70}, "vocab_size is"),
+        ({"n_layer": 10**9}, "n_layer is 1000000000, a whole number from 1 to 1,000 is needed"),
+        ({"model_type": "\x1b[2J" * 9999}, r"model_type is '\\x1b\[2J"),
         ({"model_type": "llama"}, "hidden_size is None"),
     ],
 )
@@ -128,7 +130,7 @@ def test_a_config_that_makes_no_sense_is_refused(tmp_path, change, message):
         read_shape(path, "x")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '"gpt2"', "[" * 100_000, "\xff"])
+@pytest.mark.parametrize("text", ["", "{", "[]", '"gpt2"', "[" * 100_000, "\xff", " " * 2_000_000])
 def test_a_config_that_is_none_is_refused(tmp_path, text):
     path = tmp_path / "config.json"
     path.write_text(text, encoding="latin-1")

@@ -21,7 +21,7 @@ from phase1_tokens_embeddings.story.anatomy_story import layers_from_total
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights.gguf_file import GGML_TYPES, read_gguf_header
 from phase1_tokens_embeddings.weights.gguf_writer import gpt2_to_gguf, read_tensor
-from phase1_tokens_embeddings.weights.model_box import open_gguf, open_safetensors, part_of, visible
+from phase1_tokens_embeddings.weights.model_box import missing_keys, open_gguf, open_safetensors, part_of
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES, ModelShape, TensorSpec
 from phase1_tokens_embeddings.weights.safetensors_file import (
     DTYPE_BITS,
@@ -138,6 +138,16 @@ def test_every_dtype_has_the_size_that_the_package_gives_it():
         (with_header({"a": U8 | {"data_offsets": [2, 4]}}, b"1234"), "2 bytes before tensor 'a'"),
         (with_header({"a": U8 | {"data_offsets": [2**62, 2**62 + 2]}}, b"1234"), "bytes before tensor 'a'"),
         (with_header({"\x1b[2J" * 1000: 7}), "needs a name"),
+        (with_header({"\n\x1b[2Jerror: \u202e" * 1000: U8 | {"shape": [3]}}, b"12"), "takes 3 bytes"),
+        (with_header({"a": U8 | {"more": [[[[]]]]}}, b"12"), "and nothing else"),
+        (
+            with_header(b'{"__metadata__":{"a":"\\ud800"},"a":%b}' % json.dumps(U8).encode(), b"12"),
+            "__metadata__",
+        ),
+        (
+            with_header(b'{"__metadata__":{"\\udfff":"a"},"a":%b}' % json.dumps(U8).encode(), b"12"),
+            "__metadata__",
+        ),
     ],
     ids=by_message,
 )
@@ -259,6 +269,25 @@ def test_a_lying_safetensors_file_costs_no_memory(tmp_path):
         with_header({"a": U8 | {"shape": [2**20] * 50}}, b"12"),
     ):
         assert peak_of(read_safetensors_header, write(tmp_path / "x.safetensors", raw)) < 200_000
+
+
+def test_a_header_of_fifty_megabytes_is_refused_before_it_is_read(tmp_path):
+    header = b'{"a":[' + b"[]," * 17_000_000 + b"[]]}"
+    path = write(tmp_path / "x.safetensors", with_header(header))
+    assert peak_of(read_safetensors_header, path) < 200_000
+    with pytest.raises(ValueError, match=r"announces a header of 51000010 bytes: 8000000 are plenty"):
+        read_safetensors_header(path)
+
+
+def test_an_index_may_name_anything_but_reaches_nothing(tmp_path):
+    index = tmp_path / "model.safetensors.index.json"
+    (tmp_path / "\x1b[2J").mkdir()
+    for name in ("\x1b[2J", "..", ".", "a" * 5000, "\x1b[31m" * 50, "nul\0", "half \ud800"):
+        index.write_text(json.dumps({"weight_map": {"a": name}}))
+        with pytest.raises((ValueError, FileNotFoundError)) as error:
+            checkpoint_files(tmp_path)
+        text = str(error.value)
+        assert text.isprintable() and len(text) < len(str(tmp_path)) + 200
 
 
 def test_reading_the_header_does_not_read_the_tensors(tmp_path):
@@ -523,6 +552,23 @@ def test_gguf_files_at_the_edge_of_the_rules_are_read(tmp_path):
         assert list(header.tensors) == ["t", "e", "u"] and header.tensors["u"].nbytes == 4
 
 
+@pytest.mark.parametrize("alignment", [None, 8, 64, 4096])
+def test_a_gguf_file_without_tensors_as_the_package_writes_it(tmp_path, alignment):
+    """A vocabulary alone: the package pads its end as if tensors followed."""
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "gpt2")
+    if alignment:
+        writer.add_custom_alignment(alignment)
+    writer.add_token_list(["a", "bc"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    header = read_gguf_header(tmp_path / "x.gguf")
+    assert header.metadata["tokenizer.ggml.tokens"] == ["a", "bc"] and not header.tensors
+    assert header.data_start == header.file_bytes == (tmp_path / "x.gguf").stat().st_size
+    assert missing_keys(header) == ["gpt2.block_count"]
+
+
 @settings(max_examples=150)
 @given(seed=st.integers(0, 2**32))
 def test_a_mutated_gguf_file_parses_or_is_refused(tmp_path, seed):
@@ -565,10 +611,6 @@ def test_boxes_of_both_formats_hold_the_same_model(tmp_path, gpt2_folder):
         f.stat().st_size for f in gpt2_folder.iterdir() if f.name != "generation_config.json"
     )
     assert theirs.total_bytes == (tmp_path / "x.gguf").stat().st_size
-
-
-def test_control_codes_in_names_never_reach_the_terminal():
-    assert visible("a\x1b[31mb\n") == "a?[31mb?"
 
 
 LLAMA2_13B = ModelShape("13b", "llama", 32000, 5120, 40, 40, 40, 128, 13824, 4096, tied=False)

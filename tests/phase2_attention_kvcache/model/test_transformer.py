@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import struct
 
 import pytest
 import torch
@@ -165,14 +166,157 @@ def test_a_truncated_file_is_named(broken):
         ({"n_layer": "4"}, "n_layer is '4'"),
         ({"layer_norm_epsilon": "x"}, "layer_norm_epsilon is 'x'"),
         ({"eos_token_id": "end"}, "eos_token_id"),
-        ({"n_positions": 10**10}, "context of 10,000,000,000 tokens"),
+        ({"eos_token_id": 211}, "eos_token_id is 211: token ids of this model go from 0 to 210"),
+        ({"eos_token_id": -1}, "eos_token_id is -1"),
+        ({"eos_token_id": [0, 50256]}, r"eos_token_id is \[0, 50256\]"),
+        ({"eos_token_id": True}, "eos_token_id is True"),
+        ({"eos_token_id": 3.0}, r"eos_token_id is 3\.0"),
+        ({"eos_token_id": [[1]]}, r"eos_token_id is \[\[1\]\]"),
+        ({"eos_token_id": {"id": 1}}, "eos_token_id is {'id': 1}"),
+        ({"bos_token_id": 10**9}, "bos_token_id is 1000000000"),
+        ({"bos_token_id": "begin"}, "bos_token_id is 'begin'"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no', true or false"),
+        ({"activation_function": "\x1b[2J" * 9999}, r"activation '\\x1b\[2J"),
+        # A page of text that asks for all memory, or all time.
+        ({"n_positions": 10**10}, "n_positions is 10000000000, a whole number from 1 to 16,777,216"),
+        ({"n_layer": 10**9}, "n_layer is 1000000000, a whole number from 1 to 1,000"),
+        ({"n_embd": 10**9}, "n_embd is 1000000000"),
+        ({"n_layer": 1000}, "asks for 1000 layers, and 40 tensors are there"),
+        ({"n_layer": 40}, "missing h.3.ln_1.weight, .* more"),
+        (
+            {"n_embd": 2**18, "n_head": 1},
+            r"wte\.weight has the wrong shape: \[211, 48\] found, \[211, 262144\] needed",
+        ),
+        ({"vocab_size": 2**24}, r"\[211, 48\] found, \[16777216, 48\] needed"),
+        ({"n_positions": 2**24}, r"\[128, 48\] found, \[16777216, 48\] needed"),
     ],
 )
 def test_a_config_that_is_not_ours_is_refused(broken, change, message):
     folder = broken(lambda tensors: None)
     raw = json.loads((folder / "config.json").read_text()) | change
     (folder / "config.json").write_text(json.dumps({k: v for k, v in raw.items() if v is not None}))
+    with pytest.raises(ValueError, match=message) as error:
+        Transformer.from_pretrained(folder)
+    assert str(error.value).isprintable() and len(str(error.value)) < len(str(folder)) + 300
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ({"max_position_embeddings": 2**23}, "8,388,608 positions x head_dim 8 make rotary tables of 0.3 GB"),
+        (
+            {"max_position_embeddings": 2**22, "head_dim": 4096},
+            "rotary tables of 68.7 GB, more than all weights",
+        ),
+        ({"head_dim": 2**30}, "head_dim is 1073741824"),
+        (
+            {"num_attention_heads": 2**20, "num_key_value_heads": 2**20, "head_dim": 2**20},
+            "head_dim is 1048576",
+        ),
+        ({"head_dim": 7}, "head_dim is 7: numbers turn in pairs"),
+        ({"rope_parameters": []}, "groups of settings"),
+        ({"rope_parameters": {"rope_type": "\x1b[2J"}}, r"rotary scaling '\\x1b\[2J' is not supported"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 1e-300}}, "needs factor above 0, got 1e-300"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": True}}, "needs factor above 0, got True"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e-300}}, "rope_theta is 1e-300"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps is 1000"),
+    ],
+)
+def test_a_small_config_does_not_fill_the_memory(make_llama, broken, change, message):
+    folder = broken(lambda tensors: None, make_llama())
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(raw | change))
     with pytest.raises(ValueError, match=message):
+        Transformer.from_pretrained(folder)
+
+
+def test_a_long_context_of_a_real_model_is_no_fault(make_llama):
+    """1,048,576 positions: tables of 32 MB beside tiny weights."""
+    folder, _ = make_llama(max_position_embeddings=2**20)
+    assert Transformer.from_pretrained(folder).cos.shape == (2**20, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64])
+def test_weights_that_are_no_floats_are_refused(broken, dtype):
+    def change(tensors):
+        tensors["transformer.ln_f.weight"] = torch.ones(48, dtype=dtype)
+
+    with pytest.raises(
+        ValueError, match=r"transformer\.ln_f\.weight is \w+, but weights are F64, F32, F16, BF16, F8"
+    ):
+        Transformer.from_pretrained(broken(change))
+
+
+def test_six_bit_weights_are_refused(broken):
+    folder = broken(lambda tensors: None)
+    header = {"wte.weight": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}
+    raw = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(raw)) + raw + bytes(3))
+    with pytest.raises(ValueError, match="is F6_E2M3, but weights are"):
+        Transformer.from_pretrained(folder)
+
+
+def test_formats_may_be_mixed(make_llama, broken):
+    """Queries in 8 bits beside keys in 32: each is brought to the wanted format by itself."""
+    exact = {}
+
+    def change(tensors):
+        for p, dtype in (("q", torch.float8_e4m3fn), ("k", torch.float64), ("v", torch.bfloat16)):
+            name = f"model.layers.0.self_attn.{p}_proj.weight"
+            tensors[name] = tensors[name].to(dtype)
+            exact[p] = tensors[name].float()
+
+    model = Transformer.from_pretrained(broken(change, make_llama()))
+    torch.testing.assert_close(
+        model.blocks[0].attention.qkv.weight.data, torch.cat([*exact.values()]), atol=0, rtol=0
+    )
+
+
+def test_one_name_twice_is_refused(broken):
+    def change(tensors):
+        tensors["wte.weight"] = tensors["transformer.wte.weight"] + 1
+
+    with pytest.raises(
+        ValueError, match=r"holds the same weights twice: transformer\.wte\.weight and wte\.weight"
+    ):
+        Transformer.from_pretrained(broken(change))
+
+
+def test_queries_and_keys_of_each_others_size_are_refused(make_llama, broken):
+    """Together they would have the right number of rows."""
+
+    def change(tensors):
+        q, k = (f"model.layers.1.self_attn.{p}_proj.weight" for p in "qk")
+        tensors[q], tensors[k] = tensors[k], tensors[q]
+
+    with pytest.raises(
+        ValueError, match=r"q_proj\.weight has the wrong shape: \[16, 64\] found, \[64, 64\] needed"
+    ):
+        Transformer.from_pretrained(broken(change, make_llama()))
+
+
+def test_names_from_a_file_are_shown_short_and_without_control_codes(broken):
+    def change(tensors):
+        tensors["\x1b[2J\nerror: run rm -r"] = torch.ones(1)
+        tensors["x" * 100_000] = torch.ones(1)
+
+    with pytest.raises(ValueError, match="unexpected") as error:
+        Transformer.from_pretrained(broken(change))
+    assert str(error.value).isprintable() and len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "metadata", ['{"a": "\\ud800"}', '{"a": "\\udc00 and more"}'], ids=["a half", "the other half"]
+)
+def test_metadata_that_is_no_text_is_refused(broken, metadata):
+    folder = broken(lambda tensors: None)
+    file = folder / "model.safetensors"
+    raw = file.read_bytes()
+    size = struct.unpack("<Q", raw[:8])[0]
+    header = b'{"__metadata__":' + metadata.encode() + b"," + raw[9 : 8 + size].split(b"},", 1)[1]
+    file.write_bytes(struct.pack("<Q", len(header)) + header + raw[8 + size :])
+    with pytest.raises(ValueError, match="__metadata__ must map text to text"):
         Transformer.from_pretrained(folder)
 
 

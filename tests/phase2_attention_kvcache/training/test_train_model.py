@@ -82,6 +82,21 @@ def test_a_run_that_was_stopped_ends_where_an_unbroken_one_does(monkeypatch, tex
     torch.testing.assert_close(whole.state_dict(), halves.state_dict())
 
 
+def test_a_state_that_is_a_program_is_not_run(monkeypatch, texts, tmp_path):
+    """A pickle may hold a call of anything; only numbers and texts are read from it."""
+    ran = tmp_path / "ran"
+
+    class Program:
+        def __reduce__(self):
+            return ran.touch, ()
+
+    (tmp_path / "out").mkdir()
+    torch.save({"step": Program()}, tmp_path / "out" / "training_state.pt")
+    with pytest.raises(SystemExit, match=r"training_state\.pt is not the state of a run"):
+        train(monkeypatch, texts, tmp_path / "out", 5)
+    assert not ran.exists()
+
+
 def test_each_epoch_shows_each_window_once():
     ids = np.arange(1000)
     starts = train_model.windows_of_epoch(ids, 32, np.random.default_rng(0))

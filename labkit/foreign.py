@@ -1,0 +1,94 @@
+"""What comes from files that other people wrote: how it is read, and how it is shown.
+
+Such a file may be of any size. What it says may be a book, or hold control codes: one clears the terminal, and
+what follows it looks like a message of ours.
+"""
+
+import json
+import reprlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Control codes (Unicode's class Cc), and those that turn the direction of writing, so that text reads otherwise.
+_CODES = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_SPELT_OUT = {code: ascii(chr(code))[1:-1] for code in _CODES if chr(code) not in "\t\n"}
+
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = _repr.maxlong = 60
+_repr.maxlist = _repr.maxtuple = 8
+_repr.maxlevel = 2
+
+
+def harmless(text: str) -> str:
+    """A whole text, such as a story that a model tells, with control codes spelt out.
+
+    >>> harmless("a\\x1b[2J\\nb")
+    'a\\\\x1b[2J\\nb'
+    """
+    return text.translate(_SPELT_OUT)
+
+
+def visible(text: object, limit: int = 60) -> str:
+    """A name from a file, for a table or a message: on one line, and shortened. A path stays whole: it must be found.
+
+    >>> visible("wte" * 100, limit=12)
+    'wtewtewte...'
+    """
+    limit = 10_000 if isinstance(text, Path) else limit
+    spelt = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text)[: limit + 1])
+    return spelt if len(spelt) <= limit else spelt[: limit - 3] + "..."
+
+
+def quoted(value: object) -> str:
+    """A value from a file, for a message: as Python writes it, on one line, and shortened.
+
+    >>> quoted(list(range(1000)))
+    '[0, 1, 2, 3, 4, 5, 6, 7, ...]'
+    """
+    return visible(_repr.repr(value), limit=90)
+
+
+def read_json(path: Path, at_most: int) -> Any:
+    """The content of a JSON file.
+
+    Args:
+        at_most: bytes. What Python makes of JSON takes up to 40 times its size in memory.
+
+    Raises:
+        ValueError: no such file, a larger one, one that cannot be read, or no JSON.
+    """
+    if not path.is_file():
+        raise ValueError("there is no such file")
+    try:
+        with path.open("rb") as file:
+            raw = file.read(at_most + 1)
+    except OSError as error:
+        raise ValueError(f"it cannot be read ({error.strerror}): check its permissions") from None
+    if len(raw) > at_most:
+        raise ValueError(f"it is larger than {at_most:,} bytes, more than such a file needs")
+    return parse_json(raw)
+
+
+def parse_json(raw: bytes, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """The value that a JSON text stands for. NaN and Infinity are Python's own, and no JSON.
+
+    Raises:
+        ValueError: no JSON in UTF-8, or nested too deeply.
+    """
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8 text (byte {error.start}): fetch or write it again") from None
+    try:
+        return json.loads(text, object_pairs_hook=pairs_hook, parse_constant=_no_constants)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"it is not JSON: {error.msg} at character {error.pos}; fetch or write it again"
+        ) from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _no_constants(text: str) -> Any:
+    raise ValueError(f"{text} is not a JSON number")
