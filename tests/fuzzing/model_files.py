@@ -1,0 +1,536 @@
+"""An attacker in the house: model files that are damaged on purpose, read with the course's public readers.
+
+    python -m tests.fuzzing.model_files all --minutes 5
+    python -m tests.fuzzing.model_files gguf --seed 7 --case 123       # the same case again
+
+A case is made from its target, its seed and its number alone: a small sound file, then a few changes of the kinds that
+break parsers. A child process reads it, in 5 s and little more memory than the file has bytes. Either the file is read,
+as other programs read it, or it is refused in one line. Everything else is a finding.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import random
+import resource
+import struct
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gguf
+import numpy as np
+import safetensors
+import safetensors.numpy
+import tokenizers
+import torch
+
+from labkit.errors import LabError
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.weights import (
+    CARDS,
+    checkpoint_files,
+    find_shape,
+    read_gguf_header,
+    read_safetensors_header,
+    users_that_fit,
+)
+from phase2_attention_kvcache.model import SamplingParams
+from phase4_scheduler.engine import LLMEngine
+
+SECONDS = 5
+SPARE_BYTES = 256 * 2**20  # what reading may take beyond twice the files
+LONGEST_MESSAGE = 600  # characters, the paths in it included
+REFUSALS = (ValueError, FileNotFoundError, LabError)
+CONTROL = "\x1b[2J\x1b[31merror: all is lost\r\n\u202e"
+
+
+# ------------------------------------------------------------------ changes that break parsers
+
+EDGES = [
+    None, True, False, 0, -1, 1, 2, 7, 255, 2**16, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30,
+    0.0, -0.5, 1.5, 1e-300, 1e300, math.inf, math.nan, "", "x", "0", "\ud800", "é", CONTROL, "x" * 100_000, "../x", "\0",
+    [], [[]], [None], [0] * 2000, {}, {"a": {}}, {CONTROL: CONTROL}, "@deep", "@digits", "@huge", "@minus",
+]  # fmt: skip
+RAW = {"@deep": "[" * 5000 + "]" * 5000, "@digits": "9" * 5000, "@huge": "1e999", "@minus": "-0"}
+"""Texts of JSON that Python would not write."""
+
+
+def changed_json(rng: random.Random, document: Any) -> bytes:
+    """A JSON document after a few changes, as it could stand in a file."""
+    document = json.loads(json.dumps(document))
+    for _ in range(rng.choice([1, 1, 1, 2, 5])):
+        place, key = random_place(rng, document)
+        match rng.randrange(6):
+            case 0 if isinstance(place, dict):
+                place[rng.choice([key + "x", CONTROL, "", "model." + key])] = place.pop(key)
+            case 1:
+                del place[key]
+            case 2 if type(place[key]) is int:
+                place[key] = rng.choice(
+                    [place[key] + 1, place[key] - 1, -place[key], 2 * place[key], float(place[key])]
+                )
+            case 3:
+                place[key] = rng.choice([[place[key]], str(place[key]), {"a": place[key]}])
+            case _:
+                place[key] = rng.choice(EDGES)
+        if not document:
+            break
+    text = json.dumps(document, ensure_ascii=rng.random() < 0.8 or "\ud800" in str(document))
+    for word, raw in RAW.items():
+        text = text.replace(json.dumps(word), raw)
+    return text.encode("utf-8", errors="surrogatepass")
+
+
+def random_place(rng: random.Random, document: Any) -> tuple[Any, Any]:
+    """A container within the document, and a key or an index of it."""
+    key = rng.choice(list(document) if isinstance(document, dict) else range(len(document)))
+    if isinstance(document[key], dict | list) and document[key] and rng.random() < 0.75:
+        return random_place(rng, document[key])
+    return document, key
+
+
+def changed_bytes(rng: random.Random, raw: bytes, header: int) -> bytes:
+    """Bytes after a few changes, most of them in the first `header`."""
+    data = bytearray(raw)
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        at = rng.randrange(min(header, len(data)) or 1)
+        match rng.randrange(6):
+            case 0:
+                data[at : at + 1] = bytes([rng.randrange(256)])
+            case 1:
+                del data[at : at + rng.randint(1, 9)]
+            case 2:
+                data[at:at] = rng.choice(
+                    [rng.randbytes(rng.randint(1, 9)), b"\x1b[2J", b'"', b"0", b"-", b"[", b"{"]
+                )
+            case 3:
+                size = rng.choice([0, 1, 7, 2**31, 2**32 - 1, 2**32, 2**60, 2**63, 2**64 - 1, len(data)])
+                data[at : at + 8] = struct.pack("<Q", size)
+            case 4:
+                data[at : at + 4] = struct.pack("<I", rng.choice([0, 1, 5, 8, 9, 2**16, 2**31, 2**32 - 1]))
+            case 5:
+                del data[rng.randrange(len(data) + 1) :]
+    return bytes(data)
+
+
+def with_header(header: bytes, data: bytes) -> bytes:
+    """A safetensors file."""
+    return struct.pack("<Q", len(header)) + header + data
+
+
+# ------------------------------------------------------------------ safetensors
+
+
+def make_safetensors(rng: random.Random, folder: Path) -> bool:
+    kinds = ["f4", "f2", "f8", "i8", "u1", "?"]
+    tensors = {
+        "".join(rng.choices("ab.é", k=5)): np.zeros(
+            rng.choices(range(4), k=rng.randrange(4)), rng.choice(kinds)
+        )
+        for _ in range(rng.randint(1, 4))
+    }
+    raw = safetensors.numpy.save(tensors, rng.choice([None, {"format": "pt"}]))
+    end = 8 + struct.unpack("<Q", raw[:8])[0]
+    sound, kind = rng.random() < 0.05, rng.random()
+    if not sound:
+        raw = (
+            with_header(changed_json(rng, json.loads(raw[8:end])), raw[end:])
+            if kind < 0.5
+            else changed_bytes(rng, raw, end)
+        )
+    (folder / "x.safetensors").write_bytes(raw)
+    return sound
+
+
+def read_safetensors(folder: Path) -> None:
+    header = read_safetensors_header(folder / "x.safetensors")
+    raw = (folder / "x.safetensors").read_bytes()
+    if b"-0" in raw:
+        return  # a whole number to Python, and none to the package
+    theirs = {name: (t["dtype"], tuple(t["shape"])) for name, t in safetensors.deserialize(raw)}
+    assert theirs == {name: (t.dtype, t.shape) for name, t in header.tensors.items()}, (
+        "the package reads otherwise"
+    )
+
+
+# ------------------------------------------------------------------ GGUF
+
+
+def make_gguf(rng: random.Random, folder: Path) -> bool:
+    path = folder / "x.gguf"
+    writer = gguf.GGUFWriter(path, "gpt2")
+    writer.add_block_count(rng.randint(1, 9))
+    writer.add_token_list(["a", "bc", "é"])
+    writer.add_array("x.numbers", [1, 2, 3])
+    writer.add_bool("x.yes", True)
+    if rng.random() < 0.3:
+        writer.add_custom_alignment(rng.choice([8, 16, 64, 4096]))
+    for i in range(rng.randrange(4)):
+        shape = rng.choices(range(1, 5), k=rng.randint(1, 3))
+        writer.add_tensor(f"t{i}", np.zeros(shape, rng.choice(["f4", "f2", "i4"])))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    sound = rng.random() < 0.05
+    if not sound:
+        path.write_bytes(changed_bytes(rng, path.read_bytes(), 400))
+    return sound
+
+
+def read_gguf(folder: Path) -> None:
+    path = folder / "x.gguf"
+    header = read_gguf_header(path)
+    theirs = gguf.GGUFReader(path)
+    assert {(n, t.dims, header.data_start + t.offset, t.nbytes) for n, t in header.tensors.items()} == {
+        (t.name, tuple(t.shape.tolist()), t.data_offset, t.n_bytes) for t in theirs.tensors
+    }, "the package reads otherwise"
+
+
+# ------------------------------------------------------------------ tokenizer.json and split patterns
+
+TEXTS = ["the dog's  12 dogs\n\n bit", "é\u0301 漢字 👍", "a" * 50, " \t x"]
+PATTERN = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+(?!\S)|\s+"
+PIECES = [
+    *"ab()[]{}|*+?.^$\\,-<>=!:1", r"\p{L}", r"\p{N}{1,3}", r"\s+", "(?:", "(?i:", "(?=", "(?<=", "(?R)", "(?1)", "(?P<n>",
+    "{99999999}", "{1000}", "{,5}", "{e<=9}", "(a|a)+", "(a+)+", "(?:a?){50}", "[^a]", "[[", "&&", r"\1", r"\K", "(" * 30,
+    ")" * 30, CONTROL, "\ud800", "x" * 3000, "(?(1)a|b)", "(*FAIL)", r"\N{DIGIT ONE}", r"\X", r"\L<a>", r"\g<0>",
+]  # fmt: skip
+
+
+def changed_pattern(rng: random.Random) -> str:
+    pattern = rng.choice([PATTERN, "", "(a|a)+b"])
+    for _ in range(rng.randint(1, 6)):
+        at = rng.randrange(len(pattern) + 1)
+        pattern = pattern[:at] + rng.choice(PIECES) + pattern[at + rng.randrange(3) :]
+    return pattern
+
+
+def make_pattern(rng: random.Random, folder: Path) -> bool:
+    sound = rng.random() < 0.02
+    pattern = PATTERN if sound else changed_pattern(rng)
+    (folder / "pattern").write_text(pattern, encoding="utf-8", errors="surrogatepass")
+    return sound
+
+
+def read_pattern(folder: Path) -> None:
+    pattern = (folder / "pattern").read_bytes().decode("utf-8", errors="surrogatepass")
+    tok = BPETokenizer([bytes([b]) for b in range(256)], [], {}, split_pattern=pattern)
+    for text in ("a" * 20_000, "ab " * 3_000, TEXTS[0], " " * 5_000):
+        assert tok.decode(tok.encode(text)) == text, "text got lost"
+
+
+SMALL = BPETokenizer.train(["the dog bites the man, the man bites the dog's dogs 12 12 "], 290)
+
+
+def make_tokenizer(rng: random.Random, folder: Path) -> bool:
+    path, sound = folder / "tokenizer.json", rng.random() < 0.05
+    SMALL.save(path)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if rng.random() < 0.3:
+        split = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated", "invert": False}
+        level = document["pre_tokenizer"] | {"use_regex": False}
+        document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, level]}
+        document["normalizer"] = rng.choice([None, {"type": "NFC"}])
+    if sound:
+        path.write_text(json.dumps(document), encoding="utf-8")
+    elif rng.random() < 0.8:
+        path.write_bytes(changed_json(rng, document))
+    else:
+        path.write_bytes(changed_bytes(rng, json.dumps(document).encode(), 10_000))
+    return sound
+
+
+def read_tokenizer(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    tok = BPETokenizer.from_file(path)
+    ours = [tok.encode(text) for text in TEXTS]
+    assert [tok.decode(ids) for ids in ours] == TEXTS or tok.unicode_form, "text got lost"
+    try:
+        theirs = tokenizers.Tokenizer.from_file(str(path))
+    except Exception:
+        return  # stricter than we are, about parts that this course does not read
+    if not tok.unicode_form and tok.split_pattern in (PATTERN, SMALL.split_pattern):
+        assert ours == [theirs.encode(text, add_special_tokens=False).ids for text in TEXTS], "other ids"
+
+
+# ------------------------------------------------------------------ a folder: config.json, weights, index
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "gpt2": dict(
+        model_type="gpt2", vocab_size=290, n_embd=8, n_layer=2, n_head=2, n_positions=32, n_inner=None, eos_token_id=289,
+        bos_token_id=289, layer_norm_epsilon=1e-5, activation_function="gelu_new", tie_word_embeddings=True,
+    ),
+    "llama": dict(
+        model_type="llama", vocab_size=290, hidden_size=8, intermediate_size=12, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=4, max_position_embeddings=32, rms_norm_eps=1e-6,
+        eos_token_id=[1, 2], bos_token_id=0, hidden_act="silu", tie_word_embeddings=False, attention_bias=False,
+        rope_parameters=dict(
+            rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=16,
+        ),
+    ),
+}  # fmt: skip
+
+
+def sound_weights(family: str) -> dict[str, np.ndarray]:
+    """The tensors that belong to the configurations above, by the names that transformers gives them."""
+    if family == "gpt2":
+        shapes = {"wte.weight": (290, 8), "wpe.weight": (32, 8), "ln_f.weight": (8,), "ln_f.bias": (8,)}
+        for i in range(2):
+            for name, n_in, n_out in (
+                ("attn.c_attn", 8, 24),
+                ("attn.c_proj", 8, 8),
+                ("mlp.c_fc", 8, 32),
+                ("mlp.c_proj", 32, 8),
+            ):
+                shapes |= {f"h.{i}.{name}.weight": (n_in, n_out), f"h.{i}.{name}.bias": (n_out,)}
+            shapes |= {
+                f"h.{i}.{norm}.{part}": (8,) for norm in ("ln_1", "ln_2") for part in ("weight", "bias")
+            }
+        prefix = "transformer."
+    else:
+        shapes = {"embed_tokens.weight": (290, 8), "norm.weight": (8,)}
+        for i in range(2):
+            for name, n_out, n_in in (("q", 8, 8), ("k", 4, 8), ("v", 4, 8), ("o", 8, 8)):
+                shapes[f"layers.{i}.self_attn.{name}_proj.weight"] = (n_out, n_in)
+            for name, n_out, n_in in (("gate", 12, 8), ("up", 12, 8), ("down", 8, 12)):
+                shapes[f"layers.{i}.mlp.{name}_proj.weight"] = (n_out, n_in)
+            shapes |= {f"layers.{i}.{n}_layernorm.weight": (8,) for n in ("input", "post_attention")}
+        prefix = "model."
+    tensors = {prefix + name: np.full(shape, 0.1, "f4") for name, shape in shapes.items()}
+    return tensors if family == "gpt2" else tensors | {"lm_head.weight": np.full((290, 8), 0.1, "f4")}
+
+
+def make_folder(rng: random.Random, folder: Path) -> bool:
+    family = rng.choice(list(CONFIGS))
+    config, tensors = CONFIGS[family], sound_weights(family)
+    sound, harm = (
+        rng.random() < 0.05,
+        rng.choice(["config", "config", "weights", "header", "index", "tokenizer"]),
+    )
+    harm = "" if sound else harm
+    (folder / "config.json").write_bytes(
+        changed_json(rng, config) if harm == "config" else json.dumps(config).encode()
+    )
+    if harm == "tokenizer":
+        make_tokenizer(rng, folder)
+    else:
+        SMALL.save(folder / "tokenizer.json")
+    if harm == "weights":
+        change_weights(rng, tensors)
+    if harm == "index" or (not harm and rng.random() < 0.5):
+        names = list(tensors)
+        weight_map = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(names)}
+        for shard in set(weight_map.values()):
+            raw = safetensors.numpy.save({n: tensors[n] for n in names if weight_map[n] == shard})
+            (folder / shard).write_bytes(raw)
+        index = {"metadata": {"total_size": 4}, "weight_map": weight_map}
+        raw = changed_json(rng, index) if harm else json.dumps(index).encode()
+        (folder / "model.safetensors.index.json").write_bytes(raw)
+        return sound
+    raw = safetensors.numpy.save(tensors, {"format": "pt"})
+    end = 8 + struct.unpack("<Q", raw[:8])[0]
+    if harm == "header":
+        raw = with_header(changed_json(rng, json.loads(raw[8:end])), raw[end:])
+    (folder / "model.safetensors").write_bytes(raw)
+    return sound
+
+
+def change_weights(rng: random.Random, tensors: dict[str, np.ndarray]) -> None:
+    """Sound files of tensors that are not what the model needs."""
+    name = rng.choice(list(tensors))
+    match rng.randrange(5):
+        case 0:
+            tensors[name] = tensors[name].astype(rng.choice(["f2", "f8", "i4", "u1", "?", "c8"]))
+        case 1:
+            tensors[name] = np.zeros(rng.choices([0, 1, 3, 8, 24], k=rng.randrange(4)), "f4")
+        case 2:
+            tensors[rng.choice(["transformer.", "model.", ""]) + name.split(".", 1)[1]] = tensors[name]
+        case 3:
+            tensors[rng.choice([CONTROL, "x" * 100_000, "", name + ".x"])] = tensors.pop(name)
+        case 4:
+            other = rng.choice(list(tensors))
+            tensors[name], tensors[other] = tensors[other], tensors[name]
+
+
+def read_folder(folder: Path) -> None:
+    """All that the course makes of a model folder, up to the engine: three tokens, no end of text before the second."""
+    refused: list[Exception] = []
+    for use in (use_shape, checkpoint_files, use_engine):
+        try:
+            use(folder)
+        except REFUSALS as error:
+            refused.append(error)
+            check_message(error)
+    if refused:
+        raise refused[0]
+
+
+def use_shape(folder: Path) -> None:
+    shape = find_shape(str(folder))
+    assert shape.num_parameters > 0
+    users_that_fit(shape, CARDS["h200"], 1, "Q4_K_M")
+
+
+def use_engine(folder: Path) -> None:
+    engine = LLMEngine.from_pretrained(
+        folder, "float32", "cpu", num_blocks=4, max_num_seqs=2, max_num_batched_tokens=32
+    )
+    (output,) = engine.generate([[1, 2]], SamplingParams(max_tokens=3, min_tokens=2, temperature=0))
+    assert 2 <= len(output.token_ids) <= 3, "a text of another length"
+
+
+# ------------------------------------------------------------------ the judge
+
+
+class Target(NamedTuple):
+    make: Callable[[random.Random, Path], bool]  # writes a case into a folder; whether it must be read
+    read: Callable[[Path], None]
+
+
+TARGETS = {
+    "safetensors": Target(make_safetensors, read_safetensors),
+    "gguf": Target(make_gguf, read_gguf),
+    "tokenizer": Target(make_tokenizer, read_tokenizer),
+    "pattern": Target(make_pattern, read_pattern),
+    "folder": Target(make_folder, read_folder),
+}
+
+
+def check_message(error: Exception) -> None:
+    text = str(error)
+    if not text.isprintable() or not text or len(text) > LONGEST_MESSAGE:
+        raise AssertionError(f"no short line: {text[:200]!a} ({len(text)} characters)") from error
+
+
+def judge(target: Target, rng: random.Random, folder: Path) -> str:
+    """ "read", "refused", or what is wrong."""
+    sound = target.make(rng, folder)
+    limit_memory(2 * sum(file.stat().st_size for file in folder.iterdir()) + SPARE_BYTES)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # it would be printed
+            target.read(folder)
+        return "read"
+    except REFUSALS as error:
+        check_message(error)
+        return f"a sound file is refused: {error}" if sound else "refused"
+    finally:
+        limit_memory(None)
+
+
+def limit_memory(more: int | None) -> None:
+    """At most so many bytes more than now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft = resource.RLIM_INFINITY if more is None else pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (soft, resource.RLIM_INFINITY))
+
+
+def serve(pipe: Connection, name: str, seed: int) -> None:
+    """The child: judge the cases whose numbers come through the pipe."""
+    torch.set_num_threads(1)
+    warm_up(TARGETS[name])
+    pipe.send("ready")
+    with tempfile.TemporaryDirectory() as top:
+        while True:
+            case = pipe.recv()
+            folder = Path(top) / str(case)
+            folder.mkdir()
+            try:
+                verdict = judge(TARGETS[name], random.Random(f"{name} {seed} {case}"), folder)
+            except Exception as error:
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                verdict = (
+                    f"{type(error).__name__} in {where.name}, line {where.lineno}: {ascii(str(error))[:300]}"
+                )
+            pipe.send(verdict)
+            for file in folder.iterdir():
+                file.unlink()
+
+
+def warm_up(target: Target) -> None:
+    """Read sound files first: what libraries load and compile then is no matter of the file."""
+    for seed in range(200):
+        with tempfile.TemporaryDirectory() as folder:
+            if target.make(random.Random(seed), Path(folder)):
+                target.read(Path(folder))
+
+
+class Child:
+    """A process that judges; a new one when it hangs or dies."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.pipe, other = multiprocessing.Pipe()
+        fork = multiprocessing.get_context("fork")
+        self.process = fork.Process(target=serve, args=(other, name, seed), daemon=True)
+        self.process.start()
+        other.close()
+        self.pipe.recv()  # ready
+
+    def judge(self, case: int) -> str:
+        self.pipe.send(case)
+        try:
+            return self.pipe.recv() if self.pipe.poll(SECONDS) else f"no answer after {SECONDS} s"
+        except EOFError:
+            self.process.join()
+            return f"the process died with code {self.process.exitcode}"
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+def run(
+    name: str, seed: int, minutes: float | None = None, count: int | None = None, first: int = 0
+) -> list[str]:
+    """Cases of a target until the time is up or the count is reached. What was found, and how to see it again."""
+    until = time.monotonic() + 60 * minutes if minutes else math.inf
+    count = count if count or minutes else 1000
+    findings: list[str] = []
+    verdicts: Counter[str] = Counter()
+    child, case = Child(name, seed), first
+    while time.monotonic() < until and (not count or case < first + count):
+        verdict = child.judge(case)
+        verdicts[verdict if verdict in ("read", "refused") else "found"] += 1
+        if verdict not in ("read", "refused"):
+            findings.append(f"{name} --seed {seed} --case {case}: {verdict}")
+            print(findings[-1], flush=True)
+            child.end()
+            child = Child(name, seed)
+        case += 1
+    child.end()
+    print(f"{name}, seed {seed}: {dict(verdicts)}", flush=True)
+    return findings
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("target", choices=["all", *TARGETS])
+    parser.add_argument("--seed", type=int, help="(a fresh one)")
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--count", type=int, help="cases of each target (1000)")
+    parser.add_argument("--case", type=int, help="only this one")
+    args = parser.parse_args()
+    seed = random.randrange(10**9) if args.seed is None else args.seed
+    names = list(TARGETS) if args.target == "all" else [args.target]
+    minutes = args.minutes / len(names) if args.minutes else None
+    findings: list[str] = []
+    for name in names:
+        count = 1 if args.case is not None else args.count
+        findings += run(name, seed, minutes, count, args.case or 0)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
