@@ -431,8 +431,9 @@ def judge(target: Target, rng: random.Random, folder: Path) -> str:
 def limit_memory(more: int | None) -> None:
     """At most so many bytes more than now."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    soft = resource.RLIM_INFINITY if more is None else pages * resource.getpagesize() + more
-    resource.setrlimit(resource.RLIMIT_AS, (soft, resource.RLIM_INFINITY))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    soft = hard if more is None else pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def serve(pipe: Connection, name: str, seed: int) -> None:
