@@ -9,18 +9,24 @@ as other programs read it, or it is refused in one line. Everything else is a fi
 """
 
 import argparse
+import contextlib
+import copy
+import io
 import json
 import math
 import multiprocessing
+import os
 import random
 import resource
+import shutil
 import struct
 import tempfile
 import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,15 +39,16 @@ import tokenizers
 import torch
 
 from labkit.errors import LabError
+from phase1_tokens_embeddings import gpu_memory_equation, model_file_anatomy
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights import (
     CARDS,
-    checkpoint_files,
     find_shape,
     read_gguf_header,
     read_safetensors_header,
     users_that_fit,
 )
+from phase1_tokens_embeddings.weights.embeddings import load_embeddings
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 
@@ -80,7 +87,7 @@ def changed_json(rng: random.Random, document: Any) -> bytes:
             case 3:
                 place[key] = rng.choice([[place[key]], str(place[key]), {"a": place[key]}])
             case _:
-                place[key] = rng.choice(EDGES)
+                place[key] = copy.deepcopy(rng.choice(EDGES))
         if not document:
             break
     text = json.dumps(document, ensure_ascii=rng.random() < 0.8 or "\ud800" in str(document))
@@ -365,7 +372,7 @@ def change_weights(rng: random.Random, tensors: dict[str, np.ndarray]) -> None:
 def read_folder(folder: Path) -> None:
     """All that the course makes of a model folder, up to the engine: three tokens, no end of text before the second."""
     refused: list[Exception] = []
-    for use in (use_shape, checkpoint_files, use_engine):
+    for use in (use_shape, load_embeddings, use_engine):
         try:
             use(folder)
         except REFUSALS as error:
@@ -389,6 +396,34 @@ def use_engine(folder: Path) -> None:
     assert 2 <= len(output.token_ids) <= 3, "a text of another length"
 
 
+# ------------------------------------------------------------------ scripts that open what they are given
+
+
+def make_command(rng: random.Random, folder: Path) -> bool:
+    sound = [make(rng, folder) for make in (make_folder, make_safetensors, make_gguf)]
+    (folder / "command").write_text(rng.choice(["--model", "memory", "x.safetensors", "x.gguf"]))
+    return all(sound)
+
+
+def read_command(folder: Path) -> None:
+    """What a script prints holds no control codes; its mistakes take one line; and it blames the file, not itself."""
+    what, out, err = (folder / "command").read_text(), io.StringIO(), io.StringIO()
+    os.environ["INFERENCE_LAB_OUTPUTS"] = str(folder.parent)
+    script, argv = model_file_anatomy, ["--file", str(folder / what)]
+    if what in ("--model", "memory"):
+        script, argv = (
+            model_file_anatomy if what == "--model" else gpu_memory_equation,
+            ["--model", str(folder)],
+        )
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = script.main([*argv, "--quick"])
+    printed = (out.getvalue() + err.getvalue()).replace("\n", "")
+    assert all(c.isprintable() for c in printed), f"control codes: {ascii(printed)[-300:]}"
+    assert code in (0, 2), f"it blames itself: {ascii(printed)[-300:]}"
+    if code:
+        raise ValueError(err.getvalue().removesuffix("\n"))
+
+
 # ------------------------------------------------------------------ the judge
 
 
@@ -403,6 +438,7 @@ TARGETS = {
     "tokenizer": Target(make_tokenizer, read_tokenizer),
     "pattern": Target(make_pattern, read_pattern),
     "folder": Target(make_folder, read_folder),
+    "command": Target(make_command, read_command),
 }
 
 
@@ -436,43 +472,49 @@ def limit_memory(more: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def serve(pipe: Connection, name: str, seed: int) -> None:
+def serve(pipe: Connection, name: str, seed: int, top: Path) -> None:
     """The child: judge the cases whose numbers come through the pipe."""
     torch.set_num_threads(1)
-    warm_up(TARGETS[name])
+    warm_up(TARGETS[name], top / "sound")
     pipe.send("ready")
-    with tempfile.TemporaryDirectory() as top:
-        while True:
-            case = pipe.recv()
-            folder = Path(top) / str(case)
-            folder.mkdir()
-            try:
+    while True:
+        case = pipe.recv()
+        try:
+            with fresh(top / str(case)) as folder:
                 verdict = judge(TARGETS[name], random.Random(f"{name} {seed} {case}"), folder)
-            except Exception as error:
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                verdict = (
-                    f"{type(error).__name__} in {where.name}, line {where.lineno}: {ascii(str(error))[:300]}"
-                )
-            pipe.send(verdict)
-            for file in folder.iterdir():
-                file.unlink()
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            verdict = (
+                f"{type(error).__name__} in {where.name}, line {where.lineno}: {ascii(str(error))[:300]}"
+            )
+        pipe.send(verdict)
 
 
-def warm_up(target: Target) -> None:
+def warm_up(target: Target, top: Path) -> None:
     """Read sound files first: what libraries load and compile then is no matter of the file."""
     for seed in range(200):
-        with tempfile.TemporaryDirectory() as folder:
-            if target.make(random.Random(seed), Path(folder)):
-                target.read(Path(folder))
+        with fresh(top) as folder:
+            if target.make(random.Random(seed), folder):
+                target.read(folder)
+
+
+@contextlib.contextmanager
+def fresh(folder: Path) -> Iterator[Path]:
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
 class Child:
     """A process that judges; a new one when it hangs or dies."""
 
     def __init__(self, name: str, seed: int) -> None:
+        self.top = tempfile.mkdtemp()
         self.pipe, other = multiprocessing.Pipe()
         fork = multiprocessing.get_context("fork")
-        self.process = fork.Process(target=serve, args=(other, name, seed), daemon=True)
+        self.process = fork.Process(target=serve, args=(other, name, seed, Path(self.top)), daemon=True)
         self.process.start()
         other.close()
         self.pipe.recv()  # ready
@@ -488,29 +530,38 @@ class Child:
     def end(self) -> None:
         self.process.kill()
         self.process.join()
+        shutil.rmtree(self.top)
 
 
-def run(
+def run_target(
     name: str, seed: int, minutes: float | None = None, count: int | None = None, first: int = 0
 ) -> list[str]:
-    """Cases of a target until the time is up or the count is reached. What was found, and how to see it again."""
+    """Cases of a target until the time is up or the count is reached (1000 if neither is given).
+
+    Returns:
+        What was found, each with the words that show it again.
+    """
     until = time.monotonic() + 60 * minutes if minutes else math.inf
-    count = count if count or minutes else 1000
+    last = first + (count or (math.inf if minutes else 1000))
     findings: list[str] = []
     verdicts: Counter[str] = Counter()
     child, case = Child(name, seed), first
-    while time.monotonic() < until and (not count or case < first + count):
+    while time.monotonic() < until and case < last:
         verdict = child.judge(case)
-        verdicts[verdict if verdict in ("read", "refused") else "found"] += 1
         if verdict not in ("read", "refused"):
             findings.append(f"{name} --seed {seed} --case {case}: {verdict}")
             print(findings[-1], flush=True)
             child.end()
-            child = Child(name, seed)
+            child, verdict = Child(name, seed), "found"
+        verdicts[verdict] += 1
         case += 1
     child.end()
-    print(f"{name}, seed {seed}: {dict(verdicts)}", flush=True)
+    print(f"{name}, seed {seed}: {verdicts.total():,} cases, {dict(verdicts)}", flush=True)
     return findings
+
+
+RUNS = {name: partial(run_target, name) for name in TARGETS}
+"""By target: run(seed, minutes=None, count=None) -> findings."""
 
 
 def main() -> int:
@@ -529,7 +580,7 @@ def main() -> int:
     findings: list[str] = []
     for name in names:
         count = 1 if args.case is not None else args.count
-        findings += run(name, seed, minutes, count, args.case or 0)
+        findings += RUNS[name](seed, minutes, count, args.case or 0)
     return 1 if findings else 0
 
 
