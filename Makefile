@@ -22,10 +22,10 @@ test: setup
 proof: setup
 	$(BIN)/python -m pytest -n auto --dist loadfile -m proof
 
-# For developers: all property-based tests on fresh examples until time is up. Says how to repeat a failure.
+# For developers: attackers with fresh seeds until time is up. Says how to repeat what they find.
 MINUTES ?= 5
 fuzz: setup
-	$(BIN)/python -m tests.fuzz $(MINUTES)
+	$(BIN)/python -m tests.fuzzing --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # Write the exercise notebooks and their solutions from the sources in exercises/.
 notebooks: setup
