@@ -534,6 +534,8 @@ def test_parts_that_do_not_fit():
         ("a" * 10**6, "more than 1,000 signs"),
         ("a{100000000}", "more than 10,000 times"),
         ("(?:(?:a{1000}){1000}){1000}", "more than 10,000 times"),
+        (r"\p{{99999999}}{1,3}", "more than 10,000 times"),  # no property, so a repeat
+        (r"\p{N{99999999}", "more than 10,000 times"),
         ("(?R)?a", "groups that call themselves"),
         ("(a(?1)?b)", "groups that call themselves"),
         ("(?b)(?:abcdefghijk){e}", "groups that call themselves, count errors or set options"),
