@@ -28,7 +28,8 @@ class SamplingParams:
         frequency_penalty: the same, once for each time that the answer holds it.
         repetition_penalty: logits of tokens in prompt or answer are divided by it (multiplied if negative).
         logit_bias: token id -> added to its logit, -100 to 100.
-        seed: the same seed gives the same answer, whatever else is in the batch.
+        seed: the same seed draws the same random numbers, whatever else is in the batch. So it gives the same
+            answer in float32, but for a rare tie. In 16 bit the model's own sums depend a little on the batch.
         max_tokens: most tokens of an answer; None: as many as the context holds.
         min_tokens: no end of text and no stop token before this many.
         stop: strings that end the answer; given as one or several, kept as a tuple.

@@ -165,13 +165,13 @@ def run_case(rng: random.Random, models: dict[str, Transformer], counts: Counter
     for step in range(MOST_STEPS):
         if len(requests) < 40 and rng.random() < 0.6:
             add()
-        if rng.random() < 0.02 and requests:
-            engine.abort(rng.choice(sorted(requests)))
         if rng.random() < 0.02:
             breaking.once = rng.choice([RuntimeError("once"), MemoryError("once"), KeyboardInterrupt()])
         if rng.random() < 0.02:
             engine.block_manager.reset_prefix_cache()
         try:
+            if rng.random() < 0.02 and requests:
+                engine.abort(rng.choice(sorted(requests)))
             for output in engine.step():
                 if output.error:  # its listener, which may have raised it, is not told
                     ends[output.request_id], errors[output.request_id] = "error", output.error
