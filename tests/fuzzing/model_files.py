@@ -1,14 +1,13 @@
-"""An attacker in the house: model files that are damaged on purpose, read with the course's public readers.
+"""An attacker of model files: small ones, damaged on purpose, read with the course's public readers.
 
-    python -m tests.fuzzing.model_files all --minutes 5
-    python -m tests.fuzzing.model_files gguf --seed 7 --case 123       # the same case again
+    python -m tests.fuzzing model_files --minutes 5
+    python -m tests.fuzzing model_files --seed 7 --case 123       # the same case again
 
-A case is made from its target, its seed and its number alone: a small sound file, then a few changes of the kinds that
-break parsers. A child process reads it, in 5 s and little more memory than the file has bytes. Either the file is read,
-as other programs read it, or it is refused in one line. Everything else is a finding.
+A case is made from the seed and its number alone: a small sound file, then a few changes of the kinds that break
+parsers. A child process reads it, in 5 s and little more memory than the file has bytes. Either the file is read, as
+other programs read it, or it is refused in one line. Everything else is a finding.
 """
 
-import argparse
 import contextlib
 import copy
 import io
@@ -19,6 +18,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import struct
 import tempfile
 import time
@@ -26,7 +26,6 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,7 +51,8 @@ from phase1_tokens_embeddings.weights.embeddings import load_embeddings
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 
-SECONDS = 5
+SECONDS = 5  # of computing
+PATIENCE = 60  # seconds on the clock: a busy machine is no fault of a reader
 SPARE_BYTES = 256 * 2**20  # what reading may take beyond twice the files
 LONGEST_MESSAGE = 600  # characters, the paths in it included
 REFUSALS = (ValueError, FileNotFoundError, LabError)
@@ -136,7 +136,7 @@ def with_header(header: bytes, data: bytes) -> bytes:
 # ------------------------------------------------------------------ safetensors
 
 
-def make_safetensors(rng: random.Random, folder: Path) -> bool:
+def make_safetensors(rng: random.Random, folder: Path, sound: bool) -> None:
     kinds = ["f4", "f2", "f8", "i8", "u1", "?"]
     tensors = {
         "".join(rng.choices("ab.é", k=5)): np.zeros(
@@ -146,7 +146,7 @@ def make_safetensors(rng: random.Random, folder: Path) -> bool:
     }
     raw = safetensors.numpy.save(tensors, rng.choice([None, {"format": "pt"}]))
     end = 8 + struct.unpack("<Q", raw[:8])[0]
-    sound, kind = rng.random() < 0.05, rng.random()
+    kind = rng.random()
     if not sound:
         raw = (
             with_header(changed_json(rng, json.loads(raw[8:end])), raw[end:])
@@ -154,7 +154,6 @@ def make_safetensors(rng: random.Random, folder: Path) -> bool:
             else changed_bytes(rng, raw, end)
         )
     (folder / "x.safetensors").write_bytes(raw)
-    return sound
 
 
 def read_safetensors(folder: Path) -> None:
@@ -171,7 +170,7 @@ def read_safetensors(folder: Path) -> None:
 # ------------------------------------------------------------------ GGUF
 
 
-def make_gguf(rng: random.Random, folder: Path) -> bool:
+def make_gguf(rng: random.Random, folder: Path, sound: bool) -> None:
     path = folder / "x.gguf"
     writer = gguf.GGUFWriter(path, "gpt2")
     writer.add_block_count(rng.randint(1, 9))
@@ -187,10 +186,8 @@ def make_gguf(rng: random.Random, folder: Path) -> bool:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    sound = rng.random() < 0.05
     if not sound:
         path.write_bytes(changed_bytes(rng, path.read_bytes(), 400))
-    return sound
 
 
 def read_gguf(folder: Path) -> None:
@@ -221,11 +218,9 @@ def changed_pattern(rng: random.Random) -> str:
     return pattern
 
 
-def make_pattern(rng: random.Random, folder: Path) -> bool:
-    sound = rng.random() < 0.02
+def make_pattern(rng: random.Random, folder: Path, sound: bool) -> None:
     pattern = PATTERN if sound else changed_pattern(rng)
     (folder / "pattern").write_text(pattern, encoding="utf-8", errors="surrogatepass")
-    return sound
 
 
 def read_pattern(folder: Path) -> None:
@@ -238,8 +233,8 @@ def read_pattern(folder: Path) -> None:
 SMALL = BPETokenizer.train(["the dog bites the man, the man bites the dog's dogs 12 12 "], 290)
 
 
-def make_tokenizer(rng: random.Random, folder: Path) -> bool:
-    path, sound = folder / "tokenizer.json", rng.random() < 0.05
+def make_tokenizer(rng: random.Random, folder: Path, sound: bool) -> None:
+    path = folder / "tokenizer.json"
     SMALL.save(path)
     document = json.loads(path.read_text(encoding="utf-8"))
     if rng.random() < 0.3:
@@ -253,7 +248,6 @@ def make_tokenizer(rng: random.Random, folder: Path) -> bool:
         path.write_bytes(changed_json(rng, document))
     else:
         path.write_bytes(changed_bytes(rng, json.dumps(document).encode(), 10_000))
-    return sound
 
 
 def read_tokenizer(folder: Path) -> None:
@@ -317,19 +311,16 @@ def sound_weights(family: str) -> dict[str, np.ndarray]:
     return tensors if family == "gpt2" else tensors | {"lm_head.weight": np.full((290, 8), 0.1, "f4")}
 
 
-def make_folder(rng: random.Random, folder: Path) -> bool:
+def make_folder(rng: random.Random, folder: Path, sound: bool) -> None:
     family = rng.choice(list(CONFIGS))
     config, tensors = CONFIGS[family], sound_weights(family)
-    sound, harm = (
-        rng.random() < 0.05,
-        rng.choice(["config", "config", "weights", "header", "index", "tokenizer"]),
-    )
+    harm = rng.choice(["config", "config", "weights", "header", "index", "tokenizer"])
     harm = "" if sound else harm
     (folder / "config.json").write_bytes(
         changed_json(rng, config) if harm == "config" else json.dumps(config).encode()
     )
     if harm == "tokenizer":
-        make_tokenizer(rng, folder)
+        make_tokenizer(rng, folder, sound)
     else:
         SMALL.save(folder / "tokenizer.json")
     if harm == "weights":
@@ -343,13 +334,12 @@ def make_folder(rng: random.Random, folder: Path) -> bool:
         index = {"metadata": {"total_size": 4}, "weight_map": weight_map}
         raw = changed_json(rng, index) if harm else json.dumps(index).encode()
         (folder / "model.safetensors.index.json").write_bytes(raw)
-        return sound
+        return
     raw = safetensors.numpy.save(tensors, {"format": "pt"})
     end = 8 + struct.unpack("<Q", raw[:8])[0]
     if harm == "header":
         raw = with_header(changed_json(rng, json.loads(raw[8:end])), raw[end:])
     (folder / "model.safetensors").write_bytes(raw)
-    return sound
 
 
 def change_weights(rng: random.Random, tensors: dict[str, np.ndarray]) -> None:
@@ -399,10 +389,10 @@ def use_engine(folder: Path) -> None:
 # ------------------------------------------------------------------ scripts that open what they are given
 
 
-def make_command(rng: random.Random, folder: Path) -> bool:
-    sound = [make(rng, folder) for make in (make_folder, make_safetensors, make_gguf)]
+def make_command(rng: random.Random, folder: Path, sound: bool) -> None:
+    for make in (make_folder, make_safetensors, make_gguf):
+        make(rng, folder, sound)
     (folder / "command").write_text(rng.choice(["--model", "memory", "x.safetensors", "x.gguf"]))
-    return all(sound)
 
 
 def read_command(folder: Path) -> None:
@@ -428,17 +418,18 @@ def read_command(folder: Path) -> None:
 
 
 class Target(NamedTuple):
-    make: Callable[[random.Random, Path], bool]  # writes a case into a folder; whether it must be read
+    make: Callable[[random.Random, Path, bool], None]  # writes files into a folder, sound ones if so asked
     read: Callable[[Path], None]
+    share: int  # of 100 cases
 
 
 TARGETS = {
-    "safetensors": Target(make_safetensors, read_safetensors),
-    "gguf": Target(make_gguf, read_gguf),
-    "tokenizer": Target(make_tokenizer, read_tokenizer),
-    "pattern": Target(make_pattern, read_pattern),
-    "folder": Target(make_folder, read_folder),
-    "command": Target(make_command, read_command),
+    "safetensors": Target(make_safetensors, read_safetensors, 30),
+    "gguf": Target(make_gguf, read_gguf, 26),
+    "tokenizer": Target(make_tokenizer, read_tokenizer, 20),
+    "pattern": Target(make_pattern, read_pattern, 13),
+    "folder": Target(make_folder, read_folder, 10),
+    "command": Target(make_command, read_command, 1),
 }
 
 
@@ -448,10 +439,19 @@ def check_message(error: Exception) -> None:
         raise AssertionError(f"no short line: {text[:200]!a} ({len(text)} characters)") from error
 
 
-def judge(target: Target, rng: random.Random, folder: Path) -> str:
+def target_of(case: int) -> str:
+    """Targets take turns, each by its share."""
+    places = [name for name, target in TARGETS.items() for _ in range(target.share)]
+    return places[37 * case % len(places)]
+
+
+def judge(seed: int, case: int, folder: Path) -> str:
     """ "read", "refused", or what is wrong."""
-    sound = target.make(rng, folder)
+    target, rng = TARGETS[target_of(case)], random.Random(f"{seed} {case}")
+    sound = rng.random() < 0.05
+    target.make(rng, folder, sound)
     limit_memory(2 * sum(file.stat().st_size for file in folder.iterdir()) + SPARE_BYTES)
+    limit_seconds()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # it would be printed
@@ -472,30 +472,34 @@ def limit_memory(more: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def serve(pipe: Connection, name: str, seed: int, top: Path) -> None:
+def limit_seconds() -> None:
+    """The system ends a process that computes longer."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time()) + SECONDS, hard))
+
+
+def serve(pipe: Connection, seed: int, top: Path) -> None:
     """The child: judge the cases whose numbers come through the pipe."""
     torch.set_num_threads(1)
-    warm_up(TARGETS[name], top / "sound")
+    for (
+        target
+    ) in TARGETS.values():  # what libraries load and compile for a first file is no matter of a later one
+        for i in range(4):
+            with fresh(top / "sound") as folder:
+                target.make(random.Random(i), folder, True)
+                target.read(folder)
     pipe.send("ready")
     while True:
         case = pipe.recv()
         try:
             with fresh(top / str(case)) as folder:
-                verdict = judge(TARGETS[name], random.Random(f"{name} {seed} {case}"), folder)
+                verdict = judge(seed, case, folder)
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             verdict = (
                 f"{type(error).__name__} in {where.name}, line {where.lineno}: {ascii(str(error))[:300]}"
             )
         pipe.send(verdict)
-
-
-def warm_up(target: Target, top: Path) -> None:
-    """Read sound files first: what libraries load and compile then is no matter of the file."""
-    for seed in range(200):
-        with fresh(top) as folder:
-            if target.make(random.Random(seed), folder):
-                target.read(folder)
 
 
 @contextlib.contextmanager
@@ -510,11 +514,11 @@ def fresh(folder: Path) -> Iterator[Path]:
 class Child:
     """A process that judges; a new one when it hangs or dies."""
 
-    def __init__(self, name: str, seed: int) -> None:
+    def __init__(self, seed: int) -> None:
         self.top = tempfile.mkdtemp()
         self.pipe, other = multiprocessing.Pipe()
         fork = multiprocessing.get_context("fork")
-        self.process = fork.Process(target=serve, args=(other, name, seed, Path(self.top)), daemon=True)
+        self.process = fork.Process(target=serve, args=(other, seed, Path(self.top)), daemon=True)
         self.process.start()
         other.close()
         self.pipe.recv()  # ready
@@ -522,10 +526,13 @@ class Child:
     def judge(self, case: int) -> str:
         self.pipe.send(case)
         try:
-            return self.pipe.recv() if self.pipe.poll(SECONDS) else f"no answer after {SECONDS} s"
+            return self.pipe.recv() if self.pipe.poll(PATIENCE) else f"no answer after {PATIENCE} s"
         except EOFError:
             self.process.join()
-            return f"the process died with code {self.process.exitcode}"
+            code = self.process.exitcode
+            return (
+                f"more than {SECONDS} s of computing" if code == -signal.SIGXCPU else f"ended by code {code}"
+            )
 
     def end(self) -> None:
         self.process.kill()
@@ -533,56 +540,21 @@ class Child:
         shutil.rmtree(self.top)
 
 
-def run_target(
-    name: str, seed: int, minutes: float | None = None, count: int | None = None, first: int = 0
-) -> list[str]:
-    """Cases of a target until the time is up or the count is reached (1000 if neither is given).
-
-    Returns:
-        What was found, each with the words that show it again.
-    """
-    until = time.monotonic() + 60 * minutes if minutes else math.inf
-    last = first + (count or (math.inf if minutes else 1000))
+def run(seed: int, minutes: float | None = None, count: int | None = None, first: int = 0) -> list[str]:
+    """Cases `first`, `first` + 1, ... until time is up, or `count` of them. Returns what was found, how to repeat it."""
+    until = time.monotonic() + 60 * (minutes or 1e9)
     findings: list[str] = []
     verdicts: Counter[str] = Counter()
-    child, case = Child(name, seed), first
-    while time.monotonic() < until and case < last:
+    child, case = Child(seed), first
+    while time.monotonic() < until and (count is None or case < first + count):
         verdict = child.judge(case)
         if verdict not in ("read", "refused"):
-            findings.append(f"{name} --seed {seed} --case {case}: {verdict}")
-            print(findings[-1], flush=True)
+            findings.append(f"model_files --seed {seed} --case {case}: {target_of(case)}: {verdict}")
             child.end()
-            child, verdict = Child(name, seed), "found"
-        verdicts[verdict] += 1
+            child, verdict = Child(seed), "found"
+        verdicts[f"{target_of(case)} {verdict}"] += 1
         case += 1
     child.end()
-    print(f"{name}, seed {seed}: {verdicts.total():,} cases, {dict(verdicts)}", flush=True)
+    told = ", ".join(f"{n:,} {what}" for what, n in sorted(verdicts.items()))
+    print(f"model_files, seed {seed}: {case - first:,} cases, {told}", flush=True)
     return findings
-
-
-RUNS = {name: partial(run_target, name) for name in TARGETS}
-"""By target: run(seed, minutes=None, count=None) -> findings."""
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("target", choices=["all", *TARGETS])
-    parser.add_argument("--seed", type=int, help="(a fresh one)")
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--count", type=int, help="cases of each target (1000)")
-    parser.add_argument("--case", type=int, help="only this one")
-    args = parser.parse_args()
-    seed = random.randrange(10**9) if args.seed is None else args.seed
-    names = list(TARGETS) if args.target == "all" else [args.target]
-    minutes = args.minutes / len(names) if args.minutes else None
-    findings: list[str] = []
-    for name in names:
-        count = 1 if args.case is not None else args.count
-        findings += RUNS[name](seed, minutes, count, args.case or 0)
-    return 1 if findings else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -6,44 +6,54 @@ import time
 import pytest
 
 from tests.fuzzing import model_files
-from tests.fuzzing.model_files import CONTROL, TARGETS, Target, run_target
+from tests.fuzzing.model_files import CONTROL, TARGETS, Target, run
+
+
+def make(rng, folder, sound):
+    if sound:
+        (folder / "sound").touch()
+
+
+def bad(do):
+    """A reader that does this with files that are not sound."""
+    return lambda folder: (folder / "sound").exists() or do()
 
 
 def refuse(message: str):
-    def read(folder):
-        raise ValueError(message)
-
-    return read
+    raise ValueError(message)
 
 
-def waste_memory(folder):
-    bytes(2 * 2**30)
+def compute():
+    while True:
+        pass
 
 
 @pytest.mark.parametrize(
     ("read", "finding"),
     [
-        (lambda folder: {}["a"], "KeyError"),
-        (lambda folder: time.sleep(60), "no answer after"),
-        (waste_memory, "MemoryError"),
-        (refuse(CONTROL), "no short line"),
-        (refuse("x" * 10_000), "no short line"),
-        (refuse(""), "no short line"),
+        (bad(lambda: {}["a"]), "KeyError"),
+        (bad(lambda: time.sleep(60)), "no answer after 2 s"),
+        (bad(compute), "more than 1 s of computing"),
+        (bad(lambda: bytes(2 * 2**30)), "MemoryError"),
+        (bad(lambda: refuse(CONTROL)), "no short line"),
+        (bad(lambda: refuse("x" * 10_000)), "no short line"),
+        (bad(lambda: refuse("")), "no short line"),
     ],
-    ids=["traceback", "hang", "memory", "control codes", "a book", "nothing said"],
+    ids=["traceback", "wait", "hang", "memory", "control codes", "a book", "nothing said"],
 )
 def test_the_judge_finds_what_a_bad_reader_does(monkeypatch, read, finding):
     monkeypatch.setattr(model_files, "SECONDS", 1)
-    monkeypatch.setitem(TARGETS, "bad", Target(lambda rng, folder: False, read))
-    (found,) = run_target("bad", seed=3, count=1, first=17)
-    assert found.startswith("bad --seed 3 --case 17: ") and finding in found
+    monkeypatch.setattr(model_files, "PATIENCE", 2 if "no answer" in finding else 60)
+    monkeypatch.setattr(model_files, "TARGETS", {"bad": Target(make, read, 1)})
+    (found,) = run(seed=3, count=1, first=17)
+    assert found.startswith("model_files --seed 3 --case 17: bad: ") and finding in found
 
 
-def test_a_sound_file_must_be_read(monkeypatch):
-    monkeypatch.setattr(model_files, "warm_up", lambda target, top: None)
-    monkeypatch.setitem(TARGETS, "strict", Target(lambda rng, folder: True, refuse("no")))
-    (found,) = run_target("strict", seed=0, count=1)
-    assert "a sound file is refused: no" in found
+def test_a_sound_file_must_be_read(monkeypatch, tmp_path):
+    monkeypatch.setattr(model_files, "TARGETS", {"strict": Target(make, lambda folder: refuse("no"), 1)})
+    monkeypatch.setattr(model_files, "limit_seconds", lambda: None)  # this process goes on
+    verdicts = {model_files.judge(0, case, tmp_path) for case in range(60)}
+    assert verdicts == {"refused", "a sound file is refused: no"}
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -52,12 +62,11 @@ def test_a_case_is_the_same_file_again(tmp_path, name):
         for case in (number, 5):  # whatever was made before
             folder = tmp_path / f"{number} {case}"
             folder.mkdir()
-            TARGETS[name].make(random.Random(f"{name} 1 {case}"), folder)
+            TARGETS[name].make(random.Random(f"1 {case}"), folder, False)
         return {file.name: file.read_bytes() for file in folder.iterdir()}
 
     assert files(1) == files(2)
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_a_few_cases_of_each_target(name):
-    assert run_target(name, seed=0, count=5 if name == "command" else 50) == []
+def test_a_few_hundred_cases():
+    assert run(seed=0, count=300) == []
