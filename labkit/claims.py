@@ -9,11 +9,11 @@ Sources:
   C  an SRE's walk through the inference pipeline (Karthika Raghavan)
 """
 
-import json
 from dataclasses import dataclass
+from itertools import chain
 
-from labkit.paths import outputs
 from labkit.predictions import Prediction
+from labkit.reports import all_predictions
 
 
 @dataclass(frozen=True)
@@ -87,18 +87,13 @@ CLAIMS: dict[str, list[Claim]] = {
 GRAVITY = ["reproduced", "needs a download", "needs vLLM", "needs a GPU", "differs here", "corrected"]
 
 
-def measured_claims() -> dict[str, list[Prediction]]:
-    """All predictions of the reports in the outputs folder, by claim id."""
+def measured_claims() -> tuple[dict[str, list[Prediction]], list[str]]:
+    """All predictions of the reports in the outputs folder, by claim id, and a line on each report that is damaged."""
+    reports, problems = all_predictions()
     found: dict[str, list[Prediction]] = {}
-    for file in sorted((outputs() / "reports").glob("*/*.json")):
-        try:
-            predictions = json.loads(file.read_text(encoding="utf-8"))["predictions"]
-            for data in predictions:
-                p = Prediction.from_json(data)
-                found.setdefault(p.claim, []).append(p)
-        except (ValueError, KeyError, TypeError):
-            continue  # a report cut off half-way: its script has to run again, the others count
-    return found
+    for p in chain.from_iterable(reports):
+        found.setdefault(p.claim, []).append(p)
+    return found, problems
 
 
 def verdict_of(predictions: list[Prediction]) -> str:

@@ -12,16 +12,17 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from labkit.catalog import SCRIPTS, first_line, is_script, select
 from labkit.claims import CLAIMS, measured_claims, verdict_of
 from labkit.errors import LabError
 from labkit.foreign import visible
-from labkit.lab import WIDTH, speak_utf8
+from labkit.interrupts import STOPPED, ctrl_c_waits
+from labkit.options import Parser
 from labkit.paths import ROOT
 from labkit.predictions import show_value
+from labkit.terminal import READER_LEFT, Page, escape, run
 
 COLOURS = {"reproduced": "green", "corrected": "magenta", "not run yet": "dim"}
 OUTCOMES = {0: "[green]ok[/]", 1: "[red]a prediction failed[/]", 2: "[yellow]could not run[/]"}
@@ -58,12 +59,10 @@ def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int
         name = f"{script.parent.name}/{script.name}"
         console.rule(f"[bold cyan]{number} of {len(scripts)}  {name}", style="cyan", align="left")
         began = time.perf_counter()
-        code = subprocess.run(
-            [sys.executable, str(script), *passed_on], env=os.environ | {"INFERENCE_LAB_RUN": "1"}
-        ).returncode
+        code = in_its_own_process(str(script), *passed_on, env=os.environ | {"INFERENCE_LAB_RUN": "1"})
         outcomes.append((script, code, time.perf_counter() - began))
-        if code == 130:
-            break  # Ctrl-C means all of it
+        if code in (STOPPED, READER_LEFT):
+            break  # it means all of them
     if len(scripts) > 1:
         table = titled("What ran")
         table.add_column("script")
@@ -82,10 +81,10 @@ def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int
 
 def show_claims(console: Console) -> int:
     """The ledger: each claim of the source articles, and what was found here."""
-    found = measured_claims()
+    found, problems = measured_claims()
     counts: Counter[str] = Counter()
     for phase, claims in CLAIMS.items():
-        table = titled(phase, width=WIDTH)
+        table = titled(phase, width=console.width)
         table.add_column("claim", no_wrap=True, style="dim")
         table.add_column("src", no_wrap=True)
         table.add_column("the source says", ratio=5)
@@ -98,9 +97,15 @@ def show_claims(console: Console) -> int:
             values = "; ".join(show_value(p.measured, p.unit) for p in predictions if not p.needs)
             colour = COLOURS.get(verdict, "yellow")
             table.add_row(
-                claim.id, claim.source, escape(claim.says), escape(values), f"[{colour}]{verdict}[/]"
+                claim.id,
+                claim.source,
+                escape(claim.says),
+                escape(visible(values, 300)),
+                f"[{colour}]{verdict}[/]",
             )
         console.print(table)
+    for line in problems:
+        console.print(f"[yellow]{escape(line)}[/]", highlight=False, soft_wrap=True)
     console.print(" · ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items())), highlight=False)
     console.print(
         "[dim]A: How vLLM Actually Works. B: LLM & vLLM Inference, from the ground up. C: an SRE's walk through "
@@ -115,7 +120,7 @@ def show_doctor(console: Console) -> int:
     """What this machine has, and what that means for the course."""
     from labkit.doctor import examine
 
-    table = titled("This machine", width=WIDTH)
+    table = titled("This machine", width=console.width)
     for column in ("", "what", "here", "what it means"):
         table.add_column(column, no_wrap=column in ("", "what"))
     for f in examine():
@@ -150,21 +155,28 @@ def exercises(command: str, *words: str) -> int:
     """Commands about notebooks and exercises: the folder `exercises` has them, in a process of its own."""
     # A path is meant from where the user is, and the process runs in the course's folder.
     words = tuple(str(Path(w).resolve()) if Path(w).is_file() else w for w in words)
-    return subprocess.run(
-        [sys.executable, "-m", "exercises.publishing.commands", command, *words], cwd=ROOT
-    ).returncode
+    return in_its_own_process("-m", "exercises.publishing.commands", command, *words, cwd=ROOT)
+
+
+def in_its_own_process(*command: str, **settings: Any) -> int:
+    """Run Python, and return its exit code. Ctrl-C is for that process, which says so and ends."""
+    try:
+        with ctrl_c_waits():
+            return subprocess.run([sys.executable, *command], **settings).returncode
+    except KeyboardInterrupt:
+        return STOPPED
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lab", description=__doc__)
+    parser = Parser(prog="lab", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("list", help="all scripts, and what each shows")
-    run = commands.add_parser(
+    run_these = commands.add_parser(
         "run",
         help="run all scripts, a phase (1, phase1) or some scripts (kv_cache_lab); options go to the scripts",
         description="Run scripts in order. Options for the scripts come last: lab run 1 --quick --predict",
     )
-    run.add_argument("what", nargs="*", help="phases or scripts; nothing means all")
+    run_these.add_argument("what", nargs="*", help="phases or scripts; nothing means all")
     commands.add_parser("claims", help="the claims of the source articles, and what was measured here")
     commands.add_parser(
         "doctor", help="what will run on this machine, what is skipped, what would change that"
@@ -193,29 +205,25 @@ def split_run(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    speak_utf8()
-    words, passed_on = split_run(sys.argv[1:] if argv is None else argv)
+    return run(lambda: _obey(sys.argv[1:] if argv is None else argv))
+
+
+def _obey(argv: Sequence[str]) -> int:
+    words, passed_on = split_run(argv)
     parser = build_parser()
     args = parser.parse_args(words)
     if args.command is None:
         parser.print_help()
         return 0
-    console = Console(width=min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH)
+    console = Page()
     simple = {"list": list_scripts, "claims": show_claims, "doctor": show_doctor}
-    try:
-        if args.command in simple:
-            return simple[args.command](console)
-        if args.command == "run":
-            return run_scripts(console, args.what, passed_on)
-        if args.command == "fetch":
-            return fetch(console, args.name)
-        return exercises(args.command, *([args.notebook] if args.command != "progress" else []))
-    except LabError as error:
-        message = escape(visible(error, 2000))
-        Console(stderr=True, soft_wrap=True).print(f"[red]error:[/] {message}", highlight=False)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    if args.command in simple:
+        return simple[args.command](console)
+    if args.command == "run":
+        return run_scripts(console, args.what, passed_on)
+    if args.command == "fetch":
+        return fetch(console, args.name)
+    return exercises(args.command, *([args.notebook] if args.command != "progress" else []))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,61 @@
-"""Ctrl-C at a moment that suits: between two pieces of work, never in the middle of one."""
+"""Ctrl-C: at a moment that suits, and never a traceback.
 
+Python raises KeyboardInterrupt wherever it happens to be. In the middle of an import that is a bad place: libraries
+swallow it, or keep half a module, and torch takes seconds to import. There is nothing to put in order then, so a
+program of the course ends at once. Elsewhere it unwinds as usual, and `labkit/lab.py` says "stopped".
+"""
+
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+PHASES = str(Path(__file__).resolve().parent.parent / "phase")
+STOPPED = 130
+"""The exit code of a program that Ctrl-C ended: 128 + SIGINT, as shells have it."""
+
+
+def is_a_program() -> bool:
+    """Whether this process runs `lab`, a script or a module of the course, and not a notebook or a test with them."""
+    if sys.argv[0] == "-m":  # Python says no more before the module is found
+        module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+        return module.startswith(("labkit.", "exercises.", "phase"))
+    program = Path(sys.argv[0]).resolve()
+    in_a_phase = str(program).startswith(PHASES)
+    return program.stem == "lab" or (program.suffix == ".py" and in_a_phase)
+
+
+def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    """What Ctrl-C does before a program has begun and after it has ended."""
+    os.write(2, b"stopped\n")
+    os._exit(STOPPED)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    where = frame
+    while where:
+        if where.f_code.co_filename.startswith("<frozen importlib"):
+            end_at_once(number, frame)
+        where = where.f_back
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def ctrl_c_unwinds() -> Iterator[None]:
+    """A Ctrl-C inside raises KeyboardInterrupt, except while something is imported."""
+    if signal.getsignal(signal.SIGINT) is not end_at_once:  # not a program of its own, or Ctrl-C is ignored
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, end_at_once)
 
 
 @contextmanager

@@ -12,32 +12,26 @@ import argparse
 import inspect
 import io
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich import box, markup
+from rich import box
 from rich.console import Console
 from rich.padding import Padding
 from rich.progress import track
 from rich.table import Table
 
-from labkit.errors import LabError
-from labkit.foreign import harmless, visible
 from labkit.options import build_parser
-from labkit.paths import outputs, short, write_whole
+from labkit.paths import check_writable, outputs, short, write_whole, writing
 from labkit.predictions import Kind, Needs, Prediction, parse_guess, score_guess, show_value
+from labkit.reports import read_predictions
+from labkit.terminal import Page, escape, run
 
 T = TypeVar("T")
-WIDTH = 100
-
-
-def escape(text: str) -> str:
-    """Text as it is: neither rich nor the terminal takes a part of it for a command."""
-    return markup.escape(harmless(text))
 
 
 class Lab:
@@ -197,13 +191,21 @@ class Lab:
         """Keep figures for the JSON report."""
         self.results.update(results)
 
+    def rng(self) -> Any:
+        """Numpy's random numbers, as --seed begins them."""
+        import numpy as np
+
+        return np.random.default_rng(self.seed)
+
     def figure(self, fig: Any, name: str) -> Path:
         """Save a matplotlib figure as `name`.png in the figures folder, and say where."""
         import matplotlib.pyplot as plt
 
-        folder = Path(self.args.figures) if self.args.figures else outputs()
-        path = folder / f"{name}.png"
-        _writing(path, lambda: fig.savefig(path))
+        path = self._figures_folder / f"{name}.png"
+        drawn = io.BytesIO()
+        fig.savefig(drawn)
+        with writing(path):
+            write_whole(path, drawn.getvalue())
         plt.close(fig)
         self.figures.append(path)
         self.console.print(f"\n   figure: [bold]{escape(short(path))}[/]", highlight=False)
@@ -211,6 +213,24 @@ class Lab:
         return path
 
     # ------------------------------------------------------------------ ending
+
+    @property
+    def _kept(self) -> Path:
+        """The report that `lab claims` finds."""
+        return outputs() / "reports" / self.script.parent.name / f"{self.script.stem}.json"
+
+    @property
+    def _figures_folder(self) -> Path:
+        return Path(self.args.figures) if self.args.figures else outputs()
+
+    def check_outputs(self) -> None:
+        """Raises LabError if a report or a figure could not be written in the end."""
+        for target in (
+            self._kept,
+            self._figures_folder / "figure.png",
+            *([Path(self.args.json)] if self.args.json else []),
+        ):
+            check_writable(target)
 
     def report(self, seconds: float) -> dict[str, Any]:
         from labkit.machine import environment
@@ -232,16 +252,15 @@ class Lab:
     def close(self, seconds: float) -> int:
         """Write the report, print the sum, return the exit code: 1 if a structural prediction failed."""
         report = self.report(seconds)
-        kept = outputs() / "reports" / self.script.parent.name / f"{self.script.stem}.json"
+        kept = self._kept
         before = kept.with_name(kept.name.replace("_lab.json", ".json"))  # the name until November 2026
         if before.is_file() and not kept.exists():
             before.rename(kept)
         _carry_guesses(kept, report["predictions"])
         text = json.dumps(report, indent=1)
-        _writing(kept, lambda: write_whole(kept, text))
-        if self.args.json:
-            target = Path(self.args.json)
-            _writing(target, lambda: target.write_text(text, encoding="utf-8"))
+        for target in (kept, *([Path(self.args.json)] if self.args.json else [])):
+            with writing(target):
+                write_whole(target, text)
 
         checked = [p for p in self.predictions if not p.needs]
         failed = [p for p in checked if p.kind == "structure" and not p.holds]
@@ -261,32 +280,15 @@ class Lab:
 
 def _carry_guesses(report: Path, predictions: list[dict[str, Any]]) -> None:
     """Take over the guesses of an earlier report where the same question was not answered this time."""
-    earlier: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    try:
-        for p in json.loads(report.read_text(encoding="utf-8"))["predictions"]:
-            earlier.setdefault((p["claim"], p["question"]), []).append(p)
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # none yet, or cut off half-way
+    earlier: dict[tuple[str, str], list[Prediction]] = {}
+    with suppress(ValueError):  # none yet, or damaged
+        for p in read_predictions(report):
+            earlier.setdefault((p.claim, p.question), []).append(p)
     for p in predictions:
         same = earlier.get((p["claim"], p["question"]))
-        old = same.pop(0) if same else {}
-        if p["points"] is None and old.get("points") is not None:
-            p["guess"], p["points"] = old.get("guess"), old["points"]
-
-
-def _writing(path: Path, write: Callable[[], Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write()
-    except OSError as error:
-        raise LabError(f"cannot write {path} ({error.strerror}): choose a folder you may write to") from None
-
-
-def speak_utf8() -> None:
-    """Print ✓ and – on every system, also into a file on Windows."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="replace")
+        old = same.pop(0) if same else None
+        if p["points"] is None and old and old.points is not None:
+            p["guess"], p["points"] = old.guess, old.points
 
 
 def run_lab(
@@ -299,9 +301,18 @@ def run_lab(
     """Run a story as a script.
 
     Returns:
-        0: all is well. 1: a structural prediction failed. 2: a mistake of the user, told in one line.
+        0: all is well. 1: a structural prediction failed. Other codes: see `labkit.terminal.run`.
     """
-    speak_utf8()
+    return run(lambda: _tell(story, doc, options, add_arguments, argv))
+
+
+def _tell(
+    story: Callable[[Lab], None],
+    doc: str | None,
+    options: Sequence[str],
+    add_arguments: Callable[[argparse.ArgumentParser], None] | None,
+    argv: Sequence[str] | None,
+) -> int:
     script = Path(inspect.getfile(story)).resolve()
     # Python put it there. Phase 5's `kernels` would hide a library of that name.
     if sys.path[:1] == [str(script.parent)]:
@@ -309,42 +320,12 @@ def run_lab(
     parser = build_parser(script, doc or "", options)
     if add_arguments:
         add_arguments(parser)
-    args = parser.parse_args(argv)
-    console = Console(
-        width=min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH, soft_wrap=False, emoji=False
-    )
-    errors = Console(stderr=True, soft_wrap=True, emoji=False)
-    lab = Lab(script, args, console)
+    lab = Lab(script, parser.parse_args(argv), Page())
+    lab.check_outputs()
+    if "seed" in options:
+        import torch
+
+        torch.manual_seed(lab.seed)
     began = time.perf_counter()
-    try:
-        if "seed" in options:
-            import torch
-
-            torch.manual_seed(args.seed)
-        story(lab)
-        return lab.close(time.perf_counter() - began)
-    except BrokenPipeError:  # `... | head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        errors.print("stopped", highlight=False)
-        return 130
-    except Exception as error:
-        mistake = _mistake(error, getattr(args, "device", "this machine"))
-        if mistake is None or os.environ.get("INFERENCE_LAB_DEBUG"):
-            raise
-        errors.print(f"[red]error:[/] {escape(visible(mistake, 2000))}", highlight=False)
-        return 2
-
-
-def _mistake(error: Exception, device: str) -> str | None:
-    """What the user can do about it, in one line; None for a bug of ours."""
-    if isinstance(error, (LabError, ValueError, FileNotFoundError, ConnectionError)):
-        return str(error)
-    if isinstance(error, OSError):
-        return f"{error}: check the path and the disk"
-    if type(error).__name__ == "OutOfMemoryError":
-        return (
-            f"not enough memory on {device}: use a smaller model, --dtype bfloat16, --quick or --device cpu"
-        )
-    return None
+    story(lab)
+    return lab.close(time.perf_counter() - began)

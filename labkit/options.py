@@ -3,17 +3,47 @@
 import argparse
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TextIO, TypeVar
+
+from labkit.foreign import quoted, visible
+
+N = TypeVar("N", int, float)
 
 
-def a_seed(text: str) -> int:
-    """A seed that every generator takes."""
-    seed = int(text)
-    if not 0 <= seed < 2**63:
-        raise argparse.ArgumentTypeError(f"{text} is out of range: 0 to 2^63 - 1")
-    return seed
+class Parser(argparse.ArgumentParser):
+    """argparse's own, but what it repeats of a user's words is short and holds no control codes."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(visible(message, 1000))
+
+    def print_help(self, file: TextIO | None = None) -> None:
+        """argparse would keep it to itself that nobody could read it."""
+        print(self.format_help(), end="", file=file)
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """The type of an option: a whole number from `low` to `high`."""
+    return _number(int, "a whole number", low, high, f"{low:,} to {high:,}")
+
+
+def between(low: float, high: float) -> Callable[[str], float]:
+    """The type of an option: a number from `low` to `high`. NaN is none."""
+    return _number(float, "a number", low, high, f"{low:,g} to {high:,g}")
+
+
+def _number(kind: Callable[[str], N], name: str, low: N, high: N, bounds: str) -> Callable[[str], N]:
+    def parse(text: str) -> N:
+        try:
+            number = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{quoted(text)} is not {name}: {bounds}") from None
+        if not low <= number <= high:
+            raise argparse.ArgumentTypeError(f"{visible(text)} is out of range: {bounds}")
+        return number
+
+    return parse
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -31,7 +61,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
         help="number format of the weights (float32)",
     ),
     "seed": dict(
-        type=a_seed, default=0, help="for everything random; the same seed gives the same output (0)"
+        type=whole(0, 2**63 - 1),
+        default=0,
+        help="for everything random; the same seed gives the same output (0)",
     ),
     "quick": dict(action="store_true", help="smaller sizes, fewer repeats: a look in seconds"),
 }
@@ -43,7 +75,7 @@ def build_parser(script: Path, doc: str, options: Sequence[str]) -> argparse.Arg
     Under `lab run` (which sets INFERENCE_LAB_RUN) the other shared ones are taken as well and ignored, so
     that one command line serves all scripts. A misspelt option is an error either way.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"python {script.parent.name}/{script.name}",
         description=inspect.cleandoc(doc),
         formatter_class=argparse.RawDescriptionHelpFormatter,

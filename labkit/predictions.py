@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 Kind = Literal["structure", "timing"]
 Needs = Literal["GPU", "download", "vLLM"]
 Verdict = Literal["reproduced", "corrected", "differs here", "needs a GPU", "needs a download", "needs vLLM"]
+Figure = bool | Annotated[int, Field(ge=-(2**63), lt=2**63)] | float | str | None
+Value = Figure | list[Figure | list[Figure]]
+"""What is predicted, measured and guessed: such as 0.5, "float32", [1, 768] or None for nothing."""
 NEEDS: dict[Needs, Verdict] = {"GPU": "needs a GPU", "download": "needs a download", "vLLM": "needs vLLM"}
 
 
@@ -32,16 +37,16 @@ class Prediction:
 
     claim: str
     question: str
-    predicted: Any = None
-    measured: Any = None
-    source_says: Any = None
+    predicted: Value = None
+    measured: Value = None
+    source_says: Value = None
     unit: str = ""
     tolerance: float = 0.0
     kind: Kind = "structure"
     note: str = ""
     needs: Needs | None = None
-    guess: Any = None
-    points: int | None = None
+    guess: Value = None
+    points: Annotated[int, Field(ge=0, le=3)] | None = None
 
     @property
     def holds(self) -> bool | None:
@@ -64,10 +69,6 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"holds": self.holds, "verdict": self.verdict}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Prediction:
-        return cls(**{k: v for k, v in data.items() if k not in ("holds", "verdict")})
 
 
 def agrees(expected: Any, measured: Any, tolerance: float) -> bool:

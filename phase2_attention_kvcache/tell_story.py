@@ -8,10 +8,9 @@ soon as the characters are whole.
 
 import argparse
 
-import torch
-
 from labkit.foreign import harmless
 from labkit.lab import Lab, run_lab
+from labkit.machine import environment
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import SamplingParams, Transformer
@@ -33,7 +32,7 @@ def story(lab: Lab) -> None:
 
     prompt_tokens = len(tok.encode(a.prompt)) or 1
     check_prompt(model, tok.encode(a.prompt) or [0], params.max_tokens or 1)  # before anything is shown
-    wrap = WordWrap(write)
+    wrap = WordWrap(write, lab.console.width - 4)
     wrap(a.prompt)
     result = tell(model, tok, a.prompt, params, wrap)
     write("\n")
@@ -47,7 +46,7 @@ def story(lab: Lab) -> None:
     )
     if len(result.token_ids) > 1:
         lab.table(
-            f"{lab.device}, {a.dtype}, {torch.get_num_threads()} threads",
+            f"{lab.device}, {a.dtype}, {environment()['threads']} threads",
             ["prompt tokens", "new tokens", "TTFT, ms", "ITL, ms", "tokens a second"],
             [[prompt_tokens, len(result.token_ids), 1e3 * result.ttft, 1e3 * result.itl, 1 / result.itl]],
             note="TTFT: time to first token, the prompt included. ITL: time from one token to the next.",

@@ -10,15 +10,13 @@ You will see ten requests stored both ways, slot by slot; four users becoming 26
 much; why taking a block costs the same among a thousand as among ten million; and the price of a user.
 """
 
-import numpy as np
-
 from labkit.lab import Lab, run_lab
 from phase3_paged_attention.story import memory_waste_figures as figures
 from phase3_paged_attention.story import memory_waste_story as chapters
 
 
 def story(lab: Lab) -> None:
-    rng = np.random.default_rng(lab.seed)
+    rng = lab.rng()
     chapters.ten_requests(lab)
     lengths = chapters.four_become_26(lab, rng)
     lab.figure(figures.draw_memory(lengths, lab.seed), "memory_contiguous_paged")

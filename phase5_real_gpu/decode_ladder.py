@@ -9,10 +9,9 @@ You will see that all rungs give the same answer, what each of them asks memory 
 be worth. Without a GPU the kernels run in Triton's interpreter, which is slow and exact; with one they are timed.
 """
 
-import torch
-
 from labkit.lab import Lab, run_lab
-from phase5_real_gpu.kernels.triton_setup import INTERPRETED, card_problem, require_triton
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED, require_triton
+from phase5_real_gpu.measuring.engine_cases import default_dtype
 from phase5_real_gpu.story.ladder_figures import draw_work
 from phase5_real_gpu.story.ladder_story import large_shapes, rungs, same_answer, timed
 
@@ -26,8 +25,7 @@ def story(lab: Lab) -> None:
     same_answer(lab, device)
     large_shapes(lab)
     if device == "cuda" and not INTERPRETED:
-        dtype = "float16" if card_problem(torch.bfloat16) else "bfloat16"
-        timed(lab, dtype, device)
+        timed(lab, default_dtype(device), device)
         return
     lab.cannot_measure(
         claim="ladder-speed",

@@ -17,13 +17,12 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
-from labkit.paths import outputs
+from labkit.paths import check_writable, outputs
 from phase5_real_gpu.measuring.gather import (
     SCRIPTS,
     TOTAL_SECONDS,
     Gathered,
     as_reference,
-    check_writable,
     measure_all,
 )
 from phase5_real_gpu.measuring.reference_files import NAME, NAME_RULE, write_reference

@@ -13,9 +13,8 @@ memory; on a CPU: L1, L2, L3, main memory), then where the bytes of one decode s
 move, and what that means in tokens a second. The floor of every decode kernel of this phase comes from here.
 """
 
-import torch
-
 from labkit.lab import Lab, run_lab
+from phase5_real_gpu.measuring.engine_cases import default_dtype
 from phase5_real_gpu.measuring.machine_limits import measure_limits
 from phase5_real_gpu.measuring.measurements import Measurement, as_records
 from phase5_real_gpu.story.memory_story import cpu_levels, gpu_levels, where_bytes_live
@@ -23,7 +22,7 @@ from phase5_real_gpu.story.memory_story import cpu_levels, gpu_levels, where_byt
 
 def story(lab: Lab) -> None:
     device = lab.device
-    dtype = "bfloat16" if device == "cuda" and torch.cuda.get_device_capability() >= (8, 0) else "float32"
+    dtype = "float32" if device == "cpu" else default_dtype(device)
     lab.say("""A processor computes faster than its memory can deliver. So between the two stand caches: small
         memories that keep what was used last. The nearer, the faster, and the smaller. How much faster?""")
     limits = measure_limits(device, (dtype,), lab.quick)

@@ -1,7 +1,6 @@
 """`lab progress`, `lab check NOTEBOOK` and `lab reset NOTEBOOK`."""
 
 import difflib
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -10,14 +9,14 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from exercises.judging import progress
 from exercises.judging.sources import all_names, all_sources, name_of, source_of, title_of
 from labkit.errors import LabError
-from labkit.lab import WIDTH, speak_utf8
-from labkit.paths import ROOT, outputs, short, write_whole
+from labkit.paths import ROOT, short, write_whole
+from labkit.reports import all_predictions
+from labkit.terminal import WIDTH, Page, escape, run
 
 NOTEBOOKS = ROOT / "notebooks"
 
@@ -85,15 +84,8 @@ def state_of(entry: dict[str, Any]) -> str:
 def predicted_points() -> tuple[int, int, int]:
     """(points, the most there could be, reports) over the guesses in outputs/reports, of scripts and notebooks."""
     points = most = reports = 0
-    for report in sorted((outputs() / "reports").glob("*/*.json")):
-        try:
-            scores = [
-                p["points"]
-                for p in json.loads(report.read_text(encoding="utf-8"))["predictions"]
-                if isinstance(p.get("points"), int)
-            ]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue
+    for report in all_predictions()[0]:
+        scores = [p.points for p in report if p.points is not None]
         points, most, reports = points + sum(scores), most + 3 * len(scores), reports + bool(scores)
     return points, most, reports
 
@@ -270,25 +262,18 @@ def find_notebook(word: str, must_exist: bool = True) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """progress | check NOTEBOOK | reset NOTEBOOK; `lab` has the options."""
-    speak_utf8()
-    words = list(sys.argv[1:] if argv is None else argv)
-    console = Console(width=min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH, highlight=False)
-    try:
-        if words == ["progress"]:
-            return show_progress(console)
-        if words[:1] == ["check"] and len(words) == 2:
-            return check_notebook(console, words[1])
-        if words[:1] == ["reset"] and len(words) == 2:
-            return reset_notebook(console, words[1])
-        raise LabError(f"lab progress, lab check NOTEBOOK or lab reset NOTEBOOK, not: {' '.join(words)}")
-    except (LabError, ValueError) as error:
-        says = str(error)
-    except OSError as error:
-        says = f"{error.filename} cannot be read or written ({error.strerror})"
-    except KeyboardInterrupt:
-        return 130
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(says)}")
-    return 2
+    return run(lambda: _obey(list(sys.argv[1:] if argv is None else argv)))
+
+
+def _obey(words: list[str]) -> int:
+    console = Page(highlight=False)
+    if words == ["progress"]:
+        return show_progress(console)
+    if words[:1] == ["check"] and len(words) == 2:
+        return check_notebook(console, words[1])
+    if words[:1] == ["reset"] and len(words) == 2:
+        return reset_notebook(console, words[1])
+    raise LabError(f"lab progress, lab check NOTEBOOK or lab reset NOTEBOOK, not: {' '.join(words)}")
 
 
 if __name__ == "__main__":

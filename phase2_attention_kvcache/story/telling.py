@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from labkit.lab import WIDTH
 from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
 from phase2_attention_kvcache.model import Generation, SamplingParams, Transformer, generate_cached
 from phase2_attention_kvcache.model.generation import sampled
@@ -37,7 +36,7 @@ def tell(
 class WordWrap:
     """Prints pieces of text as they come, and breaks lines between words."""
 
-    def __init__(self, write: Callable[[str], None], width: int = WIDTH - 4) -> None:
+    def __init__(self, write: Callable[[str], None], width: int) -> None:
         self._write, self._width, self._column = write, width, 0
 
     def __call__(self, piece: str) -> None:

@@ -153,7 +153,7 @@ def ttft_against_share(lab: Lab, model: Transformer) -> None:
     lab.title("TTFT, cold and warm")
     lab.say(f"""Prompts of {n} tokens that share a part with an earlier one, from nothing to nearly all. If the
         time is proportional to the tokens computed, warm / cold is 1 minus the shared part.""")
-    rng = np.random.default_rng(lab.seed)
+    rng = lab.rng()
     room = 4 * n // BLOCK
     pair = (PrefixServer(model, room, BLOCK, False), PrefixServer(model, room, BLOCK))
     for server in pair:
@@ -267,7 +267,7 @@ def memory_is_short(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> No
     )
     tenants, turns = 8, 160 if lab.quick else 400
     sizes = list(range(20, tenants * 20 + 60, 20 if lab.quick else 10))
-    rng = np.random.default_rng(lab.seed)
+    rng = lab.rng()
     shares = 1 / np.arange(1, tenants + 1)
     orders = {
         "in turn": [i % tenants for i in range(turns)],

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.foreign import harmless
-from labkit.lab import WIDTH, Lab
+from labkit.lab import Lab
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 
@@ -46,20 +46,22 @@ def serve_in_windows(
                 texts[output.request_id] += harmless(output.text)
                 state = f"{len(output.metrics.token_times)} tokens"
                 states[output.request_id] = state + (f", {output.finish_reason}" if output.finished else "")
-            live.update(_windows(texts, states, engine, len(batch_sizes)))
+            live.update(_windows(texts, states, engine, len(batch_sizes), lab.console.width))
     for name, text in texts.items():
         lab.console.print(f"\n[bold]{name}[/] [dim]{states[name]}[/]", highlight=False)
         lab.console.print(Padding(Text(" ".join(text.split())), (0, 0, 0, 2)))
     return texts, batch_sizes
 
 
-def _windows(texts: dict[str, str], states: dict[str, str], engine: LLMEngine, steps: int) -> Group:
+def _windows(
+    texts: dict[str, str], states: dict[str, str], engine: LLMEngine, steps: int, width: int
+) -> Group:
     """One line a user with its state and the end of its text, and a line on the engine."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(style="dim", no_wrap=True, width=20)
     table.add_column(no_wrap=True)
-    room = WIDTH - 36
+    room = max(10, width - 36)
     for name, text in texts.items():
         line = text.replace("\n", " ")
         table.add_row(name, states[name], Text(line if len(line) <= room else "…" + line[-room + 1 :]))

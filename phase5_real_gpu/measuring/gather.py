@@ -1,15 +1,12 @@
 """All measurements of Phase 5 in one go, and the reference file made of them."""
 
 import json
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
 from labkit.machine import environment, version_of
 from phase5_real_gpu.measuring.gpu_watch import watch_card
 from phase5_real_gpu.measuring.measurements import Measurement
@@ -140,14 +137,3 @@ def as_reference(
     return Reference(
         name or slug(own_title), title or own_title, "measured", facts, measured_at=now, **fields
     )
-
-
-def check_writable(out: Path) -> None:
-    """Now, and not after ten minutes."""
-    if out.is_dir():
-        raise LabError(f"--out {out} is a folder: name a file in it")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=out.parent).close()
-    except OSError as error:
-        raise LabError(f"cannot write {out} ({error.strerror}): choose a file that you may write") from None

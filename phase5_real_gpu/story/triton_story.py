@@ -18,7 +18,7 @@ from phase3_paged_attention.paging.paged_attention import paged_attention_loops
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.kernels import TritonPagedKVCache, paged_decode, paged_prefill, write_kv
 from phase5_real_gpu.kernels.split_rule import choose_splits
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
 from phase5_real_gpu.ladder.counted_loads import expected, random_step
 from phase5_real_gpu.ladder.ladder_rungs import Shape
 
@@ -27,11 +27,15 @@ TILE = 64
 H100_PROGRAMS = 264  # 132 multiprocessors, two programs on each
 
 
-def where_kernels_run(lab: Lab) -> None:
+def where_kernels_run(lab: Lab, device: str) -> None:
     where = "in Triton's interpreter, on the CPU" if INTERPRETED else "on this GPU, compiled"
     lab.say(
         f"On this machine the kernels run {where if HAS_TRITON else 'not at all: Triton exists for Linux only'}."
     )
+    if device == "cuda" and (problem := card_problem(torch.float32)):
+        raise ValueError(problem)
+    if HAS_TRITON and not INTERPRETED and device == "cpu":
+        raise ValueError("Triton compiles for the GPU here: set TRITON_INTERPRET=1 to interpret on the CPU")
 
 
 # ---------------------------------------------------------------------- one program, one piece of work

@@ -13,6 +13,7 @@ from exercises.publishing import commands, nbval_runs
 from exercises.publishing.build_notebooks import build_student, text_of
 from labkit.command import main as lab
 from labkit.paths import outputs
+from labkit.predictions import Prediction
 
 RIGHT_PAIRS = (
     "from collections import Counter\ndef count_pairs(tokens):\n    return Counter(zip(tokens, tokens[1:]))"
@@ -95,7 +96,9 @@ def test_progress_says_what_is_solved_tried_hinted_and_guessed(capsys, books):
     for name, points in (("kv_cache", [3, 1, None]), ("notebook", [2])):
         report = outputs() / "reports" / "phase2" / f"{name}.json"
         report.parent.mkdir(parents=True, exist_ok=True)
-        report.write_text(json.dumps({"predictions": [{"points": p} for p in points]}))
+        report.write_text(
+            json.dumps({"predictions": [Prediction("a", "?", points=p).to_json() for p in points]})
+        )
     (outputs() / "reports" / "phase2" / "broken.json").write_text("{")
     code, out, _ = run(capsys, "progress")
     rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}

@@ -1,0 +1,49 @@
+"""Reports of earlier runs, as they lie in `outputs/reports/`: whole, older, or damaged."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from labkit.foreign import visible
+from labkit.paths import outputs, short
+from labkit.predictions import Prediction
+
+AT_MOST = 20_000_000  # bytes
+
+
+class Report(BaseModel):
+    """As much of it as is read again."""
+
+    predictions: list[Prediction]
+
+
+def read_predictions(file: Path) -> list[Prediction]:
+    """What a report predicted and measured.
+
+    Raises:
+        ValueError: it is damaged, or no report. The message is one line.
+    """
+    try:
+        if not file.is_file():
+            raise ValueError("it is no file")
+        with file.open("rb") as stream:
+            return Report.model_validate_json(stream.read(AT_MOST)).predictions
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        why = ".".join(map(str, first["loc"])) + ": " * bool(first["loc"]) + first["msg"]
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+    raise ValueError(
+        f"{visible(short(file), 300)} cannot be used ({visible(why, 200)}): run its script again"
+    )
+
+
+def all_predictions() -> tuple[list[list[Prediction]], list[str]]:
+    """The predictions of each report, and a line on each report that cannot be used."""
+    found, problems = [], []
+    for file in sorted((outputs() / "reports").glob("*/*.json")):
+        try:
+            found.append(read_predictions(file))
+        except ValueError as error:
+            problems.append(str(error))
+    return found, problems

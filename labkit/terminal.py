@@ -1,0 +1,110 @@
+"""Between a program and its reader: a terminal, a pipe or a file. Each may be narrow, closed or full."""
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TextIO
+
+from rich import markup
+from rich.console import Console
+
+from labkit.errors import LabError
+from labkit.foreign import harmless, quoted, visible
+from labkit.interrupts import STOPPED, ctrl_c_unwinds
+
+WIDTH = 100
+NARROWEST = 30  # columns; in a narrower terminal the lines go on in the next one
+READER_LEFT = 141
+"""The exit code of a program whose reader has closed the pipe: 128 + SIGPIPE, as shells have it."""
+
+
+def escape(text: str) -> str:
+    """Text as it is: neither rich nor the terminal takes a part of it for a command."""
+    return markup.escape(harmless(text))
+
+
+class Page(Console):
+    """What a program prints on: as wide as the terminal, at most WIDTH columns. A pipe and a file are as wide as that."""
+
+    def __init__(self, **look: Any) -> None:
+        super().__init__(emoji=False, **look)
+        self.width = max(NARROWEST, min(WIDTH, self.width)) if self.file.isatty() else WIDTH
+
+    def on_broken_pipe(self) -> None:
+        """`run` knows what to do. (rich would end with code 1, as if something had gone wrong.)"""
+        raise BrokenPipeError
+
+
+def run(work: Callable[[], int]) -> int:
+    """Do the work of a program. However it ends, that is an exit code, and at most one line on stderr.
+
+    Returns:
+        What `work` returns; 2 for a mistake of the user; 130 for Ctrl-C; 141 if nobody reads any more (`... | head`).
+
+    Raises:
+        Exception: a bug of ours, or with INFERENCE_LAB_DEBUG whatever it was.
+        SystemExit: argparse has said what it had to say.
+    """
+    _open_streams()
+    try:
+        with ctrl_c_unwinds():
+            try:
+                return work()
+            finally:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        return READER_LEFT
+    except KeyboardInterrupt:
+        _complain("stopped")
+        return STOPPED
+    except Exception as error:
+        mistake = _mistake(error)
+        if mistake is None or os.environ.get("INFERENCE_LAB_DEBUG"):
+            raise
+        _complain(f"[red]error:[/] {escape(visible(mistake, 2000))}")
+        return 2
+    finally:
+        _settle(sys.stdout)
+        _settle(sys.stderr)
+
+
+def _open_streams() -> None:
+    """Speak UTF-8 on every system, also into a file on Windows. What the shell has closed (`>&-`) leads nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+
+
+def _complain(line: str) -> None:
+    with suppress(OSError):  # nobody hears it
+        Console(stderr=True, soft_wrap=True, emoji=False, width=WIDTH, height=WIDTH).print(
+            line, highlight=False
+        )
+
+
+def _settle(stream: TextIO) -> None:
+    """Python flushes once more at its end. What nobody takes goes nowhere, or it would complain."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _mistake(error: Exception) -> str | None:
+    """What the user can do about it, in one line; None for a bug of ours."""
+    if isinstance(error, UnicodeEncodeError):
+        return f"{quoted(error.object)} is no text: it holds bytes that are not UTF-8"
+    if isinstance(error, (LabError, ValueError, FileNotFoundError, ConnectionError)):
+        return str(error)
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename} cannot be read or written ({error.strerror})"
+    if isinstance(error, OSError):
+        return f"{error}: check the path and the disk"
+    if type(error).__name__ == "OutOfMemoryError":
+        return "not enough memory: use a smaller model, --dtype bfloat16, --quick or --device cpu"
+    return None

@@ -1,0 +1,32 @@
+"""Numbers of any length and kind in an option: the number, or one line with the range."""
+
+import pytest
+
+from labkit.options import Parser, between, whole
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 20, "1" + "0" * 400, "9" * 5000, "-1", "0", "101", "nan", "inf", "1.5", "", "x\x1b[2J", "\udcff", "x" * 9999]
+)  # fmt: skip
+@pytest.mark.parametrize("kind", [whole(1, 100), between(2, 100)], ids=["whole", "between"])
+def test_a_number_out_of_range_is_told_with_the_range(capsys, kind, text):
+    parser = Parser(prog="x")
+    parser.add_argument("--number", type=kind)
+    with pytest.raises(SystemExit) as end:
+        parser.parse_args([f"--number={text}"])
+    usage, line = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2 and usage.startswith("usage") and " to 100" in line
+    assert line.isprintable() and len(line) < 600
+
+
+@pytest.mark.parametrize("words", [["--\x1b[2J"], ["\udcff"], ["--numbre", "x" * 10_000]])
+def test_words_that_argparse_repeats_hold_no_control_codes(capsys, words):
+    with pytest.raises(SystemExit):
+        Parser(prog="x").parse_args(words)
+    line = capsys.readouterr().err.splitlines()[1]
+    assert line.isprintable() and len(line) < 1100
+
+
+def test_numbers_in_range_pass():
+    assert [whole(1, 100)(t) for t in ("1", "100", "1_0")] == [1, 100, 10]
+    assert [between(0, 1)(t) for t in ("0", "1", "1e-9")] == [0, 1, 1e-9]

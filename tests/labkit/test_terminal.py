@@ -1,0 +1,62 @@
+"""A reader that is gone, a disk that is full, streams that are closed. Each in a process of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from labkit.paths import ROOT
+
+PRINTS = (
+    "from labkit.terminal import Page, run; raise SystemExit(run(lambda: Page().print('word ' * 5000) or 0))"
+)
+HELPS = "from labkit.command import main; raise SystemExit(main(['run', '--help']))"
+FAILS = "from labkit.terminal import run; raise SystemExit(run(lambda: int('x')))"
+ASKS = """
+from labkit.lab import run_lab
+def story(lab): lab.predict("a", "how many", 1, 1)
+raise SystemExit(run_lab(story, "doc", argv=["--predict"]))
+"""
+
+
+def outcome(program, redirect="", **environment):
+    """Exit code, stdout and stderr of a program that a shell starts."""
+    done = subprocess.run(
+        ["bash", "-c", f'"$0" -c "$1" {redirect}', sys.executable, program],
+        capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("program", [PRINTS, HELPS])
+def test_a_reader_that_is_gone_ends_it_quietly(program):
+    assert outcome(program, "| true; exit ${PIPESTATUS[0]}") == (141, "", "")
+
+
+@pytest.mark.parametrize("program", [PRINTS, HELPS])
+def test_a_full_disk_is_one_line(program):
+    code, _, error = outcome(program, "> /dev/full")
+    assert code == 2 and error.count("\n") == 1 and "No space left on device" in error
+
+
+@pytest.mark.parametrize("redirect", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_closed_streams_lead_nowhere(redirect):
+    assert outcome(PRINTS, redirect)[0] == 0
+
+
+@pytest.mark.parametrize("redirect", ["2>&-", "2> /dev/full", "2> /dev/full > /dev/full"])
+def test_a_mistake_that_nobody_can_read_keeps_its_code(redirect):
+    assert outcome(FAILS, redirect) == (2, "", "")
+
+
+def test_nobody_to_ask_is_no_guess(tmp_path):
+    code, out, _ = outcome(ASKS, "<&-", INFERENCE_LAB_OUTPUTS=str(tmp_path))
+    assert code == 0 and "1 of 1 predictions held" in out
+
+
+def test_bytes_that_are_no_text_are_told(tmp_path):
+    program = "from labkit.terminal import run; raise SystemExit(run(lambda: '\\udcff\\x1b'.encode() and 0))"
+    code, _, error = outcome(program)
+    assert code == 2 and error == "error: '\\udcff\\x1b' is no text: it holds bytes that are not UTF-8\n"
