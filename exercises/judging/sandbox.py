@@ -1,8 +1,11 @@
-"""Judging an answer where it can do no harm: in a process of its own, with a time limit.
+"""Judging an answer in a process of its own, with a time limit, so that the learner's kernel survives it.
 
 The child is a fork, so it has the learner's functions without any pickling. It sends back its verdict as JSON
 through a pipe; no object of the answer comes with it. What the answer prints is passed on. Whatever the child
-does, the learner's kernel goes on: an endless loop is stopped, a crash is told.
+does, the learner's kernel goes on: an endless loop is stopped, a crash is told, processes that the answer starts
+end with it (see keeper.py).
+
+That is all it protects. An answer runs with the learner's rights, as any cell does: the files that it deletes are gone.
 
 Where there is no fork (Windows) the grader runs in a thread of the same process: an endless loop in Python is
 stopped there too, a crash is not survived.
@@ -10,6 +13,7 @@ stopped there too, a crash is not survived.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import ctypes
 import json
@@ -25,9 +29,10 @@ from dataclasses import asdict, replace
 from mmap import mmap
 from typing import Any
 
+from exercises.judging import keeper
 from exercises.judging.answers import TimeUp, is_stub, name_the_trouble, stub_says, watch
 from exercises.judging.comparing import verdict_of
-from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Verdict
+from exercises.judging.verdict import Exercise, NotAttempted, Verdict
 
 MOST_PRINTED = 20_000  # characters of what an answer prints
 MORE_MEMORY = 2 << 30  # bytes that a grading may take beyond what the kernel has
@@ -36,16 +41,24 @@ MORE_MEMORY = 2 << 30  # bytes that a grading may take beyond what the kernel ha
 def judge(exercise: Exercise, answers: Sequence[Any]) -> Verdict:
     """Grade in this process, without a time limit."""
     watch.start(answers)
+    pythons_own = builtins.__dict__.copy()
+    note = trouble = None
     try:
         for name, answer in zip(exercise.asks, answers):
             if is_stub(answer):
                 raise NotAttempted(stub_says(name, answer))
         note = exercise.grade(*answers)
-        return Verdict("correct", says=note if isinstance(note, str) else "")
-    except NotYet as error:
-        return verdict_of(error)
     except (Exception, SystemExit) as error:
-        return verdict_of(name_the_trouble(error))
+        trouble = error
+    finally:  # no word of Python's is used before it is put back
+        changed = [name for name, own in pythons_own.items() if builtins.__dict__.get(name) is not own]
+        builtins.__dict__.update(pythons_own)
+    if changed:
+        says = f"Your answer changed `{changed[0]}` for all of Python, the grader included. Leave `builtins` as it is."
+        return Verdict("not yet", "changes-python", says)
+    if trouble is not None:
+        return verdict_of(name_the_trouble(trouble))
+    return Verdict("correct", says=note if isinstance(note, str) else "")
 
 
 def judge_safely(exercise: Exercise, answers: Sequence[Any], seconds: float | None = None) -> Verdict:
@@ -79,7 +92,7 @@ def _judge_in_child(exercise: Exercise, answers: Sequence[Any], seconds: float) 
         warnings.simplefilter(
             "ignore", DeprecationWarning
         )  # fork beside the kernel's threads: see _be_a_child
-        pid = os.fork()
+        pid = keeper.fork_kept()
     if pid == 0:
         code = 1
         try:
@@ -98,16 +111,13 @@ def _judge_in_child(exercise: Exercise, answers: Sequence[Any], seconds: float) 
             os._exit(code)  # no atexit, no flushing of the kernel's sockets
     os.close(verdict_to)
     os.close(print_to)
-    with contextlib.suppress(OSError):
-        os.setpgid(pid, pid)
     verdict = _await_child(pid, verdict_from, print_from, seconds)
     called = board[:].partition(b"\0")[0].decode(errors="ignore")  # it never came back
     return replace(verdict, tried=verdict.tried or called)
 
 
 def _be_a_child(print_to: int) -> None:
-    """Make a fork of a Jupyter kernel harmless: own process group, own output, one thread, bounded memory."""
-    os.setpgid(0, 0)
+    """Make a fork of a Jupyter kernel harmless: own output, one thread, bounded memory."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     os.dup2(print_to, 1)
@@ -118,7 +128,6 @@ def _be_a_child(print_to: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nowhere, 0)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    import builtins
     import faulthandler
 
     faulthandler.disable()  # its dump would be printed as if the answer had
@@ -137,7 +146,6 @@ def _be_a_child(print_to: int) -> None:
     if sys.platform == "linux":
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with open("/proc/self/statm") as file:
             now = int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")  # without code and mapped files
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -168,16 +176,12 @@ def _await_child(pid: int, verdict_from: int, print_from: int, seconds: float) -
             done, code = os.waitpid(pid, os.WNOHANG)
             status = code if done else None
         with contextlib.suppress(OSError):
-            os.killpg(pid, signal.SIGKILL)  # what the answer has started must print no more
+            os.killpg(pid, signal.SIGKILL)  # without a keeper: what the answer has started must print no more
         while _read_ready(open_pipes, verdict_from, told, printed, 0):  # what still lies in the pipes
             pass
     finally:  # also when the learner interrupts: nothing of the child is left behind
-        with contextlib.suppress(OSError):
-            os.killpg(pid, signal.SIGKILL)
         if status is None:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            keeper.end(pid)
         printed.end()
         os.close(verdict_from)
         os.close(print_from)

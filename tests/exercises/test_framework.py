@@ -1,9 +1,11 @@
 """check, hint and progress: what an answer may do to them, and what the learner then reads."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -79,8 +81,6 @@ def crashes(a, b):
 
 
 def kills_itself(a, b):
-    import signal
-
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -103,6 +103,20 @@ def loops_and_catches_all(a, b):
 
 
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="memory can be limited on Linux only")
+
+
+def patches_python(a, b):
+    import builtins
+
+    builtins.len = lambda _: 0 / 0
+    return a + b
+
+
+def cheats(a, b):
+    import builtins
+
+    builtins.isinstance = lambda *_: True
+    return 7
 
 
 def eats_memory(a, b):
@@ -151,6 +165,8 @@ def verdict(answer, exercise):
         pytest.param(eats_memory, "raises", "MemoryError in line 4", marks=ON_LINUX),
         (recurses, "raises", "calls itself too often"),
         (asks, "raises", "input() asks a person"),
+        (patches_python, "changes-python", "changed `len` for all of Python"),
+        (cheats, "changes-python", "changed `isinstance`"),
     ],
 )
 def test_every_kind_of_wrong_answer_has_its_own_word(adding, answer, diagnosis, says):
@@ -400,25 +416,90 @@ def test_the_answer_cannot_change_what_is_outside(adding):
     assert not seen and "INFERENCE_LAB_TEST" not in os.environ and os.getcwd() == here
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_nothing_of_the_child_is_left_behind(adding, tmp_path):
-    note = tmp_path / "pid"
+def run_away(note):
+    """Fork twice, so that no parent is left, and stay."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        for stream in range(3):
+            os.close(stream)
+        with note.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(1000)
+    while not note.exists():
+        time.sleep(0.01)
 
-    def starts_another(a, b):
-        sleeper = subprocess.Popen(["sleep", "1000"])
-        note.write_text(str(sleeper.pid))
-        return a + b
 
-    assert verdict(starts_another, adding).state == "correct"
-    state = f"/proc/{note.read_text()}/stat"
-    for _ in range(200):
-        try:
-            if Path(state).read_text().split()[2] == "Z":
-                return
-        except (FileNotFoundError, ProcessLookupError):
-            return
-        time.sleep(0.02)
-    pytest.fail("the answer's own process still runs")
+def in_its_group(note, a, b):
+    sleeper = subprocess.Popen(["sleep", "1000"])
+    note.write_text(f"{sleeper.pid}\n")
+    return a + b
+
+
+def in_a_session_of_its_own(note, a, b):
+    sleeper = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    note.write_text(f"{sleeper.pid}\n")
+    return a + b
+
+
+def without_parent(note, a, b):
+    run_away(note)
+    return a + b
+
+
+def and_exits(note, a, b):
+    run_away(note)
+    os._exit(0)
+
+
+def and_crashes(note, a, b):
+    run_away(note)
+    kills_itself(a, b)
+
+
+def and_loops(note, a, b):
+    run_away(note)
+    loops(a, b)
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        (in_its_group, ""),
+        (in_a_session_of_its_own, ""),
+        (without_parent, ""),
+        (and_exits, "ends-python"),
+        (and_crashes, "crashes-python"),
+        (and_loops, "endless"),
+    ],
+)
+def test_nothing_of_the_child_is_left_behind(adding, tmp_path, answer, diagnosis):
+    note = tmp_path / "pids"
+    verdict = sandbox.judge_safely(adding, (partial(answer, note),), 3.0)
+    assert verdict.diagnosis == diagnosis
+    started = note.read_text().split()
+    assert started and not any(map(is_alive, started))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a keeper")
+def test_an_answer_that_stops_its_keeper_is_ended_too(adding):
+    tests = os.getpid()
+
+    def stops_the_keeper(a, b):
+        assert os.getppid() != tests
+        os.kill(os.getppid(), signal.SIGSTOP)
+        time.sleep(1000)
+
+    assert sandbox.judge_safely(adding, (stops_the_keeper,), 0.5).diagnosis == "endless"
 
 
 def test_an_interrupt_ends_the_child_too(adding, monkeypatch):
