@@ -15,19 +15,19 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-PHASES = str(Path(__file__).resolve().parent.parent / "phase")
+ROOT = Path(__file__).resolve().parent.parent
 STOPPED = 130
 """The exit code of a program that Ctrl-C ended: 128 + SIGINT, as shells have it."""
 
 
 def is_a_program() -> bool:
-    """Whether this process runs `lab`, a script or a module of the course, and not a notebook or a test with them."""
+    """Whether this process runs `lab` or a script at the top of a phase, and not a notebook or a test with parts of them."""
     if sys.argv[0] == "-m":  # Python says no more before the module is found
         module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
-        return module.startswith(("labkit.", "exercises.", "phase"))
+        return module in ("labkit.command", "exercises.publishing.commands")
     program = Path(sys.argv[0]).resolve()
-    in_a_phase = str(program).startswith(PHASES)
-    return program.stem == "lab" or (program.suffix == ".py" and in_a_phase)
+    is_script = program.parent.name.startswith("phase") and program.parent.parent == ROOT
+    return program.stem == "lab" or (is_script and program.suffix == ".py")
 
 
 def end_at_once(number: int, frame: FrameType | None) -> NoReturn:

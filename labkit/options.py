@@ -30,7 +30,7 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 
 def between(low: float, high: float) -> Callable[[str], float]:
     """The type of an option: a number from `low` to `high`. NaN is none."""
-    return _number(float, "a number", low, high, f"{low:,g} to {high:,g}")
+    return _number(float, "a number", low, high, f"{low:,.9g} to {high:,.9g}")
 
 
 def _number(kind: Callable[[str], N], name: str, low: N, high: N, bounds: str) -> Callable[[str], N]:
@@ -61,7 +61,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         help="number format of the weights (float32)",
     ),
     "seed": dict(
-        type=whole(0, 2**63 - 1),
+        type=whole(0, 2**32 - 1),
         default=0,
         help="for everything random; the same seed gives the same output (0)",
     ),

@@ -37,7 +37,7 @@ class Page(Console):
         raise BrokenPipeError
 
 
-def run(work: Callable[[], int]) -> int:
+def run(work: Callable[[], int | None]) -> int | None:
     """Do the work of a program. However it ends, that is an exit code, and at most one line on stderr.
 
     Returns:

@@ -13,6 +13,7 @@ in the model's config.json: no GPU is needed to know them.
 import argparse
 
 from labkit.lab import Lab, run_lab
+from labkit.options import between, whole
 from phase1_tokens_embeddings.story import memory_equation_story as chapters
 from phase1_tokens_embeddings.weights import (
     CARDS,
@@ -32,8 +33,6 @@ def story(lab: Lab) -> None:
     if a.context is None:
         a.context = min(4096, shape.max_context)
     users_that_fit(shape, card, a.context, precision, KV_BYTES[a.kv], a.usable)  # a wrong option ends here
-    if a.price is not None and not 0 < a.price < 1e6:
-        raise ValueError(f"--price {a.price:g} is not a price: dollars an hour above 0 are needed")
     lab.say("""memory = weights + KV cache + a margin. The weights are there once; the cache grows with every
         user.""")
     chapters.tell_units(lab)
@@ -50,11 +49,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     models = f"tales, a model folder, or a published shape: {', '.join(SHAPES)} (llama-3-8b)"
     add("--model", default="llama-3-8b", metavar="NAME", help=models)
     add("--card", default="l4", metavar="CARD", help=f"{', '.join(CARDS)} (l4)")
-    add("--context", type=int, metavar="N", help="tokens of each user (4096, or what the model can)")
+    add(
+        "--context",
+        type=whole(1, 10**9),
+        metavar="N",
+        help="tokens of each user (4096, or what the model can)",
+    )
     add("--precision", default="FP16", metavar="P", help=f"of the weights: {', '.join(PRECISIONS)} (FP16)")
     add("--kv", default="FP16", choices=list(KV_BYTES), help="precision of the KV cache (FP16)")
-    add("--usable", type=float, default=USABLE, metavar="SHARE", help="share of the card to use (0.9)")
-    add("--price", type=float, metavar="DOLLARS", help="price of the card an hour, in place of our rough one")
+    add(
+        "--usable",
+        type=between(0.01, 1),
+        default=USABLE,
+        metavar="SHARE",
+        help="share of the card to use (0.9)",
+    )
+    add(
+        "--price",
+        type=between(0.001, 1e6),
+        metavar="DOLLARS",
+        help="price of the card an hour, in place of our rough one",
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -12,21 +12,19 @@ The algorithm is in tokens/bpe.py, the tokenizer that the whole course uses is i
 """
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from labkit.models import has_gpt2_vocabulary
+from labkit.options import between, whole
 from phase1_tokens_embeddings.story import tokenization_story as chapters
 from phase1_tokens_embeddings.story.token_density import course_texts, read_texts
 from phase1_tokens_embeddings.tokens import BPETokenizer
 
 
 def story(lab: Lab) -> None:
-    if not 0 <= lab.args.price < math.inf:
-        raise LabError(f"--price {lab.args.price} is no price: give dollars per million tokens, 0 or more")
     if not lab.args.sentence.strip():
         raise LabError("--sentence is empty: give a sentence, or leave the option out")
     texts = read_texts(lab.args.text) if lab.args.text else course_texts()
@@ -47,9 +45,9 @@ def story(lab: Lab) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, sentence = parser.add_argument, chapters.SENTENCE
     add("--text", metavar="PATH", help="learn from this file or folder (the course's own texts)")
-    add("--vocab-size", type=int, default=1257, metavar="N", help="tokens to learn (1257)")
+    add("--vocab-size", type=whole(257, 2**18), default=1257, metavar="N", help="tokens to learn (1257)")
     add("--sentence", default=sentence, help=f"the sentence that shrinks ({sentence!r})")
-    add("--price", type=float, default=1.0, metavar="USD", help="of a million tokens (1.00)")
+    add("--price", type=between(0, 1e6), default=1.0, metavar="USD", help="of a million tokens (1.00)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,6 +17,7 @@ import argparse
 from collections.abc import Sequence
 
 from labkit.lab import Lab, run_lab
+from labkit.options import whole
 from phase2_attention_kvcache.story import attention_story as chapters
 from phase2_attention_kvcache.story.attention_in_models import load_sentence, show_heads
 
@@ -33,7 +34,7 @@ def story(lab: Lab) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", default=chapters.DEFAULT_TEXT, help="the sentence to look at")
     layer = "layer to draw (the one with the strongest previous-token head)"
-    parser.add_argument("--layer", type=int, help=layer)
+    parser.add_argument("--layer", type=whole(0, 999), help=layer)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,6 +12,7 @@ from labkit.foreign import harmless
 from labkit.lab import Lab, run_lab
 from labkit.machine import environment
 from labkit.models import find_model
+from labkit.options import between, whole
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.generation import check_prompt
@@ -57,9 +58,14 @@ def story(lab: Lab) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--prompt", default="Once upon a time there was a king who", help="how the story begins")
-    add("--tokens", type=int, default=160, help="most tokens to write (160)")
-    add("--temperature", type=float, default=0.8, help="0: always the likeliest token (0.8)")
-    add("--top-p", type=float, default=0.95, help="choose among the likeliest that make this share (0.95)")
+    add("--tokens", type=whole(1, 10**6), default=160, help="most tokens to write (160)")
+    add("--temperature", type=between(0, 1e6), default=0.8, help="0: always the likeliest token (0.8)")
+    add(
+        "--top-p",
+        type=between(0, 1),
+        default=0.95,
+        help="choose among the likeliest that make this share (0.95)",
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -13,6 +13,7 @@ import argparse
 from dataclasses import replace
 
 from labkit.lab import Lab, run_lab
+from labkit.options import whole
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.story.windows import BEGINNINGS, serve_in_windows
@@ -60,15 +61,16 @@ def story(lab: Lab) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    def positive(text: str) -> int:
-        if int(text) < 1:
-            raise argparse.ArgumentTypeError(f"{text} is too few: 1 or more")
-        return int(text)
-
-    parser.add_argument("--users", type=positive, default=8, help="how many users, up to 8 (8)")
-    parser.add_argument("--max-num-seqs", type=positive, default=6, help="how many may run at a time (6)")
-    parser.add_argument("--tokens", type=positive, default=50, help="least tokens of each story (50)")
-    parser.add_argument("--every", type=positive, default=4, help="steps from one arrival to the next (4)")
+    parser.add_argument(
+        "--users", type=whole(1, len(BEGINNINGS)), default=8, help="how many users, up to 8 (8)"
+    )
+    parser.add_argument(
+        "--max-num-seqs", type=whole(1, 1000), default=6, help="how many may run at a time (6)"
+    )
+    parser.add_argument("--tokens", type=whole(1, 10**6), default=50, help="least tokens of each story (50)")
+    parser.add_argument(
+        "--every", type=whole(1, 1000), default=4, help="steps from one arrival to the next (4)"
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -19,6 +19,7 @@ import math
 
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
+from labkit.options import between, whole
 from phase4_scheduler.simulator.cost_model import find_cost
 from phase4_scheduler.simulator.traffic import PATTERN_NAMES
 from phase4_scheduler.story import simulator_chapters as chapters
@@ -44,30 +45,36 @@ def story(lab: Lab) -> None:
 
 
 def check_options(a: argparse.Namespace) -> None:
-    for name, least in (("requests", 1), ("max_num_seqs", 1), ("num_blocks", 2)):
-        value = getattr(a, name)
-        if value is not None and value < least:
-            raise LabError(f"--{name.replace('_', '-')} is {value}: it must be {least} or more")
-    for name in ("rate", "burstiness", "ttft_slo", "tpot_slo"):
-        value = getattr(a, name)
-        if value is not None and not (value > 0 and (name == "rate" or math.isfinite(value))):
-            raise LabError(f"--{name.replace('_', '-')} is {value}: a number above 0 is needed")
+    if a.rate == 0:
+        raise LabError("--rate is 0: nobody would ever come")
     if a.skip_bad_lines and not a.trace:
         raise LabError("--skip-bad-lines is for --trace FILE: give one, or leave it out")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, kind, metavar, default, text in (
-        ("--rate", float, "R", None, "requests a second; inf: all at once (70%% of what is possible)"),
-        ("--requests", int, "N", None, "how many (2,000; of a trace all; with --real 100)"),
-        ("--burstiness", float, "B", 1.0, "1: Poisson; below 1 in bursts; above 1 evenly (1)"),
+        (
+            "--rate",
+            between(0, math.inf),
+            "R",
+            None,
+            "requests a second; inf: all at once (70%% of what is possible)",
+        ),
+        ("--requests", whole(1, 10**6), "N", None, "how many (2,000; of a trace all; with --real 100)"),
+        ("--burstiness", between(0.001, 1000), "B", 1.0, "1: Poisson; below 1 in bursts; above 1 evenly (1)"),
         ("--trace", str, "FILE", None, "serve these requests instead: Azure CSV or Mooncake JSONL"),
         ("--cost", str, "C", "l4:llama-3-8b", "CARD:MODEL, measured, or a JSON file (l4:llama-3-8b)"),
         ("--save-cost", str, "FILE", None, "keep the clock fitted on this machine as JSON"),
-        ("--ttft-slo", float, "S", 1.0, "limit for the first token, seconds (1)"),
-        ("--tpot-slo", float, "S", 0.1, "limit for the mean gap of an answer, seconds (0.1)"),
-        ("--max-num-seqs", int, "N", 256, "most requests that run at a time (256)"),
-        ("--num-blocks", int, "N", None, "KV blocks of 16 tokens (what the card has room for, or 4096)"),
+        ("--ttft-slo", between(0.001, 10**6), "S", 1.0, "limit for the first token, seconds (1)"),
+        ("--tpot-slo", between(0.001, 10**6), "S", 0.1, "limit for the mean gap of an answer, seconds (0.1)"),
+        ("--max-num-seqs", whole(1, 10**5), "N", 256, "most requests that run at a time (256)"),
+        (
+            "--num-blocks",
+            whole(2, 10**6),
+            "N",
+            None,
+            "KV blocks of 16 tokens (what the card has room for, or 4096)",
+        ),
     ):
         parser.add_argument(name, type=kind, metavar=metavar, default=default, help=text)
     add = parser.add_argument

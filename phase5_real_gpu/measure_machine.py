@@ -17,6 +17,7 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
+from labkit.options import between
 from labkit.paths import check_writable, outputs
 from phase5_real_gpu.measuring.gather import (
     SCRIPTS,
@@ -37,8 +38,6 @@ def story(lab: Lab) -> None:
         raise LabError(f"--parts is empty: use some of {','.join(SCRIPTS)}")
     if args.name and not NAME.fullmatch(args.name):
         raise LabError(f"--name {args.name!r}: use {NAME_RULE}")
-    if not 0 < args.seconds <= 24 * 3600:
-        raise LabError(f"--seconds {args.seconds:g}: it must be above 0 and at most a day")
     if len(args.title) > 300:
         raise LabError(f"--title has {len(args.title):,} characters: shorten it to 300")
     out = Path(args.out) if args.out else outputs() / "machine.json"
@@ -95,7 +94,10 @@ def add_arguments(parser: Any) -> None:
         "--vllm-python", default="", metavar="FILE", help="python of an environment that has vLLM"
     )
     parser.add_argument(
-        "--seconds", type=float, default=TOTAL_SECONDS, help=f"for everything together ({TOTAL_SECONDS})"
+        "--seconds",
+        type=between(1, 24 * 3600),
+        default=TOTAL_SECONDS,
+        help=f"for everything together ({TOTAL_SECONDS})",
     )
 
 

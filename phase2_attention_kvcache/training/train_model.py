@@ -24,6 +24,8 @@ import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from labkit.machine import cpu_name, pick_device
+from labkit.options import Parser, whole
+from labkit.terminal import run
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer
 
 # Width, layers and heads (of 64 numbers each). Both share one tokenizer, so that the small one can
@@ -143,16 +145,16 @@ def gzip_bits_per_byte(documents: list[str]) -> float:
 
 def main() -> None:
     as_it_is = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_it_is)
+    parser = Parser(description=__doc__, formatter_class=as_it_is)
     add = parser.add_argument
     add("--text", type=Path, required=True, help="training texts: a .txt file or a folder")
     add("--valid", type=Path, required=True, help="texts that are only measured, never learned")
     add("--out", type=Path, required=True, help="folder for the finished model")
     add("--preset", choices=PRESETS, default="tales", help="size of the model")
     add("--tokenizer", type=Path, help="tokenizer.json to use; without it one is trained")
-    add("--vocab-size", type=int, default=8192, help="tokens of a new tokenizer (8192)")
-    add("--steps", type=int, default=3000, help=f"steps of {TOKENS_PER_STEP} tokens (3000)")
-    add("--seed", type=int, default=0)
+    add("--vocab-size", type=whole(257, 2**18), default=8192, help="tokens of a new tokenizer (8192)")
+    add("--steps", type=whole(1, 10**7), default=3000, help=f"steps of {TOKENS_PER_STEP} tokens (3000)")
+    add("--seed", type=whole(0, 2**32 - 1), default=0)
     add("--no-compile", action="store_true", help="without torch.compile: slower, starts at once")
     args = parser.parse_args()
     device = pick_device("auto")
@@ -281,4 +283,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run(main))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from labkit.machine import synchronize
+from labkit.options import whole
 from phase2_attention_kvcache.model import GPT2_124M, Transformer, generate_cached
 from phase5_real_gpu.measuring.engine_peers import StaticBatches, to_transformers
 from phase5_real_gpu.measuring.measurements import Spread
@@ -20,8 +21,8 @@ from phase5_real_gpu.measuring.measurements import Spread
 
 def story(lab: Lab) -> None:
     args, device, count = lab.args, lab.device, lab.args.new_tokens
-    if min(args.prompt_tokens, count, args.rounds) < 1 or args.prompt_tokens + count > 1024:
-        raise LabError("tokens and rounds must be 1 or more, prompt and new tokens together at most 1,024")
+    if args.prompt_tokens + count > 1024:
+        raise LabError("prompt and new tokens may be 1,024 together")
     model = Transformer.random(GPT2_124M, args.dtype, device, lab.seed)
     static = StaticBatches(to_transformers(model))
     prompt = [(7 * i) % 8000 for i in range(args.prompt_tokens)]
@@ -52,9 +53,9 @@ def story(lab: Lab) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
-    parser.add_argument("--prompt-tokens", type=int, default=20)
-    parser.add_argument("--new-tokens", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompt-tokens", type=whole(1, 1023), default=20)
+    parser.add_argument("--new-tokens", type=whole(1, 1023), default=100)
+    parser.add_argument("--rounds", type=whole(1, 1000), default=5)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,6 +23,7 @@ from transformers import GPT2Config
 
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
+from labkit.options import whole
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
@@ -98,8 +99,6 @@ def decide(workload: Workload) -> dict[str, Any]:
 
 def story(lab: Lab) -> None:
     args = lab.args
-    if args.rounds < 1:
-        raise LabError("--rounds must be 1 or more")
     workloads = {f"{n} running": [many_running(n)] for n in (1, 16, 64, 256)}
     if args.recordings:
         runs = recorded(args.recordings)
@@ -145,7 +144,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recordings", type=Path, metavar="FILE", help="recorded workloads (JSON lines, gzip)"
     )
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=whole(1, 1000), default=5)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -20,8 +20,8 @@ from contextlib import ExitStack
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
+from labkit.options import whole
 from phase4_scheduler.engine import LLMEngine
 from phase5_real_gpu.benchmarks.vllm_process import Worker, find_vllm
 from phase5_real_gpu.measuring.engine_cases import Workload
@@ -67,8 +67,6 @@ WORKLOADS = {
 
 def story(lab: Lab) -> None:
     args = lab.args
-    if args.rounds < 1:
-        raise LabError("--rounds must be 1 or more")
     find_vllm(args.vllm_python)
     quiet_transformers()
     seconds: dict[str, dict[str, list[float]]] = {}
@@ -143,7 +141,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-transformers", action="store_true", help="leave transformers out (its mixed64 takes minutes)"
     )
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=whole(1, 1000), default=3)
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
 
 

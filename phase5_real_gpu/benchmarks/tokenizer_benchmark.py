@@ -27,6 +27,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from labkit.machine import time_calls
+from labkit.options import whole
 from phase1_tokens_embeddings.story.token_density import read_texts
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer
 
@@ -93,8 +94,6 @@ def encoders(tok: BPETokenizer, file: Path) -> dict[str, Callable[[str], list[in
 def story(lab: Lab) -> None:
     path, vocab_size = lab.args.text, lab.args.vocab_size
     texts = read_texts(path)
-    if vocab_size < 257:
-        raise LabError(f"--vocab-size {vocab_size} is too small: 256 bytes and a special token need 257")
     megabytes = sum(len(text.encode("utf-8")) for text in texts) / 1e6
 
     with tempfile.TemporaryDirectory() as folder:
@@ -144,7 +143,9 @@ def story(lab: Lab) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", metavar="PATH", required=True, help="a text file, or a folder of them")
-    parser.add_argument("--vocab-size", type=int, default=8192, metavar="N", help="tokens to learn (8192)")
+    parser.add_argument(
+        "--vocab-size", type=whole(257, 2**18), default=8192, metavar="N", help="tokens to learn (8192)"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -133,13 +133,13 @@ def test_memory_equation_for_any_model_and_card(run, tmp_path, argv, shown):
         (gpu_memory_equation, ["--model", "{tmp}/deep"], "n_layer is 1000000000, a whole number"),
         (gpu_memory_equation, ["--model", "llama-9"], "unknown model 'llama-9'"),
         (gpu_memory_equation, ["--card", "t5"], "unknown card 't5'"),
-        (gpu_memory_equation, ["--context", "0"], "context is 0"),
-        (gpu_memory_equation, ["--context", "-1"], "context is -1"),
+        (gpu_memory_equation, ["--context", "0"], "0 is out of range: 1 to"),
+        (gpu_memory_equation, ["--context", "-1"], "-1 is out of range: 1 to"),
         (gpu_memory_equation, ["--context", "9000"], "llama-3-8b reads at most 8,192 tokens"),
         (gpu_memory_equation, ["--precision", "int3"], "unknown precision 'int3'"),
-        (gpu_memory_equation, ["--usable", "2"], "usable is 2.0"),
-        (gpu_memory_equation, ["--price", "0"], "--price 0"),
-        (gpu_memory_equation, ["--price", "inf"], "--price inf"),
+        (gpu_memory_equation, ["--usable", "2"], "2 is out of range: 0.01 to 1"),
+        (gpu_memory_equation, ["--price", "0"], "0 is out of range"),
+        (gpu_memory_equation, ["--price", "inf"], "inf is out of range"),
     ],
 )
 def test_a_mistake_ends_in_one_line(mistake_of, script, argv, message, tmp_path):

@@ -190,12 +190,12 @@ def test_predicting(run, monkeypatch):
         (["--text", "{tmp}/input.txt"], b"caf\xe9 au lait", "not UTF-8 text (byte 3)"),
         (["--text", "{tmp}/input.txt"], b"a\0b", "is a binary file"),
         (["--text", "{tmp}/folder"], b"", "no .txt, .md or .py file below"),
-        (["--vocab-size", "100"], b"", "vocab_size 100 is too small"),
-        (["--vocab-size", "-1"], b"", "vocab_size -1 is too small"),
+        (["--vocab-size", "100"], b"", "100 is out of range: 257 to"),
+        (["--vocab-size", "-1"], b"", "-1 is out of range: 257 to"),
         (["--model", "./nowhere"], b"", "no model folder at"),
         (["--model", "{tmp}/folder"], b"", "holds no tokenizer.json"),
-        (["--price", "nan"], b"", "--price nan is no price"),
-        (["--price", "-1"], b"", "--price -1.0 is no price"),
+        (["--price", "nan"], b"", "nan is out of range: 0 to"),
+        (["--price", "-1"], b"", "-1 is out of range: 0 to"),
         (["--sentence", " "], b"", "--sentence is empty"),
     ],
 )
@@ -204,7 +204,7 @@ def test_mistakes_get_one_line(mistake_of, tmp_path, options, content, message):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "config.json").write_text("{}")  # makes it a model folder
     error = mistake_of(tokenization_lab, "--quick", *(o.format(tmp=tmp_path) for o in options))
-    assert error.startswith("error:") and message in error
+    assert "error:" in error and message in error
 
 
 def test_a_tokenizer_from_a_model_folder(run, tmp_path):

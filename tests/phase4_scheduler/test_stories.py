@@ -35,7 +35,7 @@ def test_many_users_story(run_script):
 
 
 def test_many_users_refuses_nonsense(mistake_of):
-    assert "0 is too few: 1 or more" in mistake_of(many_users, "--users", "0")
+    assert "0 is out of range: 1 to 8" in mistake_of(many_users, "--users", "0")
     assert "nowhere" in mistake_of(many_users, "--model", "./nowhere", "--device", "cpu")
 
 
