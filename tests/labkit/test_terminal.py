@@ -1,12 +1,16 @@
 """A reader that is gone, a disk that is full, streams that are closed. Each in a process of its own."""
 
+import io
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
+from labkit import command
 from labkit.paths import ROOT
+from labkit.terminal import Page
 
 PRINTS = (
     "from labkit.terminal import Page, run; raise SystemExit(run(lambda: Page().print('word ' * 5000) or 0))"
@@ -49,6 +53,22 @@ def test_closed_streams_lead_nowhere(redirect):
 @pytest.mark.parametrize("redirect", ["2>&-", "2> /dev/full", "2> /dev/full > /dev/full"])
 def test_a_mistake_that_nobody_can_read_keeps_its_code(redirect):
     assert outcome(FAILS, redirect) == (2, "", "")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("columns", "width"), [("1", 30), ("40", 40), ("60", 60), ("9" * 20, 100)])
+def test_lines_are_as_wide_as_the_terminal(monkeypatch, columns, width):
+    monkeypatch.setenv("COLUMNS", columns)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert command.main(["claims"]) == command.main(["list"]) == 0
+    shown = re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue())
+    assert max(map(len, shown.splitlines())) <= width
+    assert Page(file=io.StringIO()).width == 100
 
 
 def test_nobody_to_ask_is_no_guess(tmp_path):

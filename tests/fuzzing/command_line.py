@@ -1,0 +1,265 @@
+"""An attacker of the command line: options of every script, damaged reports, streams that fail, Ctrl-C at any moment.
+
+    python -m tests.fuzzing command_line --minutes 5
+    python -m tests.fuzzing command_line --seed 7 --case 123       # one case again (but Ctrl-C, whose moment matters)
+
+Whatever comes, a program ends in time, with a code that means something and at most one line of complaint: no
+traceback, no control codes. Options and reports are tried in processes forked from one that has imported all
+scripts, streams and Ctrl-C in processes of their own.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import multiprocessing
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+from labkit import command
+from labkit.catalog import all_scripts
+from labkit.interrupts import end_at_once
+from labkit.paths import ROOT
+from labkit.predictions import Prediction
+from tests.fuzzing.model_files import changed_bytes, changed_json
+
+ENOUGH = 8  # seconds; a run that is in order after so long is ended with Ctrl-C
+PATIENCE = 45  # seconds that a program may take to end then, on a busy machine
+SPARE_BYTES = 8 * 2**30
+LONGEST_LINE = 2200  # characters
+
+NUMBERS = [
+    "0", "1", "-1", "2", "3.5", "-0", "1e-320", "1e308", "1e999", "nan", "inf", "-inf", "9" * 20, "1" + "0" * 400, "9" * 5000,
+    "1_0", "0x10", "٣", str(2**31), str(2**32), str(2**63), str(-(2**63)), "1" * 9,
+]  # fmt: skip
+TEXTS = [
+    "", " ", "x", "\n", "a\nb", "\x1b[2J\x1b[31merror: all is lost", "\u202eabc", os.fsdecode(b"\xff\xfe"), "\ud800", "é👍\u0301",
+    "x" * 10_000, "[red]bold[/]", "[/]", "%s%d{0}{x}", "$x$", "--", "-", "@", "tales", "auto", "gpt2", "a,b", ",",
+]  # fmt: skip
+PATHS = [
+    ".", "..", "no/such/file", "file", "file/x", "folder", "folder/new.json", "/dev/null", "/dev/null/x", "/dev/full", "/proc/x",
+    "x" * 300, "link", "loop", "pipe", "binary", "~", "~nobody/x", "\0",
+]  # fmt: skip
+NAMES = [f"{script.parent.name}.{script.stem}" for script in all_scripts()]
+NAMES.append("phase5_real_gpu.measure_machine")
+
+
+def furnish(folder: Path) -> None:
+    """What the paths of PATHS meet."""
+    (folder / "folder").mkdir()
+    (folder / "file").write_text("{}")
+    (folder / "binary").write_bytes(bytes(range(256)) * 10)
+    (folder / "link").symlink_to("nowhere")
+    (folder / "loop").symlink_to("loop")
+
+
+def options_of(name: str) -> list[tuple[str, str]]:
+    """The options of a script and what follows them, from its help: ("--seed", "SEED"), ("--quick", "")."""
+    text = io.StringIO()
+    wide = mock.patch.dict(os.environ, COLUMNS="10000")
+    with wide, contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        importlib.import_module(name).main(["--help"])
+    return re.findall(r"\[(--[\w-]+)(?: ([^\]\[]+))?", text.getvalue().splitlines()[0])
+
+
+# ------------------------------------------------------------------ in a forked process
+
+
+def forked(folder: Path, seed: int, case: int) -> None:
+    """One case of `options` or `reports`, as the process of a program."""
+    for number, target in ((0, os.devnull), (1, folder / "stdout"), (2, folder / "stderr")):
+        os.dup2(os.open(target, os.O_RDWR | os.O_CREAT), number)
+    os.chdir(folder)
+    os.environ |= {"INFERENCE_LAB_OUTPUTS": str(folder / "outputs"), "HF_HUB_OFFLINE": "1"}
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + SPARE_BYTES, used + SPARE_BYTES))
+    signal.signal(signal.SIGINT, end_at_once)
+    rng = random.Random(f"{seed} {case}")
+    try:
+        code = FORKED[kind_of(seed, case)](rng, folder)
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def options(rng: random.Random, folder: Path) -> int:
+    """A script with one to three options, of which most have values that no sane person gives."""
+    furnish(folder)
+    name = rng.choice(NAMES)
+    known, argv = options_of(name), []
+    if rng.random() < 0.1:
+        os.environ["INFERENCE_LAB_OUTPUTS"] = rng.choice([p for p in PATHS if p and p[0] not in ".~\0"])
+    for option, value in rng.sample(known, min(len(known), rng.choice([1, 1, 2, 3]))):
+        if not value:
+            argv.append(option)
+            continue
+        choices = value.strip("{}").split(",") if value.startswith("{") else []
+        values = rng.choice([NUMBERS, TEXTS, PATHS, choices or NUMBERS])
+        argv.append(f"{option}={rng.choice(values)}")
+    if rng.random() < 0.05:
+        argv.append(rng.choice([*TEXTS, "--no-such-option", "file"]))
+    if ("--quick", "") in known and "--quick" not in argv:
+        argv.append("--quick")
+    (folder / "case").write_text(ascii([name, argv]))
+    return importlib.import_module(name).main(argv)
+
+
+def reports(rng: random.Random, folder: Path) -> int:
+    """`lab claims` and `lab list` beside reports that are damaged."""
+    whole = Prediction("hello-ids", "the ids", [15496], [15496], source_says=1.5, unit="MB", tolerance=0.1)
+    report = {
+        "script": "x.py",
+        "predictions": [whole.to_json(), Prediction("waste", "?", needs="GPU").to_json()],
+    }
+    for phase in ("phase1", "phase2"):
+        place = folder / "outputs" / "reports" / rng.choice([phase, "\x1b[2J", os.fsdecode(b"\xff"), "[red]"])
+        place.mkdir(parents=True, exist_ok=True)
+        data = changed_json(rng, report)
+        if rng.random() < 0.3:
+            data = changed_bytes(rng, json.dumps(report).encode(), 1000)
+        (place / f"{rng.choice(['a', 'x' * 200, os.fsdecode(b'b')])}.json").write_bytes(data)
+    (folder / "case").write_text("lab claims")
+    code = command.main(["claims"])
+    assert code == 0, f"lab claims ended with code {code}"
+    return code
+
+
+FORKED: dict[str, Callable[[random.Random, Path], int]] = {"options": options, "reports": reports}
+
+
+def in_a_fork(seed: int, case: int, folder: Path) -> tuple[str, int | None]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, *NAMES])
+    process = context.Process(target=forked, args=(folder, seed, case))
+    process.start()
+    while process.is_alive() and not (folder / "stderr").exists():  # the first time it imports for long
+        process.join(0.1)
+    process.join(ENOUGH)
+    if process.is_alive():
+        os.kill(process.pid, signal.SIGINT)
+        process.join(PATIENCE)
+    code = process.exitcode
+    if process.is_alive():
+        process.kill()
+    process.join()
+    name = folder / "case"
+    return name.read_text() if name.exists() else "its beginning", code
+
+
+# ------------------------------------------------------------------ in a process of its own
+
+QUICK = [
+    ["-m", "labkit.command", "list"], ["-m", "labkit.command", "claims"], ["-m", "labkit.command", "--help"],
+    ["-m", "labkit.command", "progress"], ["-m", "labkit.command", "run", "no-such-script"],
+    [str(ROOT / "phase1_tokens_embeddings" / "gpu_memory_equation.py"), "--quick"],
+    [str(ROOT / "phase1_tokens_embeddings" / "tokenization_lab.py"), "--help"],
+]  # fmt: skip
+STREAMS = [
+    "> /dev/full",
+    "2> /dev/full",
+    "> /dev/full 2>&1",
+    ">&-",
+    "2>&-",
+    "<&- >&- 2>&-",
+    "| true",
+    "| head -n 1",
+    "| head -c 1",
+]
+
+
+def streams(rng: random.Random, folder: Path) -> tuple[str, int]:
+    words, redirect = rng.choice(QUICK), rng.choice(STREAMS)
+    shell = f'set -o pipefail; "$0" "$@" {redirect}'
+    code = started(["bash", "-c", shell, sys.executable, *words], folder).wait(ENOUGH + PATIENCE)
+    return f"{' '.join(words)} {redirect}", code
+
+
+def ctrl_c(rng: random.Random, folder: Path) -> tuple[str, int]:
+    scripts = [[str(script), "--quick"] for script in all_scripts() if "--quick" in script.read_text()]
+    words, after = rng.choice([*QUICK, *scripts * 3]), rng.uniform(0.3, 5)
+    process = started([sys.executable, *words], folder)
+    time.sleep(after)
+    process.send_signal(signal.SIGINT)
+    return f"{' '.join(words)}, Ctrl-C after {after:.2f} s", process.wait(PATIENCE)
+
+
+def started(words: list[str], folder: Path) -> subprocess.Popen:
+    outputs = {"INFERENCE_LAB_OUTPUTS": str(folder / "outputs"), "HF_HUB_OFFLINE": "1"}
+    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
+        return subprocess.Popen(words, stdout=out, stderr=err, cwd=ROOT, env=os.environ | outputs)
+
+
+ALONE: dict[str, Callable[[random.Random, Path], tuple[str, int]]] = {"streams": streams, "ctrl_c": ctrl_c}
+
+
+# ------------------------------------------------------------------ the judge
+
+
+def kind_of(seed: int, case: int) -> str:
+    return random.Random(f"kind {seed} {case}").choices([*FORKED, *ALONE], [12, 12, 2, 2])[0]
+
+
+def complaint(code: int | None, out: str, err: str) -> str | None:
+    """What is wrong with an end, if something is."""
+    if code is None:
+        return "does not end"
+    if "Traceback" in out + err or "Exception ignored" in err:
+        early = "KeyboardInterrupt" in err and "site-packages" not in err  # Python itself was beginning
+        return None if early and code == -signal.SIGINT else err[-600:]
+    if code not in (0, 1, 2, 130, 141):
+        return f"code {code}: {err[-600:]}"
+    if found := re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", out + err):
+        return f"prints {found[0]!r}"
+    lines = err.splitlines()
+    if code == 2 and (not lines or len(lines[-1]) > LONGEST_LINE):
+        return f"a mistake is told in {len(err)} characters"
+    if code == 2 and len(lines) > 1 and not lines[0].startswith("usage:"):
+        return f"a mistake is told in {len(lines)} lines: {err[:600]}"
+    return None
+
+
+def judge(seed: int, case: int) -> str | None:
+    kind = kind_of(seed, case)
+    with tempfile.TemporaryDirectory() as name:
+        folder, rng = Path(name), random.Random(f"{seed} {case}")
+        try:
+            what, code = in_a_fork(seed, case, folder) if kind in FORKED else ALONE[kind](rng, folder)
+        except subprocess.TimeoutExpired as late:
+            return f"does not end: {late.cmd}"
+        out, err = ((folder / s).read_text("utf-8", "replace") for s in ("stdout", "stderr"))
+        unheard = kind == "streams" and code in (2, 141) and not err  # stderr went elsewhere
+        wrong = None if unheard else complaint(code, out, err)
+        return wrong and f"{kind}: {what}: {wrong}"
+
+
+def run(seed: int, minutes: float | None = None, count: int | None = None, first: int = 0) -> list[str]:
+    """Cases `first`, `first` + 1, ... until time is up, or `count` of them. Returns what was found, how to repeat it."""
+    until = time.monotonic() + 60 * (minutes or 1e9)
+    findings: list[str] = []
+    counts: Counter[str] = Counter()
+    case = first
+    while time.monotonic() < until and (count is None or case < first + count):
+        if wrong := judge(seed, case):
+            findings.append(f"command_line --seed {seed} --case {case}: {wrong}")
+        counts[kind_of(seed, case)] += 1
+        case += 1
+    told = ", ".join(f"{n:,} {kind}" for kind, n in sorted(counts.items()))
+    print(f"command_line, seed {seed}: {case - first:,} cases, {told}", flush=True)
+    return findings
