@@ -105,6 +105,7 @@ def _mistake(error: Exception) -> str | None:
         return f"{error.filename} cannot be read or written ({error.strerror})"
     if isinstance(error, OSError):
         return f"{error}: check the path and the disk"
-    if type(error).__name__ == "OutOfMemoryError":
+    # Of a GPU, of Python and numpy, of torch on a CPU.
+    if type(error).__name__ in ("OutOfMemoryError", "MemoryError") or "can't allocate memory" in str(error):
         return "not enough memory: use a smaller model, --dtype bfloat16, --quick or --device cpu"
     return None

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -69,6 +70,15 @@ def test_a_bug_of_ours_is_not_hidden():
 
     with pytest.raises(ZeroDivisionError):
         run(story)
+
+
+@pytest.mark.parametrize(
+    "allocate", [lambda: bytearray(2**62), lambda: torch.empty(2**60), lambda: np.empty(2**57)]
+)
+def test_too_little_memory_is_one_line(capsys, allocate):
+    assert run(lambda lab: allocate()) == 2
+    error = capsys.readouterr().err
+    assert "not enough memory: use a smaller model" in error and error.count("\n") == 1
 
 
 def test_debugging_shows_the_traceback(monkeypatch):
