@@ -1,0 +1,128 @@
+"""What our server answers differently from vLLM, in words."""
+
+import re
+
+TOLERANCE = 1e-3  # of a log probability: both sides compute in float32, in another order
+FREE = {"version", "root", "owned_by"}  # each server's own; only their types have to agree
+ACCIDENTS = {
+    "chat: null messages": "Python's own message about iterating None",
+    "chat: content of strings": "a message of pydantic, raised too late to name the field",
+    "chat: content part without a type": "the same",
+    "chat: content part of an unknown type": "the same",
+    "chat: content part without text": "the same",
+}  # vLLM refuses these, but its words show that nobody planned how: only the status has to agree
+
+
+def differences(shape, theirs, ours):
+    """Compare two answers as `record_vllm.ask` returns them; an empty list says that they agree.
+
+    >>> differences(shape, vllm_answer, our_answer)
+    ["status: 400 there, 200 here"]
+    """
+    if theirs["status"] != ours["status"]:
+        return [f"status: {theirs['status']} there, {ours['status']} here"]
+    if shape.name in ACCIDENTS:
+        return []
+    found = []
+    if media_type(theirs) != media_type(ours):
+        found.append(f"content type: {media_type(theirs)} there, {media_type(ours)} here")
+    elif "events" in theirs:
+        theirs, ours = fold(theirs["events"]), fold(ours["events"])
+        if "middle" not in theirs["fields"].keys() & ours["fields"].keys():  # one side sent all at once
+            theirs["fields"].pop("middle", None)
+            ours["fields"].pop("middle", None)
+        found += compare(theirs, ours, "stream", shape.sampled)
+    else:
+        found += compare(theirs.get("body"), ours.get("body"), "body", shape.sampled)
+    return found
+
+
+def media_type(answer):
+    return (answer["content_type"] or "").split(";")[0].strip() or None
+
+
+def compare(theirs, ours, where, sampled=False):
+    """Compare two JSON values, recursively; `where` is the path to them, such as `body.choices.0.text`."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        found = [f"{where}.{key}: missing here" for key in theirs.keys() - ours.keys()]
+        found += [f"{where}.{key}: only here" for key in ours.keys() - theirs.keys()]
+        for key in theirs.keys() & ours.keys():
+            found += compare(theirs[key], ours[key], f"{where}.{key}", sampled)
+        return sorted(found)
+    if isinstance(theirs, list) and isinstance(ours, list):
+        if len(theirs) != len(ours):
+            return [f"{where}: {len(theirs)} items there, {len(ours)} here"]
+        items = enumerate(zip(theirs, ours, strict=True))
+        return [line for i, (a, b) in items for line in compare(a, b, f"{where}.{i}", sampled)]
+    if agree(theirs, ours, where, sampled):
+        return []
+    return [f"{where}: {theirs!r} there, {ours!r} here"]
+
+
+def agree(theirs, ours, where, sampled):
+    """Whether two values that are no containers count as the same."""
+    field = where.rsplit(".", 1)[-1]
+    if isinstance(theirs, float) and is_number(ours):
+        return abs(theirs - ours) <= TOLERANCE
+    if type(theirs) is not type(ours):
+        return False
+    if field in FREE or where in ("body.detail", "body.error.message"):
+        return bool(theirs) == bool(ours)  # words may differ, but there have to be some
+    if where == "body.error.param" and theirs:
+        return plain_param(theirs) == plain_param(ours)
+    return theirs == ours or (sampled and field in ("text", "content"))
+
+
+def is_number(value):
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def plain_param(param):
+    """Leave out the names of vLLM's classes: `body.messages.0.SomeMessageParam.role` is `body.messages.0.role`."""
+    return re.sub(r"\.[A-Z]\w*", "", param)
+
+
+def fold(events):
+    """A stream as one document: for each choice what its chunks say together.
+
+    Neither server promises a chunk a token (what waits goes out together), nor an order among the choices. The fields
+    of a chunk are compared by its kind: the first of a chat, one in the middle, the last of a choice, the usage.
+    """
+    folded = {"choices": {}, "fields": {}, "plain events": [e for e in events if isinstance(e, str)]}
+    for event in events:
+        if isinstance(event, str):  # `data: [DONE]`
+            continue
+        fields = set(event)
+        for choice in event.get("choices", ()):
+            fields |= {f"choices.{key}" for key in choice}
+            fields |= {f"delta.{key}" for key in choice.get("delta", ())}
+            join(folded["choices"].setdefault(str(choice["index"]), {}), choice)
+        seen = folded["fields"].setdefault(kind_of(event), dict.fromkeys(fields, "always"))
+        for field in seen.keys() ^ fields:
+            seen[field] = "sometimes"
+        join(folded, {key: value for key, value in event.items() if key != "choices"})
+    return folded
+
+
+def kind_of(event):
+    if not event.get("choices"):
+        return "usage"
+    choice = event["choices"][0]
+    if choice.get("finish_reason"):
+        return "last"
+    return "first" if "role" in choice.get("delta", ()) else "middle"
+
+
+def join(whole, piece):
+    """Add a chunk to what came before: text and lists go on, of all else the newest value counts."""
+    for key, value in piece.items():
+        before = whole.get(key)
+        if isinstance(value, dict):
+            whole[key] = before or {}
+            join(whole[key], value)
+        elif isinstance(value, list):
+            whole[key] = (before or []) + value
+        elif key in ("text", "content") and before:
+            whole[key] = before + value
+        elif value is not None or before is None:
+            whole[key] = value
