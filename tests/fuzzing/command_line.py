@@ -220,9 +220,10 @@ def complaint(code: int | None, out: str, err: str) -> str | None:
     """What is wrong with an end, if something is."""
     if code is None:
         return "does not end"
+    if code == -signal.SIGINT and "site-packages" not in err:
+        return None  # Python itself was beginning, or unloading
     if "Traceback" in out + err or "Exception ignored" in err:
-        early = "KeyboardInterrupt" in err and "site-packages" not in err  # Python itself was beginning
-        return None if early and code == -signal.SIGINT else err[-600:]
+        return err[-600:]
     if code not in (0, 1, 2, 130, 141):
         return f"code {code}: {err[-600:]}"
     if found := re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", out + err):

@@ -14,6 +14,7 @@ from tests.fuzzing.command_line import complaint, options_of, run
         (120, "", "Exception ignored in: <stdout>", "Exception ignored"),
         (130, "", 'Traceback\n  File "site-packages/torch"\nKeyboardInterrupt', "torch"),
         (-9, "", "", "code -9"),
+        (-2, "", 'File "site-packages/torch"', "code -2"),
         (0, "a\x1b[2J", "", "prints"),
         (2, "", "error: \u202ex", "prints"),
         (2, "", "", "0 characters"),
@@ -33,7 +34,8 @@ def test_what_is_wrong_is_found(code, out, err, finding):
         (2, "error: one line"),
         (2, "usage: x [-h]\n         [--a A]\nx: error: one line"),
         (130, "stopped"),
-        (-2, "Traceback\n  File site.py\nKeyboardInterrupt"),  # Python itself was beginning
+        (-2, "Traceback\n  File site.py\nKeyboardInterrupt"),
+        (-2, ""),
     ],
 )
 def test_what_is_in_order_passes(code, err):
