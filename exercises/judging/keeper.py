@@ -13,50 +13,58 @@ keeper, and only what stayed in the child's process group ends with it.
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import sys
 import time
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from <sys/prctl.h>
+GLANCE = 0.005  # seconds between two looks at the child
 PATIENCE = 2.0  # seconds that a keeper has to end everything
 
 
-def fork_kept() -> int:
-    """Like os.fork: 0 in the child, in the parent the process to wait for, which ends as the child does."""
+def fork_kept() -> tuple[int, int]:
+    """Like os.fork: 0 in the child; in the parent the process to wait for, which ends as the child does.
+
+    The second number is for `end`: what is written there, or its being closed, tells the keeper to end everything.
+    """
+    told, tell = os.pipe()
     pid = os.fork()
     if pid:
+        os.close(told)
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
-        return pid
+        return pid, tell
     try:
+        os.close(tell)
         os.setpgid(0, 0)  # out of reach of Ctrl-C
         if sys.platform == "linux":
-            _keep_a_child()
+            _keep_a_child(told)
+        os.close(told)
     except BaseException:  # nobody here may go on as if it were the parent
         os._exit(1)
-    return 0
+    return 0, -1
 
 
-def _keep_a_child() -> None:
+def _keep_a_child(told: int) -> None:
     """Fork once more. Only the child comes back from here."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # if the kernel goes, all of this goes
-    told = {signal.SIGCHLD, signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_BLOCK, told)
     child = os.fork()
     if child == 0:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, told)
         return
     code = 1
     try:
         done, status = 0, 0
-        while not done and signal.sigwait(told) == signal.SIGCHLD:
+        # No waiting for SIGCHLD: a library may have begun a thread in the fork, and the signal would go there.
+        orders = select.poll()
+        orders.register(told, select.POLLIN)
+        while not done and not orders.poll(1000 * GLANCE):
             done, status = os.waitpid(child, os.WNOHANG)
         while left := Path("/proc/thread-self/children").read_text().split():
             for pid in map(int, left):
@@ -71,15 +79,16 @@ def _keep_a_child() -> None:
         os._exit(code)
 
 
-def end(pid: int) -> None:
+def end(pid: int, tell: int) -> None:
     """End what `fork_kept` began, and wait until it has ended."""
     if sys.platform == "linux":
-        os.kill(pid, signal.SIGTERM)
+        with contextlib.suppress(OSError):  # the keeper is gone
+            os.write(tell, b".")
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 return
-            time.sleep(0.005)
+            time.sleep(GLANCE)
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
     os.kill(pid, signal.SIGKILL)  # also before it has a group of its own

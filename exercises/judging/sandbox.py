@@ -92,7 +92,7 @@ def _judge_in_child(exercise: Exercise, answers: Sequence[Any], seconds: float) 
         warnings.simplefilter(
             "ignore", DeprecationWarning
         )  # fork beside the kernel's threads: see _be_a_child
-        pid = keeper.fork_kept()
+        pid, tell = keeper.fork_kept()
     if pid == 0:
         code = 1
         try:
@@ -111,7 +111,7 @@ def _judge_in_child(exercise: Exercise, answers: Sequence[Any], seconds: float) 
             os._exit(code)  # no atexit, no flushing of the kernel's sockets
     os.close(verdict_to)
     os.close(print_to)
-    verdict = _await_child(pid, verdict_from, print_from, seconds)
+    verdict = _await_child(pid, tell, verdict_from, print_from, seconds)
     called = board[:].partition(b"\0")[0].decode(errors="ignore")  # it never came back
     return replace(verdict, tried=verdict.tried or called)
 
@@ -162,7 +162,7 @@ def _print_instead(data: Any = None, *_: Any, **__: Any) -> None:
     print((data or {}).get("text/plain", ""))
 
 
-def _await_child(pid: int, verdict_from: int, print_from: int, seconds: float) -> Verdict:
+def _await_child(pid: int, tell: int, verdict_from: int, print_from: int, seconds: float) -> Verdict:
     deadline = time.monotonic() + seconds
     told, printed = bytearray(), _Printed()
     open_pipes = {verdict_from, print_from}
@@ -181,10 +181,10 @@ def _await_child(pid: int, verdict_from: int, print_from: int, seconds: float) -
             pass
     finally:  # also when the learner interrupts: nothing of the child is left behind
         if status is None:
-            keeper.end(pid)
+            keeper.end(pid, tell)
         printed.end()
-        os.close(verdict_from)
-        os.close(print_from)
+        for pipe in (tell, verdict_from, print_from):
+            os.close(pipe)
     try:
         return Verdict(**json.loads(told))
     except (ValueError, TypeError):

@@ -113,7 +113,9 @@ def _grade_hostile(read_header: Callable) -> None:
             "a header of 2^64 - 8 bytes": struct.pack("<Q", 2**64 - 8) + good[8:],
             "a length whose upper half is not 0": struct.pack("<Q", n + 2**32) + good[8:],
             "a file that was cut off inside its header": good[:30],
+            "a file that lacks the last byte of its header": _file({}, b"", pad=4)[:-1],
             "a file of 3 bytes": good[:3],
+            "a file of 7 bytes": good[:7],
         },
         "header-believes-the-offsets": {
             "a tensor that ends behind the file": good[:-1],

@@ -90,6 +90,8 @@ def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
         (10_000, 2_000, 10, 100),
         (10_999, 2_000, 10, 100),
         (100, 100, 10, 1),
+        (100, 100, 1, 1),
+        (101, 100, 1, 1),
     ]
     users += [
         (rng.randrange(10**6), rng.randrange(10**6), rng.randrange(1, 9), rng.randrange(1, 999))

@@ -186,7 +186,7 @@ FREE = {
 
 def grade_ttft(step_seconds: Callable, tokens_for_free: Callable) -> None:
     card = (1e12, 1e14)
-    cases = [(n, 8e9, 2, *card) for n in (1, 1000, 100, 50, 200)]
+    cases = [(n, 8e9, 2, *card) for n in (1, 1000, 100, 50, 200, 80, 120)]
     cases += [
         (3, 1e9, 1, 1e12, 1e12),
         (1, 8e9, 1, *card),

@@ -88,6 +88,9 @@ def _give_back_twice(Allocator: type) -> None:
     b = guard(a.take, tried=tried)
     guard(a.give_back, [b], tried=tried)
     expect_error(lambda: a.give_back([b]), ValueError, "double-free", tried)
+    a = guard(Allocator, 4, tried="Allocator(4)")
+    tried = "a = Allocator(4); a.give_back([2])"
+    expect_error(lambda: a.give_back([2]), ValueError, "double-free (never taken)", tried)
     for order in ("b, c", "c, b"):
         _refused_as_a_whole(Allocator, order)
 

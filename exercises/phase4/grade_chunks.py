@@ -53,6 +53,8 @@ def grade_chunks(tokens_now: Callable, admit: Callable) -> str:
         (lea, 64, 0, False, False),
         (Visitor("Lea", 60), 64, 0, False, False),
         (Visitor("Lea", 100), 64, 32, False, False),
+        (Visitor("Lea", 64), 64, 0, False, False),
+        (lea, 64, 1, False, True),
     ]
     for _ in range(150):
         tokens = rng.randint(1, 100)
@@ -76,6 +78,9 @@ def grade_chunks(tokens_now: Callable, admit: Callable) -> str:
         ([lea, tom], 64, 32, False, True),
         ([lea, tom], 64, 0, False, True),
         ([lea, tom], 64, 0, False, False),
+        ([Visitor("Lea", 61), tom], 64, 0, False, False),
+        ([Visitor("Lea", 400, 390), tom], 64, 0, False, True),
+        ([lea, tom], 64, 1, False, True),
     ]
     for _ in range(100):
         waiting = [Visitor(name, rng.randint(1, 60)) for name in NAMES[: rng.randint(0, 5)]]

@@ -70,6 +70,7 @@ def grade_one_step(share_budget: Callable) -> str:
         ([v("Ann", 10, 9), v("Ben", 5, 4)], [v("Cal", 4), v("Dan", 3)], 16, 3),
         ([v("Ann", 10, 10), v("Ben", 5, 4)], [], 16, 3),
         ([], [], 16, 3),
+        ([v("Ann", 10, 9)], [v("Lea", 40, 35), v("Tom", 3)], 16, 4),  # Lea's beginning is computed already
     ]
     for _ in range(150):
         names = iter(NAMES)

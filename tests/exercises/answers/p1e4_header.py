@@ -3,6 +3,8 @@
 import json
 import struct
 
+from tests.exercises.changed import changed
+
 
 def _read(data, byteorder="little", base=None, check_length=True, check_offsets=True, lowest=0, skip=True):
     if check_length and len(data) < 8:
@@ -71,7 +73,12 @@ WRONG = {
     "header-offsets-from-the-data": lambda data: _read(data, base=lambda n: 0),
     "header-length-only-skipped": lambda data: _read(data, base=lambda n: 8),
     "header-metadata-is-no-tensor": [lambda data: _read(data, skip=False), metadata_as_entry],
-    "header-believes-the-length": [lambda data: _read(data, check_length=False), four_byte_length],
+    "header-believes-the-length": [
+        lambda data: _read(data, check_length=False),
+        four_byte_length,
+        changed(_read, {"n > len(data) - 8": "n > len(data) - 7"}),
+        changed(right_with_view, {"len(view) < 8": "len(view) < 7"}),
+    ],
     "header-believes-the-offsets": [
         lambda data: _read(data, check_offsets=False),
         lambda data: _read(data, lowest=-7),

@@ -91,6 +91,7 @@ WRONG = {
         (kv, lambda card, weights, token, n: (card - weights) // (token * n)),
         (kv, lambda card, weights, token, n: int((card - weights) / (token * n))),
     ],
+    "wrong-result": (kv, lambda card, weights, token, n: max(1, card - weights) // (token * n)),
     "users-of-one-token": (kv, lambda card, weights, token, n: max(0, (card - weights) // token)),
     "changes-its-input": (kv_fills_in_what_is_missing, users),
 }

@@ -173,7 +173,7 @@ WRONG = {
         changed(Base, {"self.ref_count[block] += 1": "return block"}),
     ],
     "blocks-lost": [Leaks, changed(Base, {"self.free.append(block)": "pass"})],
-    "double-free": [AcceptsDoubleFree, Asserts],
+    "double-free": [AcceptsDoubleFree, Asserts, changed(Base, {"[0] * num_blocks": "[1] * num_blocks"})],
     "refused-and-half-done": [
         HalfDone,
         CountsDownFirst,

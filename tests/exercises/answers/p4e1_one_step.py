@@ -95,6 +95,10 @@ def right_one_by_one(running, waiting, budget, max_num_seqs):
 
 RIGHT = [right_loops, right_one_list, right_one_by_one]
 WRONG = {
+    "wrong-result": changed(  # takes it that nothing of a waiting request is computed
+        right_loops,
+        {"_lag(request), budget)\n            plan": "request.num_tokens, budget)\n            plan"},
+    ),
     "budget-per-request": changed(right_one_list, {"budget - used": "budget"}),
     "lag-ignores-computed": changed(right_one_list, {"_lag(request)": "request.num_tokens"}),
     "waiting-first": changed(

@@ -60,6 +60,10 @@ def empties_the_queue(waiting, budget, threshold, alone, chunked):
 
 RIGHT = [(right_now, right_admit), (right_now_in_one, right_admit_by_index)]
 WRONG = {
+    "wrong-result": [
+        (changed(right_now, {"threshold > 0": "threshold > 1"}), right_admit),
+        (right_now, changed(right_admit, {"not n": "not n or n == budget"})),  # never uses the budget up
+    ],
     "begins-anew": (changed(right_now, {" - request.num_computed_tokens": ""}), right_admit),
     "threshold-for-one-alone": (changed(right_now, {" and not alone": ""}), right_admit),
     "threshold-of-nothing": (changed(right_now, {"threshold > 0 and not alone": "not alone"}), right_admit),
