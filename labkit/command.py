@@ -177,6 +177,9 @@ def build_parser() -> argparse.ArgumentParser:
         description="Run scripts in order. Options for the scripts come last: lab run 1 --quick --predict",
     )
     run_these.add_argument("what", nargs="*", help="phases or scripts; nothing means all")
+    commands.add_parser(
+        "serve", add_help=False, help="an OpenAI-compatible server: lab serve [MODEL] (--help: its options)"
+    )
     commands.add_parser("claims", help="the claims of the source articles, and what was measured here")
     commands.add_parser(
         "doctor", help="what will run on this machine, what is skipped, what would change that"
@@ -209,6 +212,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _obey(argv: Sequence[str]) -> int:
+    if argv[:1] == ["serve"]:
+        return in_its_own_process(str(ROOT / "phase4_scheduler" / "serve.py"), *argv[1:])
     words, passed_on = split_run(argv)
     parser = build_parser()
     args = parser.parse_args(words)

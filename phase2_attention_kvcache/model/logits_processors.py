@@ -1,4 +1,4 @@
-"""What can change even a greedy choice: logit_bias, min_tokens, and the penalties for repeating.
+"""What can change even a greedy choice: allowed tokens, bad words, logit_bias, min_tokens, penalties for repeating.
 
 Source: vllm/v1/sample/sampler.py, apply_logits_processors, for the order; vllm/v1/sample/ops/penalties.py.
 """
@@ -23,6 +23,14 @@ def apply_logits_processors(
     changed = logits.float().clone()
     for i in rows:
         row, p, output = changed[i], params[i], output_ids[i]
+        if p.allowed_token_ids is not None:
+            allowed = list(p.allowed_token_ids)
+            kept = row[allowed]
+            row.fill_(-math.inf)
+            row[allowed] = kept
+        for *before, last in p.bad_words_token_ids:
+            if list(output[len(output) - len(before) :]) == before:  # one more token, and it would be there
+                row[last] = -math.inf
         if p.logit_bias:
             row[list(p.logit_bias)] += torch.tensor(list(p.logit_bias.values()), device=row.device)
         if len(output) < p.min_tokens and (ends := {*eos_token_ids, *p.stop_token_ids}):

@@ -7,14 +7,30 @@ import torch
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 
 
+class TokenLogprobs(dict[int, float]):
+    """Token id to log probability: the token picked first, then the likeliest ones.
+
+    Attributes:
+        rank: of the token picked; 1 is the likeliest.
+    """
+
+    rank: int
+
+    def ranks(self) -> dict[int, int]:
+        """The rank of every token in here."""
+        picked = next(iter(self))
+        ordered = sorted(self, key=lambda token: -self[token])
+        return {token: i for i, token in enumerate(ordered, 1)} | {picked: self.rank}
+
+
 def report_logprobs(
     logits: torch.Tensor, params: Sequence[SamplingParams], token_ids: Sequence[int]
-) -> list[dict[int, float] | None]:
+) -> list[TokenLogprobs | None]:
     """Log probabilities of the tokens picked and of the likeliest, for the rows that ask for them.
 
     Among equal ones, which are listed may depend on how many the other rows ask for.
     """
-    answers: list[dict[int, float] | None] = [None] * len(params)
+    answers: list[TokenLogprobs | None] = [None] * len(params)
     asking = [i for i, p in enumerate(params) if p.logprobs is not None]
     if not asking:
         return answers
@@ -22,8 +38,11 @@ def report_logprobs(
     rows = logits[asking].float().log_softmax(-1)
     most = min(max(params[i].logprobs for i in asking), rows.shape[1])
     values, ids = (t.tolist() for t in rows.topk(most))
-    picked = rows.gather(1, torch.tensor([[token_ids[i]] for i in asking], device=rows.device)).tolist()
-    for i, own, its_ids, its_values in zip(asking, picked, ids, values, strict=True):
+    picked = rows.gather(1, torch.tensor([[token_ids[i]] for i in asking], device=rows.device))
+    ranks = ((rows > picked).sum(-1) + 1).tolist()
+    for i, own, rank, its_ids, its_values in zip(asking, picked.tolist(), ranks, ids, values, strict=True):
         count = params[i].logprobs
-        answers[i] = {token_ids[i]: own[0]} | dict(zip(its_ids[:count], its_values[:count], strict=True))
+        answers[i] = TokenLogprobs({token_ids[i]: own[0]})
+        answers[i].update(zip(its_ids[:count], its_values[:count], strict=True))
+        answers[i].rank = rank
     return answers

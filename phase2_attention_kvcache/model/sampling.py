@@ -84,7 +84,7 @@ class Sampler:
                 logits, asking, params, prompt_ids, output_ids, self.eos_token_ids
             )
             best, likeliest = changed.max(dim=-1)
-            _refuse(best == -math.inf, "min_tokens bans every token that is left: allow another one")
+            _refuse(best == -math.inf, "every token that is left is banned: allow another one")
             _refuse(~torch.isfinite(best), "penalties made them infinite: choose smaller ones")
         token_ids = likeliest.tolist()
 
@@ -130,13 +130,14 @@ def _check_rows(
         if len(items) != len(logits):
             raise ValueError(f"{len(items)} {name} for {len(logits)} rows of logits: one for each is needed")
     for p in params:
-        if p.logit_bias or p.stop_token_ids:
+        if p.logit_bias or p.stop_token_ids or p.allowed_token_ids:
             p.check_vocabulary(logits.shape[1])
 
 
 def _changes_logits(p: SamplingParams, num_output: int) -> bool:
     penalised = p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
-    return penalised or bool(p.logit_bias) or num_output < p.min_tokens
+    banned = p.allowed_token_ids is not None or bool(p.bad_words_token_ids)
+    return penalised or banned or bool(p.logit_bias) or num_output < p.min_tokens
 
 
 def _refuse(bad: torch.Tensor, reason: str) -> None:

@@ -1,8 +1,10 @@
 """What a request may ask of the sampler: vLLM's names, vLLM's defaults, checked when they are made."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -34,6 +36,8 @@ class SamplingParams:
         min_tokens: no end of text and no stop token before this many.
         stop: strings that end the answer; given as one or several, kept as a tuple.
         stop_token_ids: tokens that end the answer, kept as a tuple.
+        allowed_token_ids: only these tokens may be picked; None: all.
+        bad_words: texts that the answer must not hold. Their tokens come with `with_bad_words`.
         include_stop_str_in_output: whether the text keeps the string that ended it.
         ignore_eos: go on after the end-of-text token (for benchmarks).
         logprobs: report the log probability of the token picked and of this many of the likeliest ones.
@@ -60,11 +64,14 @@ class SamplingParams:
     min_tokens: int = 0
     stop: str | Sequence[str] | None = None
     stop_token_ids: Sequence[int] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         infinity = math.inf
@@ -91,7 +98,8 @@ class SamplingParams:
         self._check_collections()
 
     def _check_collections(self) -> None:
-        for name, kinds in (("stop", (str, Iterable)), ("stop_token_ids", Iterable), ("logit_bias", Mapping)):
+        lists = ("stop", "stop_token_ids", "allowed_token_ids", "bad_words")
+        for name, kinds in (*((name, Iterable) for name in lists), ("logit_bias", Mapping)):
             if (value := getattr(self, name)) is not None and not isinstance(value, kinds):
                 needed = "a dict from token id to bias" if name == "logit_bias" else "a list"
                 raise ValueError(f"{name} is {_show(value)}: it must be {needed}, or None")
@@ -101,9 +109,13 @@ class SamplingParams:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         if wrong := [s for s in stop if not isinstance(s, str) or not s]:
             raise ValueError(f"stop holds {_show(wrong[0])}: each stop string needs at least one character")
-        ids = tuple(self.stop_token_ids or ())
-        if wrong := [i for i in ids if not _is_whole(i) or i < 0]:
-            raise ValueError(f"stop_token_ids holds {_show(wrong[0])}: token ids are whole numbers from 0")
+        bad_words = (self.bad_words,) if isinstance(self.bad_words, str) else tuple(self.bad_words or ())
+        if wrong := [s for s in bad_words if not isinstance(s, str) or not s.strip()]:
+            raise ValueError(f"bad_words holds {_show(wrong[0])}: each needs at least one character")
+        ids = _token_ids("stop_token_ids", self.stop_token_ids)
+        allowed = _token_ids("allowed_token_ids", self.allowed_token_ids)
+        if self.allowed_token_ids is not None and not allowed:
+            raise ValueError("allowed_token_ids is empty: allow at least one token, or give None")
         bias_of = None if self.logit_bias is None else {}
         for token, bias in (self.logit_bias or {}).items():
             if not _is_whole(token) or token < 0:
@@ -115,7 +127,9 @@ class SamplingParams:
             bias_of[int(token)] = float(bias)
         # A frozen dataclass guards its fields; this is the documented way around it while it is being made.
         object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(map(int, ids)))
+        object.__setattr__(self, "stop_token_ids", ids)
+        object.__setattr__(self, "allowed_token_ids", None if self.allowed_token_ids is None else allowed)
+        object.__setattr__(self, "bad_words", bad_words)
         object.__setattr__(self, "logit_bias", bias_of)
 
     @property
@@ -125,12 +139,27 @@ class SamplingParams:
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise a ValueError if a token id named here is not in a vocabulary of this size."""
-        for name in ("stop_token_ids", "logit_bias"):
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
             for token in getattr(self, name) or ():
                 if token >= vocab_size:
                     raise ValueError(
                         f"{name} holds the token {token}: this vocabulary goes from 0 to {vocab_size - 1}"
                     )
+
+    def with_bad_words(self, encode: Callable[[str], list[int]]) -> SamplingParams:
+        """The same, with the tokens of `bad_words`: as they stand at the beginning of a text and behind a space."""
+        if not self.bad_words:
+            return self
+        found: list[tuple[int, ...]] = []
+        for word in self.bad_words:
+            first = tuple(encode(word.lstrip()))
+            behind_space = tuple(encode(" " + word.lstrip()))
+            found.append(first)
+            if behind_space[0] != first[0] and len(behind_space) == len(first):
+                found.append(behind_space)
+        copy = replace(self)
+        object.__setattr__(copy, "bad_words_token_ids", tuple(found))
+        return copy
 
     def make_generator(self, answer: int = 0) -> torch.Generator | None:
         """The request's own source of chance; None without a seed. Answer i of n uses seed + i, as in vLLM."""
@@ -161,6 +190,13 @@ class SamplingParams:
         if not (math.isfinite(number) and lowest <= number <= highest) or (above_lowest and number == lowest):
             raise ValueError(f"{name} is {_show(value)}: it must be {meaning}")
         object.__setattr__(self, name, number)
+
+
+def _token_ids(name: str, ids: Iterable[int] | None) -> tuple[int, ...]:
+    ids = tuple(ids or ())
+    if wrong := [i for i in ids if not _is_whole(i) or i < 0]:
+        raise ValueError(f"{name} holds {_show(wrong[0])}: token ids are whole numbers from 0")
+    return tuple(map(int, ids))
 
 
 def _is_whole(value: Any) -> bool:

@@ -39,8 +39,12 @@ def make_request(
     if wrong := [i for i in token_ids if not 0 <= i < vocab]:
         raise ValueError(f"token id {wrong[0]!r:.60} is out of range: this model takes 0 to {vocab - 1}")
     params.check_vocabulary(vocab)
-    if params.stop and tokenizer is None:
-        raise ValueError("stop strings need text, and this engine has no tokenizer: use stop_token_ids")
+    if (params.stop or params.bad_words) and tokenizer is None:
+        raise ValueError(
+            "stop strings and bad_words need text, and this engine has no tokenizer: use token ids"
+        )
+    if params.bad_words:
+        params = params.with_bad_words(tokenizer.encode)
     return Request(request_id, token_ids, params, arrival_time, priority, config.eos_token_ids)
 
 

@@ -3,11 +3,15 @@
 import warnings
 from dataclasses import replace
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import torch
 
-from labkit.machine import memory_bytes
+from labkit.machine import memory_bytes, pick_device
+from labkit.models import find_model
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights.memory_math import kv_per_token
+from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedCache, PagedKVCache
 from phase3_paged_attention.paging.block_manager import BlockManager
@@ -18,6 +22,20 @@ from phase4_scheduler.engine.scheduler import Scheduler
 GPU_SHARE = 0.8  # of a GPU's free memory
 MEMORY_SHARE = 0.3  # of the machine's memory for keys and values, unless num_blocks says otherwise
 RUNNERS = "inference_lab.runners"  # entry points of pyproject.toml, by device
+
+
+def load_model(path_or_name: str | Path, dtype: str = "bfloat16", device: str = "auto") -> Transformer:
+    """A model, ready to serve. Raises: as `Transformer.from_pretrained`."""
+    model = Transformer.from_pretrained(find_model(path_or_name), dtype, pick_device(device))
+    if can_pack(model):
+        pack_linear_layers(model)
+    return model
+
+
+def load_tokenizer(path_or_name: str | Path) -> BPETokenizer | None:
+    """A model's tokenizer; None if its folder holds none."""
+    file = find_model(path_or_name) / "tokenizer.json"
+    return BPETokenizer.from_file(file) if file.is_file() else None
 
 
 def build_parts(

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from labkit.interrupts import ctrl_c_waits
-from labkit.machine import pick_device
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedCache
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine.admission import make_request
+from phase4_scheduler.engine.build import load_model, load_tokenizer
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutputs
 from phase4_scheduler.engine.events import Event, StepRecorder
@@ -78,12 +77,7 @@ class LLMEngine:
         if unknown := sorted(set(settings) - known):
             raise ValueError(f"unknown setting {unknown[0]!r}: the engine knows {', '.join(sorted(known))}")
         folder = find_model(path_or_name)
-        model = Transformer.from_pretrained(folder, dtype, pick_device(device))
-        if can_pack(model):
-            pack_linear_layers(model)
-        file = folder / "tokenizer.json"
-        tokenizer = BPETokenizer.from_file(file) if file.is_file() else None
-        return cls(model, tokenizer, EngineConfig(**settings))
+        return cls(load_model(folder, dtype, device), load_tokenizer(folder), EngineConfig(**settings))
 
     @property
     def num_steps(self) -> int:

@@ -210,8 +210,41 @@ def test_min_tokens_bans_the_ends_until_it_is_reached():
     biased = SamplingParams(temperature=0, min_tokens=2, logit_bias={3: 0.5})
     assert sample(logits, [biased], outputs=[[2]], eos=0).token_ids == [1]
     assert sample(logits, [biased], outputs=[[2, 2]], eos=0).token_ids == [0]
-    with pytest.raises(BadLogitsError, match=r"row 0 .*min_tokens bans every token"):
+    with pytest.raises(BadLogitsError, match=r"row 0 .*every token that is left is banned"):
         sample(logits, [p], eos=[0, 2, 3])
+
+
+def test_only_allowed_tokens_are_picked():
+    logits = random_logits(3, rows=2)
+    params = [
+        SamplingParams(temperature=0, allowed_token_ids=[7, 3]),
+        SamplingParams(allowed_token_ids=[9], seed=1),
+    ]
+    wanted = max((3, 7), key=lambda token: logits[0, token])
+    assert sample(logits, params).token_ids == [wanted, 9]
+    with pytest.raises(ValueError, match="allowed_token_ids is empty"):
+        SamplingParams(allowed_token_ids=[])
+    with pytest.raises(ValueError, match="allowed_token_ids holds the token 50"):
+        sample(logits, [SamplingParams(allowed_token_ids=[VOCAB])] * 2)
+
+
+@given(seed=seeds)
+def test_bad_words_never_come_whole(seed):
+    """Their last token is banned exactly where the tokens before it have just been written."""
+    words = {"ab": [1, 2], " ab": [4, 2], "c": [3], " c": [0, 3]}
+    params = SamplingParams(temperature=0, bad_words=["ab", " c"]).with_bad_words(words.__getitem__)
+    assert params.bad_words_token_ids == ((1, 2), (4, 2), (3,))  # " c" is not one token, as "c" is
+    logits = random_logits(seed, vocab=6)
+    for output, banned in (([], [3]), ([1], [2, 3]), ([2, 4], [2, 3]), ([4, 0], [3])):
+        left = logits.clone()
+        left[0, banned] = -math.inf
+        assert sample(logits, [params], outputs=[output]).token_ids == left.argmax(-1).tolist()
+
+
+def test_ranks_of_reported_tokens():
+    logits = torch.tensor([[0.0, 3.0, 1.0, 2.0, -1.0]])
+    report = sample(logits, [SamplingParams(temperature=0, logprobs=2, logit_bias={4: 50})]).logprobs[0]
+    assert list(report) == [4, 1, 3] and report.rank == 5 and report.ranks() == {4: 5, 1: 1, 3: 2}
 
 
 def test_logits_are_left_alone():

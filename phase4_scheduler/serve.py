@@ -1,0 +1,94 @@
+"""A server in OpenAI's protocol around the engine: curl, the openai package and load generators may talk to it.
+
+    python phase4_scheduler/serve.py                     # or: lab serve
+    curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
+         -d '{"prompt": "Once upon a time", "max_tokens": 40}'
+
+Options carry vLLM's names.
+"""
+
+import argparse
+
+from labkit.options import Parser, between, whole
+from labkit.terminal import run
+from phase4_scheduler.server.launch import make_server, open_socket, run_server
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="lab serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("model", nargs="?", default="tales", help="a name or a folder (tales)")
+    add(
+        "--host",
+        default="127.0.0.1",
+        help="who may call: 127.0.0.1 this machine only, 0.0.0.0 all (127.0.0.1)",
+    )
+    add("--port", type=whole(0, 65535), default=8000, help="0: any that is free (8000)")
+    add("--api-key", help="calls of /v1 must carry it: Authorization: Bearer KEY")
+    add("--served-model-name", help="the model's name for clients (as it was given)")
+    add("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
+    add("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    add(
+        "--max-model-len",
+        type=whole(1, 10**6),
+        help="longest prompt and answer together (the model's context)",
+    )
+    add("--max-num-seqs", type=whole(1, 10**6), default=64, help="most requests that run at a time")
+    add("--max-num-batched-tokens", type=whole(1, 10**6), default=2048, help="most tokens of a step")
+    add(
+        "--num-gpu-blocks-override",
+        type=whole(2, 10**8),
+        help="blocks of the KV cache (as many as are needed and fit)",
+    )
+    add("--block-size", type=whole(1, 1024), default=16, help="tokens a block")
+    add("--no-enable-prefix-caching", action="store_true")
+    add("--scheduling-policy", default="fcfs", choices=["fcfs", "priority"])
+    add(
+        "--enable-prompt-tokens-details",
+        action="store_true",
+        help="usage tells how many prompt tokens were cached",
+    )
+    add(
+        "--max-num-queued-reqs",
+        type=whole(0, 10**9),
+        help="refuse more waiting requests than this with 503 (all may wait)",
+    )
+    add(
+        "--shutdown-timeout",
+        type=between(0, 86_400),
+        default=0,
+        help="seconds that answers under way have to end at SIGTERM",
+    )
+    add("--seed", type=whole(0, 2**32 - 1), default=0, help="for requests without a seed of their own")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    return run(lambda: serve(build_parser().parse_args(argv)))
+
+
+def serve(a: argparse.Namespace) -> int:
+    server = make_server(
+        a.model,
+        a.served_model_name,
+        a.max_num_queued_reqs,
+        a.dtype,
+        a.device,
+        a.enable_prompt_tokens_details,
+        max_num_seqs=a.max_num_seqs,
+        max_num_batched_tokens=a.max_num_batched_tokens,
+        max_model_len=a.max_model_len,
+        num_blocks=a.num_gpu_blocks_override,
+        block_size=a.block_size,
+        enable_prefix_caching=not a.no_enable_prefix_caching,
+        policy=a.scheduling_policy,
+        seed=a.seed,
+    )
+    run_server(server, open_socket(a.host, a.port), a.api_key, a.shutdown_timeout)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,282 @@
+"""The HTTP server: OpenAI's protocol and vLLM's extras around an engine in a process of its own.
+
+Source: vllm/entrypoints/openai/api_server.py.
+"""
+
+import asyncio
+import hashlib
+import json
+import secrets
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from labkit.machine import version_of
+from phase1_tokens_embeddings.tokens.tokenizer_files import printable
+from phase4_scheduler.server.async_engine import AsyncEngine, EngineDeadError, QueueFullError
+from phase4_scheduler.server.chat import Chat, ChatTemplate
+from phase4_scheduler.server.completions import Completion
+from phase4_scheduler.server.protocol import (
+    WRONG_TYPE,
+    ApiError,
+    ChatCompletionRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+    validated,
+)
+
+LARGEST_BODY = 32 * 2**20
+
+
+PERMISSION = {
+    "object": "model_permission", "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,
+    "allow_search_indices": False, "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None,
+    "is_blocking": False,
+}  # fmt: skip
+
+
+class Server:
+    """What the routes share.
+
+    Args:
+        name: of the model, as clients call it.
+    """
+
+    def __init__(
+        self, engine: AsyncEngine, name: str, template: ChatTemplate | None, created: int = 0
+    ) -> None:
+        self.engine, self.name, self.template, self.created = engine, name, template, created
+        self.load = 0  # calls under way
+
+    # ------------------------------------------------------------------ what clients ask for
+
+    async def completions(self, request: Request) -> Response:
+        asked = validated(CompletionRequest, await self.body(request))
+        asked.request_id = request.headers.get("x-request-id", asked.request_id)
+        self.check_model(asked.model)
+        return await self.answer(request, Completion(self.engine, asked, asked.model or self.name))
+
+    async def chat(self, request: Request) -> Response:
+        asked = validated(ChatCompletionRequest, await self.body(request))
+        asked.request_id = request.headers.get("x-request-id", asked.request_id)
+        self.check_model(asked.model)
+        return await self.answer(request, Chat(self.engine, asked, asked.model or self.name, self.template))
+
+    async def answer(self, request: Request, call: Completion | Chat) -> Response:
+        self.load += 1
+        try:
+            await call.prepare()
+            if call.request.stream:
+                # The first chunk is awaited here: what goes wrong before it is still a status, not a chunk.
+                chunks = aiter(call.stream())
+                first = await anext(chunks)
+                self.load += 1  # until the stream has ended
+                return StreamingResponse(self.events(first, chunks), media_type="text/event-stream")
+            return JSONResponse(await unless_disconnected(request, call.whole()))
+        except ValueError as error:
+            raise ApiError.of(error) from None
+        finally:
+            self.load -= 1
+
+    async def events(
+        self, first: dict[str, Any], chunks: AsyncIterator[dict[str, Any]]
+    ) -> AsyncIterator[str]:
+        """Server-sent events: `data: JSON`, an empty line, and at the end [DONE]."""
+        try:
+            async with aclosing(chunks):
+                yield event(first)
+                async for chunk in chunks:
+                    yield event(chunk)
+        except ApiError as error:
+            yield event(error.body)
+        except (EngineDeadError, ValueError) as error:
+            yield event(ApiError(str(error), status=500, kind="InternalServerError").body)
+        finally:
+            self.load -= 1
+        yield "data: [DONE]\n\n"
+
+    async def tokenize(self, request: Request) -> Response:
+        asked = validated(TokenizeRequest, await self.body(request))
+        self.check_model(asked.model)
+        text = asked.prompt
+        if asked.messages is not None:
+            if self.template is None:
+                raise ApiError("this model has no chat template: give a prompt")
+            text = self.template.render(
+                asked.messages, asked.add_generation_prompt, asked.continue_final_message
+            )
+        try:
+            ids = await self.engine.encode(text)
+        except ValueError as error:
+            raise ApiError(str(error)) from None
+        strings = None
+        if asked.return_token_strs:
+            strings = [printable(self.engine.tokenizer.decode_bytes([i])) for i in ids]
+        limit = self.engine.limits.max_model_len
+        return JSONResponse({"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": strings})
+
+    async def detokenize(self, request: Request) -> Response:
+        asked = validated(DetokenizeRequest, await self.body(request))
+        self.check_model(asked.model)
+        if any(token >= 2**32 for token in asked.tokens):
+            raise ApiError("tokens holds an id of more than 32 bits")
+        tokenizer = self.engine.tokenizer  # ids beyond the vocabulary stand for no text
+        text = tokenizer.decode(token for token in asked.tokens if token < tokenizer.vocab_size)
+        return JSONResponse({"prompt": text})
+
+    async def models(self, request: Request) -> Response:
+        card = {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "inference-lab",
+            "root": self.name,
+            "parent": None,
+            "max_model_len": self.engine.limits.max_model_len,
+            "permission": [PERMISSION | {"id": f"modelperm-{uuid.uuid4().hex}", "created": self.created}],
+        }
+        return JSONResponse({"object": "list", "data": [card]})
+
+    async def health(self, request: Request) -> Response:
+        alive = self.engine.dead is None and self.engine.process.is_alive()
+        return Response(status_code=200 if alive else 503)
+
+    async def version(self, request: Request) -> Response:
+        return JSONResponse({"version": version_of("inference-lab") or "0"})
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self.engine.metrics.page(), media_type=CONTENT_TYPE_LATEST)
+
+    async def server_load(self, request: Request) -> Response:
+        return JSONResponse({"server_load": self.load})
+
+    # ------------------------------------------------------------------ what all of them need
+
+    async def body(self, request: Request) -> Any:
+        """The request's JSON.
+
+        Raises:
+            ApiError: it is none, or too large.
+        """
+        kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+        if kind != "application/json":
+            raise ApiError("send JSON, with the header Content-Type: application/json", kind=WRONG_TYPE)
+        raw = bytearray()
+        async for piece in request.stream():
+            raw += piece
+            if len(raw) > LARGEST_BODY:
+                raise ApiError(f"the body is larger than {LARGEST_BODY // 2**20} MiB", status=413)
+        try:
+            # A large body is read in a thread: nobody else is to wait for it.
+            return await asyncio.to_thread(json.loads, raw) if len(raw) > 2**16 else json.loads(raw)
+        except json.JSONDecodeError as error:
+            place = f"body.{error.pos}" if raw else "body"
+            raise ApiError(f"the body is no JSON: {error}", place, kind=WRONG_TYPE) from None
+        except (ValueError, RecursionError):  # no UTF-8, or nested too deep
+            raise HTTPException(400, "There was an error parsing the body") from None
+
+    def check_model(self, name: str | None) -> None:
+        if name and name != self.name:
+            raise ApiError(f"The model `{name}` does not exist.", "model", 404, "NotFoundError")
+
+
+def event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+async def unless_disconnected(request: Request, work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    """Await an answer, but drop it when its client goes away. (The framework sees to that for streams only.)"""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(disconnected(request))
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        for each in (task, gone):
+            each.cancel()
+
+
+async def disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class ApiKey:
+    """Middleware: calls of /v1 need `Authorization: Bearer KEY`."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self.app, self._digest = app, hashlib.sha256(key.encode()).digest()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/v1") and scope["method"] != "OPTIONS":
+            scheme, _, key = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+            matches = secrets.compare_digest(hashlib.sha256(key).digest(), self._digest)
+            if scheme.lower() != b"bearer" or not matches:
+                await JSONResponse({"error": "Unauthorized"}, 401)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+def create_app(server: Server, api_key: str | None = None) -> ASGIApp:
+    """The application. It starts the engine when it starts, and stops it when it stops."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        if server.engine.limits is None:
+            await server.engine.start()
+        yield
+        server.engine.stop()
+
+    def post(path: str, handler: Callable) -> Route:
+        return Route(path, handler, methods=["POST"])
+
+    routes = [
+        post("/v1/completions", server.completions),
+        post("/v1/chat/completions", server.chat),
+        post("/tokenize", server.tokenize),
+        post("/detokenize", server.detokenize),
+        Route("/v1/models", server.models),
+        Route("/health", server.health),
+        Route("/ping", server.health, methods=["GET", "POST"]),
+        Route("/version", server.version),
+        Route("/load", server.server_load),
+        Route("/metrics", server.metrics, methods=["GET", "HEAD", "POST"]),
+    ]
+    for route in routes[4:-1]:
+        route.methods.discard("HEAD")  # as in vLLM, but for /metrics
+
+    app = Starlette(
+        routes=routes,
+        exception_handlers={
+            ApiError: lambda request, error: error.response(),
+            QueueFullError: lambda request, error: ApiError(
+                str(error), status=503, kind="ServiceUnavailableError"
+            ).response(),
+            EngineDeadError: lambda request, error: ApiError(
+                str(error), status=503, kind="ServiceUnavailableError"
+            ).response(),
+            ClientDisconnect: lambda request, error: Response(status_code=499),
+            HTTPException: lambda request, error: JSONResponse(
+                {"detail": error.detail}, error.status_code, headers=error.headers
+            ),
+        },
+        middleware=[
+            Middleware(CORSMiddleware, allow_methods=["*"], allow_headers=["*"])
+        ],  # no origin but the server's own
+        lifespan=lifespan,
+    )
+    return app if api_key is None else ApiKey(app, api_key)

@@ -1,0 +1,251 @@
+"""The API process's side of the engine: requests go in from many coroutines, each gets its own stream of outputs.
+
+Source: vllm/v1/engine/async_llm.py and core_client.py.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.model import SamplingParams
+from phase2_attention_kvcache.model.config import ModelConfig
+from phase4_scheduler.engine.admission import check_size, make_request
+from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
+from phase4_scheduler.engine.outputs import RequestOutput
+from phase4_scheduler.server.engine_process import Add, EngineLimits, Finish, StepMessage, start_engine
+from phase4_scheduler.server.metrics import Metrics
+
+
+class EngineDeadError(RuntimeError):
+    """The engine process is gone. Nothing can be served any more."""
+
+
+class QueueFullError(RuntimeError):
+    """As many requests wait as may wait."""
+
+
+class Stream:
+    """Outputs of one request on their way to its reader. A slow reader finds all that came meanwhile in one piece."""
+
+    def __init__(self) -> None:
+        self._pending: RequestOutput | None = None
+        self._error: BaseException | None = None
+        self._new = asyncio.Event()
+
+    def put(self, output: RequestOutput) -> None:
+        if self._pending is None:
+            self._pending = RequestOutput(output.request_id, output.prompt, output.prompt_token_ids, [])
+        self._pending.add(output)
+        self._new.set()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._new.set()
+
+    async def get(self) -> RequestOutput:
+        await self._new.wait()
+        self._new.clear()
+        if self._pending is not None:
+            output, self._pending = self._pending, None
+            if self._error is not None:
+                self._new.set()
+            return output
+        raise self._error
+
+
+class AsyncEngine:
+    """An engine in a process of its own.
+
+    Args:
+        model: name or folder. config: its config.json, read. tokenizer: see `LLMEngine`.
+        max_num_queued_reqs: refuse more requests than this that wait for their first step; None: all may wait.
+        enable_prompt_tokens_details: whether usage says how many prompt tokens were found in the prefix cache.
+        model_name: as clients and metrics call it.
+
+    Use `await start()` first, and `stop()` at the end.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        config: ModelConfig,
+        tokenizer: BPETokenizer | None,
+        *,
+        dtype: str = "bfloat16",
+        device: str = "auto",
+        model_name: str = "",
+        max_num_queued_reqs: int | None = None,
+        enable_prompt_tokens_details: bool = False,
+        **settings: Any,
+    ) -> None:
+        self.model_config, self.tokenizer = config, tokenizer
+        self._start = (model, dtype, device, settings)
+        self.max_num_queued_reqs = max_num_queued_reqs
+        self.enable_prompt_tokens_details = enable_prompt_tokens_details
+        self.longest_token = max(map(len, tokenizer.token_bytes), default=1) if tokenizer else 1
+        self.model_name = model_name or model
+        self.metrics: Metrics | None = None
+        self.output_processor = OutputProcessor()
+        self.limits: EngineLimits | None = None
+        self.dead: EngineDeadError | None = None
+        self.num_waiting = 0
+        self._streams: dict[str, Stream] = {}
+        self._commands: list[Add | Finish] = []
+        self._may_send = True  # at most one message a step
+
+    async def start(self) -> None:
+        """Start the engine process, and wait until it is ready.
+
+        Raises:
+            ValueError, LabError: what it could not be started with.
+        """
+        self._loop = asyncio.get_running_loop()
+        self.process, self._pipe = start_engine(*self._start)
+        try:
+            first = await asyncio.to_thread(self._pipe.recv)
+        except EOFError:
+            raise EngineDeadError("the engine process ended while it was starting") from None
+        if isinstance(first, Exception):
+            raise first
+        self.limits, self.metrics = first, Metrics(self.model_name, first)
+        threading.Thread(target=self._read, name="engine outputs", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the engine process, whatever it is doing."""
+        if self.dead is None:
+            self.dead = EngineDeadError("the server is shutting down")
+        self.process.terminate()
+        self.process.join(timeout=5)
+
+    # ------------------------------------------------------------------ to and from the engine
+
+    def _read(self) -> None:
+        """In a thread of its own: wait for the engine's messages."""
+        try:
+            while True:
+                message = self._pipe.recv()
+                self._loop.call_soon_threadsafe(self._take, message)
+        except (EOFError, OSError, RuntimeError):  # the process has ended, or the loop
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._die)
+
+    def _take(self, message: StepMessage) -> None:
+        """A step's outputs, each to its own stream."""
+        self._may_send = True
+        self.num_waiting = message.num_waiting
+        for request_id, reason in message.refused:
+            if stream := self._drop(request_id):
+                stream.fail(ValueError(reason))
+        for new in message.outputs:
+            processed = self.output_processor.process(new, message.ended)
+            if processed is None:
+                continue
+            request_id = new.request_id
+            if processed.stopped_by_text:
+                self._commands.append(Finish(request_id, "stop", new.index))
+            self.metrics.grew(processed.parent, processed.output.outputs[0])
+            self._streams[request_id].put(processed.output)
+            if processed.output.finished:
+                self._drop(request_id)
+        self._send()
+        self.metrics.step(message)
+
+    def _die(self) -> None:
+        if self.dead is None:
+            self.dead = EngineDeadError("the engine process has ended: start the server again")
+        for stream in self._streams.values():
+            stream.fail(self.dead)
+        self._streams.clear()
+        self.output_processor.parents.clear()
+
+    def _drop(self, request_id: str) -> Stream | None:
+        self.output_processor.parents.pop(request_id, None)
+        return self._streams.pop(request_id, None)
+
+    def _send(self) -> None:
+        """Send what has gathered, unless the engine has not answered the last message yet."""
+        if self._commands and self._may_send and self.dead is None:
+            commands, self._commands, self._may_send = self._commands, [], False
+            try:
+                self._pipe.send(commands)
+            except OSError:
+                self._die()
+
+    # ------------------------------------------------------------------ for the API
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that are under way."""
+        return len(self._streams)
+
+    def check(self, request_id: str, prompt: str | Sequence[int], params: SamplingParams, priority: int = 0):
+        """A request as the engine would take it.
+
+        Raises:
+            ValueError: it cannot be served.
+        """
+        request = make_request(
+            request_id, prompt, params, priority, time.perf_counter(), self.model_config, self.tokenizer
+        )
+        check_size(request, self.limits.config, self.limits.max_model_len, self.limits)
+        return request
+
+    async def generate(
+        self, request_id: str, prompt: str | Sequence[int], params: SamplingParams, priority: int = 0
+    ) -> AsyncIterator[RequestOutput]:
+        """Answer a prompt: yields what is new. To stop reading is to abort the request.
+
+        Raises:
+            ValueError: it cannot be served. QueueFullError: too many wait. EngineDeadError: nobody is served.
+        """
+        if self.dead is not None:
+            raise self.dead
+        limit = self.max_num_queued_reqs
+        if limit is not None and self.num_waiting + len(self._commands) >= limit:
+            self.metrics.rejected()
+            raise QueueFullError(f"{limit} requests are waiting: try again later")
+        request = self.check(request_id, prompt, params, priority)
+        text = prompt if isinstance(prompt, str) else None
+        stream = self._streams[request_id] = Stream()
+        self.output_processor.parents[request_id] = ParentRequest(request, text, self.tokenizer, None)
+        self._commands.append(
+            Add(request_id, request.prompt_token_ids, request.params, request.arrival_time, request.priority)
+        )
+        self._send()
+        try:
+            finished = False
+            while not finished:
+                output = await stream.get()
+                finished = output.finished
+                yield output
+        finally:
+            if self._drop(request_id) is not None:  # its reader is gone
+                self._commands.append(Finish(request_id, "abort"))
+                self._send()
+
+    async def complete(self, *args: Any, **kwargs: Any) -> RequestOutput:
+        """As `generate`, but the whole answer at once."""
+        whole: RequestOutput | None = None
+        async with aclosing(self.generate(*args, **kwargs)) as outputs:
+            async for output in outputs:
+                if whole is None:
+                    whole = output
+                else:
+                    whole.add(output)
+        return whole
+
+    def cached(self, output: RequestOutput) -> int | None:
+        """Prompt tokens that were found in the prefix cache, if clients are to be told."""
+        return output.metrics.num_cached_tokens if self.enable_prompt_tokens_details else None
+
+    async def encode(self, text: str) -> list[int]:
+        """Text to token ids, in a thread: a long text must not keep the others waiting."""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError("the text holds half a character (a lone surrogate)") from None
+        return await asyncio.to_thread(self.tokenizer.encode, text, "all")

@@ -1,0 +1,250 @@
+"""POST /v1/chat/completions: messages in, the next message out.
+
+A model knows no messages. A chat template, a small program in Jinja, writes them down as one text in the form that the
+model was trained on.
+
+Source: vllm/entrypoints/openai/chat_completion/serving.py; transformers, apply_chat_template, for what templates may use.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase4_scheduler.engine.outputs import CompletionOutput
+from phase4_scheduler.server.async_engine import AsyncEngine
+from phase4_scheduler.server.completions import (
+    LOWEST_LOGPROB,
+    answer_room,
+    collect,
+    described,
+    encode,
+    raise_error,
+    spelled,
+    speller,
+    truncated,
+)
+from phase4_scheduler.server.protocol import (
+    FINGERPRINT,
+    NOT_HERE,
+    ApiError,
+    ChatCompletionRequest,
+    ChatMessage,
+    full_usage,
+    usage,
+)
+
+
+class ChatTemplate:
+    """A model's chat template. It comes with the model's files, so it runs in a sandbox: it may look, not touch."""
+
+    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = lambda value, **options: json.dumps(
+            value, ensure_ascii=False, **options
+        )
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        self._template = environment.from_string(source)
+        self._special_tokens = special_tokens
+
+    @classmethod
+    def find(cls, folder: Path, tokenizer: BPETokenizer) -> "ChatTemplate | None":
+        """From chat_template.jinja, or tokenizer_config.json; None if the model has none."""
+        settings: dict[str, Any] = {}
+        if (file := folder / "tokenizer_config.json").is_file():
+            settings = json.loads(file.read_text(encoding="utf-8"))
+        source = settings.get("chat_template")
+        if (file := folder / "chat_template.jinja").is_file():
+            source = file.read_text(encoding="utf-8")
+        if not isinstance(source, str):
+            return None
+        special = {}
+        for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+            token = settings.get(name)
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                special[name] = token
+        return cls(source, special)
+
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        add_generation_prompt: bool,
+        continue_final_message: bool = False,
+    ) -> str:
+        """One text.
+
+        Raises:
+            ApiError: the template refuses these messages.
+        """
+        plain = [_plain(message) for message in messages]
+        try:
+            text = self._template.render(
+                messages=plain, add_generation_prompt=add_generation_prompt, **self._special_tokens
+            )
+        except (jinja2.TemplateError, ValueError, TypeError, KeyError) as error:
+            raise ApiError(f"the chat template refuses these messages: {error}") from None
+        if continue_final_message:  # the answer goes on where the last message stops
+            last = plain[-1]["content"].strip()
+            text = text[: text.rindex(last) + len(last)]
+        return text
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _plain(message: ChatMessage) -> dict[str, Any]:
+    """A message as templates expect it. Content in parts becomes one text."""
+    content = message.content
+    if isinstance(content, list):
+        wrong = [
+            part for part in content if part.get("type") != "text" or not isinstance(part.get("text"), str)
+        ]
+        if wrong:
+            raise ApiError(f"a part of type {wrong[0].get('type')!r}: this model reads text only")
+        content = "\n".join(part["text"] for part in content)
+    role = "system" if message.role == "developer" else message.role  # OpenAI's newer word for the same
+    return message.model_dump(exclude_none=True) | {"role": role, "content": content or ""}
+
+
+NO_TOOLS = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning"))
+
+
+class Chat:
+    """One call of /v1/chat/completions."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        request: ChatCompletionRequest,
+        model: str,
+        template: ChatTemplate | None,
+    ) -> None:
+        self.engine, self.request, self.template = engine, request, template
+        self.request_id = f"chatcmpl-{request.request_id or uuid.uuid4().hex[:16]}"
+        request.n = 1 if request.n is None else request.n
+        self.head = {"id": self.request_id, "created": int(time.time()), "model": model}
+
+    async def prepare(self) -> None:
+        """As `Completion.prepare`."""
+        r, limit = self.request, self.engine.limits.max_model_len
+        if self.template is None:
+            raise ApiError("this model has no chat template: use /v1/completions")
+        self.text = self.template.render(r.messages, r.add_generation_prompt, r.continue_final_message)
+        ids = await encode(self.engine, self.text, limit, r.truncate_prompt_tokens)
+        self.prompt = truncated(ids, r, limit)
+        max_tokens = r.max_tokens if r.max_completion_tokens is None else r.max_completion_tokens
+        name = "max_tokens" if r.max_completion_tokens is None else "max_completion_tokens"
+        prompt_logprobs = r.top_logprobs if r.prompt_logprobs is None and r.echo else r.prompt_logprobs
+        room = answer_room(self.prompt, max_tokens, limit, name)
+        self.params = r.params(room, (r.top_logprobs or 0) if r.logprobs else None, prompt_logprobs)
+        self.engine.check(self.request_id, self.prompt, self.params, r.priority)
+        last = r.messages[-1]
+        self.role = "assistant" if r.add_generation_prompt else last.role
+        # What an answer repeats first, if its client wants that: the message that it goes on with.
+        self.echoed = last.content if r.echo and last.role == self.role and last.content else ""
+
+    def run(self):
+        return self.engine.generate(self.request_id, self.prompt, self.params, self.request.priority)
+
+    def logprobs(self, part: CompletionOutput) -> dict[str, Any] | None:
+        if not self.request.logprobs:
+            return None
+        spell, wanted = speller(self.engine.tokenizer, self.request), self.request.top_logprobs or 0
+        content = []
+        for token, found in zip(part.token_ids, part.logprobs, strict=True):
+            entries = [_entry(spell, t, value) for t, value in list(found.items())[:wanted]]
+            whole = list(spelled(self.engine.tokenizer, token).encode())  # also where it is named by its id
+            content.append(_entry(spell, token, found[token]) | {"bytes": whole, "top_logprobs": entries})
+        return {"content": content}
+
+    async def whole(self) -> dict[str, Any]:
+        output = await collect(self.run())
+        raise_error(output)
+        r = self.request
+        choices = [
+            {
+                "index": part.index,
+                "message": {"role": self.role, "content": self.echoed + part.text, **NO_TOOLS},
+                "logprobs": self.logprobs(part),
+                "finish_reason": part.finish_reason,
+                "stop_reason": part.stop_reason,
+                "token_ids": list(part.token_ids) if r.return_token_ids else None,
+                "routed_experts": None,
+            }
+            for part in output.outputs
+        ]
+        written = sum(len(part.token_ids) for part in output.outputs)
+        return {
+            **self.head,
+            "object": "chat.completion",
+            "choices": choices,
+            "usage": full_usage(len(self.prompt), written, self.engine.cached(output)),
+            "prompt_text": self.text if r.return_prompt_text else None,
+            **NOT_HERE,
+            "system_fingerprint": FINGERPRINT,
+            "prompt_logprobs": described(self.engine.tokenizer, output.prompt_logprobs),
+            "prompt_token_ids": self.prompt if r.return_token_ids else None,
+        }
+
+    async def stream(self) -> AsyncIterator[dict[str, Any]]:
+        """First a chunk a choice with the role, then the text, at the end the usage."""
+        r, head = self.request, {**self.head, "object": "chat.completion.chunk"}
+        options = r.stream_options
+        include_usage = bool(options and options.include_usage)
+        continuous = include_usage and bool(options.continuous_usage_stats)
+        written, cached = [0] * r.n, None
+        begun = False
+        async with aclosing(self.run()) as outputs:
+            async for output in outputs:
+                raise_error(output)
+                if not begun:
+                    begun = True
+                    for index in range(r.n):
+                        delta = {"role": self.role, "content": ""}
+                        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+                        chunk = {**head, "choices": [choice]}
+                        chunk["prompt_token_ids"] = self.prompt if r.return_token_ids else None
+                        chunk["prompt_text"] = self.text if r.return_prompt_text else None
+                        if continuous:
+                            chunk["usage"] = usage(len(self.prompt), 0) | {"completion_tokens_details": None}
+                        yield chunk
+                for part in output.outputs:
+                    written[part.index] += len(part.token_ids)
+                    cached = self.engine.cached(output)
+                    choice = {
+                        "index": part.index,
+                        "delta": {"content": part.text},
+                        "logprobs": self.logprobs(part),
+                        "finish_reason": part.finish_reason,
+                        "token_ids": list(part.token_ids) if r.return_token_ids else None,
+                    }
+                    if part.finish_reason is not None:
+                        choice["stop_reason"] = part.stop_reason
+                    chunk = {**head, "choices": [choice]}
+                    if continuous:
+                        now = usage(len(self.prompt), written[part.index])
+                        chunk["usage"] = now | {"completion_tokens_details": None}
+                    if part.finish_reason is not None and not include_usage:
+                        chunk["system_fingerprint"] = FINGERPRINT
+                    yield chunk
+        if include_usage:
+            total = usage(len(self.prompt), sum(written), cached)
+            yield {**head, "choices": [], "usage": total, "system_fingerprint": FINGERPRINT}
+
+
+def _entry(spell: Callable[[int], str], token: int, logprob: float) -> dict[str, Any]:
+    text = spell(token)
+    return {"token": text, "logprob": max(logprob, LOWEST_LOGPROB), "bytes": list(text.encode())}

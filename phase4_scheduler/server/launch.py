@@ -1,0 +1,80 @@
+"""From options to a server that runs: the socket, the two processes, and their end."""
+
+import asyncio
+import socket
+from typing import Any
+
+import uvicorn
+
+from labkit.errors import LabError
+from labkit.models import find_model
+from phase2_attention_kvcache.model.config import read_config
+from phase4_scheduler.engine.build import load_tokenizer
+from phase4_scheduler.server.app import Server, create_app
+from phase4_scheduler.server.async_engine import AsyncEngine
+from phase4_scheduler.server.chat import ChatTemplate
+
+
+def make_server(
+    model: str,
+    served_model_name: str | None = None,
+    max_num_queued_reqs: int | None = None,
+    dtype: str = "bfloat16",
+    device: str = "auto",
+    enable_prompt_tokens_details: bool = False,
+    **settings: Any,
+) -> Server:
+    """A server whose engine has not been started yet. `settings` are the fields of `EngineConfig`.
+
+    Raises:
+        LabError: no such model, or one without a tokenizer. ValueError: files that cannot be used.
+    """
+    folder = find_model(model)
+    tokenizer = load_tokenizer(folder)
+    if tokenizer is None:
+        raise LabError(f"{folder} holds no tokenizer.json: a server needs one")
+    engine = AsyncEngine(
+        str(folder), read_config(folder), tokenizer, dtype=dtype, device=device,
+        model_name=served_model_name or model, max_num_queued_reqs=max_num_queued_reqs,
+        enable_prompt_tokens_details=enable_prompt_tokens_details, **settings,
+    )  # fmt: skip
+    created = int((folder / "config.json").stat().st_mtime)
+    return Server(engine, served_model_name or model, ChatTemplate.find(folder, tokenizer), created)
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        LabError: the port is in use, or the host is not this machine's.
+    """
+    try:
+        return socket.create_server((host, port), reuse_port=False, backlog=2048)
+    except (OSError, OverflowError) as error:
+        raise LabError(f"{host}:{port} cannot be listened on ({error}): choose another --port") from None
+
+
+def run_server(
+    server: Server, listening: socket.socket, api_key: str | None, shutdown_timeout: float
+) -> None:
+    """Serve until SIGINT or SIGTERM. Then requests under way have `shutdown_timeout` seconds to end.
+
+    Raises:
+        ValueError, LabError: what the engine could not be started with.
+    """
+
+    async def serve() -> None:
+        await server.engine.start()
+        config = uvicorn.Config(
+            create_app(server, api_key), log_level="critical", access_log=False,
+            timeout_graceful_shutdown=shutdown_timeout, h11_max_incomplete_event_size=64 * 1024,
+        )  # fmt: skip
+        web = uvicorn.Server(config)
+        host, port = listening.getsockname()[:2]
+        print(f"{server.name} is served at http://{host}:{port}   (Ctrl-C ends it)", flush=True)
+        try:
+            await web.serve(sockets=[listening])
+        finally:
+            server.engine.stop()
+
+    asyncio.run(serve())

@@ -1,0 +1,318 @@
+"""What clients send: OpenAI's fields and vLLM's, checked by pydantic. And the one form of every error.
+
+Fields that are not listed here are ignored, as vLLM does.
+
+Source: vllm/entrypoints/openai/completion/protocol.py and chat_completion/protocol.py; OpenAI's API reference.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+from starlette.responses import JSONResponse
+
+from labkit.machine import version_of
+from phase2_attention_kvcache.model import SamplingParams
+
+MOST_LOGPROBS = 20
+WRONG_TYPE = "Bad Request"  # vLLM spells it so where a field's type is wrong, and BadRequestError elsewhere
+NAMED = {
+    *("temperature", "top_p", "max_tokens", "logprobs", "prompt_logprobs"),
+    *("logit_bias", "allowed_token_ids", "stop_token_ids"),
+}
+MOST_PROMPTS = 1024
+HIGHEST_TEMPERATURE = 2
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+TokenId = Annotated[int, Field(ge=0)]
+
+
+class ApiError(Exception):
+    """An error for the client: everything else that is raised is the server's own."""
+
+    def __init__(
+        self, message: str, param: str | None = None, status: int = 400, kind: str = "BadRequestError"
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+    @classmethod
+    def of(cls, error: ValueError) -> "ApiError":
+        """What the engine refused. Its messages begin with the field, and vLLM names some of them in `param`."""
+        name = str(error).split(" ")[0]
+        return cls(str(error), name if name in NAMED else None)
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body, self.status)
+
+
+class StreamOptions(BaseModel):
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+class ResponseFormat(BaseModel):
+    """Only plain text: this engine does not constrain its answers to a grammar."""
+
+    type: Literal["text"] = "text"
+
+
+class Generation(BaseModel):
+    """The fields that completions and chat have in common: how to choose tokens, when to stop, what to report."""
+
+    model: str | None = None
+    n: int = 1
+    seed: Int64 | None = None
+    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
+    stream_interval: Annotated[int, Field(ge=1)] | None = None
+    response_format: ResponseFormat | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    stop_token_ids: list[int] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] = []
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    skip_special_tokens: bool = True
+    prompt_logprobs: int | None = None
+    return_token_ids: bool | None = None
+    priority: Int64 = 0
+    request_id: str | None = None
+    return_tokens_as_token_ids: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**63 - 1)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_common(cls, data: Any) -> Any:
+        """Rules that vLLM looks at before it looks at types."""
+        if not isinstance(data, dict):
+            return data
+        for name in ("top_logprobs" if "messages" in data else "logprobs", "prompt_logprobs"):
+            value = data.get(name)
+            if value is not None and not isinstance(value, (int, float)):
+                raise Refused(name, f"{name} must be a whole number")
+        if data.get("stream_options") and not data.get("stream"):
+            raise Refused("stream_options", "stream_options can only be set when stream is true")
+        prompt_logprobs = data.get("prompt_logprobs") or 0
+        if prompt_logprobs < 0:
+            raise Refused("prompt_logprobs", f"prompt_logprobs is {prompt_logprobs}: 0 or more")
+        if data.get("stream") and prompt_logprobs > 0:
+            raise Refused("prompt_logprobs", "prompt_logprobs cannot be streamed")
+        if (data.get("prompt_logprobs") or 0) > MOST_LOGPROBS:
+            raise Refused("prompt_logprobs", f"prompt_logprobs is {prompt_logprobs}: at most {MOST_LOGPROBS}")
+        if data.get("cache_salt") == "":
+            raise Refused("cache_salt", "cache_salt is empty: leave it out")
+        if data.get("suffix") is not None:
+            raise Refused("suffix", "suffix: this model cannot fill in")
+        return data
+
+    def params(self, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None):
+        """SamplingParams, where None is vLLM's default.
+
+        Raises:
+            ValueError: a value out of its range.
+        """
+        given = {
+            name: value
+            for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+                         "frequency_penalty")
+            if (value := getattr(self, name)) is not None
+        }  # fmt: skip
+        try:
+            bias = self.logit_bias and {
+                int(token): min(100.0, max(-100.0, value)) for token, value in self.logit_bias.items()
+            }
+        except ValueError:
+            raise ApiError("logit_bias: its keys must be token ids", "logit_bias") from None
+        if any(word.isspace() for word in self.bad_words):
+            raise ApiError("bad_words holds nothing but spaces", "bad_words")
+        if (self.temperature or 0) > HIGHEST_TEMPERATURE:
+            raise ApiError(f"temperature is {self.temperature}: at most {HIGHEST_TEMPERATURE}", "temperature")
+        return SamplingParams(
+            n=self.n,
+            seed=self.seed,
+            stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+            allowed_token_ids=self.allowed_token_ids,
+            bad_words=self.bad_words,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            ignore_eos=self.ignore_eos,
+            min_tokens=self.min_tokens,
+            skip_special_tokens=self.skip_special_tokens,
+            logit_bias=bias,
+            max_tokens=max_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            **given,
+        )
+
+
+class CompletionRequest(Generation):
+    """POST /v1/completions."""
+
+    prompt: list[TokenId] | list[list[TokenId]] | str | list[str] | None = None
+    echo: bool | None = False
+    logprobs: int | None = None
+    max_tokens: int | None = 16
+    suffix: str | None = None
+    user: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_completion(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            if data.get("prompt") in (None, ""):
+                raise Refused("prompt", "give a prompt that is not empty")
+            prompts = data["prompt"] if isinstance(data["prompt"], list) else []
+            if len(prompts) > MOST_PROMPTS and not all(isinstance(token, int) for token in prompts):
+                raise Refused("prompt", f"{len(prompts):,} prompts: at most {MOST_PROMPTS:,}")
+            check_logprobs("logprobs", data.get("logprobs"))
+            if data.get("max_tokens") is None:
+                data = {**data, "max_tokens": 16}
+        return data
+
+
+class ChatMessage(BaseModel, extra="allow"):
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+
+
+class ChatCompletionRequest(Generation):
+    """POST /v1/chat/completions."""
+
+    messages: list[ChatMessage]
+    n: int | None = 1
+    return_prompt_text: bool | None = False
+    logprobs: bool | None = False
+    top_logprobs: int | None = 0
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    echo: bool = False
+    user: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_chat(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            check_logprobs("top_logprobs", data.get("top_logprobs"))
+            if data.get("top_logprobs") and not data.get("logprobs"):
+                raise Refused("top_logprobs", "top_logprobs needs logprobs to be true")
+            if data.get("continue_final_message") and data.get("add_generation_prompt", True):
+                raise Refused(None, "continue_final_message and add_generation_prompt exclude each other")
+            if data.get("tools") == []:
+                raise Refused("tools", "tools is empty: give one or leave the field out")
+            if data.get("tool_choice") not in (None, "none") and not data.get("tools"):
+                raise Refused("tool_choice", "tool_choice needs tools")
+            if data.get("chat_template") is not None:
+                raise Refused(None, "chat_template: this server takes no templates from clients")
+            if "messages" in data and data["messages"] in (None, []):
+                raise Refused(None, "messages is empty: give at least one")
+        return data
+
+
+class TokenizeRequest(BaseModel):
+    """POST /tokenize: a prompt, or messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    return_token_strs: bool | None = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_given(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            if data.get("messages") is None and data.get("prompt") is None:
+                raise Refused("body.prompt", "give a prompt or messages", WRONG_TYPE)
+            if data.get("messages") == []:
+                raise Refused(None, "messages is empty: give at least one")
+            if data.get("continue_final_message") and data.get("add_generation_prompt", True):
+                raise Refused(None, "continue_final_message and add_generation_prompt exclude each other")
+        return data
+
+
+class DetokenizeRequest(BaseModel):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[Annotated[int, Field(ge=0, le=2**63 - 1)]]
+
+
+@dataclass
+class Refused(ValueError):
+    """A rule over several fields that does not hold."""
+
+    param: str | None
+    message: str
+    kind: str = "BadRequestError"
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def check_logprobs(name: str, value: Any) -> None:
+    if not isinstance(value, (int, float)):
+        return  # its type is looked at later
+    if value < 0:
+        raise Refused("logprobs" if value == -1 else name, f"{name} is {value}: from 0 to {MOST_LOGPROBS}")
+    if value > MOST_LOGPROBS:
+        raise Refused("logprobs", f"{name} is {value}: from 0 to {MOST_LOGPROBS}")
+
+
+def validated(kind: type[BaseModel], data: Any) -> Any:
+    """JSON as a request of this kind.
+
+    Raises:
+        ApiError: it is none; the message names the field.
+    """
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = first.get("ctx", {}).get("error")
+        if isinstance(reason, Refused):
+            raise ApiError(reason.message, reason.param, kind=reason.kind) from None
+        # The alternatives of a union stand in the place as well; they are no part of what the client sent.
+        place = [str(part) for part in first["loc"] if "[" not in str(part) and part not in ("str", "int")]
+        raise ApiError(
+            f"{'.'.join(place) or 'the body'}: {first['msg']}", ".".join(["body", *place]), kind=WRONG_TYPE
+        ) from None
+
+
+FINGERPRINT = f"inference-lab-{version_of('inference-lab') or '0'}"
+# Fields of vLLM's answers for what this server has not. Clients may look for them.
+NOT_HERE = dict.fromkeys(("service_tier", "kv_transfer_params", "ec_transfer_params", "metrics"))
+
+
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None = None) -> dict[str, Any]:
+    counts = {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens": completion_tokens,
+    }
+    if cached_tokens is not None:
+        counts["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
+    return counts
+
+
+def full_usage(
+    prompt_tokens: int, completion_tokens: int, cached_tokens: int | None = None
+) -> dict[str, Any]:
+    """As whole answers have it: with null for what is not known."""
+    nothing = {"prompt_tokens_details": None, "completion_tokens_details": None}
+    return nothing | usage(prompt_tokens, completion_tokens, cached_tokens)

@@ -1,0 +1,169 @@
+"""What clients and the system may do to a server: go away, send nonsense, end the engine, ask it to stop."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from urllib.parse import urlsplit
+
+import openai
+import pytest
+
+from labkit.paths import ROOT
+
+pytestmark = pytest.mark.proof
+ENDLESS = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True, "stream": True}
+
+
+class Running:
+    """A server in a process of its own."""
+
+    def __init__(self, *options):
+        self.process = subprocess.Popen(
+            [sys.executable, "phase4_scheduler/serve.py", "--port", "0", *options],
+            cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.address = re.search(r"http://\S+", self.process.stdout.readline()).group()
+
+    def call(self, path, body=None, timeout=60):
+        """Status and body. Without a body it is a GET."""
+        connection = http.client.HTTPConnection(urlsplit(self.address).netloc, timeout=timeout)
+        headers = {"content-type": "application/json"}
+        connection.request("GET" if body is None else "POST", path, body and json.dumps(body), headers)
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        return response.status, text
+
+    def open(self, body):
+        """A stream, its first chunk read."""
+        connection = http.client.HTTPConnection(urlsplit(self.address).netloc, timeout=60)
+        connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+        response = connection.getresponse()
+        assert response.readline().startswith(b"data: ")
+        return connection, response
+
+    def metric(self, name):
+        found = re.search(rf"^vllm:{name}{{.*}} (\S+)$", self.call("/metrics")[1], re.M)
+        return float(found.group(1))
+
+    def wait_for(self, name, value):
+        """Until a metric has this value."""
+        until = time.monotonic() + 60
+        while self.metric(name) != value:
+            assert time.monotonic() < until, f"{name} is {self.metric(name)}"
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def server():
+    running = Running("--max-num-seqs", "8")
+    yield running
+    running.process.terminate()
+    running.process.wait(timeout=30)
+
+
+def test_the_openai_package_takes_it_for_openais(server):
+    client = openai.OpenAI(base_url=f"{server.address}/v1", api_key="none")
+    assert [model.id for model in client.models.list()] == ["tales"]
+    asked = dict(model="tales", max_tokens=8, temperature=0)
+    whole = client.completions.create(prompt="Once upon a time", **asked)
+    chunks = list(client.completions.create(prompt="Once upon a time", stream=True, **asked))
+    assert whole.choices[0].text and "".join(c.choices[0].text for c in chunks) == whole.choices[0].text
+    messages = [{"role": "user", "content": "Who is there?"}]
+    said = client.chat.completions.create(messages=messages, logprobs=True, top_logprobs=2, **asked)
+    assert len(said.choices[0].logprobs.content) == said.usage.completion_tokens == 8
+    with pytest.raises(openai.NotFoundError):
+        client.completions.create(model="other", prompt="x")
+
+
+def test_a_client_that_goes_away_frees_what_its_request_held(server):
+    streams = [server.open(ENDLESS) for _ in range(4)]
+    server.wait_for("num_requests_running", 4)
+    for connection, response in streams:
+        response.close()
+        connection.close()
+    server.wait_for("num_requests_running", 0)
+    assert server.metric("kv_cache_usage_perc") == 0
+    waiting = http.client.HTTPConnection(urlsplit(server.address).netloc, timeout=60)
+    whole = json.dumps(ENDLESS | {"stream": False})
+    waiting.request("POST", "/v1/completions", whole, {"content-type": "application/json"})
+    server.wait_for("num_requests_running", 1)
+    waiting.close()  # without a stream nobody would notice, but for the server itself
+    server.wait_for("num_requests_running", 0)
+
+
+def test_counts_are_exact(server):
+    prompts = ["Once upon a time", "The king", "The sea was calm"]
+    for prompt in prompts:
+        status, text = server.call("/v1/completions", {"prompt": prompt, "max_tokens": 5, "ignore_eos": True})
+        assert status == 200 and json.loads(text)["usage"]["completion_tokens"] == 5
+    lengths = [json.loads(server.call("/tokenize", {"prompt": p})[1])["count"] for p in prompts]
+    assert server.metric("prompt_tokens_total") == sum(lengths)
+    assert server.metric("generation_tokens_total") == 15
+    assert server.metric("time_to_first_token_seconds_count") == 3
+    assert server.metric("inter_token_latency_seconds_count") == 12
+    assert server.metric("e2e_request_latency_seconds_count") == 3
+
+
+def test_an_engine_that_ends_ends_all_streams_with_an_error(server):
+    _connection, response = server.open(ENDLESS)
+    children = subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True)
+    assert server.call("/health")[0] == 200
+    for child in children.stdout.split():
+        os.kill(int(child), signal.SIGKILL)
+    rest = response.read().decode()
+    assert '"error"' in rest and rest.endswith("data: [DONE]\n\n")
+    assert server.call("/health")[0] == 503
+    assert server.call("/v1/completions", ENDLESS)[0] == 503
+
+
+@pytest.mark.parametrize("timeout", [0, 60])
+def test_a_server_that_is_told_to_stop(timeout):
+    """It drops what is under way, or lets it end first."""
+    server = Running("--shutdown-timeout", str(timeout))
+    _connection, response = server.open(ENDLESS | {"max_tokens": 200})
+    server.process.send_signal(signal.SIGTERM)
+    try:
+        rest = response.read().decode()
+    except http.client.IncompleteRead as error:
+        rest = error.partial.decode()
+    assert ('"finish_reason":"length"' in rest) == (timeout > 0)
+    server.process.wait(timeout=60)
+
+
+def test_a_queue_that_is_full_answers_503():
+    server = Running("--max-num-seqs", "1", "--max-num-queued-reqs", "1")
+    try:
+        streams = [server.open(ENDLESS)]
+        waiting = threading.Thread(target=server.call, args=("/v1/completions", ENDLESS), daemon=True)
+        waiting.start()
+        server.wait_for("num_requests_waiting", 1)
+        status, text = server.call("/v1/completions", ENDLESS)
+        assert status == 503 and json.loads(text)["error"]["type"] == "ServiceUnavailableError"
+        assert streams and server.metric("admission_rejections_total") == 1
+    finally:
+        server.process.terminate()
+        server.process.wait(timeout=30)
+
+
+def test_a_port_in_use_and_a_model_that_is_none_are_one_line(server):
+    port = str(urlsplit(server.address).port)
+    for options, message in ((["--port", port], "choose another --port"), (["./nowhere"], "nowhere")):
+        command = [sys.executable, "phase4_scheduler/serve.py", *options]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert ended.returncode == 2 and message in ended.stderr and len(ended.stderr.splitlines()) <= 2
+
+
+def test_health_answers_while_a_huge_prompt_is_refused(server):
+    huge = {"prompt": "word " * 10**6, "max_tokens": 1}
+    asking = threading.Thread(target=server.call, args=("/v1/completions", huge), daemon=True)
+    asking.start()
+    assert server.call("/health")[0] == 200
+    asking.join(timeout=60)
+    assert not asking.is_alive()
