@@ -35,11 +35,11 @@ class Breaking(torch.nn.Module):
         self.once: BaseException | None = None
 
     def forward(self, token_ids, positions, kv):
+        error, self.once = self.once, None
         if POISON in token_ids.tolist():  # nothing is written to the cache
             raise RuntimeError("this token burns")
         hidden = self.model(token_ids, positions, kv)
-        if self.once is not None:  # all is written
-            error, self.once = self.once, None
+        if error is not None:  # all is written
             raise error
         return hidden
 
