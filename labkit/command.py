@@ -213,7 +213,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _obey(argv: Sequence[str]) -> int:
     if argv[:1] == ["serve"]:
-        return in_its_own_process(str(ROOT / "phase4_scheduler" / "serve.py"), *argv[1:])
+        # In place of this process: what is sent to `lab`, such as SIGTERM, is for the server.
+        os.execv(sys.executable, [sys.executable, str(ROOT / "phase4_scheduler" / "serve.py"), *argv[1:]])
     words, passed_on = split_run(argv)
     parser = build_parser()
     args = parser.parse_args(words)

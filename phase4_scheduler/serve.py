@@ -53,7 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--max-num-queued-reqs",
         type=whole(0, 10**9),
-        help="refuse more waiting requests than this with 503 (all may wait)",
+        help="refuse more answers than this under way with 503 (no limit)",
     )
     add(
         "--shutdown-timeout",

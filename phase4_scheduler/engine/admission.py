@@ -41,7 +41,7 @@ def make_request(
     params.check_vocabulary(vocab)
     if (params.stop or params.bad_words) and tokenizer is None:
         raise ValueError(
-            "stop strings and bad_words need text, and this engine has no tokenizer: use token ids"
+            "stop strings need text (so do bad_words), and this engine has no tokenizer: use token ids"
         )
     if params.bad_words:
         params = params.with_bad_words(tokenizer.encode)

@@ -90,7 +90,7 @@ class EngineCore:
         self.block_manager = self.scheduler.block_manager
         self.sampler = Sampler(model.config.eos_token_ids)
         self.sequences: dict[str, list[Request]] = {}
-        self._request_ids: set[str] = set()  # of all sequences that are alive
+        self._alive: dict[str, Request] = {}  # all sequences, by their own ids
         self.num_steps = 0
         self._num_idle_steps = 0
         torch.manual_seed(config.seed)
@@ -119,7 +119,7 @@ class EngineCore:
             if s.request.first_scheduled_time is None:
                 s.request.first_scheduled_time = began
             # Otherwise it is still in its prompt, or it failed or was aborted meanwhile.
-            if token is not None and s.request.request_id in self._request_ids:
+            if token is not None and self._alive.get(s.request.request_id) is s.request:
                 outputs.append(self._hand_out(s.request, token, logprobs))
         self._count(output)
         return EngineCoreOutputs(outputs + failed, output, began, ended)
@@ -131,7 +131,7 @@ class EngineCore:
             while request.num_seqs > 1 and s.samples and first is not None:
                 index = request.params.n - request.num_seqs + 1
                 request_id = f"{request.parent_id}#{index}"
-                while request_id in self._request_ids:
+                while request_id in self._alive:
                     request_id += "#"
                 other = request.sibling(request_id, index)
                 self.scheduler.fork(output, request, other)
@@ -189,7 +189,7 @@ class EngineCore:
             ValueError: its id is in use, or it could never be served. The core is as it was before.
         """
         request_id = request.request_id
-        if request_id in self.sequences or request_id in self._request_ids:
+        if request_id in self.sequences or request_id in self._alive:
             raise ValueError(f"request id {request_id!r} is in use: give each request an id of its own")
         self.scheduler.add(request)
         self._add(request)
@@ -203,11 +203,11 @@ class EngineCore:
 
     def _add(self, request: Request) -> None:
         self.sequences.setdefault(request.parent_id, []).append(request)
-        self._request_ids.add(request.request_id)
+        self._alive[request.request_id] = request
 
     def _remove(self, request: Request) -> None:
-        if request.request_id in self._request_ids:
-            self._request_ids.remove(request.request_id)
+        if self._alive.get(request.request_id) is request:
+            del self._alive[request.request_id]
             self.sequences[request.parent_id].remove(request)
             if not self.sequences[request.parent_id]:
                 del self.sequences[request.parent_id]

@@ -191,9 +191,14 @@ class LLMEngine:
         if request_id in self.output_processor.parents:
             raise ValueError(f"request id {request_id!r} is in use: give each request an id of its own")
         text = prompt if isinstance(prompt, str) else None
-        parent = ParentRequest(request, text, self.tokenizer, on_output)
-        self.core.add(request)
-        self.output_processor.parents[request_id] = parent
+        # Before the core knows of it: another thread's step may bring its first token at once.
+        parents = self.output_processor.parents
+        parents[request_id] = ParentRequest(request, text, self.tokenizer, on_output)
+        try:
+            self.core.add(request)
+        except ValueError:
+            del parents[request_id]
+            raise
 
     def abort(self, request_id: str) -> bool:
         """End a request now and free what it holds. False if no such request is alive.

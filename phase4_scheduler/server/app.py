@@ -81,7 +81,7 @@ class Server:
             if call.request.stream:
                 # The first chunk is awaited here: what goes wrong before it is still a status, not a chunk.
                 chunks = aiter(call.stream())
-                first = await anext(chunks)
+                first = await unless_disconnected(request, anext(chunks))
                 self.load += 1  # until the stream has ended
                 return StreamingResponse(self.events(first, chunks), media_type="text/event-stream")
             return JSONResponse(await unless_disconnected(request, call.whole()))
@@ -101,7 +101,7 @@ class Server:
                     yield event(chunk)
         except ApiError as error:
             yield event(error.body)
-        except (EngineDeadError, ValueError) as error:
+        except (EngineDeadError, ValueError, RuntimeError) as error:
             yield event(ApiError(str(error), status=500, kind="InternalServerError").body)
         finally:
             self.load -= 1

@@ -6,14 +6,15 @@ Source: vllm/v1/engine/async_llm.py and core_client.py.
 import asyncio
 import threading
 import time
+import traceback
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import SamplingParams
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase4_scheduler.engine.admission import check_size, make_request
+from phase4_scheduler.engine.core import EngineCoreOutput
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.outputs import RequestOutput
 from phase4_scheduler.server.engine_process import Add, EngineLimits, Finish, StepMessage, start_engine
@@ -62,7 +63,7 @@ class AsyncEngine:
 
     Args:
         model: name or folder. config: its config.json, read. tokenizer: see `LLMEngine`.
-        max_num_queued_reqs: refuse more requests than this that wait for their first step; None: all may wait.
+        max_num_queued_reqs: refuse more answers than this under way, waiting or running; None: no limit.
         enable_prompt_tokens_details: whether usage says how many prompt tokens were found in the prefix cache.
         model_name: as clients and metrics call it.
 
@@ -92,7 +93,7 @@ class AsyncEngine:
         self.output_processor = OutputProcessor()
         self.limits: EngineLimits | None = None
         self.dead: EngineDeadError | None = None
-        self.num_waiting = 0
+        self._num_ids = 0
         self._streams: dict[str, Stream] = {}
         self._commands: list[Add | Finish] = []
         self._may_send = True  # at most one message a step
@@ -129,30 +130,38 @@ class AsyncEngine:
             while True:
                 message = self._pipe.recv()
                 self._loop.call_soon_threadsafe(self._take, message)
-        except (EOFError, OSError, RuntimeError):  # the process has ended, or the loop
+        except Exception:  # the process has ended, or the loop, or what came cannot be read
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._die)
 
     def _take(self, message: StepMessage) -> None:
         """A step's outputs, each to its own stream."""
         self._may_send = True
-        self.num_waiting = message.num_waiting
         for request_id, reason in message.refused:
             if stream := self._drop(request_id):
                 stream.fail(ValueError(reason))
         for new in message.outputs:
-            processed = self.output_processor.process(new, message.ended)
-            if processed is None:
-                continue
-            request_id = new.request_id
-            if processed.stopped_by_text:
-                self._commands.append(Finish(request_id, "stop", new.index))
-            self.metrics.grew(processed.parent, processed.output.outputs[0])
-            self._streams[request_id].put(processed.output)
-            if processed.output.finished:
-                self._drop(request_id)
+            try:
+                self._hand_out(new, message.ended)
+            except Exception as error:  # a mistake in here ends this request; the others get theirs
+                traceback.print_exc()
+                if stream := self._drop(new.request_id):
+                    stream.fail(RuntimeError(f"{type(error).__name__}: {error}"))
+                self._commands.append(Finish(new.request_id, "error"))
         self._send()
         self.metrics.step(message)
+
+    def _hand_out(self, new: EngineCoreOutput, now: float) -> None:
+        """An output of the core to its stream, if anybody still reads it."""
+        processed = self.output_processor.process(new, now)
+        if processed is None:
+            return
+        if processed.stopped_by_text:
+            self._commands.append(Finish(new.request_id, "stop", new.index))
+        self.metrics.grew(processed.parent, processed.output.outputs[0])
+        self._streams[new.request_id].put(processed.output)
+        if processed.output.finished:
+            self._drop(new.request_id)
 
     def _die(self) -> None:
         if self.dead is None:
@@ -177,11 +186,6 @@ class AsyncEngine:
 
     # ------------------------------------------------------------------ for the API
 
-    @property
-    def num_requests(self) -> int:
-        """Requests that are under way."""
-        return len(self._streams)
-
     def check(self, request_id: str, prompt: str | Sequence[int], params: SamplingParams, priority: int = 0):
         """A request as the engine would take it.
 
@@ -205,9 +209,14 @@ class AsyncEngine:
         if self.dead is not None:
             raise self.dead
         limit = self.max_num_queued_reqs
-        if limit is not None and self.num_waiting + len(self._commands) >= limit:
-            self.metrics.rejected()
-            raise QueueFullError(f"{limit} requests are waiting: try again later")
+        if limit is not None:
+            unfinished = sum(parent.num_unfinished for parent in self.output_processor.parents.values())
+            if unfinished + params.n > limit:
+                self.metrics.rejected()
+                raise QueueFullError(f"{unfinished} answers are under way, {limit} may be: try again later")
+        # Two clients may choose the same id. The engine needs one that is nobody else's.
+        self._num_ids += 1
+        request_id = f"{request_id}-{self._num_ids}"
         request = self.check(request_id, prompt, params, priority)
         text = prompt if isinstance(prompt, str) else None
         stream = self._streams[request_id] = Stream()
@@ -226,17 +235,6 @@ class AsyncEngine:
             if self._drop(request_id) is not None:  # its reader is gone
                 self._commands.append(Finish(request_id, "abort"))
                 self._send()
-
-    async def complete(self, *args: Any, **kwargs: Any) -> RequestOutput:
-        """As `generate`, but the whole answer at once."""
-        whole: RequestOutput | None = None
-        async with aclosing(self.generate(*args, **kwargs)) as outputs:
-            async for output in outputs:
-                if whole is None:
-                    whole = output
-                else:
-                    whole.add(output)
-        return whole
 
     def cached(self, output: RequestOutput) -> int | None:
         """Prompt tokens that were found in the prefix cache, if clients are to be told."""

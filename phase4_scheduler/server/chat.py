@@ -18,7 +18,7 @@ from typing import Any
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from phase1_tokens_embeddings.tokens import BPETokenizer
+from labkit.foreign import read_json
 from phase4_scheduler.engine.outputs import CompletionOutput
 from phase4_scheduler.server.async_engine import AsyncEngine
 from phase4_scheduler.server.completions import (
@@ -59,11 +59,17 @@ class ChatTemplate:
         self._special_tokens = special_tokens
 
     @classmethod
-    def find(cls, folder: Path, tokenizer: BPETokenizer) -> "ChatTemplate | None":
-        """From chat_template.jinja, or tokenizer_config.json; None if the model has none."""
-        settings: dict[str, Any] = {}
+    def find(cls, folder: Path) -> "ChatTemplate | None":
+        """From chat_template.jinja, or tokenizer_config.json; None if the model has none.
+
+        Raises:
+            ValueError: a file that cannot be used.
+        """
+        settings: Any = {}
         if (file := folder / "tokenizer_config.json").is_file():
-            settings = json.loads(file.read_text(encoding="utf-8"))
+            settings = read_json(file, at_most=2**22)
+            if not isinstance(settings, dict):
+                raise ValueError(f"{file} holds no settings")
         source = settings.get("chat_template")
         if (file := folder / "chat_template.jinja").is_file():
             source = file.read_text(encoding="utf-8")
@@ -75,7 +81,10 @@ class ChatTemplate:
             token = token.get("content") if isinstance(token, dict) else token
             if isinstance(token, str):
                 special[name] = token
-        return cls(source, special)
+        try:
+            return cls(source, special)
+        except jinja2.TemplateError as error:
+            raise ValueError(f"the chat template in {folder} cannot be used: {error}") from None
 
     def render(
         self,
@@ -97,6 +106,8 @@ class ChatTemplate:
             raise ApiError(f"the chat template refuses these messages: {error}") from None
         if continue_final_message:  # the answer goes on where the last message stops
             last = plain[-1]["content"].strip()
+            if last not in text:
+                raise ApiError("the chat template changes the last message: it cannot be continued")
             text = text[: text.rindex(last) + len(last)]
         return text
 
@@ -154,7 +165,7 @@ class Chat:
         last = r.messages[-1]
         self.role = "assistant" if r.add_generation_prompt else last.role
         # What an answer repeats first, if its client wants that: the message that it goes on with.
-        self.echoed = last.content if r.echo and last.role == self.role and last.content else ""
+        self.echoed = _plain(last)["content"] if r.echo and last.role == self.role else ""
 
     def run(self):
         return self.engine.generate(self.request_id, self.prompt, self.params, self.request.priority)

@@ -75,7 +75,12 @@ class Completion:
     # ------------------------------------------------------------------ whole answers
 
     async def whole(self) -> dict[str, Any]:
-        outputs = await asyncio.gather(*(collect(self.run(i)) for i in range(len(self.prompts))))
+        tasks = [asyncio.create_task(collect(self.run(i))) for i in range(len(self.prompts))]
+        try:
+            outputs = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:  # if one failed, nobody wants the others
+                task.cancel()
         choices = []
         for (text, ids), output in zip(self.prompts, outputs, strict=True):
             raise_error(output)

@@ -60,7 +60,6 @@ class StepMessage:
     refused: list[tuple[str, str]] = field(default_factory=list)  # requests that cannot be served, and why
     ended: float = 0.0  # the step's last moment
     num_batched_tokens: int = 0
-    num_computed_prompt_tokens: int = 0
     num_running: int = 0
     num_waiting: int = 0
     kv_cache_usage: float = 0.0
@@ -79,8 +78,10 @@ def run_engine(pipe: Connection, model: str, dtype: str, device: str, settings: 
         pipe.send(error)
         return
     manager = core.block_manager
-    pipe.send(EngineLimits(core.scheduler.max_model_len, manager.num_blocks, manager.block_size, core.config))
     try:
+        pipe.send(
+            EngineLimits(core.scheduler.max_model_len, manager.num_blocks, manager.block_size, core.config)
+        )
         while True:
             # Nothing to do: wait for a command. Otherwise take what is there, and step.
             commands = pipe.recv() if not core.scheduler.has_requests or pipe.poll() else []
@@ -104,11 +105,6 @@ def turn(core: EngineCore, commands: list[Add | Finish]) -> StepMessage:
         step = core.step()
         message.outputs, message.ended = step.outputs, step.ended
         message.num_batched_tokens = step.scheduler_output.num_batched_tokens
-        message.num_computed_prompt_tokens = sum(
-            min(s.num_tokens, s.request.num_prompt_tokens - s.num_computed)
-            for s in step.scheduler_output.scheduled
-            if s.num_computed < s.request.num_prompt_tokens
-        )
     scheduler, manager = core.scheduler, core.block_manager
     message.num_running, message.num_waiting = len(scheduler.running), len(scheduler.waiting)
     message.kv_cache_usage = manager.usage

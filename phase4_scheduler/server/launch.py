@@ -39,7 +39,7 @@ def make_server(
         enable_prompt_tokens_details=enable_prompt_tokens_details, **settings,
     )  # fmt: skip
     created = int((folder / "config.json").stat().st_mtime)
-    return Server(engine, served_model_name or model, ChatTemplate.find(folder, tokenizer), created)
+    return Server(engine, served_model_name or model, ChatTemplate.find(folder), created)
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -51,7 +51,9 @@ def open_socket(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), reuse_port=False, backlog=2048)
     except (OSError, OverflowError) as error:
-        raise LabError(f"{host}:{port} cannot be listened on ({error}): choose another --port") from None
+        raise LabError(
+            f"{host}:{port} cannot be listened on ({error}): choose another --port or --host"
+        ) from None
 
 
 def run_server(

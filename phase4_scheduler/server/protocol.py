@@ -24,6 +24,7 @@ MOST_PROMPTS = 1024
 HIGHEST_TEMPERATURE = 2
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 TokenId = Annotated[int, Field(ge=0)]
+MOST_ITEMS = 2**17  # of a list: pydantic makes an error of each wrong one
 
 
 class ApiError(Exception):
@@ -280,6 +281,9 @@ def validated(kind: type[BaseModel], data: Any) -> Any:
     Raises:
         ApiError: it is none; the message names the field.
     """
+    for name, value in data.items() if isinstance(data, dict) else ():
+        if isinstance(value, list) and len(value) > MOST_ITEMS:
+            raise ApiError(f"{name} has {len(value):,} items: at most {MOST_ITEMS:,}", name)
     try:
         return kind.model_validate(data)
     except ValidationError as error:

@@ -64,7 +64,7 @@ def test_prefix_caching(run_script):
     ("script", "arguments", "message"),
     [
         (memory_waste, ["--seed", "-1"], "out of range"),
-        (memory_waste, ["--seed", "x"], "invalid"),
+        (memory_waste, ["--seed", "x"], "is not a whole number"),
         (paged_attention_lab, ["--dtype", "int8"], "invalid choice"),
         (block_manager_lab, ["--json", "/dev/null/r.json"], "cannot write"),
         (prefix_caching, ["--model", "no-such-model-xyz"], "no-such-model-xyz"),

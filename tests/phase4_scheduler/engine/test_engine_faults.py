@@ -947,6 +947,21 @@ def test_whatever_the_sampler_raises_ends_the_guilty_request_alone(moved, tiny):
     assert [got["0"][0], got["2"][0]] == expected(tiny, [[5, 6], [9, 8]], [GREEDY, DRAWN])
 
 
+def test_an_id_that_is_used_again_while_a_step_computes_belongs_to_the_new_request(faulty, tiny):
+    engine = faulty()
+
+    def replace_it(token_ids):
+        if engine.model.calls == 3:  # as another thread may
+            engine.abort("a")
+            engine.add_request("a", [9, 8], DRAWN, on_output=inbox.append)
+
+    inbox = []
+    engine.model.on_forward = replace_it
+    engine.add_request("a", [5, 6], GREEDY)
+    drain(engine)
+    assert [t for out in inbox for t in out.token_ids] == expected(tiny, [[9, 8]], DRAWN)[0]
+
+
 def test_two_threads_cannot_step_at_once_and_are_told_so(faulty, tiny):
     """The second is refused while the first is in the model; to add and to abort from there is fine."""
     engine, said = faulty(), []

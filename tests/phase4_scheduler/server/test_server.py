@@ -98,6 +98,44 @@ def test_a_client_that_goes_away_frees_what_its_request_held(server):
     server.wait_for("num_requests_running", 0)
 
 
+def test_a_client_that_goes_away_while_it_waits_is_not_served():
+    server = Running("--max-num-seqs", "1")
+    try:
+        first, response = server.open(ENDLESS)
+        waiting = http.client.HTTPConnection(urlsplit(server.address).netloc, timeout=60)
+        waiting.request("POST", "/v1/completions", json.dumps(ENDLESS), {"content-type": "application/json"})
+        server.wait_for("num_requests_waiting", 1)
+        waiting.close()
+        server.wait_for("num_requests_waiting", 0)
+        assert (
+            server.metric("num_requests_running") == 1
+            and server.metric("time_to_first_token_seconds_count") == 1
+        )
+        response.close()
+        first.close()
+    finally:
+        server.process.terminate()
+        server.process.wait(timeout=30)
+
+
+def test_two_calls_with_one_id_do_not_mix(server):
+    asked = {"max_tokens": 60, "temperature": 0, "ignore_eos": True, "request_id": "mine"}
+    prompts, answers = ["Once upon a time", "The king"], {}
+
+    def ask(prompt):
+        answers[prompt] = json.loads(server.call("/v1/completions", asked | {"prompt": prompt})[1])
+
+    threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in prompts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    for prompt in prompts:
+        alone = json.loads(server.call("/v1/completions", asked | {"prompt": prompt})[1])
+        assert answers[prompt]["id"] == "cmpl-mine"
+        assert answers[prompt]["choices"][0]["text"] == alone["choices"][0]["text"]
+
+
 def test_counts_are_exact(server):
     prompts = ["Once upon a time", "The king", "The sea was calm"]
     for prompt in prompts:
@@ -138,7 +176,7 @@ def test_a_server_that_is_told_to_stop(timeout):
 
 
 def test_a_queue_that_is_full_answers_503():
-    server = Running("--max-num-seqs", "1", "--max-num-queued-reqs", "1")
+    server = Running("--max-num-seqs", "1", "--max-num-queued-reqs", "2")
     try:
         streams = [server.open(ENDLESS)]
         waiting = threading.Thread(target=server.call, args=("/v1/completions", ENDLESS), daemon=True)
