@@ -46,7 +46,10 @@ def quoted(value: object) -> str:
     >>> quoted(list(range(1000)))
     '[0, 1, 2, 3, 4, 5, 6, 7, ...]'
     """
-    return visible(_repr.repr(value), limit=90)
+    try:
+        return visible(_repr.repr(value), limit=90)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return f"a number of {value.bit_length():,} bits"
 
 
 def read_json(path: Path, at_most: int) -> Any:

@@ -2,7 +2,7 @@
 
 Python raises KeyboardInterrupt wherever it happens to be. In the middle of an import that is a bad place: libraries
 swallow it, or keep half a module, and torch takes seconds to import. There is nothing to put in order then, so a
-program of the course ends at once. Elsewhere it unwinds as usual, and `labkit/lab.py` says "stopped".
+program of the course ends at once. Elsewhere it unwinds as usual, and `labkit/terminal.py` says "stopped".
 """
 
 import os

@@ -86,7 +86,11 @@ def serve(a: argparse.Namespace) -> int:
         policy=a.scheduling_policy,
         seed=a.seed,
     )
-    run_server(server, open_socket(a.host, a.port), a.api_key, a.shutdown_timeout)
+
+    def on_ready(address: str) -> None:
+        print(f"{server.name} is served at {address}   (Ctrl-C ends it)", flush=True)
+
+    run_server(server, open_socket(a.host, a.port), a.api_key, a.shutdown_timeout, on_ready)
     return 0
 
 

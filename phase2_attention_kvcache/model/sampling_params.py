@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from labkit.foreign import quoted
+
 # A temperature below this is greedy. vLLM has the same limit, but first raises anything between 0 and 0.01
 # to 0.01: there only 0 itself is greedy.
 GREEDY_BELOW = 1e-5
@@ -102,16 +104,16 @@ class SamplingParams:
         for name, kinds in (*((name, Iterable) for name in lists), ("logit_bias", Mapping)):
             if (value := getattr(self, name)) is not None and not isinstance(value, kinds):
                 needed = "a dict from token id to bias" if name == "logit_bias" else "a list"
-                raise ValueError(f"{name} is {_show(value)}: it must be {needed}, or None")
+                raise ValueError(f"{name} is {quoted(value)}: it must be {needed}, or None")
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
             if not isinstance(value := getattr(self, name), bool):
-                raise ValueError(f"{name} is {_show(value)}: it must be True or False")
+                raise ValueError(f"{name} is {quoted(value)}: it must be True or False")
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         if wrong := [s for s in stop if not isinstance(s, str) or not s]:
-            raise ValueError(f"stop holds {_show(wrong[0])}: each stop string needs at least one character")
+            raise ValueError(f"stop holds {quoted(wrong[0])}: each stop string needs at least one character")
         bad_words = (self.bad_words,) if isinstance(self.bad_words, str) else tuple(self.bad_words or ())
         if wrong := [s for s in bad_words if not isinstance(s, str) or not s.strip()]:
-            raise ValueError(f"bad_words holds {_show(wrong[0])}: each needs at least one character")
+            raise ValueError(f"bad_words holds {quoted(wrong[0])}: each needs at least one character")
         ids = _token_ids("stop_token_ids", self.stop_token_ids)
         allowed = _token_ids("allowed_token_ids", self.allowed_token_ids)
         if self.allowed_token_ids is not None and not allowed:
@@ -120,10 +122,12 @@ class SamplingParams:
         for token, bias in (self.logit_bias or {}).items():
             if not _is_whole(token) or token < 0:
                 raise ValueError(
-                    f"logit_bias holds the token {_show(token)}: token ids are whole numbers from 0"
+                    f"logit_bias holds the token {quoted(token)}: token ids are whole numbers from 0"
                 )
             if not -100 <= _as_float(bias) <= 100:
-                raise ValueError(f"logit_bias of token {token} is {_show(bias)}: it must be from -100 to 100")
+                raise ValueError(
+                    f"logit_bias of token {token} is {quoted(bias)}: it must be from -100 to 100"
+                )
             bias_of[int(token)] = float(bias)
         # A frozen dataclass guards its fields; this is the documented way around it while it is being made.
         object.__setattr__(self, "stop", stop)
@@ -177,10 +181,9 @@ class SamplingParams:
             return
         if not _is_whole(value) or value < lowest or (highest is not None and value > highest):
             allowed = meaning or f"a whole number, {lowest} or above" + (", or None" if optional else "")
-            raise ValueError(f"{name} is {_show(value)}: it must be {allowed}")
-        object.__setattr__(
-            self, name, int(value)
-        )  # numpy's numbers pass as well, and torch does not take them
+            raise ValueError(f"{name} is {quoted(value)}: it must be {allowed}")
+        # numpy's numbers pass as well, and torch does not take them.
+        object.__setattr__(self, name, int(value))
 
     def _real(
         self, name: str, lowest: float, highest: float, meaning: str, above_lowest: bool = False
@@ -188,14 +191,14 @@ class SamplingParams:
         value = getattr(self, name)
         number = _as_float(value)
         if not (math.isfinite(number) and lowest <= number <= highest) or (above_lowest and number == lowest):
-            raise ValueError(f"{name} is {_show(value)}: it must be {meaning}")
+            raise ValueError(f"{name} is {quoted(value)}: it must be {meaning}")
         object.__setattr__(self, name, number)
 
 
 def _token_ids(name: str, ids: Iterable[int] | None) -> tuple[int, ...]:
     ids = tuple(ids or ())
     if wrong := [i for i in ids if not _is_whole(i) or i < 0]:
-        raise ValueError(f"{name} holds {_show(wrong[0])}: token ids are whole numbers from 0")
+        raise ValueError(f"{name} holds {quoted(wrong[0])}: token ids are whole numbers from 0")
     return tuple(map(int, ids))
 
 
@@ -209,12 +212,3 @@ def _as_float(value: Any) -> float:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     except OverflowError:
         return math.nan
-
-
-def _show(value: Any) -> str:
-    """A value for a message, on one line and not too long."""
-    try:
-        shown = repr(value)
-    except ValueError:  # Python refuses to write whole numbers of more than 4,300 digits
-        shown = f"a number of {value.bit_length():,} bits"
-    return shown if len(shown) <= 60 else shown[:57] + "..."

@@ -191,7 +191,7 @@ def draw_latency(times: Sequence[StepTimes]):
     tokens = [t.tokens for t in times]
     late = times[-1].decode / times[0].decode
     fig, (left, right) = new_figure(
-        f"The first token waits for the prompt; the next ones slow down {late:.2f}x by token {tokens[-1]:,}",
+        f"The first token waits for the prompt; by token {tokens[-1]:,} the next take {late:.2f} times as long",
         "GPT-2's size, one user; fastest of several repeats",
         panels=2,
     )

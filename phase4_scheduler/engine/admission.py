@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 
+from labkit.foreign import quoted
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
@@ -27,17 +28,19 @@ def make_request(
     """
     params = SamplingParams() if params is None else params
     if not isinstance(params, SamplingParams):
-        raise ValueError(f"params are {params!r}: give SamplingParams(...)")
+        raise ValueError(f"params are {quoted(params)}: give SamplingParams(...)")
     if not isinstance(request_id, str):
-        raise ValueError(f"request id {request_id!r} is no text: give a string")
+        raise ValueError(f"request id {quoted(request_id)} is no text: give a string")
     if not isinstance(priority, Integral):
-        raise ValueError(f"priority is {priority!r}: it must be a whole number, the smallest goes first")
+        raise ValueError(
+            f"priority is {quoted(priority)}: it must be a whole number, the smallest goes first"
+        )
     if not (isinstance(arrival_time, Real) and -1e300 < arrival_time < 1e300):
-        raise ValueError(f"arrival_time is {arrival_time!r:.60}: it must be a number of seconds, or None")
+        raise ValueError(f"arrival_time is {quoted(arrival_time)}: it must be a number of seconds, or None")
     token_ids = _token_ids(prompt, tokenizer)
     vocab = config.vocab_size
     if wrong := [i for i in token_ids if not 0 <= i < vocab]:
-        raise ValueError(f"token id {wrong[0]!r:.60} is out of range: this model takes 0 to {vocab - 1}")
+        raise ValueError(f"token id {quoted(wrong[0])} is out of range: this model takes 0 to {vocab - 1}")
     params.check_vocabulary(vocab)
     if (params.stop or params.bad_words) and tokenizer is None:
         raise ValueError(
@@ -54,10 +57,10 @@ def _token_ids(prompt: str | Sequence[int], tokenizer: BPETokenizer | None) -> l
             raise ValueError("this engine has no tokenizer: give the prompt as token ids")
         return tokenizer.encode(prompt)
     if not isinstance(prompt, Iterable) or isinstance(prompt, bytes):
-        raise ValueError(f"the prompt is {prompt!r}: give a text or a list of token ids")
+        raise ValueError(f"the prompt is {quoted(prompt)}: give a text or a list of token ids")
     token_ids = list(prompt)
     if wrong := [i for i in token_ids if not isinstance(i, Integral) or isinstance(i, bool)]:
-        raise ValueError(f"the prompt holds {wrong[0]!r}: token ids are whole numbers")
+        raise ValueError(f"the prompt holds {quoted(wrong[0])}: token ids are whole numbers")
     return [int(i) for i in token_ids]
 
 

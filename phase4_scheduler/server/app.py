@@ -7,9 +7,10 @@ import asyncio
 import hashlib
 import json
 import secrets
+import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -38,8 +39,6 @@ from phase4_scheduler.server.protocol import (
 )
 
 LARGEST_BODY = 32 * 2**20
-
-
 PERMISSION = {
     "object": "model_permission", "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,
     "allow_search_indices": False, "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None,
@@ -77,7 +76,10 @@ class Server:
     async def answer(self, request: Request, call: Completion | Chat) -> Response:
         self.load += 1
         try:
-            await call.prepare()
+            try:
+                await call.prepare()
+            except ValueError as error:
+                raise ApiError.of(error) from None
             if call.request.stream:
                 # The first chunk is awaited here: what goes wrong before it is still a status, not a chunk.
                 chunks = aiter(call.stream())
@@ -85,8 +87,6 @@ class Server:
                 self.load += 1  # until the stream has ended
                 return StreamingResponse(self.events(first, chunks), media_type="text/event-stream")
             return JSONResponse(await unless_disconnected(request, call.whole()))
-        except ValueError as error:
-            raise ApiError.of(error) from None
         finally:
             self.load -= 1
 
@@ -101,8 +101,8 @@ class Server:
                     yield event(chunk)
         except ApiError as error:
             yield event(error.body)
-        except (EngineDeadError, ValueError, RuntimeError) as error:
-            yield event(ApiError(str(error), status=500, kind="InternalServerError").body)
+        except Exception as error:  # the status is sent already
+            yield event(unexpected(error).body)
         finally:
             self.load -= 1
         yield "data: [DONE]\n\n"
@@ -192,6 +192,17 @@ class Server:
             raise ApiError(f"The model `{name}` does not exist.", "model", 404, "NotFoundError")
 
 
+def unexpected(error: Exception) -> ApiError:
+    """A dead engine, or a mistake of ours: its traceback goes to the terminal, one line to the client."""
+    if not isinstance(error, EngineDeadError):
+        traceback.print_exception(error)
+    return ApiError(f"{type(error).__name__}: {error}", status=500, kind="InternalServerError")
+
+
+def unavailable(request: Request, error: Exception) -> Response:
+    return ApiError(str(error), status=503, kind="ServiceUnavailableError").response()
+
+
 def event(data: dict[str, Any]) -> str:
     return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
@@ -232,14 +243,7 @@ class ApiKey:
 
 
 def create_app(server: Server, api_key: str | None = None) -> ASGIApp:
-    """The application. It starts the engine when it starts, and stops it when it stops."""
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        if server.engine.limits is None:
-            await server.engine.start()
-        yield
-        server.engine.stop()
+    """The application around an engine that has been started."""
 
     def post(path: str, handler: Callable) -> Route:
         return Route(path, handler, methods=["POST"])
@@ -263,20 +267,15 @@ def create_app(server: Server, api_key: str | None = None) -> ASGIApp:
         routes=routes,
         exception_handlers={
             ApiError: lambda request, error: error.response(),
-            QueueFullError: lambda request, error: ApiError(
-                str(error), status=503, kind="ServiceUnavailableError"
-            ).response(),
-            EngineDeadError: lambda request, error: ApiError(
-                str(error), status=503, kind="ServiceUnavailableError"
-            ).response(),
+            QueueFullError: unavailable,
+            EngineDeadError: unavailable,
             ClientDisconnect: lambda request, error: Response(status_code=499),
             HTTPException: lambda request, error: JSONResponse(
                 {"detail": error.detail}, error.status_code, headers=error.headers
             ),
+            Exception: lambda request, error: unexpected(error).response(),
         },
-        middleware=[
-            Middleware(CORSMiddleware, allow_methods=["*"], allow_headers=["*"])
-        ],  # no origin but the server's own
-        lifespan=lifespan,
+        # No origin but the server's own.
+        middleware=[Middleware(CORSMiddleware, allow_methods=["*"], allow_headers=["*"])],
     )
     return app if api_key is None else ApiKey(app, api_key)

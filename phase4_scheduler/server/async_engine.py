@@ -17,6 +17,7 @@ from phase4_scheduler.engine.admission import check_size, make_request
 from phase4_scheduler.engine.core import EngineCoreOutput
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.outputs import RequestOutput
+from phase4_scheduler.engine.request import Request
 from phase4_scheduler.server.engine_process import Add, EngineLimits, Finish, StepMessage, start_engine
 from phase4_scheduler.server.metrics import Metrics
 
@@ -26,7 +27,7 @@ class EngineDeadError(RuntimeError):
 
 
 class QueueFullError(RuntimeError):
-    """As many requests wait as may wait."""
+    """As many answers are under way as may be."""
 
 
 class Stream:
@@ -139,7 +140,7 @@ class AsyncEngine:
         self._may_send = True
         for request_id, reason in message.refused:
             if stream := self._drop(request_id):
-                stream.fail(ValueError(reason))
+                stream.fail(RuntimeError(reason))  # what the API process checks, the core takes
         for new in message.outputs:
             try:
                 self._hand_out(new, message.ended)
@@ -186,43 +187,44 @@ class AsyncEngine:
 
     # ------------------------------------------------------------------ for the API
 
-    def check(self, request_id: str, prompt: str | Sequence[int], params: SamplingParams, priority: int = 0):
-        """A request as the engine would take it.
+    def accept(
+        self, name: str, prompt_token_ids: Sequence[int], params: SamplingParams, priority: int = 0
+    ) -> Request:
+        """A request as the engine would take it, checked.
+
+        Args:
+            name: the beginning of its id. Two clients may choose the same, so a number follows.
 
         Raises:
             ValueError: it cannot be served.
         """
+        self._num_ids += 1
+        request_id = f"{name}-{self._num_ids}"
+        arrived = time.perf_counter()
         request = make_request(
-            request_id, prompt, params, priority, time.perf_counter(), self.model_config, self.tokenizer
+            request_id, prompt_token_ids, params, priority, arrived, self.model_config, self.tokenizer
         )
         check_size(request, self.limits.config, self.limits.max_model_len, self.limits)
         return request
 
-    async def generate(
-        self, request_id: str, prompt: str | Sequence[int], params: SamplingParams, priority: int = 0
-    ) -> AsyncIterator[RequestOutput]:
-        """Answer a prompt: yields what is new. To stop reading is to abort the request.
+    async def generate(self, request: Request) -> AsyncIterator[RequestOutput]:
+        """Answer what was accepted: yields what is new. To stop reading is to abort the request.
 
         Raises:
-            ValueError: it cannot be served. QueueFullError: too many wait. EngineDeadError: nobody is served.
+            QueueFullError: too many are under way. EngineDeadError: nothing is served any more.
         """
         if self.dead is not None:
             raise self.dead
-        limit = self.max_num_queued_reqs
+        limit, request_id, params = self.max_num_queued_reqs, request.request_id, request.params
         if limit is not None:
             unfinished = sum(parent.num_unfinished for parent in self.output_processor.parents.values())
             if unfinished + params.n > limit:
                 self.metrics.rejected()
                 raise QueueFullError(f"{unfinished} answers are under way, {limit} may be: try again later")
-        # Two clients may choose the same id. The engine needs one that is nobody else's.
-        self._num_ids += 1
-        request_id = f"{request_id}-{self._num_ids}"
-        request = self.check(request_id, prompt, params, priority)
-        text = prompt if isinstance(prompt, str) else None
         stream = self._streams[request_id] = Stream()
-        self.output_processor.parents[request_id] = ParentRequest(request, text, self.tokenizer, None)
+        self.output_processor.parents[request_id] = ParentRequest(request, None, self.tokenizer, None)
         self._commands.append(
-            Add(request_id, request.prompt_token_ids, request.params, request.arrival_time, request.priority)
+            Add(request_id, request.prompt_token_ids, params, request.arrival_time, request.priority)
         )
         self._send()
         try:

@@ -160,15 +160,12 @@ class Chat:
         name = "max_tokens" if r.max_completion_tokens is None else "max_completion_tokens"
         prompt_logprobs = r.top_logprobs if r.prompt_logprobs is None and r.echo else r.prompt_logprobs
         room = answer_room(self.prompt, max_tokens, limit, name)
-        self.params = r.params(room, (r.top_logprobs or 0) if r.logprobs else None, prompt_logprobs)
-        self.engine.check(self.request_id, self.prompt, self.params, r.priority)
+        params = r.params(room, (r.top_logprobs or 0) if r.logprobs else None, prompt_logprobs)
+        self.accepted = self.engine.accept(self.request_id, self.prompt, params, r.priority)
         last = r.messages[-1]
         self.role = "assistant" if r.add_generation_prompt else last.role
         # What an answer repeats first, if its client wants that: the message that it goes on with.
         self.echoed = _plain(last)["content"] if r.echo and last.role == self.role else ""
-
-    def run(self):
-        return self.engine.generate(self.request_id, self.prompt, self.params, self.request.priority)
 
     def logprobs(self, part: CompletionOutput) -> dict[str, Any] | None:
         if not self.request.logprobs:
@@ -182,7 +179,7 @@ class Chat:
         return {"content": content}
 
     async def whole(self) -> dict[str, Any]:
-        output = await collect(self.run())
+        output = await collect(self.engine.generate(self.accepted))
         raise_error(output)
         r = self.request
         choices = [
@@ -218,7 +215,7 @@ class Chat:
         continuous = include_usage and bool(options.continuous_usage_stats)
         written, cached = [0] * r.n, None
         begun = False
-        async with aclosing(self.run()) as outputs:
+        async with aclosing(self.engine.generate(self.accepted)) as outputs:
             async for output in outputs:
                 raise_error(output)
                 if not begun:

@@ -11,8 +11,8 @@ from contextlib import aclosing
 from typing import Any
 
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine.outputs import CompletionOutput, RequestOutput
+from phase4_scheduler.engine.request import Request
 from phase4_scheduler.server.async_engine import AsyncEngine
 from phase4_scheduler.server.protocol import (
     FINGERPRINT,
@@ -31,15 +31,10 @@ class Completion:
     """One call of /v1/completions: its prompts, and how its answers are written down."""
 
     def __init__(self, engine: AsyncEngine, request: CompletionRequest, model: str) -> None:
-        self.engine, self.request, self.model = engine, request, model
+        self.engine, self.request = engine, request
         self.request_id = f"cmpl-{request.request_id or uuid.uuid4().hex[:16]}"
-        self.created = int(time.time())
-        self.head = {
-            "id": self.request_id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": model,
-        }
+        self.head = {"id": self.request_id, "object": "text_completion", "created": int(time.time())}
+        self.head["model"] = model
 
     async def prepare(self) -> None:
         """Tokenise and check everything, before a stream has begun and its status cannot be changed any more.
@@ -58,24 +53,19 @@ class Completion:
             text = prompt if isinstance(prompt, str) else None
             ids = prompt if text is None else await encode(self.engine, text, limit, r.truncate_prompt_tokens)
             self.prompts.append((text, truncated(ids, r, limit)))
-        self.params: list[SamplingParams] = []
+        self.accepted: list[Request] = []
         for _, ids in self.prompts:
             max_tokens = 1 if r.echo and r.max_tokens == 0 else r.max_tokens
             prompt_logprobs = r.prompt_logprobs
             if prompt_logprobs is None and r.echo:
                 prompt_logprobs = r.logprobs
             params = r.params(answer_room(ids, max_tokens, limit), r.logprobs, prompt_logprobs)
-            self.engine.check(self.request_id, ids, params, r.priority)
-            self.params.append(params)
-
-    def run(self, number: int) -> AsyncIterator[RequestOutput]:
-        name = f"{self.request_id}-{number}"
-        return self.engine.generate(name, self.prompts[number][1], self.params[number], self.request.priority)
+            self.accepted.append(self.engine.accept(self.request_id, ids, params, r.priority))
 
     # ------------------------------------------------------------------ whole answers
 
     async def whole(self) -> dict[str, Any]:
-        tasks = [asyncio.create_task(collect(self.run(i))) for i in range(len(self.prompts))]
+        tasks = [asyncio.create_task(collect(self.engine.generate(a))) for a in self.accepted]
         try:
             outputs = await asyncio.gather(*tasks)
         finally:
@@ -129,7 +119,7 @@ class Completion:
         offsets = [0] * len(written)
         cached = None
         include_usage = bool(options and options.include_usage)
-        async with aclosing(merge([self.run(i) for i in range(len(self.prompts))])) as outputs:
+        async with aclosing(merge([self.engine.generate(a) for a in self.accepted])) as outputs:
             async for number, output in outputs:
                 raise_error(output)
                 text, ids = self.prompts[number]

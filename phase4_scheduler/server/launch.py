@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -57,9 +58,16 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 
 def run_server(
-    server: Server, listening: socket.socket, api_key: str | None, shutdown_timeout: float
+    server: Server,
+    listening: socket.socket,
+    api_key: str | None,
+    shutdown_timeout: float,
+    on_ready: Callable[[str], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM. Then requests under way have `shutdown_timeout` seconds to end.
+
+    Args:
+        on_ready: called with the server's address when the engine has started.
 
     Raises:
         ValueError, LabError: what the engine could not be started with.
@@ -73,7 +81,7 @@ def run_server(
         )  # fmt: skip
         web = uvicorn.Server(config)
         host, port = listening.getsockname()[:2]
-        print(f"{server.name} is served at http://{host}:{port}   (Ctrl-C ends it)", flush=True)
+        on_ready(f"http://{host}:{port}")
         try:
             await web.serve(sockets=[listening])
         finally:

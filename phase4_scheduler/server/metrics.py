@@ -60,6 +60,7 @@ class Metrics:
 
     def __init__(self, model_name: str, limits: EngineLimits) -> None:
         self.registry = CollectorRegistry()
+        self._families: dict[str, Counter | Gauge | Histogram] = {}
         self._labels = {"model_name": model_name, "engine": "0"}
         tokens = one_two_five(limits.max_model_len)
         self._gauges = {name: self._make(Gauge, name, text) for name, text in GAUGES.items()}
@@ -111,7 +112,6 @@ class Metrics:
 
     def _make(self, kind, name, text, buckets=None, **more):
         """A family with the labels of all, and with `more`; the same again where it is known."""
-        self._families = getattr(self, "_families", {})
         if name not in self._families:
             options = {} if buckets is None else {"buckets": buckets}
             self._families[name] = kind(

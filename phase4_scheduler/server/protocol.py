@@ -109,7 +109,7 @@ class Generation(BaseModel):
             raise Refused("prompt_logprobs", f"prompt_logprobs is {prompt_logprobs}: 0 or more")
         if data.get("stream") and prompt_logprobs > 0:
             raise Refused("prompt_logprobs", "prompt_logprobs cannot be streamed")
-        if (data.get("prompt_logprobs") or 0) > MOST_LOGPROBS:
+        if prompt_logprobs > MOST_LOGPROBS:
             raise Refused("prompt_logprobs", f"prompt_logprobs is {prompt_logprobs}: at most {MOST_LOGPROBS}")
         if data.get("cache_salt") == "":
             raise Refused("cache_salt", "cache_salt is empty: leave it out")
@@ -211,16 +211,15 @@ class ChatCompletionRequest(Generation):
             check_logprobs("top_logprobs", data.get("top_logprobs"))
             if data.get("top_logprobs") and not data.get("logprobs"):
                 raise Refused("top_logprobs", "top_logprobs needs logprobs to be true")
-            if data.get("continue_final_message") and data.get("add_generation_prompt", True):
-                raise Refused(None, "continue_final_message and add_generation_prompt exclude each other")
+            check_messages(data)
             if data.get("tools") == []:
                 raise Refused("tools", "tools is empty: give one or leave the field out")
             if data.get("tool_choice") not in (None, "none") and not data.get("tools"):
                 raise Refused("tool_choice", "tool_choice needs tools")
             if data.get("chat_template") is not None:
                 raise Refused(None, "chat_template: this server takes no templates from clients")
-            if "messages" in data and data["messages"] in (None, []):
-                raise Refused(None, "messages is empty: give at least one")
+            if "messages" in data and data["messages"] is None:
+                raise Refused(None, "messages is null: give at least one")
         return data
 
 
@@ -240,10 +239,7 @@ class TokenizeRequest(BaseModel):
         if isinstance(data, dict):
             if data.get("messages") is None and data.get("prompt") is None:
                 raise Refused("body.prompt", "give a prompt or messages", WRONG_TYPE)
-            if data.get("messages") == []:
-                raise Refused(None, "messages is empty: give at least one")
-            if data.get("continue_final_message") and data.get("add_generation_prompt", True):
-                raise Refused(None, "continue_final_message and add_generation_prompt exclude each other")
+            check_messages(data)
         return data
 
 
@@ -264,6 +260,13 @@ class Refused(ValueError):
 
     def __str__(self) -> str:
         return self.message
+
+
+def check_messages(data: dict[str, Any]) -> None:
+    if data.get("messages") == []:
+        raise Refused(None, "messages is empty: give at least one")
+    if data.get("continue_final_message") and data.get("add_generation_prompt", True):
+        raise Refused(None, "continue_final_message and add_generation_prompt exclude each other")
 
 
 def check_logprobs(name: str, value: Any) -> None:

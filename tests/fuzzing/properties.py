@@ -12,8 +12,8 @@ import time
 ALL_WELL, NOTHING_LEFT = 0, 5  # exit codes of pytest
 
 
-def run(seed: int, minutes: float | None = None, count: int | None = None) -> list[str]:
-    """`count` rounds, or as many as begin in time. A test that runs when time is up is finished, the rest skipped."""
+def run(seed: int, minutes: float | None = None, count: int | None = None, first: int = 0) -> list[str]:
+    """Rounds `first`, `first` + 1, ...: `count` of them, or as many as begin in time. A test that runs when time is up is finished, the rest skipped."""
     until = time.time() + 60 * (minutes or 1e6)
     rounds = 0
     while time.time() < until and (count is None or rounds < count):
@@ -22,7 +22,7 @@ def run(seed: int, minutes: float | None = None, count: int | None = None) -> li
             "-m",
             "hypothesis",
             "--hypothesis-profile=fuzz",
-            f"--hypothesis-seed={seed + rounds}",
+            f"--hypothesis-seed={seed + first + rounds}",
         ]
         code = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-x", "-n", "auto", *again],

@@ -34,6 +34,12 @@ def user(*contents, role="user", **fields):
     return {"messages": [{"role": role, "content": content} | fields for content in contents]}
 
 
+ANSWER_BEGUN = {
+    "messages": [{"role": "user", "content": "Who is there?"}, {"role": "assistant", "content": "I am the"}]
+}
+GOES_ON = ANSWER_BEGUN | {"add_generation_prompt": False, "continue_final_message": True}
+
+
 # What /v1/completions and /v1/chat/completions have in common.
 BOTH = {
     "plain": {},
@@ -385,12 +391,7 @@ CHATS = {
             {"role": "user", "content": "Come in."},
         ]
     },
-    "last turn of the assistant": {
-        "messages": [
-            {"role": "user", "content": "Who is there?"},
-            {"role": "assistant", "content": "I am the"},
-        ]
-    },
+    "last turn of the assistant": ANSWER_BEGUN,
     "assistant with null content": {
         "messages": [{"role": "assistant", "content": None}, {"role": "user", "content": "Come in."}]
     },
@@ -417,33 +418,9 @@ CHATS = {
     "return_prompt_text in a stream": {"return_prompt_text": True} | STREAM,
     "add_generation_prompt false": {"add_generation_prompt": False},
     "add_generation_prompt false in a stream": {"add_generation_prompt": False} | STREAM,
-    "continue_final_message": {
-        "messages": [
-            {"role": "user", "content": "Who is there?"},
-            {"role": "assistant", "content": "I am the"},
-        ],
-        "add_generation_prompt": False,
-        "continue_final_message": True,
-        "return_token_ids": True,
-    },
-    "continue_final_message in a stream": {
-        "messages": [
-            {"role": "user", "content": "Who is there?"},
-            {"role": "assistant", "content": "I am the"},
-        ],
-        "add_generation_prompt": False,
-        "continue_final_message": True,
-    }
-    | STREAM,
-    "continue_final_message and echo": {
-        "messages": [
-            {"role": "user", "content": "Who is there?"},
-            {"role": "assistant", "content": "I am the"},
-        ],
-        "add_generation_prompt": False,
-        "continue_final_message": True,
-        "echo": True,
-    },
+    "continue_final_message": GOES_ON | {"return_token_ids": True},
+    "continue_final_message in a stream": GOES_ON | STREAM,
+    "continue_final_message and echo": GOES_ON | ECHO,
     "continue_final_message of the user": {"add_generation_prompt": False, "continue_final_message": True},
     "continue_final_message and add_generation_prompt": {
         "add_generation_prompt": True,
