@@ -33,6 +33,7 @@ SCRIPTS: dict[str, list[str]] = {
         "continuous_batching.py",
         "where_time_goes.py",
         "workload_simulator.py",
+        "server_lab.py",
         "many_users.py",
     ],
     "phase5_real_gpu": [

@@ -74,6 +74,13 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("histogram-clusters", "A", "the ISL/OSL histogram shows three clusters"),
         Claim("chunked-prefill", "B", "chunking stops one long prompt from stalling the ITL of all others"),
         Claim("kv-usage-alert", "C", "trouble starts near a KV cache usage of 0.9"),
+        Claim("promql-names", "C", "four metrics to watch: TTFT, time a token, hit rate, cache usage, by their names"),
+        Claim("kv-090-evicts", "C", "from a KV cache usage of 0.9 on, vLLM evicts requests"),
+        Claim("oom-kv", "C", "out of memory on the GPU means that the KV cache is exhausted"),
+        Claim("ttft-parts", "C", "TTFT is 45 ms idle, 300 to 500 ms under load: queueing dominates"),
+        Claim("hit-rate-chat", "C", "a hit rate above 0.5 is normal for chat with one system prompt"),
+        Claim("slo-guidance", "C", "an ITL under 30 ms feels smooth, over 100 ms one notices"),
+        Claim("no-continuous-batching", "C", "Ollama has half of vLLM's throughput: it has no continuous batching"),
     ],
     "phase5_real_gpu": [
         Claim("t4-ttft", "A", "TinyLlama-1.1B on a T4: TTFT 25 / 30 / 55 / 95 ms for 10 / 100 / 500 / 1000 tokens"),

@@ -13,11 +13,14 @@ import json
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from labkit.errors import LabError
 from labkit.paths import ROOT
@@ -148,6 +151,14 @@ class RunningServer:
             return response.status, response.read().decode()
         finally:
             connection.close()
+
+    def metrics(self) -> dict[str, float]:
+        """All samples of /metrics by name, those with different labels summed up."""
+        samples: dict[str, float] = defaultdict(float)
+        for family in text_string_to_metric_families(self.get("/metrics")[1]):
+            for sample in family.samples:
+                samples[sample.name] += sample.value
+        return samples
 
 
 @contextmanager

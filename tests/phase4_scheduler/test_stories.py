@@ -5,7 +5,7 @@ import torch
 
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.packed_linear import PackedLinear, can_pack, pack_linear_layers
-from phase4_scheduler import continuous_batching, many_users, where_time_goes
+from phase4_scheduler import continuous_batching, many_users, server_lab, where_time_goes
 from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.story import where_time_goes_story
 from phase4_scheduler.story.step_timer import PARTS, StepTimer, decoding_engine, time_decode
@@ -20,6 +20,15 @@ def test_continuous_batching_story(run_script):
     options = ("--quick", "--model", "tales-draft", "--device", "cpu")
     found = run_script(continuous_batching, *options, figures=["requests_in_the_batch"])["claims"]
     assert {"head-of-line", "continuous-2-4x", "continuous-same-tokens", "continuous-no-leak"} <= set(found)
+
+
+@pytest.mark.proof
+def test_server_lab_starts_a_server_and_holds_the_articles_figures_against_it(run_script):
+    found = run_script(server_lab, "--quick", figures=["time_to_first_token"])["claims"]
+    assert {"two-processes", "same-over-http", "counted-tokens", "hit-rate-chat", "promql-names"} <= set(
+        found
+    )
+    assert {"kv-090-evicts", "oom-kv", "ttft-parts", "slo-guidance", "no-continuous-batching"} <= set(found)
 
 
 # ---------------------------------------------------------------------- many users

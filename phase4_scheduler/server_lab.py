@@ -1,0 +1,32 @@
+"""A server, seen from both ends of the wire: what clients get, and what the server says of itself.
+
+So far the users lived in the engine's own program. `lab serve` lets any program be a user, and runs as two processes.
+One of them talks: it reads requests, makes tokens of texts and texts of tokens, and writes to sockets. The
+other one steps. This lab starts that server, sends it requests as strangers would, and reads its metrics.
+
+You will see why there are two processes, whether the words that come over the wire are the engine's own, where the
+wait for the first word comes from, how the hit rate of the prefix cache follows from lengths, what a full KV cache
+does, and which of an article's queries find anything in vLLM's metrics.
+
+`python phase4_scheduler/serve.py` is the server itself, `python phase4_scheduler/war_room.py` puts faults into it.
+"""
+
+from labkit.lab import Lab, run_lab
+from phase4_scheduler.story.full_cache_story import full_cache, without_batching
+from phase4_scheduler.story.server_story import over_the_wire, reading_speed, two_processes
+
+
+def story(lab: Lab) -> None:
+    two_processes(lab)
+    over_the_wire(lab)
+    full_cache(lab)
+    without_batching(lab)
+    reading_speed(lab)
+
+
+def main(argv: list[str] | None = None) -> int:
+    return run_lab(story, __doc__, options=("model", "dtype", "seed", "quick"), argv=argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,124 @@
+"""Two chapters of server_lab.py that need no server: a full KV cache, and an engine without batching."""
+
+import statistics
+import time
+from typing import Any
+
+from labkit.lab import Lab
+from phase2_attention_kvcache.model import SamplingParams
+from phase4_scheduler.engine import LLMEngine, RequestOutput
+
+BLOCK_SIZE, NUM_BLOCKS, PROMPT, USERS = 16, 40, 16, 8
+
+
+def load_engine(lab: Lab, **settings: Any) -> LLMEngine:
+    """The lab's model in an engine on the CPU."""
+    return LLMEngine.from_pretrained(
+        lab.args.model, dtype=lab.args.dtype, device="cpu", seed=lab.seed, **settings
+    )
+
+
+def serve_watched(
+    engine: LLMEngine, prompts: list[list[int]], max_tokens: int
+) -> tuple[list[RequestOutput], float, int]:
+    """Outputs of greedy requests; the highest KV usage of any step; how many requests were preempted."""
+    steps: list[dict[str, Any]] = []
+    engine.record(steps.append)
+    outputs = engine.generate(prompts, SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True))
+    engine.record(None)
+    return outputs, max(step["usage"] for step in steps), sum(len(step["preempted"]) for step in steps)
+
+
+def full_cache(lab: Lab) -> None:
+    lab.title("A full KV cache is not out of memory")
+    lab.say(f"""The pool of KV blocks is allocated once, when the engine starts. Here it has {NUM_BLOCKS} blocks of
+        {BLOCK_SIZE} tokens, and {USERS} users with prompts of {PROMPT} tokens. First their answers are so long that all
+        {NUM_BLOCKS} blocks are needed, and no more. Then they are longer.""")
+    prompts = [[100 + 20 * user + i for i in range(PROMPT)] for user in range(USERS)]
+    # The last token of an answer is never computed, so it needs no slot.
+    exact = NUM_BLOCKS // USERS * BLOCK_SIZE - PROMPT + 1
+    small = load_engine(lab, max_num_seqs=USERS, num_blocks=NUM_BLOCKS + 1, enable_prefix_caching=False)
+    pool = small.runner.kv_cache.storage.data
+    held = (pool.data_ptr(), pool.nbytes)
+    _, usage, preempted = serve_watched(small, prompts, exact)
+    lab.predict(
+        claim="kv-090-evicts",
+        question=f"requests evicted while all {USERS} fit, usage of the cache rising to {usage:.0%}",
+        predicted=0,
+        measured=preempted,
+        source_says="evicts from 0.9 on",
+        note="""No threshold exists. A request is preempted when a block is needed and none is free, whatever the
+            gauge said before.""",
+    )
+    longer = exact + 4 * BLOCK_SIZE
+    outputs, usage, preempted = serve_watched(small, prompts, longer)
+    wide = load_engine(lab, max_num_seqs=USERS, enable_prefix_caching=False)
+    free_of_want, _, none = serve_watched(wide, prompts, longer)
+    same = [out.token_ids for out in outputs] == [out.token_ids for out in free_of_want]
+    lab.predict(
+        claim="oom-kv",
+        question=f"answers of {USERS} that fail when they need more blocks than there are",
+        predicted=0,
+        measured=sum(out.finish_reason != "length" for out in outputs),
+        source_says="out of memory",
+        note=f"""{preempted} preemptions instead ({none} with blocks for all): a preempted request gives its blocks
+            back, waits, and is computed again. It costs time. Memory runs out elsewhere, if at all: in activations, or in
+            another program.""",
+    )
+    lab.predict(
+        claim="oom-kv",
+        question="is the pool still where it was, and as large?",
+        predicted=True,
+        measured=held == (pool.data_ptr(), pool.nbytes),
+    )
+    lab.predict(
+        claim="oom-kv",
+        question="are the tokens those of an engine with room for all?",
+        predicted=True,
+        measured=same,
+        # In 16 bit, sums in another order may be rounded to another token.
+        kind="structure" if lab.args.dtype == "float32" else "timing",
+    )
+
+
+def without_batching(lab: Lab) -> None:
+    users, tokens = 16, 24 if lab.quick else 96
+    lab.title("What a server without continuous batching would lose")
+    lab.say(f"""The article finds vLLM twice as fast as Ollama with many users, and says: Ollama has no continuous
+        batching. Our engine can be told to run one request at a time. {users} users ask at once, with and without.""")
+    engines = {seats: load_engine(lab, max_num_seqs=seats) for seats in (1, users)}
+    params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+    prompts = [[100 + 20 * user + i for i in range(8)] for user in range(users)]
+    step = {
+        seats: statistics.median(step_seconds(engine, prompts[:seats])) for seats, engine in engines.items()
+    }
+    seconds = {}
+    for seats in lab.progress(engines, "one at a time, and together"):
+        began = time.perf_counter()
+        engines[seats].generate(prompts, params)
+        seconds[seats] = time.perf_counter() - began
+    lab.predict(
+        claim="no-continuous-batching",
+        question=f"tokens a second for {users} users, together / one at a time",
+        predicted=users * step[1] / step[users],
+        measured=seconds[1] / seconds[users],
+        source_says=2,
+        unit="x",
+        tolerance=0.3,
+        kind="timing",
+        note=f"""Predicted from two steps: {users} tokens in {1e3 * step[users]:.1f} ms against one in
+            {1e3 * step[1]:.1f} ms. Whoever is only twice as slow with many users does batch. llama.cpp's server, which
+            Ollama runs on, has batched continuously since 2023; the article's factor has other causes.""",
+    )
+    lab.record(step_seconds=step, seconds=seconds)
+
+
+def step_seconds(engine: LLMEngine, prompts: list[list[int]], steps: int = 12) -> list[float]:
+    """Seconds of single decode steps."""
+    events: list[dict[str, Any]] = []
+    engine.record(events.append)
+    engine.generate(prompts, SamplingParams(temperature=0, max_tokens=steps, ignore_eos=True))
+    engine.record(None)
+    return [
+        event["seconds"] for event in events[2:]
+    ]  # after the prompts, and after the first, which warms up

@@ -1,0 +1,289 @@
+"""Chapters of server_lab.py: why two processes, the same words over the wire, the wait, the hit rate, reading speed."""
+
+import asyncio
+import itertools
+import multiprocessing
+import statistics
+import threading
+import time
+from multiprocessing.synchronize import Event
+
+import torch
+
+from labkit.figures import BLUE, GREEN, ORANGE, new_figure
+from labkit.lab import Lab
+from labkit.models import find_model
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.model import SamplingParams
+from phase4_scheduler.engine import LLMEngine
+from phase4_scheduler.server.client import RunningServer, running_server, send_all
+from phase4_scheduler.story.full_cache_story import load_engine
+from phase4_scheduler.story.windows import BEGINNINGS
+
+SEATS = 8
+ARTICLE_QUERIES = {
+    "vllm:time_to_first_token_seconds": "vllm:time_to_first_token_seconds",
+    "vllm:time_per_output_token_seconds": "vllm:inter_token_latency_seconds",
+    "vllm:gpu_prefix_cache_hit_rate": "vllm:prefix_cache_hits_total / vllm:prefix_cache_queries_total",
+    "vllm:gpu_cache_usage_perc": "vllm:kv_cache_usage_perc",
+}
+
+
+def keep_tokenising(folder: str, begun: Event, stop: Event) -> None:
+    """What the API process does for a very long prompt."""
+    tokenizer = BPETokenizer.from_file(f"{folder}/tokenizer.json")
+    begun.set()
+    for piece in itertools.count():
+        if stop.is_set():
+            return
+        tokenizer.encode(" ".join(f"word{1000 * piece + i}" for i in range(1000)))
+
+
+def decode_steps(engine: LLMEngine, seconds: float) -> list[float]:
+    """Milliseconds of each decode step of four users, for so long."""
+    params = SamplingParams(temperature=0, ignore_eos=True)
+    users = [f"user-{i}" for i in range(4)]
+    for i, user in enumerate(users):
+        engine.add_request(user, [100 + i, 200, 300], params)
+    engine.step()
+    times, until = [], time.perf_counter() + seconds
+    while engine.has_unfinished_requests and time.perf_counter() < until:
+        began = time.perf_counter()
+        engine.step()
+        times.append(1e3 * (time.perf_counter() - began))
+    for user in users:
+        engine.abort(user)
+    return times
+
+
+def two_processes(lab: Lab) -> None:
+    seconds = 1.0 if lab.quick else 4.0
+    folder = str(find_model(lab.args.model))
+    lab.title("Why two processes")
+    lab.say("""Four users decode. Meanwhile another user's very long prompt is made into tokens: first in another process,
+        then in a thread of the engine's own. Python runs one thread of a process at a time, so two threads that both have
+        work to do share the time between them.""")
+    engine = load_engine(lab, max_num_seqs=4)
+    spawn = multiprocessing.get_context("spawn")
+    ways = {
+        "nowhere": None,
+        "in another process": (spawn.Process, spawn.Event(), spawn.Event()),
+        "in a thread": (threading.Thread, threading.Event(), threading.Event()),
+    }
+    times: dict[str, list[float]] = {}
+    cores = torch.get_num_threads()
+    torch.set_num_threads(max(1, cores - 1))  # a core is left for the other process
+    try:
+        decode_steps(engine, 0.3)  # warms up
+        for name, way in lab.progress(ways.items(), "tokenising beside the steps"):
+            if way is not None:
+                kind, begun, stop = way
+                worker = kind(target=keep_tokenising, args=(folder, begun, stop), daemon=True)
+                worker.start()
+                begun.wait()
+            times[name] = decode_steps(engine, seconds)
+            if way is not None:
+                stop.set()
+                worker.join()
+    finally:
+        torch.set_num_threads(cores)
+    medians = {name: statistics.median(each) for name, each in times.items()}
+    lab.predict(
+        claim="two-processes",
+        question="a step beside a thread that tokenises, in steps without it",
+        predicted=2.0,
+        measured=medians["in a thread"] / medians["nowhere"],
+        unit="x",
+        tolerance=0.5,
+        kind="timing",
+        note="""So vLLM and `lab serve` give HTTP, tokens and texts a process of their own, and the engine's process only
+            steps.""",
+    )
+    lab.table(
+        "A step of four users, while a prompt is made into tokens",
+        ["the prompt is made into tokens", "step, ms", "times as long"],
+        [[name, medians[name], medians[name] / medians["nowhere"]] for name in ways],
+    )
+    lab.record(step_milliseconds=medians)
+
+
+def over_the_wire(lab: Lab) -> None:
+    a = lab.args
+    with running_server(
+        a.model, "--dtype", a.dtype, "--max-num-seqs", str(SEATS), "--device", "cpu"
+    ) as server:
+        same_words(lab, server)
+        hit_rate(lab, server)
+        where_the_wait_is(lab, server)
+        what_queries_find(lab, server)
+
+
+def same_words(lab: Lab, server: RunningServer) -> None:
+    tokens = 20 if lab.quick else 60
+    lab.title("The same words")
+    lab.say(f"""`lab serve` runs now, at {server.address}. {len(BEGINNINGS)} clients ask at once, and read their answers as
+        they are written. The engine in this program answers the same prompts.""")
+    asked = dict(max_tokens=tokens, temperature=0)
+    bodies = [{"prompt": prompt, **asked} for prompt in BEGINNINGS.values()]
+    answers = asyncio.run(send_all(server.address, bodies))
+    own = load_engine(lab, max_num_seqs=SEATS).generate(list(BEGINNINGS.values()), SamplingParams(**asked))
+    lab.predict(
+        claim="same-over-http",
+        question=f"answers of {len(bodies)} that are word for word the engine's own",
+        predicted=len(bodies),
+        measured=sum(answer.text == out.text for answer, out in zip(answers, own, strict=True)),
+        # In 16 bit, sums in another order may be rounded to another token.
+        kind="structure" if lab.args.dtype == "float32" else "timing",
+    )
+    written = server.metrics()["vllm:generation_tokens_total"]
+    lab.predict(
+        claim="counted-tokens",
+        question="does the server count exactly the tokens that the clients were told of?",
+        predicted=True,
+        measured=written == sum(answer.usage["completion_tokens"] for answer in answers),
+    )
+
+
+def hit_rate(lab: Lab, server: RunningServer) -> None:
+    users, block = 8, 16
+    lab.title("The hit rate is a matter of lengths")
+    lab.say(f"""{users} users, one after another. All their prompts begin with the same system prompt of 64 tokens, and
+        go on differently: in a chat with 32 tokens, in a question about a document with 192. The first user's
+        prompt is computed whole. After that the 64 tokens are found in the cache, in whole blocks of {block}.""")
+    for kind, own in (("chat", 32), ("documents", 192)):
+        shared = [300 + own + i for i in range(64)]  # another system prompt for each kind
+        before = server.metrics()
+        for user in range(users):
+            prompt = [*shared, *(1000 + 200 * user + i for i in range(own))]
+            asyncio.run(send_all(server.address, [{"prompt": prompt, "max_tokens": 1}]))
+        after = server.metrics()
+        hits, queries = (
+            after[f"vllm:prefix_cache_{name}_total"] - before[f"vllm:prefix_cache_{name}_total"]
+            for name in ("hits", "queries")
+        )
+        lab.predict(
+            claim="hit-rate-chat",
+            question=f"hit rate of {kind}: 64 tokens shared, {own} of one's own",
+            predicted=(users - 1) * 64 / (users * (64 + own)),
+            measured=hits / queries,
+            source_says="above 0.5" if kind == "chat" else None,
+            tolerance=1e-9,
+            note="" if kind == "chat" else "The same system prompt, the same engine, and no fault anywhere.",
+        )
+
+
+def where_the_wait_is(lab: Lab, server: RunningServer) -> None:
+    loads = (1, SEATS, 4 * SEATS)
+    tokens = 16 if lab.quick else 48
+    lab.title("Where the wait for the first word comes from")
+    lab.say(f"""The server has {SEATS} seats (`--max-num-seqs`). 1, {SEATS} and {4 * SEATS} clients ask at once, as often as
+        it takes to see a mean. A histogram of Prometheus holds a sum and a count, so the mean of what happened
+        between two looks is the difference of the sums over the difference of the counts.""")
+    rows, by_clients = [], {}
+    for users in lab.progress(loads, "clients"):
+        bodies = [
+            {"prompt": [50 + i % 400] * 24, "max_tokens": tokens, "ignore_eos": True} for i in range(users)
+        ]
+        before = server.metrics()
+        answers = []
+        for _ in range(max(1, 16 // users)):
+            answers += asyncio.run(send_all(server.address, bodies))
+        after = server.metrics()
+
+        def mean_ms(name: str, before: dict[str, float] = before, after: dict[str, float] = after) -> float:
+            total, count = (
+                after[f"vllm:{name}_seconds_{x}"] - before[f"vllm:{name}_seconds_{x}"]
+                for x in ("sum", "count")
+            )
+            return 1e3 * total / count
+
+        ttft, queue, prefill = map(
+            mean_ms, ("time_to_first_token", "request_queue_time", "request_prefill_time")
+        )
+        by_clients[users] = 1e3 * statistics.mean(answer.ttft for answer in answers)
+        rows.append([users, queue, prefill, ttft - queue - prefill, ttft, by_clients[users]])
+    lab.table(
+        "The mean TTFT by its parts, milliseconds",
+        ["clients", "queue", "prefill", "the rest", "TTFT, server", "TTFT, clients"],
+        rows,
+        note="The rest: tokenising, the way to the engine and back.",
+    )
+    # Four waves of clients for the seats: they wait for 0, 1, 2 and 3 rounds of answers.
+    lab.predict(
+        claim="ttft-parts",
+        question=f"share of TTFT that is waiting in the queue, {4 * SEATS} clients for {SEATS} seats",
+        predicted=0.95,
+        measured=rows[-1][1] / rows[-1][4],
+        tolerance=0.1,
+        kind="timing",
+        note="""The article's figures belong to its GPU. That queueing dominates under load holds anywhere: a quarter of the
+            clients is served at once, the others wait for one, two or three whole rounds of answers.""",
+    )
+    draw(lab, rows)
+    lab.record(ttft_parts=rows)
+
+
+def draw(lab: Lab, rows: list[list[float]]) -> None:
+    fig, (ax,) = new_figure(
+        f"Under load the first word waits in the queue: {rows[-1][1] / rows[-1][4]:.0%} of its time",
+        f"mean TTFT by the server's metrics, {SEATS} seats, {lab.args.model}, CPU",
+    )
+    left = [0.0] * len(rows)
+    for column, name, color in ((1, "queue", ORANGE), (2, "prefill", BLUE), (3, "the rest", GREEN)):
+        widths = [row[column] for row in rows]
+        ax.barh(range(len(rows)), widths, left=left, color=color, label=name, height=0.6)
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    for i, row in enumerate(rows):
+        ax.text(left[i], i, f"  {row[4]:,.0f} ms", va="center")
+    ax.set_yticks(range(len(rows)), [f"{row[0]} client{'s' if row[0] > 1 else ''}" for row in rows])
+    ax.set_xlim(0, 1.15 * max(left))
+    ax.invert_yaxis()
+    ax.set_xlabel("milliseconds from the request to the first token")
+    ax.grid(axis="y", visible=False)
+    ax.legend()
+    lab.figure(fig, "time_to_first_token")
+
+
+def what_queries_find(lab: Lab, server: RunningServer) -> None:
+    lab.title("Four queries of an article")
+    lab.say("""The article watches four metrics. Names change from version to version, and Prometheus does not say that a
+        name is unknown: the query is just empty, and the alarm that hangs on it is silent for ever. Our server has
+        the names of vLLM 0.32; a test compares them with a recording of the real one.""")
+    text = server.get("/metrics")[1]
+    there = {name: f"# TYPE {name} " in text for name in ARTICLE_QUERIES}
+    lab.table(
+        "The article's metrics",
+        ["name", "there", "what vLLM 0.32 has"],
+        [[name, there[name], instead] for name, instead in ARTICLE_QUERIES.items()],
+    )
+    lab.predict(
+        claim="promql-names",
+        question="metrics of the article's four that exist",
+        predicted=1,
+        measured=sum(there.values()),
+        source_says=4,
+    )
+
+
+def reading_speed(lab: Lab) -> None:
+    lab.title("How fast is fast enough?")
+    lab.say("""People read 238 words a minute in silence (Brysbaert 2019, a mean of 190 studies). A word is more than one token. So
+        there is an ITL at which the text comes just as fast as it is read.""")
+    tokenizer = BPETokenizer.from_file(find_model(lab.args.model) / "tokenizer.json")
+    texts = [out.text for out in load_engine(lab, max_num_seqs=8).generate(
+        list(BEGINNINGS.values()), SamplingParams(max_tokens=100, seed=lab.seed, ignore_eos=True)
+    )]  # fmt: skip
+    per_word = sum(len(tokenizer.encode(text)) for text in texts) / sum(len(text.split()) for text in texts)
+    lab.predict(
+        claim="slo-guidance",
+        question="ITL at which text comes as fast as it is read, ms",
+        predicted=60_000 / 238 / 1.3,
+        measured=60_000 / 238 / per_word,
+        source_says=100,
+        unit="ms",
+        tolerance=0.3,
+        kind="timing",
+        note=f"""Predicted with 1.3 tokens a word, the rule of thumb for English and large vocabularies; this model's texts have
+            {per_word:.2f}. So 100 ms is still twice as fast as one reads. It is noticed when one skims, or when
+            nobody reads along: a program that waits for the whole answer.""",
+    )
