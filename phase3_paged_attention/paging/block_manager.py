@@ -112,6 +112,7 @@ class BlockManager:
         num_tokens: int,
         prefix: Sequence[PhysicalBlock] = (),
         must_fit: int = 0,
+        num_lookahead: int = 0,
     ) -> bool:
         """Make room for the first `num_tokens` tokens of a request.
 
@@ -122,12 +123,13 @@ class BlockManager:
             num_tokens: tokens that need room after the next step.
             prefix: what `match_prefix` found; only for an empty table.
             must_fit: refuse unless this many tokens would fit, though only `num_tokens` get their blocks now.
+            num_lookahead: room behind them, for tokens that a draft model guesses.
 
         Returns:
             False if there are too few free blocks. Then nothing has changed.
         """
         blocks, size = table.blocks, self.block_size
-        missing = -(-num_tokens // size) - len(blocks)
+        missing = -(-(num_tokens + num_lookahead) // size) - len(blocks)
         # Writing into a block that others read as well would change their past: copy it first.
         first_written = table.num_tokens // size
         shared = first_written < len(blocks) and blocks[first_written].ref_count > 1
@@ -243,9 +245,11 @@ class BlockManager:
         """
         if table.swap_blocks:
             raise ValueError("this table is swapped out: swap it in before forking it")
-        for block in table.blocks:
+        num_blocks = self.blocks_for(table.num_tokens)  # without those that wait for a draft model's guesses
+        blocks, block_ids = table.blocks[:num_blocks], table.block_ids[:num_blocks]
+        for block in blocks:
             block.ref_count += 1
-        twin = BlockTable(list(table.blocks), list(table.block_ids), table.num_tokens, table.num_hashed)
+        twin = BlockTable(blocks, block_ids, table.num_tokens, table.num_hashed)
         twin.block_hashes = list(table.block_hashes)
         if twin.blocks:
             self.tables.add(twin)

@@ -6,7 +6,8 @@ from phase4_scheduler.engine.events import Event
 from phase4_scheduler.engine.model_runner import ModelRunner
 from phase4_scheduler.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from phase4_scheduler.engine.request import Request, RequestStatus
-from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerOutput
+from phase4_scheduler.engine.scheduler import Scheduler
+from phase4_scheduler.engine.scheduler_output import Scheduled, SchedulerOutput
 
 __all__ = [
     "CacheConfig", "CompletionOutput", "EngineConfig", "Event", "LLMEngine", "ModelRunner", "Request", "RequestMetrics",

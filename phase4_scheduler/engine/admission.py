@@ -83,14 +83,22 @@ def check_size(request: Request, config: SchedulerConfig, max_model_len: int, ma
     if request.max_tokens is not None:
         longest = min(longest, prompt + request.max_tokens)
     stored = longest - 1  # nothing follows the last token, so its key and value are never computed
+    budget, drafts = config.max_num_batched_tokens, ""
+    if (
+        speculation := config.speculative_config
+    ):  # drafts are stored, too, and a draft model's own behind them
+        slots = speculation.num_draft_slots
+        num_drafts = speculation.num_speculative_tokens * (1 + slots)
+        stored = min(stored + num_drafts, max_model_len - 1 + slots)
+        budget, drafts = budget - slots, f" (and {num_drafts} drafts)"
     room = (manager.num_blocks - 1) * manager.block_size
     if stored > room:
         raise ValueError(
-            f"{prompt:,} prompt tokens and an answer of {longest - prompt:,} do not fit the KV cache of "
+            f"{prompt:,} prompt tokens and an answer of {longest - prompt:,}{drafts} do not fit the KV cache of "
             f"{room:,} tokens: shorten the prompt, lower max_tokens, or raise num_blocks"
         )
-    if not config.chunked_prefill and stored > config.max_num_batched_tokens:
+    if not config.chunked_prefill and longest - 1 > budget:
         raise ValueError(
-            f"{longest:,} tokens are over the budget of {config.max_num_batched_tokens:,} a step: allow "
+            f"{longest:,} tokens are over the budget of {budget:,} a step: allow "
             "chunked_prefill, or raise max_num_batched_tokens"
         )

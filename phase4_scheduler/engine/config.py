@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from numbers import Integral
 
+from phase4_scheduler.engine.speculative_config import SpeculativeConfig
+
 
 @dataclass(frozen=True)
 class SchedulerConfig:
@@ -18,6 +20,8 @@ class SchedulerConfig:
         policy: "fcfs" (first come, first served) or "priority" (the smallest number first).
         preemption: "recompute" (drop the blocks, compute the tokens again) or "swap" (move the blocks to
             main memory and back; recomputes if there is no room for them).
+        speculative_config: who drafts the next tokens, and how many (a `SpeculativeConfig`, or its fields as a dict);
+            None: nobody, one token a step.
     """
 
     max_num_seqs: int = 64
@@ -27,14 +31,24 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = 0
     policy: str = "fcfs"
     preemption: str = "recompute"
+    speculative_config: SpeculativeConfig | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "speculative_config", SpeculativeConfig.of(self.speculative_config))
         check_whole(self, 1, "max_num_seqs", "max_num_batched_tokens")
         check_whole(self, 1, "max_model_len", optional=True)
         check_whole(self, 0, "long_prefill_token_threshold")
         for name, known in (("policy", ("fcfs", "priority")), ("preemption", ("recompute", "swap"))):
             if getattr(self, name) not in known:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}: use {' or '.join(known)}")
+        if speculation := self.speculative_config:
+            needed = 1 + speculation.num_speculative_tokens + speculation.num_draft_slots
+            if self.max_num_batched_tokens < needed:
+                raise ValueError(
+                    f"max_num_batched_tokens is {self.max_num_batched_tokens}: a request with "
+                    f"{speculation.num_speculative_tokens} drafts needs {needed} in a step; raise it, or lower "
+                    "num_speculative_tokens"
+                )
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.fault_isolation import restart_step
 from phase4_scheduler.engine.model_runner import ModelRunnerOutput
 from phase4_scheduler.engine.request import Request
-from phase4_scheduler.engine.scheduler import Scheduler, SchedulerOutput
+from phase4_scheduler.engine.scheduler import Scheduler
+from phase4_scheduler.engine.scheduler_output import SchedulerOutput
 
 
 @dataclass(slots=True)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from phase2_attention_kvcache.model.sampling import SampledTokens
 from phase4_scheduler.engine.request import Request
-from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerOutput
+from phase4_scheduler.engine.scheduler import Scheduler
+from phase4_scheduler.engine.scheduler_output import Scheduled, SchedulerOutput
 
 Fault = tuple[Request, str]  # a request that cannot go on, and why
 Sampled = tuple[int, dict[int, float] | None]  # a token, and log probabilities if they were asked for

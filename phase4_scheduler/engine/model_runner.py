@@ -20,7 +20,7 @@ from phase4_scheduler.engine.fault_isolation import (
 )
 from phase4_scheduler.engine.prompt_logprobs import note_prompt_logprobs
 from phase4_scheduler.engine.request import Request
-from phase4_scheduler.engine.scheduler import Scheduled, SchedulerOutput
+from phase4_scheduler.engine.scheduler_output import Scheduled, SchedulerOutput
 
 
 @dataclass

@@ -7,7 +7,7 @@ from torch import Tensor
 from phase2_attention_kvcache.model.logprobs import report_logprobs
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase4_scheduler.engine.fault_isolation import Fault, reason
-from phase4_scheduler.engine.scheduler import Scheduled
+from phase4_scheduler.engine.scheduler_output import Scheduled
 
 ROWS_AT_ONCE = 256  # logits of a whole prompt would take a gigabyte with a large vocabulary
 

@@ -65,7 +65,9 @@ class Request:
         self.status = RequestStatus.WAITING
         self.token_ids = list(self.prompt_token_ids)  # prompt and answer
         self.output_token_ids: list[int] = []
+        self.spec_token_ids: list[int] = []  # drafts of the tokens that follow, for the next step to verify
         self.num_computed_tokens = 0
+        self.is_prefill_chunk = False  # the last step computed a part of its tokens only
         self.block_table = BlockTable()
         self.num_seqs = params.n  # sequences that it stands for, until they fork off behind its prompt
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"

@@ -25,7 +25,7 @@ from torch import Tensor
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine.model_runner import ModelRunner
-from phase4_scheduler.engine.scheduler import Scheduled
+from phase4_scheduler.engine.scheduler_output import Scheduled
 from phase5_real_gpu.kernels.decode_kernel import MOST_SPLITS
 from phase5_real_gpu.kernels.triton_kv_cache import ALIGNED, Decodes, DeviceStep, TritonPagedKVCache
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, card_problem

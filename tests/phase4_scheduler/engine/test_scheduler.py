@@ -14,6 +14,7 @@ from phase4_scheduler import scheduler_lab
 from phase4_scheduler.engine.queues import FcfsQueue, PriorityQueue
 from phase4_scheduler.engine.request import Request, RequestStatus
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
+from phase4_scheduler.engine.speculative_config import SpeculativeConfig
 
 STOP = 7
 
@@ -76,17 +77,28 @@ class Life(RuleBasedStateMachine):
         budget=st.integers(1, 30),
         threshold=st.sampled_from([0, 0, 3]),
         chunked=st.sampled_from([True, True, False]),
+        most_drafts=st.sampled_from([0, 0, 1, 3]),
+        draft_model=st.booleans(),
     )
-    def start(self, blocks, block_size, caching, swap, policy, seats, budget, threshold, chunked):
+    def start(
+        self, blocks, block_size, caching, swap, policy, seats, budget, threshold, chunked, most_drafts, draft_model
+    ):  # fmt: skip
         self.manager = BlockManager(blocks, block_size, caching, swap)
+        speculation = None
+        if most_drafts:
+            method = {"model": "tales-draft"} if draft_model else {"method": "ngram"}
+            speculation = SpeculativeConfig(most_drafts, **method)
+            budget += most_drafts + 1
+        self.most_drafts, self.slots = most_drafts, int(most_drafts > 0 and draft_model)
         self.scheduler = Scheduler(
             SchedulerConfig(
                 max_num_seqs=seats, max_num_batched_tokens=budget, max_model_len=40, chunked_prefill=chunked,
                 long_prefill_token_threshold=threshold, policy=policy,
-                preemption="swap" if swap else "recompute",
+                preemption="swap" if swap else "recompute", speculative_config=speculation,
             ),
             self.manager,
         )  # fmt: skip
+        self.rng = random.Random(0)
         self.alive, self.number = {}, 0
         self.memory = {}  # (block, place in it) -> all tokens up to and including the one stored there
         self.swapped = {}  # (swap slot, place in it) -> the same
@@ -106,11 +118,12 @@ class Life(RuleBasedStateMachine):
         )
         config, manager = self.scheduler.config, self.manager
         stored = length + max_tokens - 1
+        drafted = self.most_drafts * (1 + self.slots)
         fits = (
             length < 40
             and n <= config.max_num_seqs
-            and min(stored, 39) <= (manager.num_blocks - 1) * manager.block_size
-            and (config.chunked_prefill or min(stored, 39) <= config.max_num_batched_tokens)
+            and min(stored + drafted, 39 + self.slots) <= (manager.num_blocks - 1) * manager.block_size
+            and (config.chunked_prefill or min(stored, 39) <= config.max_num_batched_tokens - self.slots)
         )
         try:
             self.scheduler.add(item)
@@ -139,7 +152,7 @@ class Life(RuleBasedStateMachine):
         scheduler, config, size = self.scheduler, self.scheduler.config, self.manager.block_size
         output = scheduler.schedule()
         assert output.num_batched_tokens == sum(s.num_tokens for s in output.scheduled)
-        assert output.num_batched_tokens <= config.max_num_batched_tokens
+        assert output.num_batched_tokens + self.slots * len(output.scheduled) <= config.max_num_batched_tokens
         assert len({id(s.request) for s in output.scheduled}) == len(output.scheduled)
         assert not {id(r) for r in output.preempted} & {id(s.request) for s in output.scheduled}
         for kind, source, target in output.copies:
@@ -156,11 +169,15 @@ class Life(RuleBasedStateMachine):
                 r.num_computed_tokens = 0
             return
         for s in output.scheduled:  # all is written before anything is read
+            token_ids = s.request.token_ids + list(s.drafts)
+            ahead = self.most_drafts * self.slots  # a draft model's own room
+            needed = min(s.num_computed + s.num_tokens + ahead, 40)
+            assert len(s.request.block_table.block_ids) * size >= needed
             for t in range(s.num_computed, s.num_computed + s.num_tokens):
                 slot = s.request.block_table.block_ids[t // size], t % size
-                self.memory[slot] = tuple(s.request.token_ids[: t + 1])
+                self.memory[slot] = tuple(token_ids[: t + 1])
         for s in output.scheduled:
-            for t in range(s.num_computed + s.num_tokens):
+            for t in range(s.num_computed + s.num_tokens - len(s.drafts)):
                 slot = s.request.block_table.block_ids[t // size], t % size
                 assert self.memory.get(slot) == tuple(s.request.token_ids[: t + 1]), (s.request, t)
         if fault == "error" and output.scheduled:
@@ -180,12 +197,21 @@ class Life(RuleBasedStateMachine):
         tokens = []
         for i, s in enumerate(output.scheduled):
             token = STOP if stop and i % 2 == 0 else 2000 + i
-            tokens.append(token if s.samples else None)
+            # Drafts that stand, and one token more. Padding never stands.
+            stand = self.rng.randint(0, len(s.drafts)) if s.drafts and s.drafts[0] >= 0 else 0
+            tokens.append([*s.drafts[:stand], token] if s.samples else None)
         before = {s.request.request_id: list(s.request.token_ids) for s in output.scheduled}
         finished = scheduler.update(output, tokens)
-        for s, token in zip(output.scheduled, tokens, strict=True):
-            grown = token is not None and s.request.finish_reason != "error"
-            assert s.request.token_ids == before[s.request.request_id] + ([token] if grown else [])
+        for s, new in zip(output.scheduled, tokens, strict=True):
+            grown = [] if new is None or s.request.finish_reason == "error" else new
+            if s.request.finished:  # what came behind its end does not count
+                grown = grown[: len(s.request.token_ids) - len(before[s.request.request_id])]
+            else:
+                assert new is None or s.request.num_computed_tokens == s.request.num_tokens - 1
+            assert s.request.token_ids == before[s.request.request_id] + grown
+            if new is not None and self.most_drafts:
+                count = self.rng.randint(0, self.most_drafts)
+                s.request.spec_token_ids = [3000 + self.rng.randrange(9) for _ in range(count)]
         for item in finished:
             assert item.finish_reason in ("stop", "length")
             assert len(item.output_token_ids) <= item.max_tokens
@@ -203,7 +229,9 @@ class Life(RuleBasedStateMachine):
         assert sum(r.num_seqs for r in running) == scheduler.num_running_seqs <= scheduler.config.max_num_seqs
         for r in running:
             assert r.status is RequestStatus.RUNNING and r.num_computed_tokens <= r.num_tokens
-            assert len(r.block_table.blocks) == self.manager.blocks_for(r.num_computed_tokens)
+            held, ahead = len(r.block_table.blocks), self.most_drafts * (1 + self.slots)
+            assert held >= self.manager.blocks_for(r.num_computed_tokens)
+            assert held <= self.manager.blocks_for(r.num_computed_tokens + ahead)
         for r in waiting:
             assert r.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
             assert not r.block_table.blocks

@@ -1,0 +1,44 @@
+"""What the scheduler decides for a step: which request computes how many tokens, and which blocks move."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from phase3_paged_attention.paging.block_table import BlockCopy
+from phase4_scheduler.engine.request import Request
+
+PADDING = -1  # a draft that matches no token
+
+
+@dataclass(slots=True)
+class Scheduled:
+    """A request in a step: tokens [num_computed, num_computed + num_tokens) go through the model.
+
+    The last of them are `drafts`, if there are any; PADDING among them is a place without a guess.
+    """
+
+    request: Request
+    num_tokens: int
+    num_computed: int  # tokens computed before this step
+    drafts: Sequence[int] = ()
+
+    @property
+    def samples(self) -> bool:
+        """Whether this step computes its last token, so that the next one can be sampled."""
+        return self.num_computed + self.num_tokens == len(self.request.token_ids) + len(self.drafts)
+
+
+@dataclass
+class SchedulerOutput:
+    """What a step has to do.
+
+    Attributes:
+        scheduled: which request computes how many tokens, in the order of the decisions.
+        preempted: requests that had to make room.
+        copies: blocks to copy, or to move to and from main memory, before anything is computed.
+        num_batched_tokens: tokens of the step.
+    """
+
+    scheduled: list[Scheduled] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
+    copies: list[BlockCopy] = field(default_factory=list)
+    num_batched_tokens: int = 0
