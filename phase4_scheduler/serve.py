@@ -51,6 +51,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="usage tells how many prompt tokens were cached",
     )
     add(
+        "--enable-mfu-metrics",
+        action="store_true",
+        help="/metrics estimates operations and bytes of each step",
+    )
+    add(
         "--max-num-queued-reqs",
         type=whole(0, 10**9),
         help="refuse more answers than this under way with 503 (no limit)",
@@ -77,6 +82,7 @@ def serve(a: argparse.Namespace) -> int:
         a.dtype,
         a.device,
         a.enable_prompt_tokens_details,
+        a.enable_mfu_metrics,
         max_num_seqs=a.max_num_seqs,
         max_num_batched_tokens=a.max_num_batched_tokens,
         max_model_len=a.max_model_len,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,10 +45,11 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Work:
-    """What a step has to do: operations, and bytes that must come from memory."""
+    """What a step has to do: operations, and bytes that must come from memory or go there (`written` of them)."""
 
     operations: float
     bytes: float
+    written: float = 0.0
 
     @property
     def intensity(self) -> float:
@@ -118,15 +120,29 @@ def work_of_step(config: ModelConfig, new_tokens: int, context: int, bytes_per_n
     once, the old keys and values read, the new ones written. The vectors between the layers are small
     and stay in the processor's caches; they are left out.
     """
+    return work_of_batch(config, [(context, new_tokens)], bytes_per_number)
+
+
+def work_of_batch(config: ModelConfig, parts: Sequence[tuple[int, int]], bytes_per_number: int) -> Work:
+    """What one step costs for several sequences: all of them share one reading of the weights.
+
+    Args:
+        parts: (tokens computed before, tokens computed now) of each sequence.
+    """
     c = config
+    new_tokens = sum(now for _, now in parts)
+    context = sum(before for before, _ in parts)
     per_layer = c.d_model * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads)
     per_layer += c.d_model * c.d_ff * (2 if c.family == "gpt2" else 3)
     blocks, head = c.num_layers * per_layer, c.d_model * c.vocab_size
-    pairs = sum(context + i + 1 for i in range(new_tokens))  # a token sees itself and all before it
+    pairs = sum(
+        now * (2 * before + now + 1) // 2 for before, now in parts
+    )  # a token sees itself and all before it
     attention = 4 * c.num_layers * c.num_heads * c.head_dim * pairs
-    operations = 2 * new_tokens * blocks + 2 * head + attention  # scores for the last token only
-    kv = 2 * c.num_layers * c.num_kv_heads * c.head_dim * (context + new_tokens)
-    return Work(operations, (blocks + head + kv) * bytes_per_number)
+    operations = 2 * new_tokens * blocks + 2 * len(parts) * head + attention  # scores: for each last token
+    kv = 2 * c.num_layers * c.num_kv_heads * c.head_dim * bytes_per_number  # of one token
+    read = (blocks + head) * bytes_per_number + kv * context
+    return Work(operations, read + kv * new_tokens, kv * new_tokens)
 
 
 @torch.inference_mode()

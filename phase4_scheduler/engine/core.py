@@ -46,6 +46,7 @@ class EngineCoreOutput:
     finish_reason: str | None
     stop_reason: int | None
     error: str | None
+    queued_time: float
     first_scheduled_time: float | None
     num_cached_tokens: int
     num_preemptions: int
@@ -153,6 +154,7 @@ class EngineCore:
             request.finish_reason,
             request.stop_reason,
             error,
+            request.queued_time,
             request.first_scheduled_time,
             request.num_cached_tokens,
             request.num_preemptions,
@@ -192,6 +194,7 @@ class EngineCore:
         request_id = request.request_id
         if request_id in self.sequences or request_id in self._alive:
             raise ValueError(f"request id {request_id!r} is in use: give each request an id of its own")
+        request.queued_time = self.clock()
         self.scheduler.add(request)
         self._add(request)
 

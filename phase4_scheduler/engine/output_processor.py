@@ -102,6 +102,7 @@ class OutputProcessor:
         if state.finished:
             return None
         parent.prompt_logprobs = parent.prompt_logprobs or new.prompt_logprobs
+        state.metrics.queued_time = new.queued_time
         state.metrics.first_scheduled_time = new.first_scheduled_time
         state.metrics.num_cached_tokens = new.num_cached_tokens
         state.metrics.num_preemptions = new.num_preemptions

@@ -11,12 +11,14 @@ class RequestMetrics:
     """When things happened to an answer, in seconds of the engine's clock.
 
     Attributes:
-        arrival_time: when the request was added. first_scheduled_time: when its first step began.
+        arrival_time: when the request was added; in a server, when it came in, before it was tokenised.
+        queued_time: when the core queued it up. first_scheduled_time: when its first step began.
         token_times: when each token was there. finished_time: when the last one was.
         num_cached_tokens: prompt tokens that a prefix hit saved. num_preemptions: how often it made room.
     """
 
     arrival_time: float
+    queued_time: float | None = None
     first_scheduled_time: float | None = None
     token_times: list[float] = field(default_factory=list)
     finished_time: float | None = None

@@ -72,6 +72,7 @@ class Request:
         self.num_seqs = params.n  # sequences that it stands for, until they fork off behind its prompt
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
         self.stop_reason: int | None = None  # the stop token, where one of `params` ended it
+        self.queued_time: float | None = None  # when the core queued it up, by the core's clock
         self.first_scheduled_time: float | None = None
         self.num_cached_tokens = 0  # tokens that a prefix hit saved when it was first admitted
         self.num_preemptions = 0
@@ -98,6 +99,7 @@ class Request:
         prompt, stops = self.prompt_token_ids, self.stop_token_ids
         other = Request(request_id, prompt, self.params, self.arrival_time, self.priority, stops, index)
         other.parent_id, other.stop_token_ids = self.parent_id, stops
+        other.queued_time, other.first_scheduled_time = self.queued_time, self.first_scheduled_time
         return other
 
     def rewind_generator(self) -> None:

@@ -59,6 +59,8 @@ class Scheduler:
         self.waiting: WaitingQueue = PriorityQueue() if config.policy == "priority" else FcfsQueue()
         self.running: list[Request] = []
         self.num_preemptions = 0
+        self.prefix_queries = 0  # prompt tokens looked up in the prefix cache; not again after a preemption
+        self.prefix_hits = 0  # and those of them that were found
 
     @property
     def has_requests(self) -> bool:
@@ -192,6 +194,9 @@ class Scheduler:
             waiting.remove(request)
             if request.status is RequestStatus.WAITING:
                 request.num_cached_tokens = computed
+                if manager.enable_prefix_caching and not no_reuse:
+                    self.prefix_queries += len(tokens)
+                    self.prefix_hits += computed
             request.status = RequestStatus.RUNNING
             request.num_computed_tokens = computed
             self.running.append(request)

@@ -28,6 +28,7 @@ from phase1_tokens_embeddings.tokens.tokenizer_files import printable
 from phase4_scheduler.server.async_engine import AsyncEngine, EngineDeadError, QueueFullError
 from phase4_scheduler.server.chat import Chat, ChatTemplate
 from phase4_scheduler.server.completions import Completion
+from phase4_scheduler.server.metrics import CountRequests
 from phase4_scheduler.server.protocol import (
     WRONG_TYPE,
     ApiError,
@@ -275,7 +276,10 @@ def create_app(server: Server, api_key: str | None = None) -> ASGIApp:
             ),
             Exception: lambda request, error: unexpected(error).response(),
         },
-        # No origin but the server's own.
-        middleware=[Middleware(CORSMiddleware, allow_methods=["*"], allow_headers=["*"])],
+        middleware=[
+            Middleware(CountRequests, server.engine.metrics.http_requests, {route.path for route in routes}),
+            # No origin but the server's own.
+            Middleware(CORSMiddleware, allow_methods=["*"], allow_headers=["*"]),
+        ],
     )
     return app if api_key is None else ApiKey(app, api_key)

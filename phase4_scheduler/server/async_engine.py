@@ -66,6 +66,7 @@ class AsyncEngine:
         model: name or folder. config: its config.json, read. tokenizer: see `LLMEngine`.
         max_num_queued_reqs: refuse more answers than this under way, waiting or running; None: no limit.
         enable_prompt_tokens_details: whether usage says how many prompt tokens were found in the prefix cache.
+        enable_mfu_metrics: whether the metrics estimate operations and bytes of each step (MFU: model FLOPs utilisation).
         model_name: as clients and metrics call it.
 
     Use `await start()` first, and `stop()` at the end.
@@ -82,10 +83,11 @@ class AsyncEngine:
         model_name: str = "",
         max_num_queued_reqs: int | None = None,
         enable_prompt_tokens_details: bool = False,
+        enable_mfu_metrics: bool = False,
         **settings: Any,
     ) -> None:
         self.model_config, self.tokenizer = config, tokenizer
-        self._start = (model, dtype, device, settings)
+        self._start = (model, dtype, device, enable_mfu_metrics, settings)
         self.max_num_queued_reqs = max_num_queued_reqs
         self.enable_prompt_tokens_details = enable_prompt_tokens_details
         self.longest_token = max(map(len, tokenizer.token_bytes), default=1) if tokenizer else 1
@@ -138,12 +140,13 @@ class AsyncEngine:
     def _take(self, message: StepMessage) -> None:
         """A step's outputs, each to its own stream."""
         self._may_send = True
+        now = time.perf_counter()
         for request_id, reason in message.refused:
             if stream := self._drop(request_id):
                 stream.fail(RuntimeError(reason))  # what the API process checks, the core takes
         for new in message.outputs:
             try:
-                self._hand_out(new, message.ended)
+                self._hand_out(new, message.ended, now)
             except Exception as error:  # a mistake in here ends this request; the others get theirs
                 traceback.print_exc()
                 if stream := self._drop(new.request_id):
@@ -152,14 +155,15 @@ class AsyncEngine:
         self._send()
         self.metrics.step(message)
 
-    def _hand_out(self, new: EngineCoreOutput, now: float) -> None:
-        """An output of the core to its stream, if anybody still reads it."""
-        processed = self.output_processor.process(new, now)
+    def _hand_out(self, new: EngineCoreOutput, ended: float, now: float) -> None:
+        """An output of the core to its stream, if anybody still reads it. Its step ended at `ended`."""
+        processed = self.output_processor.process(new, ended)
         if processed is None:
             return
         if processed.stopped_by_text:
             self._commands.append(Finish(new.request_id, "stop", new.index))
-        self.metrics.grew(processed.parent, processed.output.outputs[0])
+        for part in processed.output.outputs:
+            self.metrics.grew(processed.parent, part, now)
         self._streams[new.request_id].put(processed.output)
         if processed.output.finished:
             self._drop(new.request_id)
@@ -188,21 +192,26 @@ class AsyncEngine:
     # ------------------------------------------------------------------ for the API
 
     def accept(
-        self, name: str, prompt_token_ids: Sequence[int], params: SamplingParams, priority: int = 0
+        self,
+        name: str,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        arrival_time: float,
+        priority: int = 0,
     ) -> Request:
         """A request as the engine would take it, checked.
 
         Args:
             name: the beginning of its id. Two clients may choose the same, so a number follows.
+            arrival_time: when it came in, `time.perf_counter()`. Its latency counts from there.
 
         Raises:
             ValueError: it cannot be served.
         """
         self._num_ids += 1
         request_id = f"{name}-{self._num_ids}"
-        arrived = time.perf_counter()
         request = make_request(
-            request_id, prompt_token_ids, params, priority, arrived, self.model_config, self.tokenizer
+            request_id, prompt_token_ids, params, priority, arrival_time, self.model_config, self.tokenizer
         )
         check_size(request, self.limits.config, self.limits.max_model_len, self.limits)
         return request

@@ -143,6 +143,7 @@ class Chat:
         model: str,
         template: ChatTemplate | None,
     ) -> None:
+        self.arrival_time = time.perf_counter()
         self.engine, self.request, self.template = engine, request, template
         self.request_id = f"chatcmpl-{request.request_id or uuid.uuid4().hex[:16]}"
         request.n = 1 if request.n is None else request.n
@@ -161,7 +162,9 @@ class Chat:
         prompt_logprobs = r.top_logprobs if r.prompt_logprobs is None and r.echo else r.prompt_logprobs
         room = answer_room(self.prompt, max_tokens, limit, name)
         params = r.params(room, (r.top_logprobs or 0) if r.logprobs else None, prompt_logprobs)
-        self.accepted = self.engine.accept(self.request_id, self.prompt, params, r.priority)
+        self.accepted = self.engine.accept(
+            self.request_id, self.prompt, params, self.arrival_time, r.priority
+        )
         last = r.messages[-1]
         self.role = "assistant" if r.add_generation_prompt else last.role
         # What an answer repeats first, if its client wants that: the message that it goes on with.

@@ -31,6 +31,7 @@ class Completion:
     """One call of /v1/completions: its prompts, and how its answers are written down."""
 
     def __init__(self, engine: AsyncEngine, request: CompletionRequest, model: str) -> None:
+        self.arrival_time = time.perf_counter()
         self.engine, self.request = engine, request
         self.request_id = f"cmpl-{request.request_id or uuid.uuid4().hex[:16]}"
         self.head = {"id": self.request_id, "object": "text_completion", "created": int(time.time())}
@@ -60,7 +61,9 @@ class Completion:
             if prompt_logprobs is None and r.echo:
                 prompt_logprobs = r.logprobs
             params = r.params(answer_room(ids, max_tokens, limit), r.logprobs, prompt_logprobs)
-            self.accepted.append(self.engine.accept(self.request_id, ids, params, r.priority))
+            self.accepted.append(
+                self.engine.accept(self.request_id, ids, params, self.arrival_time, r.priority)
+            )
 
     # ------------------------------------------------------------------ whole answers
 

@@ -18,10 +18,13 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from phase2_attention_kvcache.model import SamplingParams
+from phase2_attention_kvcache.model.roofline import Work, work_of_batch
+from phase2_attention_kvcache.model.transformer import Transformer
 from phase4_scheduler.engine.build import load_model
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput
 from phase4_scheduler.engine.request import Request
+from phase4_scheduler.engine.scheduler import SchedulerOutput
 
 
 class Add(NamedTuple):
@@ -59,16 +62,18 @@ class StepMessage:
     outputs: list[EngineCoreOutput] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)  # requests that cannot be served, and why
     ended: float = 0.0  # the step's last moment
-    num_batched_tokens: int = 0
+    work: Work | None = None  # what the step computed and moved, if that is to be estimated
     num_running: int = 0
     num_waiting: int = 0
     kv_cache_usage: float = 0.0
-    num_preemptions: int = 0
-    prefix_queries: int = 0  # tokens, since the start
+    num_preemptions: int = 0  # since the start, as the next two
+    prefix_queries: int = 0
     prefix_hits: int = 0
 
 
-def run_engine(pipe: Connection, model: str, dtype: str, device: str, settings: dict[str, Any]) -> None:
+def run_engine(
+    pipe: Connection, model: str, dtype: str, device: str, enable_mfu_metrics: bool, settings: dict[str, Any]
+) -> None:
     """The engine process, from its start to its end: until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches both processes; the other one decides
     try:
@@ -85,12 +90,12 @@ def run_engine(pipe: Connection, model: str, dtype: str, device: str, settings: 
         while True:
             # Nothing to do: wait for a command. Otherwise take what is there, and step.
             commands = pipe.recv() if not core.scheduler.has_requests or pipe.poll() else []
-            pipe.send(turn(core, commands))
+            pipe.send(turn(core, commands, enable_mfu_metrics))
     except (EOFError, BrokenPipeError):
         pass  # the API process is gone
 
 
-def turn(core: EngineCore, commands: list[Add | Finish]) -> StepMessage:
+def turn(core: EngineCore, commands: list[Add | Finish], enable_mfu_metrics: bool = False) -> StepMessage:
     """Obey, then step, if there is anything to compute."""
     message = StepMessage()
     for command in commands:
@@ -104,23 +109,39 @@ def turn(core: EngineCore, commands: list[Add | Finish]) -> StepMessage:
     if core.scheduler.has_requests:
         step = core.step()
         message.outputs, message.ended = step.outputs, step.ended
-        message.num_batched_tokens = step.scheduler_output.num_batched_tokens
-    scheduler, manager = core.scheduler, core.block_manager
-    message.num_running, message.num_waiting = len(scheduler.running), len(scheduler.waiting)
-    message.kv_cache_usage = manager.usage
+        if enable_mfu_metrics:
+            message.work = estimated_work(core.model, step.scheduler_output)
+    scheduler = core.scheduler
+    message.num_running, message.num_waiting = scheduler.num_running_seqs, len(scheduler.waiting)
+    message.kv_cache_usage = core.block_manager.usage
     message.num_preemptions = scheduler.num_preemptions
-    message.prefix_queries, message.prefix_hits = manager.stats.looked_up_tokens, manager.stats.hit_tokens
+    message.prefix_queries, message.prefix_hits = scheduler.prefix_queries, scheduler.prefix_hits
     return message
 
 
+def estimated_work(model: Transformer, step: SchedulerOutput) -> Work:
+    """What a step asked of the machine, by the arithmetic of phase 2's roofline. Nothing is measured.
+
+    vllm/v1/metrics/perf.py estimates the same. It adds the vectors between the layers to the bytes, and attention
+    of a prompt's tokens to those behind them, which is masked, to the operations.
+    """
+    parts = [
+        (s.num_computed, s.num_tokens) for s in step.scheduled if s.num_tokens
+    ]  # a fork computes nothing
+    return work_of_batch(model.config, parts, model.dtype.itemsize)
+
+
 def start_engine(
-    model: str, dtype: str, device: str, settings: dict[str, Any]
+    model: str, dtype: str, device: str, enable_mfu_metrics: bool, settings: dict[str, Any]
 ) -> tuple[multiprocessing.Process, Connection]:
     """Start the engine process. The first message is its `EngineLimits`, or the exception that stopped it."""
     context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads, half alive
     ours, theirs = context.Pipe()
     process = context.Process(
-        target=run_engine, args=(theirs, model, dtype, device, settings), name="engine", daemon=True
+        target=run_engine,
+        args=(theirs, model, dtype, device, enable_mfu_metrics, settings),
+        name="engine",
+        daemon=True,
     )
     process.start()
     theirs.close()  # so that the end of that process is the end of the pipe

@@ -23,6 +23,7 @@ def make_server(
     dtype: str = "bfloat16",
     device: str = "auto",
     enable_prompt_tokens_details: bool = False,
+    enable_mfu_metrics: bool = False,
     **settings: Any,
 ) -> Server:
     """A server whose engine has not been started yet. `settings` are the fields of `EngineConfig`.
@@ -37,7 +38,7 @@ def make_server(
     engine = AsyncEngine(
         str(folder), read_config(folder), tokenizer, dtype=dtype, device=device,
         model_name=served_model_name or model, max_num_queued_reqs=max_num_queued_reqs,
-        enable_prompt_tokens_details=enable_prompt_tokens_details, **settings,
+        enable_prompt_tokens_details=enable_prompt_tokens_details, enable_mfu_metrics=enable_mfu_metrics, **settings,
     )  # fmt: skip
     created = int((folder / "config.json").stat().st_mtime)
     return Server(engine, served_model_name or model, ChatTemplate.find(folder), created)

@@ -3,10 +3,26 @@
 A counter only grows; its rate says how fast. A gauge goes up and down. A histogram counts, for each bound, how many
 observations were at most so large, and sums them up: sum / count is the mean.
 
-Source: vllm/v1/metrics/loggers.py and buckets.py.
+Two clocks. What a client waits for starts when its request comes in, before it is tokenised, and ends when a token is
+back in the API process. What happens in the engine is told by the engine's times. So time to first token - queue -
+prefill is what the API process took.
+
+Source: vllm/v1/metrics/loggers.py, stats.py and buckets.py.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from collections.abc import Collection
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from phase4_scheduler.engine.output_processor import ParentRequest
 from phase4_scheduler.engine.outputs import CompletionOutput
@@ -18,24 +34,27 @@ NEXT_TOKEN = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5
 LATENCY = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)  # fmt: skip
 
 GAUGES = {
-    "num_requests_running": "Requests that take part in steps.",
+    "num_requests_running": "Sequences that take part in steps.",
     "num_requests_waiting": "Requests that wait to be admitted.",
     "kv_cache_usage_perc": "Share of the KV cache's blocks that some request holds; 1 is all.",
 }
 COUNTERS = {
     "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
     "prefix_cache_hits": "Prompt tokens found there.",
-    "num_preemptions": "Requests that had to make room.",
+    "num_preemptions": "How often a request had to make room.",
     "prompt_tokens": "Tokens of prompts that were processed.",
-    "prompt_tokens_cached": "Those of them that were found in the prefix cache.",
+    "prompt_tokens_cached": "Those of them that did not have to be computed.",
     "generation_tokens": "Tokens written.",
+    "estimated_flops_per_gpu": "Operations of all steps, estimated (--enable-mfu-metrics).",
+    "estimated_read_bytes_per_gpu": "Bytes that they read from memory, estimated.",
+    "estimated_write_bytes_per_gpu": "Bytes that they wrote there, estimated.",
 }
 SECONDS = {
     "time_to_first_token_seconds": ("From the arrival of a request to its first token.", FIRST_TOKEN),
     "inter_token_latency_seconds": ("From each token to the next.", NEXT_TOKEN),
     "request_time_per_output_token_seconds": ("Mean time a token after the first, by request.", NEXT_TOKEN),
     "e2e_request_latency_seconds": ("From arrival to the last token.", LATENCY),
-    "request_queue_time_seconds": ("From arrival to the first step.", LATENCY),
+    "request_queue_time_seconds": ("From the engine's queue to the first step.", LATENCY),
     "request_prefill_time_seconds": ("From the first step to the first token.", LATENCY),
     "request_decode_time_seconds": ("From the first token to the last.", LATENCY),
     "request_inference_time_seconds": ("From the first step to the last token.", LATENCY),
@@ -44,9 +63,22 @@ TOKENS = {
     "request_prompt_tokens": "Tokens of a prompt.",
     "request_generation_tokens": "Tokens of an answer.",
     "request_params_max_tokens": "max_tokens of a request.",
-    "request_max_num_generation_tokens": "Most tokens asked of one answer.",
+    "request_max_num_generation_tokens": "Tokens of the longest of a request's n answers.",
     "request_prefill_kv_computed_tokens": "Prompt tokens whose keys and values were computed, not found.",
 }
+COUNTS = {
+    "iteration_tokens_total": ("Prompt tokens computed and tokens written, by step.", [1, *(2**i for i in range(3, 15))]),
+    "request_params_n": ("n of a request.", [1, 2, 5, 10, 20]),
+    "request_num_preemptions": ("How often a request made room.", [1, 2, 3, 4, 5, 10, 20]),
+}  # fmt: skip
+# Families with one label more, and all its values: a series that is there from the start has a rate.
+LABELLED = {
+    "request_success": (Counter, "Requests that ended, by why.",
+                        "finished_reason", ("stop", "length", "abort", "error", "repetition")),
+    "prompt_tokens_by_source": (Counter, "Prompt tokens, by where from.",
+                                "source", ("local_compute", "local_cache_hit", "external_kv_transfer")),
+    "num_requests_waiting_by_reason": (Gauge, "Waiting requests, by why.", "reason", ("capacity", "deferred")),
+}  # fmt: skip
 
 
 def one_two_five(largest: int) -> list[int]:
@@ -60,42 +92,24 @@ class Metrics:
 
     def __init__(self, model_name: str, limits: EngineLimits) -> None:
         self.registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):  # of the API process
+            collector(registry=self.registry)
         self._families: dict[str, Counter | Gauge | Histogram] = {}
         self._labels = {"model_name": model_name, "engine": "0"}
-        tokens = one_two_five(limits.max_model_len)
         self._gauges = {name: self._make(Gauge, name, text) for name, text in GAUGES.items()}
         self._counters = {name: self._make(Counter, name, text) for name, text in COUNTERS.items()}
+        tokens = one_two_five(limits.max_model_len)
+        bounded = SECONDS | COUNTS | {name: (text, tokens) for name, text in TOKENS.items()}
         self._histograms = {
             name: self._make(Histogram, name, text, buckets=bounds)
-            for name, (text, bounds) in SECONDS.items()
+            for name, (text, bounds) in bounded.items()
         }
-        for name, text in TOKENS.items():
-            self._histograms[name] = self._make(Histogram, name, text, buckets=tokens)
-        for name, text, bounds in (
-            ("iteration_tokens_total", "Tokens of a step.", [1, *(2**i for i in range(3, 15))]),
-            ("request_params_n", "n of a request.", [1, 2, 5, 10, 20]),
-            ("request_num_preemptions", "How often a request made room.", [1, 2, 3, 4, 5, 10, 20]),
-        ):
-            self._histograms[name] = self._make(Histogram, name, text, buckets=bounds)
-        self._success = {
-            reason: self._make(
-                Counter, "request_success", "Requests that ended, by why.", finished_reason=reason
-            )
-            for reason in ("stop", "length", "abort", "error", "repetition")
+        self._by_label = {
+            (name, value): self._make(kind, name, text, **{label: value})
+            for name, (kind, text, label, values) in LABELLED.items()
+            for value in values
         }
-        self._by_source = {
-            source: self._make(
-                Counter, "prompt_tokens_by_source", "Prompt tokens, by where from.", source=source
-            )
-            for source in ("local_compute", "local_cache_hit", "external_kv_transfer")
-        }
-        self._by_reason = {
-            reason: self._make(
-                Gauge, "num_requests_waiting_by_reason", "Waiting requests, by why.", reason=reason
-            )
-            for reason in ("capacity", "deferred")
-        }
-        self._rejections = Counter(
+        self._rejected = Counter(
             "vllm:admission_rejections", "Requests refused since too many wait.", ["model_name", "reason"],
             registry=self.registry,
         ).labels(model_name, "max_num_queued_reqs")  # fmt: skip
@@ -104,11 +118,15 @@ class Metrics:
             "num_gpu_blocks": limits.num_blocks,
             "enable_prefix_caching": limits.config.enable_prefix_caching,
         }
-        info = self._make(
+        self._make(
             Gauge, "cache_config_info", "Settings of the cache.", **{k: str(v) for k, v in settings.items()}
-        )
-        info.set(1)
+        ).set(1)
+        self.http_requests = Counter(
+            "http_requests", "HTTP calls that were answered.", ["handler", "method", "status"],
+            registry=self.registry,
+        )  # fmt: skip
         self._last = StepMessage()  # counters that came as totals
+        self._iteration_tokens = 0  # of the message that is being handed out
 
     def _make(self, kind, name, text, buckets=None, **more):
         """A family with the labels of all, and with `more`; the same again where it is known."""
@@ -125,11 +143,60 @@ class Metrics:
 
     # ------------------------------------------------------------------ what happens
 
+    def grew(self, parent: ParentRequest, part: CompletionOutput, now: float) -> None:
+        """When an answer grew, or ended. `now`: when the API process heard of it."""
+        times, seen = part.metrics.token_times, self._histograms
+        if part.token_ids:
+            self._counters["generation_tokens"].inc(len(part.token_ids))
+            self._iteration_tokens += len(part.token_ids)
+            if len(times) > 1:
+                seen["inter_token_latency_seconds"].observe(times[-1] - times[-2])
+            else:
+                seen["time_to_first_token_seconds"].observe(now - part.metrics.arrival_time)
+                self._prompt(parent, part)
+        if part.finish_reason is not None:
+            self._by_label["request_success", part.finish_reason].inc()
+            if part.finish_reason != "error":
+                self._ended(parent, part, now)
+
+    def _prompt(self, parent: ParentRequest, part: CompletionOutput) -> None:
+        """As in vLLM, n answers to a prompt count it n times."""
+        total, computed = len(parent.prompt_token_ids), num_computed(parent, part)
+        self._counters["prompt_tokens"].inc(total)
+        self._counters["prompt_tokens_cached"].inc(total - computed)
+        self._by_label["prompt_tokens_by_source", "local_compute"].inc(computed)
+        self._by_label["prompt_tokens_by_source", "local_cache_hit"].inc(total - computed)
+        self._iteration_tokens += computed
+
+    def _ended(self, parent: ParentRequest, part: CompletionOutput, now: float) -> None:
+        m, params, seen = part.metrics, parent.params, self._histograms
+        first, last, num_tokens = m.token_times[0], m.token_times[-1], len(m.token_times)
+        for name, value in (
+            ("e2e_request_latency_seconds", now - m.arrival_time),
+            ("request_queue_time_seconds", m.first_scheduled_time - m.queued_time),
+            ("request_prefill_time_seconds", first - m.first_scheduled_time),
+            ("request_decode_time_seconds", last - first),
+            ("request_inference_time_seconds", last - m.first_scheduled_time),
+            # vLLM: an answer of one token counts as 0 and pulls the mean down.
+            ("request_time_per_output_token_seconds", (last - first) / max(num_tokens - 1, 1)),
+            ("request_prompt_tokens", len(parent.prompt_token_ids)),
+            ("request_generation_tokens", num_tokens),
+            ("request_prefill_kv_computed_tokens", num_computed(parent, part)),
+            ("request_num_preemptions", m.num_preemptions),
+        ):
+            seen[name].observe(value)
+        if params.max_tokens is not None:
+            seen["request_params_max_tokens"].observe(params.max_tokens)
+        if parent.num_unfinished == 0:  # once for all of its answers
+            longest = max(len(state.metrics.token_times) for state in parent.states)
+            seen["request_max_num_generation_tokens"].observe(longest)
+            seen["request_params_n"].observe(params.n)
+
     def step(self, message: StepMessage) -> None:
-        """After each message of the engine."""
+        """After each message of the engine, when its outputs are handed out."""
         self._gauges["num_requests_running"].set(message.num_running)
         self._gauges["num_requests_waiting"].set(message.num_waiting)
-        self._by_reason["capacity"].set(message.num_waiting)
+        self._by_label["num_requests_waiting_by_reason", "capacity"].set(message.num_waiting)
         self._gauges["kv_cache_usage_perc"].set(message.kv_cache_usage)
         for counter, total in (
             ("prefix_cache_queries", "prefix_queries"),
@@ -137,56 +204,53 @@ class Metrics:
             ("num_preemptions", "num_preemptions"),
         ):
             self._counters[counter].inc(getattr(message, total) - getattr(self._last, total))
-        if message.num_batched_tokens:
-            self._histograms["iteration_tokens_total"].observe(message.num_batched_tokens)
-        self._last = message
-
-    def grew(self, parent: ParentRequest, part: CompletionOutput) -> None:
-        """When an answer grew, or ended."""
-        times, seen = part.metrics.token_times, self._histograms
-        if part.token_ids:
-            self._counters["generation_tokens"].inc(len(part.token_ids))
-            if len(times) > 1:
-                seen["inter_token_latency_seconds"].observe(times[-1] - times[-2])
-            else:
-                seen["time_to_first_token_seconds"].observe(times[0] - part.metrics.arrival_time)
-                if part.index == 0:
-                    self._prompt(parent, part)
-        if part.finish_reason is not None:
-            self._success[part.finish_reason].inc()
-            if part.finish_reason not in ("abort", "error"):
-                self._ended(parent, part)
-
-    def _prompt(self, parent: ParentRequest, part: CompletionOutput) -> None:
-        total, cached = len(parent.prompt_token_ids), part.metrics.num_cached_tokens
-        self._counters["prompt_tokens"].inc(total)
-        self._counters["prompt_tokens_cached"].inc(cached)
-        self._by_source["local_compute"].inc(total - cached)
-        self._by_source["local_cache_hit"].inc(cached)
-
-    def _ended(self, parent: ParentRequest, part: CompletionOutput) -> None:
-        m, params, seen = part.metrics, parent.params, self._histograms
-        first, last = m.token_times[0], m.token_times[-1]
-        for name, value in (
-            ("e2e_request_latency_seconds", last - m.arrival_time),
-            ("request_queue_time_seconds", m.first_scheduled_time - m.arrival_time),
-            ("request_prefill_time_seconds", first - m.first_scheduled_time),
-            ("request_decode_time_seconds", last - first),
-            ("request_inference_time_seconds", last - m.first_scheduled_time),
-            ("request_prompt_tokens", len(parent.prompt_token_ids)),
-            ("request_generation_tokens", len(m.token_times)),
-            ("request_max_num_generation_tokens", len(m.token_times)),
-            ("request_prefill_kv_computed_tokens", len(parent.prompt_token_ids) - m.num_cached_tokens),
-            ("request_num_preemptions", m.num_preemptions),
-            ("request_params_n", params.n),
-        ):
-            seen[name].observe(value)
-        if params.max_tokens is not None:
-            seen["request_params_max_tokens"].observe(params.max_tokens)
-        if len(m.token_times) > 1:
-            mean = (last - first) / (len(m.token_times) - 1)
-            seen["request_time_per_output_token_seconds"].observe(mean)
+        if work := message.work:
+            self._counters["estimated_flops_per_gpu"].inc(work.operations)
+            self._counters["estimated_read_bytes_per_gpu"].inc(work.bytes - work.written)
+            self._counters["estimated_write_bytes_per_gpu"].inc(work.written)
+        if self._iteration_tokens:  # a step in the middle of a prompt brought nothing yet
+            self._histograms["iteration_tokens_total"].observe(self._iteration_tokens)
+        self._iteration_tokens, self._last = 0, message
 
     def rejected(self) -> None:
         """When a request is refused since too many wait."""
-        self._rejections.inc()
+        self._rejected.inc()
+
+
+def num_computed(parent: ParentRequest, part: CompletionOutput) -> int:
+    """Prompt tokens that were computed for an answer: none for a later one of n, which goes on in the first one's blocks."""
+    return 0 if part.index else len(parent.prompt_token_ids) - part.metrics.num_cached_tokens
+
+
+class CountRequests:
+    """Middleware: http_requests_total. A stream counts when it has ended.
+
+    Args:
+        handlers: the paths that the server knows; all others share the name "none".
+
+    Source: the package prometheus-fastapi-instrumentator, as vLLM sets it up.
+    """
+
+    UNCOUNTED = frozenset(
+        ("/health", "/load", "/metrics", "/ping", "/version")
+    )  # asked by machines all the time
+
+    def __init__(self, app: ASGIApp, counter: Counter, handlers: Collection[str]) -> None:
+        self.app, self.counter, self.handlers = app, counter, handlers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in self.UNCOUNTED:
+            await self.app(scope, receive, send)
+            return
+        status = 500  # unless the answer says otherwise
+
+        async def note(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, note)
+        finally:
+            handler = scope["path"] if scope["path"] in self.handlers else "none"
+            self.counter.labels(handler, scope["method"], f"{status // 100}xx").inc()

@@ -1,0 +1,276 @@
+"""/metrics says what vLLM's says: same families, same counts after the same requests, times that lie where they should."""
+
+import asyncio
+import math
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput
+from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
+from phase4_scheduler.engine.request import Request
+from phase4_scheduler.server.client import complete, running_server, send_all
+from phase4_scheduler.server.engine_process import Add, EngineLimits, StepMessage, turn
+from phase4_scheduler.server.metrics import Metrics
+from tests.phase4_scheduler.server.record_vllm import METRICS, ask
+from tests.phase4_scheduler.server.shapes import METRICS_LOAD
+
+# Families of vLLM that have no meaning here.
+NOT_HERE = {
+    "vllm:engine_sleep_state": "this engine does not sleep",
+    "vllm:external_prefix_cache_queries": "there is no cache outside the engine",
+    "vllm:external_prefix_cache_hits": "the same",
+    "vllm:prompt_tokens_cached_by_source": "the same: prompt_tokens_cached says it",
+    "vllm:mm_cache_queries": "no pictures",
+    "vllm:mm_cache_hits": "no pictures",
+    "http_request_size_bytes": "of the HTTP layer only the calls are counted",
+    "http_response_size_bytes": "the same",
+    "http_request_duration_highr_seconds": "the same",
+    "http_request_duration_seconds": "the same",
+}
+OTHER_LABELS = {"vllm:cache_config_info": "one label a setting, and each engine has its own settings"}
+OTHER_SERIES = {"vllm:admission_rejections": "no limit on queued tokens here, so it is no reason"}
+
+# What differs after the same requests, and by how much. One of them wants two answers to a prompt of 4 tokens. vLLM
+# computes the prompt twice; here the second answer goes on in the first one's blocks: it looks nothing up.
+OTHER_COUNTS = {
+    "vllm:prefix_cache_queries_total": -4,
+    "vllm:prompt_tokens_by_source_total local_compute": -4,
+    "vllm:prompt_tokens_by_source_total local_cache_hit": 4,
+    "vllm:prompt_tokens_cached_total": 4,
+    "vllm:iteration_tokens_total_sum": -4,
+    "vllm:request_prefill_kv_computed_tokens_sum": -4,
+}
+
+
+def families(text):
+    """By name: type, and of each series its labels, with all bounds of a histogram."""
+    return {
+        family.name: (family.type, {tuple(sorted(sample.labels.items())) for sample in family.samples})
+        for family in text_string_to_metric_families(text)
+        if not family.name.endswith("_created")
+    }
+
+
+def samples(text):
+    """By the name of a series, followed by the values of the labels that are its own: "vllm:request_success_total stop"."""
+    common = ("model_name", "engine")
+    return {
+        " ".join(
+            [sample.name, *(v for label, v in sample.labels.items() if label not in common)]
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture
+def metrics():
+    return Metrics("tales", EngineLimits(512, 100, 32, EngineConfig()))
+
+
+def read(metrics, name):
+    return samples(metrics.page().decode())[f"vllm:{name}"]
+
+
+def test_families_have_vllms_types_labels_and_buckets(metrics):
+    theirs, ours = families(METRICS.read_text()), families(metrics.page().decode())
+    assert NOT_HERE.keys() <= theirs.keys() - ours.keys()
+    theirs = {name: family for name, family in theirs.items() if name not in NOT_HERE}
+    assert theirs.keys() == ours.keys()
+    for name, (kind, series) in theirs.items():
+        assert ours[name][0] == kind, name
+        if name.startswith("vllm:") and name not in OTHER_LABELS | OTHER_SERIES:
+            assert ours[name][1] == series, name
+
+
+@pytest.mark.proof
+def test_the_same_requests_count_the_same():
+    with running_server("--dtype", "float32", "--max-model-len", "512", "--block-size", "32") as server:
+        for shape in METRICS_LOAD:
+            ask(server.address, shape)
+        ours = samples(server.get("/metrics")[1])
+    theirs = samples(METRICS.read_text())
+    other_buckets = [f"{name[:-4]}_bucket" for name in OTHER_COUNTS]
+    # How many steps the two prompts of one call share depends on the moment.
+    no_counts = (
+        "_created",
+        "_seconds_sum",
+        "_seconds_bucket",
+        "iteration_tokens_total_count",
+        *other_buckets,
+    )
+    counts = {
+        key: value
+        for key, value in theirs.items()
+        if key in ours
+        and key.startswith(("vllm:", "http_requests"))
+        and not key.split()[0].endswith(no_counts)
+    }
+    assert len(counts) > 100 and counts.keys() >= OTHER_COUNTS.keys()
+    assert {key: ours[key] - value for key, value in counts.items() if ours[key] != value} == OTHER_COUNTS
+
+
+# ---------------------------------------------------------------------- times
+
+
+def output(index=0, **more):
+    """What the core says of a step of a sequence that was queued up at 103 s and scheduled at 107 s."""
+    known = dict(
+        request_id="a", index=index, token_id=7, logprobs=None, finish_reason=None, stop_reason=None, error=None,
+        queued_time=103.0, first_scheduled_time=107.0, num_cached_tokens=4, num_preemptions=0, prompt_logprobs=None,
+    )  # fmt: skip
+    return EngineCoreOutput(**known | more)
+
+
+def hand_out(metrics, params, steps):
+    """Steps of a request with a prompt of 10 tokens that came in at 100 s. Its outputs: [(what, step's end)].
+
+    The API process hears of each a second after the step has ended.
+    """
+    processor = OutputProcessor()
+    processor.parents["a"] = ParentRequest(Request("a", [1] * 10, params, 100.0), None, None, None)
+    for new, ended in steps:
+        processed = processor.process(new, ended)
+        for part in processed.output.outputs:
+            metrics.grew(processed.parent, part, ended + 1)
+        metrics.step(StepMessage([new]))
+
+
+def test_a_client_waits_by_the_api_processs_clock_and_the_engine_by_its_own(metrics):
+    steps = [(output(), 112.0), (output(), 114.0), (output(finish_reason="length"), 118.0)]
+    hand_out(metrics, SamplingParams(max_tokens=3), steps)
+    sums = {
+        "time_to_first_token_seconds": 13,  # 100 to 113
+        "request_queue_time_seconds": 4,  # 103 to 107
+        "request_prefill_time_seconds": 5,  # 107 to 112
+        "request_decode_time_seconds": 6,  # 112 to 118
+        "request_inference_time_seconds": 11,  # 107 to 118
+        "inter_token_latency_seconds": 6,  # 2 + 4
+        "request_time_per_output_token_seconds": 3,  # 6 / 2
+        "e2e_request_latency_seconds": 19,  # 100 to 119
+    }
+    assert {name: read(metrics, f"{name}_sum") for name in sums} == sums
+    assert read(metrics, "inter_token_latency_seconds_count") == 2
+
+
+def test_a_request_with_two_answers_is_one_request_and_two_prompts(metrics):
+    first, second = output(), output(index=1)
+    ends = [
+        (output(finish_reason="length"), 114.0),
+        (output(index=1), 114.0),
+        (output(index=1, finish_reason="stop"), 115.0),
+    ]
+    hand_out(metrics, SamplingParams(max_tokens=3, n=2), [(first, 112.0), (second, 112.0), *ends])
+    assert read(metrics, "request_params_n_count") == 1 and read(metrics, "request_params_n_sum") == 2
+    longest = "request_max_num_generation_tokens"
+    assert read(metrics, f"{longest}_count") == 1 and read(metrics, f"{longest}_sum") == 3
+    assert read(metrics, "e2e_request_latency_seconds_count") == 2
+    assert read(metrics, "prompt_tokens_total") == 20
+    assert (
+        read(metrics, "request_prefill_kv_computed_tokens_sum") == 6
+    )  # 4 were cached; the second has the first's
+
+
+# ---------------------------------------------------------------------- the engine's side
+
+
+def run(core, requests, enable_mfu_metrics=False):
+    """All messages, until nobody is left. requests: prompts with their params."""
+    commands = [Add(str(i), prompt, params, 0.0, 0) for i, (prompt, params) in enumerate(requests)]
+    messages = [turn(core, commands, enable_mfu_metrics)]
+    while core.scheduler.has_requests:
+        messages.append(turn(core, [], enable_mfu_metrics))
+    return messages
+
+
+def test_a_preempted_request_does_not_look_up_its_prompt_a_second_time(tiny):
+    core = EngineCore(tiny.model, EngineConfig(num_blocks=9, block_size=4, max_model_len=32))
+    twice = [run(core, [([9] * 6, SamplingParams(max_tokens=1))])[-1] for _ in range(2)]
+    assert [(last.prefix_queries, last.prefix_hits) for last in twice] == [(6, 0), (12, 4)]
+    params = SamplingParams(max_tokens=16, ignore_eos=True)
+    last = run(core, [([i] * 6, params) for i in range(3)])[-1]
+    assert last.num_preemptions > 0
+    assert (last.prefix_queries, last.prefix_hits) == (12 + 18, 4)
+
+
+def test_without_a_prefix_cache_nobody_looks_anything_up(tiny):
+    core = EngineCore(tiny.model, EngineConfig(num_blocks=20, block_size=4, enable_prefix_caching=False))
+    assert run(core, [([1] * 6, SamplingParams(max_tokens=2))])[-1].prefix_queries == 0
+
+
+def test_the_queue_begins_when_the_core_has_the_request(tiny):
+    """Whatever its client waited before, and for all of its answers."""
+    ticks = iter(range(10**6))
+    core = EngineCore(
+        tiny.model, EngineConfig(num_blocks=30, block_size=4, max_num_batched_tokens=8), clock=lambda: next(ticks)
+    )  # fmt: skip
+    params = SamplingParams(max_tokens=2, n=2, ignore_eos=True)
+    outputs = [new for message in run(core, [([1] * 20, params)]) for new in message.outputs]
+    assert {new.queued_time for new in outputs} == {0}
+    assert {new.first_scheduled_time for new in outputs} == {1}  # of the prompt's first chunk, not its last
+    assert len(outputs) == 4
+
+
+def test_work_is_what_a_count_by_hand_says(tiny):
+    """3 layers, 32 wide, the MLP 128, 400 tokens, float32: 3 x (4 x 32 x 32 + 2 x 32 x 128) + 400 x 32 weights."""
+    core = EngineCore(tiny.model, EngineConfig(num_blocks=20, block_size=4))
+    first, second = run(core, [([1] * 5, SamplingParams(max_tokens=2, ignore_eos=True))], True)
+    blocks, head, of_a_token = 36_864, 12_800, 2 * 3 * 32 * 4  # bytes of keys and values
+    assert first.work.operations == 2 * 5 * blocks + 2 * head + 4 * 3 * 32 * (1 + 2 + 3 + 4 + 5)
+    assert second.work.operations == 2 * blocks + 2 * head + 4 * 3 * 32 * 6
+    assert first.work.written == 5 * of_a_token and second.work.written == of_a_token
+    assert first.work.bytes - first.work.written == 4 * (blocks + head)
+    assert second.work.bytes - second.work.written == 4 * (blocks + head) + 5 * of_a_token
+
+
+def test_work_reaches_the_page(tiny, metrics):
+    core = EngineCore(tiny.model, EngineConfig(num_blocks=20, block_size=4))
+    messages = run(core, [([1] * 5, SamplingParams(max_tokens=3, n=2, ignore_eos=True))], True)
+    for message in messages:
+        metrics.step(message)
+    flops = sum(message.work.operations for message in messages)
+    assert read(metrics, "estimated_flops_per_gpu_total") == flops
+    assert read(metrics, "estimated_write_bytes_per_gpu_total") == (5 + 2 * 2) * 2 * 3 * 32 * 4
+    assert turn(core, []).work is None
+
+
+# ---------------------------------------------------------------------- a running server
+
+
+@pytest.mark.proof
+def test_what_the_server_measures_lies_within_what_clients_measure():
+    """A client's clock starts before the API process's and stops after it; the engine's queue and prefill lie within both."""
+    bodies = [{"prompt": "Once upon a time", "max_tokens": 20, "ignore_eos": True}] * 32
+    with running_server("--max-num-seqs", "8") as server:
+        answers = asyncio.run(send_all(server.address, bodies))
+        page = samples(server.get("/metrics")[1])
+    assert not [answer.error for answer in answers if answer.error]
+
+    def total(name):
+        assert page[f"vllm:{name}_count"] == 32
+        return page[f"vllm:{name}_sum"]
+
+    ttft, e2e = total("time_to_first_token_seconds"), total("e2e_request_latency_seconds")
+    engine = total("request_queue_time_seconds") + total("request_prefill_time_seconds")
+    assert 0 < engine < ttft < sum(answer.ttft for answer in answers)
+    assert ttft < engine + total("request_decode_time_seconds") < e2e
+    assert e2e < sum(answer.ended - answer.sent for answer in answers)
+
+
+@pytest.mark.proof
+def test_gauges_fall_back_when_everybody_leaves_and_nobody_comes():
+    async def leave_together(address):
+        body = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True}
+        return await asyncio.gather(*(complete(address, body, cut_after=1) for _ in range(8)))
+
+    with running_server("--max-num-seqs", "8") as server:
+        assert [len(answer.times) for answer in asyncio.run(leave_together(server.address))] == [1] * 8
+        waiting = [math.nan]
+        while waiting != [0, 0, 0]:  # nothing else is sent: the engine itself has to say so
+            page = samples(server.get("/metrics")[1])
+            names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+            waiting = [page[f"vllm:{name}"] for name in names]
+        assert page["vllm:request_success_total abort"] == 0  # as in vLLM: a client that leaves is no end
