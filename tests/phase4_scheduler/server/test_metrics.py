@@ -214,26 +214,35 @@ def test_the_queue_begins_when_the_core_has_the_request(tiny):
     assert len(outputs) == 4
 
 
+# tiny: 3 layers, 32 wide, the MLP 128, 400 tokens, float32
+BLOCKS = 3 * (4 * 32 * 32 + 2 * 32 * 128)
+HEAD = 400 * 32
+PAIR = 4 * 3 * 32  # operations of attention
+TOKEN = 2 * 3 * 32 * 4  # bytes of keys and values
+
+
 def test_work_is_what_a_count_by_hand_says(tiny):
-    """3 layers, 32 wide, the MLP 128, 400 tokens, float32: 3 x (4 x 32 x 32 + 2 x 32 x 128) + 400 x 32 weights."""
     core = EngineCore(tiny.model, EngineConfig(num_blocks=20, block_size=4))
     first, second = run(core, [([1] * 5, SamplingParams(max_tokens=2, ignore_eos=True))], True)
-    blocks, head, of_a_token = 36_864, 12_800, 2 * 3 * 32 * 4  # bytes of keys and values
-    assert first.work.operations == 2 * 5 * blocks + 2 * head + 4 * 3 * 32 * (1 + 2 + 3 + 4 + 5)
-    assert second.work.operations == 2 * blocks + 2 * head + 4 * 3 * 32 * 6
-    assert first.work.written == 5 * of_a_token and second.work.written == of_a_token
-    assert first.work.bytes - first.work.written == 4 * (blocks + head)
-    assert second.work.bytes - second.work.written == 4 * (blocks + head) + 5 * of_a_token
+    assert first.work.operations == 2 * 5 * BLOCKS + 2 * HEAD + PAIR * (1 + 2 + 3 + 4 + 5)
+    assert second.work.operations == 2 * BLOCKS + 2 * HEAD + PAIR * 6
+    assert first.work.written == 5 * TOKEN and second.work.written == TOKEN
+    assert first.work.bytes - first.work.written == 4 * (BLOCKS + HEAD)
+    assert second.work.bytes - second.work.written == 4 * (BLOCKS + HEAD) + 5 * TOKEN
 
 
-def test_work_reaches_the_page(tiny, metrics):
+def test_two_answers_share_the_weights_and_their_work_reaches_the_page(tiny, metrics):
     core = EngineCore(tiny.model, EngineConfig(num_blocks=20, block_size=4))
     messages = run(core, [([1] * 5, SamplingParams(max_tokens=3, n=2, ignore_eos=True))], True)
     for message in messages:
         metrics.step(message)
-    flops = sum(message.work.operations for message in messages)
+    # The prompt, then two steps of two tokens each.
+    flops = 2 * (5 + 4) * BLOCKS + 2 * (1 + 4) * HEAD + PAIR * (15 + 2 * 6 + 2 * 7)
     assert read(metrics, "estimated_flops_per_gpu_total") == flops
-    assert read(metrics, "estimated_write_bytes_per_gpu_total") == (5 + 2 * 2) * 2 * 3 * 32 * 4
+    assert (
+        read(metrics, "estimated_read_bytes_per_gpu_total") == 3 * 4 * (BLOCKS + HEAD) + 2 * (5 + 6) * TOKEN
+    )
+    assert read(metrics, "estimated_write_bytes_per_gpu_total") == (5 + 4) * TOKEN
     assert turn(core, []).work is None
 
 
