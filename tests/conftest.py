@@ -8,6 +8,8 @@ import threading
 import time
 from pathlib import Path
 
+import labkit  # noqa: F401 - before torch: it says how threads wait
+
 # Before any test imports a library that reads them.
 os.environ["HF_HUB_OFFLINE"] = "1"
 ROOT = Path(__file__).resolve().parent.parent
