@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -31,6 +32,8 @@ import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 from labkit import models  # noqa: E402
+
+CHROMIUM = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 # Property-based tests see the same examples in every run on every machine; those of `make fuzz` are new each time.
 # A busy machine is no failure: no deadline, and slow examples are no complaint.
@@ -112,6 +115,22 @@ def mistake_of(tmp_path, capsys):
         return error
 
     return run
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium without a window, or a skip that says what is missing."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    with playwright.sync_playwright() as p:
+        try:
+            chromium = p.chromium.launch(executable_path=path, args=CHROMIUM)
+        except playwright.Error as error:
+            pytest.skip(f"{path} does not start: {str(error).splitlines()[0]}")
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="session")

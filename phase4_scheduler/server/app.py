@@ -29,6 +29,7 @@ from phase4_scheduler.server.async_engine import AsyncEngine, EngineDeadError, Q
 from phase4_scheduler.server.chat import Chat, ChatTemplate
 from phase4_scheduler.server.completions import Completion
 from phase4_scheduler.server.metrics import CountRequests
+from phase4_scheduler.server.page import page_routes
 from phase4_scheduler.server.protocol import (
     WRONG_TYPE,
     ApiError,
@@ -263,6 +264,7 @@ def create_app(server: Server, api_key: str | None = None) -> ASGIApp:
     ]
     for route in routes[4:-1]:
         route.methods.discard("HEAD")  # as in vLLM, but for /metrics
+    routes += page_routes(server.engine, server.name, server.template is not None)
 
     app = Starlette(
         routes=routes,

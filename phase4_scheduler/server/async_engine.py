@@ -96,6 +96,8 @@ class AsyncEngine:
         self.output_processor = OutputProcessor()
         self.limits: EngineLimits | None = None
         self.dead: EngineDeadError | None = None
+        self.last_step = StepMessage()  # what the engine said last
+        self.num_generation_tokens = 0
         self._num_ids = 0
         self._streams: dict[str, Stream] = {}
         self._commands: list[Add | Finish] = []
@@ -139,7 +141,7 @@ class AsyncEngine:
 
     def _take(self, message: StepMessage) -> None:
         """A step's outputs, each to its own stream."""
-        self._may_send = True
+        self._may_send, self.last_step = True, message
         now = time.perf_counter()
         for request_id, reason in message.refused:
             if stream := self._drop(request_id):
@@ -164,6 +166,7 @@ class AsyncEngine:
             self._commands.append(Finish(new.request_id, "stop", new.index))
         for part in processed.output.outputs:
             self.metrics.grew(processed.parent, part, now)
+            self.num_generation_tokens += len(part.token_ids)
         self._streams[new.request_id].put(processed.output)
         if processed.output.finished:
             self._drop(new.request_id)

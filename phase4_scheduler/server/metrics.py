@@ -232,7 +232,7 @@ class CountRequests:
     """
 
     UNCOUNTED = frozenset(
-        ("/health", "/load", "/metrics", "/ping", "/version")
+        ("/health", "/live", "/load", "/metrics", "/ping", "/version")
     )  # asked by machines all the time
 
     def __init__(self, app: ASGIApp, counter: Counter, handlers: Collection[str]) -> None:

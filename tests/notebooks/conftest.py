@@ -1,26 +1,6 @@
-"""A browser without a window, for the interactive pieces."""
-
-import shutil
+"""A page for an interactive piece."""
 
 import pytest
-
-CHROMIUM = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """Chromium, or a skip that says what is missing."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if path is None:
-        pytest.skip("needs Chromium: apt-get install chromium")
-    with playwright.sync_playwright() as p:
-        try:
-            chromium = p.chromium.launch(executable_path=path, args=CHROMIUM)
-        except playwright.Error as error:
-            pytest.skip(f"{path} does not start: {str(error).splitlines()[0]}")
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ OTHERWISE = {
     "completions: logprobs of half a character": "vLLM drops a character that never became whole; here it is U+FFFD",
     "chat: logprobs of half a character": "the same",
     "chat: message with null content": "taken as empty here, as vLLM does for an assistant",
+    "get /": "the page, which vLLM has not",
 }
 
 

@@ -1,0 +1,237 @@
+"""The page at `/`, clicked in Chromium: tokens stream, figures live, and whatever goes wrong is one line."""
+
+import json
+import math
+import re
+import urllib.request
+
+import pytest
+
+from phase4_scheduler.server.client import running_server
+from phase4_scheduler.server.page import FOLDER
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+pytestmark = pytest.mark.proof
+HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running_server("--dtype", "float32", "--served-model-name", HOSTILE) as running:
+        yield running
+
+
+@pytest.fixture
+def open_page(browser):
+    """open_page(address) shows the page of that server; what the page complains of fails the test."""
+    complaints, contexts = [], []
+
+    def open_it(address, **options):
+        contexts.append(browser.new_context(**{"viewport": {"width": 1200, "height": 900}} | options))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(60_000)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda m: complaints.append(m.text) if "Content Security" in m.text else None)
+        page.on("request", lambda r: complaints.append(r.url) if not r.url.startswith(address) else None)
+        page.goto(address)
+        until(page, "#blocks", re.compile(" of "))  # the first figures are there
+        return page
+
+    yield open_it
+    for context in contexts:
+        context.close()
+    assert not complaints
+
+
+def until(page, selector, text):
+    """Wait until an element says so."""
+    playwright.expect(page.locator(selector)).to_have_text(text, timeout=60_000)
+
+
+def send(page, prompt, max_tokens=30, temperature=0):
+    page.fill("#prompt", prompt)
+    page.fill("#max-tokens", str(max_tokens))
+    page.fill("#temperature", str(temperature))
+    page.click("button[type=submit]")
+
+
+def api(server, path, body):
+    call = urllib.request.Request(
+        server.address + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    return json.load(urllib.request.urlopen(call, timeout=60))
+
+
+def gauge(server, name):
+    return float(re.search(rf"^vllm:{name}{{.*}} (\S+)$", server.get("/metrics")[1], re.M).group(1))
+
+
+def test_an_answer_is_the_apis_token_by_token(server, open_page):
+    page = open_page(server.address)
+    send(page, "Once upon a time")
+    until(page, ".state", re.compile("^ended"))
+    asked = {"prompt": "Once upon a time", "max_tokens": 30, "temperature": 0, "logprobs": 5}
+    choice = api(server, "/v1/completions", asked)["choices"][0]
+    logprobs = choice["logprobs"]
+    tokens = page.locator(".token")
+    assert page.locator(".tokens").text_content() == choice["text"]
+    assert tokens.all_text_contents() == logprobs["tokens"]
+    assert page.locator(".count").text_content() == str(len(logprobs["tokens"]))
+    for name in (".ttft", ".itl"):
+        assert re.fullmatch(r"[\d.]+ ms", page.locator(name).text_content())
+    for number in (0, 7):
+        tokens.nth(number).hover()
+        probability = 100 * math.exp(logprobs["token_logprobs"][number])
+        until(page, "#choices p", re.compile(rf" was {probability:.1f}% likely$"))
+        rows = page.locator("#choices .percent").all_text_contents()
+        shares = [100 * math.exp(value) for value in logprobs["top_logprobs"][number].values()]
+        assert rows == ["< 0.1%" if share < 0.1 else f"{share:.1f}%" for share in sorted(shares)[::-1]]
+    shade = "element => element.style.getPropertyValue('--unlikely')"
+    shades = [float(tokens.nth(i).evaluate(shade)) for i in range(10)]
+    expected = [min(1, -value / math.log(1000)) for value in logprobs["token_logprobs"][:10]]
+    assert shades == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_chat_remembers_its_turns(server, open_page):
+    page = open_page(server.address)
+    page.get_by_label("Chat").check()
+    messages = []
+    for turn, said in enumerate(["Who lives in the forest?", "And then?"]):
+        send(page, said, max_tokens=8)
+        until(page, f"article:nth-last-child({turn + 1}) .state", re.compile("^ended"))
+        messages.append({"role": "user", "content": said})
+        asked = {"messages": messages, "max_tokens": 8, "temperature": 0}
+        messages.append(api(server, "/v1/chat/completions", asked)["choices"][0]["message"])
+        assert page.locator(".tokens").first.text_content() == messages[-1]["content"]
+    page.click("#forget")
+    send(page, "And then?", max_tokens=8)
+    until(page, "article:nth-last-child(3) .state", re.compile("^ended"))
+    alone = api(server, "/v1/chat/completions", asked | {"messages": [messages[2]]})
+    assert page.locator(".tokens").first.text_content() == alone["choices"][0]["message"]["content"]
+
+
+def test_figures_move_while_answers_run_and_stop_frees_the_engine(server, open_page):
+    page, other = open_page(server.address), open_page(server.address)
+    for _ in range(5):
+        send(page, "Once upon a time", max_tokens=1000, temperature=1.5)
+    send(page, "One more")
+    until(page, "#mistake", re.compile("5 answers are under way"))
+    for seen in (page, other):  # all see all users
+        until(seen, "#running", "5")
+        until(seen, "#used", re.compile("^[1-9]"))
+        until(seen, "#rate", re.compile("^[1-9]"))
+    for _ in range(5):
+        page.locator(".stop").first.click()
+    for seen in (page, other):
+        for figure in ("#running", "#waiting", "#used", "#rate"):
+            until(seen, figure, "0")
+    assert gauge(server, "num_requests_running") == gauge(server, "kv_cache_usage_perc") == 0
+    assert page.locator(".state").all_text_contents() == ["stopped by you: the server frees its blocks"] * 5
+    send(page, "One more", max_tokens=3)
+    until(page, "article:first-child .count", "3")
+    assert page.locator("#mistake").text_content() == ""
+
+
+def test_a_prompt_that_is_too_long_is_one_line(server, open_page):
+    page = open_page(server.address)
+    send(page, "word " * 2000)
+    until(page, ".state", re.compile(r"^the prompt has [\d,]+ tokens, the context holds 1,024: shorten it$"))
+    assert page.locator(".state").get_attribute("role") == "alert"
+
+
+def test_hostile_text_stays_text(server, open_page):
+    """In a prompt, in the model's name, and in what a model writes."""
+    page = open_page(server.address)
+    assert HOSTILE in page.locator("#model").text_content()
+    logprobs = {
+        "tokens": [HOSTILE],
+        "token_logprobs": [-1],
+        "top_logprobs": [{HOSTILE: -1, "<b>bold</b>": -2}],
+    }
+    chunk = {"choices": [{"text": HOSTILE, "logprobs": logprobs, "finish_reason": "stop"}]}
+    # No real model says this when it is wanted.
+    answer = {"body": f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n", "content_type": "text/event-stream"}
+    page.route("**/v1/completions", lambda route: route.fulfill(**answer))
+    send(page, HOSTILE)
+    until(page, ".tokens", HOSTILE)
+    until(page, ".prompt", HOSTILE)
+    page.locator(".token").hover()
+    until(page, "#choices li:nth-child(2) code", "<b>bold</b>")
+    assert page.locator("img").count() == 1  # the page's own
+    assert page.locator("#choices b").count() == 0 and page.title() != "taken"
+
+
+def test_the_keyboard_is_enough(server, open_page):
+    page = open_page(server.address)
+    page.focus("#prompt")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("The king")
+    page.keyboard.press("Control+Enter")
+    until(page, ".state", re.compile("^ended"))
+    focused = "() => document.activeElement.textContent"
+    tokens = page.locator(".token").all_text_contents()
+    for _ in range(5):  # max_tokens, temperature, seed, Send, and the answer's tokens
+        page.keyboard.press("Tab")
+    assert page.evaluate(focused) == tokens[0] and page.locator("#choices").is_visible()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(focused) == tokens[1]
+    page.keyboard.press("End")
+    assert page.evaluate(focused) == tokens[-1]
+    page.keyboard.press("Escape")
+    assert page.locator("#choices").is_hidden()
+
+
+def test_a_phone_has_no_sideways_scroll(server, open_page):
+    page = open_page(server.address, viewport={"width": 375, "height": 700}, has_touch=True)
+    send(page, "A_word_that_has_no_end" * 9, max_tokens=12)
+    until(page, ".state", re.compile("^ended"))
+    page.locator(".token").last.tap()
+    assert page.locator("#choices").is_visible()
+    assert page.evaluate("() => document.documentElement.scrollWidth") == 375
+    box = page.locator("aside .figures").bounding_box()
+    assert box["y"] + box["height"] <= 700, "the figures are out of sight"
+
+
+def test_light_dark_and_less_motion(server, open_page):
+    page = open_page(server.address, color_scheme="dark", reduced_motion="reduce")
+    send(page, "Once", max_tokens=1)
+    until(page, ".count", "1")
+    style = "element => [getComputedStyle(element).backgroundColor, getComputedStyle(element).animationName]"
+    papers = []
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        papers.append(page.locator("body").evaluate(style)[0])
+    assert papers[0] != papers[1]
+    assert page.locator(".token").evaluate(style)[1] == "none"
+    page.emulate_media(reduced_motion="no-preference")
+    assert page.locator(".token").evaluate(style)[1] == "appear"
+
+
+def test_the_key_is_asked_for_and_a_server_that_is_gone_is_told(open_page):
+    with running_server("--api-key", "secret") as server:
+        page = open_page(server.address)  # the page and its figures need no key
+        assert page.locator("#key-field").is_hidden()
+        send(page, "Once", max_tokens=5)
+        until(page, ".state", re.compile("wants an API key"))
+        page.fill("#key", "secret")
+        send(page, "Once", max_tokens=5)
+        until(page, "article:first-child .count", "5")
+        send(page, "Once", max_tokens=1000, temperature=1.5)
+        until(page, "article:first-child .count", re.compile(r"\d\d"))
+    until(page, "article:first-child .state", re.compile("^The (server does not answer|stream broke off)"))
+    until(page, "#gone", re.compile("^No answer from the server"))
+    send(page, "Once", max_tokens=5)
+    until(page, "article:first-child .state", re.compile("^The server does not answer"))
+
+
+def test_every_file_is_served_and_none_asks_another_host(server):
+    kinds = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+    files = [file for file in FOLDER.iterdir() if file.suffix in kinds]
+    assert len(files) >= 7
+    for file in files:
+        path = "/" if file.name == "index.html" else f"/page/{file.name}"
+        with urllib.request.urlopen(server.address + path, timeout=60) as answer:
+            assert answer.headers["content-type"].startswith(kinds[file.suffix])
+            assert answer.read() == file.read_bytes()
+        text = file.read_text(encoding="utf-8").replace('xmlns="http://www.w3.org/2000/svg"', "")
+        assert "//" not in re.sub(r"(?m)(^|\s)// .*$", "", text), f"{file.name} names another host"
