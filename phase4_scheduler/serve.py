@@ -1,6 +1,6 @@
 """A server in OpenAI's protocol around the engine: curl, the openai package and load generators may talk to it.
 
-    python phase4_scheduler/serve.py                     # or: lab serve
+    python phase4_scheduler/serve.py                     # or: lab serve; then open its address in a browser
     curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
          -d '{"prompt": "Once upon a time", "max_tokens": 40}'
 
