@@ -1,0 +1,154 @@
+"""What a real Prometheus makes of the configuration, the alerts, the dashboard and an article's four queries."""
+
+import asyncio
+import json
+import math
+import re
+import shutil
+import socket
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+from labkit.paths import ROOT
+from phase4_scheduler.server.client import running_server, send_all
+
+MONITORING = ROOT / "phase4_scheduler" / "server" / "monitoring"
+ALERT_TESTS = Path(__file__).with_name("alerts_test.yml")
+DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))
+
+
+# The four metrics of an article on vLLM, each as a query would use it: whether vLLM 0.32 and this server know it.
+ARTICLE = {
+    "histogram_quantile(0.95, rate(vllm:time_to_first_token_seconds_bucket[1m]))": True,
+    "histogram_quantile(0.95, rate(vllm:time_per_output_token_seconds_bucket[1m]))": False,
+    "vllm:gpu_prefix_cache_hit_rate": False,
+    "vllm:gpu_cache_usage_perc": False,
+}
+# A counter is exposed with _total, so its name without it is empty for ever.
+NO_TOTAL = "vllm:num_preemptions"
+
+
+@pytest.fixture(scope="session")
+def tool():
+    """tool("prometheus") is where that program is, or a skip that says what is missing."""
+
+    def find(name):
+        path = shutil.which(name)
+        if path is None:
+            pytest.skip(f"needs {name}: apt-get install prometheus")
+        return path
+
+    return find
+
+
+def test_each_alert_is_tested_firing_and_silent():
+    rules = yaml.safe_load((MONITORING / "alerts.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
+    tests = yaml.safe_load(ALERT_TESTS.read_text(encoding="utf-8"))["tests"]
+    tested = set()
+    for test in tests:
+        name, kind = re.match(r"(\w+) (fires|is silent)", test["name"]).groups()
+        expected = [
+            sample["labels"] for check in test["promql_expr_test"] for sample in check.get("exp_samples", [])
+        ]
+        assert expected == ([f'{{alertname="{name}"}}'] if kind == "fires" else []), test["name"]
+        tested.add((name, kind))
+    assert tested == {(rule["alert"], kind) for rule in rules for kind in ("fires", "is silent")}
+
+
+def test_each_alert_fires_when_it_should_and_only_then(tool):
+    ran = subprocess.run([tool("promtool"), "test", "rules", ALERT_TESTS], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_prometheus_can_read_its_configuration(tool):
+    command = [tool("promtool"), "check", "config", MONITORING / "prometheus.yml"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0 and "8 rules found" in ran.stdout, ran.stdout + ran.stderr
+
+
+def test_a_dashboard_of_panels_that_do_not_overlap():
+    panels = DASHBOARD["panels"]
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+    assert len({panel["id"] for panel in panels}) == len(set(places)) == len(panels)
+    assert all(panel["gridPos"] | {"x": 0, "y": 0} == {"x": 0, "y": 0, "w": 8, "h": 8} for panel in panels)
+    assert all(x % 8 == 0 and x < 24 and y % 8 == 0 for x, y in places)
+
+
+# ---------------------------------------------------------------------- a live run
+
+
+class Prometheus:
+    """A Prometheus that watches one server every half second."""
+
+    def __init__(self, path, watched, folder):
+        config = (MONITORING / "prometheus.yml").read_text(encoding="utf-8")
+        config = config.replace("127.0.0.1:8000", urllib.parse.urlsplit(watched).netloc).replace(
+            "5s", "500ms"
+        )
+        shutil.copy(MONITORING / "alerts.yml", folder)
+        (folder / "prometheus.yml").write_text(config, encoding="utf-8")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = "http://{}:{}".format(*free.getsockname())
+        self.process = subprocess.Popen(
+            [path, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+             f"--web.listen-address={urllib.parse.urlsplit(self.address).netloc}", "--log.level=error"],
+        )  # fmt: skip
+
+    def query(self, expr):
+        """The values of an instant query; none while it does not answer yet."""
+        address = f"{self.address}/api/v1/query?{urllib.parse.urlencode({'query': expr})}"
+        try:
+            with urllib.request.urlopen(address, timeout=60) as response:
+                result = json.load(response)["data"]["result"]
+        except urllib.error.HTTPError as error:
+            pytest.fail(f"{expr}: {error.read().decode()}")
+        except OSError:
+            assert self.process.poll() is None, "Prometheus has ended"
+            return []
+        return [float(sample["value"][1]) for sample in result]
+
+
+@pytest.fixture(scope="module")
+def prometheus(tool, tmp_path_factory):
+    """A server with requests, watched until a rate is known."""
+    path = tool("prometheus")
+    body = {"prompt": "Once upon a time, " * 20, "max_tokens": 8, "ignore_eos": True}
+    with running_server("--enable-mfu-metrics") as server:
+        watching = Prometheus(path, server.address, tmp_path_factory.mktemp("prometheus"))
+        try:
+            # The calls of HTTP are counted from the first one on, so their rate is known last.
+            while not any(watching.query("rate(http_requests_total[1m]) > 0")):
+                answers = asyncio.run(send_all(server.address, [body] * 4))
+                assert not [answer.error for answer in answers if answer.error]
+            yield watching
+        finally:
+            watching.process.terminate()
+            watching.process.wait(timeout=30)
+
+
+@pytest.mark.proof
+def test_every_panel_of_the_dashboard_shows_something(prometheus):
+    queries = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    values = {query: prometheus.query(query) for query in queries}
+    assert [query for query, found in values.items() if not found or any(map(math.isnan, found))] == []
+    # While we ask, nobody is under way.
+    still = re.compile("num_preemptions|num_requests|kv_cache_usage")
+    assert [query for query, found in values.items() if not any(found) and not still.search(query)] == []
+
+
+@pytest.mark.proof
+def test_three_of_an_articles_four_queries_are_empty_for_ever(prometheus):
+    assert {query: bool(prometheus.query(query)) for query in ARTICLE} == ARTICLE
+    assert prometheus.query(NO_TOTAL) == [] and prometheus.query(f"{NO_TOTAL}_total") == [0]
+
+
+@pytest.mark.proof
+def test_no_alert_disturbs_a_healthy_run(prometheus):
+    assert prometheus.query("up") == [1]
+    assert prometheus.query('ALERTS{alertstate="firing"}') == []
