@@ -122,8 +122,8 @@ def turn(core: EngineCore, commands: list[Add | Finish], enable_mfu_metrics: boo
 def estimated_work(model: Transformer, step: SchedulerOutput) -> Work:
     """What a step asked of the machine, by the arithmetic of phase 2's roofline. Nothing is measured.
 
-    vllm/v1/metrics/perf.py estimates the same. It adds the vectors between the layers to the bytes, and attention
-    of a prompt's tokens to those behind them, which is masked, to the operations.
+    vllm/v1/metrics/perf.py estimates the same. It adds the vectors between the layers to the bytes. To the operations it
+    adds the attention that is masked, and a third matrix to every MLP, which GPT-2 has not.
     """
     parts = [
         (s.num_computed, s.num_tokens) for s in step.scheduled if s.num_tokens
