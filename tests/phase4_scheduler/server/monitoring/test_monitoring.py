@@ -152,7 +152,9 @@ def test_three_of_an_articles_four_queries_are_empty_for_ever(prometheus):
 def test_a_ratio_needs_equal_labels(prometheus):
     found, all_of_them = (f"rate(vllm:prompt_tokens_{name}[1m])" for name in ("by_source_total", "total"))
     assert prometheus.query(f"{found} / {all_of_them}") == []
-    assert sum(prometheus.query(f"{found} / ignoring(source) group_left {all_of_them}")) == pytest.approx(1, rel=0.1)
+    assert sum(prometheus.query(f"{found} / ignoring(source) group_left {all_of_them}")) == pytest.approx(
+        1, rel=0.1
+    )
 
 
 @pytest.mark.proof
