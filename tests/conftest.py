@@ -117,9 +117,9 @@ def mistake_of(tmp_path, capsys):
     return run
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """Chromium without a window, or a skip that says what is missing."""
+    """Chromium without a window, or a skip that says what is missing. While it is there, no test can run asyncio."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
