@@ -3,13 +3,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: course test proof fuzz setup lock notebooks companions figures clean
 .DEFAULT_GOAL := course
 
 # Run every script of the course in its quick form; ends with many users streaming and the ledger of claims.
 course: setup
-	$(BIN)/lab run --quick; outcome=$$?; $(BIN)/lab claims; exit $$outcome
+	@$(BIN)/lab course
 
 # Style, the direction of imports, and the tests. Needs no GPU and no network once set up, and rolls no dice.
 test: setup
@@ -47,16 +48,17 @@ figures: setup
 setup: $(VENV)/installed
 
 $(VENV)/installed: requirements.txt requirements.lock pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --no-deps --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install -q -r requirements.txt
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	@echo "Installing into $(VENV): a few minutes, once."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --no-deps --require-hashes -r requirements.lock
+	@$(PIP) install -r requirements.txt
+	@touch $@
 
 # For developers: work out requirements.lock anew, all packages with the hashes of their files. Without torch and
 # triton: which of their many files is right depends on the machine.
 lock: setup
-	$(BIN)/python -m pip install -q uv
+	$(PIP) install uv
 	printf 'torch; python_version < "3"\ntriton; python_version < "3"\n' > $(VENV)/without-torch.txt
 	printf 'sympy\nnetworkx\nsetuptools\n' | $(BIN)/uv pip compile -q requirements.txt - -o requirements.lock \
 		--override $(VENV)/without-torch.txt --universal --python-version 3.11 --generate-hashes \

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from labkit.catalog import SCRIPTS, first_line, is_script, select
 from labkit.claims import CLAIMS, measured_claims, verdict_of
+from labkit.course import take_course
 from labkit.errors import LabError
 from labkit.foreign import visible
 from labkit.interrupts import STOPPED, ctrl_c_waits
@@ -84,24 +85,19 @@ def show_claims(console: Console) -> int:
     found, problems = measured_claims()
     counts: Counter[str] = Counter()
     for phase, claims in CLAIMS.items():
-        table = titled(phase, width=console.width)
-        table.add_column("claim", no_wrap=True, style="dim")
-        table.add_column("src", no_wrap=True)
-        table.add_column("the source says", ratio=5)
-        table.add_column("measured here", ratio=4)
-        table.add_column("verdict", no_wrap=True)
+        table = titled(phase, width=console.width, show_lines=False)
+        table.add_column("claim", no_wrap=True)
+        table.add_column("what the source says, and what was measured here", ratio=1)
         for claim in claims:
             predictions = found.get(claim.id, [])
             verdict = verdict_of(predictions)
             counts[verdict] += 1
             values = "; ".join(show_value(p.measured, p.unit) for p in predictions if not p.needs)
             colour = COLOURS.get(verdict, "yellow")
+            found_here = f"\n[bold]{escape(visible(values, 300))}[/]" if values else ""
             table.add_row(
-                claim.id,
-                claim.source,
-                escape(claim.says),
-                escape(visible(values, 300)),
-                f"[{colour}]{verdict}[/]",
+                f"{claim.id}\n[{colour}]{verdict}[/]",
+                f"[dim]{claim.source}:[/] {escape(claim.says)}{found_here}",
             )
         console.print(table)
     for line in problems:
@@ -121,12 +117,12 @@ def show_doctor(console: Console) -> int:
     from labkit.doctor import examine
 
     table = titled("This machine", width=console.width)
-    for column in ("", "what", "here", "what it means"):
-        table.add_column(column, no_wrap=column in ("", "what"))
+    for column in ("", "what", "here, and what it means"):
+        table.add_column(column, no_wrap=column != "here, and what it means")
     for f in examine():
         mark = "[green]✓[/]" if f.ok else "[yellow]○[/]"
         means = f.effect if f.ok or not f.remedy else f"{f.effect}. To change it: {f.remedy}".lstrip(". ")
-        table.add_row(mark, f.what, escape(f.value), escape(means))
+        table.add_row(mark, f.what, f"[bold]{escape(f.value)}[/]{': ' * bool(means)}{escape(means)}")
     console.print(table)
     return 0
 
@@ -177,6 +173,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Run scripts in order. Options for the scripts come last: lab run 1 --quick --predict",
     )
     run_these.add_argument("what", nargs="*", help="phases or scripts; nothing means all")
+    commands.add_parser("course", help="all scripts in their short form, told in a screen or two")
     commands.add_parser(
         "serve", add_help=False, help="an OpenAI-compatible server: lab serve [MODEL] (--help: its options)"
     )
@@ -222,7 +219,7 @@ def _obey(argv: Sequence[str]) -> int:
         parser.print_help()
         return 0
     console = Page()
-    simple = {"list": list_scripts, "claims": show_claims, "doctor": show_doctor}
+    simple = {"list": list_scripts, "course": take_course, "claims": show_claims, "doctor": show_doctor}
     if args.command in simple:
         return simple[args.command](console)
     if args.command == "run":
