@@ -149,8 +149,8 @@ class Metrics:
         if part.token_ids:
             self._counters["generation_tokens"].inc(len(part.token_ids))
             self._iteration_tokens += len(part.token_ids)
-            if len(times) > 1:
-                seen["inter_token_latency_seconds"].observe(times[-1] - times[-2])
+            if before := len(times) - len(part.token_ids):  # several tokens of one step are one observation
+                seen["inter_token_latency_seconds"].observe(times[-1] - times[before - 1])
             else:
                 seen["time_to_first_token_seconds"].observe(now - part.metrics.arrival_time)
                 self._prompt(parent, part)
