@@ -1,7 +1,6 @@
 """/metrics says what vLLM's says: same families, same counts after the same requests, times that lie where they should."""
 
 import asyncio
-import math
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -271,15 +270,24 @@ def test_what_the_server_measures_lies_within_what_clients_measure():
 
 @pytest.mark.proof
 def test_gauges_fall_back_when_everybody_leaves_and_nobody_comes():
-    async def leave_together(address):
-        body = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True}
-        return await asyncio.gather(*(complete(address, body, cut_after=1) for _ in range(8)))
+    body = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True}
 
-    with running_server("--max-num-seqs", "8") as server:
-        assert [len(answer.times) for answer in asyncio.run(leave_together(server.address))] == [1] * 8
-        waiting = [math.nan]
-        while waiting != [0, 0, 0]:  # nothing else is sent: the engine itself has to say so
-            page = samples(server.get("/metrics")[1])
-            names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-            waiting = [page[f"vllm:{name}"] for name in names]
-        assert page["vllm:request_success_total abort"] == 0  # as in vLLM: a client that leaves is no end
+    def gauges():
+        page = samples(server.get("/metrics")[1])
+        names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+        return [page[f"vllm:{name}"] for name in names]
+
+    async def leave_together():
+        calls = [asyncio.create_task(complete(server.address, body)) for _ in range(12)]
+        while (await asyncio.to_thread(gauges))[:2] != [4, 8]:
+            pass
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    with running_server("--max-num-seqs", "4") as server:
+        asyncio.run(leave_together())
+        while gauges() != [0, 0, 0]:  # nothing else is sent: the engine itself has to say so
+            pass
+        ended = samples(server.get("/metrics")[1])["vllm:request_success_total abort"]
+        assert ended == 0  # as in vLLM: a client that leaves is no end
