@@ -78,6 +78,7 @@ def run_engine(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches both processes; the other one decides
     try:
         transformer = load_model(model, dtype, device)
+        warm_up(transformer)
         core = EngineCore(transformer, EngineConfig(**settings))
     except Exception as error:
         pipe.send(error)
@@ -93,6 +94,15 @@ def run_engine(
             pipe.send(turn(core, commands, enable_mfu_metrics))
     except (EOFError, BrokenPipeError):
         pass  # the API process is gone
+
+
+def warm_up(model: Transformer) -> None:
+    """A prefill and a decode step: kernels are compiled when they are first called, and no user is to wait for that."""
+    core = EngineCore(model, EngineConfig(num_blocks=2))
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    core.add(Request("warm-up", [0], params, 0.0, 0, model.config.eos_token_ids))
+    while core.scheduler.has_requests:
+        core.step()
 
 
 def turn(core: EngineCore, commands: list[Add | Finish], enable_mfu_metrics: bool = False) -> StepMessage:
