@@ -1,6 +1,7 @@
 """/metrics says what vLLM's says: same families, same counts after the same requests, times that lie where they should."""
 
 import asyncio
+import time
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,9 +11,13 @@ from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.request import Request
+from phase4_scheduler.server.chat import Chat
 from phase4_scheduler.server.client import complete, running_server, send_all
+from phase4_scheduler.server.completions import Completion
 from phase4_scheduler.server.engine_process import Add, EngineLimits, StepMessage, turn
+from phase4_scheduler.server.launch import make_server
 from phase4_scheduler.server.metrics import Metrics
+from phase4_scheduler.server.protocol import ChatCompletionRequest, CompletionRequest
 from tests.phase4_scheduler.server.record_vllm import METRICS, ask
 from tests.phase4_scheduler.server.shapes import METRICS_LOAD
 
@@ -171,6 +176,20 @@ def test_a_request_with_two_answers_is_one_request_and_two_prompts(metrics):
     assert (
         read(metrics, "request_prefill_kv_computed_tokens_sum") == 6
     )  # 4 were cached; the second has the first's
+
+
+def test_waiting_counts_from_before_the_prompt_is_tokenised():
+    server = make_server("tales")
+    server.engine.limits = EngineLimits(512, 100, 16, EngineConfig())
+    asked = CompletionRequest(prompt=["Once upon a time", "The king"])
+    completion = Completion(server.engine, asked, "tales")
+    asked = ChatCompletionRequest(messages=[{"role": "user", "content": "Who is there?"}])
+    chat = Chat(server.engine, asked, "tales", server.template)
+    begun = time.perf_counter()
+    asyncio.run(completion.prepare())
+    asyncio.run(chat.prepare())
+    assert len(completion.accepted) == 2
+    assert all(request.arrival_time < begun for request in [*completion.accepted, chat.accepted])
 
 
 # ---------------------------------------------------------------------- the engine's side
