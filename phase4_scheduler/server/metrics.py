@@ -226,14 +226,15 @@ class CountRequests:
     """Middleware: http_requests_total. A stream counts when it has ended.
 
     Args:
-        handlers: the paths that the server knows; all others share the name "none".
+        handlers: the paths that the server knows; calls of all others share the name "none".
 
     Source: the package prometheus-fastapi-instrumentator, as vLLM sets it up.
     """
 
-    UNCOUNTED = frozenset(
-        ("/health", "/live", "/load", "/metrics", "/ping", "/version")
-    )  # asked by machines all the time
+    # Asked by machines all the time.
+    UNCOUNTED = frozenset(("/health", "/live", "/load", "/metrics", "/ping", "/version"))
+    # A client may make up names, and each would be a series for ever.
+    METHODS = frozenset(("GET", "HEAD", "OPTIONS", "POST"))
 
     def __init__(self, app: ASGIApp, counter: Counter, handlers: Collection[str]) -> None:
         self.app, self.counter, self.handlers = app, counter, handlers
@@ -253,4 +254,5 @@ class CountRequests:
             await self.app(scope, receive, note)
         finally:
             handler = scope["path"] if scope["path"] in self.handlers else "none"
-            self.counter.labels(handler, scope["method"], f"{status // 100}xx").inc()
+            method = scope["method"] if scope["method"] in self.METHODS else "other"
+            self.counter.labels(handler, method, f"{status // 100}xx").inc()

@@ -16,7 +16,7 @@ from phase4_scheduler.server.client import complete, running_server, send_all
 from phase4_scheduler.server.completions import Completion
 from phase4_scheduler.server.engine_process import Add, EngineLimits, StepMessage, turn
 from phase4_scheduler.server.launch import make_server
-from phase4_scheduler.server.metrics import Metrics
+from phase4_scheduler.server.metrics import CountRequests, Metrics
 from phase4_scheduler.server.protocol import ChatCompletionRequest, CompletionRequest
 from tests.phase4_scheduler.server.record_vllm import METRICS, ask
 from tests.phase4_scheduler.server.shapes import METRICS_LOAD
@@ -262,6 +262,38 @@ def test_two_answers_share_the_weights_and_their_work_reaches_the_page(tiny, met
     )
     assert read(metrics, "estimated_write_bytes_per_gpu_total") == (5 + 4) * TOKEN
     assert turn(core, []).work is None
+
+
+# ---------------------------------------------------------------------- HTTP
+
+
+def test_names_that_clients_make_up_share_one_series(metrics):
+    async def app(scope, receive, send):
+        if scope["path"] == "/broken":
+            raise RuntimeError
+        await send({"type": "http.response.start", "status": 404})
+
+    async def sent(message):
+        pass
+
+    counted = CountRequests(app, metrics.http_requests, {"/known", "/broken"})
+    for method, path in (
+        ("POST", "/known"),
+        ("GET", "/a"),
+        ("FOO", "/b"),
+        ("BAR", "/c"),
+        ("GET", "/metrics"),
+    ):
+        asyncio.run(counted({"type": "http", "method": method, "path": path}, None, sent))
+    with pytest.raises(RuntimeError):
+        asyncio.run(counted({"type": "http", "method": "POST", "path": "/broken"}, None, sent))
+    page = samples(metrics.page().decode())
+    assert {key: value for key, value in page.items() if key.startswith("http_requests_total")} == {
+        "http_requests_total /known POST 4xx": 1,
+        "http_requests_total none GET 4xx": 1,
+        "http_requests_total none other 4xx": 2,
+        "http_requests_total /broken POST 5xx": 1,
+    }
 
 
 # ---------------------------------------------------------------------- a running server
