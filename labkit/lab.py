@@ -147,6 +147,8 @@ class Lab:
         form = "yes or no" if isinstance(p.measured, bool) else ""
         if isinstance(p.measured, (list, tuple)):
             form = f"{len(p.measured)} values, such as " + " / ".join("12345"[: len(p.measured)])
+        if isinstance(p.measured, str) and "," in p.measured:
+            form = f"{p.measured.count(',') + 1} names in their order"
         unit = "".join(f" ({text})" for text in (p.unit, form) if text)
         self.console.print(
             f"\n[bold]Your guess:[/] {escape(p.question)}{escape(unit)}  [dim](Enter to skip)[/]"
@@ -163,7 +165,7 @@ class Lab:
             except ValueError as error:
                 self.console.print(f"  {escape(str(error))}, try again", style="yellow")
                 continue
-            p.points = score_guess(p.guess, p.measured)
+            p.points = score_guess(p.guess, p.measured, p.unit)
             return
 
     def _keep(self, p: Prediction) -> None:
@@ -279,7 +281,7 @@ class Lab:
 
 
 def _carry_guesses(report: Path, predictions: list[dict[str, Any]]) -> None:
-    """Take over the guesses of an earlier report where the same question was not answered this time."""
+    """The first guess at a question stays: take over those of the earlier report."""
     earlier: dict[tuple[str, str], list[Prediction]] = {}
     with suppress(ValueError):  # none yet, or damaged
         for p in read_predictions(report):
@@ -287,7 +289,7 @@ def _carry_guesses(report: Path, predictions: list[dict[str, Any]]) -> None:
     for p in predictions:
         same = earlier.get((p["claim"], p["question"]))
         old = same.pop(0) if same else None
-        if p["points"] is None and old and old.points is not None:
+        if old and old.points is not None:
             p["guess"], p["points"] = old.guess, old.points
 
 

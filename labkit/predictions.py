@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -27,7 +28,7 @@ class Prediction:
         predicted: what theory says, before anything runs. None if `needs` says why nothing ran.
         measured: what came out.
         source_says: the source article's figure, where it differs from `predicted`.
-        unit: "" for counts and ratios.
+        unit: "" for counts and ratios; "ids" for names that happen to be numbers.
         tolerance: largest accepted |measured - predicted| / |predicted|; 0 asks for equality.
         kind: "structure" (counts, shapes, ids: must hold on every machine) or "timing" (reported only).
         note: why a figure is as it is, in a sentence.
@@ -110,23 +111,30 @@ def parse_guess(text: str, measured: Any) -> Any:
     return text.strip("'\"")
 
 
-def score_guess(guess: Any, measured: Any) -> int:
-    """0 to 3 points: 3 within 10%, 2 within a factor of 1.5, 1 within a factor of 4.
+def score_guess(guess: Any, measured: Any, unit: str = "") -> int:
+    """0 to 3 points.
 
-    A yes/no or a word is right (3) or wrong (0). For a list the points of its items are averaged.
+    A quantity: 3 within 10%, 2 within a factor of 1.5, 1 within a factor of 4; for a list the points of its items are
+    averaged. An id (`unit` is "ids"), a yes or no, a word, and an order of words: right (3) or wrong (0).
     """
+    if unit == "ids":
+        return 3 if guess == measured else 0
     if isinstance(measured, (list, tuple)):
         points = [score_guess(g, m) for g, m in zip(guess, measured, strict=True)]
         return round(sum(points) / len(points)) if points else 0
     if isinstance(measured, bool) or not isinstance(measured, (int, float)):
-        same = str(guess).strip("' ").casefold() == str(measured).strip("' ").casefold()
-        return 3 if same else 0
+        return 3 if _words(guess) == _words(measured) else 0
     if guess == measured:
         return 3
     if guess * measured <= 0:  # one is zero, or the signs differ
         return 0
     factor = math.exp(abs(math.log(guess / measured)))
     return 3 if factor <= 1.1 else 2 if factor <= 1.5 else 1 if factor <= 4 else 0
+
+
+def _words(text: Any) -> list[str]:
+    """Words in their order; commas, arrows and quotes between them do not matter. Without a word: the text."""
+    return re.findall(r"\w+", str(text).casefold()) or [str(text).strip("' ")]
 
 
 def show_value(value: Any, unit: str = "") -> str:
@@ -153,4 +161,4 @@ def show_value(value: Any, unit: str = "") -> str:
         text = " / ".join(str(v) if ids else show_value(v) for v in value)
     else:
         text = str(value)
-    return f"{text} {unit}" if unit and value is not None else text
+    return f"{text} {unit}" if unit not in ("", "ids") and value is not None else text

@@ -90,7 +90,7 @@ class Guesses:
         shown = Revealed("notebook", question, measured, measured, unit=unit, note=why)
         if guess is not ... and guess is not None:
             shown.guess = _same_kind(guess, measured)
-            shown.points = 3 if agrees(measured, shown.guess, 0) else score_guess(shown.guess, measured)
+            shown.points = 3 if agrees(measured, shown.guess, 0) else score_guess(shown.guess, measured, unit)
         self.revealed[question] = shown
         if self.notebook and shown.points is not None:
             self._note(shown)

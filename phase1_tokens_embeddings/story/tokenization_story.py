@@ -118,7 +118,7 @@ def look_at_words(lab: Lab, vocabularies: dict[str, BPETokenizer]) -> None:
             lab.cannot_measure(claim, question, needs="download", remedy=FETCH)
         else:
             measured = gpt2.vocab_size if text is None else gpt2.encode(text)
-            lab.predict(claim, question, predicted=predicted, measured=measured)
+            lab.predict(claim, question, predicted, measured, unit="ids" if text else "")
 
     words = ["unbelievable", " unbelievable", "Unbelievable!", "Once upon a time", "1234567"]
     lab.table(

@@ -120,7 +120,7 @@ def test_a_later_run_keeps_the_guesses_it_does_not_ask_for(monkeypatch, tmp_path
     assert points("90\n\n300\n", "--predict") == [(90, 2), (None, None), (300, 1)]
     assert points("") == [(90, 2), (None, None), (300, 1)]
     assert points("\n100\n\n", "--predict") == [(90, 2), (100, 3), (300, 1)]
-    assert points("0\n\n\n", "--predict") == [(0, 0), (100, 3), (300, 1)]  # a new guess counts
+    assert points("0\n\n\n", "--predict") == [(90, 2), (100, 3), (300, 1)]  # the first guess stays
     next((tmp_path / "outputs" / "reports").glob("*/*.json")).write_text('{"predictions": [{"cla')
     assert points("") == [(None, None)] * 3
 
