@@ -44,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--block-size", type=whole(1, 1024), default=16, help="tokens a block")
     add("--no-enable-prefix-caching", action="store_true")
+    add("--no-enable-chunked-prefill", action="store_true")
     add("--scheduling-policy", default="fcfs", choices=["fcfs", "priority"])
     add(
         "--enable-prompt-tokens-details",
@@ -65,6 +66,13 @@ def build_parser() -> argparse.ArgumentParser:
         type=between(0, 86_400),
         default=0,
         help="seconds that answers under way have to end at SIGTERM",
+    )
+    add(
+        "--middleware",
+        action="append",
+        default=[],
+        metavar="MODULE.CLASS",
+        help="ASGI middleware around the API, by its import path; may be given several times",
     )
     add("--seed", type=whole(0, 2**32 - 1), default=0, help="for requests without a seed of their own")
     return parser
@@ -89,6 +97,7 @@ def serve(a: argparse.Namespace) -> int:
         num_blocks=a.num_gpu_blocks_override,
         block_size=a.block_size,
         enable_prefix_caching=not a.no_enable_prefix_caching,
+        chunked_prefill=not a.no_enable_chunked_prefill,
         policy=a.scheduling_policy,
         seed=a.seed,
     )
@@ -96,7 +105,7 @@ def serve(a: argparse.Namespace) -> int:
     def on_ready(address: str) -> None:
         print(f"{server.name} is served at {address}   (Ctrl-C ends it)", flush=True)
 
-    run_server(server, open_socket(a.host, a.port), a.api_key, a.shutdown_timeout, on_ready)
+    run_server(server, open_socket(a.host, a.port), a.api_key, a.shutdown_timeout, on_ready, a.middleware)
     return 0
 
 

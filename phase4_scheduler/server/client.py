@@ -10,11 +10,12 @@ each piece to the next. The server's own clock knows nothing of the way between 
 import asyncio
 import http.client
 import json
+import os
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -162,15 +163,18 @@ class RunningServer:
 
 
 @contextmanager
-def running_server(*options: str) -> Iterator[RunningServer]:
+def running_server(*options: str, env: Mapping[str, str] | None = None) -> Iterator[RunningServer]:
     """`lab serve` on a free port with these options; ended when the block is left.
+
+    Args:
+        env: variables of its environment besides this process's own.
 
     Raises:
         LabError: it did not start. Its own message stands above.
     """
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "phase4_scheduler" / "serve.py"), "--port", "0", *options],
-        stdout=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, text=True, env=os.environ | (env or {}),
     )  # fmt: skip
     try:
         words = process.stdout.readline().split()

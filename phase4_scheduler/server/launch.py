@@ -1,8 +1,9 @@
 """From options to a server that runs: the socket, the two processes, and their end."""
 
 import asyncio
+import importlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import uvicorn
@@ -68,20 +69,26 @@ def run_server(
     api_key: str | None,
     shutdown_timeout: float,
     on_ready: Callable[[str], None],
+    middleware: Sequence[str] = (),
 ) -> None:
     """Serve until SIGINT or SIGTERM. Then requests under way have `shutdown_timeout` seconds to end.
 
     Args:
         on_ready: called with the server's address when the engine has started.
+        middleware: import paths of ASGI middleware; the last one is the outermost.
 
     Raises:
         ValueError, LabError: what the engine could not be started with.
     """
 
+    app = create_app(server, api_key)
+    for path in middleware:
+        app = find_middleware(path)(app)
+
     async def serve() -> None:
         await server.engine.start()
         config = uvicorn.Config(
-            create_app(server, api_key), log_level="critical", access_log=False,
+            app, log_level="critical", access_log=False,
             timeout_graceful_shutdown=shutdown_timeout, h11_max_incomplete_event_size=64 * 1024,
         )  # fmt: skip
         web = uvicorn.Server(config)
@@ -93,3 +100,16 @@ def run_server(
             server.engine.stop()
 
     asyncio.run(serve())
+
+
+def find_middleware(path: str) -> Callable:
+    """A class by its import path, such as package.module.Class.
+
+    Raises:
+        LabError: there is none.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise LabError(f"no middleware {path} ({error}): give MODULE.CLASS") from None

@@ -1,0 +1,382 @@
+"""The nights: what is asked, what is put in, and by which figures each cause is known.
+
+`[1m]` in a query stands for the window of the night, which is shorter.
+"""
+
+import random
+import time
+
+from phase4_scheduler.server.drills.evidence import Cause, Check
+from phase4_scheduler.server.drills.load import Users, plain, words
+from phase4_scheduler.server.drills.playing import Drill, Fault
+
+
+def mean(name: str) -> str:
+    """PromQL of a histogram's mean: what was observed in a minute, divided by how often."""
+    return f"rate(vllm:{name}_sum[1m]) / rate(vllm:{name}_count[1m])"
+
+
+TTFT, ITL = mean("time_to_first_token_seconds"), mean("inter_token_latency_seconds")
+QUEUE, PREFILL = mean("request_queue_time_seconds"), mean("request_prefill_time_seconds")
+PROMPT, ANSWER = mean("request_prompt_tokens"), mean("request_generation_tokens")
+STEP = mean("iteration_tokens_total")
+RUNNING, WAITING = (
+    "avg_over_time(vllm:num_requests_running[1m])",
+    "avg_over_time(vllm:num_requests_waiting[1m])",
+)
+KV = "max_over_time(vllm:kv_cache_usage_perc[1m])"
+PREEMPTIONS, TOKENS = "rate(vllm:num_preemptions_total[1m])", "rate(vllm:generation_tokens_total[1m])"
+HIT_RATE = "rate(vllm:prefix_cache_hits_total[1m]) / rate(vllm:prefix_cache_queries_total[1m])"
+FRONTEND = f"{TTFT} - {QUEUE} - {PREFILL}"
+ENGINE_MEMORY = 'max_over_time(process_resident_memory_bytes{process="engine"}[1m])'
+
+
+def steps_over(tokens: int) -> str:
+    """PromQL of the share of steps with more tokens than that. (A bound of the histogram: 8, 16, 32, ...)"""
+    name = "vllm:iteration_tokens_total"
+    below = f'rate({name}_bucket{{le="{tokens}.0"}}[1m]) / ignoring(le) rate({name}_count[1m])'
+    return f"1 - {below}"
+
+
+# ---------------------------------------------------------------------- causes that come in several nights
+
+OTHER_PROGRAM = Cause(
+    "neighbour",
+    "Another program computes on the same cores.",
+    (
+        Check("tokens come more slowly", ITL, "ratio", ">", 1.4),
+        Check("though as many requests run as before", RUNNING, "ratio", "<", 1.4),
+        Check("and none makes room for another", PREEMPTIONS, "now", "<", 0.05),
+        Check("and prompts are as long as before", PROMPT, "ratio", "<", 1.4),
+        Check("and steps are as full as before", STEP, "ratio", "<", 1.5),
+    ),
+    "Find it (top), and move it or the server to other cores.",
+)
+
+
+# ---------------------------------------------------------------------- 1: the first token comes late
+
+CHATTING = Users(4, plain(40), max_tokens=32, think=0.3)
+
+FIRST_TOKEN = Drill(
+    1,
+    "Why does the first token come late?",
+    "Users say: it thinks for ever before it begins to write.",
+    TTFT,
+    Check("the first token comes later", TTFT, "ratio", ">", 1.6),
+    {"TTFT, s": TTFT, "of that in the queue, s": QUEUE, "in prefill, s": PREFILL, "ITL, s": ITL, "running": RUNNING,
+     "waiting": WAITING, "prompt tokens": PROMPT, "KV usage, highest": KV, "hit rate": HIT_RATE},
+    ("--max-num-seqs", "8", "--max-num-batched-tokens", "256"),
+    (CHATTING,),
+    (
+        Cause(
+            "queue",
+            "More users than seats: requests wait to be admitted.",
+            (Check("most of TTFT passes in the queue", f"({QUEUE}) / ({TTFT})", "now", ">", 0.5),
+             Check("requests wait", WAITING, "now", ">", 1),
+             Check("and not for blocks", KV, "now", "<", 0.95)),
+            "More seats (--max-num-seqs) while the KV cache has room, else another server; or refuse early "
+            "(--max-num-queued-reqs).",
+        ),
+        Cause(
+            "prompts",
+            "Prompts have become long, and a long prompt takes long to compute.",
+            (Check("most of TTFT passes in prefill", f"({PREFILL}) / ({TTFT})", "now", ">", 0.5),
+             Check("prompts are longer than before", PROMPT, "ratio", ">", 2)),
+            "Ask who sends them and why. Prefix caching, if they begin alike; a faster card, if not.",
+        ),
+        Cause(
+            "frontend",
+            "The API process is blocked: the engine is ready, and nobody reads requests or sends tokens.",
+            (Check("most of TTFT passes neither in the queue nor in prefill", f"({FRONTEND}) / ({TTFT})", "now", ">", 0.5),
+             Check("and that is more than a few steps' time", f"({FRONTEND}) / ({ITL})", "now", ">", 3)),
+            "Look for what was put into the API process lately. Nothing there may wait without `await`.",
+        ),
+        Cause(
+            "memory",
+            "The KV cache is full: requests wait for blocks.",
+            (Check("all blocks are taken", KV, "now", ">", 0.95),
+             Check("and requests wait", WAITING, "now", ">", 0.5)),
+            "More blocks, shorter answers, or fewer requests at a time.",
+        ),
+        Cause(
+            "cache",
+            "Prefixes are no longer found in the cache: everything is computed anew.",
+            (Check("the hit rate has fallen", f"{HIT_RATE}", "ratio", "<", 0.7),),
+            "See night 5.",
+        ),
+        OTHER_PROGRAM,
+    ),
+    {
+        "queue": Fault(users=(Users(48, plain(40), max_tokens=32, think=0.3),)),
+        "prompts": Fault(users=(Users(4, plain(800), max_tokens=32, think=0.3),)),
+        "frontend": Fault(("--middleware", "phase4_scheduler.server.drills.slow_middleware.AskTheOldDirectory")),
+    },
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------- 2: the tokens come slowly
+
+WRITING = Users(6, plain(20), max_tokens=150)
+
+NEXT_TOKEN = Drill(
+    2,
+    "Why do the tokens come slowly?",
+    "Users say: it begins at once, and then it stutters.",
+    ITL,
+    Check("tokens come more slowly", ITL, "ratio", ">", 1.4),
+    {"ITL, s": ITL, "TTFT, s": TTFT, "running": RUNNING, "waiting": WAITING, "tokens of a step": STEP,
+     "preemptions a second": PREEMPTIONS, "KV usage, highest": KV, "prompt tokens": PROMPT, "tokens a second": TOKENS},
+    ("--max-num-seqs", "64", "--max-num-batched-tokens", "256", "--num-gpu-blocks-override", "1025"),
+    (WRITING,),
+    (
+        Cause(
+            "batch",
+            "More users share a step, so a step takes longer.",
+            (Check("more requests run than before", RUNNING, "ratio", ">", 2),
+             Check("and none makes room for another", PREEMPTIONS, "now", "<", 0.05),
+             Check("and no step is long for a prompt's sake", steps_over(512), "now", "<", 0.005)),
+            "Fewer seats, if ITL is promised to somebody; else be glad: tokens a second have gone up.",
+        ),
+        Cause(
+            "pool",
+            "The KV cache is too small: requests push each other out and compute their tokens again.",
+            (Check("requests are preempted", PREEMPTIONS, "now", ">", 0.2),
+             Check("and all blocks are taken", KV, "now", ">", 0.9)),
+            "More blocks, or fewer seats: those who wait hold none.",
+        ),
+        Cause(
+            "whole",
+            "Long prompts are computed in one piece, and all others wait for the end of that step.",
+            (Check("some steps are very large", steps_over(512), "now", ">", 0.005),
+             Check("and prompts are longer than before", PROMPT, "ratio", ">", 1.5)),
+            "Chunked prefill on, with a token budget of a few hundred.",
+        ),
+        OTHER_PROGRAM,
+        Cause(
+            "seats",
+            "Too few requests may run at a time.",
+            (Check("requests wait", WAITING, "now", ">", 1),
+             Check("while blocks are free", KV, "now", "<", 0.9)),
+            "More seats (--max-num-seqs).",
+        ),
+        Cause(
+            "frontend",
+            "The API process is blocked, and does not send what is written.",
+            (Check("the way outside the engine takes longer than a few steps", f"({FRONTEND}) / ({ITL})", "now", ">", 5),),
+            "Look for what was put into the API process lately. Nothing there may wait without `await`.",
+        ),
+    ),
+    {
+        "batch": Fault(users=(Users(48, plain(20), max_tokens=150),)),
+        "pool": Fault(("--num-gpu-blocks-override", "25")),
+        "whole": Fault(("--no-enable-chunked-prefill", "--max-num-batched-tokens", "2048"),
+                       (WRITING, Users(2, plain(850), max_tokens=2))),
+        "neighbour": Fault(hogs=2),
+    },
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------- 3: out of memory?
+
+OUT_OF_MEMORY = Drill(
+    3,
+    "Are we out of memory?",
+    "Users wait, and a colleague has read that a full KV cache ends in an out-of-memory error.",
+    TTFT,
+    Check("the first token comes later", TTFT, "ratio", ">", 1.6),
+    {"TTFT, s": TTFT, "KV usage, highest": KV, "running": RUNNING, "waiting": WAITING,
+     "preemptions a second": PREEMPTIONS, "engine process, bytes": ENGINE_MEMORY, "prompt tokens": PROMPT, "ITL, s": ITL},
+    ("--max-num-seqs", "16", "--num-gpu-blocks-override", "513"),
+    (Users(6, plain(100), max_tokens=64, think=0.05),),
+    (
+        Cause(
+            "pool",
+            "The KV cache is full. No memory runs out, since all of it was taken at the start: requests queue, and are "
+            "preempted.",
+            (Check("all blocks are taken", KV, "now", ">", 0.9),
+             Check("and requests wait or are preempted", f"{WAITING} + {PREEMPTIONS}", "now", ">", 0.5),
+             Check("and the process is no larger than before", ENGINE_MEMORY, "ratio", "<", 1.15)),
+            "More blocks, if the machine has the memory; shorter answers, if not.",
+        ),
+        Cause(
+            "outside",
+            "Memory outside the KV cache: somebody asks for log probabilities of whole prompts, a row of the size of the "
+            "vocabulary for each token.",
+            (Check("the engine process has grown", ENGINE_MEMORY, "ratio", ">", 1.15),
+             Check("while blocks are free", KV, "now", "<", 0.9)),
+            "Refuse prompt_logprobs, or a smaller token budget: it bounds the rows of a step. This is what can kill the "
+            "process.",
+        ),
+        Cause(
+            "seats",
+            "Too few requests may run at a time. Memory has nothing to do with it.",
+            (Check("requests wait", WAITING, "now", ">", 0.5),
+             Check("while blocks are free", KV, "now", "<", 0.9),
+             Check("and fewer run than before", RUNNING, "ratio", "<", 0.9)),
+            "More seats (--max-num-seqs).",
+        ),
+        Cause(
+            "prompts",
+            "Prompts have become longer, and take longer to compute.",
+            (Check("prompts are longer than before", PROMPT, "ratio", ">", 1.5),
+             Check("and the process is no larger than before", ENGINE_MEMORY, "ratio", "<", 1.15)),
+            "Ask who sends them and why.",
+        ),
+        OTHER_PROGRAM,
+    ),
+    {
+        "pool": Fault(("--num-gpu-blocks-override", "31")),
+        "outside": Fault(users=(Users(6, plain(100), max_tokens=64, think=0.05),
+                                Users(4, plain(850), max_tokens=1,
+                                      more={"prompt_logprobs": 20, "stream": False, "stream_options": None}))),
+        "seats": Fault(("--max-num-seqs", "2")),
+    },
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------- 4: few tokens a second
+
+BULK = Users(16, plain(30), max_tokens=48)
+
+THROUGHPUT = Drill(
+    4,
+    "Why are there so few tokens a second?",
+    "The batch of the night should be done at six. At this pace it will be noon.",
+    TOKENS,
+    Check("fewer tokens a second", TOKENS, "ratio", "<", 0.7),
+    {"tokens a second": TOKENS, "running": RUNNING, "waiting": WAITING, "KV usage, highest": KV,
+     "preemptions a second": PREEMPTIONS, "tokens of a step": STEP, "steps of more than 8 tokens": steps_over(8),
+     "ITL, s": ITL, "tokens of an answer": ANSWER},
+    ("--max-num-seqs", "32", "--max-num-batched-tokens", "1024", "--num-gpu-blocks-override", "1025"),
+    (BULK,),
+    (
+        Cause(
+            "client",
+            "The client sends one request at a time, and the server has nothing to batch.",
+            (Check("fewer requests run than before", RUNNING, "ratio", "<", 0.5),
+             Check("and none waits", WAITING, "now", "<", 0.5)),
+            "Send many at a time. The server cannot mend this.",
+        ),
+        Cause(
+            "seats",
+            "Too few requests may run at a time.",
+            (Check("fewer requests run than before", RUNNING, "ratio", "<", 0.5),
+             Check("the others wait", WAITING, "now", ">", 1),
+             Check("while blocks are free", KV, "now", "<", 0.8),
+             Check("and some steps do take a whole prompt", steps_over(8), "now", ">", 0.005)),
+            "More seats (--max-num-seqs).",
+        ),
+        Cause(
+            "budget",
+            "The token budget of a step is tiny.",
+            (Check("requests wait", WAITING, "now", ">", 1),
+             Check("while blocks are free", KV, "now", "<", 0.8),
+             Check("and no step has more than 8 tokens, though prompts have 30", steps_over(8), "now", "<", 0.005)),
+            "A larger --max-num-batched-tokens.",
+        ),
+        Cause(
+            "pool",
+            "The KV cache is too small: few requests fit.",
+            (Check("all blocks are taken", KV, "now", ">", 0.85),
+             Check("and requests wait", WAITING, "now", ">", 1)),
+            "More blocks.",
+        ),
+        OTHER_PROGRAM,
+        Cause(
+            "answers",
+            "Answers have become short, so there is less to write.",
+            (Check("answers are shorter", ANSWER, "ratio", "<", 0.7),),
+            "Nothing: count requests, not tokens.",
+        ),
+    ),
+    {
+        "client": Fault(users=(Users(1, plain(30), max_tokens=48),)),
+        "seats": Fault(("--max-num-seqs", "2")),
+        "budget": Fault(("--max-num-batched-tokens", "4")),
+        "pool": Fault(("--num-gpu-blocks-override", "12")),
+    },
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------- 5: the prefix cache does nothing
+
+
+def documents(count: int):
+    """Prompts about one of so many documents of 150 words: the same document begins with the same words."""
+
+    def prompt(rng: random.Random) -> str:
+        document = words(random.Random(f"document {rng.randrange(count)}"), 150)
+        return f"{document} {words(rng, 10)}"
+
+    return prompt
+
+
+def dated(rng: random.Random) -> str:
+    return f"{time.time():.3f}: {documents(6)(rng)}"
+
+
+def questions(prompt) -> tuple[Users, ...]:
+    return (Users(6, prompt, max_tokens=8, think=0.05),)
+
+
+FOUND = "rate(vllm:prompt_tokens_cached_total[1m]) / rate(vllm:prompt_tokens_total[1m])"
+LOOKED_UP = "rate(vllm:prefix_cache_queries_total[1m]) / rate(vllm:prompt_tokens_total[1m])"
+
+PREFIX_CACHE = Drill(
+    5,
+    "Why does the prefix cache find nothing?",
+    "Everybody asks about the same few documents, and yet each prompt is computed anew.",
+    FOUND,
+    Check("a smaller share of prompt tokens is found", FOUND, "ratio", "<", 0.7),
+    {"prompt tokens found, share": FOUND, "looked up, share": LOOKED_UP, "hits / queries": HIT_RATE,
+     "prompt tokens": PROMPT, "TTFT, s": TTFT, "KV usage, highest": KV, "preemptions a second": PREEMPTIONS,
+     "running": RUNNING},
+    ("--max-num-seqs", "16", "--num-gpu-blocks-override", "201"),
+    questions(documents(6)),
+    (
+        Cause(
+            "off",
+            "Prefix caching is switched off.",
+            (Check("prompts are not even looked up", LOOKED_UP, "now", "<", 0.1),),
+            "Deploy it again without --no-enable-prefix-caching.",
+        ),
+        Cause(
+            "timestamp",
+            "Somebody puts the time in front of each prompt: no two begin alike.",
+            (Check("prompts are looked up", LOOKED_UP, "now", ">", 0.5),
+             Check("and nothing at all is found", HIT_RATE, "now", "<", 0.02),
+             Check("though they are as long as before", PROMPT, "ratio", ">", 0.5)),
+            "What changes belongs at the end of a prompt.",
+        ),
+        Cause(
+            "eviction",
+            "More documents are in use than the cache holds: each is evicted before it is asked for again.",
+            (Check("prompts are looked up", LOOKED_UP, "now", ">", 0.5),
+             Check("and some are found, by luck", HIT_RATE, "now", ">", 0.02),
+             Check("though they are as long as before", PROMPT, "ratio", ">", 0.5)),
+            "More blocks, or send the users of one document to one server.",
+        ),
+        Cause(
+            "short",
+            "Prompts have become shorter than a block, and only full blocks are found again.",
+            (Check("prompts are shorter than before", PROMPT, "ratio", "<", 0.5),
+             Check("shorter than a block of 16", PROMPT, "now", "<", 16)),
+            "Nothing: there is little to save.",
+        ),
+        Cause(
+            "preemption",
+            "Requests push each other out of the cache.",
+            (Check("requests are preempted", PREEMPTIONS, "now", ">", 0.2),),
+            "More blocks, or fewer seats.",
+        ),
+    ),
+    {
+        "off": Fault(("--no-enable-prefix-caching",)),
+        "timestamp": Fault(users=questions(dated)),
+        "eviction": Fault(users=questions(documents(60))),
+        "short": Fault(users=questions(plain(9))),
+    },
+)  # fmt: skip
+
+DRILLS = {drill.number: drill for drill in (FIRST_TOKEN, NEXT_TOKEN, OUT_OF_MEMORY, THROUGHPUT, PREFIX_CACHE)}

@@ -1,0 +1,106 @@
+"""The users of a night: so many at a time, each sends a prompt, reads the answer, thinks, and sends the next one.
+
+A closed loop: who waits for an answer sends nothing. So the same users load a fast machine and a slow one alike, and
+what a drill shows does not hang on the machine. (In an open loop requests come at their own rate, whether answers come
+or not.)
+"""
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from phase4_scheduler.server.client import complete
+
+STORY = (
+    "the old king went to sea with a small boat and his brave dog under many bright stars until one morning he "
+    "saw an island where tall green trees and strange birds sang songs about bread gold wind rain and home"
+)
+
+
+def words(rng: random.Random, count: int) -> str:
+    """Text of so many words, which are about as many tokens."""
+    return " ".join(rng.choices(STORY.split(), k=count))
+
+
+def plain(count: int) -> Callable[[random.Random], str]:
+    """Prompts of so many words, no two alike."""
+    return lambda rng: words(rng, count)
+
+
+@dataclass(frozen=True)
+class Users:
+    """Users who do the same.
+
+    Attributes:
+        count: how many of them. prompt: makes one of their prompts.
+        max_tokens: of each answer; it has exactly so many.
+        think: seconds from an answer to the next prompt, on average.
+        more: further fields of the request.
+    """
+
+    count: int
+    prompt: Callable[[random.Random], str]
+    max_tokens: int
+    think: float = 0.0
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+class Load:
+    """A thread that plays all users, until its block is left.
+
+    Args:
+        seed: for prompts and pauses.
+
+    Attributes:
+        errors: what went wrong with requests, as messages.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._changes = seed, 0
+        self.errors: list[str] = []
+        self._loop = asyncio.new_event_loop()
+        self._tasks: list[asyncio.Task] = []
+        self._thread = threading.Thread(target=self._loop.run_forever, name="users", daemon=True)
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.change("", ())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def change(self, address: str, groups: tuple[Users, ...]) -> None:
+        """From now on these users, at this server; those of before hang up."""
+        asyncio.run_coroutine_threadsafe(self._change(address, groups), self._loop).result()
+
+    async def _change(self, address: str, groups: tuple[Users, ...]) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._changes += 1  # or they would ask the same again
+        users = [group for group in groups for _ in range(group.count)]
+        self._tasks = [
+            asyncio.create_task(self._live(address, user, random.Random(f"{self._seed} {self._changes} {i}")))
+            for i, user in enumerate(users)
+        ]
+
+    async def _live(self, address: str, user: Users, rng: random.Random) -> None:
+        """One user's night."""
+        await asyncio.sleep(rng.uniform(0, user.think or 0.2))  # they do not begin in step
+        while True:
+            body = {
+                "prompt": user.prompt(rng),
+                "max_tokens": user.max_tokens,
+                "ignore_eos": True,
+                "temperature": 0,
+            }
+            answer = await complete(address, body | user.more)
+            if answer.error is not None:
+                self.errors.append(answer.error)
+            await asyncio.sleep(rng.expovariate(1 / user.think) if user.think else 0.0)

@@ -1,0 +1,202 @@
+"""A night: a healthy minute, then a fault, then the remedy. The server, its users and what goes wrong are real."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import psutil
+
+from phase4_scheduler.server.client import RunningServer, running_server, send_all
+from phase4_scheduler.server.drills.evidence import Cause, Check, Moments
+from phase4_scheduler.server.drills.load import Load, Users
+from phase4_scheduler.server.drills.recording import Recording, Scraper
+
+HOG = "while True: pass"
+MEMORY = """process_resident_memory_bytes{{process="api"}} {api}
+process_resident_memory_bytes{{process="engine"}} {engine}
+"""
+"""vLLM's page says nothing of memory outside the KV cache; in a data centre the machine's exporter does."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong, as an operator meets it.
+
+    Attributes:
+        options: of `lab serve`: somebody has deployed the server with these as well.
+        users: somebody else calls now: all users, in place of the usual ones.
+        hogs: programs a core that compute for themselves.
+    """
+
+    options: tuple[str, ...] = ()
+    users: tuple[Users, ...] | None = None
+    hogs: int = 0
+
+
+@dataclass(frozen=True)
+class Drill:
+    """One of the seven questions.
+
+    Attributes:
+        question: of the seven. pager: what wakes you.
+        figure: PromQL of the figure that it is about. alarm: whether that has got worse.
+        watch: what stands on the dashboard: title -> PromQL.
+        options, users: of the healthy server. causes: from which one has to choose.
+        faults: by cause: those that can be put into the real server. The other causes are only plausible.
+    """
+
+    number: int
+    question: str
+    pager: str
+    figure: str
+    alarm: Check
+    watch: dict[str, str]
+    options: tuple[str, ...]
+    users: tuple[Users, ...]
+    causes: tuple[Cause, ...]
+    faults: dict[str, Fault]
+
+    def cause(self, name: str) -> Cause:
+        return next(cause for cause in self.causes if cause.name == name)
+
+
+@dataclass
+class Night:
+    """What was recorded, and when what happened.
+
+    Attributes:
+        window: seconds of the healthy, the faulty and the recovered minute alike.
+        cause: the fault's; "nothing" on a healthy night.
+        healthy, faulty, recovered: the ends of these.
+        began: when the fault was put in. withdrawn: when it was taken out.
+    """
+
+    drill: Drill
+    window: int
+    cause: str = "nothing"
+    recording: Recording = field(default_factory=Recording)
+    healthy: float = 0.0
+    began: float = 0.0
+    faulty: float = 0.0
+    withdrawn: float = 0.0
+    recovered: float = 0.0
+
+    @property
+    def moments(self) -> Moments:
+        return Moments(self.recording, self.healthy, self.faulty, self.window)
+
+    @property
+    def back_to_normal(self) -> Moments:
+        return Moments(self.recording, self.healthy, self.recovered, self.window)
+
+
+class Stage:
+    """The server of a night, its users and its observer, while the block is open."""
+
+    SETTLE = 3  # seconds from a change to the window that is measured
+
+    def __init__(self, drill: Drill, seed: int, window: int) -> None:
+        self.drill, self.night = drill, Night(drill, window)
+        self.load = Load(seed)
+        self._open, self._fault = ExitStack(), ExitStack()
+        self._scraped: RunningServer | None = None
+        self._began = time.monotonic()
+
+    def clock(self) -> float:
+        return time.monotonic() - self._began
+
+    def __enter__(self) -> "Stage":
+        self.usual = self._open.enter_context(warm_server(*self.drill.options))
+        self._open.enter_context(Scraper(self.night.recording, self._scrape, self.clock))
+        self._open.enter_context(self.load)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._scraped = None
+        with self._open:
+            self._fault.close()
+
+    def _scrape(self) -> str | None:
+        """The page of the server that the users call."""
+        server = self._scraped
+        if server is None:
+            return None
+        # Its two processes. (A third one, of multiprocessing, only tidies up.)
+        api = psutil.Process(server.process.pid)
+        engine = max(child.memory_info().rss for child in api.children())
+        return server.get("/metrics")[1] + MEMORY.format(api=api.memory_info().rss, engine=engine)
+
+    # ------------------------------------------------------------------ the course of a night
+
+    def be_healthy(self) -> None:
+        self.night.healthy = self._minute(self.usual, self.drill.users)
+
+    def break_down(self, cause: str) -> None:
+        """Put a fault in, and let a window pass."""
+        night, fault, server = self.night, self.drill.faults.get(cause, Fault()), self.usual
+        night.cause = cause
+        if fault.options:  # a deployment: the new server starts beside the old one, then the users move over
+            server = self._fault.enter_context(warm_server(*self.drill.options, *fault.options))
+        self._fault.enter_context(hogs(fault.hogs))
+        night.began = self.clock()
+        night.faulty = self._minute(server, fault.users or self.drill.users)
+
+    def recover(self) -> None:
+        """Take the fault out, and let a window pass."""
+        self.night.withdrawn = self.clock()
+        self._scraped = self.usual
+        self.load.change(self.usual.address, self.drill.users)
+        self._fault.close()
+        self.night.recovered = self._minute(self.usual, self.drill.users)
+
+    def _minute(self, server: RunningServer, users: tuple[Users, ...]) -> float:
+        """Let these users call this server for a window. Returns its end."""
+        self._scraped = server
+        self.load.change(server.address, users)
+        time.sleep(self.SETTLE + self.night.window)
+        return self.clock()
+
+
+def play(drill: Drill, cause: str, seed: int, window: int) -> Night:
+    """A whole night.
+
+    Args:
+        cause: whose fault is put in, or "nothing".
+        window: seconds of a healthy minute.
+    """
+    with Stage(drill, seed, window) as stage:
+        stage.be_healthy()
+        stage.break_down(cause)
+        stage.recover()
+        return stage.night
+
+
+ONE_CORE = {
+    "OMP_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+}  # the others are for the API process and the users
+
+
+@contextmanager
+def warm_server(*options: str) -> Iterator[RunningServer]:
+    """A server that has compiled what it compiles at its first requests."""
+    with running_server(*options, env=ONE_CORE) as server:
+        asyncio.run(send_all(server.address, [{"prompt": "Once upon a time", "max_tokens": 4}] * 2))
+        yield server
+
+
+@contextmanager
+def hogs(per_core: int) -> Iterator[None]:
+    """Other programs on the same cores."""
+    running = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(per_core * (os.cpu_count() or 1))]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()

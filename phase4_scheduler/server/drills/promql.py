@@ -1,0 +1,251 @@
+"""PromQL, Prometheus' query language, on a recording: as much of it as a night on call needs.
+
+    vllm:num_requests_running                              the last value of each series of that name
+    vllm:request_success_total{finished_reason="stop"}     only those with that label
+    rate(vllm:generation_tokens_total[10s])                growth of a counter a second, over the last 10 s
+    sum by (source) (rate(vllm:prompt_tokens_by_source_total[10s]))
+    rate(vllm:x_seconds_sum[10s]) / rate(vllm:x_seconds_count[10s]) > 0.5
+
+A result is a number, or a *vector*: a value for each set of labels. `a / b` divides the values whose labels are equal, so
+where no labels agree the result is empty: the most frequent trap of the language, and no error. A comparison keeps the
+values for which it holds.
+
+The grammar comes from the package promql-parser. What a query means follows Prometheus 2.42, promql/functions.go and
+engine.go.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Callable
+
+import promql_parser as ast
+
+from phase4_scheduler.server.drills.recording import Labels, Recording
+
+Vector = dict[Labels, float]
+LOOKBACK = 300.0  # seconds after which a series without samples is no longer there
+
+ARITHMETIC: dict[str, Callable[[float, float], float]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": lambda a, b: a / b if b else math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a),
+}
+COMPARISON: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+AGGREGATIONS: dict[str, Callable[[list[float]], float]] = {
+    "sum": sum, "min": min, "max": max, "count": len, "avg": lambda values: sum(values) / len(values),
+}  # fmt: skip
+
+
+def query(recording: Recording, text: str, at: float) -> float | Vector:
+    """What a query gives at a moment.
+
+    Args:
+        at: seconds, on the recording's clock.
+
+    Raises:
+        ValueError: it is no PromQL, or PromQL that is not known here.
+    """
+    return Evaluation(recording, at).value(ast.parse(text))
+
+
+def number(recording: Recording, text: str, at: float) -> float:
+    """A query's result as one number: NaN if it is empty.
+
+    Raises:
+        ValueError: it has several values; or as `query`.
+    """
+    result = query(recording, text, at)
+    if not isinstance(result, dict):
+        return result
+    if len(result) > 1:
+        raise ValueError(f"{text} has {len(result)} values: add them up with sum(...), or choose with labels")
+    return next(iter(result.values()), math.nan)
+
+
+class Evaluation:
+    """One query at one moment: a method for each kind of expression."""
+
+    def __init__(self, recording: Recording, at: float) -> None:
+        self.recording, self.at = recording, at
+
+    def value(self, node: ast.Expr) -> float | Vector:
+        match node:
+            case ast.NumberLiteral():
+                return node.val
+            case ast.ParenExpr():
+                return self.value(node.expr)
+            case ast.UnaryExpr():
+                return combine(ARITHMETIC["*"], -1.0, self.value(node.expr))
+            case ast.VectorSelector():
+                return self.instant(node)
+            case ast.Call():
+                return self.call(node)
+            case ast.AggregateExpr():
+                return self.aggregate(node)
+            case ast.BinaryExpr():
+                return self.binary(node)
+        raise ValueError(f"{node} is PromQL, and not known here")
+
+    # ------------------------------------------------------------------ samples
+
+    def samples(self, node: ast.VectorSelector, seconds: float) -> dict[Labels, list[tuple[float, float]]]:
+        """The samples of the selected series in the last `seconds`."""
+        wanted = list(node.matchers.matchers)
+        if node.name:
+            wanted.append(ast.Matcher(ast.MatchOp.Equal, "__name__", node.name))
+        end = self.at - (node.offset.total_seconds() if node.offset else 0.0)
+        chosen = {}
+        for labels, samples in self.recording.series.items():
+            if all(matches(m, dict(labels).get(m.name, "")) for m in wanted):
+                within = [(t, v) for t, v in samples if end - seconds <= t <= end]
+                if within:
+                    chosen[labels] = within
+        return chosen
+
+    def instant(self, node: ast.VectorSelector) -> Vector:
+        return {labels: samples[-1][1] for labels, samples in self.samples(node, LOOKBACK).items()}
+
+    # ------------------------------------------------------------------ functions
+
+    def call(self, node: ast.Call) -> Vector:
+        name, argument = node.func.name, node.args[0] if node.args else None
+        if name not in OVER_RANGE:
+            raise ValueError(f"the function {name} is not known here: {', '.join(OVER_RANGE)}")
+        if not isinstance(argument, ast.MatrixSelector):
+            raise ValueError(f"{name} needs a range, such as {name}(NAME[10s])")
+        selector, seconds = argument.vector_selector, argument.range.total_seconds()
+        end = self.at - (selector.offset.total_seconds() if selector.offset else 0.0)
+        result = {}
+        for labels, samples in self.samples(selector, seconds).items():
+            value = OVER_RANGE[name](samples, end - seconds, end)
+            if value is not None:
+                result[nameless(labels)] = value
+        return result
+
+    def aggregate(self, node: ast.AggregateExpr) -> Vector:
+        name, inner = str(node.op), self.value(node.expr)
+        if name not in AGGREGATIONS or not isinstance(inner, dict):
+            raise ValueError(f"{node} is not known here: {', '.join(AGGREGATIONS)} of a vector")
+        groups: dict[Labels, list[float]] = {}
+        for labels, value in inner.items():
+            groups.setdefault(grouped(labels, node.modifier), []).append(value)
+        return {labels: float(AGGREGATIONS[name](values)) for labels, values in groups.items()}
+
+    # ------------------------------------------------------------------ operators
+
+    def binary(self, node: ast.BinaryExpr) -> float | Vector:
+        op, left, right, how = str(node.op), self.value(node.lhs), self.value(node.rhs), node.modifier
+        matching = how.matching if how else None
+        if op in ARITHMETIC:
+            return combine(ARITHMETIC[op], left, right, matching)
+        if op not in COMPARISON:
+            raise ValueError(f"the operator {op} is not known here")
+        holds = combine(lambda a, b: float(COMPARISON[op](a, b)), left, right, matching)
+        if not isinstance(holds, dict) or (how and how.return_bool):
+            return holds
+        if not isinstance(left, dict):  # 0.5 < metric: the metric's values are kept
+            return {labels: right[labels] for labels in right if holds[nameless(labels)]}
+        if not isinstance(right, dict):
+            return {labels: left[labels] for labels in left if holds[nameless(labels)]}
+        return {
+            labels: left[labels]
+            for labels in left
+            if holds.get(nameless(labels) if matching is None else grouped(labels, matching))
+        }
+
+
+def combine(
+    op: Callable[[float, float], float],
+    left: float | Vector,
+    right: float | Vector,
+    matching: ast.LabelModifier | None = None,
+) -> float | Vector:
+    """An operator between numbers, between a number and each value, or between the values of equal labels."""
+    if not isinstance(left, dict) and not isinstance(right, dict):
+        return op(left, right)
+    if not isinstance(left, dict):
+        return {nameless(labels): op(left, value) for labels, value in right.items()}
+    if not isinstance(right, dict):
+        return {nameless(labels): op(value, right) for labels, value in left.items()}
+
+    def by_key(vector: Vector) -> Vector:
+        keyed: Vector = {}
+        for labels, value in vector.items():
+            key = nameless(labels) if matching is None else grouped(labels, matching)
+            if key in keyed:
+                raise ValueError("two series have the same labels there: add them up with sum(...) first")
+            keyed[key] = value
+        return keyed
+
+    left, right = by_key(left), by_key(right)
+    return {labels: op(value, right[labels]) for labels, value in left.items() if labels in right}
+
+
+def nameless(labels: Labels) -> Labels:
+    """A computed value has no name any more."""
+    return frozenset(pair for pair in labels if pair[0] != "__name__")
+
+
+def grouped(labels: Labels, modifier: ast.AggModifier | ast.LabelModifier | None) -> Labels:
+    """The labels that are left by `by (...)` and `on (...)`, or by `without (...)` and `ignoring (...)`; none: no label."""
+    names = set(modifier.labels) if modifier else set()
+    keep = not modifier or str(modifier.type).endswith(("By", "Include"))
+    return frozenset(pair for pair in nameless(labels) if (pair[0] in names) == keep)
+
+
+def matches(matcher: ast.Matcher, value: str) -> bool:
+    op = matcher.op
+    if op in (ast.MatchOp.Equal, ast.MatchOp.NotEqual):
+        return (value == matcher.value) == (op == ast.MatchOp.Equal)
+    return bool(re.fullmatch(matcher.value, value)) == (op == ast.MatchOp.Re)
+
+
+# ---------------------------------------------------------------------- functions of a range
+
+Samples = list[tuple[float, float]]
+
+
+def increase(samples: Samples, start: float, end: float) -> float | None:
+    """How much a counter grew from `start` to `end`. A value below the one before it means that the server started anew.
+
+    The first sample lies a little after `start`, the last a little before `end`. The growth between them is extended to
+    the borders, unless they are further away than 1.1 times the usual distance of samples: then by half a distance.
+    """
+    if len(samples) < 2:
+        return None
+    (first_time, first), (last_time, last) = samples[0], samples[-1]
+    grew = last - first
+    for (_, before), (_, after) in zip(samples, samples[1:]):
+        if after < before:
+            grew += before
+    sampled = last_time - first_time
+    usual = sampled / (len(samples) - 1)
+    to_start, to_end = first_time - start, end - last_time
+    if grew > 0 and first >= 0:  # a counter begins at 0: do not extend to before that
+        to_start = min(to_start, sampled * first / grew)
+    covered = sampled
+    for distance in (to_start, to_end):
+        covered += distance if distance < 1.1 * usual else usual / 2
+    return grew * covered / sampled
+
+
+def rate(samples: Samples, start: float, end: float) -> float | None:
+    grew = increase(samples, start, end)
+    return None if grew is None else grew / (end - start)
+
+
+def over_time(summary: Callable[[list[float]], float]) -> Callable[[Samples, float, float], float]:
+    return lambda samples, start, end: float(summary([value for _, value in samples]))
+
+
+OVER_RANGE: dict[str, Callable[[Samples, float, float], float | None]] = {
+    "rate": rate,
+    "increase": increase,
+    "avg_over_time": over_time(lambda values: sum(values) / len(values)),
+    "max_over_time": over_time(max),
+    "min_over_time": over_time(min),
+}

@@ -1,0 +1,98 @@
+"""What a Prometheus would have kept of one night: samples by series, taken from /metrics every half second.
+
+A series is a name with its labels; a sample is a time and a value:
+
+    vllm:num_requests_running{engine="0", model_name="tales"}    (0.0, 4), (0.5, 5), (1.0, 4), ...
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+Labels = frozenset[tuple[str, str]]
+"""A series' labels; its name is the label `__name__`."""
+
+
+class Recording:
+    """Samples by series.
+
+    Attributes:
+        series: (seconds, value) in the order of time.
+    """
+
+    def __init__(self) -> None:
+        self.series: dict[Labels, list[tuple[float, float]]] = {}
+
+    def add(self, at: float, name: str, labels: dict[str, str], value: float) -> None:
+        self.series.setdefault(frozenset({**labels, "__name__": name}.items()), []).append((at, value))
+
+    def add_page(self, at: float, page: str) -> None:
+        """All samples of a page in Prometheus' text format."""
+        for family in text_string_to_metric_families(page):
+            for sample in family.samples:
+                if not sample.name.endswith("_created"):  # when a counter began: of no use here
+                    self.add(at, sample.name, sample.labels, sample.value)
+
+    # ------------------------------------------------------------------ as a file
+
+    def save(self, path: Path, names: Iterable[str], **about: object) -> None:
+        """Keep the series of these names, and what is to be said about them."""
+        wanted = set(names)
+        kept = [
+            {"labels": dict(sorted(labels)), "samples": [[round(t, 2), v] for t, v in samples]}
+            for labels, samples in sorted(self.series.items(), key=lambda item: sorted(item[0]))
+            if dict(labels)["__name__"] in wanted
+        ]
+        path.write_text(json.dumps({**about, "series": kept}) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "tuple[Recording, dict]":
+        """A recording, and what is said about it."""
+        about = json.loads(path.read_text(encoding="utf-8"))
+        recording = cls()
+        for entry in about.pop("series"):
+            recording.series[frozenset(entry["labels"].items())] = [(t, v) for t, v in entry["samples"]]
+        return recording, about
+
+
+class Scraper:
+    """A thread that scrapes a server until its block is left.
+
+    Args:
+        recording: where samples go.
+        page: gives the text to scrape, or None while there is no server.
+        clock: seconds since the night began.
+    """
+
+    EVERY = 0.5  # seconds
+
+    def __init__(
+        self,
+        recording: Recording,
+        page: Callable[[], str | None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.recording, self._page, self._clock = recording, page, clock
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="scraper", daemon=True)
+
+    def __enter__(self) -> "Scraper":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._end.is_set():
+            at, page = self._clock(), self._page()
+            if page is not None:
+                self.recording.add_page(at, page)
+            due += self.EVERY
+            self._end.wait(max(0.0, due - time.monotonic()))
