@@ -35,6 +35,7 @@ SCRIPTS: dict[str, list[str]] = {
         "workload_simulator.py",
         "server_lab.py",
         "many_users.py",
+        "war_room.py",
     ],
     "phase5_real_gpu": [
         "memory_hierarchy.py",

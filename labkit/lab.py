@@ -189,6 +189,21 @@ class Lab:
 
     # ------------------------------------------------------------------ recording
 
+    def keep_earlier(self, but: tuple[str, str] | None = None) -> list[Prediction]:
+        """Take over the guesses of this script's last report, where each run answers another question.
+
+        Args:
+            but: claim and question of the one that this run asks again.
+
+        Returns:
+            Those that were taken over.
+        """
+        with suppress(ValueError):  # none yet, or damaged
+            for p in read_predictions(self._kept):
+                if p.points is not None and (p.claim, p.question) != but:
+                    self.predictions.append(p)
+        return list(self.predictions)
+
     def record(self, **results: Any) -> None:
         """Keep figures for the JSON report."""
         self.results.update(results)

@@ -92,7 +92,7 @@ def run_engine(
             # Nothing to do: wait for a command. Otherwise take what is there, and step.
             commands = pipe.recv() if not core.scheduler.has_requests or pipe.poll() else []
             pipe.send(turn(core, commands, enable_mfu_metrics))
-    except (EOFError, BrokenPipeError):
+    except (EOFError, ConnectionError):
         pass  # the API process is gone
 
 

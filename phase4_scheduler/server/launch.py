@@ -81,12 +81,13 @@ def run_server(
         ValueError, LabError: what the engine could not be started with.
     """
 
-    app = create_app(server, api_key)
-    for path in middleware:
-        app = find_middleware(path)(app)
+    around = [find_middleware(path) for path in middleware]
 
     async def serve() -> None:
         await server.engine.start()
+        app = create_app(server, api_key)
+        for wrap in around:
+            app = wrap(app)
         config = uvicorn.Config(
             app, log_level="critical", access_log=False,
             timeout_graceful_shutdown=shutdown_timeout, h11_max_incomplete_event_size=64 * 1024,

@@ -96,7 +96,7 @@ class Findings:
     """What the metrics say.
 
     Attributes:
-        alarm: whether the figure of the night got worse at all.
+        alarm: whether anything got worse at all.
         refuted: by cause, the check that speaks against it. left: the causes that nothing speaks against.
     """
 
@@ -112,11 +112,11 @@ class Findings:
         return self.left[0] if len(self.left) == 1 else "unclear"
 
 
-def investigate(alarm: Check, causes: tuple[Cause, ...], moments: Moments) -> Findings:
+def investigate(alarms: tuple[Check, ...], causes: tuple[Cause, ...], moments: Moments) -> Findings:
     """Ask for each cause whether the metrics contradict it."""
     found = {cause.name: cause.contradiction(moments) for cause in causes}
     return Findings(
-        alarm.holds(moments),
+        any(alarm.holds(moments) for alarm in alarms),
         {name: check for name, check in found.items() if check},
         [name for name, check in found.items() if not check],
     )

@@ -44,7 +44,7 @@ class Drill:
 
     Attributes:
         question: of the seven. pager: what wakes you.
-        figure: PromQL of the figure that it is about. alarm: whether that has got worse.
+        figure: PromQL of the figure that it is about. alarms: one of them rings if something is wrong.
         watch: what stands on the dashboard: title -> PromQL.
         options, users: of the healthy server. causes: from which one has to choose.
         faults: by cause: those that can be put into the real server. The other causes are only plausible.
@@ -54,7 +54,7 @@ class Drill:
     question: str
     pager: str
     figure: str
-    alarm: Check
+    alarms: tuple[Check, ...]
     watch: dict[str, str]
     options: tuple[str, ...]
     users: tuple[Users, ...]
@@ -98,7 +98,7 @@ class Night:
 class Stage:
     """The server of a night, its users and its observer, while the block is open."""
 
-    SETTLE = 3  # seconds from a change to the window that is measured
+    SETTLE = 0.25  # of a window, from a change to the window that is measured
 
     def __init__(self, drill: Drill, seed: int, window: int) -> None:
         self.drill, self.night = drill, Night(drill, window)
@@ -118,6 +118,7 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         self._scraped = None
+        self.load.change("", ())  # nobody calls any more
         with self._open:
             self._fault.close()
 
@@ -158,7 +159,7 @@ class Stage:
         """Let these users call this server for a window. Returns its end."""
         self._scraped = server
         self.load.change(server.address, users)
-        time.sleep(self.SETTLE + self.night.window)
+        time.sleep((self.SETTLE + 1) * self.night.window)
         return self.clock()
 
 

@@ -8,7 +8,7 @@
 
 A result is a number, or a *vector*: a value for each set of labels. `a / b` divides the values whose labels are equal, so
 where no labels agree the result is empty: the most frequent trap of the language, and no error. A comparison keeps the
-values for which it holds.
+values for which it holds; `a > 1 and b < 2` keeps those of a where both do.
 
 The grammar comes from the package promql-parser. What a query means follows Prometheus 2.42, promql/functions.go and
 engine.go.
@@ -112,11 +112,10 @@ class Evaluation:
     # ------------------------------------------------------------------ functions
 
     def call(self, node: ast.Call) -> Vector:
-        name, argument = node.func.name, node.args[0] if node.args else None
+        name = node.func.name
         if name not in OVER_RANGE:
             raise ValueError(f"the function {name} is not known here: {', '.join(OVER_RANGE)}")
-        if not isinstance(argument, ast.MatrixSelector):
-            raise ValueError(f"{name} needs a range, such as {name}(NAME[10s])")
+        argument = node.args[0]  # a range: the parser sees to that
         selector, seconds = argument.vector_selector, argument.range.total_seconds()
         end = self.at - (selector.offset.total_seconds() if selector.offset else 0.0)
         result = {}
@@ -140,6 +139,8 @@ class Evaluation:
     def binary(self, node: ast.BinaryExpr) -> float | Vector:
         op, left, right, how = str(node.op), self.value(node.lhs), self.value(node.rhs), node.modifier
         matching = how.matching if how else None
+        if op in SETS and isinstance(left, dict) and isinstance(right, dict):
+            return SETS[op](left, right, lambda labels: key(labels, matching))
         if op in ARITHMETIC:
             return combine(ARITHMETIC[op], left, right, matching)
         if op not in COMPARISON:
@@ -151,11 +152,25 @@ class Evaluation:
             return {labels: right[labels] for labels in right if holds[nameless(labels)]}
         if not isinstance(right, dict):
             return {labels: left[labels] for labels in left if holds[nameless(labels)]}
-        return {
-            labels: left[labels]
-            for labels in left
-            if holds.get(nameless(labels) if matching is None else grouped(labels, matching))
-        }
+        return {labels: left[labels] for labels in left if holds.get(key(labels, matching))}
+
+
+def both(left: Vector, right: Vector, key: Callable[[Labels], Labels]) -> Vector:
+    there = {key(labels) for labels in right}
+    return {labels: value for labels, value in left.items() if key(labels) in there}
+
+
+def either(left: Vector, right: Vector, key: Callable[[Labels], Labels]) -> Vector:
+    there = {key(labels) for labels in left}
+    return left | {labels: value for labels, value in right.items() if key(labels) not in there}
+
+
+def without(left: Vector, right: Vector, key: Callable[[Labels], Labels]) -> Vector:
+    there = {key(labels) for labels in right}
+    return {labels: value for labels, value in left.items() if key(labels) not in there}
+
+
+SETS = {"and": both, "or": either, "unless": without}
 
 
 def combine(
@@ -175,14 +190,18 @@ def combine(
     def by_key(vector: Vector) -> Vector:
         keyed: Vector = {}
         for labels, value in vector.items():
-            key = nameless(labels) if matching is None else grouped(labels, matching)
-            if key in keyed:
+            if key(labels, matching) in keyed:
                 raise ValueError("two series have the same labels there: add them up with sum(...) first")
-            keyed[key] = value
+            keyed[key(labels, matching)] = value
         return keyed
 
     left, right = by_key(left), by_key(right)
     return {labels: op(value, right[labels]) for labels, value in left.items() if labels in right}
+
+
+def key(labels: Labels, matching: ast.LabelModifier | None) -> Labels:
+    """What has to be equal on both sides of an operator: all labels, or those of `on (...)` or `ignoring (...)`."""
+    return nameless(labels) if matching is None else grouped(labels, matching)
 
 
 def nameless(labels: Labels) -> Labels:

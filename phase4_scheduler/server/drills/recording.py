@@ -5,11 +5,10 @@ A series is a name with its labels; a sample is a time and a value:
     vllm:num_requests_running{engine="0", model_name="tales"}    (0.0, 4), (0.5, 5), (1.0, 4), ...
 """
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -37,26 +36,26 @@ class Recording:
                 if not sample.name.endswith("_created"):  # when a counter began: of no use here
                     self.add(at, sample.name, sample.labels, sample.value)
 
-    # ------------------------------------------------------------------ as a file
+    # ------------------------------------------------------------------ as JSON
 
-    def save(self, path: Path, names: Iterable[str], **about: object) -> None:
-        """Keep the series of these names, and what is to be said about them."""
+    def to_json(self, names: Iterable[str], start: float, end: float) -> list[dict[str, Any]]:
+        """The series of these names between two moments. The clock begins anew at `start`."""
         wanted = set(names)
-        kept = [
-            {"labels": dict(sorted(labels)), "samples": [[round(t, 2), v] for t, v in samples]}
+        return [
+            {
+                "labels": dict(sorted(labels)),
+                "samples": [[round(t - start, 2), v] for t, v in samples if start <= t <= end],
+            }
             for labels, samples in sorted(self.series.items(), key=lambda item: sorted(item[0]))
             if dict(labels)["__name__"] in wanted
         ]
-        path.write_text(json.dumps({**about, "series": kept}) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, path: Path) -> "tuple[Recording, dict]":
-        """A recording, and what is said about it."""
-        about = json.loads(path.read_text(encoding="utf-8"))
+    def from_json(cls, series: list[dict[str, Any]]) -> "Recording":
         recording = cls()
-        for entry in about.pop("series"):
-            recording.series[frozenset(entry["labels"].items())] = [(t, v) for t, v in entry["samples"]]
-        return recording, about
+        for one in series:
+            recording.series[frozenset(one["labels"].items())] = [(t, v) for t, v in one["samples"]]
+        return recording
 
 
 class Scraper:

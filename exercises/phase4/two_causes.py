@@ -1,0 +1,79 @@
+"""What exercise 4.6 is played with: questions to recorded nights, and two minutes of a real server."""
+
+import time
+from collections.abc import Callable
+
+from exercises.grading import same_or_stop
+from exercises.phase4.nights import Minute, minutes_of
+from phase4_scheduler.server.drills import Recording, query
+from phase4_scheduler.server.drills.load import Load, Users, plain
+from phase4_scheduler.server.drills.playing import warm_server
+from phase4_scheduler.server.drills.recording import Scraper
+
+
+def ask(night: int, text: str) -> None:
+    """Print what a query gives in each recorded minute of a night."""
+    print(text)
+    for minute in minutes_of(night):
+        result = query(minute.recording, text, minute.end)
+        values = result.values() if isinstance(result, dict) else [result]
+        print(f"  {minute!s:48} {', '.join(f'{value:.4g}' for value in values) or 'nothing'}")
+
+
+def rings(text: str, recording: Recording, at: float) -> bool:
+    """Whether an alert gives a value."""
+    return bool(query(recording, text, at))
+
+
+def at_another_pace(minute: Minute, times: float) -> Minute:
+    """The same minute as a machine would have seen it that takes so many times as long for everything."""
+    recording = Recording()
+    for labels, samples in minute.recording.series.items():
+        seconds = times if dict(labels)["__name__"].endswith("_seconds_sum") else 1.0
+        recording.series[labels] = [(t * times, v * seconds) for t, v in samples]
+    return Minute(minute.night, minute.cause, minute.seed, recording, minute.end * times)
+
+
+def after_a_day(minute: Minute) -> Minute:
+    """The same minute on a server whose counters have counted for a day."""
+    recording = Recording()
+    for number, (labels, samples) in enumerate(
+        sorted(minute.recording.series.items(), key=lambda s: sorted(s[0]))
+    ):
+        counts = dict(labels)["__name__"].endswith(("_total", "_sum", "_count"))
+        before = 10_000.0 * (1 + number % 7) if counts else 0.0
+        recording.series[labels] = [(t, v + before) for t, v in samples]
+    return Minute(minute.night, minute.cause, minute.seed, recording, minute.end)
+
+
+def on_the_server(one_at_a_time: str) -> None:
+    """Ring an alert on the real server: with one client that sends one at a time, and with eight and one seat.
+
+    Raises:
+        NotYet: it does not ring for the first, or rings for the second.
+    """
+    window = 6
+    recordings: list[Callable[[], Recording]] = []
+    with warm_server("--max-num-seqs", "1") as server, Load(seed=0) as load:
+        for count in (1, 8):
+            recording, began = Recording(), time.monotonic()
+            with Scraper(
+                recording, lambda: server.get("/metrics")[1], lambda began=began: time.monotonic() - began
+            ):
+                load.change(server.address, (Users(count, plain(30), max_tokens=24),))
+                time.sleep(1.25 * window)
+            end = time.monotonic() - began
+            recordings.append((recording, end))
+    text = one_at_a_time.replace("[10s]", f"[{window}s]")
+    rang = [rings(text, recording, end) for recording, end in recordings]
+    for who, (recording, end), rung in zip(
+        ("one client", "eight clients, one seat"), recordings, rang, strict=True
+    ):
+        running, waiting = (
+            next(iter(query(recording, f"avg_over_time(vllm:num_requests_{what}[{window}s])", end).values()))
+            for what in ("running", "waiting")
+        )
+        print(
+            f"{who:24} running {running:4.1f}   waiting {waiting:4.1f}   the alert {'rings' if rung else 'is silent'}"
+        )
+    same_or_stop(rang, [True, False], "The client is to blame in the first minute, the server in the second")

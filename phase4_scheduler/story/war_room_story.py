@@ -1,0 +1,218 @@
+"""How war_room.py tells a night: the dashboard, the questions, the answer, what speaks against the others."""
+
+import math
+import random
+
+from labkit.figures import BLUE, GREEN, GREY, RED, new_figure
+from labkit.lab import Lab
+from labkit.predictions import show_value
+from phase4_scheduler.server.drills import DRILLS, Drill, Fault, Findings, Night, Stage, investigate, query
+from phase4_scheduler.server.drills.cases import KV, RUNNING, WAITING
+
+WINDOW, QUICK_WINDOW = 12, 3  # seconds of a "minute"
+
+
+def list_nights(lab: Lab) -> None:
+    points: dict[str, list[int]] = {}
+    for p in lab.keep_earlier():
+        if p.points is not None:
+            points.setdefault(p.claim, []).append(p.points)
+    lab.table(
+        "The nights",
+        ["night", "question", "causes to choose from", "faults", "played", "points"],
+        [
+            [drill.number, drill.question, len(drill.causes), len(drill.faults),
+             len(points.get(claim_of(drill), [])), sum(points.get(claim_of(drill), []))]
+            for drill in DRILLS.values()
+        ],
+        note="You are on call with --drill N --seed S --predict. Each seed draws a fault, and counts up to 3 points.",
+    )  # fmt: skip
+
+
+def claim_of(drill: Drill) -> str:
+    return f"war-room-{drill.number}"
+
+
+def draw_fault(drill: Drill, seed: int, faults: dict[str, Fault] | None = None) -> str:
+    """The name of the cause that this seed draws."""
+    return random.Random(f"{drill.number} {seed}").choice(sorted(faults or drill.faults))
+
+
+def play_night(lab: Lab, number: int | None) -> None:
+    drill = DRILLS[number or (5 if lab.quick else 1)]
+    window = QUICK_WINDOW if lab.quick else WINDOW
+    # What is deployed needs a second server, which takes its time to start.
+    quick = {name: fault for name, fault in drill.faults.items() if not fault.options}
+    cause = draw_fault(drill, lab.seed, quick if lab.quick else None)
+    lab.keep_earlier(but=(claim_of(drill), question_of(lab, drill)))
+    lab.title(f"Night {drill.number}: {drill.question}")
+    lab.say(f"The pager: {drill.pager}")
+    with Stage(drill, lab.seed, window) as stage:
+        stage.be_healthy()
+        stage.break_down(cause)
+        night = stage.night
+        show_dashboard(lab, night)
+        if lab.args.predict:
+            ask_in_promql(lab, stage)
+        findings = investigate(drill.alarms, drill.causes, night.moments)
+        lab.predict(
+            claim=claim_of(drill),
+            question=question_of(lab, drill),
+            predicted=findings.verdict,
+            measured=cause,
+            kind="timing",
+            note="Predicted: what the rules below make of the metrics. Measured: the fault that was put in.",
+        )
+        explain(lab, night, findings)
+        if not lab.quick:
+            stage.recover()
+            show_recovery(lab, night)
+    check_books(lab, night)
+    lab.record(drill=drill.number, cause=cause, verdict=findings.verdict, window_seconds=window)
+
+
+def question_of(lab: Lab, drill: Drill) -> str:
+    return f"night {drill.number}, seed {lab.seed}: the cause ({', '.join(c.name for c in drill.causes)})"
+
+
+def show_dashboard(lab: Lab, night: Night) -> None:
+    drill, moments = night.drill, night.moments
+    lab.table(
+        f"The dashboard: {night.window} seconds before, {night.window} seconds now",
+        ["figure", "before", "now"],
+        [[title, shown(moments.then(text)), shown(moments.now(text))] for title, text in drill.watch.items()],
+        note="A mean is sum / count of a histogram: its first bucket ends at 0.3 s, so quantiles would say nothing here.",
+    )
+    lab.figure(draw_night(night), f"war_room_{drill.number}")
+    if lab.args.predict:
+        lab.table("It is one of these", ["cause", ""], [[cause.name, cause.says] for cause in drill.causes])
+
+
+def shown(value: float) -> str:
+    return "no data" if math.isnan(value) else show_value(float(value))
+
+
+def ask_in_promql(lab: Lab, stage: Stage) -> None:
+    """Queries that the learner types, on what has been scraped so far."""
+    night = stage.night
+    lab.say(f"""Ask the metrics, in PromQL. Rates over [{night.window}s] see the last minute and nothing else. Each result is
+        shown before and now. An empty line goes on to your answer.""")
+    first = next(iter(night.drill.watch.values()))
+    lab.show(f"for example: {night.moments.text(first)}")
+    while True:
+        try:
+            text = input("  PromQL> ").strip()
+        except EOFError:
+            return
+        if not text:
+            return
+        for when, at in (("before", night.healthy), ("now", night.faulty)):
+            try:
+                lab.show(f"{when:6}  {as_lines(query(night.recording, text, at))}")
+            except ValueError as error:
+                lab.show(str(error))
+                break
+
+
+def as_lines(result: float | dict) -> str:
+    """A query's result, a line for each set of labels."""
+    if not isinstance(result, dict):
+        return shown(result)
+    lines = []
+    for labels, value in result.items():
+        pairs = [f'{k}="{v}"' for k, v in sorted(labels) if k not in ("__name__", "model_name", "engine")]
+        lines.append(f"{shown(value)}  {{{', '.join(pairs)}}}" if pairs else shown(value))
+    return ("\n" + " " * 8).join(lines) or "empty: no series fits"
+
+
+def explain(lab: Lab, night: Night, findings: Findings) -> None:
+    """Why not the others: for each cause the check that speaks against it, with its value."""
+    drill, moments = night.drill, night.moments
+    lab.say(f"It was: {drill.cause(night.cause).says} Remedy: {drill.cause(night.cause).remedy}")
+    rows = []
+    for cause in drill.causes:
+        check = findings.refuted.get(cause.name)
+        if check is None:
+            for held in cause.checks:
+                rows.append(
+                    [cause.name, "agrees", held.says, value_of(held, moments), f"{held.op} {held.bound:g}"]
+                )
+        else:
+            rows.append(
+                [cause.name, "out", check.says, value_of(check, moments), f"{check.op} {check.bound:g}"]
+            )
+    lab.table(
+        "What the metrics say of each cause", ["cause", "", "it would mean that ...", "found", "wanted"], rows
+    )
+    lab.say("The queries that spoke against the others:")
+    lab.show("\n".join(f"{name:11} {moments.text(check.query)}" for name, check in findings.refuted.items()))
+
+
+def value_of(check, moments) -> str:
+    return shown(check.value(moments)) + (" x" if check.of == "ratio" else "")
+
+
+def show_recovery(lab: Lab, night: Night) -> None:
+    figure = night.drill.figure
+    before, during, after = (
+        night.moments.then(figure),
+        night.moments.now(figure),
+        night.back_to_normal.now(figure),
+    )
+    lab.predict(
+        claim=f"{claim_of(night.drill)}-recovers",
+        question="the figure of the night after the fault is taken out, against before",
+        predicted=1.0,
+        measured=after / before if before else math.nan,
+        unit="x",
+        tolerance=0.1,
+        kind="timing",
+        note=f"During the fault it was {shown(during / before if before else math.nan)} times what it had been.",
+    )
+
+
+def check_books(lab: Lab, night: Night) -> None:
+    """A count that holds on every machine: each prompt token was computed or found."""
+    total, parts = (
+        sum(query(night.recording, f"vllm:{name}_total", night.healthy).values())
+        for name in ("prompt_tokens", "prompt_tokens_by_source")
+    )
+    lab.predict(
+        claim="war-room-books",
+        question="prompt tokens by where they came from, added up",
+        predicted=int(total),
+        measured=int(parts),
+        unit="tokens",
+    )
+
+
+def draw_night(night: Night):
+    """The figure of the night, requests, and the cache, from the first moment to the last."""
+    finding = night.drill.question
+    fig, axes = new_figure(
+        finding,
+        "Each point looks back over 4 seconds. Grey: the two windows that are compared.",
+        panels=3,
+        size=(12.5, 3.6),
+    )
+    title, figure = next(iter(night.drill.watch.items()))
+    panels = (
+        (title, {"": (figure, RED)}),
+        ("requests", {"running": (RUNNING, BLUE), "waiting": (WAITING, RED)}),
+        ("KV cache, share of blocks taken", {"": (KV, GREEN)}),
+    )
+    times = [t / 2 for t in range(8, int(2 * night.faulty) + 1)]
+    for ax, (label, lines) in zip(axes, panels, strict=True):
+        for name, (text, colour) in lines.items():
+            text = text.replace("[1m]", "[4s]")
+            values = [next(iter(query(night.recording, text, t).values()), math.nan) for t in times]
+            ax.plot(times, values, color=colour, label=name)
+        for end in (night.healthy, night.faulty):
+            ax.axvspan(end - night.window, end, color=GREY, alpha=0.2, lw=0)
+        ax.axvline(night.began, color=GREY, ls="--")
+        ax.set_title(label, loc="left", fontsize=10)
+        ax.set_xlabel("seconds")
+        ax.set_ylim(bottom=0)
+        if len(lines) > 1:
+            ax.legend()
+    return fig
