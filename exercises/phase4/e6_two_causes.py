@@ -72,12 +72,12 @@ check("p4e6_two_causes", too_few_seats_for_all, one_at_a_time, cache_too_small, 
 # ## Into the server
 #
 # Two minutes of the real server, with one seat. First one client sends one request at a time. Then eight do, and seven wait. In both one
-# request runs. Your alert has to know who is to blame. (Starting the server takes a few seconds.)
+# request runs. Your alert `one_at_a_time` has to know who is to blame. (Starting the server takes a few seconds.)
 
 # %% tags=["engine"]
 from exercises.phase4.two_causes import on_the_server
 
-on_the_server(one_at_a_time)
+on_the_server(too_few_seats_for_all, one_at_a_time, cache_too_small, nothing_alike)
 
 # %% [markdown]
 # Now you are on call: `lab run war_room --drill 1 --seed 2 --predict`.

@@ -6,6 +6,7 @@ from exercises.phase4.grade_chunks import grade_chunks
 from exercises.phase4.grade_lab import grade_names
 from exercises.phase4.grade_latency import grade_percentiles
 from exercises.phase4.grade_preemption import grade_preemption
+from exercises.phase4.grade_queries import grade_queries
 from exercises.phase4.grade_step import grade_one_step
 
 EXERCISES = [
@@ -14,5 +15,10 @@ EXERCISES = [
     Exercise("p4e3_chunks", ("tokens_now", "admit"), grade_chunks),
     Exercise("p4e4_static_continuous", ("static", "continuous"), grade_static_continuous),
     Exercise("p4e5_percentiles_goodput", ("percentile", "goodput"), grade_percentiles),
+    Exercise(
+        "p4e6_two_causes",
+        ("too_few_seats_for_all", "one_at_a_time", "cache_too_small", "nothing_alike"),
+        grade_queries,
+    ),
     Exercise("p4d1_names_without_blocks", ("preempt_one", "lying"), grade_names, seconds=20.0),
 ]

@@ -218,6 +218,7 @@ guesses.score()
 # - [4.3 Chunked prefill](exercises/p4e3_chunks.ipynb)
 # - [4.4 Static against continuous](exercises/p4e4_static_continuous.ipynb)
 # - [4.5 Percentiles and goodput](exercises/p4e5_percentiles_goodput.ipynb)
+# - [4.6 Two causes, one query](exercises/p4e6_two_causes.ipynb)
 # - [Debugging lab 4: names without contents](exercises/p4d1_names_without_blocks.ipynb)
 #
 # [Phase 5](phase5_real_gpu.ipynb) moves the computing to a GPU.

@@ -6,6 +6,7 @@
 import random
 import time
 
+from phase1_tokens_embeddings.weights.cards import CARDS, Card
 from phase4_scheduler.server.drills.evidence import Cause, Check
 from phase4_scheduler.server.drills.load import Users, plain, words
 from phase4_scheduler.server.drills.playing import Drill, Fault
@@ -72,7 +73,7 @@ FIRST_TOKEN = Drill(
     (Check("the first token comes later", TTFT, "ratio", ">", 1.6),),
     {"TTFT, s": TTFT, "of that in the queue, s": QUEUE, "in prefill, s": PREFILL, "ITL, s": ITL, "running": RUNNING,
      "waiting": WAITING, "prompt tokens": PROMPT, "KV usage, highest": KV, "hit rate": HIT_RATE},
-    ("--max-num-seqs", "8", "--max-num-batched-tokens", "256"),
+    ("--max-num-seqs", "8", "--max-num-batched-tokens", "512"),
     (CHATTING,),
     (
         Cause(
@@ -80,14 +81,15 @@ FIRST_TOKEN = Drill(
             "More users than seats: requests wait to be admitted.",
             (Check("most of TTFT passes in the queue", f"({QUEUE}) / ({TTFT})", "now", ">", 0.5),
              Check("requests wait", WAITING, "now", ">", 1),
-             Check("and not for blocks", KV, "now", "<", 0.95)),
+             Check("and not for blocks", KV, "now", "<", 0.95),
+             Check("and prompts are as long as before", PROMPT, "ratio", "<", 1.4)),
             "More seats (--max-num-seqs) while the KV cache has room, else another server; or refuse early "
             "(--max-num-queued-reqs).",
         ),
         Cause(
             "prompts",
             "Prompts have become long, and a long prompt takes long to compute.",
-            (Check("most of TTFT passes in prefill", f"({PREFILL}) / ({TTFT})", "now", ">", 0.5),
+            (Check("a large part of TTFT passes in prefill", f"({PREFILL}) / ({TTFT})", "now", ">", 0.3),
              Check("prompts are longer than before", PROMPT, "ratio", ">", 2)),
             "Ask who sends them and why. Prefix caching, if they begin alike; a faster card, if not.",
         ),
@@ -394,4 +396,63 @@ PREFIX_CACHE = Drill(
     },
 )  # fmt: skip
 
-DRILLS = {drill.number: drill for drill in (FIRST_TOKEN, NEXT_TOKEN, OUT_OF_MEMORY, THROUGHPUT, PREFIX_CACHE)}
+# ---------------------------------------------------------------------- 6: which card?
+
+OPERATIONS = "rate(vllm:estimated_flops_per_gpu_total[1m])"
+BYTES = (
+    "(rate(vllm:estimated_read_bytes_per_gpu_total[1m]) + rate(vllm:estimated_write_bytes_per_gpu_total[1m]))"
+)
+INTENSITY = f"{OPERATIONS} / {BYTES}"
+OFFERED = ("l4", "a100-80", "h100", "h200")
+
+
+def price(card: Card) -> str:
+    """PromQL of what the load costs on a card at best: its price, times the larger of two shares of it that are needed.
+
+    `a > b or b` is the larger of a and b.
+    """
+    operations, bytes_ = f"{OPERATIONS} / {card.tensor_tflops}e12", f"{BYTES} / {card.bandwidth_gb_s}e9"
+    return f"{card.dollars_per_hour} * ({operations} > {bytes_} or {bytes_})"
+
+
+def purchase(name: str) -> Cause:
+    card = CARDS[name]
+    others = [CARDS[other] for other in OFFERED if other != name]
+    return Cause(
+        name,
+        f"{card.title}: {card.bandwidth_gb_s:,} GB/s, {card.tensor_tflops} TFLOPS, ${card.dollars_per_hour:.2f} an hour.",
+        tuple(
+            Check(
+                f"the load costs less than on {other.title}",
+                f"{price(card)} / ({price(other)})",
+                "now",
+                "<",
+                1,
+            )
+            for other in others
+        ),
+        "Buy what the traffic is short of: few operations a byte want bandwidth, many want arithmetic.",
+    )
+
+
+PURCHASE = Drill(
+    6,
+    "Which card should we buy?",
+    "Tomorrow the traffic is another. Purchasing wants to know by nine on which card it costs least.",
+    INTENSITY,
+    (Check("the traffic is another", INTENSITY, "ratio", ">", 1.5),),
+    {"operations a byte": INTENSITY, "operations a second": OPERATIONS, "bytes a second": BYTES,
+     "running": RUNNING, "tokens of a step": STEP, "prompt tokens": PROMPT, "tokens of an answer": ANSWER},
+    ("--enable-mfu-metrics", "--max-num-seqs", "64", "--max-num-batched-tokens", "4096"),
+    (Users(1, plain(30), max_tokens=48),),
+    tuple(map(purchase, OFFERED)),
+    {
+        "h200": Fault(users=(Users(16, plain(30), max_tokens=48),)),
+        "h100": Fault(users=(Users(6, plain(900), max_tokens=1),)),
+    },
+)  # fmt: skip
+
+DRILLS = {
+    drill.number: drill
+    for drill in (FIRST_TOKEN, NEXT_TOKEN, OUT_OF_MEMORY, THROUGHPUT, PREFIX_CACHE, PURCHASE)
+}

@@ -99,7 +99,7 @@ class Evaluation:
             wanted.append(ast.Matcher(ast.MatchOp.Equal, "__name__", node.name))
         end = self.at - (node.offset.total_seconds() if node.offset else 0.0)
         chosen = {}
-        for labels, samples in self.recording.series.items():
+        for labels, samples in list(self.recording.series.items()):  # a scraper may be adding some
             if all(matches(m, dict(labels).get(m.name, "")) for m in wanted):
                 within = [(t, v) for t, v in samples if end - seconds <= t <= end]
                 if within:

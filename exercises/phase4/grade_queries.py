@@ -1,0 +1,144 @@
+"""Grader of exercise 4.6: alerts that tell causes apart, rung on the recorded metrics of real nights."""
+
+import re
+from collections.abc import Iterator
+
+import promql_parser as ast
+
+from exercises.grading import Diagnoses, NotAttempted, NotYet, show
+from exercises.phase4.nights import Minute, minutes_of
+from exercises.phase4.two_causes import after_a_day, at_another_pace, rings
+from phase4_scheduler.server.drills import query
+from phase4_scheduler.server.drills.promql import ARITHMETIC, COMPARISON
+
+SAYS = Diagnoses.of("p4e6_two_causes")
+ALERTS = {
+    "too_few_seats_for_all": (1, "queue"),
+    "one_at_a_time": (4, "client"),
+    "cache_too_small": (4, "pool"),
+    "nothing_alike": (5, "timestamp"),
+}
+"""The night of each alert, and the cause for which it rings."""
+
+
+def grade_queries(*alerts: str) -> str:
+    count = 0
+    for name, text in zip(ALERTS, alerts, strict=True):
+        if text is None or text is Ellipsis:
+            raise NotAttempted(f"`{name}` is still empty.")
+        count += grade(name, text)
+    return f"Four alerts, each on the minutes of its night and on these as other machines would have seen them: {count} rings and silences."
+
+
+def grade(name: str, text: str) -> int:
+    """One alert. Returns how often it was tried."""
+    night, cause = ALERTS[name]
+    if not isinstance(text, str):
+        raise NotYet("wrong-type", "An alert is a text in quotes: PromQL.", name, show(text), "a text")
+    tried = f'{name} = "{" ".join(text.split())}"'
+    tree = parsed(text, tried)
+    minutes = minutes_of(night)
+    check_names(tree, minutes[0], tried)
+    rung = {minute: ring(text, minute, tried) for minute in minutes}
+    if any(rung[m] != (m.cause == cause) for m in minutes):
+        raise SAYS.no(
+            diagnosis_of(tree, rung, cause), tried, told(rung), told({m: m.cause == cause for m in minutes})
+        )
+    versions = {
+        "hangs-on-the-machine": [at_another_pace(m, times) for m in minutes for times in (5.0, 0.2)],
+        "counts-since-the-start": [after_a_day(m) for m in minutes],
+    }
+    for diagnosis, others in versions.items():
+        rung = {minute: ring(text, minute, tried) for minute in others}
+        if wrong := [m for m in others if rung[m] != (m.cause == cause)]:
+            says = "rings" if rung[wrong[0]] else "is silent"
+            raise SAYS.no(diagnosis, tried, f"{says}: {wrong[0]}", "as on the recorded night")
+    return len(minutes) * 4
+
+
+def parsed(text: str, tried: str) -> ast.Expr:
+    try:
+        return ast.parse(text)
+    except ValueError as error:
+        raise SAYS.no("not-promql", tried, error=error) from None
+
+
+def ring(text: str, minute: Minute, tried: str) -> bool:
+    try:
+        result = query(minute.recording, text, minute.end)
+    except ValueError as error:
+        raise SAYS.no("not-known-here", tried, error=error) from None
+    if not isinstance(result, dict):
+        raise SAYS.no("a-number-alone", tried, show(result))
+    return rings(text, minute.recording, minute.end)
+
+
+def told(rung: dict[Minute, bool]) -> str:
+    return "\n".join(f"{'rings ' if rang else 'silent'}  {minute}" for minute, rang in rung.items())
+
+
+# ---------------------------------------------------------------------- what a query is made of
+
+
+def parts(node: ast.Expr, inside: str = "") -> Iterator[tuple[ast.Expr, str]]:
+    """All parts of a query, each with the function that it is an argument of."""
+    yield node, inside
+    if isinstance(node, ast.Call):
+        for argument in node.args:
+            yield from parts(argument, node.func.name)
+    elif isinstance(node, ast.BinaryExpr):
+        yield from parts(node.lhs)
+        yield from parts(node.rhs)
+    elif isinstance(node, (ast.ParenExpr, ast.AggregateExpr, ast.UnaryExpr)):
+        yield from parts(node.expr)
+    elif isinstance(node, ast.MatrixSelector):
+        yield from parts(node.vector_selector, inside)
+
+
+def check_names(tree: ast.Expr, minute: Minute, tried: str) -> None:
+    """Names that no series has, and counters that are not asked for their growth."""
+    for node, inside in parts(tree):
+        if not isinstance(node, ast.VectorSelector) or not node.name:
+            continue
+        if node.name not in minute.names:
+            for ending in ("_total", "_sum"):
+                if node.name + ending in minute.names:
+                    raise SAYS.no(f"no-such-name (without {ending})", tried, name=node.name)
+            raise SAYS.no("no-such-name", tried, name=node.name)
+        if re.search("_(total|sum|count)$", node.name) and not inside:
+            raise SAYS.no("counter-without-rate", tried, name=node.name)
+
+
+def compares(tree: ast.Expr) -> bool:
+    return any(isinstance(node, ast.BinaryExpr) and str(node.op) in COMPARISON for node, _ in parts(tree))
+
+
+def diagnosis_of(tree: ast.Expr, rung: dict[Minute, bool], cause: str) -> str:
+    """What a wrong alert is called."""
+    mine = [rang for minute, rang in rung.items() if minute.cause == cause]
+    others = {minute.cause: rang for minute, rang in rung.items() if minute.cause != cause and rang}
+    if not compares(tree):
+        return "no-comparison"
+    if not any(rung.values()):
+        ranges = [n.range.total_seconds() for n, _ in parts(tree) if isinstance(n, ast.MatrixSelector)]
+        if ranges and min(ranges) < 2:
+            return "range-too-short"
+        return "labels-differ" if labels_differ(tree, next(iter(rung))) else "never-rings"
+    if not any(mine):
+        return "wrong-way-round"
+    if not all(mine):
+        return "misses-a-night"
+    return "false-alarm" if "nothing" in others else "takes-it-for-another"
+
+
+def labels_differ(tree: ast.Expr, minute: Minute) -> bool:
+    """Whether an operator gets values on both sides and gives none, since no labels are equal."""
+
+    def values(node: ast.Expr) -> int:
+        result = query(minute.recording, str(node), minute.end)
+        return len(result) if isinstance(result, dict) else 1
+
+    return any(
+        isinstance(node, ast.BinaryExpr) and str(node.op) in ARITHMETIC and not values(node) and values(node.lhs) and values(node.rhs)
+        for node, _ in parts(tree)
+    )  # fmt: skip

@@ -1,0 +1,97 @@
+"""Answers to exercise 4.6: alerts."""
+
+from exercises.phase4.nights import minutes_of
+from phase4_scheduler.server.drills import number
+
+
+def mean(name):
+    return f"rate(vllm:{name}_sum[10s]) / rate(vllm:{name}_count[10s])"
+
+
+QUEUE, PREFILL, TTFT = map(
+    mean, ("request_queue_time_seconds", "request_prefill_time_seconds", "time_to_first_token_seconds")
+)
+RUNNING, WAITING = (
+    "avg_over_time(vllm:num_requests_running[10s])",
+    "avg_over_time(vllm:num_requests_waiting[10s])",
+)
+HITS = "rate(vllm:prefix_cache_hits_total[10s]) / rate(vllm:prefix_cache_queries_total[10s])"
+KV = "max_over_time(vllm:kv_cache_usage_perc[10s])"
+
+RATE = "rate(vllm:generation_tokens_total[10s])"
+
+
+def between(night, query, one, other):
+    """A limit between what was found in the first minute of one cause and in the last of another."""
+    minutes = minutes_of(night)
+    first = next(m for m in minutes if m.cause == one)
+    last = next(m for m in reversed(minutes) if m.cause == other)
+    return sum(number(m.recording, query, m.end) for m in (first, last)) / 2
+
+
+RIGHT_ONES = (
+    f"({QUEUE}) / ({TTFT}) > 0.5",
+    f"{RUNNING} < 2 and {WAITING} < 0.5",
+    f"{KV} > 0.8",
+    f"{HITS} < 0.02",
+)
+
+
+def but(**changed):
+    """The right ones, but for some of them: too_few, one, small or alike."""
+    names = ("too_few", "one", "small", "alike")
+    return tuple(changed.get(name, right) for name, right in zip(names, RIGHT_ONES))
+
+
+RIGHT = [
+    RIGHT_ONES,
+    (
+        # Who waits at all, does so for a seat: prompts and a blocked API process fill no queue of more than a few.
+        f"{WAITING} > 8",
+        f"sum(vllm:num_requests_running) + sum(vllm:num_requests_waiting) < 3 unless {WAITING} > 1",
+        # Requests wait though more than one runs at a time in the mean; or requests are preempted.
+        "rate(vllm:num_preemptions_total[10s]) > 0 or max_over_time(vllm:kv_cache_usage_perc[10s]) > 0.9",
+        "increase(vllm:prefix_cache_queries_total[10s]) > 0 unless increase(vllm:prefix_cache_hits_total[10s]) > 0",
+    ),
+    (
+        f"{QUEUE} > 2 * {PREFILL}",
+        f"({RUNNING}) + ({WAITING}) < 4",
+        f"0.85 < {KV}",
+        'sum(rate(vllm:prefix_cache_hits_total{engine="0"}[8s])) == 0 and sum(rate(vllm:prefix_cache_queries_total[8s])) > 0',
+    ),
+]
+WRONG = {
+    "wrong-type": but(small=0.9),
+    "not-promql": [
+        but(one="vllm:num_requests_running <"),
+        but(alike="rate(vllm:prefix_cache_hits_total) == 0"),
+    ],
+    "not-known-here": [
+        but(too_few="histogram_quantile(0.9, rate(vllm:time_to_first_token_seconds_sum[10s])) > 1"),
+        but(small="topk(1, vllm:kv_cache_usage_perc) > 0.9"),
+    ],
+    "a-number-alone": but(one="1 < bool 2"),
+    "no-such-name": [
+        but(small="vllm:gpu_cache_usage_perc > 0.9"),  # its name until 2025; many dashboards still ask for it
+        but(small="rate(vllm:num_preemptions[10s]) > 0"),
+        but(too_few="vllm:time_to_first_token_seconds > 1"),
+    ],
+    "counter-without-rate": [
+        but(alike="vllm:prefix_cache_hits_total / vllm:prefix_cache_queries_total < 0.02"),
+        but(small="vllm:num_preemptions_total > 0"),
+    ],
+    "no-comparison": [but(too_few=f"({QUEUE}) / ({TTFT})"), but(small="vllm:kv_cache_usage_perc")],
+    "range-too-short": but(alike=HITS.replace("[10s]", "[500ms]") + " < 0.02"),
+    "labels-differ": but(one=f"sum({RUNNING}) + {WAITING} < 2"),
+    "never-rings": [but(small=f"{KV} > 1"), but(small=f"{KV} > 90")],
+    "wrong-way-round": [but(alike=f"{HITS} > 0.02"), but(one=f"{WAITING} > 1")],
+    "false-alarm": but(too_few=f"{WAITING} >= 0"),
+    "takes-it-for-another": [
+        but(one=f"{RUNNING} < 2"),  # one seat looks the same
+        but(small=f"{WAITING} > 0.5"),
+        but(alike=f"{HITS} < 0.7"),
+    ],
+    "hangs-on-the-machine": but(one=f"{RATE} < {between(4, RATE, 'client', 'nothing')} and {WAITING} < 0.5"),
+    "misses-a-night": but(too_few=f"{WAITING} > {between(1, WAITING, 'queue', 'queue')}"),
+    "counts-since-the-start": but(small="max_over_time(vllm:num_preemptions_total[10s]) > 0"),
+}

@@ -1,0 +1,35 @@
+"""Nights from end to end: real servers, real users, and the rules name the fault from the metrics alone."""
+
+import psutil
+import pytest
+
+from phase4_scheduler.server.drills import DRILLS, Stage, investigate
+
+pytestmark = pytest.mark.proof
+
+
+@pytest.mark.parametrize(
+    ("number", "cause"),
+    [(5, "off"), (4, "client")],  # one that is deployed, and one of the users; both are known by counts
+)
+def test_a_fault_is_named_and_its_remedy_helps(number, cause):
+    drill = DRILLS[number]
+    with Stage(drill, seed=0, window=4) as stage:
+        stage.be_healthy()
+        stage.break_down(cause)
+        stage.recover()
+        errors, night = stage.load.errors, stage.night
+        assert len(psutil.Process(stage.usual.process.pid).children()) >= 1
+    findings = investigate(drill.alarms, drill.causes, night.moments)
+    assert findings.verdict == cause, findings
+    assert not any(alarm.holds(night.back_to_normal) for alarm in drill.alarms)
+    assert errors == []
+    assert stage.usual.process.poll() is not None
+
+
+def test_a_healthy_night_wakes_nobody():
+    drill = DRILLS[5]
+    with Stage(drill, seed=0, window=4) as stage:
+        stage.be_healthy()
+        stage.break_down("nothing")
+    assert investigate(drill.alarms, drill.causes, stage.night.moments).verdict == "nothing"
