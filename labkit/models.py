@@ -1,4 +1,4 @@
-"""From a name to a folder that holds a model: embedded, a path, or fetched from the hub."""
+"""From a name to the files of a model: embedded, a path, or fetched from the hub."""
 
 import hashlib
 import os
@@ -24,10 +24,10 @@ def embedded_models() -> list[str]:
 
 
 def find_model(name: str | Path) -> Path:
-    """The folder of a model in the Hugging Face layout.
+    """The folder of a model in the Hugging Face layout, or its one file (.gguf).
 
     Args:
-        name: an embedded model ("tales"), a folder, or a name on the Hugging Face hub ("gpt2",
+        name: an embedded model ("tales"), a folder, a .gguf file, or a name on the Hugging Face hub ("gpt2",
             "org/model"). Only a hub name may use the network, and only if the model is not cached yet.
 
     Raises:
@@ -42,6 +42,10 @@ def find_model(name: str | Path) -> Path:
             raise LabError(
                 f"{visible(folder)} holds no config.json: give a model folder in the Hugging Face layout"
             )
+        return folder
+    if folder.suffix == ".gguf":
+        if not folder.is_file():
+            raise LabError(f"no file at {visible(folder)}: check the path, or use --model tales")
         return folder
     looks_like_path = text.startswith((".", "/", "~")) or text.count("/") > 1 or os.sep in text[:1]
     if looks_like_path or not text:

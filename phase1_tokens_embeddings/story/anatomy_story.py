@@ -22,7 +22,7 @@ from phase1_tokens_embeddings.weights import (
     weight_bytes,
 )
 from phase1_tokens_embeddings.weights.gguf_file import GGUFHeader
-from phase1_tokens_embeddings.weights.gguf_writer import gpt2_to_gguf
+from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase1_tokens_embeddings.weights.model_box import Box
 from phase1_tokens_embeddings.weights.model_shapes import PARTS
 from phase1_tokens_embeddings.weights.weight_formats import bits_per_weight, q4_k_m_mix
@@ -65,7 +65,7 @@ def tell_the_model(lab: Lab, folder: Path, name: str) -> dict[str, Box]:
         lab.say("Our small GGUF writer knows GPT-2 only, so the GGUF file below holds the model tales.")
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "model.gguf"
-        gpt2_to_gguf(gguf_folder, file)
+        write_gguf(gguf_folder, file)
         lab.say("""Here are the first 32 bytes of the model as a safetensors file, and of a GGUF file that
             gguf_writer.py wrote a moment ago. safetensors begins with the length of its header (8 bytes) and
             then JSON. GGUF begins with its own name, its version 3, and how many tensors and keys follow.""")

@@ -1,16 +1,17 @@
 """The tokenizer that the rest of the course uses: text -> ids -> text, whole or streamed.
 
-The algorithm is in `bpe.py`. Here it gets a vocabulary, special tokens, error messages, and two file
-formats (`tokenizer_files.py`): Hugging Face's `tokenizer.json` and the rank tables of tiktoken.
+The algorithm is in `bpe.py`. Here it gets a vocabulary, special tokens, error messages, and three file
+formats: Hugging Face's `tokenizer.json` and the rank tables of tiktoken (`tokenizer_files.py`), and the keys of a
+GGUF file (`gguf_vocabulary.py`).
 """
 
 from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import regex
 
@@ -25,6 +26,7 @@ from phase1_tokens_embeddings.tokens.bpe import (
     split_words,
     without_lone_surrogates,
 )
+from phase1_tokens_embeddings.tokens.gguf_vocabulary import from_gguf_vocabulary
 from phase1_tokens_embeddings.tokens.tokenizer_files import (
     from_tiktoken,
     read_tokenizer_json,
@@ -162,6 +164,15 @@ class BPETokenizer:
             ConnectionError: it is not on this machine and cannot be fetched.
         """
         return from_tiktoken(cls, name)
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> BPETokenizer:
+        """Take a vocabulary out of the keys of a GGUF file (`read_gguf_header(path).metadata`).
+
+        Raises:
+            ValueError: no tokenizer in it, or one of a kind that this course does not read.
+        """
+        return from_gguf_vocabulary(cls, metadata)
 
     def save(self, path: str | Path) -> None:
         """Write a Hugging Face `tokenizer.json`: the `tokenizers` library loads it as it is."""

@@ -125,7 +125,7 @@ def _constructor_arguments(document: dict[str, Any]) -> tuple[Any, ...]:
     tokens: dict[int, bytes] = {}
     for name, i in vocab.items():
         if name not in special:
-            tokens[i] = _bytes_of(name)
+            tokens[i] = bytes_of(name)
         elif special[name] != i:
             raise ValueError(
                 f"its added token {quoted(name)} has the id {special[name]}, but {i} in the vocabulary"
@@ -152,7 +152,7 @@ def _constructor_arguments(document: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _bytes_of(name: str) -> bytes:
+def bytes_of(name: str) -> bytes:
     """The reverse of `printable`."""
     try:
         return bytes(CHAR_TO_BYTE[char] for char in name)

@@ -1,78 +1,149 @@
-"""Turn a GPT-2 folder into one GGUF file. The package `gguf` writes it; what goes in is said here.
+"""Turn a model folder (GPT-2 or Llama) into one GGUF file, in whole numbers of few bits if so asked.
 
-Matrices go in as F16. What is small and delicate (norms, biases, positions) stays F32.
+The package `gguf` writes the container; what goes in is made here. Matrices get the type that was asked for. What is
+small and delicate (norms, biases, positions) stays F32.
 
 Source: `convert_hf_to_gguf.py` of llama.cpp.
 """
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
+import torch
+from torch import Tensor
 
 from labkit.foreign import quoted, read_json, visible
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase1_tokens_embeddings.tokens.tokenizer_files import printable
-from phase1_tokens_embeddings.weights.model_shapes import MAX_CONFIG_BYTES, number, read_shape
+from phase1_tokens_embeddings.tokens.gguf_vocabulary import to_gguf_vocabulary
+from phase1_tokens_embeddings.weights.ggml_blocks import WRITABLE, quantize_blocks
+from phase1_tokens_embeddings.weights.gguf_model import ROPE_FACTORS, to_interleaved
+from phase1_tokens_embeddings.weights.model_shapes import MAX_CONFIG_BYTES, ModelShape, number, read_shape
 from phase1_tokens_embeddings.weights.safetensors_file import (
     SafetensorsHeader,
     checkpoint_files,
     read_safetensors_header,
 )
 
+FILE_TYPES = {  # what the file says of itself; each tensor has its own type besides
+    kind: gguf.LlamaFileType[f"{'ALL' if kind == 'F32' else 'MOSTLY'}_{kind}"] for kind in WRITABLE
+}
 
-def gpt2_to_gguf(folder: str | Path, path: str | Path) -> None:
-    """Put a GPT-2 model folder (config, tokenizer, weights) into one GGUF file.
+
+def write_gguf(
+    folder: str | Path, path: str | Path, file_type: str = "F16", rope_factors: Tensor | None = None
+) -> None:
+    """Put a model folder (config, tokenizer, weights) into one GGUF file.
+
+    Args:
+        file_type: of the matrices, one of WRITABLE.
+        rope_factors: [head_dim / 2], by which pairs of a Llama turn slower than its rope_theta says.
 
     Raises:
         FileNotFoundError: the folder lacks a file.
-        ValueError: not a GPT-2, or a broken file.
+        ValueError: an unknown type, rows that do not divide into its blocks, another kind of model, a broken file.
     """
     folder = Path(folder)
-    shape = read_shape(folder / "config.json", folder.name)
-    if shape.family != "gpt2":
-        raise ValueError(f"{visible(folder)} holds no GPT-2: this small writer knows no other architecture")
+    if file_type not in WRITABLE:
+        raise ValueError(f"unknown type {quoted(file_type)}: {', '.join(WRITABLE)} can be written")
     config = read_json(folder / "config.json", MAX_CONFIG_BYTES)
-    tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
-    special = set(tokenizer.special_tokens.values())
-    spelled = [b.decode() if i in special else printable(b) for i, b in enumerate(tokenizer.token_bytes)]
-    kinds = (gguf.TokenType.NORMAL, gguf.TokenType.CONTROL)
+    shape = read_shape(folder / "config.json", folder.name)
+    if config["model_type"] not in ("gpt2", "llama"):
+        raise ValueError(
+            f"{visible(folder)} is of kind {quoted(config['model_type'])}: gpt2 and llama can be written"
+        )
+    vocabulary = to_gguf_vocabulary(BPETokenizer.from_file(folder / "tokenizer.json"), shape.vocab_size)
+    tensors = converted_tensors(
+        folder, shape, file_type
+    )  # before the file is begun: a wrong model leaves none
 
-    writer = gguf.GGUFWriter(path, "gpt2")
-    writer.add_name(folder.name)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+    writer = gguf.GGUFWriter(path, shape.family)
+    writer.add_name(folder.resolve().name)
+    writer.add_file_type(FILE_TYPES[file_type])
+    add_settings(writer, shape, config)
+    add_vocabulary(writer, vocabulary, config)
+    for name, (kind, array) in tensors.items():
+        writer.add_tensor(name, array, raw_dtype=gguf.GGMLQuantizationType[kind])
+    if rope_factors is not None:
+        writer.add_tensor(ROPE_FACTORS, rope_factors.float().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def add_settings(writer: gguf.GGUFWriter, shape: ModelShape, config: dict[str, Any]) -> None:
+    """The hyperparameters, under GGUF's names."""
     writer.add_block_count(shape.num_layers)
     writer.add_context_length(shape.max_context)
     writer.add_embedding_length(shape.d_model)
     writer.add_feed_forward_length(shape.d_ff)
     writer.add_head_count(shape.num_heads)
-    writer.add_layer_norm_eps(number(config, "layer_norm_epsilon", 1e-5))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(spelled)
-    writer.add_token_types([kinds[i in special] for i in range(len(spelled))])
-    writer.add_token_merges([f"{spelled[a]} {spelled[b]}" for a, b in tokenizer.merges])
-    if tokenizer.eos_token_id is not None:
-        writer.add_bos_token_id(tokenizer.eos_token_id)
-        writer.add_eos_token_id(tokenizer.eos_token_id)
+    if shape.family == "gpt2":
+        writer.add_layer_norm_eps(number(config, "layer_norm_epsilon", 1e-5))
+        return
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    writer.add_head_count_kv(shape.num_kv_heads)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
+    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_layer_norm_rms_eps(number(config, "rms_norm_eps", 1e-6))
+    writer.add_rope_freq_base(number(config | rope, "rope_theta", 10000.0))
+    if rope.get("rope_type", rope.get("type")) == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(number(rope, "factor", 1.0))
 
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT2, shape.num_layers)
+
+def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: dict[str, Any], config: dict[str, Any]) -> None:
+    writer.add_tokenizer_model(vocabulary["model"])
+    writer.add_tokenizer_pre(vocabulary["pre"])
+    writer.add_token_list(vocabulary["tokens"])
+    writer.add_token_types(vocabulary["token_type"])
+    writer.add_token_merges(vocabulary["merges"])
+    writer.add_add_bos_token(False)  # what stands before a text is for the caller to say
+    for name, add in (("bos", writer.add_bos_token_id), ("eos", writer.add_eos_token_id)):
+        ids = config.get(f"{name}_token_id")
+        if isinstance(ids, list):
+            ids = ids[0] if ids else None
+        if ids is not None:
+            add(ids)
+
+
+def converted_tensors(folder: Path, shape: ModelShape, file_type: str) -> dict[str, tuple[str, np.ndarray]]:
+    """GGUF's name of each tensor -> its type, and its numbers or packed bytes [rows, bytes of a row]."""
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[shape.family.upper()], shape.num_layers)
+    tensors: dict[str, tuple[str, np.ndarray]] = {}
     for file in checkpoint_files(folder):
         header = read_safetensors_header(file)
         for name in header.tensors:
-            full = f"transformer.{name.removeprefix('transformer.')}"
-            new_name = names.get_name(full, (".weight", ".bias")) or names.get_name(name, (".weight",))
-            if new_name is None:
-                continue  # no weight: old checkpoints also store the attention mask
+            new_name = gguf_name(names, name)
+            if new_name is None or (new_name == "output.weight" and shape.tied):
+                continue  # no weight (old checkpoints also store masks and frequencies), or the table a second time
             array = read_tensor(file, header, name)
-            if array.ndim == 2 and new_name != "position_embd.weight":
-                # GPT-2's checkpoint keeps matrices as [in, out], GGUF wants [out, in].
-                array = (array.T if new_name.startswith("blk.") else array).astype("f2")
-            writer.add_tensor(new_name, np.ascontiguousarray(array))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+            if shape.family == "gpt2" and array.ndim == 2 and new_name.startswith("blk."):
+                array = array.T  # GPT-2's checkpoint keeps matrices as [in, out], GGUF wants [out, in]
+            weight = torch.from_numpy(np.ascontiguousarray(array))
+            if shape.family == "llama" and ".attn_q." in new_name:
+                weight = to_interleaved(weight, shape.num_heads)
+            elif shape.family == "llama" and ".attn_k." in new_name:
+                weight = to_interleaved(weight, shape.num_kv_heads)
+            kind = file_type if weight.ndim == 2 and new_name != "position_embd.weight" else "F32"
+            try:
+                packed = quantize_blocks(kind, weight).numpy()
+            except ValueError as error:
+                raise ValueError(f"{visible(file)}: {quoted(name)} cannot be {kind}: {error}") from None
+            plain = {"F32": "<f4", "F16": "<f2"}.get(kind)  # the package wants numbers as numbers
+            tensors[new_name] = (kind, packed.view(plain) if plain else packed)
+    return tensors
+
+
+def gguf_name(names: Any, name: str) -> str | None:
+    """The package's name for a tensor of a checkpoint; checkpoints differ in what they put in front of a name."""
+    for full in (name, f"transformer.{name}", f"model.{name}"):
+        if found := names.get_name(full, (".weight", ".bias")):
+            return found
+    return None
 
 
 def read_tensor(path: str | Path, header: SafetensorsHeader, name: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Where a model's weights come from: a folder in the Hugging Face layout, or chance.
+"""Where a model's weights come from: a folder in the Hugging Face layout, or chance. (`gguf_checkpoint.py`: one file.)
 
 Every family names its tensors in its own way, and GPT-2 stores its matrices turned by 90 degrees. The
 table of names below is all there is to "supporting a model".
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from labkit.foreign import quoted, visible
-from labkit.models import find_model
 from phase1_tokens_embeddings.weights.safetensors_file import (
     TensorEntry,
     checkpoint_files,
@@ -108,18 +107,17 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def names_for(config: ModelConfig, ours: str) -> list[str]:
-    """The tensors of the checkpoint that make up one of our parameters."""
-    table = GPT2_NAMES if config.family == "gpt2" else LLAMA_NAMES
+def names_for(config: ModelConfig, ours: str, table: Mapping[str, list[str]] | None = None) -> list[str]:
+    """The tensors of the checkpoint that make up one of our parameters. `table`: the family's own, if not given."""
+    table = table or (GPT2_NAMES if config.family == "gpt2" else LLAMA_NAMES)
     *path, kind = ours.split(".")
     layer = path[1:2] if path[0] == "blocks" else []
     generic = ".".join([path[0], "{}", *path[2:]] if layer else path)
     return [theirs.format(*layer, kind) for theirs in table[f"{generic}.{{}}"]]
 
 
-def load_checkpoint(kind: type[Model], name: str | Path, dtype: str | torch.dtype, device: str) -> Model:
+def load_checkpoint(kind: type[Model], folder: Path, dtype: str | torch.dtype, device: str) -> Model:
     """See `Transformer.from_pretrained`."""
-    folder = find_model(name)
     config, target = read_config(folder), parse_dtype(dtype)
     # config.json and the headers may say anything: they are held against each other before anything large is made.
     stored = read_headers(folder)
@@ -130,7 +128,8 @@ def load_checkpoint(kind: type[Model], name: str | Path, dtype: str | torch.dtyp
         parts = {ours: names_for(config, ours) for ours in model.state_dict()}
         check_names(config, [name for names in parts.values() for name in names], stored)
         for ours, shaped in model.state_dict().items():
-            check_shapes(config, ours, list(shaped.shape), {name: stored[name].entry for name in parts[ours]})
+            entries = {name: stored[name].entry for name in parts[ours]}
+            check_shapes(config, ours, list(shaped.shape), entries, is_turned(config, ours))
     except ValueError as error:
         raise ValueError(f"{visible(folder)} does not fit its config.json: {error}") from None
 
@@ -176,13 +175,15 @@ def check_names(config: ModelConfig, needed: list[str], stored: Mapping[str, Sto
         raise ValueError("; ".join(complaints))
 
 
-def check_shapes(config: ModelConfig, ours: str, shape: list[int], pieces: Mapping[str, TensorEntry]) -> None:
-    """One below the other, the pieces must make up a tensor of ours."""
+def check_shapes(
+    config: ModelConfig, ours: str, shape: list[int], pieces: Mapping[str, TensorEntry], turned: bool
+) -> None:
+    """One below the other, the pieces must make up a tensor of ours. `turned`: they are stored as [in, out]."""
     rows = [shape[0] // len(pieces)] * len(pieces)
     if len(pieces) == 3:  # queries, keys and values
         heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
         rows = [n * config.head_dim for n in heads]
-    turn = -1 if is_turned(config, ours) else 1
+    turn = -1 if turned else 1
     for (name, entry), n in zip(pieces.items(), rows, strict=True):
         if list(entry.shape)[::turn] != [n, *shape[1:]]:
             wanted = [n, *shape[1:]][::turn]
@@ -208,11 +209,17 @@ def random_model(
     return finish_loading(model)
 
 
-def finish_loading(model: Model) -> Model:
-    """Work out the tables that no checkpoint holds, and switch off what only training needs."""
+def finish_loading(model: Model, rope_factors: Tensor | None = None) -> Model:
+    """Work out the tables that no checkpoint holds, and switch off what only training needs.
+
+    Args:
+        rope_factors: [head_dim / 2], by which pairs turn slower (GGUF holds them in place of the rule).
+    """
     config = model.config
     if config.family == "llama":
         frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        if rope_factors is not None:
+            frequencies = frequencies / rope_factors
         # In float32 whatever the model's dtype: at position 100,000 a bfloat16 angle is off by turns.
         tables = rotary_tables(config.max_context, frequencies, torch.float32)
         model.cos, model.sin = (t.to(model.device) for t in tables)

@@ -1,12 +1,12 @@
-"""What a model needs to be told before it can compute: its shape, and a few settings. From a config.json."""
+"""What a model needs to be told before it can compute: its shape, and a few settings. From a config.json, or GGUF."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.foreign import quoted, read_json, visible
+from labkit.foreign import quoted, visible
+from phase1_tokens_embeddings.weights.gguf_model import is_gguf, read_raw_config
 from phase1_tokens_embeddings.weights.model_shapes import (
-    MAX_CONFIG_BYTES,
     SHAPES,
     ModelShape,
     flag,
@@ -40,14 +40,16 @@ GPT2_124M = ModelConfig(**vars(SHAPES["gpt2"]))
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """config.json -> ModelConfig. The sizes are read and checked by Phase 1's `shape_from_config`.
+    """config.json of a folder, or the keys of a GGUF file -> ModelConfig.
+
+    The sizes are read and checked by Phase 1's `shape_from_config`.
 
     Raises:
         ValueError: not readable, another architecture, or an option that this model does not compute.
     """
-    path = folder / "config.json"
+    path = folder if is_gguf(folder) else folder / "config.json"
     try:
-        raw = read_json(path, MAX_CONFIG_BYTES)
+        raw = read_raw_config(folder)
         shape = shape_from_config(raw, folder.name)
         if raw["model_type"] not in ("gpt2", "llama"):
             raise ValueError(

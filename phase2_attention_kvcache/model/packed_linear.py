@@ -50,7 +50,7 @@ def pack_linear_layers(model: Transformer) -> Transformer:
 
     A model with tied tables keeps its token table as well, for looking up, so its head takes memory twice.
     """
-    if model.config.tied:
+    if model.config.tied and isinstance(model.token_table, nn.Embedding):
         model.head = PackedLinear(model.token_table.weight, None)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):

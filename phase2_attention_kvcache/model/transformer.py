@@ -17,8 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from labkit.models import find_model
+from phase1_tokens_embeddings.weights.gguf_model import is_gguf
 from phase2_attention_kvcache.model.checkpoint import load_checkpoint, random_model
 from phase2_attention_kvcache.model.config import ModelConfig
+from phase2_attention_kvcache.model.gguf_checkpoint import load_gguf
 from phase2_attention_kvcache.model.positions import apply_rotary
 
 
@@ -146,12 +149,15 @@ class Transformer(nn.Module):
     def from_pretrained(
         cls, path_or_hub_name: str | Path, dtype: str | torch.dtype = "float32", device: str = "cpu"
     ) -> Transformer:
-        """Load an embedded model, a folder in the Hugging Face layout, or a model from the hub.
+        """Load an embedded model, a folder in the Hugging Face layout, a .gguf file, or a model from the hub.
+
+        Matrices that a GGUF file holds in few bits stay so in memory; `dtype` is what everything else is computed in.
 
         Raises:
-            LabError: no such model. ValueError: a folder that does not hold what it should; the message says what.
+            LabError: no such model. ValueError: files that do not hold what they should; the message says what.
         """
-        return load_checkpoint(cls, path_or_hub_name, dtype, device)
+        path = find_model(path_or_hub_name)
+        return (load_gguf if is_gguf(path) else load_checkpoint)(cls, path, dtype, device)
 
     @classmethod
     def random(
@@ -162,11 +168,11 @@ class Transformer(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.token_table.weight.device
+        return self.final_norm.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.token_table.weight.dtype
+        return self.final_norm.weight.dtype
 
     def forward(self, token_ids: Tensor, positions: Tensor, kv: KVCache) -> Tensor:
         """Run all blocks.
@@ -184,7 +190,7 @@ class Transformer(nn.Module):
         """
         if token_ids.device.type == "cpu":
             self.check_tokens(token_ids, positions)
-        x = F.embedding(token_ids, self.token_table.weight)
+        x = self.token_table(token_ids)
         rotary = None
         if self.config.family == "gpt2":
             x = x + F.embedding(positions, self.position_table.weight)

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import torch
 
+from labkit.foreign import visible
 from labkit.machine import memory_bytes, pick_device
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.weights import gguf_model
 from phase1_tokens_embeddings.weights.memory_math import kv_per_token
 from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
+from phase2_attention_kvcache.model.quantized_linear import is_quantized, quantize_model
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedCache, PagedKVCache
 from phase3_paged_attention.paging.block_manager import BlockManager
@@ -24,18 +27,23 @@ MEMORY_SHARE = 0.3  # of the machine's memory for keys and values, unless num_bl
 RUNNERS = "inference_lab.runners"  # entry points of pyproject.toml, by device
 
 
-def load_model(path_or_name: str | Path, dtype: str = "bfloat16", device: str = "auto") -> Transformer:
-    """A model, ready to serve. Raises: as `Transformer.from_pretrained`."""
+def load_model(
+    path_or_name: str | Path, dtype: str = "bfloat16", device: str = "auto", quantization: str | None = None
+) -> Transformer:
+    """A model, ready to serve. Raises: as `Transformer.from_pretrained` and `quantize_model`."""
     model = Transformer.from_pretrained(find_model(path_or_name), dtype, pick_device(device))
+    if quantization is not None:
+        if is_quantized(model):
+            raise ValueError(f"{visible(path_or_name)} is quantised already: leave quantization out")
+        quantize_model(model, quantization)
     if can_pack(model):
         pack_linear_layers(model)
     return model
 
 
 def load_tokenizer(path_or_name: str | Path) -> BPETokenizer | None:
-    """A model's tokenizer; None if its folder holds none."""
-    file = find_model(path_or_name) / "tokenizer.json"
-    return BPETokenizer.from_file(file) if file.is_file() else None
+    """A model's tokenizer; None if its folder holds none. Raises: as `gguf_model.load_tokenizer`."""
+    return gguf_model.load_tokenizer(find_model(path_or_name))
 
 
 def build_parts(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from numbers import Integral
 
+from phase2_attention_kvcache.model.quantized_formats import find_method
 from phase4_scheduler.engine.speculative_config import SpeculativeConfig
 
 
@@ -81,15 +82,20 @@ class EngineConfig(CacheConfig, SchedulerConfig):  # the scheduler's fields come
     Attributes:
         enforce_eager: on a GPU, start every operation of a decode step anew instead of replaying a recording.
         seed: for requests that have no seed of their own.
+        quantization: "int8", "fp8", "int4", "q8_0" or "q4_0": turn the weights into few bits while they are loaded; None: as
+            the file has them.
     """
 
     enforce_eager: bool = False
     seed: int = 0
+    quantization: str | None = None
 
     def __post_init__(self) -> None:
         SchedulerConfig.__post_init__(self)
         CacheConfig.__post_init__(self)
         check_whole(self, -(2**63), "seed")
+        if self.quantization is not None:
+            object.__setattr__(self, "quantization", find_method(self.quantization))
         if self.preemption == "swap" and self.num_swap_blocks == 0:
             raise ValueError(
                 "preemption is 'swap', and num_swap_blocks is 0: say how many blocks may be swapped out"

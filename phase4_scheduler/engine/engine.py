@@ -77,7 +77,8 @@ class LLMEngine:
         if unknown := sorted(set(settings) - known):
             raise ValueError(f"unknown setting {unknown[0]!r}: the engine knows {', '.join(sorted(known))}")
         folder = find_model(path_or_name)
-        return cls(load_model(folder, dtype, device), load_tokenizer(folder), EngineConfig(**settings))
+        config = EngineConfig(**settings)
+        return cls(load_model(folder, dtype, device, config.quantization), load_tokenizer(folder), config)
 
     @property
     def num_steps(self) -> int:

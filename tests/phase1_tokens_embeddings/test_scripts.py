@@ -12,7 +12,7 @@ from transformers import GPT2Config
 
 from labkit.models import find_model
 from phase1_tokens_embeddings import embedding_explorer, gpu_memory_equation, model_file_anatomy
-from phase1_tokens_embeddings.weights.gguf_writer import gpt2_to_gguf
+from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_anatomy(run):
 
 def test_anatomy_of_other_models_and_files(run, tmp_path, gpt2_folder, llama_folder):
     assert run(model_file_anatomy, "--model", llama_folder)["claims"]["parameters-from-config"]["holds"]
-    gpt2_to_gguf(gpt2_folder, tmp_path / "x.gguf")
+    write_gguf(gpt2_folder, tmp_path / "x.gguf")
     assert run(model_file_anatomy, "--file", tmp_path / "x.gguf")["claims"]["file-layout"]["holds"]
     # of another kind: still shown
     (tmp_path / "config.json").write_text('{"model_type": "bert", "vocab_size": 5}')

@@ -20,7 +20,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from phase1_tokens_embeddings.story.anatomy_story import layers_from_total
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights.gguf_file import GGML_TYPES, read_gguf_header
-from phase1_tokens_embeddings.weights.gguf_writer import gpt2_to_gguf, read_tensor
+from phase1_tokens_embeddings.weights.gguf_writer import write_gguf, read_tensor
 from phase1_tokens_embeddings.weights.model_box import missing_keys, open_gguf, open_safetensors, part_of
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES, ModelShape, TensorSpec
 from phase1_tokens_embeddings.weights.safetensors_file import (
@@ -391,7 +391,7 @@ def test_block_sizes_are_those_of_the_package():
 
 
 def test_gpt2_as_gguf_holds_the_same_numbers_under_the_names_of_the_package(tmp_path, gpt2_folder):
-    gpt2_to_gguf(gpt2_folder, tmp_path / "x.gguf")
+    write_gguf(gpt2_folder, tmp_path / "x.gguf")
     header = read_gguf_header(tmp_path / "x.gguf")
     same_as_the_package(tmp_path / "x.gguf", header)
     theirs = {
@@ -425,8 +425,8 @@ def test_an_old_checkpoint_as_gguf(tmp_path, gpt2_folder):
     old |= {f"h.0.attn.{mask}": torch.ones(1) for mask in ("bias", "masked_bias")}
     old["lm_head.weight"] = old["wte.weight"] + 1
     save_file(old, folder / "model.safetensors")
-    gpt2_to_gguf(folder, tmp_path / "old.gguf")
-    gpt2_to_gguf(gpt2_folder, tmp_path / "new.gguf")
+    write_gguf(folder, tmp_path / "old.gguf")
+    write_gguf(gpt2_folder, tmp_path / "new.gguf")
     old_names, new_names = (set(read_gguf_header(tmp_path / f"{x}.gguf").tensors) for x in ("old", "new"))
     assert old_names == new_names | {"output.weight"} and len(new_names) == len(tensors)
 
@@ -448,7 +448,7 @@ def test_only_a_gpt2_is_written(tmp_path):
     LlamaForCausalLM(LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
                                  vocab_size=300)).save_pretrained(tmp_path / "llama")  # fmt: skip
     with pytest.raises(ValueError, match="no GPT-2"):
-        gpt2_to_gguf(tmp_path / "llama", tmp_path / "x")
+        write_gguf(tmp_path / "llama", tmp_path / "x")
 
 
 def text(s: str | bytes) -> bytes:
@@ -601,7 +601,7 @@ def test_every_tensor_of_the_families_belongs_to_a_part():
 
 
 def test_boxes_of_both_formats_hold_the_same_model(tmp_path, gpt2_folder):
-    gpt2_to_gguf(gpt2_folder, tmp_path / "x.gguf")
+    write_gguf(gpt2_folder, tmp_path / "x.gguf")
     ours, theirs = open_safetensors(checkpoint_files(gpt2_folder)), open_gguf(tmp_path / "x.gguf")
     assert ours.parameters == theirs.parameters
     assert ours.vocabulary == theirs.vocabulary and ours.architecture == theirs.architecture == "gpt2"

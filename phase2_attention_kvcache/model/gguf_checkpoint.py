@@ -1,0 +1,135 @@
+"""A model out of a GGUF file. What the file holds in few bits stays in few bits.
+
+Plain tensors (F32, F16, BF16) become ordinary weights. A matrix in blocks becomes a `QuantizedLinear`, the token table a
+`QuantizedEmbedding`; a tied head shares the table's memory.
+"""
+
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from labkit.foreign import visible
+from phase1_tokens_embeddings.weights.ggml_blocks import PLAIN, dequantize_blocks
+from phase1_tokens_embeddings.weights.gguf_file import GGUFHeader, read_gguf_header
+from phase1_tokens_embeddings.weights.gguf_model import ROPE_FACTORS, from_interleaved, read_blocks
+from phase1_tokens_embeddings.weights.safetensors_file import TensorEntry
+from phase2_attention_kvcache.model.checkpoint import (
+    Stored,
+    check_names,
+    check_shapes,
+    check_sizes,
+    finish_loading,
+    names_for,
+    parse_dtype,
+)
+from phase2_attention_kvcache.model.config import ModelConfig, read_config
+from phase2_attention_kvcache.model.quantized_formats import split_q4_0, split_q8_0
+from phase2_attention_kvcache.model.quantized_linear import (
+    QuantizedEmbedding,
+    QuantizedLinear,
+    QuantizedWeight,
+)
+
+Model = TypeVar("Model", bound=nn.Module)
+
+# ours -> theirs, as in `checkpoint.py`
+COMMON_NAMES = {
+    "token_table.{}": ["token_embd.{}"],
+    "position_table.{}": ["position_embd.{}"],
+    "final_norm.{}": ["output_norm.{}"],
+    "blocks.{}.attention_norm.{}": ["blk.{}.attn_norm.{}"],
+    "blocks.{}.attention.out.{}": ["blk.{}.attn_output.{}"],
+    "blocks.{}.mlp_norm.{}": ["blk.{}.ffn_norm.{}"],
+    "blocks.{}.mlp.up.{}": ["blk.{}.ffn_up.{}"],
+    "blocks.{}.mlp.gate_up.{}": ["blk.{}.ffn_gate.{}", "blk.{}.ffn_up.{}"],
+    "blocks.{}.mlp.down.{}": ["blk.{}.ffn_down.{}"],
+    "head.{}": ["output.{}"],
+}
+GGUF_NAMES = {
+    "gpt2": COMMON_NAMES | {"blocks.{}.attention.qkv.{}": ["blk.{}.attn_qkv.{}"]},
+    "llama": COMMON_NAMES | {"blocks.{}.attention.qkv.{}": [f"blk.{{}}.attn_{p}.{{}}" for p in "qkv"]},
+}
+
+
+def load_gguf(kind: type[Model], file: Path, dtype: str | torch.dtype, device: str) -> Model:
+    """See `Transformer.from_pretrained`."""
+    config, target, header = read_config(file), parse_dtype(dtype), read_gguf_header(file)
+    stored = {
+        name: Stored(file, name, TensorEntry(tensor.type, tensor.dims[::-1], (0, tensor.nbytes)))
+        for name, tensor in header.tensors.items()
+        if name != ROPE_FACTORS
+    }
+    try:
+        check_sizes(config, stored)
+        with torch.device("meta"):  # shapes without memory: the weights are put in as they are read
+            model = kind(config)
+        shapes = {ours: list(t.shape) for ours, t in model.state_dict().items()}
+        parts = {ours: names_for(config, ours, GGUF_NAMES[config.family]) for ours in shapes}
+        check_names(config, [name for names in parts.values() for name in names], stored)
+        for ours, names in parts.items():
+            entries = {name: stored[name].entry for name in names}
+            check_shapes(config, ours, shapes[ours], entries, turned=False)
+    except ValueError as error:
+        raise ValueError(f"{visible(file)} does not fit its own settings: {error}") from None
+
+    state: dict[str, Tensor] = {}
+    quantized: dict[str, list[QuantizedWeight]] = {}  # by the name of the layer
+    for ours, names in parts.items():
+        if all(stored[name].entry.dtype in PLAIN for name in names) or ours.startswith("position_table"):
+            pieces = [read_plain(config, file, header, name) for name in names]
+            state[ours] = torch.cat(pieces).to(device, target)
+        elif ours.endswith(".weight") and len(shapes[ours]) == 2:
+            weights = [read_quantized(config, file, header, name) for name in names]
+            quantized[ours.removesuffix(".weight")] = [w.to(device) for w in weights]
+        else:
+            raise ValueError(
+                f"{visible(file)}: {names[0]} is {stored[names[0]].entry.dtype}, a vector must be F32"
+            )
+    model.load_state_dict(state, strict=False, assign=True)
+    for ours, weights in quantized.items():
+        if ours == "token_table":
+            model.token_table = QuantizedEmbedding(weights[0], target)
+            if config.tied:
+                model.head = QuantizedLinear(weights, None)
+        else:
+            model.set_submodule(ours, QuantizedLinear(weights, state.get(f"{ours}.bias")))
+    factors = None
+    if config.family == "llama" and ROPE_FACTORS in header.tensors:
+        factors = read_plain(config, file, header, ROPE_FACTORS).flatten()
+        if (
+            factors.shape != (config.head_dim // 2,)
+            or not (factors > 0).all()
+            or not factors.isfinite().all()
+        ):
+            raise ValueError(f"{visible(file)}: {ROPE_FACTORS} needs {config.head_dim // 2} numbers above 0")
+    return finish_loading(model, factors)
+
+
+def read_plain(config: ModelConfig, file: Path, header: GGUFHeader, name: str) -> Tensor:
+    """A tensor's numbers in float32, in the order in which this course wants them."""
+    tensor = header.tensors[name]
+    values = dequantize_blocks(tensor.type, read_blocks(file, header, name)).view(tensor.dims[::-1])
+    return in_our_order(config, name, values)
+
+
+def read_quantized(config: ModelConfig, file: Path, header: GGUFHeader, name: str) -> QuantizedWeight:
+    """A matrix as it is stored."""
+    tensor, blocks = header.tensors[name], in_our_order(config, name, read_blocks(file, header, name))
+    match tensor.type:
+        case "Q8_0":
+            return QuantizedWeight("q8_0", split_q8_0(blocks))
+        case "Q4_0":
+            return QuantizedWeight("q4_0", split_q4_0(blocks))
+        case _:
+            return QuantizedWeight(tensor.type, {"blocks": blocks})
+
+
+def in_our_order(config: ModelConfig, name: str, rows: Tensor) -> Tensor:
+    """Undo what GGUF does to the rows of a Llama's queries and keys. A row moves whole, so its bits do not matter."""
+    if config.family == "llama" and ".attn_q." in name:
+        return from_interleaved(rows, config.num_heads)
+    if config.family == "llama" and ".attn_k." in name:
+        return from_interleaved(rows, config.num_kv_heads)
+    return rows

@@ -1,0 +1,138 @@
+"""Layers whose weights stay in few bits in memory, and a model made of them.
+
+A linear layer reads every weight once a step. With few users that reading is what a step waits for, so fewer bits make it
+faster, if turning codes into weights costs less than the reading that is saved. Here plain operators do it, a tile of
+rows at a time: readable, and right. What is fast must give the same.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from phase2_attention_kvcache.model.quantized_formats import FORMATS, Planes, find_method
+
+TILE = 2**20  # weights that are unpacked at a time
+
+
+class QuantizedWeight(nn.Module):
+    """A matrix [out, in] in few bits.
+
+    Args:
+        kind: a name in FORMATS. planes: what that format stores (see there).
+    """
+
+    def __init__(self, kind: str, planes: Planes) -> None:
+        super().__init__()
+        self.kind, self._names = kind, tuple(planes)
+        for name, plane in planes.items():
+            self.register_buffer(name, plane.contiguous())
+        self.shape = (len(next(iter(planes.values()))), self.rows(slice(0, 1)).shape[1])
+
+    @classmethod
+    def of(cls, weight: Tensor, method: str) -> "QuantizedWeight":
+        """Quantise a matrix.
+
+        Raises:
+            ValueError: an unknown method, rows that do not divide into groups, or weights that are no numbers.
+        """
+        method = find_method(method)
+        group = FORMATS[method].group
+        if group and weight.shape[1] % group:
+            raise ValueError(
+                f"a row of {weight.shape[1]} weights does not divide into groups of {group}: "
+                f"{method} cannot be used here, int8 can"
+            )
+        if not weight.isfinite().all():
+            raise ValueError("some weights are NaN or infinite: no scale fits them")
+        return cls(method, FORMATS[method].quantize(weight))
+
+    @property
+    def planes(self) -> Planes:
+        return {name: getattr(self, name) for name in self._names}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(plane.nbytes for plane in self.planes.values())
+
+    def rows(self, index: slice | Tensor) -> Tensor:
+        """Some rows as float32 [rows, in]. `index`: a slice, or row numbers [rows]."""
+        return FORMATS[self.kind].dequantize({name: plane[index] for name, plane in self.planes.items()})
+
+
+class QuantizedLinear(nn.Module):
+    """As `nn.Linear`.
+
+    Args:
+        parts: matrices with the same `in`, one below the other. (Queries, keys and values are one layer here, and a
+            GGUF file may hold them in different types.)
+        bias: [out], or None.
+    """
+
+    def __init__(self, parts: Sequence[QuantizedWeight], bias: Tensor | None) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self.register_buffer("bias", bias)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [N, in] -> [N, out]."""
+        pieces = []
+        for part in self.parts:
+            rows, width = part.shape
+            step = max(1, TILE // width)
+            for start in range(0, rows, step):
+                tile = part.rows(slice(start, start + step)).to(x.dtype)
+                pieces.append(x @ tile.t())
+        y = torch.cat(pieces, dim=-1) if len(pieces) > 1 else pieces[0]
+        return y if self.bias is None else y + self.bias
+
+
+class QuantizedEmbedding(nn.Module):
+    """As `nn.Embedding`: only the rows that are looked up are unpacked."""
+
+    def __init__(self, weight: QuantizedWeight, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight, self.dtype = weight, dtype
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        """token_ids: [N] -> [N, in]."""
+        return self.weight.rows(token_ids).to(self.dtype)
+
+
+def quantize_model(model: nn.Module, method: str) -> nn.Module:
+    """Replace every linear layer and the token table of a `Transformer`, in place. Returns the model.
+
+    The table of positions, norms and biases stay as they are: they are few, and delicate.
+
+    Raises:
+        ValueError: see `QuantizedWeight.of`; the model is as it was then.
+    """
+    dtype = model.dtype
+    table = QuantizedWeight.of(model.token_table.weight, method)
+    layers = [
+        (module, name, QuantizedLinear([QuantizedWeight.of(child.weight, method)], child.bias))
+        for module in model.modules()
+        for name, child in module.named_children()
+        if isinstance(child, nn.Linear)
+    ]
+    for module, name, layer in layers:
+        setattr(module, name, layer)
+    model.token_table = QuantizedEmbedding(table, dtype)
+    if model.config.tied:
+        model.head = QuantizedLinear([table], None)
+    return model
+
+
+def is_quantized(model: nn.Module) -> bool:
+    return any(isinstance(module, QuantizedWeight) for module in model.modules())
+
+
+def weight_bytes_of(model: nn.Module) -> int:
+    """Bytes of all weights of a model in memory, scales included; what two layers share counts once."""
+    tables = {id(t) for t in (model.cos, model.sin) if t is not None}  # computed, not stored
+    tensors = {id(t): t for t in (*model.parameters(), *model.buffers()) if id(t) not in tables}
+    return sum(t.nbytes for t in tensors.values())
