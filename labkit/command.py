@@ -177,6 +177,11 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "serve", add_help=False, help="an OpenAI-compatible server: lab serve [MODEL] (--help: its options)"
     )
+    commands.add_parser(
+        "convert",
+        add_help=False,
+        help="write a model as a GGUF file: lab convert tales tales.gguf --type Q8_0",
+    )
     commands.add_parser("claims", help="the claims of the source articles, and what was measured here")
     commands.add_parser(
         "doctor", help="what will run on this machine, what is skipped, what would change that"
@@ -209,6 +214,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _obey(argv: Sequence[str]) -> int:
+    if argv[:1] == ["convert"]:
+        return in_its_own_process(str(ROOT / "phase2_attention_kvcache" / "convert_model.py"), *argv[1:])
     if argv[:1] == ["serve"]:
         # In place of this process: what is sent to `lab`, such as SIGTERM, is for the server.
         os.execv(sys.executable, [sys.executable, str(ROOT / "phase4_scheduler" / "serve.py"), *argv[1:]])

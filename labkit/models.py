@@ -93,9 +93,11 @@ def load_reference(name: str | Path, **options: Any) -> Any:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
+    if (path := find_model(name)).is_file():
+        raise LabError(f"{visible(path)} is a single file: transformers is asked about model folders only")
     logging.disable_progress_bar()
     options.setdefault("dtype", torch.float32)
-    return AutoModelForCausalLM.from_pretrained(find_model(name), **options).eval()
+    return AutoModelForCausalLM.from_pretrained(path, **options).eval()
 
 
 def has_gpt2_vocabulary() -> bool:

@@ -13,7 +13,7 @@ from labkit.lab import Lab, run_lab
 from labkit.machine import environment
 from labkit.models import find_model
 from labkit.options import between, whole
-from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.generation import check_prompt
 from phase2_attention_kvcache.story.telling import WordWrap, tell
@@ -22,7 +22,7 @@ from phase2_attention_kvcache.story.telling import WordWrap, tell
 def story(lab: Lab) -> None:
     a = lab.args
     folder = find_model(a.model)
-    tok = BPETokenizer.from_file(folder / "tokenizer.json")
+    tok = load_tokenizer(folder)
     model = Transformer.from_pretrained(folder, a.dtype, lab.device)
     params = SamplingParams(temperature=a.temperature, top_p=a.top_p, max_tokens=a.tokens, seed=a.seed)
     lab.title(f"{a.model} goes on from: {a.prompt}")

@@ -23,14 +23,14 @@ import argparse
 
 from labkit.lab import Lab, run_lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
 from phase2_attention_kvcache.model import Transformer
 from phase2_attention_kvcache.story import inside_the_tower as chapters
 
 
 def story(lab: Lab) -> None:
     folder = find_model(lab.args.model)
-    tok = BPETokenizer.from_file(folder / "tokenizer.json")
+    tok = load_tokenizer(folder)
     model = Transformer.from_pretrained(folder, lab.args.dtype, lab.device)
     ids = chapters.encode_prompt(lab, model, tok)
     chapters.tell_parameters(lab, model)

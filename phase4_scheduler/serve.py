@@ -11,6 +11,7 @@ import argparse
 
 from labkit.options import Parser, between, whole
 from labkit.terminal import run
+from phase2_attention_kvcache.model.quantized_formats import METHODS
 from phase4_scheduler.server.launch import make_server, open_socket, run_server
 
 
@@ -19,7 +20,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="lab serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("model", nargs="?", default="tales", help="a name or a folder (tales)")
+    add("model", nargs="?", default="tales", help="a name, a folder or a .gguf file (tales)")
     add(
         "--host",
         default="127.0.0.1",
@@ -30,6 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--served-model-name", help="the model's name for clients (as it was given)")
     add("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
     add("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    add("--quantization", choices=METHODS, help="keep the weights in few bits (as the files have them)")
     add(
         "--max-model-len",
         type=whole(1, 10**6),
@@ -100,6 +102,7 @@ def serve(a: argparse.Namespace) -> int:
         chunked_prefill=not a.no_enable_chunked_prefill,
         policy=a.scheduling_policy,
         seed=a.seed,
+        quantization=a.quantization,
     )
 
     def on_ready(address: str) -> None:

@@ -62,7 +62,9 @@ def tell_the_model(lab: Lab, folder: Path, name: str) -> dict[str, Box]:
     gguf_folder = folder
     if shape.family != "gpt2":
         gguf_folder = find_model("tales")
-        lab.say("Our small GGUF writer knows GPT-2 only, so the GGUF file below holds the model tales.")
+        lab.say(
+            "A Llama's GGUF file also needs what Phase 2 tells of positions; the one below holds the model tales."
+        )
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "model.gguf"
         write_gguf(gguf_folder, file)

@@ -10,6 +10,7 @@ from labkit.models import find_model, has_gpt2_vocabulary
 from phase1_tokens_embeddings.story import token_density
 from phase1_tokens_embeddings.story.token_density import CONTENT, PARTS, Density, measure_density, sample_text
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer, StreamDecoder
+from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
 
 SENTENCE = "The goat was waiting for a boat."
 CONTEXT = 128_000  # "128K" tokens; models that say 128K often mean 131,072
@@ -53,9 +54,9 @@ def tokenizer_of(model: str) -> BPETokenizer:
     if model == "gpt2" and has_gpt2_vocabulary():
         return BPETokenizer.from_tiktoken("gpt2")
     folder = find_model(model)
-    if not (folder / "tokenizer.json").is_file():
+    if folder.is_dir() and not (folder / "tokenizer.json").is_file():
         raise LabError(f"{folder} holds no tokenizer.json: give a folder that has one, or --model tales")
-    return BPETokenizer.from_file(folder / "tokenizer.json")
+    return load_tokenizer(folder)
 
 
 def watch_merges(lab: Lab, texts: list[str]) -> BPETokenizer:

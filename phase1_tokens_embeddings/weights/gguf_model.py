@@ -55,19 +55,18 @@ def read_raw_config(path: Path) -> dict[str, Any]:
     return read_json(path / "config.json", MAX_CONFIG_BYTES)
 
 
-def load_tokenizer(path: Path) -> BPETokenizer | None:
-    """The tokenizer of a model folder or a GGUF file; None if a folder holds none.
+def load_tokenizer(path: Path) -> BPETokenizer:
+    """The tokenizer of a model folder or a GGUF file.
 
     Raises:
-        ValueError: one that cannot be used, or (GGUF) none.
+        FileNotFoundError: a folder without one. ValueError: one that cannot be used, or a GGUF file without one.
     """
     if is_gguf(path):
         try:
             return BPETokenizer.from_gguf(read_gguf_header(path).metadata)
         except ValueError as error:
             raise ValueError(f"{visible(path)}: {error}") from None
-    file = path / "tokenizer.json"
-    return BPETokenizer.from_file(file) if file.is_file() else None
+    return BPETokenizer.from_file(path / "tokenizer.json")
 
 
 def config_from_gguf(header: GGUFHeader) -> dict[str, Any]:

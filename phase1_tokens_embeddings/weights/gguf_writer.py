@@ -63,6 +63,8 @@ def write_gguf(
     writer.add_file_type(FILE_TYPES[file_type])
     add_settings(writer, shape, config)
     add_vocabulary(writer, vocabulary, config)
+    if (template := folder / "chat_template.jinja").is_file():
+        writer.add_chat_template(template.read_text(encoding="utf-8"))
     for name, (kind, array) in tensors.items():
         writer.add_tensor(name, array, raw_dtype=gguf.GGMLQuantizationType[kind])
     if rope_factors is not None:
@@ -104,10 +106,9 @@ def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: dict[str, Any], config: 
     writer.add_add_bos_token(False)  # what stands before a text is for the caller to say
     for name, add in (("bos", writer.add_bos_token_id), ("eos", writer.add_eos_token_id)):
         ids = config.get(f"{name}_token_id")
-        if isinstance(ids, list):
-            ids = ids[0] if ids else None
-        if ids is not None:
-            add(ids)
+        first = ids[0] if isinstance(ids, list) and ids else ids
+        if isinstance(first, int) and 0 <= first < len(vocabulary["tokens"]):
+            add(first)
 
 
 def converted_tensors(folder: Path, shape: ModelShape, file_type: str) -> dict[str, tuple[str, np.ndarray]]:

@@ -87,6 +87,16 @@ def rotary_frequencies(
     raise ValueError(f"rotary scaling {quoted(kind)} is not supported: default, linear and llama3 are")
 
 
+def rope_factors(head_dim: int, theta: float, scaling: dict[str, Any] | None) -> torch.Tensor | None:
+    """By how much a scaling of the kind "llama3" slows each pair: [head_dim / 2], the form in which GGUF keeps it.
+
+    None for other kinds: what treats all pairs alike is one number, and has a key of its own there.
+    """
+    if scaling is None or scaling.get("rope_type", scaling.get("type")) != "llama3":
+        return None
+    return rotary_frequencies(head_dim, theta) / rotary_frequencies(head_dim, theta, scaling)
+
+
 def _llama3(frequencies: torch.Tensor, scaling: dict[str, Any]) -> torch.Tensor:
     names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     factor, low, high, context = (_positive(scaling, name, "llama3") for name in names)

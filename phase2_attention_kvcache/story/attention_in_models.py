@@ -17,7 +17,7 @@ from labkit.errors import LabError
 from labkit.figures import GREY, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
 from phase2_attention_kvcache.model.attention import attention_weights, split_heads
 
 MOST_TOKENS_DRAWN = 32  # more labels than this cannot be read in a figure
@@ -158,7 +158,7 @@ def load_sentence(args: argparse.Namespace) -> tuple[nn.Module, list[int], list[
     """
     folder = find_model(args.model)
     model = load_gpt2(folder)
-    tok = BPETokenizer.from_file(folder / "tokenizer.json")
+    tok = load_tokenizer(folder)
     ids = tok.encode(args.text)
     longest = min(MOST_TOKENS_DRAWN, model.config.n_positions)
     if not 2 <= len(ids) <= longest:

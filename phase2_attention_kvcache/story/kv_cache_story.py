@@ -8,8 +8,8 @@ import torch
 from labkit.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights import SHAPES, kv_per_token
+from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
 from phase2_attention_kvcache.model import (
     GPT2_124M,
     ContiguousKVCache,
@@ -24,7 +24,7 @@ from phase2_attention_kvcache.story.step_times import StepTimes, measure_steps, 
 def same_tokens(lab: Lab) -> None:
     """Part 1, on a model that can write: same output, counted work."""
     model = Transformer.from_pretrained(lab.args.model, lab.args.dtype, lab.device)
-    tok = BPETokenizer.from_file(find_model(lab.args.model) / "tokenizer.json")
+    tok = load_tokenizer(find_model(lab.args.model))
     prompt = tok.encode("Once upon")[:2]
     new = min(100, model.config.max_context - len(prompt))
     lab.title("The same tokens, counted work")

@@ -11,7 +11,7 @@ from labkit.errors import LabError
 from labkit.figures import BLUE, GREY, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
 from phase2_attention_kvcache.model import NoCache, Sampler, SamplingParams, Transformer, generate_cached
 from phase2_attention_kvcache.model.generation import sampled
 from phase2_attention_kvcache.model.sampling import draw
@@ -37,7 +37,7 @@ class Writer:
 
     def __init__(self, model: str, prompt: str, device: str = "cpu") -> None:
         folder = find_model(model)
-        self.tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
+        self.tokenizer = load_tokenizer(folder)
         self.model = Transformer.from_pretrained(folder, device=device)
         self.config = self.model.config
         self.prompt_ids = self.tokenizer.encode(prompt)

@@ -12,6 +12,7 @@ from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 from phase1_tokens_embeddings.weights.cards import CARDS
+from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import BlockManager, BlockTable
@@ -38,7 +39,7 @@ ENDINGS = [
 
 def load(lab: Lab) -> tuple[Transformer, BPETokenizer]:
     model = Transformer.from_pretrained(lab.args.model, lab.args.dtype, lab.device)
-    tokenizer = BPETokenizer.from_file(find_model(lab.args.model) / "tokenizer.json")
+    tokenizer = load_tokenizer(find_model(lab.args.model))
     if model.config.max_context < 512:
         raise ValueError(f"{lab.args.model} has a context of {model.config.max_context}: 512 are needed here")
     return model, tokenizer

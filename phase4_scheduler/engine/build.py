@@ -43,7 +43,10 @@ def load_model(
 
 def load_tokenizer(path_or_name: str | Path) -> BPETokenizer | None:
     """A model's tokenizer; None if its folder holds none. Raises: as `gguf_model.load_tokenizer`."""
-    return gguf_model.load_tokenizer(find_model(path_or_name))
+    path = find_model(path_or_name)
+    if path.is_dir() and not (path / "tokenizer.json").is_file():
+        return None
+    return gguf_model.load_tokenizer(path)
 
 
 def build_parts(

@@ -19,6 +19,8 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from labkit.foreign import read_json
+from phase1_tokens_embeddings.weights import read_gguf_header
+from phase1_tokens_embeddings.weights.gguf_model import is_gguf
 from phase4_scheduler.engine.outputs import CompletionOutput
 from phase4_scheduler.server.async_engine import AsyncEngine
 from phase4_scheduler.server.completions import (
@@ -60,13 +62,15 @@ class ChatTemplate:
 
     @classmethod
     def find(cls, folder: Path) -> "ChatTemplate | None":
-        """From chat_template.jinja, or tokenizer_config.json; None if the model has none.
+        """From chat_template.jinja, tokenizer_config.json, or a GGUF file; None if the model has none.
 
         Raises:
             ValueError: a file that cannot be used.
         """
         settings: Any = {}
-        if (file := folder / "tokenizer_config.json").is_file():
+        if is_gguf(folder):
+            settings = {"chat_template": read_gguf_header(folder).metadata.get("tokenizer.chat_template")}
+        elif (file := folder / "tokenizer_config.json").is_file():
             settings = read_json(file, at_most=2**22)
             if not isinstance(settings, dict):
                 raise ValueError(f"{file} holds no settings")

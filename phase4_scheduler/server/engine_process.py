@@ -77,9 +77,10 @@ def run_engine(
     """The engine process, from its start to its end: until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches both processes; the other one decides
     try:
-        transformer = load_model(model, dtype, device)
+        config = EngineConfig(**settings)
+        transformer = load_model(model, dtype, device, config.quantization)
         warm_up(transformer)
-        core = EngineCore(transformer, EngineConfig(**settings))
+        core = EngineCore(transformer, config)
     except Exception as error:
         pipe.send(error)
         return

@@ -41,7 +41,7 @@ def make_server(
         model_name=served_model_name or model, max_num_queued_reqs=max_num_queued_reqs,
         enable_prompt_tokens_details=enable_prompt_tokens_details, enable_mfu_metrics=enable_mfu_metrics, **settings,
     )  # fmt: skip
-    created = int((folder / "config.json").stat().st_mtime)
+    created = int(folder.stat().st_mtime)
     return Server(engine, served_model_name or model, ChatTemplate.find(folder), created)
 
 

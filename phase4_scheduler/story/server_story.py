@@ -13,7 +13,7 @@ import torch
 from labkit.figures import BLUE, GREEN, ORANGE, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.server.client import RunningServer, running_server, send_all
@@ -31,7 +31,7 @@ ARTICLE_QUERIES = {
 
 def keep_tokenising(folder: str, begun: Event, stop: Event) -> None:
     """What the API process does for a very long prompt."""
-    tokenizer = BPETokenizer.from_file(f"{folder}/tokenizer.json")
+    tokenizer = load_tokenizer(find_model(folder))
     begun.set()
     for piece in itertools.count():
         if stop.is_set():
@@ -269,7 +269,7 @@ def reading_speed(lab: Lab) -> None:
     lab.title("How fast is fast enough?")
     lab.say("""People read 238 words a minute in silence (Brysbaert 2019, a mean of 190 studies). A word is more than one token. So
         there is an ITL at which the text comes just as fast as it is read.""")
-    tokenizer = BPETokenizer.from_file(find_model(lab.args.model) / "tokenizer.json")
+    tokenizer = load_tokenizer(find_model(lab.args.model))
     texts = [out.text for out in load_engine(lab, max_num_seqs=8).generate(
         list(BEGINNINGS.values()), SamplingParams(max_tokens=100, seed=lab.seed, ignore_eos=True)
     )]  # fmt: skip

@@ -24,7 +24,9 @@ def tokenizer():
 def gpt2_folder(tmp_path_factory, tokenizer):
     folder = tmp_path_factory.mktemp("models") / "tiny-gpt2"
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB + 3, n_embd=24, n_layer=2, n_head=3, n_positions=16))
+    config = GPT2Config(vocab_size=VOCAB + 3, n_embd=24, n_layer=2, n_head=3, n_positions=16,
+                        bos_token_id=VOCAB - 1, eos_token_id=VOCAB - 1)  # fmt: skip
+    model = GPT2LMHeadModel(config)
     torch.nn.init.normal_(model.transformer.ln_f.bias)  # biases are zero at first: a mix-up would not show
     for block in model.transformer.h:
         torch.nn.init.normal_(block.attn.c_attn.bias)

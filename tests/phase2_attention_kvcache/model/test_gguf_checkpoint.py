@@ -1,0 +1,263 @@
+"""GGUF files, end to end: what a folder holds is the same model as a file, and a file in few bits is run as it is."""
+
+import json
+import shutil
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from labkit.models import find_model
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.weights import read_gguf_header
+from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer, read_blocks
+from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
+from phase2_attention_kvcache.model import NoCache, Transformer
+from phase2_attention_kvcache.model.config import read_config
+from phase2_attention_kvcache.model.positions import rope_factors
+from phase2_attention_kvcache.model.quantized_linear import QuantizedWeight, is_quantized, weight_bytes_of
+
+LLAMA3 = dict(
+    rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+    original_max_position_embeddings=16,
+)  # fmt: skip
+TEXT = "the dog bites the man and the man bites the dog"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return BPETokenizer.train([TEXT], 270)
+
+
+@pytest.fixture(scope="module")
+def folders(make_gpt2, make_llama, tokenizer):
+    """Models whose rows divide into blocks of 32, with more rows in their tables than tokens."""
+    sizes = dict(vocab_size=290, eos_token_id=269, bos_token_id=269)
+    made = {
+        "gpt2": make_gpt2(n_embd=64, n_head=4, **sizes),
+        "llama": make_llama(attention_bias=True, **sizes),
+        "llama-wide-heads": make_llama(head_dim=24, num_attention_heads=4, tie_word_embeddings=True, **sizes),
+        "llama3": make_llama(rope_parameters=LLAMA3, **sizes),
+        "super-blocks": make_llama(
+            hidden_size=256, intermediate_size=256, num_attention_heads=4, num_hidden_layers=2, **sizes
+        ),
+    }
+    for folder, _ in made.values():
+        tokenizer.save(folder / "tokenizer.json")
+    return {name: folder for name, (folder, _) in made.items()}
+
+
+def convert(folder, path, kind="F32"):
+    config = read_config(folder)
+    factors = None
+    if config.family == "llama":
+        factors = rope_factors(config.head_dim, config.rope_theta, config.rope_scaling)
+    write_gguf(folder, path, kind, factors)
+    return path
+
+
+@torch.inference_mode()
+def logits(model, num_tokens=40):
+    ids = torch.arange(num_tokens) * 7 % model.config.vocab_size
+    return model.logits(model(ids, torch.arange(num_tokens), NoCache()))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "llama-wide-heads", "llama3"])
+def test_a_file_is_the_same_model_as_its_folder(tmp_path, folders, name, tokenizer):
+    file = convert(folders[name], tmp_path / "x.gguf")
+    plain, read = Transformer.from_pretrained(folders[name]), Transformer.from_pretrained(file)
+    expected = logits(plain)
+    assert (logits(read) - expected).abs().max() < 1e-4 * expected.abs().max()
+    assert not is_quantized(read) and read.config.eos_token_ids[0] == 269
+    found = load_tokenizer(file)
+    assert found.token_bytes == tokenizer.token_bytes and found.merges == tokenizer.merges
+    assert found.special_tokens == tokenizer.special_tokens and found.encode(TEXT) == tokenizer.encode(TEXT)
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0"])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_file_in_fewer_bits_computes_with_the_numbers_that_the_package_reads(tmp_path, folders, name, kind):
+    file = convert(folders[name], tmp_path / "x.gguf", kind)
+    read, expected = Transformer.from_pretrained(file), as_the_package_reads(file, tmp_path / "plain.gguf")
+    torch.testing.assert_close(logits(read), logits(expected), rtol=1e-4, atol=1e-4)
+    assert is_quantized(read) == (kind in ("Q8_0", "Q4_0"))
+    if is_quantized(read):  # and it stays small: matrices take what they take in the file
+        stored = sum(t.nbytes for t in read_gguf_header(file).tensors.values() if t.type == kind)
+        in_memory = sum(m.nbytes for m in read.modules() if isinstance(m, QuantizedWeight))
+        shared = read.token_table.weight.nbytes if read.config.tied else 0  # table and head are one
+        assert in_memory in (stored, stored + shared) and weight_bytes_of(read) < 0.4 * weight_bytes_of(
+            expected
+        )
+
+
+def as_the_package_reads(file, path) -> Transformer:
+    """The same file with all tensors turned to F32 by the package."""
+    source = gguf.GGUFReader(file)
+    writer = gguf.GGUFWriter(path, source.get_field("general.architecture").contents())
+    for name, field in source.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            inner = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(name, field.contents(), field.types[0], inner)
+    for t in source.tensors:
+        writer.add_tensor(t.name, gguf.quants.dequantize(t.data, t.tensor_type))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return Transformer.from_pretrained(path)
+
+
+def with_blocks(folder, path, kinds):
+    """A file whose matrices are random super-blocks, as the package writes them: names end in -> kind."""
+    plain = convert(folder, path.with_name("base.gguf"))
+    source, rng = gguf.GGUFReader(plain), np.random.default_rng(0)
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, field in source.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            inner = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(name, field.contents(), field.types[0], inner)
+    for t in source.tensors:
+        kind = next((k for ending, k in kinds.items() if t.name.endswith(ending)), None)
+        if kind is None:
+            writer.add_tensor(t.name, t.data)
+            continue
+        size, nbytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+        rows, width = t.data.shape
+        raw = rng.integers(0, 256, (rows, width // size, nbytes), dtype=np.uint8)
+        for at in {"Q4_K": [0, 2], "Q6_K": [208]}[kind]:
+            scale = rng.uniform(1e-4, 3e-4, (rows, width // size, 1)).astype(np.float16)
+            raw[:, :, at : at + 2] = scale.view(np.uint8)
+        writer.add_tensor(t.name, raw.reshape(rows, -1), raw_dtype=gguf.GGMLQuantizationType[kind])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_super_blocks_and_mixed_types_as_in_q4_k_m(tmp_path, folders):
+    """Q4_K for most matrices, Q6_K for some, so that queries, keys and values of one layer differ in type."""
+    kinds = {"attn_v.weight": "Q6_K", "output.weight": "Q6_K", "ffn_down.weight": "Q6_K", "ffn_up.weight": "Q4_K",
+             "ffn_gate.weight": "Q4_K", "attn_q.weight": "Q4_K", "attn_k.weight": "Q4_K", "token_embd.weight": "Q4_K"}  # fmt: skip
+    file = with_blocks(folders["super-blocks"], tmp_path / "x.gguf", kinds)
+    read, expected = Transformer.from_pretrained(file), as_the_package_reads(file, tmp_path / "plain.gguf")
+    torch.testing.assert_close(logits(read), logits(expected), rtol=1e-3, atol=1e-3)
+    assert [p.kind for p in read.blocks[0].attention.qkv.parts] == ["Q4_K", "Q4_K", "Q6_K"]
+
+
+def test_tales_as_a_file_says_the_same_as_in_its_folder(tmp_path):
+    file = convert(find_model("tales"), tmp_path / "tales.gguf", "F32")
+    torch.testing.assert_close(
+        logits(Transformer.from_pretrained(file)), logits(Transformer.from_pretrained("tales"))
+    )
+
+
+# ------------------------------------------------------------------ bad input
+
+
+def spoil(file, old: bytes, new: bytes) -> None:
+    raw = file.read_bytes()
+    assert raw.count(old) and len(old) == len(new)
+    file.write_bytes(raw.replace(old, new))
+
+
+def refusal(call, *arguments) -> str:
+    with pytest.raises(ValueError) as error:
+        call(*arguments)
+    assert str(error.value).isprintable()
+    return str(error.value)
+
+
+def test_an_unknown_architecture_type_or_tokenizer(tmp_path, folders):
+    file = convert(folders["gpt2"], tmp_path / "x.gguf")
+    spoil(file, b"\4\0\0\0\0\0\0\0gpt2", b"\4\0\0\0\0\0\0\0gpt3")
+    assert "architecture is 'gpt3'; this course runs 'gpt2' and 'llama'" in refusal(
+        Transformer.from_pretrained, file
+    )
+    file = with_blocks(folders["super-blocks"], tmp_path / "y.gguf", {"ffn_up.weight": "Q4_K"})
+    raw = bytearray(file.read_bytes())
+    at = raw.index(b"blk.0.ffn_up.weight") + len("blk.0.ffn_up.weight") + 4 + 16
+    assert raw[at] == 12
+    raw[at] = 99
+    file.write_bytes(raw)
+    assert "unknown type 99" in refusal(Transformer.from_pretrained, file)
+    raw[at] = 22  # IQ2_S: known, of another size
+    file.write_bytes(raw)
+    assert "begins at" in refusal(Transformer.from_pretrained, file)
+    file = convert(folders["gpt2"], tmp_path / "z.gguf")
+    spoil(file, b"tokenizer.ggml.model", b"tokenizer.ggml.modem")
+    assert "holds no tokenizer" in refusal(load_tokenizer, file)
+    file = convert(folders["gpt2"], tmp_path / "z.gguf")
+    spoil(file, b"gpt-2", b"gpt-9")
+    assert "split pattern is called 'gpt-9'; known here: gpt-2, llama-bpe" in refusal(load_tokenizer, file)
+
+
+def test_a_type_that_is_not_read_here(tmp_path, folders):
+    plain = convert(folders["super-blocks"], tmp_path / "x.gguf")
+    source, other = gguf.GGUFReader(plain), tmp_path / "y.gguf"
+    writer = gguf.GGUFWriter(other, "llama")
+    for t in source.tensors:
+        kind = gguf.GGMLQuantizationType.Q5_1
+        data = gguf.quants.quantize(t.data, kind) if t.name.endswith("ffn_up.weight") else t.data
+        writer.add_tensor(t.name, data, raw_dtype=kind if t.name.endswith("ffn_up.weight") else None)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    said = refusal(read_blocks, other, read_gguf_header(other), "blk.0.ffn_up.weight")
+    assert "'blk.0.ffn_up.weight' is Q5_1; read here are F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K" in said
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [(float("nan"), "NaN or infinite"), (float("inf"), "NaN or infinite"), (0.0, "all zero")],
+)
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+def test_scales_that_are_no_scales(tmp_path, folders, kind, scale, message):
+    file = convert(folders["gpt2"], tmp_path / "x.gguf", kind)
+    header, name = read_gguf_header(file), "blk.1.ffn_up.weight"
+    data = np.memmap(file, np.uint8, "r+", header.data_start + header.tensors[name].offset)
+    size = {"Q8_0": 34, "Q4_0": 18}[kind]
+    blocks = data[: header.tensors[name].nbytes].reshape(-1, size)
+    blocks[3 if scale else slice(None), :2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
+    data.flush()
+    assert f"'{name}' are {message}: the file is damaged" in refusal(Transformer.from_pretrained, file)
+
+
+def test_a_truncated_block_and_rows_that_do_not_divide(tmp_path, folders, make_gpt2, tokenizer):
+    file = convert(folders["gpt2"], tmp_path / "x.gguf", "Q4_0")
+    file.write_bytes(file.read_bytes()[:-100])
+    assert "the file holds" in refusal(Transformer.from_pretrained, file)
+    folder, _ = make_gpt2(vocab_size=290)  # 48 wide
+    tokenizer.save(folder / "tokenizer.json")
+    said = refusal(convert, folder, tmp_path / "y.gguf", "Q4_0")
+    assert "48 weights does not divide into Q4_0 blocks of 32: use F16" in said
+    assert not (tmp_path / "y.gguf").exists()
+
+
+def test_weights_that_do_not_fit_the_settings(tmp_path, folders):
+    file = convert(folders["llama"], tmp_path / "x.gguf", "Q8_0")
+    spoil(file, b"blk.1.ffn_down.weight", b"blk.9.ffn_down.weight")
+    said = refusal(Transformer.from_pretrained, file)
+    assert "missing blk.1.ffn_down.weight; unexpected blk.9.ffn_down.weight" in said
+
+
+def test_a_vocabulary_that_contradicts_itself(tmp_path, folders):
+    for spoiled, message in (
+        (("tokenizer.ggml.tokens", "tokenizer.ggml.tokenz"), "tokenizer.ggml.tokens is None"),
+        (("tokenizer.ggml.merges", "tokenizer.ggml.mergez"), "tokenizer.ggml.merges is None"),
+    ):
+        file = convert(folders["gpt2"], tmp_path / "x.gguf")
+        spoil(file, *(text.encode() for text in spoiled))
+        assert message in refusal(load_tokenizer, file)
+
+
+def test_old_files_of_a_tied_model_with_a_copy_of_the_table(tmp_path, folders):
+    """`lm_head.weight` is the table again and is not written twice."""
+    folder = shutil.copytree(folders["gpt2"], tmp_path / "old")
+    tensors = load_file(folder / "model.safetensors")
+    assert "lm_head.weight" not in tensors
+    assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"]
+    assert "output.weight" not in read_gguf_header(convert(folder, tmp_path / "x.gguf")).tensors

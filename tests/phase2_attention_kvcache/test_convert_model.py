@@ -1,0 +1,46 @@
+"""`lab convert`: a folder in, one file out, and whatever runs the folder runs the file."""
+
+import json
+import shutil
+
+import pytest
+
+from labkit import command
+from labkit.models import find_model
+from phase1_tokens_embeddings.weights import read_gguf_header
+from phase2_attention_kvcache import convert_model, tell_story
+
+
+def test_tales_becomes_a_file_that_tells_a_story(tmp_path, capsys):
+    out = tmp_path / "tales.gguf"
+    assert command.main(["convert", "tales", str(out), "--type", "Q8_0"]) == 0
+    types = {t.type for t in read_gguf_header(out).tensors.values()}
+    assert (
+        types == {"F32", "Q8_0"}
+        and out.stat().st_size < 0.65 * (find_model("tales") / "model.safetensors").stat().st_size
+    )
+    argv = ["--tokens", "8", "--temperature", "0", "--json", str(tmp_path / "r.json")]
+    assert tell_story.main(["--model", str(out), *argv]) == 0
+    told = json.loads((tmp_path / "r.json").read_text())["results"]["token_ids"]
+    assert tell_story.main(["--model", "tales", *argv]) == 0
+    assert told == json.loads((tmp_path / "r.json").read_text())["results"]["token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["tales", "x.bin"], "x.bin does not end in .gguf"),
+        (["nosuch/model/here", "x.gguf"], "no model folder at 'nosuch/model/here'"),
+        (["nothing.gguf", "x.gguf"], "no file at nothing.gguf"),
+        (["{folder}", "{folder}/x.gguf", "--type", "Q4_0"], "there is no such file"),
+    ],
+)
+def test_what_cannot_be_converted_is_one_line(argv, said, tmp_path, capsys):
+    (tmp_path / "config.json").touch()
+    (tmp_path / "config.json").unlink()
+    shutil.copy(find_model("tales") / "model.safetensors", tmp_path)
+    if "{folder}" in argv:
+        said = "holds no config.json"
+    assert convert_model.main([word.format(folder=tmp_path) for word in argv]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
