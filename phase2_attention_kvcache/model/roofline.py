@@ -123,11 +123,17 @@ def work_of_step(config: ModelConfig, new_tokens: int, context: int, bytes_per_n
     return work_of_batch(config, [(context, new_tokens)], bytes_per_number)
 
 
-def work_of_batch(config: ModelConfig, parts: Sequence[tuple[int, int]], bytes_per_number: int) -> Work:
+def work_of_batch(
+    config: ModelConfig,
+    parts: Sequence[tuple[int, int]],
+    bytes_per_number: int,
+    weight_bytes: int | None = None,
+) -> Work:
     """What one step costs for several sequences: all of them share one reading of the weights.
 
     Args:
         parts: (tokens computed before, tokens computed now) of each sequence.
+        weight_bytes: of all matrices, if they are in other numbers than keys and values (`matrix_bytes`).
     """
     c = config
     new_tokens = sum(now for _, now in parts)
@@ -141,7 +147,8 @@ def work_of_batch(config: ModelConfig, parts: Sequence[tuple[int, int]], bytes_p
     attention = 4 * c.num_layers * c.num_heads * c.head_dim * pairs
     operations = 2 * new_tokens * blocks + 2 * len(parts) * head + attention  # scores: for each last token
     kv = 2 * c.num_layers * c.num_kv_heads * c.head_dim * bytes_per_number  # of one token
-    read = (blocks + head) * bytes_per_number + kv * context
+    weights = (blocks + head) * bytes_per_number if weight_bytes is None else weight_bytes
+    read = weights + kv * context
     return Work(operations, read + kv * new_tokens, kv * new_tokens)
 
 

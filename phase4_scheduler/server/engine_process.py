@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from phase2_attention_kvcache.model import SamplingParams
+from phase2_attention_kvcache.model.packed_linear import matrix_bytes
 from phase2_attention_kvcache.model.roofline import Work, work_of_batch
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase4_scheduler.engine.build import load_model
@@ -85,6 +86,7 @@ def run_engine(
         pipe.send(error)
         return
     manager = core.block_manager
+    weight_bytes = matrix_bytes(transformer) if enable_mfu_metrics else None
     try:
         pipe.send(
             EngineLimits(core.scheduler.max_model_len, manager.num_blocks, manager.block_size, core.config)
@@ -92,7 +94,7 @@ def run_engine(
         while True:
             # Nothing to do: wait for a command. Otherwise take what is there, and step.
             commands = pipe.recv() if not core.scheduler.has_requests or pipe.poll() else []
-            pipe.send(turn(core, commands, enable_mfu_metrics))
+            pipe.send(turn(core, commands, weight_bytes))
     except (EOFError, ConnectionError):
         pass  # the API process is gone
 
@@ -106,8 +108,12 @@ def warm_up(model: Transformer) -> None:
         core.step()
 
 
-def turn(core: EngineCore, commands: list[Add | Finish], enable_mfu_metrics: bool = False) -> StepMessage:
-    """Obey, then step, if there is anything to compute."""
+def turn(core: EngineCore, commands: list[Add | Finish], weight_bytes: int | None = None) -> StepMessage:
+    """Obey, then step, if there is anything to compute.
+
+    Args:
+        weight_bytes: what a step reads of the weights, if its work is to be estimated.
+    """
     message = StepMessage()
     for command in commands:
         if isinstance(command, Finish):
@@ -120,8 +126,8 @@ def turn(core: EngineCore, commands: list[Add | Finish], enable_mfu_metrics: boo
     if core.scheduler.has_requests:
         step = core.step()
         message.outputs, message.ended = step.outputs, step.ended
-        if enable_mfu_metrics:
-            message.work = estimated_work(core.model, step.scheduler_output)
+        if weight_bytes is not None:
+            message.work = estimated_work(core.model, step.scheduler_output, weight_bytes)
     scheduler = core.scheduler
     message.num_running, message.num_waiting = scheduler.num_running_seqs, len(scheduler.waiting)
     message.kv_cache_usage = core.block_manager.usage
@@ -130,7 +136,7 @@ def turn(core: EngineCore, commands: list[Add | Finish], enable_mfu_metrics: boo
     return message
 
 
-def estimated_work(model: Transformer, step: SchedulerOutput) -> Work:
+def estimated_work(model: Transformer, step: SchedulerOutput, weight_bytes: int) -> Work:
     """What a step asked of the machine, by the arithmetic of phase 2's roofline. Nothing is measured.
 
     vllm/v1/metrics/perf.py estimates the same. It adds the vectors between the layers to the bytes. To the operations it
@@ -139,7 +145,7 @@ def estimated_work(model: Transformer, step: SchedulerOutput) -> Work:
     parts = [
         (s.num_computed, s.num_tokens) for s in step.scheduled if s.num_tokens
     ]  # a fork computes nothing
-    return work_of_batch(model.config, parts, model.dtype.itemsize)
+    return work_of_batch(model.config, parts, model.dtype.itemsize, weight_bytes)
 
 
 def start_engine(

@@ -195,12 +195,12 @@ def test_waiting_counts_from_before_the_prompt_is_tokenised():
 # ---------------------------------------------------------------------- the engine's side
 
 
-def run(core, requests, enable_mfu_metrics=False):
+def run(core, requests, weight_bytes=None):
     """All messages, until nobody is left. requests: prompts with their params."""
     commands = [Add(str(i), prompt, params, 0.0, 0) for i, (prompt, params) in enumerate(requests)]
-    messages = [turn(core, commands, enable_mfu_metrics)]
+    messages = [turn(core, commands, weight_bytes)]
     while core.scheduler.has_requests:
-        messages.append(turn(core, [], enable_mfu_metrics))
+        messages.append(turn(core, [], weight_bytes))
     return messages
 
 
@@ -241,7 +241,7 @@ TOKEN = 2 * 3 * 32 * 4  # bytes of keys and values
 
 def test_work_is_what_a_count_by_hand_says(tiny):
     core = EngineCore(tiny.model, EngineConfig(num_blocks=20, block_size=4))
-    first, second = run(core, [([1] * 5, SamplingParams(max_tokens=2, ignore_eos=True))], True)
+    first, second = run(core, [([1] * 5, SamplingParams(max_tokens=2, ignore_eos=True))], 4 * (BLOCKS + HEAD))
     assert first.work.operations == 2 * 5 * BLOCKS + 2 * HEAD + PAIR * (1 + 2 + 3 + 4 + 5)
     assert second.work.operations == 2 * BLOCKS + 2 * HEAD + PAIR * 6
     assert first.work.written == 5 * TOKEN and second.work.written == TOKEN
@@ -251,7 +251,7 @@ def test_work_is_what_a_count_by_hand_says(tiny):
 
 def test_two_answers_share_the_weights_and_their_work_reaches_the_page(tiny, metrics):
     core = EngineCore(tiny.model, EngineConfig(num_blocks=20, block_size=4))
-    messages = run(core, [([1] * 5, SamplingParams(max_tokens=3, n=2, ignore_eos=True))], True)
+    messages = run(core, [([1] * 5, SamplingParams(max_tokens=3, n=2, ignore_eos=True))], 4 * (BLOCKS + HEAD))
     for message in messages:
         metrics.step(message)
     # The prompt, then two steps of two tokens each.
