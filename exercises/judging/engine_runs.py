@@ -66,8 +66,8 @@ class TokenByToken(PagedKVCache):
         layout = self.layout
         return torch.stack(
             [
-                self.attend_token(layer, q[row], layout.block_tables[i], layout.context_lens[i])
-                for row, i in enumerate(layout.decodes)
+                self.attend_token(layer, q[row], layout.block_tables[i], length)
+                for row, (i, length) in enumerate(zip(layout.decodes, layout.decode_lens, strict=True))
             ]
         )
 

@@ -14,6 +14,8 @@ from phase3_paged_attention.paging.block_table import BlockCopy
 from phase3_paged_attention.paging.cpu_decode import GatherDecode, make_decoder
 from phase3_paged_attention.paging.kv_storage import KVStorage
 
+FEW_ROWS = 8  # new tokens of a request that are decoded one by one rather than like a prompt
+
 
 @dataclass
 class StepLayout:
@@ -32,17 +34,25 @@ class StepLayout:
     slot_mapping: Tensor
 
     # Worked out once a step; all layers use it.
-    decodes: list[int] = field(init=False)  # requests with a single new token
+    decodes: list[int] = field(init=False)  # for each row that is decoded: its request
+    decode_lens: list[int] = field(init=False)  # and the tokens that it may see
     prefills: list[tuple[int, int]] = field(init=False)  # (request, its first row)
     decode_rows: Tensor | slice = field(init=False)
 
     def __post_init__(self) -> None:
-        self.decodes, self.prefills, rows, start = [], [], [], 0
-        for i, query_len in enumerate(self.query_lens):
+        self.decodes, self.decode_lens, self.prefills, rows, start = [], [], [], [], 0
+        for i, (query_len, context_len) in enumerate(zip(self.query_lens, self.context_lens, strict=True)):
             if query_len == 1:
                 self.decodes.append(i)
+                self.decode_lens.append(context_len)
                 rows.append(start)
-            elif query_len > 1:
+            elif query_len <= FEW_ROWS and query_len < context_len:
+                # A few tokens behind a long past, such as drafts: each is decoded as if it came alone. Keys and values
+                # of all are stored before any attends, and each sees those up to its own.
+                self.decodes += [i] * query_len
+                self.decode_lens += range(context_len - query_len + 1, context_len + 1)
+                rows += range(start, start + query_len)
+            elif query_len:
                 self.prefills.append((i, start))
             start += query_len
         first, last = (rows[0], rows[-1]) if rows else (0, -1)
@@ -136,7 +146,7 @@ class PagedKVCache:
         }
         if layout.decodes:
             self.block_tables = pad_tables([layout.block_tables[i] for i in layout.decodes])
-            self.context_lens = np.array([layout.context_lens[i] for i in layout.decodes], dtype=np.int32)
+            self.context_lens = np.array(layout.decode_lens, dtype=np.int32)
             self._decoder.begin_step(self.block_tables, self.context_lens)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -166,7 +176,7 @@ class PagedKVCache:
         return out
 
     def decode(self, layer: int, q: Tensor) -> Tensor:
-        """Attention of requests with one new token, `layout.decodes`. A subclass may do it another way.
+        """Attention of the rows in `layout.decodes`, each over its own past. A subclass may do it another way.
 
         Args:
             q: [B, num_heads, head_dim]. Returns: the same.

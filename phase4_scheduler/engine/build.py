@@ -55,8 +55,11 @@ def build_parts(
     block_manager: BlockManager | None = None,
     scheduler: Scheduler | None = None,
     kv_cache: PagedCache | None = None,
+    draft_model: Transformer | None = None,
 ) -> tuple[Scheduler, ModelRunner]:
     """A scheduler, with its block manager, and a runner, with its cache. What is None is made from `config`.
+
+    A draft model needs memory for keys and values as well: there are fewer blocks where there is one.
 
     Raises:
         ValueError: parts that do not fit together, or a limit beyond the model's context.
@@ -67,7 +70,7 @@ def build_parts(
         raise ValueError(f"max_model_len is {longest:,}: from 1 to the model's context, {context:,}")
     config = replace(config, max_model_len=longest)
     if scheduler is None:
-        scheduler = Scheduler(config, block_manager or _make_block_manager(model, config))
+        scheduler = Scheduler(config, block_manager or _make_block_manager(model, config, draft_model))
     elif block_manager not in (None, scheduler.block_manager):
         raise ValueError("scheduler and block_manager do not belong together: give the scheduler's own")
     elif (scheduler.config.max_model_len or 0) > context:
@@ -78,7 +81,7 @@ def build_parts(
     scheduler.max_model_len = min(scheduler.max_model_len, context)
     manager, max_num_seqs = scheduler.block_manager, scheduler.config.max_num_seqs
     if kv_cache is None:
-        runner = _make_runner(model, manager, max_num_seqs, scheduler.max_model_len, config.enforce_eager)
+        runner = make_runner(model, manager, max_num_seqs, scheduler.max_model_len, config.enforce_eager)
     else:
         runner = ModelRunner(model, kv_cache)
     cache = runner.kv_cache
@@ -90,12 +93,16 @@ def build_parts(
     return scheduler, runner
 
 
-def _make_block_manager(model: Transformer, config: EngineConfig) -> BlockManager:
-    num_blocks = default_num_blocks(model, config) if config.num_blocks is None else config.num_blocks
+def _make_block_manager(
+    model: Transformer, config: EngineConfig, draft_model: Transformer | None
+) -> BlockManager:
+    num_blocks = config.num_blocks
+    if num_blocks is None:
+        num_blocks = default_num_blocks(model, config, draft_model)
     return BlockManager(num_blocks, config.block_size, config.enable_prefix_caching, config.num_swap_blocks)
 
 
-def _make_runner(
+def make_runner(
     model: Transformer, manager: BlockManager, max_num_seqs: int, max_model_len: int, enforce_eager: bool
 ) -> ModelRunner:
     """A runner with a cache of the block manager's size: the device's own, where one is installed and can run.
@@ -118,7 +125,9 @@ def _make_runner(
     return ModelRunner(model, PagedKVCache(model.config, *sizes))
 
 
-def default_num_blocks(model: Transformer, config: EngineConfig) -> int:
+def default_num_blocks(
+    model: Transformer, config: EngineConfig, draft_model: Transformer | None = None
+) -> int:
     """Enough for `max_num_seqs` requests of `max_model_len` tokens, if the memory holds them.
 
     Raises:
@@ -132,7 +141,8 @@ def default_num_blocks(model: Transformer, config: EngineConfig) -> int:
         available = torch.cuda.mem_get_info()[0] * GPU_SHARE
     else:
         available = (memory_bytes() or 8 * 2**30) * MEMORY_SHARE
-    block_bytes = config.block_size * kv_per_token(model.config, model.dtype.itemsize)
+    models = [model] if draft_model is None else [model, draft_model]
+    block_bytes = config.block_size * sum(kv_per_token(m.config, m.dtype.itemsize) for m in models)
     if blocks_each > available // block_bytes:
         raise ValueError(
             f"a request of {longest:,} tokens needs {blocks_each * block_bytes / 2**30:.1f} GiB of KV cache, and "

@@ -19,9 +19,11 @@ from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedCache
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine.build import build_parts
+from phase4_scheduler.engine.build_speculation import build_speculation, load_draft_model
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.fault_isolation import restart_step
 from phase4_scheduler.engine.model_runner import ModelRunnerOutput
+from phase4_scheduler.engine.proposers import Proposer
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduler
 from phase4_scheduler.engine.scheduler_output import SchedulerOutput
@@ -33,7 +35,8 @@ class EngineCoreOutput:
 
     Attributes:
         request_id, index: whose it is: sequence `index` of a user's request.
-        token_id: None: no more will come, since the request failed.
+        token_ids: those that are new: one, or several where drafts stood; none: the request failed.
+        logprobs: of each of them, or None.
         error: what went wrong, if finish_reason is "error".
         prompt_logprobs: with the first token, if they were asked for.
         Others: as in `Request`.
@@ -41,8 +44,8 @@ class EngineCoreOutput:
 
     request_id: str
     index: int
-    token_id: int | None
-    logprobs: dict[int, float] | None
+    token_ids: list[int]
+    logprobs: list[dict[int, float] | None]
     finish_reason: str | None
     stop_reason: int | None
     error: str | None
@@ -69,11 +72,12 @@ class EngineCore:
     Args:
         model: runs the tokens.
         config: see `EngineConfig`.
-        block_manager, scheduler, kv_cache: your own parts instead of the course's.
+        block_manager, scheduler, kv_cache, proposer: your own parts instead of the course's.
         clock: seconds; replaceable for tests.
 
     Attributes:
         sequences: by the id that its user gave a request, those of its n sequences that are alive.
+        speculation: makes drafts, where that was asked for.
 
     Source: vllm/v1/engine/core.py.
     """
@@ -86,9 +90,16 @@ class EngineCore:
         scheduler: Scheduler | None = None,
         kv_cache: PagedCache | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        proposer: Proposer | None = None,
     ) -> None:
         self.model, self.config, self.clock = model, config, clock
-        self.scheduler, self.runner = build_parts(model, config, block_manager, scheduler, kv_cache)
+        draft_model = load_draft_model(scheduler.config if scheduler else config, model)
+        self.scheduler, self.runner = build_parts(
+            model, config, block_manager, scheduler, kv_cache, draft_model
+        )
+        self.speculation = build_speculation(
+            self.scheduler, model, draft_model, proposer, config.enforce_eager
+        )
         self.block_manager = self.scheduler.block_manager
         self.sampler = Sampler(model.config.eos_token_ids)
         self.sequences: dict[str, list[Request]] = {}
@@ -107,6 +118,8 @@ class EngineCore:
             result = self.runner.execute_step(output)
             self._fork_sequences(output, result)
             self.runner.sample_step(output.scheduled, result, self.sampler)
+            if self.speculation is not None:
+                self.speculation.draft(output, result)
         except BaseException:  # the model cannot go on at all: nothing of this step counts
             restart_step(output, self.scheduler)
             raise
@@ -114,15 +127,16 @@ class EngineCore:
             synchronize(self.model.device.type)  # a GPU may still be at it, and the next step would pay
         ended = self.clock()
         failed = self._end_faulty(result)
-        tokens = [result.sampled.get(s.request.request_id, (None, None)) for s in output.scheduled]
-        self.scheduler.update(output, [token for token, _ in tokens])
+        sampled = [result.sampled.get(s.request.request_id, (None, None)) for s in output.scheduled]
+        self.scheduler.update(output, [tokens for tokens, _ in sampled])
         outputs: list[EngineCoreOutput] = []
-        for s, (token, logprobs) in zip(output.scheduled, tokens, strict=True):
+        for s, (tokens, logprobs) in zip(output.scheduled, sampled, strict=True):
             if s.request.first_scheduled_time is None:
                 s.request.first_scheduled_time = began
             # Otherwise it is still in its prompt, or it failed or was aborted meanwhile.
-            if token is not None and self._alive.get(s.request.request_id) is s.request:
-                outputs.append(self._hand_out(s.request, token, logprobs))
+            if tokens is not None and self._alive.get(s.request.request_id) is s.request:
+                kept = s.request.token_ids[s.num_certain :]  # what came behind its end does not count
+                outputs.append(self._hand_out(s.request, kept, logprobs[: len(kept)]))
         self._count(output)
         return EngineCoreOutputs(outputs + failed, output, began, ended)
 
@@ -141,15 +155,15 @@ class EngineCore:
                 result.first_row[request_id] = first + s.num_tokens  # its last row is the parent's
 
     def _hand_out(
-        self, request: Request, token: int | None, logprobs: dict | None = None, error: str | None = None
+        self, request: Request, tokens: list[int], logprobs: list, error: str | None = None
     ) -> EngineCoreOutput:
         if request.finished:
             self._remove(request)
-        first = len(request.output_token_ids) == 1
+        first = len(request.output_token_ids) == len(tokens)
         return EngineCoreOutput(
             request.parent_id,
             request.index,
-            token,
+            tokens,
             logprobs,
             request.finish_reason,
             request.stop_reason,
@@ -172,7 +186,7 @@ class EngineCore:
                     # Its blocks may not hold what their hashes say: no prefix may hit them.
                     self.block_manager.uncache(sequence.block_table)
                 self.finish(request.parent_id, "error")
-                failed.append(self._hand_out(request, None, error=message))
+                failed.append(self._hand_out(request, [], [], message))
         return failed
 
     def _count(self, output: SchedulerOutput) -> None:

@@ -24,6 +24,7 @@ from phase4_scheduler.engine.core import EngineCore, EngineCoreOutputs
 from phase4_scheduler.engine.events import Event, StepRecorder
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.outputs import RequestOutput
+from phase4_scheduler.engine.proposers import Proposer
 from phase4_scheduler.engine.scheduler import Scheduler
 
 
@@ -51,9 +52,11 @@ class LLMEngine:
         block_manager: BlockManager | None = None,
         scheduler: Scheduler | None = None,
         kv_cache: PagedCache | None = None,
+        proposer: Proposer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.core = EngineCore(model, config or EngineConfig(), block_manager, scheduler, kv_cache, clock)
+        config = config or EngineConfig()
+        self.core = EngineCore(model, config, block_manager, scheduler, kv_cache, clock, proposer)
         self.model, self.tokenizer, self.config, self.clock = model, tokenizer, self.core.config, clock
         self.scheduler, self.block_manager = self.core.scheduler, self.core.block_manager
         self.runner = self.core.runner

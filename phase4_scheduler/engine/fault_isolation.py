@@ -15,7 +15,7 @@ from phase4_scheduler.engine.scheduler import Scheduler
 from phase4_scheduler.engine.scheduler_output import Scheduled, SchedulerOutput
 
 Fault = tuple[Request, str]  # a request that cannot go on, and why
-Sampled = tuple[int, dict[int, float] | None]  # a token, and log probabilities if they were asked for
+Sampled = tuple[list[int], list[dict[int, float] | None]]  # tokens; log probabilities if they were asked for
 
 
 def reason(error: Exception) -> str:
@@ -77,7 +77,7 @@ def sample_one_by_one(
         request.rewind_generator()
         try:
             one = sample(logits_of(i), [request])
-            sampled[request.request_id] = (one.token_ids[0], one.logprobs[0])
+            sampled[request.request_id] = (one.token_ids, one.logprobs)
         except Exception as error:
             faults.append((request, reason(error)))
     return sampled, faults

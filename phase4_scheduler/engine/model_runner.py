@@ -19,8 +19,9 @@ from phase4_scheduler.engine.fault_isolation import (
     sample_one_by_one,
 )
 from phase4_scheduler.engine.prompt_logprobs import note_prompt_logprobs
+from phase4_scheduler.engine.rejection_sampler import RejectionSampler, Verified
 from phase4_scheduler.engine.request import Request
-from phase4_scheduler.engine.scheduler_output import Scheduled, SchedulerOutput
+from phase4_scheduler.engine.scheduler_output import PADDING, Scheduled, SchedulerOutput
 
 
 @dataclass
@@ -31,8 +32,8 @@ class ModelRunnerOutput:
         hidden: [N, d_model], one row for each token.
         first_row: by request id, where its rows begin. A request whose tokens could not be computed, or that has to
             restart, has none.
-        sampled: by request id, the next token of the requests whose tokens are all computed, and its log
-            probabilities if they were asked for.
+        sampled: by request id, the next token of the requests whose tokens are all computed (where drafts were
+            verified, those that stand before it), and log probabilities if they were asked for.
         faults: requests that cannot go on, and why.
         to_restart: requests that have to compute all their tokens again, since others left blocks unfilled.
     """
@@ -90,9 +91,10 @@ class ModelRunner:
     def sample_step(
         self, scheduled: Sequence[Scheduled], result: ModelRunnerOutput, sampler: Sampler
     ) -> None:
-        """Sample the next token of each request whose tokens are all computed."""
+        """Sample the next token of each request whose tokens are all computed, and verify its drafts."""
         ready: list[Request] = []
-        rows: list[int] = []
+        rows: list[int] = []  # of the last token of each, drafts apart
+        drafts: list[list[int]] = []
         for s in scheduled:
             first = result.first_row.get(s.request.request_id)
             if first is None:
@@ -101,7 +103,8 @@ class ModelRunner:
                 result.faults += note_prompt_logprobs(self.logits, result.hidden, first, s)
             if s.samples:
                 ready.append(s.request)
-                rows.append(first + s.num_tokens - 1)
+                rows.append(first + s.num_tokens - len(s.drafts) - 1)
+                drafts.append([token for token in s.drafts if token != PADDING])
         if not ready:
             return
 
@@ -114,8 +117,12 @@ class ModelRunner:
                 [request.generator for request in requests],
             )
 
-        logits = None
+        logits, names = None, [request.request_id for request in ready]
         try:
+            if any(drafts):
+                found = self._sample_with_drafts(result.hidden, rows, ready, drafts, sampler)
+                result.sampled = dict(zip(names, found, strict=True))
+                return
             logits = self.logits(result.hidden, rows)
             tokens = sample(logits, ready)
         except Exception:  # whatever it is, and whoever is to blame
@@ -126,8 +133,30 @@ class ModelRunner:
             result.sampled, faults = sample_one_by_one(logits_of, sample, ready)
             result.faults += faults
             return
-        names = [request.request_id for request in ready]
-        result.sampled = dict(zip(names, zip(tokens.token_ids, tokens.logprobs, strict=True), strict=True))
+        result.sampled = {
+            name: ([token], [logprobs])
+            for name, token, logprobs in zip(names, tokens.token_ids, tokens.logprobs, strict=True)
+        }
+
+    def _sample_with_drafts(
+        self,
+        hidden: Tensor,
+        rows: Sequence[int],
+        requests: Sequence[Request],
+        drafts: Sequence[list[int]],
+        sampler: Sampler,
+    ) -> list[Sampled]:
+        """Row `rows[i]` and those of the drafts behind it, for each request."""
+        step = [
+            Verified(
+                request,
+                own,
+                request.draft_probs[: len(own)] if own and request.draft_probs is not None else None,
+            )
+            for request, own in zip(requests, drafts, strict=True)
+        ]
+        all_rows = [first + j for first, v in zip(rows, step, strict=True) for j in range(v.num_rows)]
+        return RejectionSampler(sampler).sample(self.logits(hidden, all_rows), step)
 
     # ------------------------------------------------------------------ tensors
 
@@ -151,6 +180,7 @@ class ModelRunner:
             else:
                 place = np.arange(first, first + n)
                 token_ids += s.request.token_ids[first : first + n]
+                token_ids += [max(draft, 0) for draft in s.drafts]  # padding needs some token, too
                 positions += place.tolist()
                 slots += (np.array(blocks)[place // size] * size + place % size).tolist()
         self.kv_cache.begin_step(

@@ -28,14 +28,14 @@ class RequestState:
         now: float,
         finish_reason: str | None,
         stop_reason: int | str | None = None,
-        logprobs: dict[int, float] | None = None,
+        logprobs: list[dict[int, float] | None] = (),
     ) -> CompletionOutput:
         """What is new of this sequence."""
         if finish_reason is not None:
             self.finished = True
             self.metrics.finished_time = now
             self.parent.num_unfinished -= 1
-        report = None if logprobs is None else [logprobs]
+        report = list(logprobs) if logprobs and logprobs[0] is not None else None
         return CompletionOutput(self.index, token_ids, text, self.metrics, finish_reason, stop_reason, report)
 
 
@@ -106,15 +106,22 @@ class OutputProcessor:
         state.metrics.first_scheduled_time = new.first_scheduled_time
         state.metrics.num_cached_tokens = new.num_cached_tokens
         state.metrics.num_preemptions = new.num_preemptions
-        state.metrics.token_times.append(now)
-        text, stop = "", None
+        text, stop, token_ids = "", None, new.token_ids
         finish_reason, stop_reason = new.finish_reason, new.stop_reason
         if state.detokenizer:
-            text, stop = state.detokenizer.update(new.token_id, finish_reason)
+            for i, token in enumerate(new.token_ids):
+                last = i + 1 == len(new.token_ids)
+                piece, stop = state.detokenizer.update(token, finish_reason if last else None)
+                text += piece
+                if stop is not None:
+                    token_ids = new.token_ids[: i + 1]
+                    break
+        state.metrics.token_times += [now] * len(token_ids)
         stopped_by_text = stop is not None and finish_reason is None
         if stop is not None:
             finish_reason, stop_reason = "stop", stop
-        completion = state.completion([new.token_id], text, now, finish_reason, stop_reason, new.logprobs)
+        logprobs = new.logprobs[: len(token_ids)]
+        completion = state.completion(token_ids, text, now, finish_reason, stop_reason, logprobs)
         return ProcessedOutput(parent, parent.output([completion]), stopped_by_text)
 
     def end(self, parent: ParentRequest, reason: str, now: float, error: str | None = None) -> RequestOutput:

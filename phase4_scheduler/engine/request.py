@@ -66,6 +66,9 @@ class Request:
         self.token_ids = list(self.prompt_token_ids)  # prompt and answer
         self.output_token_ids: list[int] = []
         self.spec_token_ids: list[int] = []  # drafts of the tokens that follow, for the next step to verify
+        self.draft_probs: torch.Tensor | None = (
+            None  # [drafts, vocab], what they were drawn from, if they were
+        )
         self.num_computed_tokens = 0
         self.is_prefill_chunk = False  # the last step computed a part of its tokens only
         self.block_table = BlockTable()

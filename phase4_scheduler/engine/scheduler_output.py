@@ -22,9 +22,14 @@ class Scheduled:
     drafts: Sequence[int] = ()
 
     @property
+    def num_certain(self) -> int:
+        """Tokens that are computed after this step for sure: all but its drafts."""
+        return self.num_computed + self.num_tokens - len(self.drafts)
+
+    @property
     def samples(self) -> bool:
         """Whether this step computes its last token, so that the next one can be sampled."""
-        return self.num_computed + self.num_tokens == len(self.request.token_ids) + len(self.drafts)
+        return self.num_certain == len(self.request.token_ids)
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """`TritonPagedKVCache`: the seam's fourth object. Keys and values lie in blocks, and kernels read them in place.
 
-The model calls `kv.attend`, as it did in Phase 2. Requests with one new token go through `paged_decode`, those
-with more through `paged_prefill`; a step may hold both.
+The model calls `kv.attend`, as it did in Phase 2. Requests with one new token, or a few (drafts to be verified), go
+through `paged_decode`, those with more through `paged_prefill`; a step may hold both.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ ALIGNED = 4  # int32s in 16 bytes. Triton compiles a kernel anew for an address 
 
 
 class Decodes(NamedTuple):
-    """The requests of a step with one new token. tables: [B, most blocks] int32; lens: [B] int32."""
+    """The rows of a step that are decoded. tables: [B, most blocks] int32; lens: [B] int32."""
 
     rows: Rows
     tables: Tensor
@@ -99,7 +99,7 @@ class TritonPagedKVCache:
         lens, parts = layout.context_lens, []
         decodes, prefills = layout.decodes, [i for i, _ in layout.prefills]
         if decodes:
-            parts += [pad_tables([layout.block_tables[i] for i in decodes]), [lens[i] for i in decodes]]
+            parts += [pad_tables([layout.block_tables[i] for i in decodes]), layout.decode_lens]
         if prefills:
             starts = np.cumsum([0] + [layout.query_lens[i] for i in prefills])
             parts += [
@@ -110,7 +110,7 @@ class TritonPagedKVCache:
         uploaded = iter(upload(parts, self.storage.device))
         self.step = DeviceStep(
             layout.slot_mapping,
-            Decodes(layout.decode_rows, next(uploaded), next(uploaded), self.plan(self.splits([lens[i] for i in decodes]), len(decodes)))
+            Decodes(layout.decode_rows, next(uploaded), next(uploaded), self.plan(self.splits(layout.decode_lens), len(decodes)))
             if decodes
             else None,
             Prefills(self._prefill_rows(layout), next(uploaded), next(uploaded), next(uploaded))

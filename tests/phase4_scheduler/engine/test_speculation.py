@@ -1,0 +1,191 @@
+"""Speculative decoding changes how many steps an answer takes, and nothing else about it."""
+
+import random
+import warnings
+
+import pytest
+import torch
+from transformers import GPT2LMHeadModel
+
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase4_scheduler.engine.draft_model import DraftModel
+from tests.phase4_scheduler.engine.test_engine import PREEMPT, SETTINGS, serve
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+NGRAM = dict(method="ngram", prompt_lookup_min=1, prompt_lookup_max=3)
+
+
+@pytest.fixture(scope="session")
+def small_model(tiny, tmp_path_factory):
+    """A model that often agrees with `tiny`: its weights, a little changed. Its folder, and as transformers runs it."""
+    torch.manual_seed(3)
+    reference = GPT2LMHeadModel(tiny.reference.config)
+    reference.load_state_dict(tiny.reference.state_dict())
+    with torch.no_grad():
+        for weights in reference.parameters():
+            weights += 0.02 * torch.randn_like(weights)
+    folder = tmp_path_factory.mktemp("small_model")
+    reference.eval().save_pretrained(folder)
+    return folder, reference
+
+
+@pytest.fixture
+def speculate(small_model):
+    """By name, the settings of speculative decoding with k drafts."""
+
+    def make(name, k):
+        if name == "ngram":
+            return NGRAM | dict(num_speculative_tokens=k)
+        return dict(model=small_model[0], num_speculative_tokens=k, draft_sample_method=name)
+
+    return make
+
+
+def stats(engine):
+    return engine.core.speculation.stats
+
+
+# ---------------------------------------------------------------------- tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "k"),
+    [
+        ("roomy", "ngram", 5), ("roomy", "greedy", 4), ("block of 1", "greedy", 5), ("block of 7", "ngram", 3),
+        ("budget of 5", "greedy", 3), ("threshold", "ngram", 2), ("no chunks", "greedy", 1), ("tight", "ngram", 3),
+        ("tight, swap", "greedy", 2), ("tight, little swap", "ngram", 1), ("priority", "greedy", 2),
+        ("priority, no prefix cache", "ngram", 5),
+    ],
+)  # fmt: skip
+def test_greedy_tokens_are_those_of_transformers(name, method, k, tiny, make_prompts, speculate):
+    engine = tiny.engine(**SETTINGS[name] | dict(max_model_len=100), speculative_config=speculate(method, k))
+    prompts = make_prompts(14, 400, seed=len(name))
+    answers = [a[0] for a in serve(engine, prompts, [GREEDY] * 14)]
+    assert all(len(a) == 12 for a in answers)
+    tiny.assert_greedy(prompts, answers)
+    assert engine.scheduler.num_preemptions > 0 or name not in PREEMPT - {"block of 7"}
+    counted = stats(engine)
+    assert 0 < counted.num_accepted_tokens < counted.num_draft_tokens
+    assert counted.num_accepted_tokens == sum(counted.num_accepted_tokens_per_pos)
+    assert counted.num_accepted_tokens_per_pos == sorted(counted.num_accepted_tokens_per_pos, reverse=True)
+
+
+KNOBS = {
+    "plain": {},
+    "top-p and top-k": dict(top_p=0.9, top_k=20),
+    "min-p": dict(min_p=0.05),
+    "penalties": dict(frequency_penalty=0.8, presence_penalty=0.5, repetition_penalty=1.3),
+    "bias": dict(logit_bias={5: 4.0, 9: -50.0}),
+    "bad words": dict(bad_words=["the", "a"]),
+    "allowed": dict(allowed_token_ids=list(range(0, 400, 3))),
+    "min_tokens": dict(min_tokens=6, ignore_eos=False, stop_token_ids=list(range(0, 400, 5))),
+    "stop token": dict(stop_token_ids=list(range(0, 400, 17))),
+    "stop string": dict(stop=["e", "th"]),
+    "kept stop string": dict(stop=["e", "in"], include_stop_str_in_output=True),
+    "logprobs": dict(logprobs=3),
+    "prompt_logprobs": dict(prompt_logprobs=2),
+    "n": dict(n=3),
+    "cold": dict(temperature=0.3),
+    "one token": dict(max_tokens=1),
+    "two tokens": dict(max_tokens=2),
+}
+
+
+ROOMY = dict(block_size=4, num_blocks=800, max_num_seqs=32)
+
+
+@pytest.fixture(scope="module")
+def with_seeds(tiny):
+    """Prompts, what each asks for, and the answers without drafts."""
+    rng = random.Random(1)
+    common = dict(temperature=0.8, max_tokens=14, ignore_eos=True)
+    params = [SamplingParams(**common | dict(seed=i) | knobs) for i in range(3) for knobs in KNOBS.values()]
+    prompts = [[rng.randrange(400) for _ in range(rng.randint(1, 30))] for _ in params]
+    return prompts, params, tiny.engine(**ROOMY).generate(prompts, params)
+
+
+@pytest.mark.parametrize("method", ["ngram", "greedy", "probabilistic"])
+def test_with_a_seed_every_answer_is_the_one_without_drafts(method, tiny, with_seeds, speculate):
+    """Token for token, and all that is told of them: where drafts are no matter of chance, nor is what stands of them."""
+    prompts, params, plain = with_seeds
+    engine = tiny.engine(**ROOMY, speculative_config=speculate(method, 3))
+    for one, other in zip(plain, engine.generate(prompts, params), strict=True):
+        for a, b in zip(one.outputs, other.outputs, strict=True):
+            assert (a.token_ids, a.text, a.finish_reason, a.stop_reason) == (
+                b.token_ids, b.text, b.finish_reason, b.stop_reason,
+            )  # fmt: skip
+            assert len(b.metrics.token_times) == len(b.token_ids)
+            assert (a.logprobs is None) == (b.logprobs is None)
+            for x, y in zip(a.logprobs or [], b.logprobs or [], strict=True):
+                assert x == pytest.approx(y, abs=1e-4) and x.rank == y.rank
+        for x, y in zip(one.prompt_logprobs or [], other.prompt_logprobs or [], strict=True):
+            assert x == pytest.approx(y, abs=1e-4)
+    assert 0 < stats(engine).num_accepted_tokens < stats(engine).num_draft_tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), [("tight", "ngram"), ("tight, swap", "probabilistic"), ("priority", "probabilistic")]
+)
+def test_every_sequence_of_a_request_ends(name, method, tiny, make_prompts, speculate):
+    """n > 1, draws and greedy ones side by side, aborts: nothing is lost, nothing is left."""
+    settings = SETTINGS[name] | dict(max_num_seqs=12, max_model_len=100, num_blocks=17)
+    engine = tiny.engine(**settings, speculative_config=speculate(method, 2))
+    prompts = make_prompts(16, 400, seed=4)
+    drawn = SamplingParams(temperature=1.0, max_tokens=9, ignore_eos=True, n=3)
+    rng = random.Random(0)
+    got = {}
+    for i, prompt in enumerate(prompts):
+        engine.add_request(str(i), prompt, GREEDY if i % 3 else drawn, priority=rng.randint(0, 3))
+    aborted = set()
+    while engine.has_unfinished_requests:
+        for out in engine.step():
+            for c in out.outputs:
+                got.setdefault(out.request_id, {}).setdefault(c.index, []).extend(c.token_ids)
+        engine.block_manager.check_integrity()
+        if rng.random() < 0.05:
+            victim = str(rng.randrange(16))
+            if engine.abort(victim):
+                aborted.add(victim)
+    for i in range(16):
+        if str(i) not in aborted:
+            lengths = [len(tokens) for tokens in got[str(i)].values()]
+            assert lengths == ([12] if i % 3 else [9] * 3)
+    done = [i for i in range(16) if i % 3 and str(i) not in aborted]
+    tiny.assert_greedy([prompts[i] for i in done], [got[str(i)][0] for i in done])
+    assert aborted and stats(engine).num_accepted_tokens > 0
+
+
+# ---------------------------------------------------------------------- the draft model's own cache
+
+
+@pytest.mark.parametrize("name", ["block of 1", "budget of 5", "tight, swap", "priority"])
+def test_a_draft_model_drafts_what_it_would_without_a_cache(
+    name, tiny, small_model, make_prompts, speculate, monkeypatch
+):
+    """Prefix hits, preemption, swaps, forks and rejected drafts leave nothing wrong in its blocks."""
+    reference = small_model[1]
+    checked = []
+    draft = DraftModel.draft
+
+    @torch.inference_mode()
+    def checking(self, inputs, copies):
+        texts = [list(given.token_ids) for given in inputs]
+        found = draft(self, inputs, copies)
+        for text, drafts in zip(texts, found, strict=True):
+            if drafts.token_ids:
+                row = reference(torch.tensor([text + drafts.token_ids])).logits[0]
+                for j, token in enumerate(drafts.token_ids):
+                    place = row[len(text) - 1 + j]
+                    assert place.max() - place[token] < 1e-4
+                    checked.append(token)
+        return found
+
+    monkeypatch.setattr(DraftModel, "draft", checking)
+    settings = SETTINGS[name] | dict(max_num_seqs=8, max_model_len=100)
+    engine = tiny.engine(**settings, speculative_config=speculate("greedy", 3))
+    prompts = make_prompts(12, 400, seed=2)
+    params = [SamplingParams(max_tokens=10, n=1 + i % 2, seed=i, ignore_eos=True) for i in range(12)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a drafter that fails only warns
+        serve(engine, prompts, params)
+    assert len(checked) > 100
