@@ -8,10 +8,14 @@ Options carry vLLM's names.
 """
 
 import argparse
+import json
+from typing import Any
 
+from labkit.foreign import quoted
 from labkit.options import Parser, between, whole
 from labkit.terminal import run
 from phase2_attention_kvcache.model.quantized_formats import METHODS
+from phase4_scheduler.engine.speculative_config import SpeculativeConfig
 from phase4_scheduler.server.launch import make_server, open_socket, run_server
 
 
@@ -47,6 +51,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--block-size", type=whole(1, 1024), default=16, help="tokens a block")
     add("--no-enable-prefix-caching", action="store_true")
     add("--no-enable-chunked-prefill", action="store_true")
+    add(
+        "--speculative-config",
+        type=json_object,
+        metavar="JSON",
+        help='drafts: \'{"method": "ngram", "num_speculative_tokens": 3}\', '
+        'or \'{"model": "tales-draft", "num_speculative_tokens": 3}\' (none)',
+    )
     add("--scheduling-policy", default="fcfs", choices=["fcfs", "priority"])
     add(
         "--enable-prompt-tokens-details",
@@ -80,6 +91,17 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def json_object(text: str) -> dict[str, Any]:
+    """The type of an option: an object in JSON."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is no object: give {{...}}")
+    return value
+
+
 def main(argv: list[str] | None = None) -> int:
     return run(lambda: serve(build_parser().parse_args(argv)))
 
@@ -101,6 +123,7 @@ def serve(a: argparse.Namespace) -> int:
         enable_prefix_caching=not a.no_enable_prefix_caching,
         chunked_prefill=not a.no_enable_chunked_prefill,
         policy=a.scheduling_policy,
+        speculative_config=SpeculativeConfig.of(a.speculative_config),
         seed=a.seed,
         quantization=a.quantization,
     )

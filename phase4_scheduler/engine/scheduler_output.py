@@ -20,6 +20,7 @@ class Scheduled:
     num_tokens: int
     num_computed: int  # tokens computed before this step
     drafts: Sequence[int] = ()
+    num_accepted: int = 0  # drafts that stood, once the step is done
 
     @property
     def num_certain(self) -> int:

@@ -24,6 +24,10 @@ class SpecDecodingStats:
     num_accepted_tokens: int = 0
     num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, num_speculative_tokens: int) -> "SpecDecodingStats":
+        return cls(num_accepted_tokens_per_pos=[0] * num_speculative_tokens)
+
     @property
     def mean_acceptance_length(self) -> float:
         """Tokens that a step brought to a request with drafts: those accepted, and one more. 1 without any drafts."""
@@ -50,7 +54,7 @@ class Speculation:
     def __init__(self, drafter: Drafter, num_speculative_tokens: int, max_model_len: int) -> None:
         self.drafter = drafter
         self._most, self._max_model_len = num_speculative_tokens, max_model_len
-        self.stats = SpecDecodingStats(num_accepted_tokens_per_pos=[0] * num_speculative_tokens)
+        self.stats = SpecDecodingStats.of(num_speculative_tokens)
         self._warned = False
 
     def draft(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:

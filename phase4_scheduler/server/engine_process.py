@@ -13,6 +13,7 @@ Source: vllm/v1/engine/core.py, EngineCoreProc. vLLM joins the two with ZeroMQ; 
 
 import multiprocessing
 import signal
+from copy import deepcopy
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import SchedulerOutput
+from phase4_scheduler.engine.speculation import SpecDecodingStats
 
 
 class Add(NamedTuple):
@@ -70,6 +72,7 @@ class StepMessage:
     num_preemptions: int = 0  # since the start, as the next two
     prefix_queries: int = 0
     prefix_hits: int = 0
+    spec_decode: SpecDecodingStats | None = None  # since the start, with speculative decoding
 
 
 def run_engine(
@@ -133,6 +136,7 @@ def turn(core: EngineCore, commands: list[Add | Finish], weight_bytes: int | Non
     message.kv_cache_usage = core.block_manager.usage
     message.num_preemptions = scheduler.num_preemptions
     message.prefix_queries, message.prefix_hits = scheduler.prefix_queries, scheduler.prefix_hits
+    message.spec_decode = core.speculation and deepcopy(core.speculation.stats)
     return message
 
 

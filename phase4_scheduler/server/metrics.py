@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from phase4_scheduler.engine.output_processor import ParentRequest
 from phase4_scheduler.engine.outputs import CompletionOutput
+from phase4_scheduler.engine.speculation import SpecDecodingStats
 from phase4_scheduler.server.engine_process import EngineLimits, StepMessage
 
 # bounds, in seconds
@@ -48,6 +49,11 @@ COUNTERS = {
     "estimated_flops_per_gpu": "Operations of all steps, estimated (--enable-mfu-metrics).",
     "estimated_read_bytes_per_gpu": "Bytes that they read from memory, estimated.",
     "estimated_write_bytes_per_gpu": "Bytes that they wrote there, estimated.",
+}
+SPEC_DECODE = {  # with speculative decoding only
+    "num_drafts": "How often a request had drafts verified in a step.",
+    "num_draft_tokens": "Drafts that were verified.",
+    "num_accepted_tokens": "Drafts that stood.",
 }
 SECONDS = {
     "time_to_first_token_seconds": ("From the arrival of a request to its first token.", FIRST_TOKEN),
@@ -109,6 +115,20 @@ class Metrics:
             for name, (kind, text, label, values) in LABELLED.items()
             for value in values
         }
+        self._spec_decode, self._accepted_at = {}, []
+        if speculation := limits.config.speculative_config:
+            self._spec_decode = {
+                name: self._make(Counter, f"spec_decode_{name}", text) for name, text in SPEC_DECODE.items()
+            }
+            self._accepted_at = [
+                self._make(
+                    Counter,
+                    "spec_decode_num_accepted_tokens_per_pos",
+                    "Drafts that stood, by position.",
+                    position=str(i),
+                )
+                for i in range(speculation.num_speculative_tokens)
+            ]
         self._rejected = Counter(
             "vllm:admission_rejections", "Requests refused since too many wait.", ["model_name", "reason"],
             registry=self.registry,
@@ -204,6 +224,15 @@ class Metrics:
             ("num_preemptions", "num_preemptions"),
         ):
             self._counters[counter].inc(getattr(message, total) - getattr(self._last, total))
+        if stats := message.spec_decode:
+            before = self._last.spec_decode or SpecDecodingStats.of(len(self._accepted_at))
+            for name, counter in self._spec_decode.items():
+                counter.inc(getattr(stats, name) - getattr(before, name))
+            per_position = zip(
+                stats.num_accepted_tokens_per_pos, before.num_accepted_tokens_per_pos, strict=True
+            )
+            for counter, (now, then) in zip(self._accepted_at, per_position, strict=True):
+                counter.inc(now - then)
         if work := message.work:
             self._counters["estimated_flops_per_gpu"].inc(work.operations)
             self._counters["estimated_read_bytes_per_gpu"].inc(work.bytes - work.written)

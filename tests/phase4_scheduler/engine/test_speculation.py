@@ -7,8 +7,12 @@ import pytest
 import torch
 from transformers import GPT2LMHeadModel
 
+from labkit.errors import LabError
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.draft_model import DraftModel
+from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine.speculative_config import SpeculativeConfig
 from tests.phase4_scheduler.engine.test_engine import PREEMPT, SETTINGS, serve
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -189,3 +193,116 @@ def test_a_draft_model_drafts_what_it_would_without_a_cache(
         warnings.simplefilter("error")  # a drafter that fails only warns
         serve(engine, prompts, params)
     assert len(checked) > 100
+
+
+# ---------------------------------------------------------------------- events, warnings, refusals
+
+
+def test_events_tell_what_was_drafted_and_what_stood(tiny, speculate):
+    engine = tiny.engine(speculative_config=speculate("greedy", 3))
+    events = []
+    engine.record(events.append)
+    answer = engine.generate([[5, 6, 7]], GREEDY)[0].token_ids
+    grown = sum(1 + event["accepted"]["request-1"] for event in events)
+    assert grown == 12
+    assert sum(len(event["drafted"]["request-1"]) for event in events) == stats(engine).num_draft_tokens
+    text = [answer[0]]
+    for event in events[1:]:
+        drafted, accepted = event["drafted"]["request-1"], event["accepted"]["request-1"]
+        assert drafted[:accepted] == answer[len(text) : len(text) + accepted]
+        assert accepted == len(drafted) or drafted[accepted] != answer[len(text) + accepted]
+        text = answer[: len(text) + accepted + 1]
+    assert any(event["accepted"]["request-1"] for event in events)
+
+
+def test_the_engine_says_where_speculation_loses(tiny, speculate):
+    engine = tiny.engine(speculative_config=speculate("greedy", 2))
+    engine.generate([[5 + i] for i in range(15)], GREEDY)
+    with pytest.warns(UserWarning, match="16 requests verify drafts in one step: from about 16 on"):
+        engine.generate([[5 + i] for i in range(16)], GREEDY)
+
+
+def test_a_draft_model_that_breaks_down_costs_no_request(tiny, speculate, monkeypatch):
+    prompts = [[5, 6, 7], [8, 9]]
+    wanted = [o.token_ids for o in tiny.engine().generate(prompts, GREEDY)]
+
+    def fail(self, inputs, copies):
+        raise MemoryError("no room")
+
+    engine = tiny.engine(speculative_config=speculate("greedy", 2))
+    monkeypatch.setattr(DraftModel, "draft", fail)
+    with pytest.warns(
+        UserWarning, match=r"no drafts in this step: the drafter failed \(MemoryError: no room\)"
+    ):
+        assert [o.token_ids for o in engine.generate(prompts, GREEDY)] == wanted
+
+
+def test_numbers_that_broke_down_are_no_drafts(tiny, speculate):
+    engine = tiny.engine(speculative_config=speculate("probabilistic", 2))
+    drafter = engine.core.speculation.drafter
+    drafter.runner.logits = lambda hidden, rows: torch.full((len(rows), 400), torch.nan)
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    assert len(engine.generate([[5, 6, 7]], params)[0].token_ids) == 8
+    assert stats(engine).num_drafts == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (dict(method="ngram"), "num_speculative_tokens is missing: give 1 or more"),
+        (dict(num_speculative_tokens=3), "method is None: use ngram, draft_model or custom"),
+        (dict(num_speculative_tokens=3, method="eagle"), "method is 'eagle': use ngram"),
+        (dict(num_speculative_tokens=0, method="ngram"), "num_speculative_tokens is 0: it must be a whole number"),
+        (dict(num_speculative_tokens=2.5, method="ngram"), "num_speculative_tokens is 2.5"),
+        (dict(num_speculative_tokens=True, method="ngram"), "num_speculative_tokens is True"),
+        (dict(num_speculative_tokens=128, method="ngram"), "num_speculative_tokens is 128, and a request holds at most 128"),
+        (
+            dict(num_speculative_tokens=3, method="ngram", prompt_lookup_min=4, prompt_lookup_max=2),
+            "prompt_lookup_min is 4, prompt_lookup_max 2: the first must not be larger",
+        ),
+        (dict(num_speculative_tokens=3, method="ngram", prompt_lookup_min=0), "prompt_lookup_min is 0"),
+        (dict(num_speculative_tokens=3, method="draft_model"), "method draft_model needs a model"),
+        (dict(num_speculative_tokens=3, method="custom"), "method is 'custom': give the engine your own"),
+        (dict(num_speculative_tokens=3, method="ngram", lookup=3), "unknown field 'lookup': it has num_spec"),
+        (
+            dict(num_speculative_tokens=3, model="x", draft_sample_method="beam"),
+            "draft_sample_method is 'beam': use greedy or probabilistic",
+        ),
+        (5, "speculative_config is 5: give a dict"),
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(given, complaint, tiny):
+    with pytest.raises(ValueError, match=complaint):
+        tiny.engine(speculative_config=given)
+
+
+def test_one_bound_of_the_lookup_is_both():
+    one = SpeculativeConfig(3, "ngram", prompt_lookup_max=2)
+    assert (one.prompt_lookup_min, one.prompt_lookup_max) == (2, 2)
+    assert SpeculativeConfig(3, "ngram").prompt_lookup_min == 5
+
+
+def test_a_draft_model_must_fit(tiny, tiny_llama, small_model):
+    with pytest.raises(ValueError, match="has a vocabulary of 211 tokens, the model one of 400"):
+        tiny.engine(speculative_config=dict(model=tiny_llama.folder, num_speculative_tokens=2))
+    with pytest.raises(LabError, match="nowhere"):
+        tiny.engine(speculative_config=dict(model="nowhere", num_speculative_tokens=2))
+    with pytest.raises(ValueError, match="max_num_batched_tokens is 3: a request with 2 drafts needs 4"):
+        EngineConfig(
+            max_num_batched_tokens=3, speculative_config=dict(model=small_model[0], num_speculative_tokens=2)
+        )
+    with pytest.raises(ValueError, match="a proposer of your own needs speculative_config"):
+        LLMEngine(tiny.model, proposer=object())
+
+
+def test_what_could_never_fit_with_its_drafts_is_refused(tiny, speculate):
+    """Otherwise it would wait for blocks for ever."""
+    engine = tiny.engine(
+        num_blocks=6, block_size=4, max_model_len=60, speculative_config=speculate("greedy", 4)
+    )
+    fits = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    assert len(engine.generate([[5] * 5], fits)[0].token_ids) == 8
+    with pytest.raises(
+        ValueError, match=r"an answer of 9 \(and 8 drafts\) do not fit the KV cache of 20 tokens"
+    ):
+        engine.add_request("a", [5] * 5, SamplingParams(max_tokens=9))

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from copy import deepcopy
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,6 +12,7 @@ from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.request import Request
+from phase4_scheduler.engine.speculation import SpecDecodingStats
 from phase4_scheduler.server.chat import Chat
 from phase4_scheduler.server.client import complete, running_server, send_all
 from phase4_scheduler.server.completions import Completion
@@ -123,7 +125,7 @@ def test_the_same_requests_count_the_same():
 def output(index=0, **more):
     """What the core says of a step of a sequence that was queued up at 103 s and scheduled at 107 s."""
     known = dict(
-        request_id="a", index=index, token_id=7, logprobs=None, finish_reason=None, stop_reason=None, error=None,
+        request_id="a", index=index, token_ids=[7], logprobs=[None], finish_reason=None, stop_reason=None, error=None,
         queued_time=103.0, first_scheduled_time=107.0, num_cached_tokens=4, num_preemptions=0, prompt_logprobs=None,
     )  # fmt: skip
     return EngineCoreOutput(**known | more)
@@ -342,3 +344,25 @@ def test_gauges_fall_back_when_everybody_leaves_and_nobody_comes():
             pass
         ended = samples(server.get("/metrics")[1])["vllm:request_success_total abort"]
         assert ended == 0  # as in vLLM: a client that leaves is no end
+
+
+def test_drafts_are_counted_under_vllms_names():
+    """Totals come with every step; what Prometheus reads grows by what is new."""
+    speculation = dict(method="ngram", num_speculative_tokens=3)
+    metrics = Metrics("m", EngineLimits(1024, 64, 16, EngineConfig(speculative_config=speculation)))
+    stats = SpecDecodingStats.of(3)
+    metrics.step(StepMessage(spec_decode=deepcopy(stats)))
+    for accepted in (3, 1, 0):
+        stats.observe(3, accepted)
+        metrics.step(StepMessage(spec_decode=deepcopy(stats)))
+    assert read(metrics, "spec_decode_num_drafts_total") == 3
+    assert read(metrics, "spec_decode_num_draft_tokens_total") == 9
+    assert read(metrics, "spec_decode_num_accepted_tokens_total") == 4
+    labels = {"model_name": "m", "engine": "0"}
+    name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    at = [metrics.registry.get_sample_value(name, labels | {"position": str(i)}) for i in range(3)]
+    assert at == [2, 1, 1]
+
+
+def test_without_drafts_there_are_no_such_families(metrics):
+    assert b"spec_decode" not in metrics.page()
