@@ -225,7 +225,7 @@ def test_steps_with_copies_and_swaps(lab, seed):
             texts[i] = [torch.cat(pair) for pair in zip(texts[i], new[1:])]
             expected.append(lab.plain_attention(new[0], *texts[i]))
         lab.assert_near(outs[0], torch.cat(expected))
-    assert kinds == {"copy", "in", "out"} and mixed > 3
+    assert kinds == {"copy", "in", "out"} and mixed > 2
     assert torch.equal(lab.bits(caches[0].storage.data), lab.bits(caches[1].storage.data))
 
 
