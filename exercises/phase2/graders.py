@@ -7,8 +7,10 @@ from exercises.phase2.grade_figures import grade_top_p, grade_ttft
 from exercises.phase2.grade_lab import grade_lab
 from exercises.phase2.grade_mask import grade_mask
 from exercises.phase2.grade_rotary import grade_rotary
+from exercises.phase2.grade_tensors import grade_tensors
 
 EXERCISES = [
+    Exercise("p2e0_tensors", ("next_probabilities",), grade_tensors),
     Exercise("p2e1_causal_mask", ("may_see",), grade_mask),
     Exercise("p2e2_one_head", ("one_head",), grade_head),
     Exercise("p2e3_grouped", ("grouped_attention",), grade_grouped),

@@ -340,6 +340,7 @@ guesses.score()
 #
 # Then build the parts yourself. Each exercise has a check that says what is wrong, and hints where you want them:
 #
+# - [2.0 Tensors: one product and one softmax](exercises/p2e0_tensors.ipynb)
 # - [2.1 The causal mask](exercises/p2e1_causal_mask.ipynb)
 # - [2.2 One head of attention](exercises/p2e2_one_head.ipynb)
 # - [2.3 Grouped-query attention](exercises/p2e3_grouped.ipynb)
