@@ -41,6 +41,7 @@ from phase4_scheduler.server.protocol import (
 )
 
 LARGEST_BODY = 32 * 2**20
+COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # made once, not for each chunk
 PERMISSION = {
     "object": "model_permission", "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,
     "allow_search_indices": False, "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None,
@@ -206,7 +207,7 @@ def unavailable(request: Request, error: Exception) -> Response:
 
 
 def event(data: dict[str, Any]) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    return f"data: {COMPACT.encode(data)}\n\n"
 
 
 async def unless_disconnected(request: Request, work: Awaitable[dict[str, Any]]) -> dict[str, Any]:

@@ -40,8 +40,9 @@ class Stream:
 
     def put(self, output: RequestOutput) -> None:
         if self._pending is None:
-            self._pending = RequestOutput(output.request_id, output.prompt, output.prompt_token_ids, [])
-        self._pending.add(output)
+            self._pending = output
+        else:
+            self._pending.add(output)
         self._new.set()
 
     def fail(self, error: BaseException) -> None:

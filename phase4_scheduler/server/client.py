@@ -80,12 +80,11 @@ async def complete(
         if answer.status != 200:
             answer.error = (await reader.read()).decode()
             return answer
-        while line := await reader.readline():
-            if line.startswith(b"data: {"):
-                take(answer, json.loads(line[6:]))
+        while (event := await reader.readuntil(b"\n\n")) != b"data: [DONE]\n\n":
+            take(answer, json.loads(event[len(b"data: ") :]))
             if cut_after is not None and len(answer.times) >= cut_after:
                 break
-    except (OSError, IndexError, ValueError) as error:
+    except (OSError, EOFError, IndexError, ValueError) as error:
         answer.error = f"the connection broke: {error}"
     finally:
         answer.ended = time.perf_counter()

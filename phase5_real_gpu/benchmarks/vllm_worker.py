@@ -7,7 +7,7 @@ It runs in vLLM's own environment, so it imports nothing of the course. The firs
 
     {"do": "schedule", "requests": [{"id": 0, "arrival": 3, "prompt": [ids], "max_tokens": 9}, ...]}
     {"do": "generate", "prompts": [[ids], ...], "max_tokens": 40, "stop_token_ids": [0]}
-    {"do": "time", "requests": [[prompt, tokens to write], ...]}
+    {"do": "time", "requests": [[prompt, tokens to write], ...], "detokenize": false}
     {"do": "decide", "workload": {...}}         with the settings {"only_scheduler": true, "model": ...}
 """
 
@@ -21,7 +21,12 @@ from typing import Any
 # Python puts the script's folder first, where this phase's modules could hide others of the same name.
 if __name__ == "__main__":
     sys.path.pop(0)
-QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+QUIET = {
+    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 def start(settings: dict[str, Any]) -> Any:
@@ -30,7 +35,7 @@ def start(settings: dict[str, Any]) -> Any:
 
     Arguments that this version of vLLM does not know are left out.
     """
-    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "2", **QUIET}
+    os.environ |= QUIET
     if settings.pop("in_process", False):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if settings.pop("only_scheduler", False):
@@ -44,10 +49,12 @@ def start(settings: dict[str, Any]) -> Any:
     return LLM(**{name: value for name, value in settings.items() if name in known})
 
 
-def greedy(max_tokens: int, **more: Any) -> Any:
+def greedy(max_tokens: int, detokenize: bool = False, **more: Any) -> Any:
     from vllm import SamplingParams
 
-    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=False, **more)
+    return SamplingParams(
+        temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=detokenize, **more
+    )
 
 
 def complete(llm: Any, prompts: list[list[int]], params: Any) -> list[Any]:
@@ -115,10 +122,10 @@ def generate(
     return {"answers": [{"token_ids": list(a.token_ids), "top": top} for a, top in zip(found, tops)]}
 
 
-def timed(llm: Any, requests: list[list[Any]]) -> dict[str, Any]:
+def timed(llm: Any, requests: list[list[Any]], detokenize: bool) -> dict[str, Any]:
     """Seconds to serve requests that arrive together, with an empty prefix cache."""
     llm.reset_prefix_cache()
-    params = [greedy(osl) for _, osl in requests]
+    params = [greedy(osl, detokenize=detokenize) for _, osl in requests]
     began = time.perf_counter()
     found = complete(llm, [prompt for prompt, _ in requests], params)
     return {"seconds": time.perf_counter() - began, "lengths": [len(a.token_ids) for a in found]}
