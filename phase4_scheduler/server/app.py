@@ -79,17 +79,13 @@ class Server:
     async def answer(self, request: Request, call: Completion | Chat) -> Response:
         self.load += 1
         try:
-            try:
-                await call.prepare()
-            except ValueError as error:
-                raise ApiError.of(error) from None
             if call.request.stream:
                 # The first chunk is awaited here: what goes wrong before it is still a status, not a chunk.
-                chunks = aiter(call.stream())
-                first = await unless_disconnected(request, anext(chunks))
+                chunks = call.stream()
+                first = await unless_disconnected(request, prepared(call, chunks.__anext__))
                 self.load += 1  # until the stream has ended
                 return StreamingResponse(self.events(first, chunks), media_type="text/event-stream")
-            return JSONResponse(await unless_disconnected(request, call.whole()))
+            return JSONResponse(await unless_disconnected(request, prepared(call, call.whole)))
         finally:
             self.load -= 1
 
@@ -121,7 +117,7 @@ class Server:
                 asked.messages, asked.add_generation_prompt, asked.continue_final_message
             )
         try:
-            ids = await self.engine.encode(text)
+            ids = await unless_disconnected(request, self.engine.encode(text))
         except ValueError as error:
             raise ApiError(str(error)) from None
         strings = None
@@ -210,7 +206,16 @@ def event(data: dict[str, Any]) -> str:
     return f"data: {COMPACT.encode(data)}\n\n"
 
 
-async def unless_disconnected(request: Request, work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+async def prepared(call: Completion | Chat, work: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    """Check a call, then do its work."""
+    try:
+        await call.prepare()
+    except ValueError as error:
+        raise ApiError.of(error) from None
+    return await work()
+
+
+async def unless_disconnected(request: Request, work: Awaitable[Any]) -> Any:
     """Await an answer, but drop it when its client goes away. (The framework sees to that for streams only.)"""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(disconnected(request))

@@ -4,10 +4,14 @@ Source: vllm/v1/engine/async_llm.py and core_client.py.
 """
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 import traceback
+from array import array
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from phase1_tokens_embeddings.tokens import BPETokenizer
@@ -20,6 +24,9 @@ from phase4_scheduler.engine.outputs import RequestOutput
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.server.engine_process import Add, EngineLimits, Finish, StepMessage, start_engine
 from phase4_scheduler.server.metrics import Metrics
+
+LONG_TEXT = 2**16  # characters
+TOKENIZE = str(Path(__file__).with_name("tokenize_stdin.py"))
 
 
 class EngineDeadError(RuntimeError):
@@ -100,9 +107,10 @@ class AsyncEngine:
         self.last_step = StepMessage()  # what the engine said last
         self.num_generation_tokens = 0
         self._num_ids = 0
+        self._long_text = asyncio.Semaphore(1)  # long texts wait for each other
         self._streams: dict[str, Stream] = {}
         self._commands: list[Add | Finish] = []
-        self._may_send = True  # at most one message a step
+        self._may_send = True  # at most one message for each of the engine's
 
     async def start(self) -> None:
         """Start the engine process, and wait until it is ready.
@@ -185,7 +193,10 @@ class AsyncEngine:
         return self._streams.pop(request_id, None)
 
     def _send(self) -> None:
-        """Send what has gathered, unless the engine has not answered the last message yet."""
+        """Send what has gathered, unless something was sent since the engine's last message.
+
+        That message may be of a step that began before. Then two of ours lie in the pipe: the engine takes both.
+        """
         if self._commands and self._may_send and self.dead is None:
             commands, self._commands, self._may_send = self._commands, [], False
             try:
@@ -195,7 +206,7 @@ class AsyncEngine:
 
     # ------------------------------------------------------------------ for the API
 
-    def accept(
+    async def accept(
         self,
         name: str,
         prompt_token_ids: Sequence[int],
@@ -214,9 +225,19 @@ class AsyncEngine:
         """
         self._num_ids += 1
         request_id = f"{name}-{self._num_ids}"
-        request = make_request(
-            request_id, prompt_token_ids, params, priority, arrival_time, self.model_config, self.tokenizer
+        given = (
+            request_id,
+            prompt_token_ids,
+            params,
+            priority,
+            arrival_time,
+            self.model_config,
+            self.tokenizer,
         )
+        if params.bad_words:  # they are tokenised: see `encode`
+            request = await asyncio.to_thread(make_request, *given)
+        else:
+            request = make_request(*given)
         check_size(request, self.limits.config, self.limits.max_model_len, self.limits)
         return request
 
@@ -256,9 +277,31 @@ class AsyncEngine:
         return output.metrics.num_cached_tokens if self.enable_prompt_tokens_details else None
 
     async def encode(self, text: str) -> list[int]:
-        """Text to token ids, in a thread: a long text must not keep the others waiting."""
+        """Text to token ids, in a thread, or if it is long in a process: nobody else is to wait for it.
+
+        Raises:
+            ValueError: it is no text, or too much of it.
+        """
         try:
             text.encode()
         except UnicodeEncodeError:
             raise ValueError("the text holds half a character (a lone surrogate)") from None
-        return await asyncio.to_thread(self.tokenizer.encode, text, "all")
+        if len(text) <= LONG_TEXT:
+            return await asyncio.to_thread(self.tokenizer.encode, text, "all")
+        async with self._long_text:
+            return await self._encode_elsewhere(text)
+
+    async def _encode_elsewhere(self, text: str) -> list[int]:
+        """As `encode`, by a process that lives only for that."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", TOKENIZE, str(Path(self._start[0]) / "tokenizer.json"),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            ids, _ = await process.communicate(text.encode())
+        finally:
+            if process.returncode is None:  # its client is gone
+                process.kill()
+        if process.returncode != 0:
+            raise ValueError(f"a text of {len(text):,} characters cannot be tokenised here: shorten it")
+        return list(array("I", ids))

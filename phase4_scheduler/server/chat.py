@@ -166,7 +166,7 @@ class Chat:
         prompt_logprobs = r.top_logprobs if r.prompt_logprobs is None and r.echo else r.prompt_logprobs
         room = answer_room(self.prompt, max_tokens, limit, name)
         params = r.params(room, (r.top_logprobs or 0) if r.logprobs else None, prompt_logprobs)
-        self.accepted = self.engine.accept(
+        self.accepted = await self.engine.accept(
             self.request_id, self.prompt, params, self.arrival_time, r.priority
         )
         last = r.messages[-1]

@@ -80,8 +80,9 @@ async def complete(
         if answer.status != 200:
             answer.error = (await reader.read()).decode()
             return answer
-        while (event := await reader.readuntil(b"\n\n")) != b"data: [DONE]\n\n":
-            take(answer, json.loads(event[len(b"data: ") :]))
+        # In front of "data: " may stand the length of an HTTP chunk: some servers know nothing of HTTP/1.0.
+        while (data := (await reader.readuntil(b"\n\n")).partition(b"data: ")[2]) != b"[DONE]\n\n":
+            take(answer, json.loads(data))
             if cut_after is not None and len(answer.times) >= cut_after:
                 break
     except (OSError, EOFError, IndexError, ValueError) as error:

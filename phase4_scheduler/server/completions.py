@@ -62,7 +62,7 @@ class Completion:
                 prompt_logprobs = r.logprobs
             params = r.params(answer_room(ids, max_tokens, limit), r.logprobs, prompt_logprobs)
             self.accepted.append(
-                self.engine.accept(self.request_id, ids, params, self.arrival_time, r.priority)
+                await self.engine.accept(self.request_id, ids, params, self.arrival_time, r.priority)
             )
 
     # ------------------------------------------------------------------ whole answers

@@ -11,6 +11,7 @@ step would wait for that work. So two processes share it. Between them goes at m
 Source: vllm/v1/engine/core.py, EngineCoreProc. vLLM joins the two with ZeroMQ; here it is a pipe.
 """
 
+import gc
 import multiprocessing
 import signal
 from copy import deepcopy
@@ -90,13 +91,17 @@ def run_engine(
         return
     manager = core.block_manager
     weight_bytes = matrix_bytes(transformer) if enable_mfu_metrics else None
+    gc.collect()
+    gc.freeze()  # as in `run_server`: no step is to wait for it
     try:
         pipe.send(
             EngineLimits(core.scheduler.max_model_len, manager.num_blocks, manager.block_size, core.config)
         )
         while True:
             # Nothing to do: wait for a command. Otherwise take what is there, and step.
-            commands = pipe.recv() if not core.scheduler.has_requests or pipe.poll() else []
+            commands: list[Add | Finish] = []
+            while pipe.poll() or not (commands or core.scheduler.has_requests):
+                commands += pipe.recv()
             pipe.send(turn(core, commands, weight_bytes))
     except (EOFError, ConnectionError):
         pass  # the API process is gone

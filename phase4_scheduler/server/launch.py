@@ -1,8 +1,10 @@
 """From options to a server that runs: the socket, the two processes, and their end."""
 
 import asyncio
+import gc
 import importlib
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -85,6 +87,11 @@ def run_server(
 
     async def serve() -> None:
         await server.engine.start()
+        # Python looks for garbage now and then, and everybody waits: 0.2 s, with torch loaded. What is there now
+        # stays for ever, so it need not look there.
+        gc.collect()
+        gc.freeze()
+        sys.setswitchinterval(0.0005)  # a thread that tokenises lets the others on after half a millisecond
         app = create_app(server, api_key)
         for wrap in around:
             app = wrap(app)

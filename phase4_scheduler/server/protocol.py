@@ -24,6 +24,7 @@ MOST_PROMPTS = 1024
 HIGHEST_TEMPERATURE = 2
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 TokenId = Annotated[int, Field(ge=0)]
+LONGEST_BAD_WORDS = 2**14  # characters of all of them: they are tokenised, and looked for after each token
 MOST_ITEMS = 2**17  # of a list: pydantic makes an error of each wrong one
 
 
@@ -135,6 +136,8 @@ class Generation(BaseModel):
             }
         except ValueError:
             raise ApiError("logit_bias: its keys must be token ids", "logit_bias") from None
+        if (length := sum(map(len, self.bad_words))) > LONGEST_BAD_WORDS:
+            raise ApiError(f"bad_words has {length:,} characters: at most {LONGEST_BAD_WORDS:,}", "bad_words")
         if any(word.isspace() for word in self.bad_words):
             raise ApiError("bad_words holds nothing but spaces", "bad_words")
         if (self.temperature or 0) > HIGHEST_TEMPERATURE:
