@@ -151,9 +151,8 @@ def estimated_work(model: Transformer, step: SchedulerOutput, weight_bytes: int)
     vllm/v1/metrics/perf.py estimates the same. It adds the vectors between the layers to the bytes. To the operations it
     adds the attention that is masked, and a third matrix to every MLP, which GPT-2 has not.
     """
-    parts = [
-        (s.num_computed, s.num_tokens) for s in step.scheduled if s.num_tokens
-    ]  # a fork computes nothing
+    # A fork computes nothing.
+    parts = [(s.num_computed, s.num_tokens) for s in step.scheduled if s.num_tokens]
     return work_of_batch(model.config, parts, model.dtype.itemsize, weight_bytes)
 
 
