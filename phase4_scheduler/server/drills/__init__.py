@@ -2,7 +2,7 @@
 
 from phase4_scheduler.server.drills.cases import DRILLS
 from phase4_scheduler.server.drills.evidence import Cause, Check, Findings, Moments, investigate
-from phase4_scheduler.server.drills.playing import Drill, Fault, Night, Stage, play
+from phase4_scheduler.server.drills.playing import Drill, Fault, Night, Stage
 from phase4_scheduler.server.drills.promql import number, query
 from phase4_scheduler.server.drills.recording import Recording
 
@@ -19,6 +19,5 @@ __all__ = [
     "Stage",
     "investigate",
     "number",
-    "play",
     "query",
 ]

@@ -31,11 +31,11 @@ class AskTheOldDirectory:
 class KeepTraces:
     """Keeps a trace of each request, in case somebody asks for it. (Here at most 600 MB of them: it is a drill.)"""
 
-    TRACE_BYTES = 4 * 2**20
+    TRACE_BYTES = 8 * 2**20
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self.traces: deque[bytes] = deque(maxlen=150)
+        self.traces: deque[bytes] = deque(maxlen=75)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if is_call(scope):

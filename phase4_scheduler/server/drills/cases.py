@@ -281,7 +281,7 @@ THROUGHPUT = Drill(
             (Check("fewer requests run than before", RUNNING, "ratio", "<", 0.5),
              Check("the others wait", WAITING, "now", ">", 1),
              Check("while blocks are free", KV, "now", "<", 0.8),
-             Check("and a prompt is computed in a step or two", PREFILL_STEPS, "now", "<", 4)),
+             Check("and a prompt is computed in few steps", PREFILL_STEPS, "now", "<", 8)),
             "More seats (--max-num-seqs).",
         ),
         Cause(
@@ -289,7 +289,7 @@ THROUGHPUT = Drill(
             "The token budget of a step is tiny.",
             (Check("requests wait", WAITING, "now", ">", 1),
              Check("while blocks are free", KV, "now", "<", 0.8),
-             Check("and a prompt takes many steps, though it has but 30 tokens", PREFILL_STEPS, "now", ">", 4)),
+             Check("and a prompt takes many steps, though it has but 30 tokens", PREFILL_STEPS, "now", ">", 8)),
             "A larger --max-num-batched-tokens.",
         ),
         Cause(
@@ -310,7 +310,7 @@ THROUGHPUT = Drill(
     {
         "client": Fault(users=(Users(1, plain(30), max_tokens=48),)),
         "seats": Fault(("--max-num-seqs", "1")),
-        "budget": Fault(("--max-num-batched-tokens", "4")),
+        "budget": Fault(("--max-num-batched-tokens", "2")),
         "pool": Fault(("--num-gpu-blocks-override", "12")),
     },
 )  # fmt: skip
@@ -452,7 +452,68 @@ PURCHASE = Drill(
     },
 )  # fmt: skip
 
+# ---------------------------------------------------------------------- 7: is a smaller number format worth it?
+
+BYTES_A_TOKEN = f"{BYTES} / {TOKENS}"
+WORTH, SLOWER = (
+    0.75,
+    1.1,
+)  # of the time before: at least half of what halved bytes promise; and no gain but a loss
+SMALLER_NUMBERS = ("--dtype", "bfloat16")
+
+
+def by_the_clients(before: float, now: float) -> str:
+    """What came of it, from the seconds between two pieces of text as clients saw them."""
+    return "worth" if now < WORTH * before else "slower" if now > SLOWER * before else "little"
+
+
+FEWER_BYTES = Check("a token needs fewer bytes than before", BYTES_A_TOKEN, "ratio", "<", 0.9)
+QUANTISATION = Drill(
+    7,
+    "Are smaller numbers worth it?",
+    "The weights had 4 bytes a number. A colleague has deployed the server with 2. What did it bring?",
+    ITL,
+    (),
+    {"ITL, s": ITL, "bytes a token": BYTES_A_TOKEN, "operations a byte": INTENSITY, "tokens a second": TOKENS,
+     "running": RUNNING, "TTFT, s": TTFT, "tokens of a step": STEP},
+    ("--enable-mfu-metrics", "--max-num-seqs", "64", "--dtype", "float32"),
+    (Users(8, plain(30), max_tokens=64),),
+    (
+        Cause(
+            "worth",
+            "It is worth it: tokens come faster, by at least half of what the bytes promise. Reading was the limit.",
+            (FEWER_BYTES, Check("ITL is 3/4 of what it was, or less", ITL, "ratio", "<", WORTH)),
+            "Keep it, after a look at the quality of the answers.",
+        ),
+        Cause(
+            "little",
+            "Half the bytes, and tokens come hardly faster: the time does not pass with reading weights.",
+            (FEWER_BYTES,
+             Check("ITL is more than 3/4 of what it was", ITL, "ratio", ">", WORTH),
+             Check("and not above it", ITL, "ratio", "<", SLOWER)),
+            "Keep it for the memory, if memory is short. For speed look at what a step does besides reading.",
+        ),
+        Cause(
+            "slower",
+            "Half the bytes, and tokens come more slowly: computing with small numbers costs more here than reading saves.",
+            (FEWER_BYTES, Check("ITL is above what it was", ITL, "ratio", ">", SLOWER)),
+            "Take it back, on this machine.",
+        ),
+        Cause(
+            "same",
+            "Nothing was deployed: the numbers are as large as before.",
+            (Check("a token needs as many bytes as before", BYTES_A_TOKEN, "ratio", ">", 0.9),),
+            "Look at the options that the server really runs with.",
+        ),
+    ),
+    {
+        "alone": Fault(SMALLER_NUMBERS, usual=(Users(1, plain(30), max_tokens=64),), outcome=by_the_clients),
+        "together": Fault(SMALLER_NUMBERS, usual=(Users(32, plain(30), max_tokens=64),), outcome=by_the_clients),
+        "same": Fault(("--dtype", "float32")),
+    },
+)  # fmt: skip
+
 DRILLS = {
     drill.number: drill
-    for drill in (FIRST_TOKEN, NEXT_TOKEN, OUT_OF_MEMORY, THROUGHPUT, PREFIX_CACHE, PURCHASE)
+    for drill in (FIRST_TOKEN, NEXT_TOKEN, OUT_OF_MEMORY, THROUGHPUT, PREFIX_CACHE, PURCHASE, QUANTISATION)
 }

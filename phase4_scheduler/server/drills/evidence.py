@@ -96,7 +96,7 @@ class Findings:
     """What the metrics say.
 
     Attributes:
-        alarm: whether anything got worse at all.
+        alarm: whether anything got worse at all, or whether that is not the question.
         refuted: by cause, the check that speaks against it. left: the causes that nothing speaks against.
     """
 
@@ -116,7 +116,7 @@ def investigate(alarms: tuple[Check, ...], causes: tuple[Cause, ...], moments: M
     """Ask for each cause whether the metrics contradict it."""
     found = {cause.name: cause.contradiction(moments) for cause in causes}
     return Findings(
-        any(alarm.holds(moments) for alarm in alarms),
+        not alarms or any(alarm.holds(moments) for alarm in alarms),
         {name: check for name, check in found.items() if check},
         [name for name, check in found.items() if not check],
     )

@@ -6,6 +6,7 @@ or not.)
 """
 
 import asyncio
+import math
 import random
 import threading
 from collections.abc import Callable
@@ -56,11 +57,13 @@ class Load:
 
     Attributes:
         errors: what went wrong with requests, as messages.
+        gaps: (seconds from the first piece of an answer to its last, pieces after the first).
     """
 
     def __init__(self, seed: int) -> None:
         self._seed, self._changes = seed, 0
         self.errors: list[str] = []
+        self.gaps: list[tuple[float, int]] = []
         self._loop = asyncio.new_event_loop()
         self._tasks: list[asyncio.Task] = []
         self._thread = threading.Thread(target=self._loop.run_forever, name="users", daemon=True)
@@ -90,6 +93,11 @@ class Load:
             for i, user in enumerate(users)
         ]
 
+    def mean_gap(self) -> float:
+        """Seconds from a piece to the next, over the answers that are noted in `gaps`; NaN if there are none."""
+        pieces = sum(count for _, count in self.gaps)
+        return sum(seconds for seconds, _ in self.gaps) / pieces if pieces else math.nan
+
     async def _live(self, address: str, user: Users, rng: random.Random) -> None:
         """One user's night."""
         await asyncio.sleep(rng.uniform(0, user.think or 0.2))  # they do not begin in step
@@ -103,4 +111,6 @@ class Load:
             answer = await complete(address, body | user.more)
             if answer.error is not None:
                 self.errors.append(answer.error)
+            elif len(answer.times) > 1:
+                self.gaps.append((answer.times[-1] - answer.times[0], len(answer.times) - 1))
             await asyncio.sleep(rng.expovariate(1 / user.think) if user.think else 0.0)

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -31,11 +31,16 @@ class Fault:
         options: of `lab serve`: somebody has deployed the server with these as well.
         users: somebody else calls now: all users, in place of the usual ones.
         hogs: programs a core that compute for themselves.
+        usual: the users of this night before, and after, in place of the drill's.
+        outcome: where the right answer is not put in but measured: the seconds between two pieces of text as clients saw
+            them, before and now -> the cause.
     """
 
     options: tuple[str, ...] = ()
     users: tuple[Users, ...] | None = None
     hogs: int = 0
+    usual: tuple[Users, ...] | None = None
+    outcome: Callable[[float, float], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,8 @@ class Drill:
 
     Attributes:
         question: of the seven. pager: what wakes you.
-        figure: PromQL of the figure that it is about. alarms: one of them rings if something is wrong.
+        figure: PromQL of the figure that it is about. alarms: one of them rings if something is wrong; none: nothing
+            is, and somebody wants to know.
         watch: what stands on the dashboard: title -> PromQL.
         options, users: of the healthy server. causes: from which one has to choose.
         faults: by cause: those that can be put into the real server. The other causes are only plausible.
@@ -71,14 +77,14 @@ class Night:
 
     Attributes:
         window: seconds of the healthy, the faulty and the recovered minute alike.
-        cause: the fault's; "nothing" on a healthy night.
+        cause: what the right answer is; "nothing" on a healthy night.
         healthy, faulty, recovered: the ends of these.
         began: when the fault was put in. withdrawn: when it was taken out.
     """
 
     drill: Drill
     window: int
-    cause: str = "nothing"
+    cause: str
     recording: Recording = field(default_factory=Recording)
     healthy: float = 0.0
     began: float = 0.0
@@ -96,14 +102,20 @@ class Night:
 
 
 class Stage:
-    """The server of a night, its users and its observer, while the block is open."""
+    """The server of a night, its users and its observer, while the block is open.
+
+    Args:
+        fault: of the drill's; "nothing" for a night without one.
+        seed: for prompts and pauses. window: seconds of a minute.
+    """
 
     SETTLE = 0.25  # of a window, from a change to the window that is measured
 
-    def __init__(self, drill: Drill, seed: int, window: int) -> None:
-        self.drill, self.night = drill, Night(drill, window)
+    def __init__(self, drill: Drill, fault: str, seed: int, window: int) -> None:
+        self.drill, self.night = drill, Night(drill, window, fault)
+        self.fault = drill.faults.get(fault, Fault())
         self.load = Load(seed)
-        self._open, self._fault = ExitStack(), ExitStack()
+        self._open, self._meanwhile = ExitStack(), ExitStack()
         self._scraped: RunningServer | None = None
         self._began = time.monotonic()
 
@@ -120,7 +132,7 @@ class Stage:
         self._scraped = None
         self.load.change("", ())  # nobody calls any more
         with self._open:
-            self._fault.close()
+            self._meanwhile.close()
 
     def _scrape(self) -> str | None:
         """The page of the server that the users call."""
@@ -134,47 +146,41 @@ class Stage:
 
     # ------------------------------------------------------------------ the course of a night
 
-    def be_healthy(self) -> None:
-        self.night.healthy = self._minute(self.usual, self.drill.users)
+    @property
+    def users(self) -> tuple[Users, ...]:
+        return self.fault.usual or self.drill.users
 
-    def break_down(self, cause: str) -> None:
-        """Put a fault in, and let a window pass."""
-        night, fault, server = self.night, self.drill.faults.get(cause, Fault()), self.usual
-        night.cause = cause
+    def be_healthy(self) -> None:
+        self.night.healthy = self._minute(self.usual, self.users)
+
+    def break_down(self) -> None:
+        """Put the fault in, and let a window pass."""
+        night, fault, server = self.night, self.fault, self.usual
+        before = self.load.mean_gap()
         if fault.options:  # a deployment: the new server starts beside the old one, then the users move over
-            server = self._fault.enter_context(warm_server(*self.drill.options, *fault.options))
-        self._fault.enter_context(hogs(fault.hogs))
+            server = self._meanwhile.enter_context(warm_server(*self.drill.options, *fault.options))
+        self._meanwhile.enter_context(hogs(fault.hogs))
         night.began = self.clock()
-        night.faulty = self._minute(server, fault.users or self.drill.users)
+        night.faulty = self._minute(server, fault.users or self.users)
+        if fault.outcome:
+            night.cause = fault.outcome(before, self.load.mean_gap())
 
     def recover(self) -> None:
         """Take the fault out, and let a window pass."""
         self.night.withdrawn = self.clock()
         self._scraped = self.usual
-        self.load.change(self.usual.address, self.drill.users)
-        self._fault.close()
-        self.night.recovered = self._minute(self.usual, self.drill.users)
+        self.load.change(self.usual.address, self.users)
+        self._meanwhile.close()
+        self.night.recovered = self._minute(self.usual, self.users)
 
     def _minute(self, server: RunningServer, users: tuple[Users, ...]) -> float:
         """Let these users call this server for a window. Returns its end."""
         self._scraped = server
         self.load.change(server.address, users)
-        time.sleep((self.SETTLE + 1) * self.night.window)
+        time.sleep(self.SETTLE * self.night.window)
+        self.load.gaps.clear()
+        time.sleep(self.night.window)
         return self.clock()
-
-
-def play(drill: Drill, cause: str, seed: int, window: int) -> Night:
-    """A whole night.
-
-    Args:
-        cause: whose fault is put in, or "nothing".
-        window: seconds of a healthy minute.
-    """
-    with Stage(drill, seed, window) as stage:
-        stage.be_healthy()
-        stage.break_down(cause)
-        stage.recover()
-        return stage.night
 
 
 ONE_CORE = {

@@ -18,12 +18,12 @@ from phase4_scheduler.server.drills import DRILLS, Stage, investigate
 from phase4_scheduler.story.war_room_story import WINDOW, draw_fault
 
 
-def play(number: int, seed: int, cause: str) -> dict:
+def play(number: int, seed: int, fault: str) -> dict:
     """One night, and what the rules make of it."""
     drill = DRILLS[number]
-    with Stage(drill, seed, WINDOW) as stage:
+    with Stage(drill, fault, seed, WINDOW) as stage:
         stage.be_healthy()
-        stage.break_down(cause)
+        stage.break_down()
         stage.recover()
         seconds = stage.clock()
     night = stage.night
@@ -33,7 +33,8 @@ def play(number: int, seed: int, cause: str) -> dict:
     return {
         "drill": number,
         "seed": seed,
-        "cause": cause,
+        "fault": fault,
+        "cause": night.cause,
         "verdict": findings.verdict,
         "left": findings.left,
         "seconds": round(seconds, 1),
@@ -51,7 +52,7 @@ def report(nights: list[dict]) -> None:
     for number in DRILLS:
         for kind in ("faults", "healthy"):
             mine = [
-                n for n in nights if n["drill"] == number and (n["cause"] == "nothing") == (kind == "healthy")
+                n for n in nights if n["drill"] == number and (n["fault"] == "nothing") == (kind == "healthy")
             ]
             if not mine:
                 continue
@@ -84,8 +85,9 @@ def main() -> None:
     lines = [json.loads(line) for line in a.file.read_text().splitlines()] if a.file.exists() else []
     nights = [line for line in lines if "drill" in line]
     wanted = [(n, seed, draw_fault(DRILLS[n], seed)) for n in a.drills for seed in range(a.seeds)]
-    wanted += [(a.drills[i % len(a.drills)], i, "nothing") for i in range(a.healthy)]
-    done = {(n["drill"], n["seed"], n["cause"]) for n in nights}
+    incidents = [n for n in a.drills if DRILLS[n].alarms]  # on the others nothing is wrong
+    wanted += [(incidents[i % len(incidents)], i, "nothing") for i in range(a.healthy if incidents else 0)]
+    done = {(n["drill"], n["seed"], n["fault"]) for n in nights}
     left = [] if a.report else [night for night in wanted if night not in done]
     with a.file.open("a") as file:
         if not nights:

@@ -29,11 +29,11 @@ def main() -> None:
         minutes = []
         for cause in causes:
             for seed in SEEDS:
-                with Stage(DRILLS[number], seed, WINDOW) as stage:
+                with Stage(DRILLS[number], cause, seed, WINDOW) as stage:
                     if (cause, seed) == (causes[0], SEEDS[0]):
                         stage.be_healthy()
                         minutes.append(minute(stage, "nothing", seed, stage.night.healthy))
-                    stage.break_down(cause)
+                    stage.break_down()
                 minutes.append(minute(stage, cause, seed, stage.night.faulty))
                 print(f"night {number}: {cause}, seed {seed}", flush=True)
         lines = ",\n".join(json.dumps(one, separators=(",", ":")) for one in minutes)

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.proof
 )
 def test_a_fault_is_named_and_its_remedy_helps(number, cause):
     drill = DRILLS[number]
-    with Stage(drill, seed=0, window=4) as stage:
+    with Stage(drill, cause, seed=0, window=4) as stage:
         stage.be_healthy()
-        stage.break_down(cause)
+        stage.break_down()
         stage.recover()
         errors, night = stage.load.errors, stage.night
         assert len(psutil.Process(stage.usual.process.pid).children()) >= 1
@@ -29,7 +29,7 @@ def test_a_fault_is_named_and_its_remedy_helps(number, cause):
 
 def test_a_healthy_night_wakes_nobody():
     drill = DRILLS[5]
-    with Stage(drill, seed=0, window=4) as stage:
+    with Stage(drill, "nothing", seed=0, window=4) as stage:
         stage.be_healthy()
-        stage.break_down("nothing")
+        stage.break_down()
     assert investigate(drill.alarms, drill.causes, stage.night.moments).verdict == "nothing"

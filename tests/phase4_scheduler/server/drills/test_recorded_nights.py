@@ -1,0 +1,38 @@
+"""The rules on the metrics of real nights, also as faster and slower machines would have seen them."""
+
+import pytest
+
+from exercises.phase4.nights import NIGHTS, minutes_of
+from exercises.phase4.two_causes import after_a_day, at_another_pace
+from phase4_scheduler.server.drills import DRILLS, Moments, Recording, investigate
+
+FAULTY = [minute for night in NIGHTS for minute in minutes_of(night) if minute.cause != "nothing"]
+CHANGES = {
+    "as it was": lambda minute: minute,
+    "five times as slow": lambda minute: at_another_pace(minute, 5.0),
+    "five times as fast": lambda minute: at_another_pace(minute, 0.2),
+    "after a day": after_a_day,
+}
+
+
+def joined(healthy, faulty) -> Moments:
+    """Two minutes, one after the other, as one recording."""
+    recording, later = Recording(), healthy.end + 10.0
+    for minute, begins in ((healthy, 0.0), (faulty, later)):
+        for labels, samples in minute.recording.series.items():
+            recording.series.setdefault(labels, []).extend((begins + t, v) for t, v in samples)
+    return Moments(recording, healthy.end, later + faulty.end, int(healthy.end))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("minute", FAULTY, ids=str)
+def test_the_rules_name_the_fault_on_a_machine_of_any_pace(minute, change):
+    drill, healthy = DRILLS[minute.night], minutes_of(minute.night)[0]
+    found = investigate(drill.alarms, drill.causes, joined(*map(CHANGES[change], (healthy, minute))))
+    assert found.verdict == minute.cause, found
+
+
+@pytest.mark.parametrize("night", NIGHTS)
+def test_a_healthy_minute_after_a_healthy_minute_wakes_nobody(night):
+    drill, healthy = DRILLS[night], minutes_of(night)[0]
+    assert investigate(drill.alarms, drill.causes, joined(healthy, healthy)).verdict == "nothing"

@@ -1,0 +1,100 @@
+"""The war room as a learner plays it. Where only the telling is tested, a recorded night stands for the server."""
+
+import io
+
+import pytest
+
+from exercises.phase4.nights import minutes_of
+from phase4_scheduler import war_room
+from phase4_scheduler.server.drills import DRILLS, Fault, Night, Recording
+from phase4_scheduler.story import war_room_story
+
+
+class RecordedStage:
+    """Plays a recorded night as `Stage` plays a real one."""
+
+    def __init__(self, drill, fault, seed, window):
+        healthy, *faulty = minutes_of(drill.number)
+        minute = next(m for m in faulty if m.cause == fault)
+        recording = Recording()
+        for begins, one in ((0.0, healthy), (20.0, minute), (40.0, healthy)):
+            for labels, samples in one.recording.series.items():
+                recording.series.setdefault(labels, []).extend((begins + t, v) for t, v in samples)
+        end = healthy.end
+        self.fault = Fault()
+        self.night = Night(drill, int(end), fault, recording, end, 18.0, 20 + end, 38.0, 40 + end)
+
+    def be_healthy(self): ...
+    def break_down(self): ...
+    def recover(self): ...
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_): ...
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    monkeypatch.setattr(war_room_story, "Stage", RecordedStage)
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    return lambda text: monkeypatch.setattr("sys.stdin", io.StringIO(text))
+
+
+def seed_of(number, fault):
+    return next(s for s in range(100) if war_room_story.draw_fault(DRILLS[number], s) == fault)
+
+
+def test_a_night_on_call(recorded, typed, run_script):
+    typed(
+        "sum by (engine) (rate(vllm:generation_tokens_total[10s]))\nrate(x\nvllm:num_preemptions\n\nclient\n\n\n"
+    )
+    report = run_script(
+        war_room, "--drill", 4, "--seed", seed_of(4, "client"), "--predict", figures=["war_room_4"]
+    )
+    out = report["out"]
+    assert "unclosed left parenthesis" in out and "empty: no series fits" in out
+    claim = report["claims"]["war-room-4"]
+    assert (claim["predicted"], claim["measured"], claim["guess"], claim["points"]) == ("client",) * 3 + (3,)
+    for name in ("seats", "budget", "pool", "neighbour", "answers"):
+        assert f"  {name}" in out
+    assert "vllm:num_requests_waiting[12s]" in out.partition("spoke against the others")[2]
+    assert report["results"]["recovered"] == pytest.approx(1.0, abs=0.01)
+    assert report["results"]["during"] < 0.5
+
+
+def test_the_answer_does_not_stand_above_the_question(recorded, typed, run_script):
+    typed("\nseats\n")
+    out = run_script(war_room, "--drill", 4, "--seed", seed_of(4, "client"), "--predict")["out"]
+    before, _, after = out.partition("Your guess")
+    assert "It was:" not in before and "It was:" in after
+    assert "0 of 3 points" in after
+
+
+def test_the_score_of_all_nights_is_kept(recorded, typed, run_script):
+    for number, fault, answer in ((4, "client", "client"), (5, "off", "short"), (4, "pool", "pool")):
+        typed(f"\n{answer}\n")
+        run_script(war_room, "--drill", number, "--seed", seed_of(number, fault), "--predict")
+    out = run_script(war_room, "--list")["out"]
+    assert "you scored 6 of 9 points" in out
+    cells = [line.split() for line in out.splitlines()]
+    rows = {row[0]: row[-2:] for row in cells if row and row[0].isdigit()}
+    assert rows["4"] == ["2", "6"] and rows["5"] == ["1", "0"] and rows["1"] == ["0", "0"]
+
+
+def test_each_fault_is_drawn_by_some_seed():
+    for number, drill in DRILLS.items():
+        assert {war_room_story.draw_fault(drill, seed) for seed in range(40)} == set(drill.faults), number
+
+
+def test_nonsense_is_refused(mistake_of):
+    assert "8 is out of range: 1 to 7" in mistake_of(war_room, "--drill", "8")
+
+
+@pytest.mark.proof
+def test_the_quick_night_is_a_real_one(run_script):
+    report = run_script(war_room, "--quick", "--seed", 0, figures=["war_room_5"])
+    assert report["claims"]["war-room-5"]["holds"]
+    assert "The queries that spoke against the others" in report["out"]
