@@ -36,10 +36,12 @@ def variants(function: Callable[..., Any], diagnoses: Iterable[str]) -> Mistakes
 
 
 class Raised:
-    """What came out was an exception."""
+    """What came out was an exception. Two are the same mistake if they are of one kind."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+        # `guard` told it in words; the learner's own stands behind that.
+        self.kind = type(error.__context__ if isinstance(error, NotYet) else error)
 
 
 def judge(
@@ -90,7 +92,7 @@ def judge(
 
     def alike(a: Any, b: Any) -> bool:
         if isinstance(a, Raised) or isinstance(b, Raised):
-            return isinstance(a, Raised) and isinstance(b, Raised)
+            return isinstance(a, Raised) and isinstance(b, Raised) and a.kind is b.kind
         return same(a, b, tolerance)
 
     outcomes = [outcome(args, own) for args, own in zip(cases, given)]

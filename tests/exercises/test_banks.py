@@ -14,7 +14,7 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -106,6 +106,42 @@ def test_a_wrong_answer_gets_its_own_diagnosis(name, which, diagnosis):
     verdict = judged(name, wrong_ones(name)[which][1])
     assert (verdict.state, verdict.diagnosis) == ("not yet", diagnosis), verdict
     assert verdict.says
+
+
+def misspells(*args, **kwargs):
+    return nmae  # noqa: F821
+
+
+def forgets_an_import(*args, **kwargs):
+    import nunpy
+
+    return nunpy.array(args)
+
+
+def adds_text(*args, **kwargs):
+    return len(args) + "1"
+
+
+def crashing(right: Any, crash: Any) -> Any:
+    """A right answer whose every function, or every method of a class, ends like `crash`."""
+    if isinstance(right, tuple):
+        return tuple(crashing(one, crash) for one in right)
+    if isinstance(right, type):
+        methods = {n: crash for n, m in vars(right).items() if callable(m)}
+        return type(right.__name__, (right,), methods)
+    return crash if isinstance(right, FunctionType) else right
+
+
+CALLED = [name for name in NAMES if crashing(right_ones(name)[0], misspells) != right_ones(name)[0]]
+
+
+@pytest.mark.parametrize("name", CALLED)
+@pytest.mark.parametrize(
+    ("crash", "told"), [(misspells, "NameError"), (forgets_an_import, "nunpy"), (adds_text, "TypeError")]
+)
+def test_an_answer_that_crashes_is_told_its_own_exception(name, crash, told):
+    verdict = judged(name, crashing(right_ones(name)[0], crash))
+    assert (verdict.state, verdict.diagnosis) == ("not yet", "raises") and told in verdict.says, verdict
 
 
 @pytest.mark.parametrize("phase", range(1, 6))
