@@ -44,6 +44,7 @@ figures: setup
 	$(BIN)/lab run 4 --figures phase4_scheduler/figures
 	$(BIN)/lab run 5 --figures phase5_real_gpu/figures
 	$(BIN)/python docs/draw_pipeline.py
+	$(BIN)/python docs/draw_architecture.py
 
 setup: $(VENV)/installed
 

@@ -57,3 +57,12 @@ def test_the_pipeline_is_drawn():
     assert len(facts["ids"]) == len(facts["tokens"]) == facts["attention"].shape[0]
     assert facts["keys"].shape == (facts["layers"], len(facts["ids"]))
     assert draw_pipeline.draw(facts).axes
+
+
+def test_the_architecture_is_drawn_and_its_files_are_there():
+    from docs import draw_architecture as drawings
+
+    for path in drawings.FILES.values():
+        assert (ROOT / path).is_file(), path
+    for name, draw in drawings.DRAWINGS.items():
+        assert draw().axes and (ROOT / "docs" / f"{name}.png").is_file()
