@@ -220,7 +220,7 @@ def draw_states() -> Figure:
     note(ax, 0.7, 3.03, "arrives", where="center")
     arrow(ax, (3.3, 2.83), (4.75, 2.83))
     note(ax, 4.02, 3.06, "admitted:", where="center")
-    note(ax, 4.02, 2.48, "blocks, budget and\nmax_num_seqs allow it", where="center")
+    note(ax, 4.02, 2.4, "blocks, budget,\nmax_num_seqs\nallow it", where="center")
     arrow(ax, (6.85, 2.83), (8.3, 2.83))
     note(ax, 7.57, 3.06, "stop, length", where="center")
     note(ax, 7.57, 2.58, "abort, error", where="center")
