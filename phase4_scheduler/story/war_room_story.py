@@ -6,8 +6,9 @@ import random
 from labkit.figures import BLUE, GREEN, GREY, RED, new_figure
 from labkit.lab import Lab
 from labkit.predictions import show_value
-from phase4_scheduler.server.drills import DRILLS, Drill, Fault, Findings, Night, Stage, investigate, query
+from phase4_scheduler.server.drills import DRILLS, Drill, Fault, Night, Stage, investigate, query
 from phase4_scheduler.server.drills.cases import KV, RUNNING, WAITING
+from phase4_scheduler.server.drills.evidence import Check, Findings, Moments
 
 WINDOW, QUICK_WINDOW = 12, 3  # seconds of a "minute"
 
@@ -106,12 +107,12 @@ def ask_in_promql(lab: Lab, stage: Stage) -> None:
             return
         if not text:
             return
-        for when, at in (("before", night.healthy), ("now", night.faulty)):
-            try:
-                lab.show(f"{when:6}  {as_lines(query(night.recording, text, at))}")
-            except ValueError as error:
-                lab.show(str(error))
-                break
+        try:
+            before, now = (as_lines(query(night.recording, text, at)) for at in (night.healthy, night.faulty))
+        except ValueError as error:
+            lab.show(str(error))
+        else:
+            lab.show(f"before  {before}\nnow     {now}")
 
 
 def as_lines(result: float | dict) -> str:
@@ -131,16 +132,10 @@ def explain(lab: Lab, night: Night, findings: Findings) -> None:
     lab.say(f"It was: {drill.cause(night.cause).says} Remedy: {drill.cause(night.cause).remedy}")
     rows = []
     for cause in drill.causes:
-        check = findings.refuted.get(cause.name)
-        if check is None:
-            for held in cause.checks:
-                rows.append(
-                    [cause.name, "agrees", held.says, value_of(held, moments), f"{held.op} {held.bound:g}"]
-                )
-        else:
-            rows.append(
-                [cause.name, "out", check.says, value_of(check, moments), f"{check.op} {check.bound:g}"]
-            )
+        against = findings.refuted.get(cause.name)
+        for check in (against,) if against else cause.checks:
+            says = check.says.removeprefix("and ")
+            rows.append([cause.name, "out" if against else "agrees", says, *found_and_wanted(check, moments)])
     lab.table(
         "What the metrics say of each cause", ["cause", "", "it would mean that ...", "found", "wanted"], rows
     )
@@ -151,8 +146,9 @@ def explain(lab: Lab, night: Night, findings: Findings) -> None:
     )
 
 
-def value_of(check, moments) -> str:
-    return shown(check.value(moments)) + (" x" if check.of == "ratio" else "")
+def found_and_wanted(check: Check, moments: Moments) -> tuple[str, str]:
+    unit = " x" if check.of == "ratio" else ""
+    return shown(check.value(moments)) + unit, f"{check.op} {check.bound:g}{unit}"
 
 
 def show_recovery(lab: Lab, night: Night) -> None:

@@ -125,7 +125,7 @@ FIRST_TOKEN = Drill(
 
 # ---------------------------------------------------------------------- 2: the tokens come slowly
 
-WRITING = Users(6, plain(20), max_tokens=150)
+WRITING = Users(6, plain(20), max_tokens=60)
 
 NEXT_TOKEN = Drill(
     2,
@@ -187,8 +187,8 @@ NEXT_TOKEN = Drill(
         ),
     ),
     {
-        "batch": Fault(users=(Users(48, plain(20), max_tokens=150),)),
-        "pool": Fault(("--num-gpu-blocks-override", "25")),
+        "batch": Fault(users=(Users(48, plain(20), max_tokens=60),)),
+        "pool": Fault(("--num-gpu-blocks-override", "13")),
         "whole": Fault(("--no-enable-chunked-prefill", "--max-num-batched-tokens", "2048"),
                        (WRITING, Users(2, plain(850), max_tokens=2))),
         "pieces": Fault(users=(WRITING, Users(2, plain(850), max_tokens=2))),

@@ -10,8 +10,7 @@ import math
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from phase4_scheduler.server.client import complete
 
@@ -39,14 +38,12 @@ class Users:
         count: how many of them. prompt: makes one of their prompts.
         max_tokens: of each answer; it has exactly so many.
         think: seconds from an answer to the next prompt, on average.
-        more: further fields of the request.
     """
 
     count: int
     prompt: Callable[[random.Random], str]
     max_tokens: int
     think: float = 0.0
-    more: dict[str, Any] = field(default_factory=dict)
 
 
 class Load:
@@ -108,7 +105,7 @@ class Load:
                 "ignore_eos": True,
                 "temperature": 0,
             }
-            answer = await complete(address, body | user.more)
+            answer = await complete(address, body)
             if answer.error is not None:
                 self.errors.append(answer.error)
             elif len(answer.times) > 1:

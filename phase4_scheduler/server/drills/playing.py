@@ -17,6 +17,7 @@ from phase4_scheduler.server.drills.load import Load, Users
 from phase4_scheduler.server.drills.recording import Recording, Scraper
 
 HOG = "while True: pass"
+ONE_CORE = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 MEMORY = """process_resident_memory_bytes{{process="api"}} {api}
 process_resident_memory_bytes{{process="engine"}} {engine}
 """
@@ -180,18 +181,16 @@ class Stage:
         time.sleep(self.SETTLE * self.night.window)
         self.load.gaps.clear()
         time.sleep(self.night.window)
-        return self.clock()
-
-
-ONE_CORE = {
-    "OMP_NUM_THREADS": "1",
-    "NUMBA_NUM_THREADS": "1",
-}  # the others are for the API process and the users
+        end = self.clock()
+        time.sleep(Scraper.EVERY)  # a page that was asked for before the end may still be on its way
+        return end
 
 
 @contextmanager
 def warm_server(*options: str) -> Iterator[RunningServer]:
-    """A server that has compiled what it compiles at its first requests."""
+    """A server that has compiled what it compiles at its first requests. It computes on one core: the API process and the
+    users need another.
+    """
     with running_server(*options, env=ONE_CORE) as server:
         asyncio.run(send_all(server.address, [{"prompt": "Once upon a time", "max_tokens": 4}] * 2))
         yield server
