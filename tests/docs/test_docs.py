@@ -11,7 +11,8 @@ from labkit.paths import ROOT
 READMES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *ROOT.glob("phase*/README.md"),
+    *ROOT.glob("docs/*.md"),
+    *ROOT.glob("phase*/*.md"),
     *ROOT.glob("labkit/models/*/README.md"),
 ]
 
