@@ -119,6 +119,16 @@ class Block(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
+class Blocks(nn.ModuleList):
+    """All blocks, one after the other."""
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, kv: KVCache) -> Tensor:
+        """x: [N, d_model] -> [N, d_model]. rotary: cosines and sines at the tokens' positions, see `apply_rotary`."""
+        for layer, block in enumerate(self):
+            x = block(x, layer, rotary, kv)
+        return x
+
+
 def make_norm(config: ModelConfig) -> nn.Module:
     kind = nn.LayerNorm if config.family == "gpt2" else RMSNorm
     return kind(config.d_model, config.norm_eps)
@@ -138,7 +148,7 @@ class Transformer(nn.Module):
         self.token_table = make_table(config.vocab_size, config.d_model)
         if config.family == "gpt2":
             self.position_table = make_table(config.max_context, config.d_model)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.blocks = Blocks(Block(config) for _ in range(config.num_layers))
         self.final_norm = make_norm(config)
         # A tied model has no head of its own: its token table serves a second time.
         self.head = None if config.tied else nn.Linear(config.d_model, config.vocab_size, bias=False)
@@ -196,9 +206,7 @@ class Transformer(nn.Module):
             x = x + F.embedding(positions, self.position_table.weight)
         else:
             rotary = self.cos[positions], self.sin[positions]
-        for layer, block in enumerate(self.blocks):
-            x = block(x, layer, rotary, kv)
-        return self.final_norm(x)
+        return self.final_norm(self.blocks(x, rotary, kv))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores for the next token: hidden [N, d_model] -> [N, vocab_size]."""

@@ -13,34 +13,13 @@ cut into parts ("split KV"), each part has its own online softmax, and the parts
 same idea keeps a GPU busy in Phase 5; there, the paper is Dao et al., "Flash-Decoding" (2023).
 """
 
-# torch before numba: both then use the same threads. Two sets of threads on the same cores wait for each
-# other, and everything takes ten times as long.
-import torch  # isort: skip
-import llvmlite.ir as ir
-import numba
+from phase2_attention_kvcache.model.numba_setup import exp, stored_bits, use_threads_of_torch, widen  # isort: skip
 import numpy as np
-from numba import njit, prange, types
-from numba.extending import intrinsic
+import torch
+from numba import njit, prange
 from torch import Tensor
 
 from phase3_paged_attention.paging.kv_storage import KVStorage
-
-numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
-
-
-@intrinsic
-def widen(typing_context, x):
-    """A stored number as float32. bfloat16 comes as its 16 bits: they are the upper half of a float32."""
-    if x == types.float32:
-        return types.float32(types.float32), lambda context, builder, signature, args: args[0]
-    if x != types.uint16:
-        raise numba.errors.TypingError(f"keys and values must be float32 or 16 bits of bfloat16, not {x}")
-
-    def generate(context, builder, signature, args):
-        bits = builder.shl(builder.zext(args[0], ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
-        return builder.bitcast(bits, ir.FloatType())
-
-    return types.float32(types.uint16), generate
 
 
 @njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
@@ -90,13 +69,13 @@ def paged_decode_cpu(q, k_cache, v_cache, block_tables, context_lens, scale, num
                 new_largest = largest[head]
                 for t in range(tokens):
                     new_largest = max(new_largest, scores[head, t])
-                shrink = np.exp(largest[head] - new_largest)
+                shrink = exp(largest[head] - new_largest)
                 largest[head] = new_largest
                 total[head] *= shrink
                 for i in range(head_dim):
                     acc[head, i] *= shrink
                 for t in range(tokens):
-                    scores[head, t] = np.exp(scores[head, t] - new_largest)
+                    scores[head, t] = exp(scores[head, t] - new_largest)
                     total[head] += scores[head, t]
             for t in range(tokens):
                 for kv_head in range(num_kv_heads):
@@ -119,7 +98,7 @@ def paged_decode_cpu(q, k_cache, v_cache, block_tables, context_lens, scale, num
                 for i in range(head_dim):
                     out[b, head, i] = np.float32(0)
                 for split in range(num_splits):
-                    shrink = np.exp(part_max[b, split, head] - largest_of_all)
+                    shrink = exp(part_max[b, split, head] - largest_of_all)
                     total_of_all += shrink * part_sum[b, split, head]
                     for i in range(head_dim):
                         out[b, head, i] += shrink * part_out[b, split, head, i]
@@ -132,15 +111,10 @@ class CompiledDecode:
 
     def __init__(self, storage: KVStorage) -> None:
         self._scale = np.float32(storage.head_dim**-0.5)
-        # As many threads as torch, and never more. (Starting numba's threads sets torch's number, too,
-        # since both have the same ones. Put it back.)
-        threads = torch.get_num_threads()
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-        torch.set_num_threads(threads)
+        use_threads_of_torch()
         # The kernel reads the memory of the tensors as numpy arrays (bfloat16 as its 16 bits).
-        data = storage.data
-        bits = data.view(torch.uint16) if data.dtype == torch.bfloat16 else data
-        self._k_cache, self._v_cache = list(bits[0].numpy()), list(bits[1].numpy())
+        data = stored_bits(storage.data).numpy()
+        self._k_cache, self._v_cache = list(data[0]), list(data[1])
 
     def begin_step(self, block_tables: np.ndarray, context_lens: np.ndarray) -> None:
         self._block_tables, self._context_lens = block_tables, context_lens

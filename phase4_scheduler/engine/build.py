@@ -16,7 +16,7 @@ from phase1_tokens_embeddings.weights.memory_math import kv_per_token
 from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase2_attention_kvcache.model.quantized_linear import is_quantized, quantize_model
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging import PagedCache, PagedKVCache
+from phase3_paged_attention.paging import PagedCache, PagedKVCache, compiled_kernel
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.model_runner import ModelRunner
@@ -38,7 +38,20 @@ def load_model(
         quantize_model(model, quantization)
     if can_pack(model):
         pack_linear_layers(model)
+    if is_quantized(model) and model.device.type == "cpu" and compiled_kernel() is not None:
+        compile_steps(model)
     return model
+
+
+def compile_steps(model: Transformer) -> None:
+    """Products of a quantised model, and its decode steps, by compiled code. In place."""
+    # numba takes half a second to import: not before it is needed
+    from phase2_attention_kvcache.model.packed_quantized import pack_quantized_layers
+    from phase3_paged_attention.paging.fused_decode import can_fuse, fuse_blocks
+
+    pack_quantized_layers(model)
+    if can_fuse(model):
+        fuse_blocks(model)
 
 
 def load_tokenizer(path_or_name: str | Path) -> BPETokenizer | None:

@@ -13,8 +13,10 @@ from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging import compiled_kernel
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
+from phase4_scheduler.engine import build
 from phase4_scheduler.engine.build import default_num_blocks
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
@@ -559,3 +561,20 @@ def test_memory_that_torch_has_kept_is_free_for_the_next_engine(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free[-1], 2**34))
     model = SimpleNamespace(device=torch.device("cuda"), dtype=torch.float16, config=GPT2_124M)
     assert default_num_blocks(model, EngineConfig(max_num_seqs=8, max_model_len=1024)) == 8 * 64 + 1
+
+
+@pytest.mark.skipif(compiled_kernel() is None, reason="needs numba")
+def test_a_quantised_model_runs_compiled(monkeypatch):
+    """With numba in one call a step; without, layer by layer in torch. Both write what the whole model writes."""
+
+    def write(**settings):
+        engine = LLMEngine.from_pretrained("tales", "float32", "cpu", num_blocks=40, **settings)
+        params = SamplingParams(temperature=0, max_tokens=12)
+        return type(engine.model.blocks).__name__, engine.generate("Once upon a time", params)[0].outputs[
+            0
+        ].text
+
+    _, expected = write()
+    assert write(quantization="int8") == ("FusedBlocks", expected)
+    monkeypatch.setattr(build, "compiled_kernel", lambda: None)
+    assert write(quantization="int8") == ("Blocks", expected)

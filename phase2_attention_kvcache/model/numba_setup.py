@@ -1,0 +1,100 @@
+"""What all kernels compiled by numba share: its threads, and numbers of 16 bits, which numba does not know."""
+
+# torch before numba: both then use the same threads. Two sets of threads on the same cores wait for each
+# other, and everything takes ten times as long.
+import torch  # isort: skip
+import llvmlite.ir as ir
+import numba
+import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic
+from torch import Tensor
+
+numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
+
+
+def use_threads_of_torch() -> None:
+    """As many threads as torch, and never more.
+
+    (Starting numba's threads sets torch's number, too, since both have the same ones. Put it back.)
+    """
+    threads = torch.get_num_threads()
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    torch.set_num_threads(threads)
+
+
+def stored_bits(tensor: Tensor) -> Tensor:
+    """A tensor as numba can read it: numbers of 16 bits as uint16, others as they are."""
+    return tensor.view(torch.uint16) if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+@intrinsic
+def widen(typing_context, x):
+    """A stored number as float32. bfloat16 comes as its 16 bits: they are the upper half of a float32."""
+    if x == types.float32:
+        return types.float32(types.float32), lambda context, builder, signature, args: args[0]
+    if x != types.uint16:
+        raise numba.errors.TypingError(f"numbers must be float32 or 16 bits of bfloat16, not {x}")
+
+    def generate(context, builder, signature, args):
+        upper = builder.shl(builder.zext(args[0], ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
+        return builder.bitcast(upper, ir.FloatType())
+
+    return types.float32(types.uint16), generate
+
+
+@intrinsic
+def widen_half(typing_context, x):
+    """A scale as float32. float16 comes as its 16 bits; processors have an instruction that widens it."""
+    if x == types.float32:
+        return types.float32(types.float32), lambda context, builder, signature, args: args[0]
+    if x != types.uint16:
+        raise numba.errors.TypingError(f"scales must be float32 or 16 bits of float16, not {x}")
+
+    def generate(context, builder, signature, args):
+        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.uint16), generate
+
+
+@intrinsic
+def narrow(typing_context, x, like):
+    """A float32 as the numbers of the array `like` are stored. The reverse of `widen`, rounded to the nearest."""
+    if like.dtype == types.float32:
+        return types.float32(types.float32, like), lambda context, builder, signature, args: args[0]
+
+    def generate(context, builder, signature, args):
+        # The lower half goes. What is half a step or more is carried into the upper one; exactly half a step: to even.
+        integer = ir.IntType(32)
+        number = builder.bitcast(args[0], integer)
+        odd = builder.and_(builder.lshr(number, integer(16)), integer(1))
+        number = builder.add(number, builder.add(integer(0x7FFF), odd))
+        return builder.trunc(builder.lshr(number, integer(16)), ir.IntType(16))
+
+    return types.uint16(types.float32, like), generate
+
+
+@intrinsic
+def power_of_two(typing_context, exponent):
+    """2.0 ** exponent for a whole number from -126 to 127: it goes where a float32 keeps its exponent."""
+
+    def generate(context, builder, signature, args):
+        integer = ir.IntType(32)
+        return builder.bitcast(builder.shl(builder.add(args[0], integer(127)), integer(23)), ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def exp(x):
+    """e ** x, within one part in four million. Compiled for 16 numbers at a time, which `np.exp` is not.
+
+    x = n ln 2 + r with a whole number n and a small r, so e^x = 2^n e^r; and e^r is a short sum.
+    """
+    x = min(max(x, np.float32(-87)), np.float32(88))
+    n = np.rint(x * np.float32(1.4426950408889634))
+    r = x - n * np.float32(0.6931471805599453)
+    term = np.float32(1)
+    for i in (7, 6, 5, 4, 3, 2, 1):  # 1 + r (1 + r/2 (1 + r/3 (...)))
+        term = np.float32(1) + term * r * np.float32(1 / i)
+    return term * power_of_two(np.int32(n))

@@ -1,0 +1,106 @@
+"""A decode step as one compiled call equals the plain blocks."""
+
+import copy
+
+import pytest
+import torch
+
+from phase2_attention_kvcache.model import ModelConfig, Transformer
+from phase2_attention_kvcache.model.quantized_linear import quantize_model
+from phase3_paged_attention.paging import PagedKVCache, StepLayout
+
+pytest.importorskip("numba")
+
+from phase2_attention_kvcache.model.packed_quantized import pack_quantized_layers
+from phase3_paged_attention.paging import fused_decode
+from phase3_paged_attention.paging.fused_decode import FusedBlocks, can_fuse, fuse_blocks
+
+LLAMA = ModelConfig(
+    name="test", family="llama", vocab_size=97, d_model=64, num_layers=3, num_heads=4, num_kv_heads=2,
+    head_dim=32, d_ff=96, max_context=256, tied=False, attention_bias=False, mlp_bias=False,
+)  # fmt: skip
+
+
+class Subclass(PagedKVCache):
+    """Attends in its own way."""
+
+
+def make_model(family, dtype, method):
+    model = (
+        Transformer.random(LLAMA, dtype) if family == "llama" else Transformer.from_pretrained("tales", dtype)
+    )
+    return pack_quantized_layers(quantize_model(model, method))
+
+
+def step(model, layout, kind=PagedKVCache):
+    """Vectors of a step over a cache full of noise, and what the cache holds afterwards."""
+    torch.manual_seed(0)
+    kv = kind(model.config, 12, 16, model.dtype)
+    kv.storage.data.normal_()
+    kv.begin_step(layout)
+    positions = torch.cat([torch.arange(c - n, c) for c, n in zip(layout.context_lens, layout.query_lens)])
+    with torch.inference_mode():
+        return model(positions + 3, positions, kv).float(), kv.storage.data.float()
+
+
+def decodes():
+    slots = torch.tensor([1 * 16 + 4, 6 * 16 + 0, 8 * 16 + 15])
+    return StepLayout([1, 1, 1], [5, 33, 32], [[1], [4, 5, 6], [7, 8]], slots)
+
+
+def mixture():
+    return StepLayout([2, 1], [2, 17], [[1], [2, 3]], torch.tensor([16, 17, 48]))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("method", ["int8", "int4"])
+def test_equals_the_plain_blocks(family, method):
+    plain = make_model(family, "float32", method)
+    fused = fuse_blocks(copy.deepcopy(plain))
+    for layout in (decodes(), mixture()):
+        for ours, theirs in zip(step(fused, layout), step(plain, layout)):
+            # (Not closer: a last bit may decide which of two codes an activation is rounded to.)
+            assert (ours - theirs).norm() < 0.02 * theirs.norm()
+
+
+def test_bfloat16():
+    """Between the blocks all stays float32, so it lies nearer to the exact result than the plain blocks do."""
+    exact, _ = step(make_model("gpt2", "float32", "q4_0"), decodes())
+    plain = make_model("gpt2", "bfloat16", "q4_0")
+    fused = fuse_blocks(copy.deepcopy(plain))
+    (ours, cache), (theirs, plain_cache) = step(fused, decodes()), step(plain, decodes())
+    assert (ours - exact).norm() < (theirs - exact).norm()
+    assert (cache != plain_cache).float().mean() < 0.05  # keys and values went to the same slots
+
+
+def test_which_steps(monkeypatch):
+    """One call for decode steps of a `PagedKVCache` alone: a subclass may attend in its own way."""
+    model = fuse_blocks(make_model("llama", "float32", "int8"))
+    calls = []
+    real = fused_decode.decode_blocks
+    monkeypatch.setattr(fused_decode, "decode_blocks", lambda *args: (calls.append(1), real(*args)))
+    for layout, kind, expected in (
+        (mixture(), PagedKVCache, 0),
+        (decodes(), Subclass, 0),
+        (decodes(), PagedKVCache, 1),
+    ):
+        calls.clear()
+        step(model, layout, kind)
+        assert len(calls) == expected
+
+
+def test_weights_are_in_memory_once():
+    model = fuse_blocks(make_model("gpt2", "float32", "q4_0"))
+    assert isinstance(model.blocks, FusedBlocks)
+    stacked = torch.from_numpy(model.blocks.layers.qkv.codes)
+    for layer, block in enumerate(model.blocks):
+        assert block.attention.qkv.weight.codes.data_ptr() == stacked[layer].data_ptr()
+
+
+def test_what_cannot_be_fused():
+    model = make_model("llama", "float32", "int8")
+    assert can_fuse(model)
+    other = quantize_model(Transformer.random(LLAMA), "q4_0")
+    model.blocks[1] = pack_quantized_layers(other).blocks[1]
+    assert not can_fuse(model)
+    assert not can_fuse(Transformer.random(LLAMA))
