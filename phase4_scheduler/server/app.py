@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -36,12 +36,13 @@ from phase4_scheduler.server.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
+    JsonResponse,
     TokenizeRequest,
+    to_json,
     validated,
 )
 
 LARGEST_BODY = 32 * 2**20
-COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # made once, not for each chunk
 PERMISSION = {
     "object": "model_permission", "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,
     "allow_search_indices": False, "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None,
@@ -85,13 +86,13 @@ class Server:
                 first = await unless_disconnected(request, prepared(call, chunks.__anext__))
                 self.load += 1  # until the stream has ended
                 return StreamingResponse(self.events(first, chunks), media_type="text/event-stream")
-            return JSONResponse(await unless_disconnected(request, prepared(call, call.whole)))
+            return JsonResponse(await unless_disconnected(request, prepared(call, call.whole)))
         finally:
             self.load -= 1
 
     async def events(
         self, first: dict[str, Any], chunks: AsyncIterator[dict[str, Any]]
-    ) -> AsyncIterator[str]:
+    ) -> AsyncIterator[bytes]:
         """Server-sent events: `data: JSON`, an empty line, and at the end [DONE]."""
         try:
             async with aclosing(chunks):
@@ -104,7 +105,7 @@ class Server:
             yield event(unexpected(error).body)
         finally:
             self.load -= 1
-        yield "data: [DONE]\n\n"
+        yield b"data: [DONE]\n\n"
 
     async def tokenize(self, request: Request) -> Response:
         asked = validated(TokenizeRequest, await self.body(request))
@@ -124,7 +125,7 @@ class Server:
         if asked.return_token_strs:
             strings = [printable(self.engine.tokenizer.decode_bytes([i])) for i in ids]
         limit = self.engine.limits.max_model_len
-        return JSONResponse({"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": strings})
+        return JsonResponse({"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": strings})
 
     async def detokenize(self, request: Request) -> Response:
         asked = validated(DetokenizeRequest, await self.body(request))
@@ -133,7 +134,7 @@ class Server:
             raise ApiError("tokens holds an id of more than 32 bits")
         tokenizer = self.engine.tokenizer  # ids beyond the vocabulary stand for no text
         text = tokenizer.decode(token for token in asked.tokens if token < tokenizer.vocab_size)
-        return JSONResponse({"prompt": text})
+        return JsonResponse({"prompt": text})
 
     async def models(self, request: Request) -> Response:
         card = {
@@ -146,20 +147,20 @@ class Server:
             "max_model_len": self.engine.limits.max_model_len,
             "permission": [PERMISSION | {"id": f"modelperm-{uuid.uuid4().hex}", "created": self.created}],
         }
-        return JSONResponse({"object": "list", "data": [card]})
+        return JsonResponse({"object": "list", "data": [card]})
 
     async def health(self, request: Request) -> Response:
         alive = self.engine.dead is None and self.engine.process.is_alive()
         return Response(status_code=200 if alive else 503)
 
     async def version(self, request: Request) -> Response:
-        return JSONResponse({"version": version_of("inference-lab") or "0"})
+        return JsonResponse({"version": version_of("inference-lab") or "0"})
 
     async def metrics(self, request: Request) -> Response:
         return Response(self.engine.metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
     async def server_load(self, request: Request) -> Response:
-        return JSONResponse({"server_load": self.load})
+        return JsonResponse({"server_load": self.load})
 
     # ------------------------------------------------------------------ what all of them need
 
@@ -172,11 +173,13 @@ class Server:
         kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
         if kind != "application/json":
             raise ApiError("send JSON, with the header Content-Type: application/json", kind=WRONG_TYPE)
-        raw = bytearray()
+        raw, size = bytearray(), 0
         async for piece in request.stream():
-            raw += piece
-            if len(raw) > LARGEST_BODY:
-                raise ApiError(f"the body is larger than {LARGEST_BODY // 2**20} MiB", status=413)
+            size += len(piece)
+            if size <= LARGEST_BODY:
+                raw += piece  # what is more is dropped, but read: a client that still sends hears no answer
+        if size > LARGEST_BODY:
+            raise ApiError(f"the body is larger than {LARGEST_BODY // 2**20} MiB", status=413)
         try:
             # A large body is read in a thread: nobody else is to wait for it.
             return await asyncio.to_thread(json.loads, raw) if len(raw) > 2**16 else json.loads(raw)
@@ -202,8 +205,8 @@ def unavailable(request: Request, error: Exception) -> Response:
     return ApiError(str(error), status=503, kind="ServiceUnavailableError").response()
 
 
-def event(data: dict[str, Any]) -> str:
-    return f"data: {COMPACT.encode(data)}\n\n"
+def event(data: dict[str, Any]) -> bytes:
+    return b"data: %b\n\n" % to_json(data)
 
 
 async def prepared(call: Completion | Chat, work: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
@@ -245,7 +248,7 @@ class ApiKey:
             scheme, _, key = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
             matches = secrets.compare_digest(hashlib.sha256(key).digest(), self._digest)
             if scheme.lower() != b"bearer" or not matches:
-                await JSONResponse({"error": "Unauthorized"}, 401)(scope, receive, send)
+                await JsonResponse({"error": "Unauthorized"}, 401)(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
@@ -279,7 +282,7 @@ def create_app(server: Server, api_key: str | None = None) -> ASGIApp:
             QueueFullError: unavailable,
             EngineDeadError: unavailable,
             ClientDisconnect: lambda request, error: Response(status_code=499),
-            HTTPException: lambda request, error: JSONResponse(
+            HTTPException: lambda request, error: JsonResponse(
                 {"detail": error.detail}, error.status_code, headers=error.headers
             ),
             Exception: lambda request, error: unexpected(error).response(),

@@ -5,6 +5,7 @@ Fields that are not listed here are ignored, as vLLM does.
 Source: vllm/entrypoints/openai/completion/protocol.py and chat_completion/protocol.py; OpenAI's API reference.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -28,6 +29,21 @@ LONGEST_BAD_WORDS = 2**14  # characters of all of them: they are tokenised, and 
 MOST_ITEMS = 2**17  # of a list: pydantic makes an error of each wrong one
 
 
+class JsonResponse(JSONResponse):
+    """JSON in UTF-8. Half a character, which a client may have sent in a name that is repeated to it, becomes "?"."""
+
+    def render(self, content: Any) -> bytes:
+        return to_json(content)
+
+
+# Made once, not for each chunk of a stream.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def to_json(content: Any) -> bytes:
+    return _ENCODER.encode(content).encode("utf-8", "replace")
+
+
 class ApiError(Exception):
     """An error for the client: everything else that is raised is the server's own."""
 
@@ -44,8 +60,8 @@ class ApiError(Exception):
         name = str(error).split(" ")[0]
         return cls(str(error), name if name in NAMED else None)
 
-    def response(self) -> JSONResponse:
-        return JSONResponse(self.body, self.status)
+    def response(self) -> JsonResponse:
+        return JsonResponse(self.body, self.status)
 
 
 class StreamOptions(BaseModel):

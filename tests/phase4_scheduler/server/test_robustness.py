@@ -1,0 +1,154 @@
+"""Nonsense, cut wires and crowds: a clear error, the server lives, nobody else's answer is lost."""
+
+import asyncio
+import json
+import socket
+import time
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import pytest
+
+from phase4_scheduler.server.client import complete, running_server, send_all
+from tests.phase4_scheduler.server import soak
+
+pytestmark = pytest.mark.proof
+ASKED = {"prompt": "Once upon a time", "max_tokens": 5, "ignore_eos": True, "temperature": 0}
+HALF = "\ud83d"  # half of an emoji, as JSON can spell it
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running_server("--max-num-seqs", "16") as running:
+        yield running
+
+
+def connect(server):
+    address = urlsplit(server.address)
+    return socket.create_connection((address.hostname, address.port), timeout=60)
+
+
+def post(body, path="/v1/completions", length=None):
+    """The bytes of a request."""
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body) if length is None else length}\r\n\r\n".encode() + body
+
+
+def asking(path="/v1/completions", **fields):
+    return post(json.dumps(ASKED | fields).encode(), path)
+
+
+def send(server, raw):
+    """Status and body of what comes back."""
+    with connect(server) as wire:
+        wire.settimeout(120)
+        wire.sendall(raw)
+        answer = b""
+        while piece := wire.recv(2**16):
+            answer += piece
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body.decode()
+
+
+CHAT = "/v1/chat/completions"
+NONSENSE = {
+    "no JSON": (post(b"{"), 400, "no JSON"),
+    "bytes that are no text": (post(b'{"prompt": "\xff"}'), 400, "parsing"),
+    "JSON nested a million deep": (post(b"[" * 10**6), 400, "parsing"),
+    "a list": (post(b"[]"), 400, "body"),
+    "a word for a number": (asking(max_tokens="many"), 400, "max_tokens"),
+    "a number beyond all": (asking(temperature=1e300), 400, "temperature"),
+    "no number": (post(b'{"prompt": "x", "temperature": NaN}'), 400, "temperature"),
+    "a body of 33 MiB": (post(b" " * 33 * 2**20), 413, "32 MiB"),
+    "a prompt of 10 MB": (asking(prompt="word " * 2 * 10**6), 400, "shorten"),
+    "a prompt of 10 MB, cut to fit": (asking(prompt="word " * 2 * 10**6, truncate_prompt_tokens=8), 200, "text"),
+    "10 MB of tokens": (asking(prompt=[1] * 3 * 10**6), 400, "items"),
+    "10 MB of bad words": (asking(bad_words=["word"] * 10**5), 400, "bad_words"),
+    "half a character in a prompt": (asking(prompt=HALF), 400, "half a character"),
+    "half a character in a stop string": (asking(stop=[HALF]), 200, "text"),
+    "half a character in a bad word": (asking(bad_words=[HALF]), 200, "text"),
+    "half a character in the model's name": (asking(model=HALF), 404, "does not exist"),
+    "half a character in the id": (asking(request_id=HALF), 200, "text"),
+    "half a character in a field of no meaning": (asking(user=HALF), 200, "text"),
+    "half a character in a message": (asking(CHAT, messages=[{"role": "user", "content": HALF}]), 400, "half"),
+    "half a character in a role": (asking(CHAT, messages=[{"role": HALF, "content": "x"}]), 400, ""),
+    "a path that is none": (asking("/v1/nothing"), 404, "Not Found"),
+    "no HTTP": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n", 400, "Invalid"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("raw, status, word", NONSENSE.values(), ids=NONSENSE)
+def test_nonsense_gets_a_clear_error(server, raw, status, word):
+    found, body = send(server, raw)
+    assert found == status and word in body, body[:300]
+    assert "Traceback" not in body
+    assert asyncio.run(complete(server.address, ASKED)).usage["completion_tokens"] == 5
+
+
+@pytest.mark.parametrize("line", [b"name: value\r\n", b"n"], ids=["many", "one"])
+def test_headers_without_end_end_the_connection(server, line):
+    sent = 0
+    with connect(server) as wire, suppress(ConnectionError):
+        wire.sendall(b"GET /health HTTP/1.1\r\n")
+        while sent < 10 * 2**20:
+            wire.sendall(line * 1000)
+            sent += len(line) * 1000
+    assert sent < 10 * 2**20
+    assert asyncio.run(complete(server.address, ASKED)).error is None
+
+
+def test_a_body_that_never_comes_costs_only_its_own_connection(server):
+    with connect(server) as wire:
+        wire.sendall(post(b"{", length=1000))
+        assert asyncio.run(complete(server.address, ASKED)).error is None
+    assert json.loads(server.get("/load")[1]) == {"server_load": 0}
+
+
+def test_a_thousand_connections_at_once(server):
+    """Those that say nothing do no harm, and those that ask are all answered."""
+    silent = [connect(server) for _ in range(1000)]
+    answers = asyncio.run(send_all(server.address, [ASKED] * 200))
+    assert {a.error for a in answers} == {None} and len({a.text for a in answers}) == 1
+    for wire in silent:
+        wire.close()
+
+
+def test_a_client_that_never_reads_blocks_nobody(server):
+    """Its tokens gather in one place of limited size, since its answer is of limited length."""
+    wires = [connect(server) for _ in range(8)]
+    for wire in wires:
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        wire.sendall(asking(max_tokens=400, stream=True, logprobs=5))
+    answers = asyncio.run(send_all(server.address, [ASKED] * 50))
+    assert {a.error for a in answers} == {None}
+    for wire in wires:
+        wire.close()
+    until = time.monotonic() + 60
+    while (load := json.loads(server.get("/load")[1])) != {"server_load": 0}:
+        assert time.monotonic() < until, load
+        time.sleep(0.1)
+
+
+# ---------------------------------------------------------------------- short forms of the long runs
+
+
+def test_clients_that_leave_leave_nothing_behind():
+    found = asyncio.run(soak.disconnects(96))
+    assert found["after"] == found["before"] and found["before"]["blocks"] == 0
+    # The step under way, one that begins before the news is there, and the next no longer has them.
+    assert found["most_messages_to_free"] <= 3
+
+
+def test_no_request_hangs_when_others_are_cut_off():
+    found = soak.requests(300)
+    assert found["errors"] == found["short"] == 0
+
+
+def test_all_streams_of_a_dead_engine_end_with_an_error():
+    found = soak.killed_engine()
+    assert found["ended_with_an_error"] == found["streams"]
+
+
+def test_a_server_that_drains_loses_no_answer():
+    found = soak.drain()
+    assert found["answered_to_the_end"] == found["streams"]
