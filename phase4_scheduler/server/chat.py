@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from labkit.foreign import read_json
@@ -45,12 +46,22 @@ from phase4_scheduler.server.protocol import (
 )
 
 
+class Generation(jinja2.ext.Extension):
+    """{% generation %} ... {% endgeneration %}: templates mark so what the model is trained to say. Here: just text."""
+
+    tags = {"generation"}  # noqa: RUF012  jinja2 wants it so
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(["name:endgeneration"], drop_needle=True)
+
+
 class ChatTemplate:
     """A model's chat template. It comes with the model's files, so it runs in a sandbox: it may look, not touch."""
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
         )
         environment.filters["tojson"] = lambda value, **options: json.dumps(
             value, ensure_ascii=False, **options

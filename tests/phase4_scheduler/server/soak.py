@@ -193,7 +193,7 @@ def killed_engine():
         times = {}
 
         def kill():
-            time.sleep(2)
+            wait_for_load(server, 16)
             engine.kill()
             times["killed"] = time.perf_counter()
             while server.get("/health")[0] != 503:
@@ -213,13 +213,24 @@ def killed_engine():
     }
 
 
+def wait_for_load(server, number):
+    """Until so many calls are under way."""
+    while json.loads(server.get("/load")[1])["server_load"] < number:
+        time.sleep(0.01)
+
+
 def drain():
-    """SIGTERM at 32 streams, with time to end: each is answered to its end."""
-    with running_server("--shutdown-timeout", "120", "--max-num-seqs", "16") as server:
-        threading.Timer(2, lambda: os.kill(server.process.pid, signal.SIGTERM)).start()
-        answers = asyncio.run(send_all(server.address, [ENDLESS | {"max_tokens": 400}] * 32))
+    """SIGTERM at 16 calls, half of which still wait for a seat: with time to end each is answered to its end."""
+
+    def stop():
+        wait_for_load(server, 16)
+        os.kill(server.process.pid, signal.SIGTERM)
+
+    with running_server("--shutdown-timeout", "120", "--max-num-seqs", "8") as server:
+        threading.Thread(target=stop).start()
+        answers = asyncio.run(send_all(server.address, [ENDLESS | {"max_tokens": 100}] * 16))
         server.process.wait(timeout=60)
-    whole = [a for a in answers if a.error is None and a.usage["completion_tokens"] == 400]
+    whole = [a for a in answers if a.error is None and a.usage["completion_tokens"] == 100]
     return {
         "streams": len(answers),
         "answered_to_the_end": len(whole),
