@@ -32,6 +32,7 @@ SCRIPTS: dict[str, list[str]] = {
         "scheduler_lab.py",
         "continuous_batching.py",
         "where_time_goes.py",
+        "speculative_decoding.py",
         "workload_simulator.py",
         "server_lab.py",
         "many_users.py",

@@ -5,7 +5,13 @@ import torch
 
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.packed_linear import PackedLinear, can_pack, pack_linear_layers
-from phase4_scheduler import continuous_batching, many_users, server_lab, where_time_goes
+from phase4_scheduler import (
+    continuous_batching,
+    many_users,
+    server_lab,
+    speculative_decoding,
+    where_time_goes,
+)
 from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.story import where_time_goes_story
 from phase4_scheduler.story.step_timer import PARTS, StepTimer, decoding_engine, time_decode
@@ -29,6 +35,17 @@ def test_server_lab_starts_a_server_and_holds_the_articles_figures_against_it(ru
         found
     )
     assert {"kv-090-evicts", "oom-kv", "ttft-parts", "slo-guidance", "no-continuous-batching"} <= set(found)
+
+
+@pytest.mark.proof
+def test_speculative_decoding_story(run_script):
+    options = ("--quick", "--device", "cpu")
+    report = run_script(speculative_decoding, *options, figures=["speculative_decoding"])
+    assert {"spec-exact", "spec-4-for-1.5", "spec-copying", "spec-concurrency"} <= set(report["claims"])
+    exact = [p["measured"] for p in report["predictions"] if p["claim"] == "spec-exact"]
+    assert exact == [True, True]
+    assert len(report["results"]["acceptance"]) == 3 and len(report["results"]["measured"]) == 4
+    assert report["results"]["copying_tokens_a_step"] > 1.5
 
 
 # ---------------------------------------------------------------------- many users

@@ -1,0 +1,283 @@
+"""The chapters of speculative_decoding.py, and its figure."""
+
+from collections import Counter
+from itertools import cycle, islice
+from typing import Any
+
+import torch
+from scipy.stats import chisquare
+
+from labkit.figures import BLUE, GREEN, MUTED, ORANGE, new_figure, plain_numbers
+from labkit.lab import Lab
+from phase2_attention_kvcache.model import SamplingParams, Transformer
+from phase2_attention_kvcache.model.config import GPT2_124M
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.engine.build import load_tokenizer
+from phase4_scheduler.engine.rejection_sampler import verify_drafts
+from phase4_scheduler.simulator.speculative_runs import (
+    ReadAloud,
+    Window,
+    decode_window,
+    expected_speedup,
+    expected_tokens,
+)
+from phase4_scheduler.story.windows import BEGINNINGS
+
+NGRAM = dict(method="ngram", prompt_lookup_min=2, prompt_lookup_max=5)
+DRAFT_MODEL = dict(model="tales-draft", draft_sample_method="probabilistic")
+DRAWN = SamplingParams(temperature=1.0, max_tokens=900, ignore_eos=True)
+
+
+def load_engine(lab: Lab, max_num_seqs: int, **speculation: Any) -> LLMEngine:
+    """`tales`, with drafts if `speculation` says whose."""
+    return LLMEngine.from_pretrained(
+        "tales", dtype=lab.args.dtype, device=lab.device, max_num_seqs=max_num_seqs, seed=lab.seed,
+        speculative_config=speculation or None,
+    )  # fmt: skip
+
+
+def same_words(lab: Lab) -> None:
+    count, length = (4, 24) if lab.quick else (8, 64)
+    prompts = list(BEGINNINGS.values())[:count]
+    greedy = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True)
+    lab.title("The same words")
+    lab.say(f"""{count} stories of {length} tokens, each time the likeliest token (greedy): without drafts, with drafts
+        copied from the text so far (n-gram), and with drafts of tales-draft, a model with a fraction of the weights.""")
+    plain = load_engine(lab, count)
+    wanted = [output.token_ids for output in plain.generate(prompts, greedy)]
+    rows, same = [["none", plain.num_steps, None, None, "yes"]], True
+    for name, config in {"n-gram": NGRAM, "tales-draft": DRAFT_MODEL}.items():
+        engine = load_engine(lab, count, num_speculative_tokens=3, **config)
+        equal = [output.token_ids for output in engine.generate(prompts, greedy)] == wanted
+        stats, same = engine.core.speculation.stats, same and equal
+        accepted = stats.num_accepted_tokens / max(1, stats.num_draft_tokens)
+        rows.append(
+            [name, engine.num_steps, stats.num_draft_tokens, f"{accepted:.0%}", "yes" if equal else "no"]
+        )
+    lab.predict(
+        claim="spec-exact",
+        question="are all greedy tokens the same with drafts and without?",
+        predicted=True,
+        measured=same,
+        # In 16 bit, sums in another order may be rounded to another token.
+        kind="structure" if lab.args.dtype == "float32" else "timing",
+    )
+    lab.table("Three drafts a step", ["drafts", "steps", "drafts verified", "stood", "same tokens"], rows)
+
+
+def same_chances(lab: Lab) -> None:
+    """The rule that makes drawn answers exact, counted on a vocabulary of eight tokens; and the classical mistake."""
+    number = 4_000 if lab.quick else 40_000
+    torch.manual_seed(lab.seed)
+    p, q = (2 * torch.randn(2, 8)).softmax(-1)
+    lab.title("The same chances")
+    lab.say(f"""Drawn answers cannot be compared word for word. But the chances can: {number:,} drafts are drawn from a
+        guesser's distribution q and verified against the model's p. A draft x stands with probability min(1, p/q). If it
+        falls, the token in its place comes from max(p - q, 0). The classical mistake draws it from p again.""")
+    drafts = torch.multinomial(q, number, replacement=True).tolist()
+    right, wrong = Counter(), Counter()
+    for draft in drafts:
+        token = verify_drafts(torch.stack([p, p]), q[None], [draft])[0]
+        right[token] += 1
+        stands = torch.rand(()).item() < p[draft] / q[draft]
+        wrong[draft if stands else torch.multinomial(p, 1).item()] += 1
+    expected = (p.double() / p.double().sum() * number).numpy()
+    fits = {
+        name: chisquare([counts[x] for x in range(8)], expected).pvalue
+        for name, counts in (("right", right), ("wrong", wrong))
+    }
+    lab.predict(
+        claim="spec-exact",
+        question="do the counts fit p? (chi-square: the rule, p > 0.001, and the mistake does not)",
+        predicted=True,
+        measured=bool(fits["right"] > 0.001 > fits["wrong"]),
+    )
+    lab.table(
+        f"Shares of {number:,} tokens",
+        ["token", "q: guesser", "p: model", "verified", "with the mistake"],
+        [
+            [x, *(round(v, 4) for v in (q[x].item(), p[x].item(), right[x] / number, wrong[x] / number))]
+            for x in range(8)
+        ],
+        note=f"""The verified ones fit p with a chi-square p-value of {fits["right"]:.2g}, those with the mistake with
+            {fits["wrong"]:.2g}: they lean towards what the guesser likes.""",
+    )
+
+
+def four_for_one(lab: Lab) -> None:
+    steps = 12 if lab.quick else 40
+    prompt = [BEGINNINGS["Ada"]]
+    lab.title("What four tokens cost, and what they bring")
+    plain = decode_window(load_engine(lab, 1), prompt, DRAWN, steps)
+    rows, by_method = [["none", 1.0, 1.0, 1.0]], {}
+    for name, config in {
+        "tales-draft, greedy drafts": DRAFT_MODEL | dict(draft_sample_method="greedy"),
+        "tales-draft, drawn drafts": DRAFT_MODEL,
+        "n-gram": NGRAM,
+    }.items():
+        window = decode_window(load_engine(lab, 1, num_speculative_tokens=3, **config), prompt, DRAWN, steps)
+        cost, tokens = window.step_seconds / plain.step_seconds, window.tokens_per_step
+        by_method[name] = window
+        rows.append([name, round(cost, 2), round(tokens, 2), round(tokens / cost, 2)])
+    window = by_method["tales-draft, drawn drafts"]
+    lab.predict(
+        claim="spec-4-for-1.5",
+        question="what a step with 3 drafts costs, in steps without (the source says four tokens for about 1.5)",
+        predicted=1.5,
+        measured=window.step_seconds / plain.step_seconds,
+        source_says=1.5,
+        tolerance=0.25,
+        unit="x",
+        kind="timing",
+        note=f"""Drafting is in the price. And four tokens are the best case, not the usual one: a step brought
+            {window.tokens_per_step:.2f} of them here, since a draft counts only if all before it stand.""",
+    )
+    lab.table(
+        "One user, temperature 1, 3 drafts a step",
+        ["drafts", "step costs", "tokens a step", "speed-up"],
+        rows,
+        note="""Greedy drafts are the default of vLLM. For drawn answers they stand only if the model happens to draw the
+            likeliest token. Drawn drafts stand as often as the two distributions overlap: sum of min(p, q).""",
+    )
+
+
+def copying(lab: Lab) -> None:
+    """A model that repeats a text with small changes: what prompt lookup was made for."""
+    steps = 8 if lab.quick else 30
+    text = " ".join(BEGINNINGS.values())
+    prompt = load_tokenizer("tales").encode(text)
+    # Every 25th token is another one.
+    answer = [4000 + i if i % 25 == 24 else token for i, token in enumerate(prompt)]
+    lab.title("Copying, at GPT-2's size")
+    lab.say("""A model is asked to repeat a text with a word changed here and there. The weights are random, so a sampler
+        reads the answer out (`ReadAloud`): each step computes all that GPT-2 would.""")
+    model = Transformer.random(GPT2_124M, lab.args.dtype, lab.device, lab.seed)
+    windows = {}
+    for name, config in {"none": None, "n-gram": NGRAM | dict(num_speculative_tokens=4)}.items():
+        engine = LLMEngine(model, None, EngineConfig(max_num_seqs=1, speculative_config=config))
+        engine.core.sampler = ReadAloud({tuple(prompt): answer})
+        greedy = SamplingParams(temperature=0, max_tokens=800, ignore_eos=True)
+        windows[name] = decode_window(engine, [prompt], greedy, steps, warm_up=6)
+    plain, drafted = windows["none"], windows["n-gram"]
+    rate = {name: w.tokens / sum(w.seconds) for name, w in windows.items()}
+    share = drafted.draft_share  # just behind a change there is nothing to copy: a step without drafts
+    seconds = share * drafted.step_seconds + (1 - share) * plain.step_seconds
+    tokens = 1 + share * (expected_tokens(drafted.accepted, 4) - 1)
+    predicted = expected_speedup(tokens, plain.step_seconds, seconds)
+    lab.predict(
+        claim="spec-copying",
+        question="speed-up from copied drafts, worked out from acceptance and step costs",
+        predicted=predicted,
+        measured=rate["n-gram"] / rate["none"],
+        tolerance=0.15,
+        unit="x",
+        kind="timing",
+        note=f"""A step brings {drafted.tokens_per_step:.2f} tokens and costs
+            {drafted.step_seconds / plain.step_seconds:.2f} times as much.""",
+    )
+    lab.record(copying_speedup=rate["n-gram"] / rate["none"], copying_tokens_a_step=drafted.tokens_per_step)
+
+
+def where_it_loses(lab: Lab) -> None:
+    users = [1, 16] if lab.quick else [1, 2, 4, 8, 16, 32, 64]
+    drafts = [1, 3] if lab.quick else [1, 2, 3, 4, 5, 6]
+    steps = 8 if lab.quick else 24
+    lab.title("Where it loses")
+    lab.say("""More users share a step already, and the arithmetic that was to spare for drafts is used up. The
+        speed-up is worked out first, from how often drafts stand (measured once) and what a step costs (a short run), and
+        then measured in a longer one.""")
+    most = max(drafts)
+    acceptance = decode_window(
+        load_engine(lab, 8, num_speculative_tokens=most, **DRAFT_MODEL),
+        list(BEGINNINGS.values()), DRAWN, 2 * steps,
+    ).accepted  # fmt: skip
+    rows, worked_out, measured = [], {}, {}
+    for u in lab.progress(users, "users"):
+        prompts = list(islice(cycle(BEGINNINGS.values()), u))
+        plain = load_engine(lab, u)
+        cost = decode_window(plain, prompts, DRAWN, steps // 2).step_seconds
+        for k in drafts:
+            engine = load_engine(lab, u, num_speculative_tokens=k, **DRAFT_MODEL)
+            with_drafts = decode_window(engine, prompts, DRAWN, steps // 2).step_seconds
+            worked_out[u, k] = expected_speedup(expected_tokens(acceptance, k), cost, with_drafts)
+            without = decode_window(plain, prompts, DRAWN, steps)  # right beside it: a machine has its moods
+            measured[u, k] = speedup(decode_window(engine, prompts, DRAWN, steps), without)
+        best = max(drafts, key=lambda k: measured[u, k])
+        rows.append([u, *(round(measured[u, k], 2) for k in drafts), best])
+    off = [abs(worked_out[key] / measured[key] - 1) for key in measured]
+    gain = max(drafts, key=lambda k: measured[1, k])
+    lab.predict(
+        claim="spec-concurrency",
+        question=f"speed-up for one user with {gain} drafts of a draft model",
+        predicted=worked_out[1, gain],
+        measured=measured[1, gain],
+        tolerance=0.15,
+        unit="x",
+        kind="timing",
+    )
+    lab.predict(
+        claim="spec-concurrency",
+        question=f"speed-up for {users[-1]} users at a time with {drafts[-1]} drafts",
+        predicted=worked_out[users[-1], drafts[-1]],
+        measured=measured[users[-1], drafts[-1]],
+        tolerance=0.15,
+        unit="x",
+        kind="timing",
+        note="Below 1 it is a loss: each rejected draft took time that another user's token would have used.",
+    )
+    loses = [u for u in users if max(measured[u, k] for k in drafts) < 1]
+    lab.table(
+        "Speed-up with k drafts of tales-draft, temperature 1",
+        ["users", *(f"k = {k}" for k in drafts), "best k"],
+        rows,
+        note=f"""Worked out from acceptance and step costs it was off by {max(off):.0%} at most, by
+            {sorted(off)[len(off) // 2]:.0%} in the middle. """
+        + (f"From {loses[0]} users on no k pays." if loses else "Some k pays everywhere here."),
+    )
+    lab.record(
+        acceptance=acceptance, loses_from=loses[0] if loses else None,
+        worked_out={f"{u} users, k={k}": v for (u, k), v in worked_out.items()},
+        measured={f"{u} users, k={k}": v for (u, k), v in measured.items()},
+    )  # fmt: skip
+    where = f"tales with drawn drafts of tales-draft, temperature 1, {lab.args.dtype}, {lab.device}"
+    lab.figure(draw_speedups(users, drafts, acceptance, worked_out, measured, where), "speculative_decoding")
+
+
+def speedup(drafted: Window, plain: Window) -> float:
+    """Tokens a second with drafts, over those without."""
+    return (drafted.tokens / sum(drafted.seconds)) / (plain.tokens / sum(plain.seconds))
+
+
+def draw_speedups(
+    users: list[int], drafts: list[int], acceptance: list[float], worked_out: dict, measured: dict, where: str
+) -> Any:
+    loses = [u for u in users if max(measured[u, k] for k in drafts) < 1]
+    gain = max(measured[users[0], k] for k in drafts)
+    end = f"nothing from {loses[0]} on" if loses else f"less and less up to {users[-1]}"
+    fig, (left, right) = new_figure(
+        f"Drafts bring one user {gain:.2f} times the speed, more users {end}",
+        where,
+        panels=2,
+        size=(12.0, 4.8),
+    )
+    places = range(1, len(acceptance) + 1)
+    left.bar(places, acceptance, color=BLUE, width=0.6)
+    for place, share in zip(places, acceptance, strict=True):
+        left.text(place, share + 0.01, f"{share:.2f}", ha="center", color=MUTED)
+    left.set_xticks(list(places))
+    left.set_ylim(0, 1)
+    left.set_xlabel("position of the draft")
+    left.set_ylabel("share that stood, with all before it")
+    left.set_title("Acceptance by position", loc="left", fontsize=10)
+    shown = [drafts[0], drafts[len(drafts) // 2], drafts[-1]]
+    for k, color in zip(dict.fromkeys(shown), (BLUE, ORANGE, GREEN)):
+        right.plot(users, [measured[u, k] for u in users], "o-", color=color, label=f"k = {k}")
+        right.plot(users, [worked_out[u, k] for u in users], "--", color=color, lw=1)
+    right.axhline(1, color=MUTED, lw=1)
+    right.set_xscale("log", base=2)
+    plain_numbers(right, "x")
+    right.set_xlabel("users at a time")
+    right.set_ylabel("tokens a second, over those without drafts")
+    right.set_title("Speed-up: measured (dots), worked out (dashes)", loc="left", fontsize=10)
+    right.legend()
+    return fig
