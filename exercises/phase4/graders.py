@@ -3,6 +3,7 @@
 from exercises.grading import Exercise
 from exercises.phase4.grade_batching import grade_static_continuous
 from exercises.phase4.grade_chunks import grade_chunks
+from exercises.phase4.grade_drafts import grade_copied_drafts, grade_verified_drafts
 from exercises.phase4.grade_lab import grade_names
 from exercises.phase4.grade_latency import grade_percentiles
 from exercises.phase4.grade_preemption import grade_preemption
@@ -20,5 +21,7 @@ EXERCISES = [
         ("too_few_seats_for_all", "one_at_a_time", "cache_too_small", "nothing_alike"),
         grade_queries,
     ),
+    Exercise("p4e7_copied_drafts", ("propose",), grade_copied_drafts),
+    Exercise("p4e8_verified_drafts", ("verify",), grade_verified_drafts),
     Exercise("p4d1_names_without_blocks", ("preempt_one", "lying"), grade_names, seconds=20.0),
 ]

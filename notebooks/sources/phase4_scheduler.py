@@ -219,6 +219,8 @@ guesses.score()
 # - [4.4 Static against continuous](exercises/p4e4_static_continuous.ipynb)
 # - [4.5 Percentiles and goodput](exercises/p4e5_percentiles_goodput.ipynb)
 # - [4.6 Two causes, one query](exercises/p4e6_two_causes.ipynb)
+# - [4.7 Copied drafts](exercises/p4e7_copied_drafts.ipynb)
+# - [4.8 Which drafts stand](exercises/p4e8_verified_drafts.ipynb)
 # - [Debugging lab 4: names without contents](exercises/p4d1_names_without_blocks.ipynb)
 #
 # [Phase 5](phase5_real_gpu.ipynb) moves the computing to a GPU.

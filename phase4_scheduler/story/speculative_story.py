@@ -102,6 +102,36 @@ def same_chances(lab: Lab) -> None:
         note=f"""The verified ones fit p with a chi-square p-value of {fits["right"]:.2g}, those with the mistake with
             {fits["wrong"]:.2g}: they lean towards what the guesser likes.""",
     )
+    lab.figure(draw_rule(p.tolist(), q.tolist()), "rejection_sampling")
+
+
+def draw_rule(p: list[float], q: list[float]) -> Any:
+    """Where each token's probability comes from: accepted drafts, and what is drawn in place of the rejected ones."""
+    places = range(len(p))
+    kept = [min(a, b) for a, b in zip(p, q, strict=True)]
+    left = [max(a - b, 0) for a, b in zip(p, q, strict=True)]
+    lost = [max(b - a, 0) for a, b in zip(p, q, strict=True)]
+    fig, (ax,) = new_figure(
+        f"Accepted drafts and redrawn tokens add up to p: {sum(kept):.0%} of the drafts stand",
+        "a vocabulary of eight tokens; q is the guesser's distribution, p the model's",
+        size=(9.5, 4.6),
+    )
+    ax.bar(places, kept, color=BLUE, label="min(p, q): the draft stands")
+    ax.bar(places, left, bottom=kept, color=GREEN, label="max(p - q, 0): drawn in place of a rejected draft")
+    ax.bar(
+        places,
+        lost,
+        bottom=kept,
+        color="none",
+        edgecolor=ORANGE,
+        hatch="///",
+        label="q - p: drafts that are rejected",
+    )
+    ax.set_xticks(list(places))
+    ax.set_xlabel("token")
+    ax.set_ylabel("probability")
+    ax.legend()
+    return fig
 
 
 def four_for_one(lab: Lab) -> None:

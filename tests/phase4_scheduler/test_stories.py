@@ -40,7 +40,9 @@ def test_server_lab_starts_a_server_and_holds_the_articles_figures_against_it(ru
 @pytest.mark.proof
 def test_speculative_decoding_story(run_script):
     options = ("--quick", "--device", "cpu")
-    report = run_script(speculative_decoding, *options, figures=["speculative_decoding"])
+    report = run_script(
+        speculative_decoding, *options, figures=["rejection_sampling", "speculative_decoding"]
+    )
     assert {"spec-exact", "spec-4-for-1.5", "spec-copying", "spec-concurrency"} <= set(report["claims"])
     exact = [p["measured"] for p in report["predictions"] if p["claim"] == "spec-exact"]
     assert exact == [True, True]

@@ -74,6 +74,30 @@ def test_greedy_tokens_are_those_of_transformers(name, method, k, tiny, make_pro
     assert counted.num_accepted_tokens_per_pos == sorted(counted.num_accepted_tokens_per_pos, reverse=True)
 
 
+@pytest.mark.proof
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("k", [1, 3, 5])
+@pytest.mark.parametrize("method", ["ngram", "greedy"])
+def test_500_prompts_whatever_the_blocks_and_however_short_the_memory(
+    method, k, tiny, make_prompts, speculate
+):
+    prompts = make_prompts(500, 400, lengths=(1, 30), seed=k)
+    params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+    accepted = 0
+    for size in (1, 4, 16):
+        for tight in (False, True):
+            room = 260 if tight else 4000  # tokens: for five requests at their longest, or for all that run
+            settings = dict(block_size=size, num_blocks=room // size + 1, max_num_seqs=48, max_model_len=64)
+            engine = tiny.engine(**settings, speculative_config=speculate(method, k))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of so many at a time
+                answers = [output.token_ids for output in engine.generate(prompts, params)]
+            assert tiny.assert_greedy(prompts, answers) == 0  # not even a tie fell otherwise
+            assert not tight or engine.scheduler.num_preemptions > 10
+            accepted += stats(engine).num_accepted_tokens
+    assert accepted > 1000
+
+
 KNOBS = {
     "plain": {},
     "top-p and top-k": dict(top_p=0.9, top_k=20),

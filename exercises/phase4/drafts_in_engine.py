@@ -1,0 +1,73 @@
+"""The way into the engine for exercises 4.7 and 4.8: the learner's drafts, and the learner's word on which stand."""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from exercises.grading import NotYet, same_or_stop
+from exercises.judging.engine_runs import refuse, tales
+from exercises.judging.side_by_side import passed
+from phase2_attention_kvcache.model import NoCache, Sampler, SamplingParams
+from phase4_scheduler.engine import EngineConfig, LLMEngine, rejection_sampler
+
+
+def copied_drafts_in_the_engine(propose: Callable) -> None:
+    """Exercise 4.7: the learner's drafts in the engine, beside none."""
+    passed("p4e7_copied_drafts", propose)
+    model, tokenizer = tales()
+    prompts = ["The king said no. The queen said yes. The king said", "one two three one two three one two"]
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+
+    class Yours:
+        def propose(self, token_ids: list[int], num_drafts: int) -> list[int]:
+            return propose(list(token_ids), 1, 3, num_drafts)
+
+    plain = LLMEngine(model, tokenizer, EngineConfig(num_blocks=100))
+    config = dict(method="custom", num_speculative_tokens=4)
+    drafted = LLMEngine(
+        model, tokenizer, EngineConfig(num_blocks=100, speculative_config=config), proposer=Yours()
+    )
+    wanted, got = plain.generate(prompts, params), drafted.generate(prompts, params)
+    for prompt, ours, theirs in zip(prompts, got, wanted, strict=True):
+        same_or_stop(ours.token_ids, theirs.token_ids, says="with drafts other tokens came out")
+        print(f"{prompt}{ours.text}")
+    stats = drafted.core.speculation.stats
+    print(f"The same words in {drafted.num_steps} steps instead of {plain.num_steps}: {stats.num_accepted_tokens} of "
+          f"{stats.num_draft_tokens} drafts stood.")  # fmt: skip
+
+
+def verified_drafts_in_the_engine(verify: Callable) -> None:
+    """Exercise 4.8: the learner decides which drafts stand; the second token of many answers, counted."""
+    passed("p4e8_verified_drafts", verify)
+    model, tokenizer = tales()
+
+    def yours(p: Tensor, q: Tensor, drafts: list[int]) -> list[int]:
+        points = torch.rand(len(drafts) + 1, dtype=torch.float64).tolist()
+        return [int(token) for token in verify(p.tolist(), q.tolist(), list(drafts), points)]
+
+    speculation = dict(model="tales-draft", num_speculative_tokens=2, draft_sample_method="probabilistic")
+    config = EngineConfig(num_blocks=400, max_num_seqs=16, speculative_config=speculation)
+    engine = LLMEngine(model, tokenizer, config)
+    prompt, number = tokenizer.encode("Once upon a"), 600
+    # Of the first token the draft model knows nothing: it is drawn when the prompt is done. The second one is drafted.
+    params = SamplingParams(max_tokens=2 + speculation["num_speculative_tokens"], top_k=5, ignore_eos=True)
+    with patch.object(rejection_sampler, "verify_drafts", yours), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # sixteen at a time
+        answers = [output.token_ids for output in engine.generate([prompt] * number, params)]
+    first = Counter(answer[0] for answer in answers).most_common(1)[0][0]
+    seconds = Counter(answer[1] for answer in answers if answer[0] == first)
+    hidden = model(torch.tensor([*prompt, first]), torch.arange(len(prompt) + 1), NoCache())
+    exact = Sampler().probabilities(model.logits(hidden[-1:]), [params])[0]
+    total = seconds.total()
+    print(f"Behind {tokenizer.decode([*prompt, first])!r}, {total} answers:")
+    for token, probability in sorted(enumerate(exact.tolist()), key=lambda pair: -pair[1])[:5]:
+        print(
+            f"{tokenizer.decode([token])!r:>12}: {seconds[token] / total:.1%}, the model alone {probability:.1%}"
+        )
+    off = max(abs(seconds[token] / total - p) for token, p in enumerate(exact.tolist()))
+    if off > 5 * (0.25 / total) ** 0.5:  # five standard deviations: never by chance
+        refuse(NotYet("other-figure", "The shares are not those of the model.", "many answers"))
