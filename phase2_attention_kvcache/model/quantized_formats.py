@@ -94,16 +94,20 @@ def dequantize_rows(planes: Mapping[str, Tensor]) -> Tensor:
 def quantize_int4(weight: Tensor) -> Planes:
     """The smallest weight of a group becomes 0, the largest 15, and 0.0 is a code of its own: the zero point."""
     groups = weight.float().unflatten(1, (-1, GROUP))  # [out, groups, 32]
-    low, high = groups.amin(-1, keepdim=True).clamp(max=0), groups.amax(-1, keepdim=True).clamp(min=0)
-    scales = ((high - low) / 15).half()
-    steps = at_least_tiny(scales.float())
-    zeros = (-low / steps).round().clamp(0, 15)
-    codes = (groups / steps + zeros).round().clamp(0, 15)
+    scales, zeros = int4_grid(groups)
+    codes = (groups / scales + zeros).round().clamp(0, 15)
     return {
         "codes": pack_nibbles(codes.flatten(1)),
-        "scales": scales.squeeze(-1),
+        "scales": scales.squeeze(-1).half(),
         "zeros": zeros.squeeze(-1).to(torch.uint8),
     }
+
+
+def int4_grid(groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale and zero point of each group: [..., 32] -> twice [..., 1]. The scales are exact in F16, and never 0."""
+    low, high = groups.amin(-1, keepdim=True).clamp(max=0), groups.amax(-1, keepdim=True).clamp(min=0)
+    scales = ((high - low) / 15).clamp(min=2**-14).half().float()
+    return scales, (-low / scales).round().clamp(0, 15)
 
 
 def dequantize_int4(planes: Mapping[str, Tensor]) -> Tensor:

@@ -111,8 +111,6 @@ def quantize_model(model: nn.Module, method: str) -> nn.Module:
     Raises:
         ValueError: see `QuantizedWeight.of`; the model is as it was then.
     """
-    dtype = model.dtype
-    table = QuantizedWeight.of(model.token_table.weight, method)
     layers = [
         (module, name, QuantizedLinear([QuantizedWeight.of(child.weight, method)], child.bias))
         for module in model.modules()
@@ -121,10 +119,16 @@ def quantize_model(model: nn.Module, method: str) -> nn.Module:
     ]
     for module, name, layer in layers:
         setattr(module, name, layer)
-    model.token_table = QuantizedEmbedding(table, dtype)
+    quantize_table(model, method)
+    return model
+
+
+def quantize_table(model: nn.Module, method: str) -> None:
+    """The token table of a `Transformer`, in place; a tied head shares it."""
+    table = QuantizedWeight.of(model.token_table.weight, method)
+    model.token_table = QuantizedEmbedding(table, model.dtype)
     if model.config.tied:
         model.head = QuantizedLinear([table], None)
-    return model
 
 
 def is_quantized(model: nn.Module) -> bool:

@@ -75,21 +75,24 @@ class GatherDecode:
     def attend(self, layer: int, q: Tensor) -> Tensor:
         batch, num_heads, head_dim = q.shape
         num_kv_heads = self._storage.num_kv_heads
-        keys = self._gather(self._storage.k_cache[layer], self._rooms[0])
-        values = self._gather(self._storage.v_cache[layer], self._rooms[1])
+        keys, values = self._gather(0, layer), self._gather(1, layer)
         rows = q.view(batch, num_kv_heads, num_heads // num_kv_heads, head_dim)
         out = F.scaled_dot_product_attention(rows, keys, values, attn_mask=self._mask)
         return out.reshape(batch, num_heads, head_dim)
 
-    def _gather(self, blocks: Tensor, room: Tensor) -> Tensor:
+    def _gather(self, kind: int, layer: int) -> Tensor:
         """[B, num_kv_heads, places, head_dim]: every request's blocks in one row, 0 where there is no token."""
-        # Into rows that are there from the layer before: fresh memory has to be cleared by the system first,
-        # which takes several times as long as the copy itself.
-        size = len(self._blocks) * blocks[0].numel()
-        if room.numel() < size:
-            room.resize_(size)
-        rows = room[:size].view(-1, *blocks.shape[1:])
-        torch.index_select(blocks, 0, self._blocks, out=rows)
+        if self._storage.is_narrow:
+            rows = self._storage.read(kind, layer, self._blocks)
+        else:
+            # Into rows that are there from the layer before: fresh memory has to be cleared by the system first,
+            # which takes several times as long as the copy itself.
+            blocks, room = self._storage.data[kind, layer], self._rooms[kind]
+            size = len(self._blocks) * blocks[0].numel()
+            if room.numel() < size:
+                room.resize_(size)
+            rows = room[:size].view(-1, *blocks.shape[1:])
+            torch.index_select(blocks, 0, self._blocks, out=rows)
         rows = rows.flatten(0, 1)  # [B * places, num_kv_heads, head_dim]
         # Memory that was never written may hold NaN, which no mask takes away: the mask is added to a score,
         # NaN + (-inf) is NaN; a masked value counts with weight 0, 0 x NaN is NaN. So wipe it.

@@ -102,7 +102,7 @@ class PagedKVCache:
     """A paged cache (see `PagedCache`) in torch, with a compiled kernel for decode steps on a CPU.
 
     Args:
-        config, num_blocks, block_size, dtype, device, num_swap_blocks: as for `KVStorage`.
+        config, num_blocks, block_size, dtype, device, num_swap_blocks, kv_cache_dtype: as for `KVStorage`.
         use_kernel: False copies blocks together to decode, even where the compiled kernel could run.
 
     Attributes:
@@ -122,8 +122,11 @@ class PagedKVCache:
         device: str | torch.device = "cpu",
         num_swap_blocks: int = 0,
         use_kernel: bool = True,
+        kv_cache_dtype: str = "auto",
     ) -> None:
-        self.storage = KVStorage(config, num_blocks, block_size, dtype, device, num_swap_blocks)
+        self.storage = KVStorage(
+            config, num_blocks, block_size, dtype, device, num_swap_blocks, kv_cache_dtype
+        )
         self.num_blocks, self.block_size = num_blocks, block_size
         self._decoder = make_decoder(self.storage, use_kernel)
         self.compiled = not isinstance(self._decoder, GatherDecode)
@@ -135,14 +138,16 @@ class PagedKVCache:
     def begin_step(self, layout: StepLayout) -> None:
         """Say where the tokens of the next step lie."""
         self.layout = layout
-        # For prompts of which a part was computed before: their blocks, on the device, once for all layers.
+        # For prompts of which a part was computed before: their blocks, on the device, once for all layers. Where storing
+        # rounds, all prompts read what was stored: the answer must not depend on where a prompt was cut, or what of it
+        # the prefix cache knew.
         self._prompt_blocks = {
             i: torch.tensor(
                 layout.block_tables[i][: -(-layout.context_lens[i] // self.block_size)],
                 device=self.storage.device,
             )
             for i, _ in layout.prefills
-            if layout.context_lens[i] > layout.query_lens[i]
+            if layout.context_lens[i] > layout.query_lens[i] or self.storage.is_narrow
         }
         if layout.decodes:
             self.block_tables = pad_tables([layout.block_tables[i] for i in layout.decodes])

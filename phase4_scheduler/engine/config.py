@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from numbers import Integral
 
 from phase2_attention_kvcache.model.quantized_formats import find_method
+from phase3_paged_attention.paging.kv_formats import check_kv_cache_dtype
 from phase4_scheduler.engine.speculative_config import SpeculativeConfig
 
 
@@ -62,14 +63,17 @@ class CacheConfig:
         block_size: tokens a block.
         enable_prefix_caching: find full blocks again by the tokens that they hold.
         num_swap_blocks: blocks of main memory for preempted requests (preemption="swap").
+        kv_cache_dtype: how keys and values are stored: "auto" (as the model computes), "fp8" or "int8_per_token_head".
     """
 
     num_blocks: int | None = None
     block_size: int = 16
     enable_prefix_caching: bool = True
     num_swap_blocks: int = 0
+    kv_cache_dtype: str = "auto"
 
     def __post_init__(self) -> None:
+        check_kv_cache_dtype(self.kv_cache_dtype)
         check_whole(self, 1, "block_size")
         check_whole(self, 1, "num_blocks", optional=True)
         check_whole(self, 0, "num_swap_blocks")
