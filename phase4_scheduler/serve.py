@@ -15,6 +15,7 @@ from labkit.foreign import quoted
 from labkit.options import Parser, between, whole
 from labkit.terminal import run
 from phase2_attention_kvcache.model.quantized_formats import METHODS
+from phase3_paged_attention.paging.kv_formats import KV_CACHE_DTYPES
 from phase4_scheduler.engine.speculative_config import SpeculativeConfig
 from phase4_scheduler.server.launch import make_server, open_socket, run_server
 
@@ -49,6 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="blocks of the KV cache (as many as are needed and fit)",
     )
     add("--block-size", type=whole(1, 1024), default=16, help="tokens a block")
+    add("--kv-cache-dtype", default="auto", choices=KV_CACHE_DTYPES, help="of keys and values (auto)")
     add("--no-enable-prefix-caching", action="store_true")
     add("--no-enable-chunked-prefill", action="store_true")
     add(
@@ -126,6 +128,7 @@ def serve(a: argparse.Namespace) -> int:
         speculative_config=SpeculativeConfig.of(a.speculative_config),
         seed=a.seed,
         quantization=a.quantization,
+        kv_cache_dtype=a.kv_cache_dtype,
     )
 
     def on_ready(address: str) -> None:

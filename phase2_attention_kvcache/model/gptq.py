@@ -68,16 +68,18 @@ def gptq_int4(weight: Tensor, hessian: Tensor) -> QuantizedWeight:
 
 
 @torch.inference_mode()
-def quantize_model_gptq(model: nn.Module, texts: Sequence[Sequence[int]]) -> nn.Module:
-    """Turn a `Transformer` into int4 with GPTQ, in place, block after block. Returns the model.
+def quantize_model_gptq(
+    model: nn.Module, texts: Sequence[Sequence[int]], table_method: str = "int8"
+) -> nn.Module:
+    """Turn the blocks of a `Transformer` into int4 with GPTQ, in place, one after the other. Returns the model.
 
     A block is calibrated behind the blocks before it as they are by then, in few bits: it meets their errors too. The
-    token table is rounded: which of its rows go together is no question, a token looks up one.
+    token table is rounded, by `table_method`: a token looks up one row, so there are no inputs that go together.
 
     Args:
         texts: token ids of some calibration texts, each no longer than the context.
     """
-    quantize_table(model, "int4")
+    quantize_table(model, table_method)
     for block in model.blocks:
         layers = {name: module for name, module in block.named_modules() if isinstance(module, nn.Linear)}
         hessians = measure_inputs(model, layers, texts)

@@ -103,32 +103,35 @@ class QuantizedEmbedding(nn.Module):
         return self.weight.rows(token_ids).to(self.dtype)
 
 
-def quantize_model(model: nn.Module, method: str) -> nn.Module:
+def quantize_model(model: nn.Module, method: str, table_method: str | None = None) -> nn.Module:
     """Replace every linear layer and the token table of a `Transformer`, in place. Returns the model.
 
     The table of positions, norms and biases stay as they are: they are few, and delicate.
 
+    Args:
+        table_method: of the token table and the head; None: as the rest. Every score comes out of the head, so it is
+            often given more bits.
+
     Raises:
-        ValueError: see `QuantizedWeight.of`; the model is as it was then.
+        ValueError: see `QuantizedWeight.of`; the model is not whole then.
     """
+    quantize_table(model, table_method or method)
     layers = [
         (module, name, QuantizedLinear([QuantizedWeight.of(child.weight, method)], child.bias))
-        for module in model.modules()
+        for module in model.blocks.modules()
         for name, child in module.named_children()
         if isinstance(child, nn.Linear)
     ]
     for module, name, layer in layers:
         setattr(module, name, layer)
-    quantize_table(model, method)
     return model
 
 
 def quantize_table(model: nn.Module, method: str) -> None:
-    """The token table of a `Transformer`, in place; a tied head shares it."""
+    """The token table and the head of a `Transformer`, in place; a tied head shares the table."""
     table = QuantizedWeight.of(model.token_table.weight, method)
-    model.token_table = QuantizedEmbedding(table, model.dtype)
-    if model.config.tied:
-        model.head = QuantizedLinear([table], None)
+    head = table if model.config.tied else QuantizedWeight.of(model.head.weight, method)
+    model.token_table, model.head = QuantizedEmbedding(table, model.dtype), QuantizedLinear([head], None)
 
 
 def is_quantized(model: nn.Module) -> bool:

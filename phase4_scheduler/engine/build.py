@@ -12,12 +12,12 @@ from labkit.machine import memory_bytes, pick_device
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights import gguf_model
-from phase1_tokens_embeddings.weights.memory_math import kv_per_token
 from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase2_attention_kvcache.model.quantized_linear import is_quantized, quantize_model
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedCache, PagedKVCache, compiled_kernel
 from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.paging.kv_formats import kv_bytes_of_token
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.model_runner import ModelRunner
 from phase4_scheduler.engine.scheduler import Scheduler
@@ -94,7 +94,10 @@ def build_parts(
     scheduler.max_model_len = min(scheduler.max_model_len, context)
     manager, max_num_seqs = scheduler.block_manager, scheduler.config.max_num_seqs
     if kv_cache is None:
-        runner = make_runner(model, manager, max_num_seqs, scheduler.max_model_len, config.enforce_eager)
+        longest = scheduler.max_model_len
+        runner = make_runner(
+            model, manager, max_num_seqs, longest, config.enforce_eager, config.kv_cache_dtype
+        )
     else:
         runner = ModelRunner(model, kv_cache)
     cache = runner.kv_cache
@@ -116,7 +119,12 @@ def _make_block_manager(
 
 
 def make_runner(
-    model: Transformer, manager: BlockManager, max_num_seqs: int, max_model_len: int, enforce_eager: bool
+    model: Transformer,
+    manager: BlockManager,
+    max_num_seqs: int,
+    max_model_len: int,
+    enforce_eager: bool,
+    kv_cache_dtype: str = "auto",
 ) -> ModelRunner:
     """A runner with a cache of the block manager's size: the device's own, where one is installed and can run.
 
@@ -124,7 +132,9 @@ def make_runner(
     """
     device = model.device.type
     own = tuple(entry_points(group=RUNNERS, name=device)) if device != "cpu" else ()
-    if own:
+    if kv_cache_dtype != "auto":
+        pass  # only torch's cache stores keys and values in 8 bits
+    elif own:
         runner = own[0].load()(model, manager, max_num_seqs, max_model_len, enforce_eager)
         if runner is not None:
             return runner
@@ -135,7 +145,7 @@ def make_runner(
             stacklevel=2,
         )
     sizes = (manager.num_blocks, manager.block_size, model.dtype, model.device, manager.num_swap_blocks)
-    return ModelRunner(model, PagedKVCache(model.config, *sizes))
+    return ModelRunner(model, PagedKVCache(model.config, *sizes, kv_cache_dtype=kv_cache_dtype))
 
 
 def default_num_blocks(
@@ -155,7 +165,8 @@ def default_num_blocks(
     else:
         available = (memory_bytes() or 8 * 2**30) * MEMORY_SHARE
     models = [model] if draft_model is None else [model, draft_model]
-    block_bytes = config.block_size * sum(kv_per_token(m.config, m.dtype.itemsize) for m in models)
+    kind = config.kv_cache_dtype
+    block_bytes = config.block_size * sum(kv_bytes_of_token(m.config, kind, m.dtype) for m in models)
     if blocks_each > available // block_bytes:
         raise ValueError(
             f"a request of {longest:,} tokens needs {blocks_each * block_bytes / 2**30:.1f} GiB of KV cache, and "

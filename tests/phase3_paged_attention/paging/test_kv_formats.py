@@ -1,0 +1,95 @@
+"""Keys and values in 8 bits: what is stored, what comes back, and that nothing but the storage knows."""
+
+import pytest
+import torch
+
+from phase2_attention_kvcache.model import GPT2_124M, ContiguousKVCache, Transformer, generate_cached
+from phase2_attention_kvcache.model.config import ModelConfig
+from phase3_paged_attention.paging import BlockCopy, KVStorage, PagedKVCache, StepLayout
+from phase3_paged_attention.paging.kv_formats import KV_CACHE_DTYPES, kv_bytes_of_token, narrow, widen
+
+NARROW = KV_CACHE_DTYPES[1:]
+SMALL = ModelConfig("small", "llama", 64, 32, 2, 4, 2, 8, 64, 128, tied=False)
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_what_comes_back_is_near_what_went_in(kind):
+    x = torch.randn(50, 4, 64, generator=torch.Generator().manual_seed(0))
+    x[7] *= 100  # one token is far larger; its neighbours must not notice
+    x[9] = 0
+    back = widen(*narrow(x, kind), torch.float32)
+    error = (back - x).abs().amax(-1) / x.abs().amax(-1).clamp(min=1e-9)
+    assert error.max() < (0.005 if kind.startswith("int8") else 0.0625)
+    assert not back[9].any() and back.isfinite().all()
+    assert widen(*narrow(torch.full((1, 1, 8), 1e6), kind), torch.float32).isfinite().all() or kind != "fp8"
+
+
+def test_bytes_are_counted_as_they_are():
+    """GPT-2: 36,864 bytes a token in 16 bits; 18,432 in fp8; int8 has a scale of 2 bytes for 64 numbers besides."""
+    sizes = {k: kv_bytes_of_token(GPT2_124M, k, torch.bfloat16) for k in KV_CACHE_DTYPES}
+    assert sizes == {"auto": 36864, "fp8": 18432, "int8_per_token_head": 18432 + 2 * 12 * 12 * 2}
+    for kind, nbytes in sizes.items():
+        storage = KVStorage(GPT2_124M, 2, 16, torch.bfloat16, kv_cache_dtype=kind)
+        assert storage.nbytes == 32 * nbytes
+
+
+@pytest.mark.parametrize("kind", KV_CACHE_DTYPES)
+def test_copies_and_swaps_take_the_scales_along(kind):
+    storage = KVStorage(SMALL, 4, 4, num_swap_blocks=1, kv_cache_dtype=kind)
+    k, v = torch.randn(2, 4, 2, 8, generator=torch.Generator().manual_seed(1))
+    for layer in range(2):
+        storage.write(layer, torch.arange(4, 8), k * (layer + 1), v)
+    first = [storage.gather(layer, torch.tensor([1]), 4) for layer in range(2)]
+    storage.apply_copies([BlockCopy("copy", 1, 2), BlockCopy("out", 2, 0)])
+    storage.write(0, torch.arange(4, 12), torch.ones(8, 2, 8), torch.ones(8, 2, 8))
+    storage.apply_copies([BlockCopy("in", 0, 3)])
+    for layer, (keys, values) in enumerate(first):
+        torch.testing.assert_close(keys, k * (layer + 1), rtol=0.1, atol=0.05)
+        again = storage.gather(layer, torch.tensor([3]), 4)
+        assert torch.equal(again[0], keys) and torch.equal(again[1], values)
+
+
+def steps(model, kind, cuts):
+    """Hidden states of one request of 40 tokens, computed in pieces."""
+    cache = PagedKVCache(model.config, 12, 4, kv_cache_dtype=kind)
+    cache.storage.data.view(torch.uint8).fill_(255)  # NaN, if it were ever read
+    if cache.storage.scales is not None:
+        cache.storage.scales.fill_(float("nan"))
+    ids, table, rows = torch.arange(40) * 5 % 64, list(range(1, 11)), []
+    for start, end in zip(cuts, cuts[1:]):
+        places = torch.arange(start, end)
+        cache.begin_step(StepLayout([end - start], [end], [table], places + 4))
+        rows.append(model(ids[start:end], places, cache))
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_where_a_prompt_is_cut_changes_nothing(kind):
+    """A prompt reads what was stored of it, as a decode step does: so chunks and prefix hits give the same."""
+    model = Transformer.random(SMALL)
+    for p in model.parameters():
+        p.mul_(4 if p.ndim == 2 else 1)
+    whole = steps(model, kind, [0, 40])
+    torch.testing.assert_close(steps(model, kind, [0, 7, 16, 39, 40]), whole, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(steps(model, kind, [0, 30, *range(31, 41)]), whole, rtol=1e-4, atol=1e-4)
+    exact = steps(model, "auto", [0, 40])
+    assert (whole - exact).abs().max() > 1e-4 and (whole - exact).norm() < 0.1 * exact.norm()
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_tales_writes_nearly_the_same(kind):
+    model = Transformer.from_pretrained("tales")
+    exact = generate_cached(model, [412, 77, 9, 130], 30).token_ids
+    cache = PagedKVCache(model.config, 8, 16, kv_cache_dtype=kind)
+    contiguous, ids = ContiguousKVCache(model.config), torch.tensor([412, 77, 9, 130, *exact])
+    places = torch.arange(len(ids))
+    cache.begin_step(StepLayout([len(ids)], [len(ids)], [[1, 2, 3]], places + 16))
+    ours = model.logits(model(ids, places, cache)).log_softmax(-1)
+    theirs = model.logits(model(ids, places, contiguous)).log_softmax(-1)
+    assert (ours.argmax(-1) == theirs.argmax(-1)).float().mean() > 0.9
+    assert (ours.exp() * (ours - theirs)).sum(-1).mean() < (0.01 if kind == "fp8" else 0.001)
+
+
+def test_an_unknown_name_is_one_line():
+    with pytest.raises(ValueError, match="unknown kv_cache_dtype 'int3': use auto, fp8, int8_per_token_head"):
+        KVStorage(SMALL, 4, kv_cache_dtype="int3")
