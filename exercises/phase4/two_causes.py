@@ -7,10 +7,7 @@ from dataclasses import replace
 from exercises.grading import same_or_stop
 from exercises.judging.side_by_side import passed
 from exercises.phase4.nights import Minute, minutes_of
-from phase4_scheduler.server.drills import Recording, query
-from phase4_scheduler.server.drills.load import Load, Users, plain
-from phase4_scheduler.server.drills.playing import warm_server
-from phase4_scheduler.server.drills.recording import Scraper
+from phase4_scheduler.server.drills import Load, Recording, Scraper, Users, plain, query, warm_server
 
 COUNTERS = ("_total", "_sum", "_count")
 

@@ -6,9 +6,21 @@ import random
 from labkit.figures import BLUE, GREEN, GREY, RED, new_figure
 from labkit.lab import Lab
 from labkit.predictions import show_value
-from phase4_scheduler.server.drills import DRILLS, Drill, Fault, Night, Stage, investigate, query
-from phase4_scheduler.server.drills.cases import KV, RUNNING, WAITING
-from phase4_scheduler.server.drills.evidence import Check, Findings, Moments
+from phase4_scheduler.server.drills import (
+    DRILLS,
+    KV,
+    RUNNING,
+    WAITING,
+    Check,
+    Drill,
+    Fault,
+    Findings,
+    Moments,
+    Night,
+    Stage,
+    investigate,
+    query,
+)
 
 WINDOW, QUICK_WINDOW = 12, 3  # seconds of a "minute"
 

@@ -5,6 +5,7 @@
 
 import random
 import time
+from dataclasses import replace
 
 from phase1_tokens_embeddings.weights.cards import CARDS, Card
 from phase4_scheduler.server.drills.evidence import Cause, Check
@@ -45,17 +46,10 @@ OTHER_PROGRAM = Cause(
     "Another program computes on the same cores.",
     (
         Check("tokens come more slowly", ITL, "ratio", ">", 1.4),
-        Check("though as many requests run as before", RUNNING, "ratio", "<", 1.4),
+        Check("though not more requests run than before", RUNNING, "ratio", "<", 1.4),
+        Check("and not fewer", RUNNING, "ratio", ">", 0.7),
         Check("and none makes room for another", PREEMPTIONS, "now", "<", 0.05),
-        Check("and prompts are as long as before", PROMPT, "ratio", "<", 1.4),
-        Check("and steps are as full as before", STEP, "ratio", "<", 1.5),
-        Check(
-            "and the way outside the engine takes no more than a few steps",
-            f"({FRONTEND}) / ({ITL})",
-            "now",
-            "<",
-            8,
-        ),
+        Check("and steps have as many tokens as before", STEP, "ratio", "<", 1.5),
     ),
     "Find it (top), and move it or the server to other cores.",
 )
@@ -113,7 +107,11 @@ FIRST_TOKEN = Drill(
             (Check("the hit rate has fallen", f"{HIT_RATE}", "ratio", "<", 0.7),),
             "See night 5.",
         ),
-        OTHER_PROGRAM,
+        replace(
+            OTHER_PROGRAM,
+            checks=(*OTHER_PROGRAM.checks,
+                    Check("and the way outside the engine takes a few steps at most", f"({FRONTEND}) / ({ITL})", "now", "<", 8)),
+        ),
     ),
     {
         "queue": Fault(users=(Users(48, plain(40), max_tokens=32, think=0.3),)),
