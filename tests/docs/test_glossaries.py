@@ -1,0 +1,51 @@
+"""Every term of a glossary is explained where it first stands: there it is set in bold or italics.
+
+A paragraph that explains a term sets it apart. So in the text of a phase, the first paragraph with the term must do so, unless an
+earlier phase has the term in its own glossary. What is above the first section (the map, the list of scripts) does not count: it
+is a table of contents. Nor do headings, tables, code, figures and addresses.
+"""
+
+import re
+
+import pytest
+
+from labkit.catalog import SCRIPTS
+from labkit.paths import ROOT
+
+PHASES = list(SCRIPTS)
+
+
+def text_and_glossary(phase: str) -> tuple[list[str], list[str]]:
+    """The paragraphs between the first heading and the takeaways, and the terms of the glossary."""
+    text = (ROOT / phase / "README.md").read_text(encoding="utf-8")
+    text, _, glossary = text.partition("\n## Glossary\n")
+    sections = text.split("\n## ", 1)[1].split("\n## Key takeaways\n")[0].partition("\n")[2]
+    sections = re.sub(r"```.*?```", "", sections, flags=re.DOTALL)
+    sections = re.sub(r"`[^`\n]*`|!\[[^]]*\]|\]\([^)]*\)|<[^>]*>", " ", sections)
+    plain = [p for p in re.split(r"\n\s*\n|\n(?=[-*] |\d+\. )", sections) if p.strip()]
+    plain = [p for p in plain if not p.startswith(("    ", "#", "|"))]
+    entries = re.findall(r"^- \*\*(.+?)\*\*:|\. \*\*(.+?)\*\*, ", glossary, flags=re.MULTILINE)
+    terms = [term for entry in entries for term in re.split(r", | \(", "".join(entry).replace(")", ""))]
+    return plain, terms
+
+
+def pattern(term: str) -> str:
+    """The term in its forms: preempted for preemption, splits for split."""
+    stem = term if len(term) < 5 or term.isupper() else re.sub(r"(e|ion|ed)$", "", term)
+    return r"\b" + re.escape(stem).replace(r"\ ", r"\s+") + (r"\w*" if len(term) > 4 else r"s?\b")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_each_term_of_a_glossary_is_explained_where_it_first_stands(phase):
+    known = {t.lower() for earlier in PHASES[: PHASES.index(phase)] for t in text_and_glossary(earlier)[1]}
+    paragraphs, terms = text_and_glossary(phase)
+    assert terms and paragraphs
+    for term in terms:
+        if term.lower() in known:
+            continue
+        first = next((p for p in paragraphs if re.search(pattern(term), p, re.IGNORECASE)), None)
+        assert first, f"{phase}: {term!r} is in the glossary and nowhere in the text"
+        set_apart = rf"(\*\*|\*)[^*]*{pattern(term)}[^*]*\1"
+        assert re.search(set_apart, first, re.IGNORECASE), (
+            f"{phase}: {term!r} first stands in a paragraph that does not explain it:\n{first}"
+        )
