@@ -247,6 +247,10 @@ class Chat:
                         if continuous:
                             chunk["usage"] = usage(len(self.prompt), 0) | {"completion_tokens_details": None}
                         yield chunk
+                    for index in range(r.n if self.echoed else 0):
+                        delta = {"content": self.echoed}
+                        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+                        yield {**head, "choices": [choice]}
                 for part in output.outputs:
                     written[part.index] += len(part.token_ids)
                     cached = self.engine.cached(output)

@@ -129,6 +129,17 @@ def test_a_client_that_never_reads_blocks_nobody(server):
         time.sleep(0.1)
 
 
+def test_a_stream_repeats_the_message_that_it_goes_on_with(server):
+    """With echo, as the whole answer does."""
+    messages = [{"role": "user", "content": "Tell me a tale."}, {"role": "assistant", "content": "Once upon"}]
+    options = {"echo": True, "add_generation_prompt": False, "continue_final_message": True}
+    fields = {"messages": messages, "max_tokens": 5, "temperature": 0, **options}
+    streamed = asyncio.run(complete(server.address, fields, path=CHAT))
+    _, whole = send(server, post(json.dumps(fields).encode(), CHAT))
+    text = json.loads(whole)["choices"][0]["message"]["content"]
+    assert text.startswith("Once upon") and streamed.text == text
+
+
 # ---------------------------------------------------------------------- short forms of the long runs
 
 
