@@ -60,8 +60,8 @@ check("p2e5_cache", Cache)
 # come in chunks of 8 tokens, so your cache also has to append several tokens to others. Then the same words again without
 # any cache, where each new token computes the whole text anew.
 #
-# Do not wonder if yours is the faster one. It keeps a user's keys in one piece. The course's memory is cut into blocks,
-# which are copied together at each step here. What that is good for is the subject of phase 3: it wastes no room.
+# Yours may well be the faster one. It keeps a user's keys in one piece. The course's memory is cut into blocks, which are
+# copied together at each step here. What that is good for is the subject of phase 3: it wastes no room.
 # %% tags=["engine"]
 from exercises.grading import same_or_stop
 from exercises.judging.engine_runs import tales

@@ -99,9 +99,9 @@ def look(text):
 weights, tokens = look("The king took off his crown, because the king was tired of it.")
 
 # %%
-on_first = torch.stack([w[:, -1, 0] for w in weights])  # the full stop's look at the first token
+on_first = torch.stack([w[:, -1, 0] for w in weights])  # the full stop's weight on the first token
 
-guess = ...  # of the 24 heads, how many give the first token, "The", more than half of the last token's look?
+guess = ...  # of the 24 heads, how many put more than half of the last token's weight on "The", the first?
 
 guesses.reveal(
     "look-at-first",
@@ -147,7 +147,7 @@ show_figure(draw_scores(compare_kinds(seed=0, num_places=40)))
 # %% [markdown]
 # ## 4. How an answer forms
 #
-# The vector of the last token passes six blocks. What would the model answer, if the tower ended earlier?
+# The vector of the last token passes six blocks. What would the model answer, if it had fewer layers?
 
 # %%
 prompt = "Once upon a time there was a king who had three"

@@ -34,7 +34,7 @@ QUESTIONS: dict[str, dict[str, Question]] = {
     "phase2_attention_kvcache": {
         "weights-of-dogs": Question("Weights of “dogs” in percent: on I, love and dogs",
             "17.9 : 17.9 : 10.1. One point of score, divided by 1.73, is a factor of 1.8.", "%"),
-        "look-at-first": Question("Heads, of 24, in which the full stop gives more than half of its look to the first token",
+        "look-at-first": Question("Heads, of 24, in which the full stop puts more than half of its attention weight on the first token",
             "Weights must add up to 1, and a head that finds nothing has to put them somewhere. The {tokens} tokens would get {even:.2f} each, spread evenly; the most that any head gives the first one is {most:.2f}.", "heads"),
         "leading-layer": Question("The layer from which on {favourite} leads",
             "Early layers put together what the words mean here. The decision falls late."),

@@ -105,7 +105,7 @@ def head_habits(weights: torch.Tensor) -> dict[str, torch.Tensor]:
 
     Returns:
         For each habit the weight [num_heads], averaged over all tokens but the first (which has no choice).
-        "even" is what a head would give to any one token if it spread its look evenly: the yardstick.
+        "even" is what a head would give to any one token if it spread its attention weight evenly: the yardstick.
     """
     rows = weights[:, 1:, :]
     num_tokens = weights.shape[-1]
@@ -192,7 +192,8 @@ def show_heads(lab: Lab, model: nn.Module, ids: list[int], tokens: list[str]) ->
     weight, even = chosen["previous"][best].item(), chosen["even"][0].item()
     lab.say(f"""Does a head have a habit? Nothing tells a head what to do: habits form in training, and here
         they are measured, not assumed. The table holds weights averaged over the {len(ids) - 1} tokens
-        after the first, which has only itself to look at. A head that spread its look evenly would give {even:.2f} to each of the three.""")
+        after the first, which has only itself to look at. A head that spread its attention weight evenly would give
+        {even:.2f} to each of the three.""")
     lab.table(
         f"Habits of layer {layer}",
         ["head", "previous token", "itself", "first token"],

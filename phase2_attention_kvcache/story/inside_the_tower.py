@@ -101,7 +101,7 @@ def parts_of(model: Transformer) -> list[tuple[str, int]]:
 
 @torch.inference_mode()
 def guesses_by_layer(model: Transformer, token_ids: Tensor) -> Tensor:
-    """What the model would answer if the tower ended after each layer ("logit lens").
+    """What the model would answer if it ended after each layer ("logit lens").
 
     Returns:
         [num_layers + 1, vocab_size] probabilities for the next token; row 0 is before the first layer.
@@ -126,7 +126,7 @@ def draw_layers(probabilities: Tensor, names: list[str], prompt: str) -> Figure:
     where = "in the last layer" if decided == len(probabilities) else f"from layer {decided} on"
     fig, (ax,) = new_figure(
         f"{names[0]} leads " + (f"its rivals only {where}" if decided > 1 else "from the first layer on"),
-        f"If the tower ended early: probability of the five final favourites after {prompt!r}",
+        f"If the model ended early: probability of the five final favourites after {prompt!r}",
         size=(8.8, 4.6),
     )
     for i, name in enumerate(names):
