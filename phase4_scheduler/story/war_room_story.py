@@ -22,7 +22,7 @@ from phase4_scheduler.server.drills import (
     query,
 )
 
-WINDOW, QUICK_WINDOW = 12, 3  # seconds of a "minute"
+WINDOW, QUICK_WINDOW = 12, 2  # seconds of a "minute"
 
 
 def list_nights(lab: Lab) -> None:
@@ -179,11 +179,12 @@ def show_recovery(lab: Lab, night: Night) -> None:
 
 def draw_night(night: Night):
     """The figure of the night, requests, and the cache, from the first moment to the last."""
+    back = min(4, night.window)
     title, figure = next(iter(night.drill.watch.items()))
     before, now = shown(night.moments.then(figure)), shown(night.moments.now(figure))
     fig, axes = new_figure(
         f"{title}: {before} before, {now} now",
-        "Each point looks back over 4 seconds. Grey: the two windows that are compared.",
+        f"Each point looks back over {back} seconds. Grey: the two windows that are compared.",
         panels=3,
         size=(12.5, 3.6),
     )
@@ -192,10 +193,10 @@ def draw_night(night: Night):
         ("requests", {"running": (RUNNING, BLUE), "waiting": (WAITING, RED)}),
         ("KV cache, share of blocks taken", {"": (KV, GREEN)}),
     )
-    times = [t / 2 for t in range(8, int(2 * night.faulty) + 1)]
+    times = [t / 2 for t in range(2 * back, int(2 * night.faulty) + 1)]
     for ax, (label, lines) in zip(axes, panels, strict=True):
         for name, (text, colour) in lines.items():
-            text = text.replace("[1m]", "[4s]")
+            text = text.replace("[1m]", f"[{back}s]")
             values = [next(iter(query(night.recording, text, t).values()), math.nan) for t in times]
             ax.plot([t - night.began for t in times], values, color=colour, label=name)
         for end in (night.healthy, night.faulty):

@@ -91,7 +91,7 @@ FIRST_TOKEN = Drill(
             "frontend",
             "The API process is blocked: the engine is ready, and nobody reads requests or sends tokens.",
             (Check("most of TTFT passes neither in the queue nor in prefill", f"({FRONTEND}) / ({TTFT})", "now", ">", 0.5),
-             Check("and that is more than a few steps' time", f"({FRONTEND}) / ({ITL})", "now", ">", 8)),
+             Check("and that is more than a few steps' time", f"({FRONTEND}) / ({ITL})", "now", ">", 4)),
             "Look for what was put into the API process lately. Nothing there may wait without `await`.",
         ),
         Cause(
@@ -110,7 +110,7 @@ FIRST_TOKEN = Drill(
         replace(
             OTHER_PROGRAM,
             checks=(*OTHER_PROGRAM.checks,
-                    Check("and the way outside the engine takes a few steps at most", f"({FRONTEND}) / ({ITL})", "now", "<", 8)),
+                    Check("and the way outside the engine takes a few steps at most", f"({FRONTEND}) / ({ITL})", "now", "<", 4)),
         ),
     ),
     {
@@ -389,7 +389,7 @@ PREFIX_CACHE = Drill(
     {
         "off": Fault(("--no-enable-prefix-caching",)),
         "timestamp": Fault(users=questions(dated)),
-        "eviction": Fault(users=questions(documents(120))),
+        "eviction": Fault(users=questions(documents(50))),
         "short": Fault(users=questions(plain(9))),
     },
 )  # fmt: skip
