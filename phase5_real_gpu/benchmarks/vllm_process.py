@@ -50,27 +50,31 @@ class Worker:
     >>> with Worker("ENV/bin/python", model="gpt2") as vllm:
     ...     vllm.ask("generate", prompts=[[1, 2, 3]], max_tokens=9, stop_token_ids=[])
 
+    Args:
+        python: of an environment that holds the engine. settings: what the worker starts it with.
+        script, package: another engine's worker that takes the same questions, and what it needs installed.
+
     Raises:
-        LabError: this Python cannot be run, holds no vLLM, or vLLM stopped or hung.
+        LabError: this Python cannot be run, does not hold the engine, or the engine stopped or hung.
     """
 
-    def __init__(self, python: str, **settings: Any) -> None:
-        self.python = python
+    def __init__(self, python: str, script: Path = WORKER, package: str = "vLLM", **settings: Any) -> None:
+        self.python, self.package = python, package
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the process
         try:
             # In a session of its own, so that whatever it starts can be ended with it.
             self._process = subprocess.Popen(
-                [python, str(WORKER), json.dumps(settings)],
+                [python, str(script), json.dumps(settings)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             raise LabError(
-                f"{python} cannot be run ({error.strerror}): give ENV/bin/python of an environment that holds vLLM"
+                f"{python} cannot be run ({error.strerror}): give ENV/bin/python of an environment that holds {package}"
             ) from None
         first = self._answer(START_SECONDS)
         if "missing" in first:
             self.stop()
-            raise LabError(f"{python} holds no vLLM: install it there, or give another --vllm-python")
+            raise LabError(f"{python} holds no {package}: install it there, or give another python")
         self.version: str = first["ready"]
 
     def __enter__(self) -> Worker:
@@ -90,7 +94,7 @@ class Worker:
         answer = self.ask("time", requests=requests, detokenize=detokenize)
         if answer["lengths"] != [osl for _, osl in requests]:
             raise LabError(
-                "vLLM wrote answers of other lengths than asked for: the speeds cannot be compared"
+                f"{self.package} wrote answers of other lengths than asked for: the speeds cannot be compared"
             )
         return answer["seconds"]
 
@@ -113,7 +117,7 @@ class Worker:
                 return answer
         self._kill()
         self.stop()
-        raise LabError(f"vLLM in {self.python} stopped: {self._reason(line, seconds)}")
+        raise LabError(f"{self.package} in {self.python} stopped: {self._reason(line, seconds)}")
 
     def _reason(self, line: str, seconds: float) -> str:
         if line:
