@@ -84,7 +84,7 @@ def start_engines(args: argparse.Namespace, folder: Path, stack: ExitStack) -> d
         find_model("tales") / "tokenizer.json", checkpoint
     )  # GGUF needs one; ids are all that is used
     files: dict[str, str] = {}
-    for kind in {THEIRS[name] for name in args.formats}:
+    for kind in dict.fromkeys(THEIRS[name] for name in args.formats):
         files[kind] = str(folder / f"{kind}.gguf")
         write_gguf(checkpoint, files[kind], kind)
 
