@@ -211,19 +211,21 @@ def copying(lab: Lab) -> None:
 def where_it_loses(lab: Lab) -> None:
     users = [1, 16] if lab.quick else [1, 2, 4, 8, 16, 32, 64]
     drafts = [1, 3] if lab.quick else [1, 2, 3, 4, 5, 6]
-    steps = 8 if lab.quick else 24
     lab.title("Where it loses")
     lab.say("""More users share a step already, and the arithmetic that was to spare for drafts is used up. The
         speed-up is worked out first, from how often drafts stand (measured once) and what a step costs (a short run), and
         then measured in a longer one.""")
-    most = max(drafts)
+    most, tokens = max(drafts), 32 if lab.quick else 200
     acceptance = decode_window(
         load_engine(lab, 8, num_speculative_tokens=most, **DRAFT_MODEL),
-        list(BEGINNINGS.values()), DRAWN, 2 * steps,
+        list(BEGINNINGS.values()), DRAWN, tokens // 4,
     ).accepted  # fmt: skip
     rows, worked_out, measured = [], {}, {}
     for u in lab.progress(users, "users"):
         prompts = list(islice(cycle(BEGINNINGS.values()), u))
+        steps = max(
+            8 if lab.quick else 24, tokens // u
+        )  # few users need many steps: acceptance is a matter of chance
         plain = load_engine(lab, u)
         cost = decode_window(plain, prompts, DRAWN, steps // 2).step_seconds
         for k in drafts:

@@ -219,6 +219,72 @@ def test_a_draft_model_drafts_what_it_would_without_a_cache(
     assert len(checked) > 100
 
 
+# ---------------------------------------------------------------------- steps that fail
+
+POISON = 77
+
+
+@pytest.fixture
+def poisoned(tiny, speculate):
+    """Four requests, one of them with a poisonous prompt; what the others answer without drafts; an engine with them."""
+    prompts = [[5, 6, 7], [POISON, 6, 7], [8, 9], [5, 6, 7, 8]]
+    wanted = [o.token_ids for o in tiny.engine().generate(prompts, GREEDY)]
+    return prompts, wanted, tiny.engine(speculative_config=speculate("greedy", 3))
+
+
+@pytest.mark.parametrize("part", ["execute", "sample"])
+def test_a_request_that_breaks_its_step_ends_alone(part, poisoned, monkeypatch):
+    """From its third step on, so in the middle of verifying drafts."""
+    prompts, wanted, engine = poisoned
+    execute, sample = engine.runner.execute, engine.core.sampler.sample
+
+    def broken_execute(scheduled):
+        if engine.num_steps > 2 and any(s.request.token_ids[0] == POISON for s in scheduled):
+            raise ValueError("poison")
+        return execute(scheduled)
+
+    def broken_sample(logits, params, prompt_ids, output_ids, generators):
+        if engine.num_steps > 2 and any(ids[0] == POISON for ids in prompt_ids):
+            raise ValueError("poison")
+        return sample(logits, params, prompt_ids, output_ids, generators)
+
+    if part == "execute":
+        monkeypatch.setattr(engine.runner, "execute", broken_execute)
+    else:
+        monkeypatch.setattr(engine.core.sampler, "sample", broken_sample)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        answers = engine.generate(prompts, GREEDY)
+    assert answers[1].finish_reason == "error" and "poison" in answers[1].error
+    assert answers[1].token_ids == wanted[1][: len(answers[1].token_ids)] != []
+    assert [a.token_ids for i, a in enumerate(answers) if i != 1] == [
+        w for i, w in enumerate(wanted) if i != 1
+    ]
+
+
+def test_a_step_that_is_interrupted_counts_for_nothing(poisoned, monkeypatch):
+    prompts, wanted, engine = poisoned
+    draft, calls = DraftModel.draft, []
+
+    def interrupted(self, inputs, copies):
+        calls.append(len(inputs))
+        if len(calls) in (2, 4):
+            raise KeyboardInterrupt
+        return draft(self, inputs, copies)
+
+    monkeypatch.setattr(DraftModel, "draft", interrupted)
+    for i, prompt in enumerate(prompts):
+        engine.add_request(str(i), prompt, GREEDY)
+    got, interruptions = {}, 0
+    while engine.has_unfinished_requests:
+        try:
+            for out in engine.step():
+                got.setdefault(out.request_id, []).extend(out.token_ids)
+        except KeyboardInterrupt:
+            interruptions += 1
+    assert interruptions == 2 and [got[str(i)] for i in range(4)] == wanted
+
+
 # ---------------------------------------------------------------------- events, warnings, refusals
 
 

@@ -1,6 +1,7 @@
 """/metrics says what vLLM's says: same families, same counts after the same requests, times that lie where they should."""
 
 import asyncio
+import json
 import time
 from copy import deepcopy
 
@@ -366,3 +367,26 @@ def test_drafts_are_counted_under_vllms_names():
 
 def test_without_drafts_there_are_no_such_families(metrics):
     assert b"spec_decode" not in metrics.page()
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("method", [dict(method="ngram", prompt_lookup_max=2), dict(model="tales-draft")])
+def test_a_server_with_drafts_answers_the_same_and_counts_them(method):
+    """Streams of several tokens a piece, a stop string, log probabilities; `usage` and the counters fit together."""
+    common = dict(prompt="The king said no. The king said", temperature=0, max_tokens=40, ignore_eos=True)
+    bodies = [common, common | {"stop": "queen"}, common | {"logprobs": 2, "max_tokens": 12}]
+    with running_server("--dtype", "float32") as server:
+        plain = asyncio.run(send_all(server.address, bodies))
+    config = json.dumps(method | {"num_speculative_tokens": 3})
+    with running_server("--dtype", "float32", "--speculative-config", config) as server:
+        drafted = asyncio.run(send_all(server.address, bodies))
+        page = samples(server.get("/metrics")[1])
+    for one, other in zip(plain, drafted, strict=True):
+        assert not one.error and not other.error
+        assert (one.text, one.finish_reason, one.usage) == (other.text, other.finish_reason, other.usage)
+    accepted = page["vllm:spec_decode_num_accepted_tokens_total"]
+    assert 0 < accepted <= page["vllm:spec_decode_num_draft_tokens_total"]
+    assert accepted == sum(v for name, v in page.items() if "num_accepted_tokens_per_pos_total" in name)
+    assert page["vllm:generation_tokens_total"] == sum(
+        answer.usage["completion_tokens"] for answer in drafted
+    )
