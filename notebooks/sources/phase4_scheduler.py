@@ -147,6 +147,18 @@ for name, request in run.requests.items():
     print(textwrap.fill(f"{name}: {request['prompt']}{alone}", 100))
 
 # %% [markdown]
+# One thing more. With **speculative decoding** a small model guesses the next tokens, and a step checks all of them (section 10 of
+# the README). Watch the column *this step*: green words stood, red ones fell. The text is the one that comes without guesses.
+
+# %%
+guessing = LLMEngine.from_pretrained(
+    "tales", dtype="float32", device="cpu", num_blocks=60,
+    speculative_config=dict(model="tales-draft", num_speculative_tokens=3),
+)  # fmt: skip
+greedy = SamplingParams(temperature=0, max_tokens=30)
+replay_piece(Recording.of(guessing, [(1, "Ann", "Once upon a time there was a king who", greedy)]))
+
+# %% [markdown]
 # ## 5. The worst of a hundred
 #
 # Users do not feel averages. **p95** is the value that one in twenty exceeds.

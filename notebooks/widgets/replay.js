@@ -14,6 +14,7 @@ const STYLE = `
 .rep .blocks { display:flex; flex-wrap:wrap; gap:2px; margin:6px 0 } .rep .blocks i { width:17px; height:17px; border-radius:2px; background:#eef2f6; font:10px/17px system-ui; text-align:center; color:#fff; font-style:normal }
 .rep .blocks i.new { outline:2px solid #1f2933; outline-offset:-2px } .rep .blocks i.evicted { outline:2px solid #c8453b; outline-offset:-2px }
 .rep .counts { display:flex; gap:22px; flex-wrap:wrap } .rep .counts b { display:block; font-size:18px }
+.rep .stood, .rep .fell { margin-left:4px; padding:0 2px; border-radius:2px; white-space:pre } .rep .stood { background:#d8efe2; color:#2c7a50 } .rep .fell { background:#fbe1de; color:#c8453b; text-decoration:line-through }
 .rep .says { min-height:1.6em } .rep .ok { color:#2c7a50 } .rep .wrong { color:#c8453b } .rep small { color:#66727f }`;
 const COLORS = ["#2f6fb0", "#c2601c", "#3c9d6b", "#7d5ba6", "#c8453b", "#21868a", "#a87b00", "#66727f"];
 
@@ -28,7 +29,10 @@ function follow(data) {
     for (const n of event.arrived) people[n].state = "waiting";
     for (const n of event.preempted) Object.assign(people[n], { state: "preempted", computed: 0, table: [] });
     for (const [n, count] of Object.entries(event.tokens)) {
-      Object.assign(people[n], { state: "running", doing: count, computed: event.computed[n] + count, table: event.blocks[n] });
+      // Drafts that do not stand were computed for nothing; those that do come beside the model's own token.
+      const { words, accepted } = (event.drafts || {})[n] || { words: [], accepted: 0 };
+      people[n].written += accepted;
+      Object.assign(people[n], { state: "running", doing: count, computed: event.computed[n] + count - words.length + accepted, table: event.blocks[n] });
     }
     for (const [n, text] of Object.entries(event.said)) { people[n].text += text; people[n].written++; }
     for (const [n, why] of Object.entries(event.finished)) Object.assign(people[n], { state: "finished: " + why, table: [] });
@@ -40,6 +44,12 @@ function follow(data) {
     });
   });
   return { names, moments };
+}
+
+// The drafts of a step, word by word: green ones stood, red ones did not.
+function drafts(event, name) {
+  const { words, accepted } = (event.drafts || {})[name] || { words: [], accepted: 0 };
+  return words.map((word, i) => element("span", { class: i < accepted ? "stood" : "fell" }, word || "·"));
 }
 
 function render({ model, el }) {
@@ -95,7 +105,7 @@ function render({ model, el }) {
       const meter = element("div", { class: "meter" }, element("i", { style: `width:${(100 * p.computed) / whole}%;background:${color(n)}` }));
       const here = p.state !== "not here yet";
       table.append(element("tr", { "data-request": n }, element("td", {}, element("b", { style: `color:${color(n)}` }, n)),
-        element("td", { "data-name": "state" }, p.state), element("td", { "data-name": "doing" }, p.doing ? String(p.doing) : "–"),
+        element("td", { "data-name": "state" }, p.state), element("td", { "data-name": "doing" }, p.doing ? String(p.doing) : "–", ...drafts(event, n)),
         element("td", {}, here ? element("span", {}, element("span", { "data-name": "computed" }, String(p.computed)), ` of ${whole}`, meter) : ""),
         element("td", { class: "text", "data-name": "text" }, element("bdi", {}, here ? data.requests[n].prompt + p.text : ""))));
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from notebooks.widgets.piece import HOW_TO_RUN, Piece
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 
@@ -22,7 +23,8 @@ class Recording:
     """A run of an engine: its events, and what each user saw.
 
     Attributes:
-        events: the engine's, each with two things added: `arrived` (names) and `said` (name -> new text).
+        events: the engine's, each with two things added: `arrived` (names) and `said` (name -> new text); with
+            speculative decoding also `drafts` (name -> words, and how many of them stood).
         requests: name -> prompt and its number of tokens.
         texts: name -> the whole answer.
     """
@@ -65,10 +67,25 @@ class Recording:
                 said = {output.request_id: output.text for output in engine.step()}
                 for name, text in said.items():
                     run.texts[name] += text
-                events[-1] = {k: events[-1][k] for k in SHOWN} | {"arrived": arrived, "said": said}
+                shown = {k: events[-1][k] for k in SHOWN} | {"arrived": arrived, "said": said}
+                if "drafted" in events[-1]:
+                    shown["drafts"] = _drafts(events[-1], engine.tokenizer)
+                events[-1] = shown
         finally:
             engine.record(None)
         return run
+
+
+def _drafts(event: dict[str, Any], tokenizer: BPETokenizer) -> dict[str, dict[str, Any]]:
+    """By request, the drafts of a step as words, and how many of them stood."""
+    return {
+        name: {
+            "words": [tokenizer.decode([token]) if token >= 0 else "" for token in drafted],
+            "accepted": event["accepted"][name],
+        }
+        for name, drafted in event["drafted"].items()
+        if drafted
+    }
 
 
 def replay_piece(recording: Recording) -> Piece:

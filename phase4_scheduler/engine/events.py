@@ -9,7 +9,6 @@ from typing import Any
 from phase3_paged_attention.paging.block_table import BlockJournal
 from phase4_scheduler.engine.core import EngineCoreOutputs
 from phase4_scheduler.engine.scheduler import Scheduler
-from phase4_scheduler.engine.scheduler_output import PADDING
 
 Event = dict[str, Any]
 
@@ -33,13 +32,13 @@ def step_event(number: int, step: EngineCoreOutputs, scheduler: Scheduler, journ
         step, time (when it began), seconds (how long it took); by request: tokens (computed in this step),
         computed (before it), blocks, finished (why); preempted; how many are running and waiting after
         it; free_blocks and usage after it; ids of blocks taken, hit, freed, evicted. With speculative decoding also,
-        by request, drafted (tokens verified in this step) and accepted (how many of them stood).
+        by request, drafted (tokens verified in this step; -1 is padding) and accepted (how many of them stood).
     """
     manager, output = scheduler.block_manager, step.scheduler_output
     parts = {s.request.request_id: s for s in output.scheduled}
     verified = {}
     if scheduler.num_speculative_tokens:
-        drafted = {name: [t for t in s.drafts if t != PADDING] for name, s in parts.items()}
+        drafted = {name: list(s.drafts) for name, s in parts.items()}
         accepted = {name: s.num_accepted for name, s in parts.items()}
         verified = {"drafted": drafted, "accepted": accepted}
     return {

@@ -294,6 +294,27 @@ def test_replay_agrees_with_the_engine_at_every_step(open_piece, recording):
     assert number_of(page, "tokens in this step") == sum(recording.events[1]["tokens"].values())
 
 
+def test_replay_shows_which_drafts_stood(open_piece):
+    engine = LLMEngine.from_pretrained(
+        "tales", dtype="float32", device="cpu", num_blocks=40,
+        speculative_config=dict(model="tales-draft", num_speculative_tokens=3),
+    )  # fmt: skip
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    run = Recording.of(engine, [(1, "Ann", "Once upon a time there was a king who", params)])
+    page = open_piece(replay_piece(run))
+    stood = fell = 0
+    for number, event in enumerate(run.events, 1):
+        drafts = event["drafts"].get("Ann", {"words": [], "accepted": 0})
+        words, accepted = drafts["words"], drafts["accepted"]
+        assert page.locator(".stood").all_text_contents() == words[:accepted]
+        assert page.locator(".fell").all_text_contents() == words[accepted:]
+        stood, fell = stood + accepted, fell + len(words) - accepted
+        assert "the engine counts the same" in text_of(page, "invariant")
+        if number < len(run.events):
+            page.locator('[data-do="forward"]').click()
+    assert stood > 0 and fell > 0
+
+
 def test_replay_says_so_when_the_books_differ(open_piece, recording):
     events = [dict(e) for e in recording.events]
     events[1]["free_blocks"] += 1
