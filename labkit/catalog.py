@@ -20,6 +20,7 @@ SCRIPTS: dict[str, list[str]] = {
         "sampling_lab.py",
         "kv_cache_lab.py",
         "roofline_lab.py",
+        "quantization_lab.py",
         "tell_story.py",
     ],
     "phase3_paged_attention": [

@@ -57,6 +57,10 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("prefill-compute-bound", "A B C", "prefill is limited by arithmetic"),
         Claim("decode-memory-bound", "A B C", "decode is limited by memory bandwidth"),
         Claim("sampling", "B C", "greedy, temperature, top-k, top-p behave as described"),
+        Claim("fp8-halves", "A", "FP8 halves the model, so more users fit"),
+        Claim("int8-minimal", "C", "INT8 loses little quality"),
+        Claim("int4-tpot", "C", "INT4 makes TPOT 20 to 40% better"),
+        Claim("free-lunch", "C", "quantisation is a free lunch"),
         Claim("rope-relative", "C", "rotary scores depend on the distance of two tokens only"),
     ],
     "phase3_paged_attention": [

@@ -14,8 +14,8 @@ from typing import Any
 from labkit.foreign import quoted
 from labkit.options import Parser, between, whole
 from labkit.terminal import run
+from phase2_attention_kvcache.model.kv_formats import KV_CACHE_DTYPES
 from phase2_attention_kvcache.model.quantized_formats import METHODS
-from phase3_paged_attention.paging.kv_formats import KV_CACHE_DTYPES
 from phase4_scheduler.engine.speculative_config import SpeculativeConfig
 from phase4_scheduler.server.launch import make_server, open_socket, run_server
 

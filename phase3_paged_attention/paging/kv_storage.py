@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from phase2_attention_kvcache.model.config import ModelConfig
+from phase2_attention_kvcache.model.kv_formats import SCALE, check_kv_cache_dtype, narrow, stored_dtype, widen
 from phase3_paged_attention.paging.block_table import BlockCopy
-from phase3_paged_attention.paging.kv_formats import SCALE, check_kv_cache_dtype, narrow, stored_dtype, widen
 
 
 class KVStorage:

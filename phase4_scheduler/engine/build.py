@@ -12,12 +12,12 @@ from labkit.machine import memory_bytes, pick_device
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights import gguf_model
+from phase2_attention_kvcache.model.kv_formats import kv_bytes_of_token
 from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase2_attention_kvcache.model.quantized_linear import is_quantized, quantize_model
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedCache, PagedKVCache, compiled_kernel
 from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.kv_formats import kv_bytes_of_token
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.model_runner import ModelRunner
 from phase4_scheduler.engine.scheduler import Scheduler

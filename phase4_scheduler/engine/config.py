@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from numbers import Integral
 
+from phase2_attention_kvcache.model.kv_formats import check_kv_cache_dtype
 from phase2_attention_kvcache.model.quantized_formats import find_method
-from phase3_paged_attention.paging.kv_formats import check_kv_cache_dtype
 from phase4_scheduler.engine.speculative_config import SpeculativeConfig
 
 

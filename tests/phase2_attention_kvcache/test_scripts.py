@@ -15,11 +15,23 @@ from phase2_attention_kvcache import (
     attention_lab,
     kv_cache_lab,
     positions_lab,
+    quantization_lab,
     roofline_lab,
     sampling_lab,
     tell_story,
     transformer_lab,
 )
+from phase2_attention_kvcache.model.roofline import narrow
+from phase2_attention_kvcache.story import quantization_story
+
+
+@pytest.fixture
+def run_script_refused(capsys):
+    def run(script, *argv):
+        assert script.main(list(argv)) == 2
+        return capsys.readouterr().err
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -32,6 +44,27 @@ from phase2_attention_kvcache import (
 )
 def test_scripts_that_show_one_step(run_script, script, figures, claims):
     assert claims <= set(run_script(script, "--quick", figures=figures)["claims"])
+
+
+def test_quantization(run_script, monkeypatch, tmp_path):
+    # GPT-2's shape takes long; which model is timed does not matter here.
+    monkeypatch.setattr(quantization_story, "GPT2_124M", narrow(quantization_story.GPT2_124M))
+    argv = ("--model", "tales-draft", "--quick")
+    report = run_script(quantization_lab, *argv, figures=["quantization_quality"])
+    claims = report["claims"]
+    assert {"fp8-halves", "int8-minimal", "int4-tpot", "free-lunch", "gptq-wins-back"} <= set(claims)
+    assert claims["int8-cache"]["measured"] == pytest.approx(128 / 66)
+    sizes = {r["name"]: r["bits_a_weight"] for r in report["results"]["results"]}
+    assert (
+        sizes["16 bits"] == 16 and 4.5 < sizes["Q4_0, groups of 32"] < 6 < sizes["int8, a scale a row"] < 9.5
+    )
+
+
+def test_quantization_of_a_text_that_is_none(run_script_refused, tmp_path):
+    (tmp_path / "empty.txt").write_text("\n")
+    argv = ["--model", "tales-draft", "--quick", "--valid"]
+    assert "holds no text" in run_script_refused(quantization_lab, *argv, str(tmp_path / "empty.txt"))
+    assert "cannot be read" in run_script_refused(quantization_lab, *argv, str(tmp_path / "nothing.txt"))
 
 
 @pytest.mark.parametrize("seed", ["0", "7"])

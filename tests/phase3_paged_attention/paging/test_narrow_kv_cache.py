@@ -5,8 +5,8 @@ import torch
 
 from phase2_attention_kvcache.model import GPT2_124M, ContiguousKVCache, Transformer, generate_cached
 from phase2_attention_kvcache.model.config import ModelConfig
+from phase2_attention_kvcache.model.kv_formats import KV_CACHE_DTYPES, kv_bytes_of_token, narrow, widen
 from phase3_paged_attention.paging import BlockCopy, KVStorage, PagedKVCache, StepLayout
-from phase3_paged_attention.paging.kv_formats import KV_CACHE_DTYPES, kv_bytes_of_token, narrow, widen
 
 NARROW = KV_CACHE_DTYPES[1:]
 SMALL = ModelConfig("small", "llama", 64, 32, 2, 4, 2, 8, 64, 128, tied=False)

@@ -1,7 +1,7 @@
 """Keys and values in 8 bits: half the memory a token, so twice the users.
 
     auto                   as the model computes, 16 or 32 bits
-    fp8                    one byte a number, E4M3 (see `quantized_formats.py` of Phase 2); no scale
+    fp8                    one byte a number, E4M3 (see `quantized_formats.py`); no scale
     int8_per_token_head    one byte a number, and a scale for each token and head: absmax
 
 Keys and values come one token at a time and are never changed, so each is rounded when it is stored, and widened when it is
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from phase1_tokens_embeddings.weights.memory_math import kv_per_token
 from phase1_tokens_embeddings.weights.model_shapes import ModelShape
+from phase2_attention_kvcache.model.caches import causal_attention
 from phase2_attention_kvcache.model.quantized_formats import FP8, FP8_MAX, at_least_tiny
 
 KV_CACHE_DTYPES = ("auto", "fp8", "int8_per_token_head")
@@ -53,6 +54,21 @@ def widen(codes: Tensor, scales: Tensor | None, dtype: torch.dtype) -> Tensor:
     if scales is not None:
         return (codes.float() * scales.float()[..., None]).to(dtype)
     return codes.to(dtype)
+
+
+class RoundingCache:
+    """Remembers nothing, like `NoCache`, but attends to keys and values as they come back from being stored.
+
+    It shows what few bits do to an answer, without a memory to store them in: Phase 3 has that.
+    """
+
+    def __init__(self, kv_cache_dtype: str) -> None:
+        check_kv_cache_dtype(kv_cache_dtype)
+        self.kv_cache_dtype = kv_cache_dtype
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k, v = (widen(*narrow(x, self.kv_cache_dtype), x.dtype) for x in (k, v))
+        return causal_attention(q, k, v)
 
 
 def kv_bytes_of_token(shape: ModelShape, kv_cache_dtype: str, dtype: torch.dtype) -> int:

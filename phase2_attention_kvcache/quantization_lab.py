@@ -1,0 +1,45 @@
+"""Quantisation: the same model in fewer bits. What it saves, what it forgets, and what wins some of that back.
+
+A weight needs 16 bits as it is trained. Store it as a whole number of 8 or 4 bits, with a scale that many weights share,
+and the model takes half or a quarter of the memory. One user waits for memory, so fewer bytes mean faster tokens; and
+what the weights leave holds the keys and values of more users.
+
+You will see a matrix rounded in five formats, one outlier that spoils a row, the bits per byte of the whole model in each
+format, GPTQ win back what rounding lost, and keys and values in 8 bits. Then the claim that all this is free is checked.
+
+The texts (texts/valid.txt, texts/calibration.txt) are chapters of Standard Ebooks editions, CC0. The model has never
+seen the first.
+
+    python phase2_attention_kvcache/quantization_lab.py --valid my_text.txt
+"""
+
+import argparse
+from pathlib import Path
+
+from labkit.lab import Lab, run_lab
+from phase2_attention_kvcache.story import quantization_story as chapters
+
+
+def story(lab: Lab) -> None:
+    chapters.tell_formats(lab)
+    chapters.tell_outlier(lab)
+    texts = chapters.read_texts(lab)
+    results = chapters.tell_quality(lab, texts)
+    chapters.tell_gptq(lab, results)
+    chapters.tell_cache(lab, texts, results)
+    chapters.tell_memory(lab)
+    chapters.tell_speed(lab, results)
+    lab.figure(chapters.draw_quality(lab.args.model, results), "quantization_quality")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    help = "measure on this text (chapters that tales has not seen)"
+    parser.add_argument("--valid", type=Path, metavar="FILE", help=help)
+
+
+def main(argv: list[str] | None = None) -> int:
+    return run_lab(story, __doc__, ("model", "seed", "quick"), add_arguments, argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

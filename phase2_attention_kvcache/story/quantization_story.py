@@ -1,0 +1,338 @@
+"""The chapters of quantisation, and its figure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from matplotlib.figure import Figure
+
+from labkit.errors import LabError
+from labkit.figures import BLUE, GREEN, INK, ORANGE, new_figure
+from labkit.lab import Lab
+from labkit.models import find_model
+from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer
+from phase1_tokens_embeddings.weights import CARDS, SHAPES, users_that_fit, weight_bytes
+from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
+from phase2_attention_kvcache.model import GPT2_124M, NoCache, Transformer, generate_cached
+from phase2_attention_kvcache.model.evaluation import bits_per_byte
+from phase2_attention_kvcache.model.gptq import quantize_model_gptq
+from phase2_attention_kvcache.model.kv_formats import KV_CACHE_DTYPES, RoundingCache, kv_bytes_of_token
+from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
+from phase2_attention_kvcache.model.quantized_formats import METHODS
+from phase2_attention_kvcache.model.quantized_linear import (
+    QuantizedWeight,
+    is_quantized,
+    quantize_model,
+    weight_bytes_of,
+)
+from phase2_attention_kvcache.model.roofline import measure_ceilings, measure_step
+
+TEXTS = Path(__file__).parent.parent / "texts"
+NAMES = {"int8": "int8, a scale a row", "fp8": "fp8 (E4M3), a scale a row", "q8_0": "Q8_0, groups of 32",
+         "q4_0": "Q4_0, groups of 32", "int4": "int4, groups of 32, zero points"}  # fmt: skip
+TOY_CARD = 64 * 2**20  # bytes: tales is small, so a small card makes the differences visible
+USER = 1024  # tokens of a user on it
+
+
+class Texts(NamedTuple):
+    """A text to measure on, `num_bytes` long, and windows of another one to calibrate with."""
+
+    valid: list[int]
+    num_bytes: int
+    calibration: list[list[int]]
+
+
+@dataclass
+class Result:
+    """A model in one format. `nbytes`: of all weights, what is not quantised counted in 16 bits."""
+
+    name: str
+    nbytes: int
+    bits_a_weight: float
+    bits_per_byte: float
+    tokens_per_second: float
+
+
+@dataclass
+class Results:
+    exact: Result
+    rounded: dict[str, Result] = field(default_factory=dict)
+    gptq: Result | None = None
+
+    def lost(self, result: Result) -> float:
+        """Percent of bits per byte more than the exact model."""
+        return 100 * (result.bits_per_byte / self.exact.bits_per_byte - 1)
+
+
+def load_plain(lab: Lab) -> Transformer:
+    model = Transformer.from_pretrained(lab.args.model)
+    if is_quantized(model):
+        raise LabError(f"{lab.args.model} is quantised already: give a model in full, such as tales")
+    return model
+
+
+def tell_formats(lab: Lab) -> None:
+    lab.title("One matrix in five formats")
+    model = load_plain(lab)
+    weight = model.blocks[0].mlp.down.weight
+    lab.say(f"""weight = (code - zero point) x scale. Here is the second matrix of the first MLP of
+        {lab.args.model}, {weight.shape[0]} x {weight.shape[1]} weights. The error is the length of what rounding changed, as a
+        share of the matrix. A bit more halves the step between codes, so it halves the error.""")
+    rows, errors = [], {}
+    for method in METHODS:
+        stored = QuantizedWeight.of(weight, method)
+        errors[method] = ((stored.rows(slice(None)) - weight).norm() / weight.norm()).item()
+        rows.append([NAMES[method], 8 * stored.nbytes / weight.numel(), 100 * errors[method]])
+    lab.table("What is stored, scales included", ["format", "bits a weight", "error, %"], rows)
+    lab.predict(
+        "a-bit-halves-the-error",
+        "Q4_0 and Q8_0 share scales alike and differ by 4 bits: how many times as large is the error of Q4_0",
+        predicted=16.0,
+        measured=errors["q4_0"] / errors["q8_0"],
+        tolerance=0.25,
+        note="2 x 2 x 2 x 2, and a little more: Q8_0 uses 255 of its 256 codes, Q4_0 reaches further down than up.",
+    )
+    lab.record(errors=errors)
+
+
+def tell_outlier(lab: Lab) -> None:
+    lab.title("One weight that spoils a row")
+    weight = 0.02 * torch.randn(64, 512, generator=torch.Generator().manual_seed(lab.seed))
+    spoilt = weight.clone()
+    spoilt[0, 7] = 2.0  # a hundred times as large as its neighbours
+    others = torch.arange(512) != 7
+
+    def error(matrix: torch.Tensor, method: str) -> float:
+        back = QuantizedWeight.of(matrix, method).rows(slice(0, 1))[0]
+        return ((back - matrix[0])[others].norm() / matrix[0, others].norm()).item()
+
+    rows = [[NAMES[m], 100 * error(weight, m), 100 * error(spoilt, m)] for m in METHODS]
+    lab.say("""Absmax: the largest weight of a row decides the scale. Make one of 512 a hundred times as large. In a format with a
+        scale a row the other 511 now have about five codes between them. A group keeps the damage to 32.""")
+    lab.table("Error of the 511 others, %", ["format", "before", "with the outlier"], rows)
+    lab.predict(
+        "outlier-in-a-row",
+        "8 bits, an outlier among 512 weights: a scale for the row, or one for each 32; how many times as large is the error",
+        predicted=(512 / 32) ** 0.5,
+        measured=error(spoilt, "int8") / error(spoilt, "q8_0"),
+        tolerance=0.15,
+        note="The damage reaches 16 times as many weights, and an error is a root of a sum of squares. fp8 hardly notices "
+        "the outlier: its codes lie close together near 0, whatever the largest weight is.",
+    )
+
+
+def read_texts(lab: Lab) -> Texts:
+    tok = load_tokenizer(find_model(lab.args.model))
+    path = lab.args.valid or TEXTS / "valid.txt"
+    valid, num_bytes = tokens_of(path, tok, 8_000 if lab.quick else None)
+    context = load_plain(lab).config.max_context
+    calibration, _ = tokens_of(TEXTS / "calibration.txt", tok, 12_000 if lab.quick else None)
+    windows = [calibration[i : i + context] for i in range(0, len(calibration), context)]
+    return Texts(valid, num_bytes, windows)
+
+
+def tokens_of(path: Path, tok: BPETokenizer, limit: int | None) -> tuple[list[int], int]:
+    """The documents of a text with an end of text before and behind each, and their bytes. `limit`: characters."""
+    try:
+        text = path.read_text(encoding="utf-8")[:limit]
+    except (OSError, UnicodeDecodeError) as error:
+        raise LabError(f"{path} cannot be read as UTF-8 text ({error}): give another --valid") from None
+    documents = [d.strip() for d in text.split(END_OF_TEXT) if d.strip()]
+    if not documents:
+        raise LabError(f"{path} holds no text: give another --valid")
+    mark = [] if tok.eos_token_id is None else [tok.eos_token_id]
+    ids = mark + [i for d in documents for i in tok.encode(d) + mark]
+    return ids, sum(len(d.encode()) for d in documents)
+
+
+def measure(model: Transformer, name: str, texts: Texts) -> Result:
+    first = texts.valid[:8]
+    generate_cached(model, first, 2)
+    seconds = min(generate_cached(model, first, 12).itl for _ in range(2))
+    count, nbytes = model.config.num_parameters, weight_bytes_of(model)
+    plain = sum(p.nbytes for p in model.parameters() if p.dtype == torch.float32)
+    plain += sum(m.bias.nbytes for m in model.modules() if getattr(m, "parts", None) and m.bias is not None)
+    nbytes -= plain // 2  # they are computed in 32 bits here, and stored in 16
+    bits = bits_per_byte(model, texts.valid, texts.num_bytes)
+    return Result(name, nbytes, 8 * nbytes / count, bits, 1 / seconds)
+
+
+def tell_quality(lab: Lab, texts: Texts) -> Results:
+    lab.title("The whole model: what it forgets")
+    lab.say(f"""Bits per byte is what the model needs, on average, to write down a byte of text that it has not seen. The text
+        has {texts.num_bytes:,} bytes. What rounding makes a model forget costs bits.""")
+    results = Results(measure(load_plain(lab), "16 bits", texts))
+    for method in lab.progress(METHODS, "measuring formats"):
+        results.rounded[method] = measure(quantize_model(load_plain(lab), method), NAMES[method], texts)
+    name = "int4, table in int8"
+    results.rounded[name] = measure(quantize_model(load_plain(lab), "int4", "int8"), name, texts)
+    results.gptq = measure(
+        quantize_model_gptq(load_plain(lab), texts.calibration), "int4, table in int8, GPTQ", texts
+    )
+    cache = kv_bytes_of_token(load_plain(lab).config, "auto", torch.bfloat16)
+    rows = [
+        [r.name, r.nbytes / 1e6, r.bits_a_weight, f"{r.bits_per_byte:.4f}", f"{results.lost(r):+.3f}", r.tokens_per_second,
+         int((TOY_CARD - r.nbytes) // (USER * cache))]
+        for r in (results.exact, *results.rounded.values(), results.gptq)
+    ]  # fmt: skip
+    lab.table(
+        f"{lab.args.model} in each format",
+        ["format", "MB", "bits a weight", "bits per byte", "lost, %", "tokens/s", "users that fit"],
+        rows,
+        note=f"Users of {USER:,} tokens with a 16-bit cache, beside the weights in 64 MiB. Tokens/s: one user, float32 "
+        "activations, plain operators that unpack every weight each step: right, and slow.",
+    )
+    lab.predict(
+        "int8-minimal",
+        "INT8: how many percent more bits per byte (0 within half a percent?)",
+        predicted=True,
+        measured=abs(results.lost(results.rounded["int8"])) < 0.5,
+        note=f"{results.lost(results.rounded['int8']):+.3f}%: noise. Rounding at random may even help by a hair.",
+    )
+    worst = max(results.lost(results.rounded[m]) for m in ("q4_0", "int4"))
+    lab.predict(
+        "int4-groups",
+        "INT4 in groups of 32: less than 3% more bits per byte?",
+        predicted=True,
+        measured=worst < 3.0,
+        note=f"{worst:+.2f}%. Small as it is, it is the price of tens of training steps.",
+    )
+    lab.record(results=[vars(r) for r in (results.exact, *results.rounded.values(), results.gptq)])
+    return results
+
+
+def tell_gptq(lab: Lab, results: Results) -> None:
+    lab.title("Better than rounding")
+    lab.say("""GPTQ looks at some text before it rounds: which inputs of a layer go together? Then the error of one weight can be
+        made up for by weights that are not rounded yet. The file is as large as before, and no slower.""")
+    rounded, better = results.lost(results.rounded["int4, table in int8"]), results.lost(results.gptq)
+    lab.predict(
+        "gptq-wins-back",
+        "does GPTQ win back at least 30% of what rounding the blocks to int4 lost?",
+        predicted=True,
+        measured=better < 0.7 * rounded,
+        kind="timing" if lab.quick or lab.args.model != "tales" else "structure",
+        note=f"Rounded: {rounded:+.3f}%. With GPTQ: {better:+.3f}%. Won back: {1 - better / rounded:.0%}."
+        + (" Little text in --quick: the figure is rough." if lab.quick else ""),
+    )
+
+
+def tell_cache(lab: Lab, texts: Texts, results: Results) -> None:
+    lab.title("Keys and values in 8 bits")
+    model = load_plain(lab)
+    rows, lost = [], {}
+    for kind in lab.progress(KV_CACHE_DTYPES, "measuring caches"):
+        make: Callable[[], NoCache | RoundingCache] = (
+            NoCache if kind == "auto" else lambda k=kind: RoundingCache(k)
+        )
+        bits = (
+            results.exact.bits_per_byte
+            if kind == "auto"
+            else bits_per_byte(model, texts.valid, texts.num_bytes, make_cache=make)
+        )
+        nbytes = kv_bytes_of_token(model.config, kind, torch.bfloat16)
+        lost[kind] = 100 * (bits / results.exact.bits_per_byte - 1)
+        users = int((TOY_CARD - results.exact.nbytes) // (USER * nbytes))
+        rows.append([kind, nbytes, f"{bits:.4f}", f"{lost[kind]:+.3f}", users])
+    lab.table(
+        "kv_cache_dtype", ["stored as", "bytes a token", "bits per byte", "lost, %", "users that fit"], rows
+    )
+    lab.predict(
+        "int8-cache",
+        "a cache in int8: users of 16 bits x how much",
+        predicted=2.0,
+        measured=rows[0][1] / rows[KV_CACHE_DTYPES.index("int8_per_token_head")][1],
+        tolerance=0.05,
+        note=f"Not quite 2: each head of a token has a scale besides. It costs {lost['int8_per_token_head']:+.3f}% bits per "
+        f"byte; fp8 without a scale is exactly 2 and costs {lost['fp8']:+.3f}%.",
+    )
+    lab.predict(
+        "int8-cache-quality",
+        "does a cache in int8 cost less than 0.5% bits per byte?",
+        predicted=True,
+        measured=lost["int8_per_token_head"] < 0.5,
+    )
+    lab.record(cache_lost_percent=lost)
+
+
+def tell_memory(lab: Lab) -> None:
+    lab.title("Room for users")
+    shape, card, context = SHAPES["llama-3-8b"], CARDS["a100-80"], 4096
+    fp16 = users_that_fit(shape, card, context, "FP16")
+    weights_only = users_that_fit(shape, card, context, "FP8")
+    both = users_that_fit(shape, card, context, "FP8", bytes_per_value=1)
+    lab.predict(
+        "fp8-halves",
+        "Llama 3 8B in FP8: how many times smaller are its weights",
+        predicted=2.0,
+        measured=weight_bytes(shape, "FP16") / weight_bytes(shape, "FP8"),
+        source_says=2.0,
+        note=f"{card.title}, users of {context:,} tokens: {fp16} in FP16, {weights_only} with weights in FP8, {both} with the "
+        "cache in FP8 too. On a large card it is the cache that decides: halving the weights alone gives little.",
+    )
+    lab.record(users={"FP16": fp16, "FP8 weights": weights_only, "FP8 weights and cache": both})
+
+
+def tell_speed(lab: Lab, results: Results) -> None:
+    lab.title("Faster? By the part that reads weights")
+    model = Transformer.random(GPT2_124M, "bfloat16", seed=lab.seed)
+    if can_pack(model):
+        pack_linear_layers(model)
+    bandwidth = measure_ceilings("cpu", "bfloat16", quick=True).bandwidth
+    sixteen, many = (measure_step(model, n, 5 if lab.quick else 15) for n in (1, 64))
+    read = 2 * GPT2_124M.num_parameters / bandwidth
+    fixed = max(0.0, sixteen - read)
+    saved = min(read, sixteen) - read * 4.75 / 16  # of a step, however many tokens share it
+    gain = 100 * max(0.0, saved) / sixteen
+    lab.predict(
+        "int4-tpot",
+        "TPOT of one user, GPT-2's shape: how many percent shorter can int4 make it, if unpacking were free",
+        predicted=100 * (1 - 4.75 / 16),
+        measured=gain,
+        source_says=30.0,
+        tolerance=1 / 3,
+        unit="%",
+        kind="timing",
+        note=f"A step takes {1e3 * sixteen:.1f} ms in 16 bits; reading its weights at {bandwidth / 1e9:.0f} GB/s is "
+        f"{1e3 * read:.1f} of them, and only that part shrinks, by {16 / 4.75:.1f}; {1e3 * fixed:.1f} ms stay. Predicted: as if "
+        f"reading were all. With 64 tokens a step takes {1e3 * many:.1f} ms, and the same saving is {100 * saved / many:.0f}%.",
+    )
+    lost = results.lost(results.rounded["int4"])
+    lab.predict(
+        "free-lunch",
+        "INT4: is there something to pay (more bits per byte)?",
+        predicted=True,
+        measured=lost > 0.01,
+        source_says=False,
+        kind="structure" if lab.args.model == "tales" and not lab.quick else "timing",
+        note=f"int8 is free as far as can be seen here. int4 costs {lost:.2f}% bits per byte, and its speed has to be "
+        "earned: unpacked by plain operators it is slower than 16 bits (the table above).",
+    )
+    lab.record(step_s=sixteen, read_s=read, int4_gain_percent=gain)
+
+
+def draw_quality(model: str, results: Results) -> Figure:
+    rounded = list(results.rounded.values())
+    fig, (ax,) = new_figure(
+        f"Half the size for nothing, a third for {results.lost(results.rounded['int4']):.1f}% more bits",
+        f"{model}: lower is better, left is smaller; the dashed line is the model in 16 bits",
+        size=(8.4, 4.8),
+    )
+    ax.axhline(results.exact.bits_per_byte, color=INK, linestyle="--", linewidth=1.2)
+    for result, colour in [(results.exact, INK), *((r, BLUE) for r in rounded), (results.gptq, GREEN)]:
+        x, y = result.nbytes / 1e6, result.bits_per_byte
+        ax.plot(x, y, "o", color=colour, markersize=9)
+        left = result.name == NAMES["int8"]  # beside Q8_0, whose name stands to the right
+        ax.annotate(result.name, (x, y), xytext=(-9 if left else 9, 5), ha="right" if left else "left",
+                    textcoords="offset points", fontsize=9, color=colour)  # fmt: skip
+    start, end = results.rounded["int4, table in int8"], results.gptq
+    ax.annotate("", (end.nbytes / 1e6, end.bits_per_byte), (start.nbytes / 1e6, start.bits_per_byte),
+                arrowprops=dict(arrowstyle="->", color=ORANGE))  # fmt: skip
+    ax.set(
+        xlabel="weights, MB",
+        ylabel="bits per byte of unseen text",
+        xlim=(0, 1.25 * results.exact.nbytes / 1e6),
+    )
+    return fig
