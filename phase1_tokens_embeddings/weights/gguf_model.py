@@ -90,7 +90,7 @@ def config_from_gguf(header: GGUFHeader) -> dict[str, Any]:
         "attention_bias": "blk.0.attn_q.bias" in header.tensors,
     }
     ends = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
-    config["eos_token_id"] = [i for i in dict.fromkeys(ends) if i is not None]
+    config["eos_token_id"] = [i for i in ends if i is not None]
     if "num_attention_heads" in config and "head_dim" not in config:
         config["head_dim"] = metadata.get("llama.rope.dimension_count")
     scaling = metadata.get(f"{arch}.rope.scaling.type", "none")

@@ -197,7 +197,7 @@ def tell_quality(lab: Lab, texts: Texts) -> Results:
         "INT4 in groups of 32: less than 3% more bits per byte?",
         predicted=True,
         measured=worst < 3.0,
-        note=f"{worst:+.2f}%. Small as it is, it is the price of tens of training steps.",
+        note=f"{worst:+.2f}%. A scale for each 32 weights keeps it small.",
     )
     lab.record(results=[vars(r) for r in (results.exact, *results.rounded.values(), results.gptq)])
     return results

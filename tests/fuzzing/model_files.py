@@ -48,6 +48,8 @@ from phase1_tokens_embeddings.weights import (
     users_that_fit,
 )
 from phase1_tokens_embeddings.weights.embeddings import load_embeddings
+from phase1_tokens_embeddings.weights.ggml_blocks import READABLE, dequantize_blocks
+from phase1_tokens_embeddings.weights.gguf_model import read_blocks
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 
@@ -182,6 +184,9 @@ def make_gguf(rng: random.Random, folder: Path, sound: bool) -> None:
     for i in range(rng.randrange(4)):
         shape = rng.choices(range(1, 5), k=rng.randint(1, 3))
         writer.add_tensor(f"t{i}", np.zeros(shape, rng.choice(["f4", "f2", "i4"])))
+        kind = gguf.GGMLQuantizationType[rng.choice(["Q8_0", "Q4_0", "Q4_K", "Q6_K"])]
+        blocks = np.full((2, gguf.GGML_QUANT_SIZES[kind][1]), 60, "u1")  # as F16 two such bytes are about 1
+        writer.add_tensor(f"q{i}", blocks, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -197,6 +202,11 @@ def read_gguf(folder: Path) -> None:
     assert {(n, t.dims, header.data_start + t.offset, t.nbytes) for n, t in header.tensors.items()} == {
         (t.name, tuple(t.shape.tolist()), t.data_offset, t.n_bytes) for t in theirs.tensors
     }, "the package reads otherwise"
+    for tensor, entry in zip(theirs.tensors, map(header.tensors.get, (t.name for t in theirs.tensors))):
+        if entry.type in READABLE[3:] and len(entry.dims) == 2:
+            ours = dequantize_blocks(entry.type, read_blocks(path, header, tensor.name)).numpy()
+            same = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            assert np.array_equal(ours, same, equal_nan=True), "the package reads other numbers"
 
 
 # ------------------------------------------------------------------ tokenizer.json and split patterns

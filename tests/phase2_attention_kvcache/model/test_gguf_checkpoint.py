@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import gguf
 import numpy as np
@@ -252,6 +253,18 @@ def test_a_vocabulary_that_contradicts_itself(tmp_path, folders):
         file = convert(folders["gpt2"], tmp_path / "x.gguf")
         spoil(file, *(text.encode() for text in spoiled))
         assert message in refusal(load_tokenizer, file)
+
+
+@pytest.mark.parametrize("value", [[270], 10**7, "x", -1])
+def test_settings_of_the_wrong_kind(tmp_path, folders, value, monkeypatch):
+    file = convert(folders["gpt2"], tmp_path / "x.gguf")
+    header = read_gguf_header(file)
+    for key, name in (("tokenizer.ggml.eos_token_id", "eos_token_id"), ("gpt2.embedding_length", "n_embd")):
+        wrong = replace(header, metadata=header.metadata | {key: value})
+        monkeypatch.setattr(
+            "phase1_tokens_embeddings.weights.gguf_model.read_gguf_header", lambda _, h=wrong: h
+        )
+        assert name in refusal(read_config, file)
 
 
 def test_old_files_of_a_tied_model_with_a_copy_of_the_table(tmp_path, folders):
