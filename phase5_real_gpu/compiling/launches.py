@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from phase5_real_gpu.kernels import paged_decode, paged_prefill, write_kv
+from phase5_real_gpu.kernels import paged_decode, paged_prefill, quantized_gemm, write_kv
 from phase5_real_gpu.ladder import LADDER, Rung, run_rung
 
 NUM_BLOCKS, BATCH, MOST_BLOCKS = 4096, 64, 256
@@ -46,6 +46,14 @@ def _write(dtype: str, kv_dtype: str | None = None) -> None:
     write_kv(new, new, *caches, _empty(2048, dtype="int64"))
 
 
+def _product(dtype: str, kind: str, rows: int = 1) -> None:
+    groups = 4096 // 32
+    codes = _empty(4096, 4096, dtype="int8") if kind == "int8" else _empty(4096, 2048, dtype="uint8")
+    scales = _empty(4096, 1, dtype="float32") if kind == "int8" else _empty(4096, groups, dtype="float16")
+    zeros = _empty(4096, groups, dtype="uint8") if kind == "int4" else None
+    quantized_gemm(_empty(rows, 4096, dtype=dtype), codes, scales, zeros)
+
+
 def _rung(dtype: str, rung: Rung) -> None:
     run_rung(rung, *_attention(dtype, BATCH))
 
@@ -71,4 +79,7 @@ CASES: dict[str, Callable[[str], None]] = {
     "prefill int64": partial(_prefill, index="int64"),
     "write KV": _write,
     "write KV fp8": partial(_write, **FP8),
+    "product int8": partial(_product, kind="int8"),
+    "product int4": partial(_product, kind="int4"),
+    "product int4, 64 rows": partial(_product, kind="int4", rows=64),
 } | {f"ladder, {rung.name}": partial(_rung, rung=rung) for rung in LADDER}

@@ -11,9 +11,10 @@ PRODUCTION = (
     "decode", "decode split", "decode d64", "decode d256", "decode fp8", "decode fp32",
     "prefill", "prefill d64", "prefill d256", "prefill fp8", "prefill fp32",
     "write KV", "write KV fp8",
+    "product int8", "product int4", "product int4, 64 rows",
 )  # fmt: skip
 
-QUICK = ("decode", "prefill", "write KV")
+QUICK = ("decode", "prefill", "write KV", "product int4")
 RUNGS = ("head", "packed", "tile", "hoisted", "exp2", "split")
 PLAIN, HOISTED, UNALIGNED = "ladder, tile", "ladder, hoisted", "decode unaligned"
 MAIN_CARD = 90

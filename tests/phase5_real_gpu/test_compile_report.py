@@ -16,6 +16,7 @@ from phase5_real_gpu.compiling.machine_code import KB, LIMITS, count_spills, rea
 from phase5_real_gpu.story.compile_story import HOISTED, NOT_CAUGHT, PLAIN, UNALIGNED, dtype_for, requests
 
 SHAPES = [(case, 90) for case in ("decode", "decode split", "prefill", "write KV")]
+SHAPES += [("product int8", 90), ("product int4, 64 rows", 90), ("product int4", 80)]
 SHAPES += [(case, capability) for capability in (75, 80, 100) for case in ("decode", "prefill")]
 SIXTY_FOUR_BITS = ("decode int64", "prefill int64")
 
@@ -74,6 +75,14 @@ def test_keys_are_fetched_ahead(engine):
 
 def test_keys_are_moved_16_bytes_at_a_time(engine):
     assert all(c.wide_loads for c in engine if c.case == "write KV")
+
+
+def test_weights_in_few_bits_go_to_the_matrix_units(engine):
+    for c in engine:
+        if c.kernel == "quantized_gemm_kernel":
+            assert c.mma + c.wgmma > 0 and c.buffers >= 2, c
+            if c.case == "product int8":
+                assert c.async_copies and c.narrow_copies == 0, c
 
 
 def test_hoisting_buys_a_second_buffer(compiled):

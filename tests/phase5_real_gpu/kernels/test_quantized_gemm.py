@@ -1,0 +1,85 @@
+"""Products with weights in few bits, in the interpreter: equal to the dequantised matrix, at every edge."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
+
+if not HAS_TRITON:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+from phase2_attention_kvcache.model.quantized_formats import FORMATS
+from phase2_attention_kvcache.model.quantized_linear import QuantizedWeight
+from phase5_real_gpu.kernels import quantized_gemm
+from phase5_real_gpu.kernels.quantized_gemm_kernel import quantized_gemm_bytes
+from tests.properties import unshrunk
+
+KINDS = ("int8", "q8_0", "q4_0", "int4")
+DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    rows=st.sampled_from([1, 2, 15, 16, 17, 65]),
+    outputs=st.sampled_from([1, 31, 32, 65]),
+    groups=st.integers(1, 5),
+    dtype=st.sampled_from(DTYPES),
+)
+@settings(unshrunk, max_examples=25)
+def test_equals_the_dequantised_matrix(kind, rows, outputs, groups, dtype):
+    torch.manual_seed(rows + outputs)
+    weight = QuantizedWeight.of(torch.randn(outputs, 32 * groups) + 0.3, kind)
+    x = torch.randn(rows, 32 * groups).to(dtype)
+    y = quantized_gemm(x, *weight.planes.values())
+    expected = x.double() @ FORMATS[kind].dequantize(weight.planes).double().t()
+    assert y.dtype == dtype and y.shape == expected.shape
+    assert (y.double() - expected).abs().max() <= TOLERANCE[dtype] * expected.abs().max().clamp(min=1)
+
+
+def test_rows_apart_in_memory():
+    """x and codes may be parts of larger tensors."""
+    weight = QuantizedWeight.of(torch.randn(40, 64), "q4_0").planes
+    wide = torch.full((40, 64), 255, dtype=torch.uint8)
+    wide[:, 16:48] = weight["codes"]
+    x = torch.full((3, 128), torch.nan)
+    x[:, :64] = torch.randn(3, 64)
+    apart = quantized_gemm(x[:, :64], wide[:, 16:48], weight["scales"])
+    assert torch.equal(apart, quantized_gemm(x[:, :64].contiguous(), **weight))
+
+
+def test_no_rows():
+    weight = QuantizedWeight.of(torch.randn(40, 64), "int8").planes
+    assert quantized_gemm(torch.empty(0, 64), **weight).shape == (0, 40)
+
+
+def test_bytes():
+    """A product's floor, by hand: 4096 x 4096 in 4 bits, 131,072 a group of scales and zero points, one row."""
+    planes = QuantizedWeight.of(torch.randn(64, 96), "int4").planes
+    assert (
+        quantized_gemm_bytes(1, 64, 96, 4, has_zeros=True) == sum(p.nbytes for p in planes.values()) + 2 * 160
+    )
+    assert quantized_gemm_bytes(1, 4096, 4096, 16) == 2 * 4096**2 + 4 * 4096
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(x=torch.zeros(2, 96)), "these codes need"),
+        (dict(x=torch.zeros(2, 64, dtype=torch.int32)), "use one of float32"),
+        (dict(codes=torch.zeros(40, 32)), "rows of int8"),
+        (dict(scales=torch.zeros(40, 3)), "scales have shape"),
+        (dict(zeros=torch.zeros(40, 1, dtype=torch.uint8)), "zeros go with"),
+    ],
+)
+def test_what_does_not_fit(change, message):
+    given = dict(x=torch.zeros(2, 64), **QuantizedWeight.of(torch.randn(40, 64), "q4_0").planes)
+    with pytest.raises(ValueError, match=message):
+        quantized_gemm(**given | change)
+
+
+def test_rows_that_do_not_divide():
+    with pytest.raises(ValueError, match="groups of 32"):
+        quantized_gemm(torch.zeros(2, 40), torch.zeros(4, 40, dtype=torch.int8), torch.zeros(4, 1))
