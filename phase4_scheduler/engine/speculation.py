@@ -77,8 +77,6 @@ class Speculation:
     def _input(self, s: Scheduled, result: ModelRunnerOutput) -> DraftInput:
         request = s.request
         sampled, _ = result.sampled.get(request.request_id, ([], []))
-        if request.params.n > 1 and not request.output_token_ids:
-            sampled = []  # it has just been forked: the place of its next token is not yet its own
         token_ids = [*request.token_ids[: s.num_certain], *sampled]
         longest = self._max_model_len
         if request.max_tokens is not None:
