@@ -281,6 +281,45 @@ def test_nobody_starves_while_others_keep_coming(policy, swap):
     assert_free(scheduler)
 
 
+# ---------------------------------------------------------------------- drafts
+
+
+def test_a_fork_shares_no_room_for_guesses():
+    """Both sequences write there, each its own. A prompt of 4 tokens, and room for 3 guesses, in blocks of 1."""
+    scheduler = make(
+        block_size=1, num_blocks=20, speculative_config=SpeculativeConfig(3, model="tales-draft")
+    )
+    parent = request("a", 4, n=2)
+    scheduler.add(parent)
+    output = scheduler.schedule()
+    child = parent.sibling("b", 1)
+    scheduler.fork(output, parent, child)
+    assert len(parent.block_table.block_ids) == 7
+    assert child.block_table.block_ids == parent.block_table.block_ids[:4]
+    scheduler.update(output, [50, 51])
+    output = scheduler.schedule()
+    assert counts(output) == {"a": 1, "b": 1}
+    assert not set(parent.block_table.block_ids[4:]) & set(child.block_table.block_ids[4:])
+    scheduler.update(output, [52, 53])
+    run(scheduler)
+    assert_free(scheduler)
+
+
+def test_a_swapped_request_returns_only_where_its_drafts_fit_too():
+    """Room for its tokens alone is not enough: it would hold blocks, and still stand in the queue."""
+    scheduler = make(
+        num_blocks=7, block_size=2, swap=20, max_model_len=12, preemption="swap",
+        speculative_config=SpeculativeConfig(2, model="tales-draft"),
+    )  # fmt: skip
+    for name in ("a", "b"):
+        scheduler.add(request(name, 3, max_tokens=4))
+    while scheduler.has_requests:
+        step(scheduler)
+        assert all(not r.block_table.blocks for r in scheduler.waiting)
+    assert scheduler.num_preemptions > 0
+    assert_free(scheduler)
+
+
 # ---------------------------------------------------------------------- prefix hits
 
 
