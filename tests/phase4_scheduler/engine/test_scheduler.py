@@ -308,11 +308,11 @@ def test_a_fork_shares_no_room_for_guesses():
 def test_a_swapped_request_returns_only_where_its_drafts_fit_too():
     """Room for its tokens alone is not enough: it would hold blocks, and still stand in the queue."""
     scheduler = make(
-        num_blocks=7, block_size=2, swap=20, max_model_len=12, preemption="swap",
-        speculative_config=SpeculativeConfig(2, model="tales-draft"),
+        num_blocks=5, block_size=3, swap=40, max_model_len=40, preemption="swap",
+        speculative_config=SpeculativeConfig(1, model="tales-draft"),
     )  # fmt: skip
-    for name in ("a", "b"):
-        scheduler.add(request(name, 3, max_tokens=4))
+    for name in ("a", "b", "c"):
+        scheduler.add(request(name, 2, max_tokens=6))
     while scheduler.has_requests:
         step(scheduler)
         assert all(not r.block_table.blocks for r in scheduler.waiting)
