@@ -348,6 +348,7 @@ guesses.score()
 # - [2.5 Append to the cache](exercises/p2e5_cache.ipynb)
 # - [2.6 Top-p: cut off the tail](exercises/p2e6_top_p.ipynb)
 # - [2.7 How long until the first token?](exercises/p2e7_ttft.ipynb)
+# - [2.8 Two weights in a byte](exercises/p2e8_int4_groups.ipynb)
 # - [Debugging lab 2: a story with a gap](exercises/p2d1_words_after_a_gap.ipynb)
 #
 # [Phase 3](phase3_paged_attention.ipynb) makes room for many users.

@@ -1,0 +1,93 @@
+# %% [markdown]
+# # 2.8 Two weights in a byte
+#
+# A format of 4 bits has no type of its own in torch, or in most processors. So two **codes** share a byte, and a **scale** is
+# shared by 32 weights, a **group**. In Q4_0, llama.cpp's format, a code is a whole number from 0 to 15, and 8 stands for 0.0:
+#
+#     weight = (code - 8) x scale
+#
+# Which two codes share a byte? Not neighbours. Byte j of a group holds code j in its low four bits and code j + 16 in its
+# high four. Then one AND gives a processor the first 16 neighbours at once, and one shift the other 16.
+#
+# By hand, with groups of 4 instead of 32, so that byte j holds codes j and j + 2. Codes 1, 15, 8, 2 become two bytes: 1 + 16 x 8 =
+# 129, and 15 + 16 x 2 = 47. With a scale of 0.5 they stand for the weights -3.5, 3.5, 0, -3.
+#
+# Both functions work on any number of groups at once: what stands before the last dimension stays as it is.
+# %%
+import torch
+
+from exercises.grading import check, hint
+
+
+# %% tags=["answer"]
+def pack(codes: torch.Tensor) -> torch.Tensor:
+    """Two codes to a byte.
+
+    Args:
+        codes: uint8 [..., 32], from 0 to 15.
+
+    Returns:
+        uint8 [..., 16].
+    """
+    # BEGIN SOLUTION
+    low, high = codes[..., :16], codes[..., 16:]
+    return low | high << 4
+    # END SOLUTION
+
+
+def unpack(packed: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """The weights.
+
+    Args:
+        packed: uint8 [..., 16], as `pack` makes them. scales: float32 [...], one for each group.
+
+    Returns:
+        float32 [..., 32].
+    """
+    # BEGIN SOLUTION
+    codes = torch.cat((packed & 15, packed >> 4), dim=-1)
+    return (codes.float() - 8) * scales[..., None]
+    # END SOLUTION
+
+
+# %% tags=["check"]
+check("p2e8_int4_groups", pack, unpack)
+# %% [markdown]
+# Stuck? Run `hint("p2e8_int4_groups")`, and again after your next try.
+#
+# ## Into the engine
+#
+# `tales` is loaded in 4 bits, 4.5 with the scales, and every weight of every step goes through your `unpack`. The tokens must be
+# those of the course's own.
+# %% tags=["engine"]
+from unittest.mock import patch
+
+from exercises.grading import same_or_stop
+from exercises.judging.side_by_side import passed, speed, timed
+from phase2_attention_kvcache.model import SamplingParams
+from phase2_attention_kvcache.model.quantized_formats import FORMATS, Format
+from phase2_attention_kvcache.model.quantized_linear import weight_bytes_of
+from phase4_scheduler.engine import LLMEngine
+
+passed("p2e8_int4_groups", pack, unpack)
+engine = LLMEngine.from_pretrained(
+    "tales", dtype="float32", device="cpu", quantization="q4_0", max_num_seqs=2
+)
+params = SamplingParams(temperature=0, max_tokens=20)
+prompts = ["Once upon a time there was", "The king had three"]
+
+
+def your_rows(planes):
+    packed = planes["codes"].unflatten(1, (-1, 16))
+    return unpack(packed, planes["scales"].float()).flatten(1)
+
+
+course, course_seconds = timed(lambda: engine.generate(prompts, params))
+yours = Format(FORMATS["q4_0"].quantize, your_rows, 32)
+with patch.dict(FORMATS, q4_0=yours):
+    mine, my_seconds = timed(lambda: engine.generate(prompts, params))
+for ours, theirs in zip(mine, course):
+    same_or_stop(ours.token_ids, theirs.token_ids, says="your weights lead to other tokens")
+    print(ours.prompt + ours.text)
+print(f"all weights: {weight_bytes_of(engine.model):,} bytes, norms and positions in 32 bits")
+print(speed(my_seconds, course_seconds))
