@@ -33,6 +33,7 @@ class LLMEngine:
 
     Args:
         tokenizer: text to ids and back; None: prompts are token ids, and outputs have no text.
+        proposer: who drafts tokens, with `speculative_config=dict(method="custom", ...)`.
         Others: see `EngineCore`.
 
     Threads: one of them steps. Any may add and abort requests meanwhile.
@@ -69,7 +70,12 @@ class LLMEngine:
 
     @classmethod
     def from_pretrained(
-        cls, path_or_name: str | Path, dtype: str = "bfloat16", device: str = "auto", **settings: Any
+        cls,
+        path_or_name: str | Path,
+        dtype: str = "bfloat16",
+        device: str = "auto",
+        proposer: Proposer | None = None,
+        **settings: Any,
     ) -> LLMEngine:
         """Load a model and its tokenizer. `settings` are the fields of `EngineConfig`.
 
@@ -81,7 +87,8 @@ class LLMEngine:
             raise ValueError(f"unknown setting {unknown[0]!r}: the engine knows {', '.join(sorted(known))}")
         folder = find_model(path_or_name)
         config = EngineConfig(**settings)
-        return cls(load_model(folder, dtype, device, config.quantization), load_tokenizer(folder), config)
+        model = load_model(folder, dtype, device, config.quantization)
+        return cls(model, load_tokenizer(folder), config, proposer=proposer)
 
     @property
     def num_steps(self) -> int:

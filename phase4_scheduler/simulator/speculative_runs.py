@@ -89,6 +89,16 @@ def expected_speedup(tokens: float, plain_seconds: float, drafted_seconds: float
     return tokens * plain_seconds / drafted_seconds
 
 
+class AlwaysProposes:
+    """A proposer that knows nothing: to see what it costs to ask, and to verify for nothing."""
+
+    def __init__(self, *token_ids: int) -> None:
+        self._token_ids = token_ids
+
+    def propose(self, token_ids: Sequence[int], num_drafts: int) -> Sequence[int]:
+        return self._token_ids[:num_drafts]
+
+
 class ReadAloud:
     """A sampler that writes given texts, whatever the logits say.
 
