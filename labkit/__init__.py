@@ -14,3 +14,8 @@ if is_a_program() and signal.getsignal(signal.SIGINT) is signal.default_int_hand
 # and the step takes many times as long. torch reads this when it is loaded, so it stands here.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+
+# For each number of tokens that a step may have, torch's library for products in 16 bit (oneDNN) prepares code of its own, half
+# a megabyte or so, and so does the layer above it (ideep). Both keep the last 1,024, and an engine grows by gigabytes.
+for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(name, "256")

@@ -104,8 +104,8 @@ async def standing(server):
 def requests(count, dtype="float32"):
     """Many short requests, one in ten cut off: none hangs, and memory does not grow.
 
-    In bfloat16 the engine's does: torch's library for it, oneDNN, keeps what it prepared for each number of tokens
-    that a step had, up to 1,024 of these.
+    In bfloat16 it does at first: torch's libraries keep what they prepared for each number of tokens that a step had, up
+    to a limit (see labkit/__init__.py).
     """
     # The system gives a process memory when it is first written to: the warm-up must have used each block once.
     options = ["--max-num-seqs", "32", "--num-gpu-blocks-override", "200", "--dtype", dtype]
