@@ -5,7 +5,8 @@ that into tensors, reads every weight once, reads every key and value once, and 
 a price that can be worked out beforehand: bytes to read, divided by the bandwidth of the memory.
 
 You will see a step by its parts, for 1, 16 and 64 users, and what two changes buy: weights that are packed
-once instead of at every step, and a kernel that reads keys and values where they lie. Then what does *not*
+once instead of at every step, and a kernel that reads keys and values where they lie. A third: weights in fewer
+bits, and a step as one compiled call. Then what does *not*
 cost anything: a queue a hundred times as long; and what ten times the context really costs.
 
 It runs at GPT-2's size with random weights, on the CPU: speed does not depend on the weights.
@@ -14,11 +15,18 @@ It runs at GPT-2's size with random weights, on the CPU: speed does not depend o
 import argparse
 
 from labkit.lab import Lab, run_lab
-from phase4_scheduler.story.where_time_goes_story import growing_context, growing_queue, two_changes
+from phase4_scheduler.story.where_time_goes_story import (
+    fewer_bits,
+    growing_context,
+    growing_queue,
+    two_changes,
+)
 
 
 def story(lab: Lab) -> None:
     model = two_changes(lab)
+    if not lab.quick:
+        fewer_bits(lab, model)
     growing_queue(lab)
     growing_context(lab, model)
 
