@@ -164,9 +164,10 @@ def default_num_blocks(
         available = torch.cuda.mem_get_info()[0] * GPU_SHARE
     else:
         available = (memory_bytes() or 8 * 2**30) * MEMORY_SHARE
-    models = [model] if draft_model is None else [model, draft_model]
-    kind = config.kv_cache_dtype
-    block_bytes = config.block_size * sum(kv_bytes_of_token(m.config, kind, m.dtype) for m in models)
+    token_bytes = kv_bytes_of_token(model.config, config.kv_cache_dtype, model.dtype)
+    if draft_model is not None:  # it stores its own as it computes them
+        token_bytes += kv_bytes_of_token(draft_model.config, "auto", draft_model.dtype)
+    block_bytes = config.block_size * token_bytes
     if blocks_each > available // block_bytes:
         raise ValueError(
             f"a request of {longest:,} tokens needs {blocks_each * block_bytes / 2**30:.1f} GiB of KV cache, and "
