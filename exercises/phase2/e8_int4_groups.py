@@ -57,22 +57,22 @@ check("p2e8_int4_groups", pack, unpack)
 #
 # ## Into the engine
 #
-# `tales` is loaded in 4 bits, 4.5 with the scales, and every weight of every step goes through your `unpack`. The tokens must be
-# those of the course's own.
+# `tales` is kept in 4 bits, 4.5 with the scales, and every weight of every step goes through your `unpack`. The tokens must be
+# those of the course's own. (`lab serve --quantization q4_0` unpacks in compiled code, in the middle of the product.)
 # %% tags=["engine"]
 from unittest.mock import patch
 
 from exercises.grading import same_or_stop
 from exercises.judging.side_by_side import passed, speed, timed
-from phase2_attention_kvcache.model import SamplingParams
+from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.quantized_formats import FORMATS, Format
-from phase2_attention_kvcache.model.quantized_linear import weight_bytes_of
-from phase4_scheduler.engine import LLMEngine
+from phase2_attention_kvcache.model.quantized_linear import quantize_model, weight_bytes_of
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.engine.build import load_tokenizer
 
 passed("p2e8_int4_groups", pack, unpack)
-engine = LLMEngine.from_pretrained(
-    "tales", dtype="float32", device="cpu", quantization="q4_0", max_num_seqs=2
-)
+model = quantize_model(Transformer.from_pretrained("tales"), "q4_0")
+engine = LLMEngine(model, load_tokenizer("tales"), EngineConfig(max_num_seqs=2))
 params = SamplingParams(temperature=0, max_tokens=20)
 prompts = ["Once upon a time there was", "The king had three"]
 
