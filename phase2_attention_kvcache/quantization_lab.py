@@ -7,8 +7,9 @@ what the weights leave holds the keys and values of more users.
 You will see a matrix rounded in five formats, one outlier that spoils a row, the bits per byte of the whole model in each
 format, GPTQ win back what rounding lost, and keys and values in 8 bits. Then the claim that all this is free is checked.
 
-The texts (texts/valid.txt, texts/calibration.txt) are chapters of Standard Ebooks editions, CC0. The model has never
-seen the first.
+The texts (texts/valid.txt, texts/calibration.txt) were written by `tales` itself, token by token as its probabilities say. On
+average no model can predict such a text better than the one that wrote it. So what a format loses on it is what the
+rounding made the model forget. Or take a text that nobody's model wrote:
 
     python phase2_attention_kvcache/quantization_lab.py --valid my_text.txt
 """
@@ -33,7 +34,7 @@ def story(lab: Lab) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    help = "measure on this text (chapters that tales has not seen)"
+    help = "measure on this text (what tales wrote itself)"
     parser.add_argument("--valid", type=Path, metavar="FILE", help=help)
 
 
