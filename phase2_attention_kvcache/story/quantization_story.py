@@ -161,8 +161,8 @@ def measure(model: Transformer, name: str, texts: Texts) -> Result:
 
 def tell_quality(lab: Lab, texts: Texts) -> Results:
     lab.title("The whole model: what it forgets")
-    lab.say(f"""Bits per byte is what the model needs, on average, to write down a byte of text that it has not seen. The text
-        has {texts.num_bytes:,} bytes. What rounding makes a model forget costs bits.""")
+    lab.say(f"""Bits per byte is what the model needs, on average, to write down a byte of a text. This one has
+        {texts.num_bytes:,} bytes. What rounding makes a model forget costs bits.""")
     results = Results(measure(load_plain(lab), "16 bits", texts))
     for method in lab.progress(METHODS, "measuring formats"):
         results.rounded[method] = measure(quantize_model(load_plain(lab), method), NAMES[method], texts)
