@@ -332,7 +332,7 @@ def draw_quality(model: str, results: Results) -> Figure:
                 arrowprops=dict(arrowstyle="->", color=ORANGE))  # fmt: skip
     ax.set(
         xlabel="weights, MB",
-        ylabel="bits per byte of unseen text",
+        ylabel="bits per byte",
         xlim=(0, 1.25 * results.exact.nbytes / 1e6),
     )
     return fig
