@@ -55,6 +55,8 @@ def take_course(console: Page) -> int:
             console.print(line_of(console, script, code, complaint, time.perf_counter() - began))
     console.print("\n[bold]And now all of it together[/]")
     codes.append(run_script(last, None)[0])
+    if codes[-1] == STOPPED:
+        return STOPPED
     counts = Counter(
         verdict_of(measured_claims()[0].get(c.id, [])) for claims in CLAIMS.values() for c in claims
     )
@@ -95,10 +97,11 @@ def line_of(console: Page, script: Path, code: int, complaint: str, seconds: flo
         told += (
             f"\n[red]{escape(visible(complaint, 300)) or OUTCOMES.get(code, f'ended with code {code}')}[/]"
         )
+    report = outputs() / "reports" / script.parent.name / f"{script.stem}.json"
     with suppress(ValueError):  # no report
-        report = outputs() / "reports" / script.parent.name / f"{script.stem}.json"
         checked = [p for p in read_predictions(report) if not p.needs]
-        held = f"{sum(bool(p.holds) for p in checked)} of {len(checked)}"
+        if code in (0, 1):  # otherwise it is an earlier run's
+            held = f"{sum(bool(p.holds) for p in checked)} of {len(checked)}"
     row = Table.grid(padding=(0, 1))
     row.add_column(width=1)
     row.add_column(width=22, overflow="fold")

@@ -8,6 +8,7 @@ Here they are rearranged once. That makes the linear layers 1.3 to 1.7 times as 
 import torch
 from torch import Tensor, nn
 
+from phase2_attention_kvcache.model.packed_quantized import PackedQuantizedLinear
 from phase2_attention_kvcache.model.quantized_linear import QuantizedLinear
 from phase2_attention_kvcache.model.transformer import Transformer
 
@@ -37,6 +38,7 @@ def matrix_bytes(model: Transformer) -> int:
     plain = sum(m.weight.nbytes for m in modules if isinstance(m, nn.Linear))
     packed = sum(m.shape.numel() * model.dtype.itemsize for m in modules if isinstance(m, PackedLinear))
     quantized = sum(part.nbytes for m in modules if isinstance(m, QuantizedLinear) for part in m.parts)
+    quantized += sum(m.weight.nbytes for m in modules if isinstance(m, PackedQuantizedLinear))
     tied = model.token_table.weight.nbytes if model.head is None else 0  # the table is the head as well
     return plain + packed + quantized + tied
 

@@ -45,12 +45,17 @@ class PackedQuantizedWeight(nn.Module):
         self.register_buffer("codes", lay_out_codes(codes, self.num_bits))
         self.register_buffer("scales", lay_out_scales(planes["scales"]))
         everywhere = torch.full((1, 1, TILE), zero, dtype=torch.uint8)
+        self.same_zero = "zeros" not in planes
         self.register_buffer("zeros", lay_out_scales(planes["zeros"]) if "zeros" in planes else everywhere)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.buffers())
 
     def rows(self, index: Tensor) -> Tensor:
         """Some rows as float32 [rows, in]. `index`: row numbers [rows]."""
         codes = rows_of_codes(self.codes, self.num_bits, index).unflatten(1, (-1, GROUP)).float()
-        zeros = rows_of_scales(self.zeros, index) if len(self.zeros) > 1 else self.zeros[:, :, :1]
+        zeros = self.zeros[:, :, :1] if self.same_zero else rows_of_scales(self.zeros, index)
         zeros, scales = zeros.reshape(-1, zeros.shape[1], 1), rows_of_scales(self.scales, index)[..., None]
         return ((codes - zeros) * scales.float()).flatten(1)
 

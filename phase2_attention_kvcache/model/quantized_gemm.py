@@ -224,8 +224,9 @@ def quantized_gemm(x_codes, x_scales, x_sums, weight, out, num_parts):
     num_tiles, num_groups, size = weight.codes.shape
     codes, x = weight.codes.reshape(-1), x_codes.reshape(-1)
     four_bits = size == TILE * GROUP // 2
-    # Where a row has one scale, all its groups look at the same one; the same for zeros.
+    # Where a row has one scale, all its groups look at the same one; the same for zeros, of which there may be one for all.
     scale_step, zero_step = min(1, weight.scales.shape[1] - 1), min(1, weight.zeros.shape[1] - 1)
+    zero_tile_step = min(1, weight.zeros.shape[0] - 1)
     for part in prange(num_parts):
         dots = np.empty(4 * TILE, np.int32)
         acc = np.empty(4 * TILE, np.float32)
@@ -247,7 +248,7 @@ def quantized_gemm(x_codes, x_scales, x_sums, weight, out, num_parts):
                     else:
                         dot_tile(codes, at, x, x_at, width, 1, 8, dots)
                     scales = weight.scales[tile, group * scale_step]
-                    zeros = weight.zeros[tile * zero_step, group * zero_step]
+                    zeros = weight.zeros[tile * zero_tile_step, group * zero_step]
                     for r in range(rows):
                         x_scale, x_sum = x_scales[row + r, group], x_sums[row + r, group]
                         for i in range(TILE):

@@ -2,7 +2,7 @@
 
 A linear layer reads every weight once a step. With few users that reading is what a step waits for, so fewer bits make it
 faster, if turning codes into weights costs less than the reading that is saved. Here plain operators do it, a tile of
-rows at a time: readable, and right. What is fast must give the same.
+rows at a time: readable, and right. The fast product (`packed_quantized.py`) rounds activations to 8 bits as well, so it differs a little.
 """
 
 from collections.abc import Sequence

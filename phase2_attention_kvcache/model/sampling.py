@@ -75,17 +75,13 @@ class Sampler:
             ValueError: the lists do not fit the rows, or `params` name a token outside the vocabulary.
         """
         _check_rows(logits, params, prompt_ids, output_ids, generators)
-        best, likeliest = logits.max(dim=-1)  # the largest of a row with a NaN is NaN
-        _refuse(~torch.isfinite(best), "NaN, infinity or nothing allowed; the model's numbers broke down")
-
+        likeliest = _refuse_broken(logits)
         changed = logits
         if asking := [i for i, p in enumerate(params) if _changes_logits(p, len(output_ids[i]))]:
             changed = apply_logits_processors(
                 logits, asking, params, prompt_ids, output_ids, self.eos_token_ids
             )
-            best, likeliest = changed.max(dim=-1)
-            _refuse(best == -math.inf, "every token that is left is banned: allow another one")
-            _refuse(~torch.isfinite(best), "penalties made them infinite: choose smaller ones")
+            likeliest = _refuse_changed(changed)
         token_ids = likeliest.tolist()
 
         if drawn := [i for i, p in enumerate(params) if not p.greedy]:
@@ -105,11 +101,17 @@ class Sampler:
         prompt_ids: Sequence[Sequence[int]] | None = None,
         output_ids: Sequence[Sequence[int]] | None = None,
     ) -> torch.Tensor:
-        """The probabilities [B, vocab] from which `sample` would draw. A greedy row holds a single 1."""
+        """The probabilities [B, vocab] from which `sample` would draw. A greedy row holds a single 1.
+
+        Raises:
+            BadLogitsError, ValueError: as `sample`.
+        """
         prompts, outputs = (ids or [[] for _ in params] for ids in (prompt_ids, output_ids))
         _check_rows(logits, params, prompts, outputs, params)
+        _refuse_broken(logits)
         rows = range(len(params))
         changed = apply_logits_processors(logits, rows, params, prompts, outputs, self.eos_token_ids)
+        _refuse_changed(changed)
         one_hot = torch.zeros_like(changed).scatter_(1, changed.argmax(-1, keepdim=True), 1.0)
         greedy = torch.tensor([p.greedy for p in params], device=logits.device)
         return torch.where(greedy[:, None], one_hot, to_probs(changed, params))
@@ -138,6 +140,21 @@ def _changes_logits(p: SamplingParams, num_output: int) -> bool:
     penalised = p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
     banned = p.allowed_token_ids is not None or bool(p.bad_words_token_ids)
     return penalised or banned or bool(p.logit_bias) or num_output < p.min_tokens
+
+
+def _refuse_broken(logits: torch.Tensor) -> torch.Tensor:
+    """Look at the rows as the model gave them. Returns the likeliest token of each."""
+    best, likeliest = logits.max(dim=-1)  # the largest of a row with a NaN is NaN
+    _refuse(~torch.isfinite(best), "NaN, infinity or nothing allowed; the model's numbers broke down")
+    return likeliest
+
+
+def _refuse_changed(changed: torch.Tensor) -> torch.Tensor:
+    """Look at the rows again, after bans and penalties. Returns the likeliest token of each."""
+    best, likeliest = changed.max(dim=-1)
+    _refuse(best == -math.inf, "every token that is left is banned: allow another one")
+    _refuse(~torch.isfinite(best), "penalties made them infinite: choose smaller ones")
+    return likeliest
 
 
 def _refuse(bad: torch.Tensor, reason: str) -> None:

@@ -10,8 +10,8 @@ Here Python makes one call, and the loop over the blocks is compiled, too:
         paged_decode_cpu           attention over blocks, as everywhere
         finish                     Phase 2: output product, MLP
 
-It does what the plain blocks do over a `PagedKVCache`, and must give the same. It serves steps in which every request has one
-new token; a prompt goes through the plain blocks.
+It does what the plain blocks do over a `PagedKVCache`, and must give the same. It serves steps in which every request has
+few new tokens: one, or its drafts. A prompt goes through the plain blocks.
 """
 
 from collections.abc import Sequence

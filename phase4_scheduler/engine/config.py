@@ -87,7 +87,7 @@ class EngineConfig(CacheConfig, SchedulerConfig):  # the scheduler's fields come
         enforce_eager: on a GPU, start every operation of a decode step anew instead of replaying a recording.
         seed: for requests that have no seed of their own.
         quantization: "int8", "fp8", "int4", "q8_0" or "q4_0": turn the weights into few bits while they are loaded; None: as
-            the file has them.
+            the file has them. On a CPU with numba activations are rounded to 8 bits too, but for "fp8".
     """
 
     enforce_eager: bool = False

@@ -97,8 +97,8 @@ class Speculation:
         if verifying >= LOSES_FROM and not self._warned:
             self._warned = True
             warnings.warn(
-                f"{verifying} requests verify drafts in one step: from about {LOSES_FROM} on, speculative decoding was "
-                "slower than none. Lower num_speculative_tokens, or leave speculative_config out "
+                f"{verifying} requests verify drafts in one step: on two cores, speculative decoding was slower than "
+                f"none from about {LOSES_FROM} on. Lower num_speculative_tokens, or leave speculative_config out "
                 "(phase4_scheduler/speculative_decoding.py measures it on your machine)",
                 stacklevel=4,
             )

@@ -294,7 +294,7 @@ class AsyncEngine:
     async def _encode_elsewhere(self, text: str) -> list[int]:
         """As `encode`, by a process that lives only for that."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", TOKENIZE, str(Path(self._start[0]) / "tokenizer.json"),
+            sys.executable, "-P", TOKENIZE, self._start[0],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:

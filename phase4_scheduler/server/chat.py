@@ -80,7 +80,13 @@ class ChatTemplate:
         """
         settings: Any = {}
         if is_gguf(folder):
-            settings = {"chat_template": read_gguf_header(folder).metadata.get("tokenizer.chat_template")}
+            metadata = read_gguf_header(folder).metadata
+            settings = {"chat_template": metadata.get("tokenizer.chat_template")}
+            tokens = metadata.get("tokenizer.ggml.tokens", ())
+            for name in ("bos", "eos", "padding", "unknown"):
+                token = metadata.get(f"tokenizer.ggml.{name}_token_id")
+                if isinstance(token, int) and 0 <= token < len(tokens):
+                    settings[f"{name[:3]}_token"] = tokens[token]
         elif (file := folder / "tokenizer_config.json").is_file():
             settings = read_json(file, at_most=2**22)
             if not isinstance(settings, dict):

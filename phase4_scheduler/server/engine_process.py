@@ -148,6 +148,8 @@ def turn(core: EngineCore, commands: list[Add | Finish], weight_bytes: int | Non
 def estimated_work(model: Transformer, step: SchedulerOutput, weight_bytes: int) -> Work:
     """What a step asked of the machine, by the arithmetic of phase 2's roofline. Nothing is measured.
 
+    Keys and values count in the model's numbers, whatever the cache stores; a draft model does not count.
+
     vllm/v1/metrics/perf.py estimates the same. It adds the vectors between the layers to the bytes. To the operations it
     adds the attention that is masked, and a third matrix to every MLP, which GPT-2 has not.
     """

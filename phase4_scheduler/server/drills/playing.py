@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -192,7 +193,9 @@ def warm_server(*options: str) -> Iterator[RunningServer]:
     users need another.
     """
     with running_server(*options, env=ONE_CORE) as server:
-        asyncio.run(send_all(server.address, [{"prompt": "Once upon a time", "max_tokens": 4}] * 2))
+        asked = send_all(server.address, [{"prompt": "Once upon a time", "max_tokens": 4}] * 2)
+        with ThreadPoolExecutor(1) as thread:  # in a notebook this one runs a loop already
+            thread.submit(asyncio.run, asked).result()
         yield server
 
 

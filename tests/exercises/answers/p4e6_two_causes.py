@@ -44,7 +44,7 @@ def but(**changed):
 
 
 RIGHT = [
-    RIGHT_ONES,
+    (*RIGHT_ONES,),
     (
         # Who waits at all, does so for a seat: prompts and a blocked API process fill no queue of more than a few.
         f"{WAITING} > 8",

@@ -130,3 +130,18 @@ def test_norms_and_activations():
     half = torch.empty(48)
     activate_row(x.numpy(), True, half.numpy())
     torch.testing.assert_close(half, torch.nn.functional.silu(x[:48]) * x[48:])
+
+
+@pytest.mark.parametrize(("outputs", "width"), [(128, 32), (64, 64), (40, 32)])
+def test_zero_points_of_small_matrices(outputs, width):
+    """One tile, or one group: every row keeps the zero points of its own."""
+    weight = (
+        torch.rand(outputs, width, generator=torch.Generator().manual_seed(0))
+        + torch.arange(outputs)[:, None]
+    )
+    plain = QuantizedWeight.of(weight, "int4")
+    packed = PackedQuantizedWeight("int4", plain.planes)
+    assert torch.equal(packed.rows(torch.arange(outputs)), plain.rows(slice(0, outputs)))
+    x = torch.rand(2, width)
+    y = PackedQuantizedLinear(packed, None)(x)
+    assert (y - x @ plain.rows(slice(0, outputs)).T).norm() < 0.02 * y.norm()

@@ -546,3 +546,16 @@ def test_on_a_gpu_the_same_tokens():
     ]
     assert ours[0].token_ids == ours[1].token_ids
     assert ours[0].logprobs[0] == pytest.approx(ours[1].logprobs[0], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("row", "knobs", "says"),
+    [
+        ([math.nan, 1.0], {}, "broke down"),
+        ([math.inf, 1.0], {}, "broke down"),
+        ([2.0, -math.inf], {"allowed_token_ids": [1]}, "every token that is left is banned"),
+    ],
+)
+def test_no_probabilities_are_made_of_rows_that_broke_down(row, knobs, says):
+    with pytest.raises(BadLogitsError, match=says):
+        probabilities(torch.tensor([row]), **knobs)

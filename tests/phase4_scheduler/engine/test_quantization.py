@@ -5,9 +5,11 @@ import pytest
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase2_attention_kvcache.model import SamplingParams, Transformer, generate_cached
+from phase2_attention_kvcache.model.packed_linear import matrix_bytes
 from phase2_attention_kvcache.model.quantized_linear import quantize_model, weight_bytes_of
+from phase2_attention_kvcache.model.roofline import work_of_step
 from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.engine.build import default_num_blocks
+from phase4_scheduler.engine.build import default_num_blocks, load_model
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 
@@ -76,3 +78,11 @@ def test_a_wrong_name_is_one_line():
         EngineConfig(quantization="int5")
     with pytest.raises(ValueError, match="unknown kv_cache_dtype 'int5'"):
         EngineConfig(kv_cache_dtype="int5")
+
+
+@pytest.mark.parametrize(("quantization", "bits"), [(None, 16), ("int8", 8), ("int4", 4.75)])
+def test_bytes_of_the_matrices_are_counted_as_they_are_served(quantization, bits):
+    """Packed, fused and in few bits: a step reads what lies in memory."""
+    model = load_model("tales", "bfloat16", quantization=quantization)
+    entries = work_of_step(model.config, 0, 0, 1).bytes
+    assert bits / 8 * entries <= matrix_bytes(model) < 1.2 * bits / 8 * entries
