@@ -294,10 +294,12 @@ def run(seed: int, minutes: float | None = None, count: int | None = None, first
         rng = random.Random(f"{seed} {case}")
         name = rng.choice(all_names())
         right = rng.choice(right_answers(name))
-        mutated = mutant(name, right, *rng.choice(places(right)))
+        case += 1
+        if not (where := places(right)):
+            continue  # an answer without code, such as a query: nothing to change
+        mutated = mutant(name, right, *rng.choice(where))
         tried[ast.unparse(mutated.program)] += 1
         if what := what_is_wrong(mutated, known):
-            findings.append(f"answers --seed {seed} --case {case}: {what}\n{mutated.key}")
-        case += 1
+            findings.append(f"answers --seed {seed} --case {case - 1}: {what}\n{mutated.key}")
     print(f"answers, seed {seed}: {case - first} mutated answers, {len(tried)} of them different")
     return findings
