@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -16,10 +15,10 @@ from rich.table import Table
 
 from labkit.catalog import SCRIPTS, first_line, is_script, select
 from labkit.claims import CLAIMS, measured_claims, verdict_of
-from labkit.course import take_course
+from labkit.course import run_script, take_course
 from labkit.errors import LabError
 from labkit.foreign import visible
-from labkit.interrupts import STOPPED, ctrl_c_waits
+from labkit.interrupts import STOPPED, in_its_own_process
 from labkit.options import Parser
 from labkit.paths import ROOT
 from labkit.predictions import show_value
@@ -60,7 +59,7 @@ def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int
         name = f"{script.parent.name}/{script.name}"
         console.rule(f"[bold cyan]{number} of {len(scripts)}  {name}", style="cyan", align="left")
         began = time.perf_counter()
-        code = in_its_own_process(str(script), *passed_on, env=os.environ | {"INFERENCE_LAB_RUN": "1"})
+        code = run_script(script, *passed_on)
         outcomes.append((script, code, time.perf_counter() - began))
         if code in (STOPPED, READER_LEFT):
             break  # it means all of them
@@ -152,15 +151,6 @@ def exercises(command: str, *words: str) -> int:
     # A path is meant from where the user is, and the process runs in the course's folder.
     words = tuple(str(Path(w).resolve()) if Path(w).is_file() else w for w in words)
     return in_its_own_process("-m", "exercises.publishing.commands", command, *words, cwd=ROOT)
-
-
-def in_its_own_process(*command: str, **settings: Any) -> int:
-    """Run Python, and return its exit code. Ctrl-C is for that process, which says so and ends."""
-    try:
-        with ctrl_c_waits():
-            return subprocess.run([sys.executable, *command], **settings).returncode
-    except KeyboardInterrupt:
-        return STOPPED
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,19 +1,19 @@
 """`lab course`: the whole course in its short form, told in a screen or two. What its scripts print goes into a log."""
 
+import os
 import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from rich.table import Table
 
 from labkit.catalog import all_scripts, first_line
 from labkit.claims import CLAIMS, measured_claims, verdict_of
 from labkit.foreign import visible
-from labkit.interrupts import STOPPED, ctrl_c_waits
+from labkit.interrupts import STOPPED, in_its_own_process
 from labkit.paths import check_writable, outputs, short
 from labkit.reports import read_predictions
 from labkit.terminal import Page, escape
@@ -40,26 +40,25 @@ def take_course(console: Page) -> int:
     console.print(
         f"{len(others) + 1} scripts in their short form. What they print goes to {escape(short(log))}."
     )
+    log.write_bytes(b"")
     codes, phase = [], None
-    with log.open("wb") as file:
-        for script in others:
-            if script.parent != phase:
-                phase = script.parent
-                console.print(f"\n[bold]{phase.name.replace('_', ' ')}[/]", highlight=False)
-            began = time.perf_counter()
-            with console.status(f"{script.stem} ..."):
-                code, complaint = run_script(script, file)
-            if code == STOPPED:
-                return code
-            codes.append(code)
-            console.print(line_of(console, script, code, complaint, time.perf_counter() - began))
+    for script in others:
+        if script.parent != phase:
+            phase = script.parent
+            console.print(f"\n[bold]{phase.name.replace('_', ' ')}[/]", highlight=False)
+        began = time.perf_counter()
+        with console.status(f"{script.stem} ..."):
+            code, last_line = run_quietly(script, log)
+        if code == STOPPED:
+            return code
+        codes.append(code)
+        console.print(line_of(console, script, code, last_line, time.perf_counter() - began))
     console.print("\n[bold]And now all of it together[/]")
-    codes.append(run_script(last, None)[0])
+    codes.append(run_script(last, "--quick"))
     if codes[-1] == STOPPED:
         return STOPPED
-    counts = Counter(
-        verdict_of(measured_claims()[0].get(c.id, [])) for claims in CLAIMS.values() for c in claims
-    )
+    found, _ = measured_claims()
+    counts = Counter(verdict_of(found.get(claim.id, [])) for claims in CLAIMS.values() for claim in claims)
     verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
     console.print(
         f"\n[bold]The claims of three articles[/]: {verdicts}. [bold]lab claims[/] shows each.",
@@ -69,33 +68,33 @@ def take_course(console: Page) -> int:
     return max(code if code >= 0 else 1 for code in codes)  # below 0: killed
 
 
-def run_script(script: Path, log: IO[bytes] | None) -> tuple[int, str]:
-    """A script's exit code, and the last line that it complained with.
+def run_script(script: Path, *options: str, **settings: Any) -> int:
+    """Run a script in a process of its own. Options that it does not have, and others do, are no mistake.
 
     Args:
-        log: takes what it prints; None: the terminal does.
+        settings: of `subprocess.run`.
+
+    Returns:
+        Its exit code.
     """
-    if log is not None:
-        log.write(f"\n===== {script.parent.name}/{script.name}\n".encode())
-        log.flush()
-    try:
-        with ctrl_c_waits():
-            errors = None if log is None else subprocess.PIPE
-            done = subprocess.run([sys.executable, script, "--quick"], stdout=log, stderr=errors)
-    except KeyboardInterrupt:
-        return STOPPED, ""
-    complaint = (done.stderr or b"").decode("utf-8", errors="replace").strip()
-    if log is not None:
-        log.write(done.stderr)
-    return done.returncode, complaint.rpartition("\n")[2]
+    return in_its_own_process(str(script), *options, env=os.environ | {"INFERENCE_LAB_RUN": "1"}, **settings)
 
 
-def line_of(console: Page, script: Path, code: int, complaint: str, seconds: float) -> Table:
+def run_quietly(script: Path, log: Path) -> tuple[int, str]:
+    """A script's exit code, and the last line that it printed. `log` takes all of them."""
+    with log.open("ab") as file:
+        file.write(f"\n===== {script.parent.name}/{script.name}\n".encode())
+        file.flush()
+        code = run_script(script, "--quick", stdout=file, stderr=subprocess.STDOUT)
+    return code, log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+
+
+def line_of(console: Page, script: Path, code: int, last_line: str, seconds: float) -> Table:
     """What a script shows, how many of its predictions held, how long it took."""
     told, held = escape(first_line(script)), ""
     if code:
         told += (
-            f"\n[red]{escape(visible(complaint, 300)) or OUTCOMES.get(code, f'ended with code {code}')}[/]"
+            f"\n[red]{escape(visible(last_line, 300)) or OUTCOMES.get(code, f'ended with code {code}')}[/]"
         )
     report = outputs() / "reports" / script.parent.name / f"{script.stem}.json"
     with suppress(ValueError):  # no report

@@ -7,13 +7,14 @@ program of the course ends at once. Elsewhere it unwinds as usual, and `labkit/t
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 STOPPED = 130
@@ -82,3 +83,12 @@ def ctrl_c_waits() -> Iterator[None]:
         signal.signal(signal.SIGINT, usual)
     if came:
         usual(*came[0])
+
+
+def in_its_own_process(*command: str, **settings: Any) -> int:
+    """Run Python, and return its exit code. Ctrl-C is for that process, which says so and ends."""
+    try:
+        with ctrl_c_waits():
+            return subprocess.run([sys.executable, *command], **settings).returncode
+    except KeyboardInterrupt:
+        return STOPPED
