@@ -29,11 +29,11 @@ from labkit.models import find_model
 from labkit.options import whole
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase4_scheduler.engine import LLMEngine
-from phase5_real_gpu.benchmarks.serving_benchmark import MAX_NUM_SEQS, WORKLOADS
+from phase5_real_gpu.benchmarks.serving_benchmark import MAX_NUM_SEQS, WORKLOADS, race
 from phase5_real_gpu.benchmarks.vllm_process import Worker
 from phase5_real_gpu.measuring.engine_cases import Workload
 from phase5_real_gpu.measuring.engine_runs import serve
-from phase5_real_gpu.measuring.measurements import Spread, in_turn
+from phase5_real_gpu.measuring.measurements import Spread
 
 OURS = ("bfloat16", "int8", "q8_0", "int4", "q4_0")
 THEIRS = {"bfloat16": "F16", "int8": "Q8_0", "q8_0": "Q8_0", "int4": "Q4_0", "q4_0": "Q4_0"}
@@ -44,15 +44,12 @@ Timed = Callable[[Workload], float]
 
 def story(lab: Lab) -> None:
     args = lab.args
-    seconds: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         engines = start_engines(args, Path(folder), stack)
-        for name in lab.progress(args.workloads, "workloads"):
-            workload = WORKLOADS[name]()
-            seconds[name] = {engine: [] for engine in engines}
-            for engine in in_turn(engines, args.rounds):
-                engines[engine]([(prompt, 2) for prompt, _ in workload[:4]])
-                seconds[name][engine].append(engines[engine](workload))
+        seconds = {
+            name: race(engines, args.rounds, WORKLOADS[name]())
+            for name in lab.progress(args.workloads, "workloads")
+        }
 
     tokens = {name: sum(osl for _, osl in WORKLOADS[name]()) for name in args.workloads}
     names = list(engines)

@@ -69,16 +69,13 @@ def story(lab: Lab) -> None:
     args = lab.args
     find_vllm(args.vllm_python)
     quiet_transformers()
-    seconds: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory() as checkpoint, ExitStack() as stack:
         GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0)).save_pretrained(checkpoint)
         engines = start_engines(args, checkpoint, stack)
-        for name in lab.progress(args.workloads, "workloads"):
-            workload = WORKLOADS[name]()
-            seconds[name] = {engine: [] for engine in engines}
-            for engine in in_turn(engines, args.rounds):
-                engines[engine]([(prompt, 2) for prompt, _ in workload[:4]])
-                seconds[name][engine].append(engines[engine](workload))
+        seconds = {
+            name: race(engines, args.rounds, WORKLOADS[name]())
+            for name in lab.progress(args.workloads, "workloads")
+        }
 
     tokens = {name: sum(osl for _, osl in WORKLOADS[name]()) for name in args.workloads}
     ours_ahead = ratios(seconds)
@@ -121,6 +118,17 @@ def start_engines(
 
         engines["transformers"] = theirs
     return engines
+
+
+def race(
+    engines: dict[str, Callable[[Workload], float]], rounds: int, workload: Workload
+) -> dict[str, list[float]]:
+    """Seconds of each round, by engine. All run in turn, each after a few short requests that warm it up."""
+    seconds = {name: [] for name in engines}
+    for name in in_turn(engines, rounds):
+        engines[name]([(prompt, 2) for prompt, _ in workload[:4]])
+        seconds[name].append(engines[name](workload))
+    return seconds
 
 
 def ratios(seconds: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, list[float]]]:

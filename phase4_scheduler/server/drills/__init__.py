@@ -1,10 +1,11 @@
 """The war room: nights on which something goes wrong in the real server, and only its metrics say what."""
 
-from phase4_scheduler.server.drills.cases import DRILLS, KV, RUNNING, WAITING
+from phase4_scheduler.server.drills.cases import DRILLS
 from phase4_scheduler.server.drills.evidence import Cause, Check, Findings, Moments, investigate
 from phase4_scheduler.server.drills.load import Load, Users, plain
 from phase4_scheduler.server.drills.playing import Drill, Fault, Night, Stage, warm_server
 from phase4_scheduler.server.drills.promql import number, query
+from phase4_scheduler.server.drills.queries import KV, RUNNING, WAITING
 from phase4_scheduler.server.drills.recording import Recording, Scraper
 
 __all__ = [

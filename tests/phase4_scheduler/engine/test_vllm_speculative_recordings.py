@@ -1,15 +1,13 @@
 """Every decision of the real vLLM 0.32 with speculative decoding on 120 recorded workloads, field by field, step by step."""
 
-import gzip
-import json
-
 import pytest
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_manager import BlockManager
-from phase4_scheduler.engine.request import Request, RequestStatus
+from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 from phase4_scheduler.engine.speculative_config import SpeculativeConfig
+from tests.phase4_scheduler.engine.recordings import check_end, read_recordings
 
 STOP = 7
 
@@ -87,16 +85,12 @@ def replay(recording):
             alive[name].spec_token_ids = propose(int(name), alive[name].num_tokens)
         assert output.num_batched_tokens <= c["max_num_batched_tokens"]
         yield theirs, ours
-    manager.check_integrity()
-    if not recording["steps"][-1].get("stuck"):
-        assert all(r.status is RequestStatus.FINISHED for r in requests.values())
-        assert manager.num_free_blocks == c["num_blocks"] - 1
+    check_end(recording, requests, manager)
 
 
 @pytest.fixture(scope="module")
 def recordings(data):
-    with gzip.open(data / "vllm_speculative_traces" / "traces.jsonl.gz", "rt") as file:
-        return [json.loads(line) for line in file]
+    return read_recordings(data / "vllm_speculative_traces")
 
 
 def test_every_field_of_every_step_equals_vllm(recordings):

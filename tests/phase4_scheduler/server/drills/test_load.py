@@ -7,8 +7,8 @@ import pytest
 
 from labkit.errors import LabError
 from phase4_scheduler.server.drills.bad_middleware import AskTheOldDirectory, KeepTraces
-from phase4_scheduler.server.drills.cases import dated, documents
 from phase4_scheduler.server.drills.load import plain
+from phase4_scheduler.server.drills.prefix_night import dated, documents
 from phase4_scheduler.server.launch import find_middleware
 
 
