@@ -99,7 +99,7 @@ def line_of(console: Page, script: Path, code: int, last_line: str, seconds: flo
     report = outputs() / "reports" / script.parent.name / f"{script.stem}.json"
     with suppress(ValueError):  # no report
         checked = [p for p in read_predictions(report) if not p.needs]
-        if code in (0, 1):  # otherwise it is an earlier run's
+        if checked and code in (0, 1):  # otherwise it is an earlier run's
             held = f"{sum(bool(p.holds) for p in checked)} of {len(checked)}"
     row = Table.grid(padding=(0, 1))
     row.add_column(width=1)

@@ -324,8 +324,9 @@ def draw_quality(model: str, results: Results) -> Figure:
     for result, colour in [(results.exact, INK), *((r, BLUE) for r in rounded), (results.gptq, GREEN)]:
         x, y = result.nbytes / 1e6, result.bits_per_byte
         ax.plot(x, y, "o", color=colour, markersize=9)
-        left = result.name == NAMES["int8"]  # beside Q8_0, whose name stands to the right
-        ax.annotate(result.name, (x, y), xytext=(-9 if left else 9, 5), ha="right" if left else "left",
+        # Three may lie on the dashed line: one name stands below it, one beside its dot, one above.
+        right, up = {NAMES["int8"]: (-9, -14), results.gptq.name: (9, 18)}.get(result.name, (9, 5))
+        ax.annotate(result.name, (x, y), xytext=(right, up), ha="right" if right < 0 else "left",
                     textcoords="offset points", fontsize=9, color=colour)  # fmt: skip
     start, end = results.rounded["int4, table in int8"], results.gptq
     ax.annotate("", (end.nbytes / 1e6, end.bits_per_byte), (start.nbytes / 1e6, start.bits_per_byte),

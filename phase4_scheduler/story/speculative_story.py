@@ -244,9 +244,9 @@ def where_it_loses(lab: Lab) -> None:
             8 if lab.quick else 24, tokens // u
         )  # few users need many steps: acceptance is a matter of chance
         plain = load_engine(lab, u)
-        cost = decode_window(plain, prompts, DRAWN, steps // 2).step_seconds
         for k in drafts:
             engine = load_engine(lab, u, num_speculative_tokens=k, **DRAFT_MODEL)
+            cost = decode_window(plain, prompts, DRAWN, steps // 2).step_seconds
             with_drafts = decode_window(engine, prompts, DRAWN, steps // 2).step_seconds
             worked_out[u, k] = expected_speedup(expected_tokens(acceptance, k), cost, with_drafts)
             without = decode_window(plain, prompts, DRAWN, steps)  # right beside it: a machine has its moods
@@ -304,7 +304,9 @@ def draw_speedups(
     gain = max(measured[users[0], k] for k in drafts)
     end = f"nothing from {loses[0]} on" if loses else f"less and less up to {users[-1]}"
     fig, (left, right) = new_figure(
-        f"Drafts bring one user {gain:.2f} times the speed, more users {end}",
+        f"Drafts bring one user {gain:.2f} times the speed, more users {end}"
+        if gain > 1
+        else f"Drafts bring one user no speed here: {gain:.2f} times what there is without",
         where,
         panels=2,
         size=(12.0, 4.8),

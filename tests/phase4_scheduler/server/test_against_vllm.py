@@ -1,13 +1,10 @@
 """The server answers 745 requests as the real vLLM 0.32 answered them: same status, same fields, same greedy text."""
 
 import json
-import re
-import subprocess
-import sys
 
 import pytest
 
-from labkit.paths import ROOT
+from phase4_scheduler.server.client import running_server
 from tests.phase4_scheduler.server.compare import differences
 from tests.phase4_scheduler.server.record_vllm import ANSWERS, ask
 from tests.phase4_scheduler.server.shapes import SHAPES
@@ -24,17 +21,9 @@ OTHERWISE = {
 
 
 def serve(*options):
-    """A server in a process of its own, on a free port. Yields its address."""
-    script = ["phase4_scheduler/serve.py", "--port", "0", "--dtype", "float32", "--max-model-len", "512"]
-    process = subprocess.Popen(
-        [sys.executable, *script, *options], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        line = process.stdout.readline()
-        yield re.search(r"http://\S+", line).group()
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
+    """A server in processes of its own. Yields its address."""
+    with running_server("--dtype", "float32", "--max-model-len", "512", *options) as running:
+        yield running.address
 
 
 @pytest.fixture(scope="module")

@@ -3,38 +3,31 @@
 import http.client
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import openai
 import pytest
 
 from labkit.paths import ROOT
+from phase4_scheduler.server.client import RunningServer, running_server
 
 pytestmark = pytest.mark.proof
 ENDLESS = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True, "stream": True}
 
 
-class Running:
-    """A server in a process of its own."""
+class Running(RunningServer):
+    """A server in processes of its own, and what the tests do to it."""
 
-    def __init__(self, *options):
-        self.process = subprocess.Popen(
-            [sys.executable, "phase4_scheduler/serve.py", "--port", "0", *options],
-            cwd=ROOT, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self.address = re.search(r"http://\S+", self.process.stdout.readline()).group()
-
-    def call(self, path, body=None, timeout=60):
-        """Status and body. Without a body it is a GET."""
-        connection = http.client.HTTPConnection(urlsplit(self.address).netloc, timeout=timeout)
-        headers = {"content-type": "application/json"}
-        connection.request("GET" if body is None else "POST", path, body and json.dumps(body), headers)
+    def call(self, path, body):
+        """Status and body of a POST."""
+        connection = http.client.HTTPConnection(urlsplit(self.address).netloc, timeout=60)
+        connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
         response = connection.getresponse()
         text = response.read().decode()
         connection.close()
@@ -49,8 +42,7 @@ class Running:
         return connection, response
 
     def metric(self, name):
-        found = re.search(rf"^vllm:{name}{{.*}} (\S+)$", self.call("/metrics")[1], re.M)
-        return float(found.group(1))
+        return self.metrics()[f"vllm:{name}"]
 
     def wait_for(self, name, value):
         """Until a metric has this value."""
@@ -60,12 +52,16 @@ class Running:
             time.sleep(0.05)
 
 
+@contextmanager
+def running(*options):
+    with running_server(*options) as server:
+        yield Running(server.address, server.process)
+
+
 @pytest.fixture
 def server():
-    running = Running("--max-num-seqs", "8")
-    yield running
-    running.process.terminate()
-    running.process.wait(timeout=30)
+    with running("--max-num-seqs", "8") as server:
+        yield server
 
 
 def test_the_openai_package_takes_it_for_openais(server):
@@ -99,8 +95,7 @@ def test_a_client_that_goes_away_frees_what_its_request_held(server):
 
 
 def test_a_client_that_goes_away_while_it_waits_is_not_served():
-    server = Running("--max-num-seqs", "1")
-    try:
+    with running("--max-num-seqs", "1") as server:
         first, response = server.open(ENDLESS)
         waiting = http.client.HTTPConnection(urlsplit(server.address).netloc, timeout=60)
         waiting.request("POST", "/v1/completions", json.dumps(ENDLESS), {"content-type": "application/json"})
@@ -113,9 +108,6 @@ def test_a_client_that_goes_away_while_it_waits_is_not_served():
         )
         response.close()
         first.close()
-    finally:
-        server.process.terminate()
-        server.process.wait(timeout=30)
 
 
 def test_two_calls_with_one_id_do_not_mix(server):
@@ -152,32 +144,31 @@ def test_counts_are_exact(server):
 def test_an_engine_that_ends_ends_all_streams_with_an_error(server):
     _connection, response = server.open(ENDLESS)
     children = subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True)
-    assert server.call("/health")[0] == 200
+    assert server.get("/health")[0] == 200
     for child in children.stdout.split():
         os.kill(int(child), signal.SIGKILL)
     rest = response.read().decode()
     assert '"error"' in rest and rest.endswith("data: [DONE]\n\n")
-    assert server.call("/health")[0] == 503
+    assert server.get("/health")[0] == 503
     assert server.call("/v1/completions", ENDLESS)[0] == 503
 
 
 @pytest.mark.parametrize("timeout", [0, 60])
 def test_a_server_that_is_told_to_stop(timeout):
     """It drops what is under way, or lets it end first."""
-    server = Running("--shutdown-timeout", str(timeout))
-    _connection, response = server.open(ENDLESS | {"max_tokens": 200})
-    server.process.send_signal(signal.SIGTERM)
-    try:
-        rest = response.read().decode()
-    except http.client.IncompleteRead as error:
-        rest = error.partial.decode()
-    assert ('"finish_reason":"length"' in rest) == (timeout > 0)
-    server.process.wait(timeout=60)
+    with running("--shutdown-timeout", str(timeout)) as server:
+        _connection, response = server.open(ENDLESS | {"max_tokens": 200})
+        server.process.send_signal(signal.SIGTERM)
+        try:
+            rest = response.read().decode()
+        except http.client.IncompleteRead as error:
+            rest = error.partial.decode()
+        assert ('"finish_reason":"length"' in rest) == (timeout > 0)
+        server.process.wait(timeout=60)
 
 
 def test_a_queue_that_is_full_answers_503():
-    server = Running("--max-num-seqs", "1", "--max-num-queued-reqs", "2")
-    try:
+    with running("--max-num-seqs", "1", "--max-num-queued-reqs", "2") as server:
         streams = [server.open(ENDLESS)]
         waiting = threading.Thread(target=server.call, args=("/v1/completions", ENDLESS), daemon=True)
         waiting.start()
@@ -185,9 +176,6 @@ def test_a_queue_that_is_full_answers_503():
         status, text = server.call("/v1/completions", ENDLESS)
         assert status == 503 and json.loads(text)["error"]["type"] == "ServiceUnavailableError"
         assert streams and server.metric("admission_rejections_total") == 1
-    finally:
-        server.process.terminate()
-        server.process.wait(timeout=30)
 
 
 def test_a_port_in_use_and_a_model_that_is_none_are_one_line(server):
@@ -202,6 +190,6 @@ def test_health_answers_while_a_huge_prompt_is_refused(server):
     huge = {"prompt": "word " * 10**6, "max_tokens": 1}
     asking = threading.Thread(target=server.call, args=("/v1/completions", huge), daemon=True)
     asking.start()
-    assert server.call("/health")[0] == 200
+    assert server.get("/health")[0] == 200
     asking.join(timeout=60)
     assert not asking.is_alive()
