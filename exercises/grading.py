@@ -12,7 +12,8 @@ A grader is a function that gets the answers:
 
 Diagnoses that come from here, for every exercise: "not-attempted", "returns-nothing", "wrong-type", "wrong-shape",
 "wrong-result" (the values differ, and no known mistake gives them), "raises", "wrong-signature", "not-a-function",
-"unusable-result", "endless", "ends-python", "crashes-python", "changes-python".
+"unusable-result", "endless", "ends-python", "crashes-python", "changes-python", "changes-grader", "writes-a-verdict",
+"borrowed" (the answer calls the course's own part).
 """
 
 import sys

@@ -149,8 +149,11 @@ def fetch(console: Console, name: str) -> int:
 def exercises(command: str, *words: str) -> int:
     """Commands about notebooks and exercises: the folder `exercises` has them, in a process of its own."""
     # A path is meant from where the user is, and the process runs in the course's folder.
-    words = tuple(str(Path(w).resolve()) if Path(w).is_file() else w for w in words)
-    return in_its_own_process("-m", "exercises.publishing.commands", command, *words, cwd=ROOT)
+    if command != "submit":
+        is_path = Path.is_dir if command == "grade" else Path.is_file
+        words = tuple(str(Path(w).resolve()) if is_path(Path(w)) else w for w in words)
+    folder = "classroom" if command in ("submit", "grade") else "publishing"
+    return in_its_own_process("-m", f"exercises.{folder}.commands", command, *words, cwd=ROOT)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -180,14 +183,18 @@ def build_parser() -> argparse.ArgumentParser:
         "fetch", help="download a model once (gpt2, with its vocabulary), to use it offline later"
     )
     get.add_argument("name", help="gpt2, or a name on the Hugging Face hub")
-    commands.add_parser("progress", help="the exercises: which are solved, hints used, predictions scored")
-    for name, does in (
-        ("check", "run a notebook from top to bottom, and say in a few lines what came out"),
-        ("reset", "a fresh copy of an exercise notebook; your old one is kept beside it"),
+    notes = commands.add_parser(
+        "progress", help="the exercises: which are solved, hints used, predictions scored"
+    )
+    notes.add_argument("--json", action="store_true", help="the same for a program to read")
+    a_notebook = "its path or its name, such as p1e1_pairs"
+    for name, word, means, does in (
+        ("check", "notebook", a_notebook, "run a notebook from top to bottom, and say what came out"),
+        ("reset", "notebook", a_notebook, "a fresh copy of an exercise notebook; your old one is kept"),
+        ("submit", "name", "yours, such as 'Ada Lovelace'", "one file with your answers, to hand in"),
+        ("grade", "folder", "with what was handed in", "for teachers: run all answers again, and a table"),
     ):
-        commands.add_parser(name, help=does).add_argument(
-            "notebook", help="its path or its name, such as p1e1_pairs"
-        )
+        commands.add_parser(name, help=does).add_argument("word", metavar=word.upper(), help=means)
     return parser
 
 
@@ -223,7 +230,9 @@ def _obey(argv: Sequence[str]) -> int:
         return run_scripts(console, args.what, passed_on)
     if args.command == "fetch":
         return fetch(console, args.name)
-    return exercises(args.command, *([args.notebook] if args.command != "progress" else []))
+    if args.command == "progress":
+        return exercises("progress", *(["--json"] if args.json else []))
+    return exercises(args.command, args.word)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def is_a_program() -> bool:
     """Whether this process runs `lab` or a script at the top of a phase, and not a notebook or a test with parts of them."""
     if sys.argv[0] == "-m":  # Python says no more before the module is found
         module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
-        return module in ("labkit.command", "exercises.publishing.commands")
+        return module in ("labkit.command", "exercises.publishing.commands", "exercises.classroom.commands")
     program = Path(sys.argv[0]).resolve()
     is_script = program.parent.name.startswith("phase") and program.parent.parent == ROOT
     return program.stem == "lab" or (is_script and program.suffix == ".py")

@@ -40,3 +40,8 @@ def run_cells(
         else:
             cells.append(about | {"outcome": "passed", "error": "", "message": ""})
     return names, cells
+
+
+def without_magic(cell: str) -> str:
+    """A cell without Jupyter's own commands, which are not Python."""
+    return "\n".join(line for line in cell.splitlines() if not line.lstrip().startswith(("%", "!")))

@@ -7,8 +7,9 @@ end with it (see keeper.py).
 
 That is all it protects. An answer runs with the learner's rights, as any cell does: the files that it deletes are gone.
 
-Where there is no fork (Windows) the grader runs in a thread of the same process: an endless loop in Python is
-stopped there too, a crash is not survived.
+Where there is no fork (Windows) the answers are sent to a new process (far_process.py). What cannot be sent is judged in a
+thread: an endless loop in Python is stopped there too; one in C is not, and a crash is not survived. INFERENCE_LAB_JUDGE=fork,
+process or thread chooses one of the three ways.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import contextlib
 import ctypes
 import json
 import os
+import secrets
 import selectors
 import signal
 import sys
@@ -29,24 +31,31 @@ from dataclasses import asdict, replace
 from mmap import mmap
 from typing import Any
 
-from exercises.judging import keeper
+from exercises.judging import far_process, keeper
 from exercises.judging.answers import TimeUp, is_stub, name_the_trouble, stub_says, watch
 from exercises.judging.comparing import verdict_of
-from exercises.judging.verdict import Exercise, NotAttempted, Verdict
+from exercises.judging.own_work import AsItWas, borrowed
+from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Verdict
 
 MOST_PRINTED = 20_000  # characters of what an answer prints
 MORE_MEMORY = 2 << 30  # bytes that a grading may take beyond what the kernel has
+BORROWED = (
+    "{} would pass, of course: it is the course's own :-) Write yours, and look at that one afterwards. "
+    "What the notebook itself imports above the check you may use."
+)
 
 
 def judge(exercise: Exercise, answers: Sequence[Any]) -> Verdict:
     """Grade in this process, without a time limit."""
     watch.start(answers)
-    pythons_own = builtins.__dict__.copy()
+    pythons_own, as_it_was = builtins.__dict__.copy(), AsItWas()
     note = trouble = None
     try:
         for name, answer in zip(exercise.asks, answers):
             if is_stub(answer):
                 raise NotAttempted(stub_says(name, answer))
+        if found := borrowed(exercise.name, tuple(answers)):
+            raise NotYet("borrowed", BORROWED.format(found[0].upper() + found[1:]))
         note = exercise.grade(*answers)
     except (Exception, SystemExit) as error:
         trouble = error
@@ -56,16 +65,24 @@ def judge(exercise: Exercise, answers: Sequence[Any]) -> Verdict:
     if changed:
         says = f"Your answer changed `{changed[0]}` for all of Python, the grader included. Leave `builtins` as it is."
         return Verdict("not yet", "changes-python", says)
+    if touched := as_it_was.put_back():
+        says = (
+            f"Your answer changed `{touched}`, which the grader needs as it is. An answer returns its result."
+        )
+        return Verdict("not yet", "changes-grader", says)
     if trouble is not None:
         return verdict_of(name_the_trouble(trouble))
     return Verdict("correct", says=note if isinstance(note, str) else "")
 
 
 def judge_safely(exercise: Exercise, answers: Sequence[Any], seconds: float | None = None) -> Verdict:
-    """Grade in a process of its own where there is fork, else in a thread. `seconds`: the time limit."""
+    """Grade in a process of its own. `seconds`: the time limit."""
     seconds = exercise.seconds if seconds is None else seconds
-    if hasattr(os, "fork") and not os.environ.get("INFERENCE_LAB_IN_PROCESS"):
+    way = os.environ.get("INFERENCE_LAB_JUDGE") or ("fork" if hasattr(os, "fork") else "process")
+    if way == "fork":
         return _judge_in_child(exercise, answers, seconds)
+    if way == "process" and (sent := far_process.packed(exercise, answers)):
+        return far_process.judge_far(sent, seconds, _Printed(), _still_running(seconds), _died)
     return _judge_in_thread(exercise, answers, seconds)
 
 
@@ -87,6 +104,7 @@ def _judge_in_child(exercise: Exercise, answers: Sequence[Any], seconds: float) 
             stream.flush()  # or the child would print what waits here once more
     verdict_from, verdict_to = os.pipe()
     print_from, print_to = os.pipe()
+    seal = secrets.token_bytes(16)  # only the grader puts it before a verdict
     board = mmap(-1, 4096)  # both processes see it: what the grader is calling right now
     with warnings.catch_warnings():
         warnings.simplefilter(
@@ -105,13 +123,13 @@ def _judge_in_child(exercise: Exercise, answers: Sequence[Any], seconds: float) 
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
             with os.fdopen(verdict_to, "wb") as pipe:
-                pipe.write(json.dumps(asdict(verdict)).encode())
+                pipe.write(seal + json.dumps(asdict(verdict)).encode())
             code = 0
         finally:
             os._exit(code)  # no atexit, no flushing of the kernel's sockets
     os.close(verdict_to)
     os.close(print_to)
-    verdict = _await_child(pid, tell, verdict_from, print_from, seconds)
+    verdict = _await_child(pid, tell, verdict_from, print_from, seconds, seal)
     called = board[:].partition(b"\0")[0].decode(errors="ignore")  # it never came back
     return replace(verdict, tried=verdict.tried or called)
 
@@ -128,15 +146,20 @@ def _be_a_child(print_to: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nowhere, 0)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    import faulthandler
-
-    faulthandler.disable()  # its dump would be printed as if the answer had
-    builtins.input = _no_input
     if "IPython" in sys.modules:
         shell = sys.modules["IPython"].get_ipython()
         if shell is not None:  # the kernel's sockets belong to the parent
             shell.display_pub.publish = _print_instead
             shell.ask_exit = sys.exit  # what quit() calls: it asks the kernel to end, and returns
+    calm_down()
+
+
+def calm_down() -> None:
+    """For a process in which an answer is to run: nobody to ask, one thread, bounded memory."""
+    import faulthandler
+
+    faulthandler.disable()  # its dump would be printed as if the answer had
+    builtins.input = _no_input
     if "torch" in sys.modules:
         # The threads of OpenMP's pool did not come along; with one thread none waits for them.
         sys.modules["torch"].set_num_threads(1)
@@ -162,7 +185,9 @@ def _print_instead(data: Any = None, *_: Any, **__: Any) -> None:
     print((data or {}).get("text/plain", ""))
 
 
-def _await_child(pid: int, tell: int, verdict_from: int, print_from: int, seconds: float) -> Verdict:
+def _await_child(
+    pid: int, tell: int, verdict_from: int, print_from: int, seconds: float, seal: bytes
+) -> Verdict:
     deadline = time.monotonic() + seconds
     told, printed = bytearray(), _Printed()
     open_pipes = {verdict_from, print_from}
@@ -185,10 +210,14 @@ def _await_child(pid: int, tell: int, verdict_from: int, print_from: int, second
         printed.end()
         for pipe in (tell, verdict_from, print_from):
             os.close(pipe)
+    if told and not told.startswith(seal):
+        return Verdict(
+            "not yet", "writes-a-verdict", "Your answer wrote a verdict itself. The grader does that."
+        )
     try:
-        return Verdict(**json.loads(told))
+        return Verdict(**json.loads(told.removeprefix(seal)))
     except (ValueError, TypeError):
-        return _died(status)
+        return _died(os.waitstatus_to_exitcode(status))
 
 
 def _read_ready(
@@ -237,14 +266,14 @@ class _Printed:
             print(f"\n... and {self.more:,} more characters that your answer printed")
 
 
-def _died(status: int) -> Verdict:
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
+def _died(code: int) -> Verdict:
+    """By the exit code: below 0 the signal that ended it; on Windows the large ones are crashes."""
+    if code < 0 or code >= 0xC0000000:
         try:
-            name = signal.Signals(number).name
+            name = signal.Signals(-code).name
         except ValueError:
-            name = f"signal {number}"
-        why = " The system does that when memory runs out." if number == signal.SIGKILL else ""
+            name = f"code {code:#x}" if code > 0 else f"signal {-code}"
+        why = " The system does that when memory runs out." if name == "SIGKILL" else ""
         return Verdict(
             "not yet",
             "crashes-python",
@@ -253,7 +282,7 @@ def _died(status: int) -> Verdict:
     return Verdict(
         "not yet",
         "ends-python",
-        f"Your answer ended Python itself (exit code {os.WEXITSTATUS(status)}). An answer returns its result. "
+        f"Your answer ended Python itself (exit code {code}). An answer returns its result. "
         "Your notebook is unharmed.",
     )
 

@@ -1,6 +1,7 @@
 """`lab progress`, `lab check NOTEBOOK` and `lab reset NOTEBOOK`."""
 
 import difflib
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -70,6 +71,16 @@ def show_progress(console: Console) -> int:
     if entries[name]["tries"]:
         console.print(f"      last diagnosis: {escape(entries[name]['last'])}")
         console.print(f'      stuck? In the notebook: hint("{name}")')
+    return 0
+
+
+def print_progress() -> int:
+    """The same as JSON: notes by exercise, those that nobody has touched too, and the points of the guesses."""
+    notes = progress.load()
+    points, most, _ = predicted_points()
+    exercises = {name: progress.FRESH | notes.get(name, {}) for name in all_names()}
+    whole = {"exercises": exercises, "predictions": {"points": points, "most": most}}
+    print(json.dumps(whole, indent=1))
     return 0
 
 
@@ -261,7 +272,7 @@ def find_notebook(word: str, must_exist: bool = True) -> Path:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """progress | check NOTEBOOK | reset NOTEBOOK; `lab` has the options."""
+    """progress [--json] | check NOTEBOOK | reset NOTEBOOK; `lab` has the options."""
     return run(lambda: _obey(list(sys.argv[1:] if argv is None else argv)))
 
 
@@ -269,6 +280,8 @@ def _obey(words: list[str]) -> int:
     console = Page(highlight=False)
     if words == ["progress"]:
         return show_progress(console)
+    if words == ["progress", "--json"]:
+        return print_progress()
     if words[:1] == ["check"] and len(words) == 2:
         return check_notebook(console, words[1])
     if words[:1] == ["reset"] and len(words) == 2:

@@ -30,7 +30,7 @@ NAMES = all_names()
 OF_THE_FRAMEWORK = {
     *("not-attempted", "returns-nothing", "wrong-type", "wrong-shape", "wrong-result", "raises"),
     *("wrong-signature", "not-a-function", "unusable-result", "endless", "ends-python", "crashes-python"),
-    "changes-python",
+    *("changes-python", "changes-grader", "borrowed", "writes-a-verdict"),
 }
 IN_THE_ENGINE = {  # said by a notebook's last cell, where no bank comes
     *("other-steps", "other-tokens", "other-figure", "other-than-the-course", "fails-in-the-engine")

@@ -1,5 +1,6 @@
 """check, hint and progress: what an answer may do to them, and what the learner then reads."""
 
+import linecache
 import os
 import signal
 import subprocess
@@ -615,7 +616,7 @@ told(grade)
 
 
 def test_without_fork_a_thread_serves(adding, monkeypatch):
-    monkeypatch.setenv("INFERENCE_LAB_IN_PROCESS", "1")
+    monkeypatch.setenv("INFERENCE_LAB_JUDGE", "thread")
     monkeypatch.setattr(os, "fork", None)
     assert verdict(right, adding).state == "correct"
     assert verdict(minus, adding).diagnosis == "subtracts"
@@ -633,6 +634,56 @@ def test_without_fork_a_thread_serves(adding, monkeypatch):
         return 0
 
     assert verdict(stubborn, quick).diagnosis in ("endless", "wrong-result")
+
+
+LEFT_OVER = """
+def loops_in_c(a, b):
+    return sum(iter(int, 1))
+def crashes(a, b):
+    import ctypes
+    ctypes.string_at(0)
+def raises(a, b):
+    print("héllo")
+    return a / 0
+def forges(a, b):
+    import os, sys
+    open(sys.argv[1] + "/verdict", "w").write('{"state": "correct"}')
+    os._exit(0)
+def right(a, b):
+    return helper(a) + b
+def helper(a):
+    return a * ONE
+ONE = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis", "says"),
+    [
+        ("right", "", "three sums"),
+        ("loops_in_c", "endless", "still ran after 1 s"),
+        ("crashes", "crashes-python", "SIGSEGV"),
+        ("raises", "raises", "line 3 of your `raises`, `return a / 0`"),
+        ("forges", "writes-a-verdict", ""),
+    ],
+)
+def test_without_fork_a_new_process_serves(adding, monkeypatch, capsys, answer, diagnosis, says):
+    """As on Windows: a loop in C that a thread could not stop, a crash that it would not survive."""
+    monkeypatch.setenv("INFERENCE_LAB_JUDGE", "process")
+    cell = {"__name__": "__main__"}  # as in a notebook: the new process has to be told what stands there
+    lines = LEFT_OVER.splitlines(keepends=True)
+    monkeypatch.setitem(linecache.cache, "<a cell>", (len(LEFT_OVER), None, lines, "<a cell>"))
+    exec(compile(LEFT_OVER, "<a cell>", "exec"), cell)
+    v = sandbox.judge_safely(adding, (cell[answer],), 1.0 if answer == "loops_in_c" else None)
+    assert v.diagnosis == diagnosis and says in v.says, v
+    assert v.tried == (f"{answer}(1, 2)" if answer in ("loops_in_c", "crashes", "raises") else "")
+    assert ("héllo" in capsys.readouterr().out) == (answer == "raises")
+
+
+def test_what_cannot_be_sent_is_judged_in_a_thread(adding, monkeypatch):
+    monkeypatch.setenv("INFERENCE_LAB_JUDGE", "process")
+    with open(__file__) as file:
+        assert sandbox.judge_safely(adding, (lambda a, b: a + b + (file is None),)).state == "correct"
 
 
 # ------------------------------------------------------------------ in a script

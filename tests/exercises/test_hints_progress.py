@@ -97,7 +97,9 @@ def test_progress_counts_answers_not_stubs(adding, capsys):
     for answer in (stub, minus, times):
         with pytest.raises(NotYet):
             check("p1t1_add", answer)
-    assert progress.of("p1t1_add") == progress.FRESH | {"tries": 2, "last": "wrong-result", "stuck": True}
+    tried = progress.of("p1t1_add")
+    first = tried["first_try"]
+    assert tried == progress.FRESH | {"tries": 2, "last": "wrong-result", "stuck": True, "first_try": first}
     check("p1t1_add", right)
     assert "Solved, after 3 tries." in capsys.readouterr().out
     with pytest.raises(NotYet):
@@ -106,6 +108,7 @@ def test_progress_counts_answers_not_stubs(adding, capsys):
     assert "│ Solved.\n" in capsys.readouterr().out
     entry = progress.of("p1t1_add")
     assert entry["solved"] and entry["tries"] == 3
+    assert entry["first_try"] == first <= entry["solved_at"]
 
 
 @pytest.mark.parametrize(

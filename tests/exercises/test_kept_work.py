@@ -128,7 +128,7 @@ def test_the_child_ends_by_itself_when_its_parent_is_killed(tmp_path):
 def test_an_interrupt_ends_the_thread_too(adding, monkeypatch):
     import threading
 
-    monkeypatch.setenv("INFERENCE_LAB_IN_PROCESS", "1")
+    monkeypatch.setenv("INFERENCE_LAB_JUDGE", "thread")
     before = set(threading.enumerate())
     real = threading.Thread.join
 

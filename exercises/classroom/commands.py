@@ -1,0 +1,71 @@
+"""`lab submit NAME` and `lab grade FOLDER`."""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from exercises.classroom import report
+from exercises.classroom.grade import grade
+from exercises.classroom.submission import Submission, submissions_in, submit
+from labkit.errors import LabError
+from labkit.paths import ROOT, check_writable, short, write_whole
+from labkit.terminal import Page, escape, run
+
+
+def hand_in(console: Console, learner: str) -> int:
+    """Write one file with all answers."""
+    submission, path = submit(learner, ROOT / "notebooks" / "exercises")
+    answers = submission.answers.values()
+    console.print(f"{len(answers)} answers, {sum(a.solved for a in answers)} of them noted as solved")
+    console.print(f"hand in this file: {escape(short(path))}", soft_wrap=True)
+    console.print("[dim]It is signed by nothing: your teacher runs the answers again.[/]")
+    return 0
+
+
+def grade_folder(console: Console, folder: str) -> int:
+    """Run all answers again, show what came out, and write it beside them as grades.csv."""
+    table = Path(folder) / "grades.csv"
+    submissions, unread = [], []
+    for found in submissions_in(Path(folder)):
+        if isinstance(found, str):
+            unread.append(found)
+        else:
+            submissions.append(found)
+    for line in unread:
+        console.print(f"[yellow]{escape(line)}[/]", soft_wrap=True)
+    if not submissions:
+        raise LabError(f"nothing was handed in: no file of `lab submit` and no notebooks in {folder}")
+    check_writable(table)
+    _tell_apart(submissions)
+    answers = sum(len(s.answers) for s in submissions)
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("running the answers", total=answers)
+        graded = grade(submissions, lambda: bar.advance(task))
+    report.show(console, submissions, graded)
+    write_whole(table, report.as_csv(graded))
+    console.print(f"\nall of it, a line an answer: {escape(short(table))}", soft_wrap=True)
+    return 0
+
+
+def _tell_apart(submissions: list[Submission]) -> None:
+    """Two of one name: the second gets a number."""
+    times: Counter[str] = Counter()
+    for submission in submissions:
+        times[submission.learner] += 1
+        if times[submission.learner] > 1:
+            submission.learner += f" ({times[submission.learner]})"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """submit NAME | grade FOLDER; `lab` has the options."""
+    command, word = sys.argv[1:] if argv is None else argv
+    does = {"submit": hand_in, "grade": grade_folder}[command]
+    return run(lambda: does(Page(highlight=False), word))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

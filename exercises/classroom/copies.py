@@ -1,0 +1,87 @@
+"""Is an answer the solution, or somebody else's answer, word for word? Names, comments and layout do not count.
+
+Short answers are alike by nature: `return a @ b.T` can hardly be written otherwise. So only what is long enough counts, and
+what is found is a reason to ask, not a proof.
+"""
+
+import ast
+from collections.abc import Iterable
+from functools import cache
+
+from exercises.judging.plain_runs import without_magic
+from exercises.judging.registry import find
+from exercises.judging.sources import cut, source_of
+
+LONG_ENOUGH = 60  # nodes of the syntax tree that the learner has to write
+
+
+def copied(name: str, cells: list[str]) -> list[str]:
+    """The functions and classes of an answer that are the solution's."""
+    own = shapes_of(name, cells)
+    return [part for part, shape in _solution(name).items() if own.get(part) == shape]
+
+
+def shapes_of(name: str, cells: Iterable[str]) -> dict[str, str]:
+    """The functions and classes that an exercise asks for, without names; only those that are long enough to tell."""
+    found = _asked_for(name, cells)
+    return {part: ast.dump(_nameless(found[part])) for part in _long_parts(name) if part in found}
+
+
+def _asked_for(name: str, cells: Iterable[str]) -> dict[str, ast.AST]:
+    found: dict[str, ast.AST] = {}
+    for cell in cells:
+        try:
+            body = ast.parse(without_magic(cell)).body
+        except SyntaxError:
+            continue
+        kinds = (ast.FunctionDef, ast.ClassDef)
+        found |= {
+            node.name: node for node in body if isinstance(node, kinds) and node.name in find(name).asks
+        }
+    return found
+
+
+@cache
+def _solution(name: str) -> dict[str, str]:
+    return shapes_of(name, [_source(name, solved=True)])
+
+
+@cache
+def _long_parts(name: str) -> list[str]:
+    """What is asked for and takes enough lines between the markers of the solution."""
+    solution, stub = (_asked_for(name, [_source(name, solved)]) for solved in (True, False))
+    sizes = {part: _size(solution[part]) - _size(stub[part]) for part in solution}
+    return [part for part, size in sizes.items() if size >= LONG_ENOUGH]
+
+
+def _source(name: str, solved: bool) -> str:
+    both = cut(source_of(name).read_text(encoding="utf-8"))
+    return both.solution if solved else both.student
+
+
+def _size(tree: ast.AST) -> int:
+    return sum(1 for _ in ast.walk(tree))
+
+
+def _nameless(tree: ast.AST) -> ast.AST:
+    """The same code without docstrings and annotations, its own names numbered in the order in which they come."""
+    own = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    own |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
+    numbers: dict[str, str] = {}
+
+    def numbered(name: str) -> str:
+        return numbers.setdefault(name, f"name{len(numbers)}") if name in own else name
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = numbered(node.id)
+        elif isinstance(node, ast.arg):
+            node.arg, node.annotation = numbered(node.arg), None
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            if ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+            if isinstance(node, ast.FunctionDef):
+                node.returns = None
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            node.annotation = ast.Constant(None)
+    return tree

@@ -1,0 +1,186 @@
+"""`lab grade FOLDER`: run every answer of every submission again, and say what came out."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from exercises.classroom.copies import copied, shapes_of
+from exercises.classroom.submission import Submission, fingerprint
+from exercises.judging.sources import all_names, all_sources, cut
+from exercises.judging.verdict import Verdict
+from labkit.paths import ROOT
+
+PACKAGES = ("exercises", "labkit", *(p.name for p in sorted(ROOT.glob("phase?_*")) if p.is_dir()))
+
+
+@dataclass
+class Graded:
+    """One answer: what came out now, and what the teacher should look at."""
+
+    learner: str
+    exercise: str
+    verdict: Verdict
+    noted_as_solved: bool
+    tries: int
+    hints: int
+    first_try: str
+    solved_at: str
+    look_at: list[str] = field(default_factory=list)
+
+    @property
+    def solved(self) -> bool:
+        return self.verdict.state == "correct"
+
+
+def grade(
+    submissions: list[Submission], told: Callable[[], None] = lambda: None, cores: int = os.cpu_count() or 1
+) -> list[Graded]:
+    """All answers, in the order of the submissions and of the course. `told` is called after each.
+
+    As many answers run side by side as there are cores.
+    """
+    jobs = [(s, name) for s in submissions for name in all_names() if name in s.answers]
+    with clean_copies(min(len(jobs), cores)) as rooms:
+
+        def one(job: tuple[Submission, str]) -> Graded:
+            submission, name = job
+            room = rooms.pop()
+            answer = submission.answers[name]
+            verdict, touched = room.judge(name, answer.cells)
+            rooms.append(room)
+            told()
+            noted = answer.model_dump(include={"tries", "hints", "first_try", "solved_at"})
+            graded = Graded(submission.learner, name, verdict, answer.solved, **noted)
+            graded.look_at = _suspicions(graded, answer.cells, touched)
+            return graded
+
+        with ThreadPoolExecutor(max(1, len(rooms))) as workers:
+            found = list(workers.map(one, jobs))
+    _compare_learners(found, {(s.learner, name): s.answers[name].cells for s, name in jobs})
+    return found
+
+
+# ------------------------------------------------------------------ what to look at
+
+
+def _suspicions(graded: Graded, cells: list[str], touched: list[str]) -> list[str]:
+    verdict, found = graded.verdict, []
+    if verdict.diagnosis == "borrowed":
+        found.append(f"uses {verdict.says.partition(' would pass')[0]}")
+    if verdict.diagnosis in ("changes-grader", "changes-python"):
+        found.append(f"changes the grader: {verdict.says.partition('`')[2].partition('`')[0]}")
+    if verdict.diagnosis == "writes-a-verdict":
+        found.append("writes its own verdict")
+    if touched:
+        found.append(f"writes in the course's files: {', '.join(touched[:3])}")
+    if graded.noted_as_solved and not graded.solved:
+        found.append(f"noted as solved; run again: {verdict.diagnosis}")
+    shown = " (hint 4 showed it)" if graded.hints >= 4 else ""
+    found += [f"`{part}` is the solution{shown}" for part in copied(graded.exercise, cells)]
+    return found
+
+
+def _compare_learners(graded: list[Graded], cells: dict[tuple[str, str], list[str]]) -> None:
+    """Answers of two learners that are the same but for names. Those that are the solution have been told already."""
+    alike: dict[tuple[str, str, str], list[Graded]] = defaultdict(list)
+    for one in graded:
+        own = cells[one.learner, one.exercise]
+        known = copied(one.exercise, own)
+        for part, shape in shapes_of(one.exercise, own).items():
+            if part not in known:
+                alike[one.exercise, part, shape].append(one)
+    for (_, part, _), group in alike.items():
+        for one in group:
+            others = [other.learner for other in group if other is not one]
+            if others:
+                one.look_at.append(f"`{part}` is the same as that of {', '.join(others)}")
+
+
+def strange_graders(submission: Submission) -> bool:
+    """Whether the learner's graders are not these: somebody changed one, or it is another version of the course."""
+    return submission.graders not in ("", fingerprint())
+
+
+# ------------------------------------------------------------------ clean copies
+
+
+@contextmanager
+def clean_copies(number: int) -> Iterator[list["Room"]]:
+    """Rooms to judge in, each in a copy of the course without the solutions."""
+    with tempfile.TemporaryDirectory(prefix="lab-grade-") as folder:
+        rooms = [Room(Path(folder) / str(i)) for i in range(number)]
+        try:
+            yield list(rooms)
+        finally:
+            for room in rooms:
+                room.close()
+
+
+class Room:
+    """A copy of the course, and the process that judges in it. If an answer ends or changes either, it is made anew."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process: subprocess.Popen[str] | None = None
+
+    def judge(self, name: str, cells: list[str]) -> tuple[Verdict, list[str]]:
+        """The verdict, and the files of the course that the answer changed."""
+        if self.process is None:
+            self._open()
+        assert self.process and self.process.stdin and self.process.stdout
+        try:
+            print(json.dumps({"exercise": name, "cells": cells}), file=self.process.stdin, flush=True)
+            verdict = Verdict(**json.loads(self.process.stdout.readline()))
+        except (OSError, ValueError):
+            verdict = Verdict("not yet", "ends-the-grading", "The answer ended the process that judged it.")
+            self.close()
+        state = self._state()
+        touched = sorted(path for path in self.before | state if self.before.get(path) != state.get(path))
+        if touched:
+            self.close()
+        return verdict, touched
+
+    def _open(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for package in PACKAGES:
+            shutil.copytree(ROOT / package, self.folder / package, ignore=shutil.ignore_patterns("*.png"))
+        for source in all_sources():
+            stub = cut(source.read_text(encoding="utf-8")).student
+            (self.folder / source.relative_to(ROOT)).write_text(stub, encoding="utf-8")
+        self.before = self._state()
+        settings: dict[str, Any] = {"INFERENCE_LAB_OUTPUTS": str(self.folder / "outputs")}
+        settings |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(self.folder), "CUDA_VISIBLE_DEVICES": ""}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "exercises.classroom.room"],
+            cwd=self.folder,
+            env=os.environ | settings,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def _state(self) -> dict[str, tuple[int, int]]:
+        files = [path for path in self.folder.rglob("*") if path.suffix in (".py", ".txt", ".json")]
+        return {
+            path.relative_to(self.folder).as_posix(): (path.stat().st_mtime_ns, path.stat().st_size)
+            for path in files
+            if "outputs" not in path.parts
+        }
+
+    def close(self) -> None:
+        if self.process:
+            self.process.kill()
+            self.process.communicate()
+            self.process = None
