@@ -61,7 +61,7 @@ class Server:
         self, engine: AsyncEngine, name: str, template: ChatTemplate | None, created: int = 0
     ) -> None:
         self.engine, self.name, self.template, self.created = engine, name, template, created
-        self.load = 0  # calls under way
+        self.load = 0  # answers under way
 
     # ------------------------------------------------------------------ what clients ask for
 
@@ -78,17 +78,12 @@ class Server:
         return await self.answer(request, Chat(self.engine, asked, asked.model or self.name, self.template))
 
     async def answer(self, request: Request, call: Completion | Chat) -> Response:
-        self.load += 1
-        try:
-            if call.request.stream:
-                # The first chunk is awaited here: what goes wrong before it is still a status, not a chunk.
-                chunks = call.stream()
-                first = await unless_disconnected(request, prepared(call, chunks.__anext__))
-                self.load += 1  # until the stream has ended
-                return StreamingResponse(self.events(first, chunks), media_type="text/event-stream")
-            return JsonResponse(await unless_disconnected(request, prepared(call, call.whole)))
-        finally:
-            self.load -= 1
+        if call.request.stream:
+            # The first chunk is awaited here: what goes wrong before it is still a status, not a chunk.
+            chunks = call.stream()
+            first = await unless_disconnected(request, prepared(call, chunks.__anext__))
+            return StreamingResponse(self.events(first, chunks), media_type="text/event-stream")
+        return JsonResponse(await unless_disconnected(request, prepared(call, call.whole)))
 
     async def events(
         self, first: dict[str, Any], chunks: AsyncIterator[dict[str, Any]]
@@ -103,8 +98,6 @@ class Server:
             yield event(error.body)
         except Exception as error:  # the status is sent already
             yield event(unexpected(error).body)
-        finally:
-            self.load -= 1
         yield b"data: [DONE]\n\n"
 
     async def tokenize(self, request: Request) -> Response:
@@ -237,6 +230,24 @@ async def disconnected(request: Request) -> None:
         pass
 
 
+class CountLoad:
+    """Middleware: how many answers are under way, for /load. A stream is until it has ended, or its client has gone.
+
+    Source: vllm/entrypoints/utils.py, load_aware_call.
+    """
+
+    def __init__(self, app: ASGIApp, server: Server) -> None:
+        self.app, self.server = app, server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answers = scope["type"] == "http" and scope["path"] in ("/v1/completions", "/v1/chat/completions")
+        self.server.load += answers
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.server.load -= answers
+
+
 class ApiKey:
     """Middleware: calls of /v1 need `Authorization: Bearer KEY`."""
 
@@ -289,6 +300,7 @@ def create_app(server: Server, api_key: str | None = None) -> ASGIApp:
         },
         middleware=[
             Middleware(CountRequests, server.engine.metrics.http_requests, {route.path for route in routes}),
+            Middleware(CountLoad, server),
             # No origin but the server's own.
             Middleware(CORSMiddleware, allow_methods=["*"], allow_headers=["*"]),
         ],
