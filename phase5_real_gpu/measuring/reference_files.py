@@ -147,7 +147,7 @@ class Reference:
 
     name: Name
     title: Text
-    origin: Literal["measured", "article"]
+    origin: Literal["measured", "article", "published"]
     environment: Annotated[dict[str, Any], AfterValidator(_environment)]
     command: Text = ""
     measured_at: Annotated[str, AfterValidator(_date)] | None = None

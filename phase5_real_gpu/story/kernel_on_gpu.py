@@ -32,6 +32,7 @@ from phase5_real_gpu.measuring.kernel_peers import (
     Runner,
 )
 from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.measuring.reference_files import known_references
 from phase5_real_gpu.story.kernel_figures import draw_kernels
 from phase5_real_gpu.story.kernel_gates import put_gates
 from phase5_real_gpu.story.kernel_tables import show_results
@@ -68,6 +69,7 @@ def on_gpu(lab: Lab, bench: Bench, dtype: str) -> None:
     order = list(dict.fromkeys(r.case for r in kernels))
     kernels.sort(key=lambda r: order.index(r.case))
     show_results(lab, f"{bench.limits.device_name}, {dtype}", kernels, in_tera=True)
+    beside_published(lab, found)
     what_it_means(lab, found)
     if fig := draw_kernels(kernels, bench.limits.ceilings(dtype), bench.limits.device_name, dtype):
         lab.figure(fig, "kernel_benchmark")
@@ -167,6 +169,21 @@ def against_python(lab: Lab, bench: Bench, case: AttentionCase) -> None:
         predicted=round(python_us / predicted_us), measured=round(ratio), unit="x", tolerance=0.75,
         kind="timing", note=note,
     )  # fmt: skip
+
+
+def beside_published(lab: Lab, found: Mapping[str, Measurement]) -> None:
+    """The large decode case beside vLLM's own kernel on other people's cards."""
+    if not (mine := found.get(DECODE_B64.name)):
+        return
+    published = [r for r in known_references()[0] if r.origin == "published"]
+    rows = [("yours", mine), *((r.title, r.get(DECODE_B64.name)) for r in published)]
+    lab.table(
+        f"{DECODE_B64.title}: how near to the pace of the memory?",
+        ["kernel and card", "us", "share"],
+        [[title, m.value, f"{m.share_of_limit:.0%}"] for title, m in rows],
+        note="""Microseconds of two cards say which memory is faster. The share says how good a kernel is: yours of the pace
+            measured here, theirs of the data sheet's, which is a little higher than what any program reaches.""",
+    )
 
 
 def what_it_means(lab: Lab, found: Mapping[str, Measurement]) -> None:

@@ -61,8 +61,8 @@ def show_machines(lab: Lab, mine: Reference, theirs: Reference) -> None:
 
 
 def origin_of(r: Reference) -> str:
-    if r.origin == "article":
-        return "told by an article"
+    if r.origin != "measured":
+        return {"article": "told by an article", "published": "published by others"}[r.origin]
     return f"measured {(r.measured_at or '')[:10]}{', quick' if r.quick else ''}"
 
 

@@ -26,6 +26,7 @@ from phase5_real_gpu.measuring.reference_files import (
     slug,
     write_reference,
 )
+from phase5_real_gpu.reference.published import CARDS, read_card
 
 CPU = {"cpu": "Some CPU", "cores": 2, "threads": 2, "packages": {"torch": "2.13.0"}, "gpu": None}
 
@@ -133,7 +134,10 @@ WRONG = {
     "path as name": (change("name", to="../../etc/passwd"), "small letters"),
     "escape in name": (change("name", to="\x1b[2Jgone"), "small letters"),
     "endless title": (change("title", to="x" * 301), "'title' is 'xxx"),
-    "origin": (change("origin", to="hearsay"), "'origin' is 'hearsay': it should be 'measured' or 'article'"),
+    "origin": (
+        change("origin", to="hearsay"),
+        "'origin' is 'hearsay': it should be 'measured', 'article' or 'published'",
+    ),
     "date": (change("measured_at", to="yesterday"), "should be a date"),
     "no date": (change("measured_at", to=None), "should be a date"),
     "no environment": (change("environment", to=None), "'environment' is missing"),
@@ -273,6 +277,16 @@ def test_all_files_of_the_course_can_be_read():
     assert len({r.name for r in found}) == len(found)
     for r in found:
         assert (REFERENCES / f"{r.name}.json").is_file()
+
+
+def test_published_files_hold_what_was_published(data):
+    for card in CARDS:
+        written = find_reference(card.name)
+        assert written == read_card(data / "gpu_measurements" / "vllm_kernels", card)
+        assert written.origin == "published" and "not measured by this course" in written.note
+    decode = find_reference("rtx-4090-published").get("decode-b64-4k")
+    nbytes = 64 * 4096 * 2 * 8 * 128 * 2  # keys and values of one layer; queries and tables are 0.1% more
+    assert decode.value == 1184.96 and decode.floor == pytest.approx(nbytes / 1008e3, rel=0.003)
 
 
 def test_the_articles_figures_are_told_as_such():
