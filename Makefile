@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: course test proof fuzz setup lock notebooks companions figures clean
+.PHONY: course test proof fuzz setup lock notebooks companions figures web clean
 .DEFAULT_GOAL := course
 
 # Run every script of the course in its quick form; ends with many users streaming and the ledger of claims.
@@ -45,6 +45,10 @@ figures: setup
 	$(BIN)/lab run 5 --figures phase5_real_gpu/figures
 	$(BIN)/python docs/draw_pipeline.py
 	$(BIN)/python docs/draw_architecture.py
+
+# Build the course as a web page: static files in web/build/site. `lab web` shows it.
+web: setup
+	$(BIN)/python -m web.build
 
 setup: $(VENV)/installed
 

@@ -25,6 +25,7 @@ from labkit.predictions import show_value
 from labkit.terminal import READER_LEFT, Page, escape, run
 
 COLOURS = {"reproduced": "green", "corrected": "magenta", "not run yet": "dim"}
+SERVERS = {"serve": "phase4_scheduler/serve.py", "web": "web/serve.py"}
 OUTCOMES = {0: "[green]ok[/]", 1: "[red]a prediction failed[/]", 2: "[yellow]could not run[/]"}
 
 
@@ -175,6 +176,11 @@ def build_parser() -> argparse.ArgumentParser:
         add_help=False,
         help="write a model as a GGUF file: lab convert tales tales.gguf --type Q8_0",
     )
+    commands.add_parser(
+        "web",
+        add_help=False,
+        help="the course as a web page that computes, in your browser (--help: its options)",
+    )
     commands.add_parser("claims", help="the claims of the source articles, and what was measured here")
     commands.add_parser(
         "doctor", help="what will run on this machine, what is skipped, what would change that"
@@ -213,9 +219,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _obey(argv: Sequence[str]) -> int:
     if argv[:1] == ["convert"]:
         return in_its_own_process(str(ROOT / "phase2_attention_kvcache" / "convert_model.py"), *argv[1:])
-    if argv[:1] == ["serve"]:
+    if argv[:1] in (["serve"], ["web"]):
         # In place of this process: what is sent to `lab`, such as SIGTERM, is for the server.
-        os.execv(sys.executable, [sys.executable, str(ROOT / "phase4_scheduler" / "serve.py"), *argv[1:]])
+        os.execv(sys.executable, [sys.executable, str(ROOT / SERVERS[argv[0]]), *argv[1:]])
     words, passed_on = split_run(argv)
     parser = build_parser()
     args = parser.parse_args(words)

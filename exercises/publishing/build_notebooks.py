@@ -1,7 +1,8 @@
-"""Write the notebooks from their sources: python -m exercises.publishing.build_notebooks [NAME ...] [--check | --execute]
+"""Write the notebooks from their sources: python -m exercises.publishing.build_notebooks [NAME ...] [--check | --execute | --pieces]
 
 exercises/phaseN/*.py     -> notebooks/exercises/*.ipynb (a stub in place of the solution) and notebooks/solutions/*.ipynb
 notebooks/sources/*.py    -> notebooks/*.ipynb, executed, with their outputs (only with --execute: it takes minutes)
+web/pieces/*.js           -> the pieces in those outputs, with the data that they have there (--pieces: it runs nothing)
 
 Byte for byte the same at every run: cells have fixed ids, and nothing of the machine is written.
 """
@@ -234,6 +235,17 @@ def execute(source: Path, seconds: int = 120) -> nbformat.NotebookNode:
     return nb
 
 
+def renew_pieces(nb: nbformat.NotebookNode) -> None:
+    """Put the modules of today into a notebook's outputs; data and text stay what the run gave."""
+    from web.pieces.piece import BLANK, renewed
+
+    for cell in nb.cells:
+        for output in cell.get("outputs", ()):
+            page = output.get("data", {}).get("text/html", "")
+            if (fragment := renewed(page)) is not None:
+                output.data["text/html"] = BLANK + fragment
+
+
 # ------------------------------------------------------------------ the command
 
 
@@ -245,10 +257,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     what.add_argument(
         "--execute", action="store_true", help="run the companion notebooks and keep their outputs"
     )
+    what.add_argument(
+        "--pieces", action="store_true", help="put the modules of web/pieces into the companion notebooks"
+    )
     args = parser.parse_args(argv)
     try:
         if args.check:
             return _check(args.names)
+        if args.pieces:
+            return _renew_pieces()
         return _execute(args.names) if args.execute else _write(args.names)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -307,6 +324,15 @@ def _execute(names: Sequence[str]) -> int:
         write(companion_of(source), text_of(nb))
         print(f"executed and wrote {short(companion_of(source))}")
     return 1 if failed else 0
+
+
+def _renew_pieces() -> int:
+    for path in map(companion_of, companion_sources()):
+        nb = read_notebook(path)
+        renew_pieces(nb)
+        write(path, text_of(nb))
+        print(f"put the pieces of today into {short(path)}")
+    return 0
 
 
 def write(path: Path, text: str) -> None:

@@ -14,8 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from labkit.predictions import show_value
-
-BLANK = " \n"  # a first line of which nothing is seen
+from web.pieces.piece import BLANK
 
 
 def show_figure(fig: Figure) -> None:

@@ -17,8 +17,9 @@ from exercises.publishing.build_notebooks import (
 )
 from labkit.catalog import SCRIPTS
 from labkit.paths import ROOT
-from notebooks.widgets.piece import Piece, _inside_script
 from notebooks.widgets.questions import QUESTIONS
+from web.on_page import PIECES
+from web.pieces.piece import Piece, _inside_script
 
 SOURCES = companion_sources()
 PHASES = tuple(SCRIPTS)
@@ -94,10 +95,11 @@ def test_it_has_a_piece_of_today_with_a_text_for_where_no_script_runs(source):
     assert shown
 
 
-def test_every_module_is_in_a_notebook():
+def test_every_module_is_in_a_notebook_or_on_the_page():
     pages = "".join(text for source in SOURCES for _, o in outputs_of(source) for text in texts_of(o))
-    modules = {path.stem for path in (ROOT / "notebooks" / "widgets").glob("*.js")} - {"common"}
-    assert {name for name in modules if f'data-piece="{name}-' in pages} == modules
+    modules = {path.stem for path in (ROOT / "web" / "pieces").glob("*.js")} - {"common", "stand_in"}
+    shown = {name for name in modules if f'data-piece="{name}-' in pages}
+    assert shown | {piece.module for piece in PIECES.values()} == modules
 
 
 @each_notebook

@@ -19,8 +19,6 @@ from notebooks.widgets import (
     splits_piece,
     tokenizer_piece,
 )
-from notebooks.widgets import piece as piece_module
-from notebooks.widgets.splits import CARDS, TOKENS, USERS, splits_for
 from phase1_tokens_embeddings.story.tokenization_story import with_first_merges
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import (
@@ -32,6 +30,8 @@ from phase2_attention_kvcache.model import (
 )
 from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import LLMEngine
+from web.pieces import piece as piece_module
+from web.pieces.splits import CARDS, TOKENS, USERS, splits_for
 
 TALES = find_model("tales")
 

@@ -1,5 +1,7 @@
 // Step through decoding: the naive way computes every token again, the cache computes each once and keeps it.
-// All numbers come from Python: a real model, a real cache (notebooks/widgets/decoding.py).
+// All numbers come from Python: a real model, a real cache (web/pieces/decoding.py).
+
+import { element, keepKeys } from "./common.js";
 
 const STYLE = `
 .dec { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }

@@ -1,8 +1,8 @@
 """How a context is cut into splits, and how full that makes a card."""
 
-from notebooks.widgets.piece import HOW_TO_RUN, Piece
 from phase1_tokens_embeddings.weights import cards
 from phase5_real_gpu.kernels.split_rule import Splits, choose_splits
+from web.pieces.piece import HOW_TO_RUN, Piece
 
 # Multiprocessors of each card; two programs of the decode kernel run on each at a time.
 CARDS = {

@@ -1,10 +1,11 @@
 """An interactive piece: one ES module, the data it works on, and a text for places where nothing runs.
 
-The module exports anywidget's `render({ model, el })`. The same file serves in three places:
+The module exports anywidget's `render({ model, el })`. The same file serves in four places:
 
 - in Jupyter with anywidget: a live widget; what the reader does arrives in `piece.state`;
-- in any other notebook, and in an exported page: the module and its data lie in the output, and a model of a few
-  lines stands in for the kernel. No network, no kernel;
+- in any other notebook: the module and its data lie in the output, and a model of a few lines (stand_in.js) stands in
+  for the kernel. No network, no kernel;
+- on the page (web/README.md): there it also gets `lm`, the language model that runs in the browser;
 - where scripts are not run, as on a code host: the fallback.
 """
 
@@ -13,28 +14,27 @@ import html
 import importlib.util
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
-from notebooks.widgets.shown import BLANK
-
 FOLDER = Path(__file__).resolve().parent
+BLANK = " \n"  # of an output that is folded JupyterLab still shows the first line; here nothing is seen in it
 HOW_TO_RUN = "Run this cell to use it; this text stands in where no script runs."
 
-# All that a piece asks of its model: get, set, save_changes, on.
+_IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n', re.MULTILINE)
+
+_FRAGMENT = re.compile(
+    r'<div data-piece="(\w+)-[0-9a-f]+"><pre>([^<]*)</pre></div>\n<script>.*?\n  const data = ([^\n]*);\n',
+    re.DOTALL,
+)
+
 _START = """
 (() => {
   const data = %(data)s;
   const source = %(code)s;
-  const heard = {};
-  const values = { data, state: {} };
-  const model = {
-    get: (name) => values[name],
-    set: (name, value) => { values[name] = value; (heard["change:" + name] || []).forEach((f) => f()); },
-    on: (name, f) => { (heard[name] = heard[name] || []).push(f); },
-    off: () => {},
-    save_changes: () => {},
-  };
+  %(stand_in)s
+  const model = standIn(data);
   const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   import(address).then((module) => {
     document.querySelectorAll('[data-piece="%(mark)s"]:not([data-alive])').forEach((el) => {
@@ -74,10 +74,8 @@ class Piece:
 
     @property
     def code(self) -> str:
-        """The ES module, with what all of them share before it."""
-        return "".join(
-            (FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in ("common", self.module)
-        )
+        """The ES module, with what it imports before it: a notebook's output holds no second file."""
+        return bundle(FOLDER / f"{self.module}.js")
 
     @property
     def state(self) -> dict[str, Any]:
@@ -106,7 +104,13 @@ class Piece:
         """HTML that works by itself: the fallback, and a script that puts the piece in its place."""
         data, code = (json.dumps(x, separators=(",", ":")) for x in (self.data, self.code))
         mark = f"{self.module}-{hashlib.sha256((data + code).encode()).hexdigest()[:12]}"
-        script = _START % {"data": _inside_script(data), "code": _inside_script(code), "mark": mark}
+        stand_in = bundle(FOLDER / "stand_in.js").replace("export ", "")
+        script = _START % {
+            "data": _inside_script(data),
+            "code": _inside_script(code),
+            "stand_in": stand_in,
+            "mark": mark,
+        }
         return f'<div data-piece="{mark}"><pre>{html.escape(self.fallback)}</pre></div>\n<script>{script}</script>'
 
     def page(self, title: str) -> str:
@@ -119,6 +123,27 @@ class Piece:
             bundle |= self.live()._repr_mimebundle_()[0]
             bundle["text/plain"] = self.fallback
         return bundle
+
+
+def renewed(page: str) -> str | None:
+    """The fragment of a piece that stands in `page`, with its module as it is now. None: there is no piece."""
+    found = _FRAGMENT.search(page)
+    if found is None:
+        return None
+    module, fallback, data = found.groups()
+    return Piece(module, json.loads(data), html.unescape(fallback)).fragment()
+
+
+def bundle(module: Path, done: set[Path] | None = None) -> str:
+    """A module as one text: what it imports stands before it, each module once. So no two may use one name twice."""
+    done = set() if done is None else done
+    done.add(module)
+    text = module.read_text(encoding="utf-8")
+    imported = [(module.parent / path).resolve() for path in _IMPORT.findall(text)]
+    before = [
+        re.sub(r"^export (?!default)", "", bundle(m, done), flags=re.M) for m in imported if m not in done
+    ]
+    return "".join([*before, _IMPORT.sub("", text)])
 
 
 def is_live() -> bool:

@@ -1,5 +1,7 @@
 // How a context is cut into splits, and how the programs fill a card. All numbers come from Python's split rule.
 
+import { element, keepKeys } from "./common.js";
+
 const STYLE = `
 .spl { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }
 [data-jp-theme-light="false"] .spl { filter:brightness(.87) }

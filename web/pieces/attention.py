@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from notebooks.widgets.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import HOW_TO_RUN, Piece
 
 MOST_TOKENS = 40
 

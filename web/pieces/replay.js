@@ -1,6 +1,8 @@
 // Replay an engine's run, step by step, from the event stream that engine.record wrote.
 // The piece keeps books of its own from the events, and compares them with the engine's counts at each step.
 
+import { element, keepKeys } from "./common.js";
+
 const STYLE = `
 .rep { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }
 [data-jp-theme-light="false"] .rep { filter:brightness(.87) }

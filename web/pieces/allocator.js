@@ -1,6 +1,8 @@
 // Poke a paged allocator: add, append, fork and free requests, and see what happens to the blocks.
 // The rules are those of phase3_paged_attention/paging/block_manager.py, without its swap space.
 
+import { element, keepKeys } from "./common.js";
+
 const STYLE = `
 .alloc { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }
 [data-jp-theme-light="false"] .alloc { filter:brightness(.87) }

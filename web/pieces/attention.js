@@ -1,5 +1,7 @@
 // Hover the attention of a real model: who looks at whom, in each layer and head.
 
+import { element, keepKeys } from "./common.js";
+
 const STYLE = `
 .att { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }
 [data-jp-theme-light="false"] .att { filter:brightness(.87) }

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from notebooks.widgets.piece import HOW_TO_RUN, Piece
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import ContiguousKVCache, NoCache, Transformer
+from web.pieces.piece import HOW_TO_RUN, Piece
 
 SHOWN_NUMBERS = 3  # of each key
 MOST_TOKENS = 60

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from notebooks.widgets.piece import HOW_TO_RUN, Piece
 from phase3_paged_attention.paging import BlockManager, BlockTable
+from web.pieces.piece import HOW_TO_RUN, Piece
 
 Operation = Sequence[Any]
 """("add", tokens of the common prompt, tokens of its own), ("append", name), ("fork", name), ("free", name)."""

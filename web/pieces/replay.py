@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from notebooks.widgets.piece import HOW_TO_RUN, Piece
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
+from web.pieces.piece import HOW_TO_RUN, Piece
 
 SHOWN = (
     "step", "tokens", "computed", "blocks", "preempted", "finished", "running", "waiting", "free_blocks",

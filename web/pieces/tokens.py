@@ -1,8 +1,10 @@
 """Type into a tokenizer: tokens, ids, and a word put together merge by merge."""
 
-from notebooks.widgets.piece import HOW_TO_RUN, Piece
+from typing import Any
+
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN
+from web.pieces.piece import HOW_TO_RUN, Piece
 
 
 def tokenizer_piece(tok: BPETokenizer, text: str = "The goat was waiting for a boat.") -> Piece:
@@ -17,11 +19,7 @@ def tokenizer_piece(tok: BPETokenizer, text: str = "The goat was waiting for a b
     """
     if tok.split_pattern != GPT2_SPLIT_PATTERN or tok.whole_words_first or tok.unicode_form:
         raise ValueError("this piece cuts text as GPT-2 does: give a tokenizer without rules of its own")
-    data = {
-        "text": text,
-        "byte_ids": [tok.id_of_bytes[bytes([b])] for b in range(256)],
-        "merges": [[a, b, tok.id_of_bytes[tok.token_bytes[a] + tok.token_bytes[b]]] for a, b in tok.merges],
-    }
+    data = {"text": text, **tokenizer_data(tok)}
     ids = tok.encode(text)
     shown = "|".join(tok.token_bytes[i].decode("utf-8", errors="replace") for i in ids)
     fallback = (
@@ -29,3 +27,11 @@ def tokenizer_piece(tok: BPETokenizer, text: str = "The goat was waiting for a b
         f"{shown}\n{len(text)} characters, {len(text.encode())} bytes, {len(ids)} tokens: {ids}"
     )
     return Piece("tokens", data, fallback)
+
+
+def tokenizer_data(tok: BPETokenizer) -> dict[str, Any]:
+    """What web/model/tokenizer.js needs: the id of each byte, and the merges as [left, right, merged]."""
+    return {
+        "byte_ids": [tok.id_of_bytes[bytes([b])] for b in range(256)],
+        "merges": [[a, b, tok.id_of_bytes[tok.token_bytes[a] + tok.token_bytes[b]]] for a, b in tok.merges],
+    }

@@ -1,0 +1,149 @@
+"""Builds the page: python -m web.build. Static files in web/build/site, for any web server.
+
+1. Sections are taken out of the READMEs (texts.py), and written where Sphinx reads.
+2. Sphinx makes pages of them (conf.py, extension.py, theme/).
+3. What computes in the reader's browser is put beside them: the pieces with their data, the models with their weights.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import wasmtime
+from sphinx.cmd.build import main as sphinx
+
+from labkit.errors import LabError
+from labkit.models import find_model
+from labkit.paths import ROOT
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from web.glossary import read_glossary
+from web.ledger import ledger_page
+from web.on_page import PIECES
+from web.pieces.tokens import tokenizer_data
+from web.texts import SOURCE, WEB, Linker, page_of_file, read_contents, take
+
+SITE = WEB / "build" / "site"
+MODELS = ("tales", "tales-draft")
+LANGUAGES = {".py": "python", ".js": "javascript", ".json": "json", ".yml": "yaml", ".toml": "toml"}
+
+
+def write_texts() -> None:
+    """What Sphinx reads: the sections, what surrounds them, and the files that they link to."""
+    shutil.rmtree(SOURCE, ignore_errors=True)
+    contents = read_contents()
+    linker = Linker(contents)
+    names = []
+    for section in contents.sections:
+        text = "\n\n".join(linker.rewrite(take(contents, file, title), file) for file, title in section.texts)
+        write(section.name, f"# {section.title}\n\n{text}")
+        names.append(section.name)
+    for page in sorted((WEB / "pages").glob("*.md")):
+        write(page.stem, linker.rewrite(page.read_text(encoding="utf-8"), f"web/pages/{page.name}"))
+    write("further-reading", "# Further reading\n\n" + further_reading(linker))
+    write("ledger", ledger_page())
+    write("glossary", glossary_page())
+    names += ["recap", "further-reading", "ledger", "glossary"]
+    with (SOURCE / "index.md").open("a", encoding="utf-8") as index:
+        index.write("\n\n```{toctree}\n:hidden:\n\n" + "\n".join(names) + "\n```\n")
+    shown: set[str] = set()
+    while remaining := [path for path in linker.files if path not in shown]:
+        for path in remaining:  # a Markdown file among them may link to more
+            write(page_of_file(path), "---\norphan: true\n---\n\n" + file_page(linker, path))
+        shown |= {*remaining}
+    for path in linker.copies:
+        copy = SOURCE / "copies" / path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, copy)
+
+
+def write(name: str, text: str) -> None:
+    file = SOURCE / f"{name}.md"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text + "\n", encoding="utf-8")
+
+
+def file_page(linker: Linker, path: str) -> str:
+    """A file of the course as a page of its own: Markdown as text, anything else as code, a folder as a list."""
+    file = ROOT / path
+    if file.is_dir():
+        inside = "\n".join(f"- `{child.name}`" for child in sorted(file.iterdir()) if child.is_file())
+        return f"# `{path}/`\n\n{inside}"
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".md":
+        return linker.rewrite(text, path)
+    fence = "`" * 8
+    return f"# `{path}`\n\n{fence}{LANGUAGES.get(file.suffix, 'text')}\n{text}\n{fence}"
+
+
+def further_reading(linker: Linker) -> str:
+    """What each phase recommends at its end."""
+    parts = []
+    for number, file in enumerate(
+        sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("phase*/README.md")), 1
+    ):
+        takeaways = take(linker.contents, file, "Key takeaways")
+        reading = takeaways.partition("**Further reading.** ")[2].partition("Then [Phase")[0]
+        parts.append(f"## Phase {number}\n\n{linker.rewrite(reading, file)}")
+    return "\n\n".join(parts)
+
+
+def glossary_page() -> str:
+    lines = ["# Glossary\n"]
+    entries = read_glossary()
+    firsts = [entry.names[0] for entry in entries]
+    for entry in entries:
+        where = f" (in phase {entry.file[5]})" if firsts.count(entry.names[0]) > 1 else ""
+        lines.append(f"({entry.key})=\n**{', '.join(entry.names)}**{where}: {entry.meaning}\n")
+    return "\n".join(lines)
+
+
+def run_sphinx() -> None:
+    """Raises: LabError: Sphinx found a mistake; what it says is on the screen."""
+    shutil.rmtree(SITE, ignore_errors=True)
+    command = ["-q", "-W", "--keep-going", "-E", "-c", WEB, "-d", WEB / "build" / "doctrees", SOURCE, SITE]
+    if sphinx([str(part) for part in command]) != 0:
+        raise LabError("the page was not built: see the lines above")
+
+
+def write_pieces() -> None:
+    """The modules as they are, and beside each piece its data."""
+    for folder in ("pieces", "model"):
+        (SITE / folder).mkdir()
+        for module in sorted((WEB / folder).glob("*.js")):
+            shutil.copy(module, SITE / folder)
+    for name, piece in PIECES.items():
+        write_json(SITE / "pieces" / f"{name}.json", piece.make().data)
+
+
+def write_models() -> None:
+    """Configuration, weights and vocabulary of the models, and the machine code of their linear layers."""
+    code = wasmtime.wat2wasm((WEB / "model" / "linear.wat").read_text(encoding="utf-8"))
+    (SITE / "model" / "linear.wasm").write_bytes(code)
+    for name in MODELS:
+        folder = SITE / "model" / name
+        folder.mkdir()
+        for file in ("config.json", "model.safetensors"):
+            shutil.copy(find_model(name) / file, folder)
+        tok = BPETokenizer.from_file(find_model(name) / "tokenizer.json")
+        write_json(folder / "tokenizer.json", tokenizer_data(tok))
+
+
+def write_json(file: Path, data: object) -> None:
+    file.write_text(json.dumps(data, separators=(",", ":"), ensure_ascii=False), encoding="utf-8")
+
+
+def build() -> Path:
+    """Build all of it. Returns the folder of the page."""
+    write_texts()
+    run_sphinx()
+    write_pieces()
+    write_models()
+    return SITE
+
+
+if __name__ == "__main__":
+    try:
+        print(f"the page is in {build().relative_to(Path.cwd())}")
+    except (LabError, ValueError) as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,129 @@
+"""What the page adds to Sphinx: pieces, terms that open, and a build that fails where a text is missing."""
+
+import html
+import re
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+from sphinx.application import Sphinx
+from sphinx.util.logging import getLogger
+
+from web.glossary import Entry, Terms, read_glossary
+from web.on_page import PIECES
+from web.pieces.piece import HOW_TO_RUN
+from web.texts import read_contents
+
+LOG = getLogger(__name__)  # a warning ends the build: build.py asks Sphinx for that
+
+
+class PieceDirective(Directive):
+    """```{piece} tokens: the piece's text, which its module replaces where scripts run."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        name = self.arguments[0]
+        if name not in PIECES:
+            raise self.error(f"no piece is called {name!r}: web/pieces/__init__.py lists them")
+        label, piece = PIECES[name].label, PIECES[name].make()
+        text = piece.fallback.replace(f" {HOW_TO_RUN}", "")
+        page = (
+            f'<section class="piece" data-piece="{name}" data-module="{PIECES[name].module}" aria-label="{html.escape(label)}">'
+            f'<div class="live"></div><details class="words" open><summary>{html.escape(label)}: in words</summary>'
+            f'<pre tabindex="0">{html.escape(text)}</pre></details></section>'
+        )
+        return [nodes.raw("", page, format="html")]
+
+
+def mark_terms(app: Sphinx, document: nodes.document) -> None:
+    """Underline each term where the section first uses it, and let it open. A term (a word in bold) that no glossary
+    has ends the build.
+    """
+    if (section := app.config.web_sections.get(app.env.docname)) is None:
+        return
+    terms = Terms(read_glossary(), app.config.web_ambiguous, {file for file, _ in section.texts})
+    for text in list(document.findall(nodes.Text)):
+        parent = text.parent
+        if not prose(text):
+            continue
+        if isinstance(parent, nodes.strong) and is_term(parent):
+            entry = terms.explained(re.sub(r" \(.*\)", "", " ".join(text.split())))
+            if entry is None:
+                LOG.warning("**%s** is explained here, and in no glossary of a README", text, location=parent)
+                continue
+            if terms.is_first(entry):
+                parent.replace(text, [open_term(entry), text, close_term()])
+            continue
+        parts: list[nodes.Node] = []
+        end = 0
+        for start, stop, entry in terms.within(text.astext()):
+            word = text.astext()[start:stop]
+            parts += [nodes.Text(text.astext()[end:start]), open_term(entry), nodes.Text(word), close_term()]
+            end = stop
+        if parts:
+            parent.replace(text, [*parts, nodes.Text(text.astext()[end:])])
+
+
+def prose(text: nodes.Text) -> bool:
+    """Running text: no heading, code, link or caption."""
+    node: Any = text.parent
+    while not isinstance(node, nodes.document):
+        if isinstance(
+            node,
+            nodes.title | nodes.literal | nodes.literal_block | nodes.reference | nodes.raw | nodes.thead,
+        ):
+            return False
+        node = node.parent
+    return True
+
+
+def is_term(bold: nodes.strong) -> bool:
+    """By the rule of the READMEs: a bold word in lower case within a sentence is a term, explained there."""
+    return (
+        bold.astext()[0].islower()
+        and isinstance(bold.parent, nodes.paragraph)
+        and not isinstance(bold.parent.parent, nodes.entry)
+        and bold.parent.index(bold) > 0
+    )
+
+
+def open_term(entry: Entry) -> nodes.raw:
+    meaning = html.escape(entry.meaning.replace("**", "").replace("`", ""))
+    return nodes.raw(
+        "", f'<a class="term" href="glossary.html#{entry.key}" data-definition="{meaning}">', format="html"
+    )
+
+
+def close_term() -> nodes.raw:
+    return nodes.raw("", "</a>", format="html")
+
+
+def check_pictures(app: Sphinx, document: nodes.document) -> None:
+    """A picture without a text for those who cannot see it ends the build."""
+    for image in document.findall(nodes.image):
+        if not image.get("alt", "").strip():
+            LOG.warning("%s has no text for those who cannot see it", image["uri"], location=image)
+
+
+def add_context(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """What the theme asks for beside Sphinx's own: the sections, and where this page stands among them."""
+    context["sections"] = list(app.config.web_sections.values())
+    context["section"] = app.config.web_sections.get(page)
+    if doctree is not None:
+        context["minutes"] = max(1, round(len(doctree.astext().split()) / 220))
+        context["pieces"] = "data-piece=" in context.get("body", "")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    contents = read_contents()
+    app.add_config_value("web_sections", {s.name: s for s in contents.sections}, "env")
+    app.add_config_value("web_ambiguous", contents.ambiguous, "env")
+    app.add_directive("piece", PieceDirective)
+    app.connect("builder-inited", lambda app: setattr(app.builder, "search", False))
+    app.connect("doctree-read", mark_terms)
+    app.connect("doctree-read", check_pictures)
+    app.connect("html-page-context", add_context)
+    return {"parallel_read_safe": True}

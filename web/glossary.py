@@ -1,0 +1,99 @@
+"""The glossaries of the phases as one, and the places where a page first uses each term.
+
+A README explains a term where it first stands and sets it in bold there; its glossary says it again in one line. So
+two mistakes can be found: a bold word without a line, and a line without words.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from labkit.catalog import SCRIPTS
+from labkit.paths import ROOT
+
+READMES = [f"{phase}/README.md" for phase in SCRIPTS]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a glossary.
+
+    Attributes:
+        names: the term, and other words for it. meaning: Markdown. file: the README that says so.
+        key: what it is called in addresses.
+    """
+
+    names: tuple[str, ...]
+    meaning: str
+    file: str
+    key: str
+
+
+def read_glossary() -> list[Entry]:
+    """All terms in alphabetical order. One word may have a line in two phases, and there mean two things ("block").
+
+    Raises:
+        ValueError: a term without a definition.
+    """
+    entries: dict[str, Entry] = {}
+    for file in READMES:
+        text = (ROOT / file).read_text(encoding="utf-8").partition("\n## Glossary\n")[2]
+        for item in re.split(r"\n- ", "\n" + text.strip())[1:]:
+            said, _, meaning = " ".join(item.split()).partition(": ")
+            # A second term may be explained within the line: ". **TPOT**, time per output token, is its mean."
+            bold = [said, *re.findall(r"\. \*\*(.+?)\*\*, ", meaning)]
+            names = [n for b in bold for n in re.split(r", | \(|\)", b.replace("**", "")) if n]
+            if not meaning.strip("* "):
+                raise ValueError(f"{file}: the glossary has {said!r} without a definition")
+            key = re.sub(r"\W+", "-", names[0].lower()).strip("-")
+            key += f"-{file[: len('phase1')]}" if key in entries else ""
+            entries[key] = Entry(tuple(names), meaning, file, key)
+    return sorted(entries.values(), key=lambda e: e.names[0].lower())
+
+
+def pattern(name: str) -> re.Pattern[str]:
+    """A term in its forms: "preempted" for "preemption", "quantised" for "quantization", "splits" for "split"."""
+    if len(name) < 5 or name.isupper():
+        return re.compile(rf"\b{re.escape(name)}s?\b", 0 if name.isupper() else re.IGNORECASE)
+    stem = re.escape(re.sub(r"(e|ion|ed)$", "", name)).replace(r"\ ", r"[\s-]+")
+    stem = re.sub(r"(?<=i)[sz](?=at|e)", "[sz]", stem)
+    return re.compile(rf"\b{stem}(s|es|d|ed|ing|ion|ions|e)?\b", re.IGNORECASE)
+
+
+class Terms:
+    """Finds terms in the text of a section.
+
+    Args:
+        entries: of the glossary. ambiguous: words that are a term only where they are explained.
+        files: the section's own; what their glossaries say goes before what others say.
+    """
+
+    def __init__(self, entries: list[Entry], ambiguous: frozenset[str], files: Collection[str] = ()) -> None:
+        self.ambiguous = ambiguous
+        pairs = [(name, entry) for entry in entries for name in entry.names]
+        # Of two that begin at the same place the longer one.
+        pairs.sort(key=lambda pair: (pair[1].file not in files, -len(pair[0])))
+        self.pairs = [(name, entry, pattern(name)) for name, entry in pairs]
+        self.known: set[str] = set()  # terms that were found, by their first names
+
+    def explained(self, words: str) -> Entry | None:
+        """The entry of a term that is explained here, such as "drafts"."""
+        return next((entry for _, entry, form in self.pairs if form.fullmatch(words)), None)
+
+    def is_first(self, entry: Entry) -> bool:
+        """Whether the term was not met yet. Notes that it was."""
+        name = entry.names[0].lower()
+        return name not in self.known and not self.known.add(name)
+
+    def within(self, text: str) -> list[tuple[int, int, Entry]]:
+        """First uses of terms in a piece of text: start, end, entry, from left to right."""
+        found: list[tuple[int, int, Entry]] = []
+        for name, entry, form in self.pairs:
+            if name.lower() in self.ambiguous or entry.names[0].lower() in self.known:
+                continue
+            for match in form.finditer(text):
+                if all(match.end() <= start or match.start() >= end for start, end, _ in found):
+                    found.append((*match.span(), entry))
+                    self.is_first(entry)
+                    break
+        return sorted(found, key=lambda use: use[0])

@@ -1,0 +1,35 @@
+"""The ledger of claims as a page: what each source says, and what was measured here."""
+
+import html
+
+from labkit.catalog import SCRIPTS
+from labkit.claims import CLAIMS, measured_claims, verdict_of
+from labkit.predictions import show_value
+
+INTRODUCTION = """# The ledger of claims
+
+The course grew out of articles that explain LLM inference with many figures. None is repeated here unchecked. *Reproduced*: our
+measurement agrees within the tolerance that the script states. *Corrected*: it does not, and the script says why. *Differs here*:
+a time that depends on the machine. `lab claims` shows the same for your machine, once you have run the scripts.
+
+A: "How vLLM Actually Works: I Built It From Scratch So You Don't Have To". B: "LLM & vLLM Inference, from the ground up". C: an
+SRE's walk through the inference pipeline.
+"""
+
+
+def ledger_page() -> str:
+    """Markdown."""
+    found, _ = measured_claims()
+    lines = [INTRODUCTION]
+    for number, phase in enumerate(SCRIPTS, 1):
+        lines += [
+            f"\n## Phase {number}\n",
+            "| claim | source | verdict | measured here |",
+            "|---|---|---|---|",
+        ]
+        for claim in CLAIMS[phase]:
+            predictions = found.get(claim.id, [])
+            values = "; ".join(show_value(p.measured, p.unit) for p in predictions if not p.needs)
+            cells = (claim.says, claim.source, verdict_of(predictions), values)
+            lines.append("| " + " | ".join(html.escape(cell).replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,57 @@
+// The model, in a thread of its own: the page stays smooth while it computes.
+
+import { KVCache, Transformer } from "./transformer.js";
+
+let model = null;
+const caches = new Map();  // one for each piece that asks
+
+// Fetch a file and tell how far it is.
+async function fetchWhole(url) {
+  const answer = await fetch(url);
+  if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`);
+  const size = Number(answer.headers.get("Content-Length")), parts = [];
+  let received = 0;
+  for (const reader = answer.body.getReader(); ;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    parts.push(value);
+    received += value.length;
+    postMessage({ received, size });
+  }
+  return new Blob(parts).arrayBuffer();
+}
+
+const calls = {
+  async load({ folder }) {
+    const config = await (await fetch(folder + "config.json")).json();
+    model = new Transformer(await fetchWhole(folder + "model.safetensors"), config);
+    return config;
+  },
+
+  // Scores of the token behind `ids`.
+  logits({ ids, who }) {
+    return model.next(ids, cacheOf(who));
+  },
+
+  // The same, with all that is computed on the way: { logits, seen: [{ name, layer, values }] }. Nothing is taken from a cache.
+  trace({ ids, names }) {
+    const seen = [];
+    const logits = model.next(ids, new KVCache(model.config), (name, layer, values) => {
+      if (names.includes(name)) seen.push({ name, layer, values });
+    });
+    return { logits, seen };
+  },
+};
+
+function cacheOf(who) {
+  if (!caches.has(who)) caches.set(who, new KVCache(model.config));
+  return caches.get(who);
+}
+
+onmessage = async ({ data: { call, number, ...rest } }) => {
+  try {
+    postMessage({ number, result: await calls[call](rest) });
+  } catch (error) {
+    postMessage({ number, error: error.message });
+  }
+};

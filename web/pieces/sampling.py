@@ -1,0 +1,38 @@
+"""The knobs of sampling on the model's own distribution."""
+
+import torch
+
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.model import NoCache, Transformer
+from web.pieces.piece import HOW_TO_RUN, Piece
+
+SHOWN = 12
+
+
+@torch.inference_mode()
+def sampling_piece(
+    model: Transformer, tok: BPETokenizer, text: str = "The cat looked at the moon and"
+) -> Piece:
+    """The distribution of the token behind `text`, under temperature, top_k, top_p and min_p.
+
+    Raises:
+        ValueError: no text, or more than the model can look at.
+    """
+    ids = tok.encode(text)
+    if not 0 < len(ids) <= model.config.max_context:
+        raise ValueError(f"the text has {len(ids)} tokens: give 1 to {model.config.max_context}")
+    logits = model.logits(model(torch.tensor(ids), torch.arange(len(ids)), NoCache())[-1:])[0]
+    tokens = [
+        b.decode("utf-8", errors="replace").replace(" ", "␣").replace("\n", "↵") for b in tok.token_bytes
+    ]
+    probs = logits.softmax(-1)
+    lines = [f"{tokens[i]:<12} {probs[i]:6.1%}" for i in probs.topk(SHOWN).indices.tolist()]
+    fallback = (
+        f"The likeliest tokens behind “{text}”, before any knob is turned. {HOW_TO_RUN}\n\n"
+        + "\n".join(lines)
+    )
+    return Piece(
+        "sampling",
+        {"text": text, "logits": [round(x, 4) for x in logits.tolist()], "tokens": tokens},
+        fallback,
+    )

@@ -1,0 +1,78 @@
+"""Shows the page: python web/serve.py, or `lab web`. A static server for this machine alone; builds the page first if need be."""
+
+import argparse
+import webbrowser
+from collections.abc import Sequence
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.options import Parser
+from labkit.terminal import run
+
+WEB = Path(__file__).resolve().parent
+SITE = WEB / "build" / "site"
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """Files as they are, not a word about each; JavaScript and WebAssembly by their names, whatever the system says."""
+
+    protocol_version = "HTTP/1.1"  # a connection serves many files
+    extensions_map = SimpleHTTPRequestHandler.extensions_map | {
+        ".js": "text/javascript",
+        ".wasm": "application/wasm",
+    }
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "no-cache")  # a page that was built anew is seen anew
+        super().end_headers()
+
+
+def make_server(port: int, site: Path = SITE) -> ThreadingHTTPServer:
+    """A server for the built page. Port 0: any that is free.
+
+    Raises:
+        LabError: the port is taken.
+    """
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), partial(Handler, directory=site))
+    except OSError as error:
+        raise LabError(
+            f"port {port} cannot be used ({error.strerror}): choose another with --port, or 0 for any"
+        ) from None
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser(prog="lab web", description="The course as a web page that computes, in your browser.")
+    parser.add_argument("--port", type=int, default=8080, help="0: any that is free (default: %(default)s)")
+    parser.add_argument("--no-browser", action="store_true", help="only serve; the address is printed")
+    parser.add_argument("--build", action="store_true", help="build the page anew first")
+    return parser.parse_args(argv)
+
+
+def serve(argv: Sequence[str] | None = None) -> int:
+    args = parse(argv)
+    if args.build or not (SITE / "index.html").is_file():
+        from web.build import build
+
+        print("building the page: some seconds", flush=True)
+        build()
+    with make_server(args.port) as server:
+        address = f"http://127.0.0.1:{server.server_port}/"
+        print(f"the page is at {address}  (Ctrl-C ends it)", flush=True)
+        if not args.no_browser:
+            webbrowser.open(address)
+        server.serve_forever()
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run(lambda: serve(argv))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

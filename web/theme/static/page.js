@@ -1,0 +1,59 @@
+// What moves on a page: light and dark, the definitions of terms, and the pieces. Without it the text is all there.
+
+import { startPieces } from "./start.js";
+
+// ---- light and dark
+const root = document.documentElement, button = document.getElementById("theme");
+const isDark = () => (root.dataset.colours ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+const name = () => { button.textContent = isDark() ? "light" : "dark"; button.setAttribute("aria-label", `${button.textContent} colours`); };
+button.hidden = false;
+button.addEventListener("click", () => {
+  root.dataset.colours = isDark() ? "light" : "dark";
+  try { localStorage.setItem("colours", root.dataset.colours); } catch { /* for this page only */ }
+  name();
+});
+name();
+
+// ---- the menu: beside the text where there is room, folded above it where there is none
+const menu = document.getElementById("menu"), wide = matchMedia("(min-width: 1000px)");
+const unfold = () => { menu.open = wide.matches; };
+wide.addEventListener("change", unfold);
+unfold();
+
+// ---- definitions: a term opens by hover, tap and keyboard, and closes by Escape
+const definition = document.getElementById("definition");
+let opened = null;
+function open(term) {
+  close();
+  opened = term;
+  definition.textContent = term.dataset.definition;
+  definition.hidden = false;
+  term.setAttribute("aria-describedby", "definition");
+  const at = term.getClientRects()[0], width = definition.offsetWidth, height = definition.offsetHeight;
+  const left = Math.min(Math.max(8, at.left), root.clientWidth - width - 8);
+  const above = at.bottom + height + 16 > innerHeight && at.top > height;
+  definition.style.left = `${left + scrollX}px`;
+  definition.style.top = `${(above ? at.top - height - 6 : at.bottom + 6) + scrollY}px`;
+}
+function close() {
+  opened?.removeAttribute("aria-describedby");
+  opened = null;
+  definition.hidden = true;
+}
+for (const term of document.querySelectorAll("a.term")) {
+  term.addEventListener("pointerenter", (event) => { if (event.pointerType === "mouse") open(term); });
+  term.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse" && document.activeElement !== term) close(); });
+  term.addEventListener("focus", () => open(term));
+  term.addEventListener("blur", close);
+  let tapped = false;
+  term.addEventListener("pointerdown", (event) => { tapped = event.pointerType !== "mouse"; });
+  term.addEventListener("click", (event) => {  // a tap opens; mouse and Enter follow the link to the glossary
+    if (!tapped) return;
+    event.preventDefault();
+    term.focus();
+    open(term);
+  });
+}
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
+
+startPieces();
