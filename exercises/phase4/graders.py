@@ -9,6 +9,7 @@ from exercises.phase4.grade_latency import grade_percentiles
 from exercises.phase4.grade_preemption import grade_preemption
 from exercises.phase4.grade_queries import grade_queries
 from exercises.phase4.grade_step import grade_one_step
+from exercises.phase4.grade_temperature_lab import grade_temperature
 
 EXERCISES = [
     Exercise("p4e1_one_step", ("share_budget",), grade_one_step),
@@ -24,4 +25,5 @@ EXERCISES = [
     Exercise("p4e7_copied_drafts", ("propose",), grade_copied_drafts),
     Exercise("p4e8_verified_drafts", ("verify",), grade_verified_drafts),
     Exercise("p4d1_names_without_blocks", ("preempt_one", "lying"), grade_names, seconds=20.0),
+    Exercise("p4d2_temperature_from_nowhere", ("expand_batch_to_tokens", "colleague"), grade_temperature),
 ]

@@ -234,5 +234,6 @@ guesses.score()
 # - [4.7 Copied drafts](exercises/p4e7_copied_drafts.ipynb)
 # - [4.8 Which drafts stand](exercises/p4e8_verified_drafts.ipynb)
 # - [Debugging lab 4: names without contents](exercises/p4d1_names_without_blocks.ipynb)
+# - [Debugging lab 4b: a temperature from nowhere](exercises/p4d2_temperature_from_nowhere.ipynb)
 #
 # [Phase 5](phase5_real_gpu.ipynb) moves the computing to a GPU.
