@@ -109,12 +109,16 @@ class Sampler:
         prompts, outputs = (ids or [[] for _ in params] for ids in (prompt_ids, output_ids))
         _check_rows(logits, params, prompts, outputs, params)
         _refuse_broken(logits)
-        rows = range(len(params))
-        changed = apply_logits_processors(logits, rows, params, prompts, outputs, self.eos_token_ids)
-        _refuse_changed(changed)
-        one_hot = torch.zeros_like(changed).scatter_(1, changed.argmax(-1, keepdim=True), 1.0)
-        greedy = torch.tensor([p.greedy for p in params], device=logits.device)
-        return torch.where(greedy[:, None], one_hot, to_probs(changed, params))
+        changed = logits.float()
+        if asking := [i for i, p in enumerate(params) if _changes_logits(p, len(outputs[i]))]:
+            changed = apply_logits_processors(logits, asking, params, prompts, outputs, self.eos_token_ids)
+            _refuse_changed(changed)
+        probs = to_probs(changed, params)
+        if greedy := [i for i, p in enumerate(params) if p.greedy]:
+            probs[greedy] = torch.zeros_like(probs[greedy]).scatter_(
+                1, changed[greedy].argmax(-1, keepdim=True), 1.0
+            )
+        return probs
 
 
 def _check_rows(

@@ -1,6 +1,7 @@
 """A draft model: a small model of the same vocabulary guesses what the large one will write."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -32,11 +33,16 @@ class DraftModel:
     def __init__(self, runner: ModelRunner, probabilistic: bool) -> None:
         self.runner = runner
         self._probabilistic = probabilistic
+        self._unread: set[int] = set()  # blocks with tokens that it has not read, since a step of it failed
 
     @torch.inference_mode()
     def draft(self, inputs: Sequence[DraftInput], copies: Sequence[BlockCopy]) -> list[Drafts]:
         """Drafts for each input. Their `token_ids` grow by what was drafted (but for the last draft)."""
         self.runner.kv_cache.apply_copies(copies)
+        self._catch_up(inputs, copies)
+        size = self.runner.kv_cache.block_size
+        blocks = {b for given in inputs for b in given.block_table.block_ids[given.num_computed // size :]}
+        self._unread |= blocks  # until all goes well
         drafts = [Drafts([]) for _ in inputs]
         probs: list[list[Tensor]] = [[] for _ in inputs]
         # 1. Keep up: the small model reads what is new to it, prompts included.
@@ -46,25 +52,40 @@ class DraftModel:
         # 2. Guess a token for each request, read it, guess the next.
         while guessing:
             logits = self.runner.logits(hidden, [row for _, row in guessing]).float()
-            able = torch.isfinite(logits.amax(-1)).tolist()  # NaN: it broke down, and has nothing to say
-            tokens, q = self._pick(logits, [inputs[i] for i, _ in guessing])
+            picked = self._pick(logits, [inputs[i] for i, _ in guessing])
             going: list[int] = []
-            for (i, _), token, own_q, fine in zip(guessing, tokens, q, able, strict=True):
-                if not fine:
+            for (i, _), (token, q) in zip(guessing, picked, strict=True):
+                if token is None:
                     continue
                 drafts[i].token_ids.append(token)
-                if own_q is not None:
-                    probs[i].append(own_q)
+                if q is not None:
+                    probs[i].append(q)
                 if len(drafts[i].token_ids) < inputs[i].num_drafts:
                     inputs[i].num_computed = len(inputs[i].token_ids)
                     inputs[i].token_ids.append(token)
                     going.append(i)
-            if going:
-                hidden, rows = self._run([inputs[i] for i in going])
-            guessing = list(zip(going, rows, strict=True)) if going else []
+            hidden, rows = self._run([inputs[i] for i in going])
+            guessing = list(zip(going, rows, strict=True))
         for answer, own in zip(drafts, probs, strict=True):
             answer.probs = torch.stack(own) if own else None
+        self._unread -= blocks
         return drafts
+
+    def _catch_up(self, inputs: Sequence[DraftInput], copies: Sequence[BlockCopy]) -> None:
+        """After a step of this model that failed: begin each request at the first block that it has not read.
+
+        (Such a block may have come to the request by a prefix hit or a fork. Reading it again changes nothing for others.)
+        """
+        if not self._unread:
+            return
+        for copy in copies:
+            if copy.kind == "in" or (copy.kind == "copy" and copy.source in self._unread):
+                self._unread.add(copy.target)  # (of what comes back from the swap space nothing is known)
+        size = self.runner.kv_cache.block_size
+        for given in inputs:
+            blocks = given.block_table.block_ids[: -(-given.num_computed // size)]
+            unread = (i * size for i, block in enumerate(blocks) if block in self._unread)
+            given.num_computed = min(given.num_computed, next(unread, given.num_computed))
 
     def _run(self, inputs: Sequence[DraftInput]) -> tuple[Tensor, list[int]]:
         """Read the new tokens of each. Returns hidden [N, d_model], and the row of each input's last token."""
@@ -72,18 +93,22 @@ class DraftModel:
             return torch.empty(0), []
         counts = [len(given.token_ids) - given.num_computed for given in inputs]
         step = [Scheduled(given, n, given.num_computed) for given, n in zip(inputs, counts, strict=True)]
-        ends = torch.tensor(counts).cumsum(0) - 1
-        return self.runner.execute(step), ends.tolist()
+        return self.runner.execute(step), [end - 1 for end in accumulate(counts)]
 
-    def _pick(self, logits: Tensor, inputs: Sequence[DraftInput]) -> tuple[list[int], list[Tensor | None]]:
-        """A token for each row, and the distribution it was drawn from, if it was."""
-        tokens, q = logits.argmax(-1).tolist(), [None] * len(inputs)
-        drawn = [i for i, given in enumerate(inputs) if self._draws(given)]
+    def _pick(self, logits: Tensor, inputs: Sequence[DraftInput]) -> list[tuple[int | None, Tensor | None]]:
+        """For each row a token (None: the numbers broke down), and the distribution it was drawn from, if it was."""
+        best, likeliest = logits.max(-1)
+        able = torch.isfinite(best).tolist()
+        picked = [
+            (token if fine else None, None) for token, fine in zip(likeliest.tolist(), able, strict=True)
+        ]
+        drawn = [i for i, given in enumerate(inputs) if able[i] and self._draws(given)]
         if drawn:
-            probs = to_probs(logits[drawn], [inputs[i].params for i in drawn])
-            for i, token, own in zip(drawn, draw(probs, [None] * len(drawn)), probs, strict=True):
-                tokens[i], q[i] = token, own
-        return tokens, q
+            rows = logits if len(drawn) == len(inputs) else logits[drawn]
+            probs = to_probs(rows, [inputs[i].params for i in drawn])
+            for i, token, q in zip(drawn, draw(probs, [None] * len(drawn)), probs, strict=True):
+                picked[i] = token, q
+        return picked
 
     def _draws(self, given: DraftInput) -> bool:
         return self._probabilistic and not given.params.greedy and given.params.seed is None

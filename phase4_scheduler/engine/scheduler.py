@@ -226,7 +226,7 @@ class Scheduler:
                 continue  # still in its prompt; or it ended while the step ran
             tokens = (tokens,) if isinstance(tokens, int) else tokens
             if s.drafts:
-                self._take_back_rejected(s, num_accepted=len(tokens) - 1)
+                s.take_back_rejected(num_accepted=len(tokens) - 1)
             for token in tokens:
                 request.append(token)
                 reason = self._why_stop(request, token)
@@ -237,13 +237,6 @@ class Scheduler:
         if finished:
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
         return finished
-
-    def _take_back_rejected(self, s: Scheduled, num_accepted: int) -> None:
-        """Forget drafts that were computed and do not stand. Their slots are the next to be written to."""
-        s.num_accepted = num_accepted
-        num_rejected = len(s.drafts) - num_accepted
-        s.request.num_computed_tokens -= num_rejected
-        s.request.block_table.num_tokens -= num_rejected
 
     def _why_stop(self, request: Request, token: int) -> str | None:
         num_output = len(request.output_token_ids)

@@ -32,6 +32,13 @@ class Scheduled:
         """Whether this step computes its last token, so that the next one can be sampled."""
         return self.num_certain == len(self.request.token_ids)
 
+    def take_back_rejected(self, num_accepted: int) -> None:
+        """Forget drafts that were computed and do not stand. Their slots are the next to be written to."""
+        self.num_accepted = num_accepted
+        num_rejected = len(self.drafts) - num_accepted
+        self.request.num_computed_tokens -= num_rejected
+        self.request.block_table.num_tokens -= num_rejected
+
 
 @dataclass
 class SchedulerOutput:

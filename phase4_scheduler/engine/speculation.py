@@ -9,7 +9,9 @@ from phase4_scheduler.engine.model_runner import ModelRunnerOutput
 from phase4_scheduler.engine.proposers import Drafter, DraftInput
 from phase4_scheduler.engine.scheduler_output import PADDING, Scheduled, SchedulerOutput
 
-LOSES_FROM = 16  # requests at a time, as `speculative_decoding.py` measured it on two cores
+# Requests at a time from which no number of drafts paid: measured by `speculative_decoding.py`, tales with tales-draft
+# on two cores in float32 (figures/speculative_decoding.png).
+LOSES_FROM = 16
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import Any
 from labkit.foreign import quoted
 
 METHODS = ("ngram", "draft_model", "custom")
+OF_METHOD = {"model": "draft_model", "prompt_lookup_min": "ngram", "prompt_lookup_max": "ngram"}
 DEFAULT_LOOKUP = 5  # tokens, where neither bound is given
 
 
@@ -60,6 +61,11 @@ class SpeculativeConfig:
                 f"speculative_config: draft_sample_method is {quoted(self.draft_sample_method)}: "
                 "use greedy or probabilistic"
             )
+        for name, method in OF_METHOD.items():
+            if getattr(self, name) is not None and self.method != method:
+                raise ValueError(
+                    f"speculative_config: {name} belongs to the method {method}, and method is {self.method}: leave one out"
+                )
         if self.method == "draft_model" and self.model is None:
             raise ValueError(
                 "speculative_config: method draft_model needs a model: name one, such as tales-draft"

@@ -1,6 +1,7 @@
 """The chapters of speculative_decoding.py, and its figure."""
 
 from collections import Counter
+from functools import cache
 from itertools import cycle, islice
 from typing import Any
 
@@ -9,17 +10,18 @@ from scipy.stats import chisquare
 
 from labkit.figures import BLUE, GREEN, MUTED, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.config import GPT2_124M
 from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.engine.build import load_tokenizer
+from phase4_scheduler.engine.build import load_model, load_tokenizer
 from phase4_scheduler.engine.proposers import Proposer
 from phase4_scheduler.engine.rejection_sampler import verify_drafts
 from phase4_scheduler.simulator.speculative_runs import (
     AlwaysProposes,
     ReadAloud,
     Window,
-    decode_window,
+    decode_in_turn,
     expected_speedup,
     expected_tokens,
 )
@@ -30,14 +32,18 @@ DRAFT_MODEL = dict(model="tales-draft", draft_sample_method="probabilistic")
 DRAWN = SamplingParams(temperature=1.0, max_tokens=900, ignore_eos=True)
 
 
+@cache
+def load(name: str, dtype: str, device: str) -> tuple[Transformer, BPETokenizer]:
+    """Once: engines that take turns read the same weights."""
+    return load_model(name, dtype, device), load_tokenizer(name)
+
+
 def load_engine(
-    lab: Lab, max_num_seqs: int, proposer: Proposer | None = None, **speculation: Any
+    lab: Lab, max_num_seqs: int, proposer: Proposer | None = None, serves: str = "tales", **speculation: Any
 ) -> LLMEngine:
-    """`tales`, with drafts if `speculation` says whose."""
-    return LLMEngine.from_pretrained(
-        "tales", dtype=lab.args.dtype, device=lab.device, max_num_seqs=max_num_seqs, seed=lab.seed,
-        speculative_config=speculation or None, proposer=proposer,
-    )  # fmt: skip
+    """`tales`, or what it `serves`, with drafts if `speculation` says whose."""
+    config = EngineConfig(max_num_seqs=max_num_seqs, seed=lab.seed, speculative_config=speculation or None)
+    return LLMEngine(*load(serves, lab.args.dtype, lab.device), config, proposer=proposer)
 
 
 def same_words(lab: Lab) -> None:
@@ -139,24 +145,29 @@ def draw_rule(p: list[float], q: list[float]) -> Any:
 
 
 def four_for_one(lab: Lab) -> None:
-    steps = 12 if lab.quick else 40
-    prompt = [BEGINNINGS["Ada"]]
+    steps = 24 if lab.quick else 80
     lab.title("What four tokens cost, and what they bring")
-    without = load_engine(lab, 1)
-    rows, by_method = [["none", 1.0, 1.0, 1.0]], {}
-    for name, config in {
+    settings = {
         "a proposer that finds nothing": dict(method="custom", proposer=AlwaysProposes()),
         "one that is always wrong": dict(method="custom", proposer=AlwaysProposes(1, 1, 1)),
         "n-gram": NGRAM,
         "tales-draft, greedy drafts": DRAFT_MODEL | dict(draft_sample_method="greedy"),
         "tales-draft, drawn drafts": DRAFT_MODEL,
-    }.items():
-        engine = load_engine(lab, 1, num_speculative_tokens=3, **config)
-        plain = decode_window(without, prompt, DRAWN, steps)  # right beside it: a machine has its moods
-        window = decode_window(engine, prompt, DRAWN, steps)
-        cost, tokens = window.step_seconds / plain.step_seconds, window.tokens_per_step
-        by_method[name] = window
-        rows.append([name, round(cost, 2), round(tokens, 2), round(tokens / cost, 2)])
+    }
+    engines = {"none": load_engine(lab, 1)} | {
+        name: load_engine(lab, 1, num_speculative_tokens=3, **config) for name, config in settings.items()
+    }
+    by_method = decode_in_turn(engines, [BEGINNINGS["Ada"]], DRAWN, steps)
+    plain = by_method["none"]
+    rows = [
+        [
+            name,
+            round(w.step_seconds / plain.step_seconds, 2),
+            round(w.tokens_per_step, 2),
+            round(speedup(w, plain), 2),
+        ]
+        for name, w in by_method.items()
+    ]
     lab.predict(
         claim="spec-overhead",
         question="what a step costs where the proposer finds nothing, in steps without one",
@@ -199,18 +210,25 @@ def copying(lab: Lab) -> None:
     lab.say("""A model is asked to repeat a text with a word changed here and there. The weights are random, so a sampler
         reads the answer out (`ReadAloud`): each step computes all that GPT-2 would.""")
     model = Transformer.random(GPT2_124M, lab.args.dtype, lab.device, lab.seed)
-    windows = {}
-    for name, config in {"none": None, "n-gram": NGRAM | dict(num_speculative_tokens=4)}.items():
-        engine = LLMEngine(model, None, EngineConfig(max_num_seqs=1, speculative_config=config))
-        engine.core.sampler = ReadAloud({tuple(prompt): answer})
-        greedy = SamplingParams(temperature=0, max_tokens=800, ignore_eos=True)
-        windows[name] = decode_window(engine, [prompt], greedy, steps, warm_up=6)
-    plain, drafted = windows["none"], windows["n-gram"]
+    wrong = AlwaysProposes(*[model.config.vocab_size - 1] * 4)
+    engines = {}
+    for name, config, proposer in (
+        ("none", None, None),
+        ("verifying", dict(method="custom", num_speculative_tokens=4), wrong),
+        ("n-gram", NGRAM | dict(num_speculative_tokens=4), None),
+    ):
+        config = EngineConfig(max_num_seqs=1, num_blocks=64, speculative_config=config)
+        engines[name] = LLMEngine(model, None, config, proposer=proposer)
+        engines[name].core.sampler = ReadAloud({tuple(prompt): answer})
+    greedy = SamplingParams(temperature=0, max_tokens=600, ignore_eos=True)
+    windows = decode_in_turn(engines, [prompt], greedy, steps, warm_up=6)
+    cost = {name: w.step_seconds for name, w in windows.items()}
     rate = {name: w.tokens / sum(w.seconds) for name, w in windows.items()}
+    drafted = windows["n-gram"]
     share = drafted.draft_share  # just behind a change there is nothing to copy: a step without drafts
-    seconds = share * drafted.step_seconds + (1 - share) * plain.step_seconds
     tokens = 1 + share * (expected_tokens(drafted.accepted, 4) - 1)
-    predicted = expected_speedup(tokens, plain.step_seconds, seconds)
+    seconds = share * cost["verifying"] + (1 - share) * cost["none"]
+    predicted = expected_speedup(tokens, cost["none"], seconds)
     lab.predict(
         claim="spec-copying",
         question="speed-up from copied drafts, worked out from acceptance and step costs",
@@ -219,8 +237,7 @@ def copying(lab: Lab) -> None:
         tolerance=0.15,
         unit="x",
         kind="timing",
-        note=f"""A step brings {drafted.tokens_per_step:.2f} tokens and costs
-            {drafted.step_seconds / plain.step_seconds:.2f} times as much.""",
+        note=f"""A step brings {drafted.tokens_per_step:.2f} tokens and costs {seconds / cost["none"]:.2f} times as much.""",
     )
     lab.record(copying_speedup=rate["n-gram"] / rate["none"], copying_tokens_a_step=drafted.tokens_per_step)
 
@@ -230,27 +247,30 @@ def where_it_loses(lab: Lab) -> None:
     drafts = [1, 3] if lab.quick else [1, 2, 3, 4, 5, 6]
     lab.title("Where it loses")
     lab.say("""More users share a step already, and the arithmetic that was to spare for drafts is used up. The
-        speed-up is worked out first, from how often drafts stand (measured once) and what a step costs (a short run), and
-        then measured in a longer one.""")
-    most, tokens = max(drafts), 32 if lab.quick else 200
-    acceptance = decode_window(
-        load_engine(lab, 8, num_speculative_tokens=most, **DRAFT_MODEL),
-        list(BEGINNINGS.values()), DRAWN, tokens // 4,
-    ).accepted  # fmt: skip
+        speed-up is worked out from parts, each measured by itself: how often drafts stand; a step without drafts; a step
+        that verifies k drafts which cost nothing; and a step of the draft model alone, k times. Then it is measured.""")
+    most, tokens = max(drafts), 40 if lab.quick else 200
+    some = load_engine(lab, 8, num_speculative_tokens=most, **DRAFT_MODEL)
+    accepted = decode_in_turn({"some": some}, list(BEGINNINGS.values()), DRAWN, tokens // 4)
+    acceptance = accepted["some"].accepted
     rows, worked_out, measured = [], {}, {}
     for u in lab.progress(users, "users"):
         prompts = list(islice(cycle(BEGINNINGS.values()), u))
-        steps = max(
-            8 if lab.quick else 24, tokens // u
-        )  # few users need many steps: acceptance is a matter of chance
-        plain = load_engine(lab, u)
+        # Few users need many steps: acceptance is a matter of chance.
+        steps = max(16 if lab.quick else 28, tokens // u)
+        without = {"none": load_engine(lab, u), "drafter": load_engine(lab, u, serves="tales-draft")}
         for k in drafts:
-            engine = load_engine(lab, u, num_speculative_tokens=k, **DRAFT_MODEL)
-            cost = decode_window(plain, prompts, DRAWN, steps // 2).step_seconds
-            with_drafts = decode_window(engine, prompts, DRAWN, steps // 2).step_seconds
-            worked_out[u, k] = expected_speedup(expected_tokens(acceptance, k), cost, with_drafts)
-            without = decode_window(plain, prompts, DRAWN, steps)  # right beside it: a machine has its moods
-            measured[u, k] = speedup(decode_window(engine, prompts, DRAWN, steps), without)
+            wrong = dict(method="custom", proposer=AlwaysProposes(*[1] * k))
+            engines = without | {
+                "verifying": load_engine(lab, u, num_speculative_tokens=k, **wrong),
+                "drafting": load_engine(lab, u, num_speculative_tokens=k, **DRAFT_MODEL),
+            }
+            windows = decode_in_turn(engines, prompts, DRAWN, steps)
+            cost = {name: window.step_seconds for name, window in windows.items()}
+            worked_out[u, k] = expected_speedup(
+                expected_tokens(acceptance, k), cost["none"], cost["verifying"], k * cost["drafter"]
+            )
+            measured[u, k] = speedup(windows["drafting"], windows["none"])
         best = max(drafts, key=lambda k: measured[u, k])
         rows.append([u, *(round(measured[u, k], 2) for k in drafts), best])
     off = [abs(worked_out[key] / measured[key] - 1) for key in measured]
@@ -274,17 +294,17 @@ def where_it_loses(lab: Lab) -> None:
         kind="timing",
         note="Below 1 it is a loss: each rejected draft took time that another user's token would have used.",
     )
-    loses = [u for u in users if max(measured[u, k] for k in drafts) < 1]
+    loses = loses_from(users, drafts, measured)
     lab.table(
         "Speed-up with k drafts of tales-draft, temperature 1",
         ["users", *(f"k = {k}" for k in drafts), "best k"],
         rows,
         note=f"""Worked out from acceptance and step costs it was off by {max(off):.0%} at most, by
             {sorted(off)[len(off) // 2]:.0%} in the middle. """
-        + (f"From {loses[0]} users on no k pays." if loses else "Some k pays everywhere here."),
+        + says_where(loses),
     )
     lab.record(
-        acceptance=acceptance, loses_from=loses[0] if loses else None,
+        acceptance=acceptance, loses_from=loses,
         worked_out={f"{u} users, k={k}": v for (u, k), v in worked_out.items()},
         measured={f"{u} users, k={k}": v for (u, k), v in measured.items()},
     )  # fmt: skip
@@ -292,17 +312,33 @@ def where_it_loses(lab: Lab) -> None:
     lab.figure(draw_speedups(users, drafts, acceptance, worked_out, measured, where), "speculative_decoding")
 
 
+def loses_from(users: list[int], drafts: list[int], measured: dict[tuple[int, int], float]) -> int | None:
+    """The number of users from which on no k pays, nor with more users; None: some k pays with the most users."""
+    pays = [u for u in users if max(measured[u, k] for k in drafts) >= 1]
+    more = [u for u in users if not pays or u > max(pays)]
+    return more[0] if more else None
+
+
+def says_where(loses: int | None) -> str:
+    """loses: see `loses_from`."""
+    if loses is None:
+        return "Some k pays everywhere here."
+    if loses == 1:
+        return "Not even one user gains here: drafting and verifying cost more than the drafts bring."
+    return f"From {loses} users on no k pays."
+
+
 def speedup(drafted: Window, plain: Window) -> float:
     """Tokens a second with drafts, over those without."""
-    return (drafted.tokens / sum(drafted.seconds)) / (plain.tokens / sum(plain.seconds))
+    return drafted.tokens_per_second / plain.tokens_per_second
 
 
 def draw_speedups(
     users: list[int], drafts: list[int], acceptance: list[float], worked_out: dict, measured: dict, where: str
 ) -> Any:
-    loses = [u for u in users if max(measured[u, k] for k in drafts) < 1]
+    loses = loses_from(users, drafts, measured)
     gain = max(measured[users[0], k] for k in drafts)
-    end = f"nothing from {loses[0]} on" if loses else f"less and less up to {users[-1]}"
+    end = f"nothing from {loses} on" if loses else f"less and less up to {users[-1]}"
     fig, (left, right) = new_figure(
         f"Drafts bring one user {gain:.2f} times the speed, more users {end}"
         if gain > 1

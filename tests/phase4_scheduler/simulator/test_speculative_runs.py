@@ -1,0 +1,62 @@
+"""What is worked out of speculative decoding, and what a window counts."""
+
+import pytest
+
+from phase2_attention_kvcache.model import SamplingParams
+from phase4_scheduler.simulator.speculative_runs import (
+    AlwaysProposes,
+    ReadAloud,
+    Window,
+    decode_in_turn,
+    expected_speedup,
+    expected_tokens,
+)
+from phase4_scheduler.story.speculative_story import loses_from, says_where
+
+
+def test_engines_that_take_turns_count_their_own_steps_and_drafts(tiny):
+    prompts = [[5, 6, 7], [8, 9]]
+    answer = [10, 11, 12, 13] * 30
+    engines = {"none": tiny.engine()}
+    for name, drafts in {"nothing": (), "wrong": (1, 1), "half right": (10, 1)}.items():
+        custom = dict(method="custom", num_speculative_tokens=2)
+        engines[name] = tiny.engine(proposer=AlwaysProposes(*drafts), speculative_config=custom)
+    for engine in engines.values():
+        engine.core.sampler = ReadAloud({tuple(prompt): answer for prompt in prompts})
+    params = SamplingParams(temperature=0, max_tokens=90, ignore_eos=True)
+    windows = decode_in_turn(engines, prompts, params, steps=8)
+    assert all(len(window.seconds) == 8 for window in windows.values())
+    assert not any(engine.has_unfinished_requests for engine in engines.values())
+    for name in ("none", "nothing", "wrong"):
+        assert windows[name].tokens == 2 * 8
+    assert windows["nothing"].accepted == [] and windows["nothing"].draft_share == 0
+    assert windows["wrong"].accepted == [0, 0] and windows["wrong"].draft_share == 1
+    # Of four tokens the first is guessed: it stands in one step of three.
+    stood, behind = windows["half right"].accepted
+    assert 0.2 < stood < 0.5 and behind == 0 and 2 * 9 <= windows["half right"].tokens <= 2 * 12
+
+
+def test_a_step_that_was_held_up_does_not_count():
+    window = Window(tokens=16, seconds=[0.010] * 6 + [0.5, 2.0])
+    assert window.step_seconds == pytest.approx(0.010) and window.tokens_per_second == pytest.approx(200)
+
+
+def test_the_speed_up_is_worked_out_from_its_parts():
+    assert expected_tokens([0.6, 0.4, 0.2], num_drafts=2) == pytest.approx(2)
+    assert expected_speedup(2.0, 0.010, 0.013, 0.003) == pytest.approx(1.25)
+    assert expected_speedup(2.0, 0.010, 0.016) == pytest.approx(1.25)
+
+
+@pytest.mark.parametrize(
+    ("best", "loses", "says"),
+    [
+        ({1: 1.2, 4: 0.99, 16: 1.01, 64: 0.5}, 64, "From 64 users on no k pays."),  # 4 was an outlier
+        ({1: 1.2, 4: 0.9, 16: 0.8}, 4, "From 4 users"),
+        ({1: 1.2, 4: 1.1}, None, "Some k pays everywhere"),
+        ({1: 0.9, 4: 0.8}, 1, "Not even one user gains"),
+    ],
+)
+def test_where_it_loses_is_where_nothing_pays_any_more(best, loses, says):
+    measured = {(u, k): speed - (k - 1) / 10 for u, speed in best.items() for k in (1, 2)}
+    assert loses_from(list(best), [1, 2], measured) == loses
+    assert says_where(loses).startswith(says)
