@@ -16,7 +16,7 @@ import numpy as np
 
 from phase2_attention_kvcache.model.numba_setup import exp  # before numba, see there
 
-from phase2_attention_kvcache.model.quantized_gemm import GROUP, product  # isort: skip
+from phase2_attention_kvcache.model.tiled_gemm import product  # isort: skip
 from numba import njit  # isort: skip
 
 
@@ -67,7 +67,8 @@ def activate_row(x, gated, y):
 
 @njit(fastmath=True, cache=True, error_model="numpy")
 def project(stream, norm, qkv, out, num_parts):
-    """out = norm(stream) @ qkv.T + bias. stream: [N, d_model]. qkv: `Tiles`. out (written): [N, q_size + 2 kv_size]."""
+    """out = norm(stream) @ qkv.T + bias. stream: [N, d_model]. qkv: `Tiles` or `FloatTiles`.
+    out (written): [N, q_size + 2 kv_size]."""
     normed = np.empty(stream.shape, np.float32)
     for row in range(len(stream)):
         norm_row(stream[row], norm, normed[row])
@@ -75,21 +76,21 @@ def project(stream, norm, qkv, out, num_parts):
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def finish(stream, attended, out, norm, up, gated, down, num_parts):
+def finish(stream, attended, out, norm, up, gated, d_ff, down, num_parts):
     """The rest of a block.
 
     Args:
         stream (changed): [N, d_model], the vectors that flow past. attended: [N, q_size].
-        out, up, down: `Tiles` of the three matrices. gated: SwiGLU (`up` has 2 d_ff outputs, the gates first).
+        out, up, down: `Tiles` or `FloatTiles` of the three matrices.
+        gated: SwiGLU (`up` has 2 d_ff outputs, the gates first).
     """
     rows, width = stream.shape
-    added, normed = np.empty((2, rows, width), np.float32)
+    added, normed = np.empty((rows, width), np.float32), np.empty((rows, width), np.float32)
     product(attended, out, added, num_parts)
     for row in range(rows):
         for i in range(width):
             stream[row, i] += added[row, i]
         norm_row(stream[row], norm, normed[row])
-    d_ff = down.codes.shape[1] * GROUP
     raised = np.empty((rows, 2 * d_ff if gated else d_ff), np.float32)
     active = np.empty((rows, d_ff), np.float32)
     product(normed, up, raised, num_parts)

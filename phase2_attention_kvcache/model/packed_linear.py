@@ -8,8 +8,6 @@ Here they are rearranged once. That makes the linear layers 1.3 to 1.7 times as 
 import torch
 from torch import Tensor, nn
 
-from phase2_attention_kvcache.model.packed_quantized import PackedQuantizedLinear
-from phase2_attention_kvcache.model.quantized_linear import QuantizedLinear
 from phase2_attention_kvcache.model.transformer import Transformer
 
 
@@ -28,6 +26,10 @@ class PackedLinear(nn.Module):
         # is the batch that the order of tiles is chosen for; others work as well.
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 64)
 
+    @property
+    def matrix_bytes(self) -> int:
+        return self.shape.numel() * self.packed.dtype.itemsize
+
     def forward(self, x: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
 
@@ -36,11 +38,9 @@ def matrix_bytes(model: Transformer) -> int:
     """Bytes of the matrices that every step multiplies with, as they are in memory. Tables are only looked up."""
     modules = list(model.modules())
     plain = sum(m.weight.nbytes for m in modules if isinstance(m, nn.Linear))
-    packed = sum(m.shape.numel() * model.dtype.itemsize for m in modules if isinstance(m, PackedLinear))
-    quantized = sum(part.nbytes for m in modules if isinstance(m, QuantizedLinear) for part in m.parts)
-    quantized += sum(m.weight.nbytes for m in modules if isinstance(m, PackedQuantizedLinear))
+    others = sum(getattr(m, "matrix_bytes", 0) for m in modules)  # our own linear layers say it themselves
     tied = model.token_table.weight.nbytes if model.head is None else 0  # the table is the head as well
-    return plain + packed + quantized + tied
+    return plain + others + tied
 
 
 def can_pack(model: Transformer) -> bool:

@@ -13,7 +13,7 @@ from phase2_attention_kvcache.model.quantized_gemm import (
     fill_tiles,
     lay_out_codes,
     lay_out_scales,
-    product,
+    quantized_product,
     rows_of_codes,
     rows_of_scales,
 )
@@ -87,6 +87,10 @@ class PackedQuantizedLinear(nn.Module):
     def shape(self) -> tuple[int, ...]:
         return self.weight.shape
 
+    @property
+    def matrix_bytes(self) -> int:
+        return self.weight.nbytes
+
     def move(self, tiles: Tiles) -> None:
         """From now on, use this copy of the same numbers."""
         self.weight.move(tiles)
@@ -95,7 +99,7 @@ class PackedQuantizedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: [N, in] -> [N, out]."""
         y = torch.empty(len(x), self.shape[0])
-        product(x.float().numpy(), self.tiles, y.numpy(), torch.get_num_threads())
+        quantized_product(x.float().numpy(), self.tiles, y.numpy(), torch.get_num_threads())
         return y.to(x.dtype)
 
 

@@ -268,7 +268,7 @@ def quantize_rows(x, codes, scales, sums):
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def product(x, weight, out, num_parts):
+def quantized_product(x, weight, out, num_parts):
     """out = x @ weight.T + bias. Turns the activations into 8 bits first.
 
     Args:

@@ -78,6 +78,10 @@ class QuantizedLinear(nn.Module):
     def shape(self) -> tuple[int, int]:
         return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]
 
+    @property
+    def matrix_bytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
     def forward(self, x: Tensor) -> Tensor:
         """x: [N, in] -> [N, out]."""
         pieces = []

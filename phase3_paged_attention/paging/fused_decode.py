@@ -2,7 +2,7 @@
 
 A step for one user of GPT-2 124M in 4 bits has to read 70 MB, which takes a laptop one or two milliseconds. Walking
 through its blocks in Python takes about as long again: some four hundred calls of torch, each with microseconds of its own.
-Here Python makes one call, and the loop over the blocks is compiled, too:
+And between two products the second core has nothing to do: it waits, or falls asleep. Here Python makes one call, and the loop over the blocks is compiled, too:
 
     for each layer:
         project                    Phase 2: norm, product with the q, k, v matrix
@@ -25,28 +25,39 @@ from phase2_attention_kvcache.model.fused_kernels import Norm, finish, project
 from phase2_attention_kvcache.model.numba_setup import narrow, stored_bits
 from phase2_attention_kvcache.model.packed_quantized import PackedQuantizedLinear
 from phase2_attention_kvcache.model.quantized_gemm import Tiles
-from phase2_attention_kvcache.model.transformer import Blocks, KVCache, Transformer
+from phase2_attention_kvcache.model.tiled_gemm import FloatTiles, tiles_of
+from phase2_attention_kvcache.model.tiled_linear import TiledLinear
+from phase2_attention_kvcache.model.transformer import (
+    Attention,
+    Block,
+    Blocks,
+    GeluMLP,
+    KVCache,
+    RMSNorm,
+    SwiGLUMLP,
+    Transformer,
+)
 from phase3_paged_attention.paging.cpu_kernel import paged_decode_cpu
 from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
 
 from numba import njit  # isort: skip (torch before numba)
 
 
+Matrix = Tiles | FloatTiles
+
+
 class Layers(NamedTuple):
     """The weights of all blocks: every array has one dimension more, the layer, in front."""
 
     attention_norm: Norm
-    qkv: Tiles
-    out: Tiles
+    qkv: Matrix
+    out: Matrix
     mlp_norm: Norm
-    up: Tiles
-    down: Tiles
-
-
-@njit(cache=True)
-def tiles_of(weights, layer):
-    """One layer's matrix."""
-    return Tiles(weights.codes[layer], weights.scales[layer], weights.zeros[layer], weights.bias[layer])
+    up: Matrix
+    down: Matrix
+    num_heads: int
+    d_ff: int
+    gated: bool  # SwiGLU
 
 
 @njit(cache=True)
@@ -65,14 +76,12 @@ def rotate(heads, cos, sin):
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def decode_blocks(
-    stream, layers, gated, cos, sin, k_cache, v_cache, slots, block_tables, context_lens, num_parts
-):
+def decode_blocks(stream, layers, cos, sin, k_cache, v_cache, slots, block_tables, context_lens, num_parts):
     """One new token for each of B requests through all blocks.
 
     Args:
         stream (changed): float32 [B, d_model].
-        layers: `Layers`. gated: SwiGLU.
+        layers: `Layers`.
         cos, sin: float32 [B, head_dim / 2]; [B, 0]: no rotation.
         k_cache, v_cache (changed): [num_layers, num_blocks, block_size, num_kv_heads, head_dim], float32, or bfloat16 as
             uint16.
@@ -81,8 +90,8 @@ def decode_blocks(
     """
     batch = len(stream)
     block_size, num_kv_heads, head_dim = k_cache.shape[2:]
-    q_size, kv_size = layers.out.codes.shape[2] * 32, num_kv_heads * head_dim
-    num_heads = q_size // head_dim
+    num_heads = layers.num_heads
+    q_size, kv_size = num_heads * head_dim, num_kv_heads * head_dim
     scale = np.float32(1) / np.sqrt(np.float32(head_dim))
     num_splits = max(1, (2 * num_parts + batch - 1) // batch)  # as in CompiledDecode
     qkv = np.empty((batch, q_size + 2 * kv_size), np.float32)
@@ -110,7 +119,8 @@ def decode_blocks(
             tiles_of(layers.out, layer),
             norm_of(layers.mlp_norm, layer),
             tiles_of(layers.up, layer),
-            gated,
+            layers.gated,
+            layers.d_ff,
             tiles_of(layers.down, layer),
             num_parts,
         )
@@ -121,8 +131,9 @@ class FusedBlocks(Blocks):
 
     def __init__(self, blocks: Blocks) -> None:
         super().__init__(blocks)
-        self.gated = hasattr(blocks[0].mlp, "gate_up")
-        up = "gate_up" if self.gated else "up"
+        first = blocks[0]
+        gated = hasattr(first.mlp, "gate_up")
+        up = "gate_up" if gated else "up"
         self.layers = Layers(
             stack_norms([b.attention_norm for b in blocks]),
             stack_tiles([b.attention.qkv for b in blocks]),
@@ -130,12 +141,20 @@ class FusedBlocks(Blocks):
             stack_norms([b.mlp_norm for b in blocks]),
             stack_tiles([getattr(b.mlp, up) for b in blocks]),
             stack_tiles([b.mlp.down for b in blocks]),
+            first.attention.q_size // first.attention.head_dim,
+            first.mlp.down.shape[1],
+            gated,
         )
+        self._parts = [
+            (parent._modules, name, part)
+            for parent in self.modules()
+            for name, part in parent.named_children()
+        ]
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, kv: KVCache) -> Tensor:
         # (A subclass may attend in its own way, so it gets the plain blocks.)
         decodes_only = type(kv) is PagedKVCache and kv.compiled and not kv.layout.prefills
-        if not decodes_only:
+        if not decodes_only or self.is_changed():
             return super().forward(x, rotary, kv)
         stream = x.to(torch.float32, copy=True)
         cos, sin = rotary or (stream.new_empty(len(x), 0),) * 2
@@ -143,7 +162,6 @@ class FusedBlocks(Blocks):
         decode_blocks(
             stream.numpy(),
             self.layers,
-            self.gated,
             cos.numpy(),
             sin.numpy(),
             data[0],
@@ -155,6 +173,13 @@ class FusedBlocks(Blocks):
         )
         return stream.to(x.dtype)
 
+    def is_changed(self) -> bool:
+        """Whether somebody has put a part of their own into a block since, or a hook on one: only the plain blocks ask them."""
+        return any(
+            parts[name] is not part or part._forward_hooks or part._forward_pre_hooks
+            for parts, name, part in self._parts
+        )
+
 
 def stack_norms(norms: Sequence[nn.Module]) -> Norm:
     centered = isinstance(norms[0], nn.LayerNorm)
@@ -163,26 +188,35 @@ def stack_norms(norms: Sequence[nn.Module]) -> Norm:
     return Norm(weight.numpy(), torch.stack(biases).numpy(), np.float32(norms[0].eps), centered)
 
 
-def stack_tiles(linears: Sequence[PackedQuantizedLinear]) -> Tiles:
+def stack_tiles(linears: Sequence[PackedQuantizedLinear | TiledLinear]) -> Matrix:
     """One matrix of every layer, behind each other in memory; the layers themselves then look there."""
-    stacked = Tiles(*(np.stack(arrays) for arrays in zip(*(linear.tiles for linear in linears))))
+    kind = type(linears[0].tiles)
+    stacked = kind(*(np.stack(arrays) for arrays in zip(*(linear.tiles for linear in linears))))
     for layer, linear in enumerate(linears):
-        linear.move(Tiles(*(array[layer] for array in stacked)))
+        linear.move(kind(*(array[layer] for array in stacked)))
     return stacked
 
 
 def can_fuse(model: Transformer) -> bool:
-    """Whether all linear layers of the blocks are quantised and packed, and all blocks alike."""
+    """Whether the blocks are the course's own and all alike, and all their linear layers laid out in tiles."""
+    if type(model.blocks) is not Blocks:
+        return False
     layouts = []
     for block in model.blocks:
+        if not (type(block) is Block and type(block.attention) is Attention):
+            return False
+        if type(block.mlp) not in (GeluMLP, SwiGLUMLP):
+            return False
+        if any(type(norm) not in (nn.LayerNorm, RMSNorm) for norm in (block.attention_norm, block.mlp_norm)):
+            return False
         linears = [*block.attention.children(), *block.mlp.children()]
-        if not all(isinstance(linear, PackedQuantizedLinear) for linear in linears):
+        if not all(isinstance(linear, PackedQuantizedLinear | TiledLinear) for linear in linears):
             return False
         layouts.append([(a.shape, a.dtype) for linear in linears for a in linear.tiles])
     return all(layout == layouts[0] for layout in layouts)
 
 
 def fuse_blocks(model: Transformer) -> Transformer:
-    """Let decode steps of a packed, quantised model run as one call. In place; returns the model."""
+    """Let decode steps of a model in tiles run as one call. In place; returns the model."""
     model.blocks = FusedBlocks(model.blocks)
     return model

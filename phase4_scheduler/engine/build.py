@@ -36,22 +36,24 @@ def load_model(
         if is_quantized(model):
             raise ValueError(f"{visible(path_or_name)} is quantised already: leave quantization out")
         quantize_model(model, quantization)
-    if can_pack(model):
-        pack_linear_layers(model)
-    if is_quantized(model) and model.device.type == "cpu" and compiled_kernel() is not None:
-        compile_steps(model)
-    return model
+    return prepare_weights(model)
 
 
-def compile_steps(model: Transformer) -> None:
-    """Products of a quantised model, and its decode steps, by compiled code. In place."""
+def prepare_weights(model: Transformer) -> Transformer:
+    """On a CPU, lay out a model's weights as its products read them fastest, and let decode steps run as one compiled call,
+    as far as that works here. In place; returns the model.
+    """
+    if model.device.type != "cpu":
+        return model
+    if compiled_kernel() is None:
+        return pack_linear_layers(model) if can_pack(model) else model
     # numba takes half a second to import: not before it is needed
     from phase2_attention_kvcache.model.packed_quantized import pack_quantized_layers
+    from phase2_attention_kvcache.model.tiled_linear import tile_linear_layers
     from phase3_paged_attention.paging.fused_decode import can_fuse, fuse_blocks
 
-    pack_quantized_layers(model)
-    if can_fuse(model):
-        fuse_blocks(model)
+    pack_quantized_layers(tile_linear_layers(model))
+    return fuse_blocks(model) if can_fuse(model) else model
 
 
 def load_tokenizer(path_or_name: str | Path) -> BPETokenizer | None:

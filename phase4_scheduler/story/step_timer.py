@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from phase2_attention_kvcache.model import SamplingParams, Transformer
-from phase2_attention_kvcache.model.packed_linear import PackedLinear
 from phase3_paged_attention.paging import PagedKVCache
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 
@@ -70,7 +69,7 @@ def watch_engine(engine: LLMEngine) -> StepTimer:
     timer.watch(engine.core.sampler, "sample", "sample")
     for block in engine.model.blocks:
         for module in block.modules():
-            if isinstance(module, (nn.Linear, PackedLinear)):
+            if isinstance(module, nn.Linear) or hasattr(module, "matrix_bytes"):  # torch's or one of our own
                 timer.watch(module, "forward", "linear layers")
     return timer
 

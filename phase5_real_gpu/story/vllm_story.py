@@ -8,8 +8,8 @@ from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import Transformer
-from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.engine.build import prepare_weights
 from phase5_real_gpu.benchmarks.vllm_checks import (
     compare_schedules,
     compare_tokens,
@@ -126,9 +126,8 @@ def check_speed(lab: Lab, python: str, device: str) -> None:
                 python, model=folder, dtype=dtype, load_format="dummy", gpu_memory_utilization=0.4, **settings
             ) as vllm:
                 model = Transformer.random(bm.config, dtype, device, lab.seed)
-                packed = pack_linear_layers(model) if can_pack(model) else model
                 config = EngineConfig(max_num_seqs=seqs, num_blocks=blocks_of(workload, 16) + 1)
-                engine = LLMEngine(packed, None, config)
+                engine = LLMEngine(prepare_weights(model), None, config)
 
                 def ours(requests: Workload) -> float:
                     engine.block_manager.reset_prefix_cache()

@@ -12,6 +12,7 @@ from phase3_paged_attention.paging import PagedKVCache, StepLayout
 pytest.importorskip("numba")
 
 from phase2_attention_kvcache.model.packed_quantized import pack_quantized_layers
+from phase2_attention_kvcache.model.tiled_linear import tile_linear_layers
 from phase3_paged_attention.paging import fused_decode
 from phase3_paged_attention.paging.fused_decode import FusedBlocks, can_fuse, fuse_blocks
 
@@ -25,27 +26,42 @@ class Subclass(PagedKVCache):
     """Attends in its own way."""
 
 
-def make_model(family, dtype, method):
-    model = (
+def make_plain(family, dtype):
+    return (
         Transformer.random(LLAMA, dtype) if family == "llama" else Transformer.from_pretrained("tales", dtype)
     )
+
+
+def make_model(family, dtype, method=None):
+    """Laid out for the kernels, in `dtype`, or with weights in few bits."""
+    model = make_plain(family, dtype)
+    if method is None:
+        return tile_linear_layers(model)
     return pack_quantized_layers(quantize_model(model, method))
 
 
-def step(model, layout, kind=PagedKVCache):
-    """Vectors of a step over a cache full of noise, and what the cache holds afterwards."""
+def step(model, layout, kind=PagedKVCache, values=None, **settings):
+    """Vectors of a step over a cache full of noise (rounded to `values`), and what the cache holds afterwards."""
     torch.manual_seed(0)
-    kv = kind(model.config, 12, 16, model.dtype)
-    kv.storage.data.normal_()
+    kv = kind(model.config, 12, 16, model.dtype, **settings)
+    kv.storage.data.copy_(torch.randn(kv.storage.data.shape).to(values or model.dtype))
+    if kv.storage.scales is not None:
+        kv.storage.scales.fill_(1)
     kv.begin_step(layout)
     positions = torch.cat([torch.arange(c - n, c) for c, n in zip(layout.context_lens, layout.query_lens)])
     with torch.inference_mode():
-        return model(positions + 3, positions, kv).float(), kv.storage.data.float()
+        return model(positions + 3, positions, kv).double(), kv.storage.data.double()
 
 
 def decodes():
     slots = torch.tensor([1 * 16 + 4, 6 * 16 + 0, 8 * 16 + 15])
     return StepLayout([1, 1, 1], [5, 33, 32], [[1], [4, 5, 6], [7, 8]], slots)
+
+
+def drafts():
+    """Three tokens of one request: each sees those before it."""
+    slots = torch.tensor([16 + 4, 16 + 5, 16 + 6, 8 * 16 + 15])
+    return StepLayout([3, 1], [7, 32], [[1], [7, 8]], slots)
 
 
 def mixture():
@@ -61,6 +77,60 @@ def test_equals_the_plain_blocks(family, method):
         for ours, theirs in zip(step(fused, layout), step(plain, layout)):
             # (Not closer: a last bit may decide which of two codes an activation is rounded to.)
             assert (ours - theirs).norm() < 0.02 * theirs.norm()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_float32(family):
+    """Only the last digits differ: sums go in another order."""
+    plain, fused = make_plain(family, "float32"), fuse_blocks(make_model(family, "float32"))
+    for layout in (decodes(), mixture(), drafts()):
+        for ours, theirs in zip(step(fused, layout), step(plain, layout)):
+            assert (ours - theirs).norm() < 3e-6 * theirs.norm()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_16_bits(family):
+    """The same weights, multiplied exactly, say which is nearer: the one call, or the plain blocks in 16 bits."""
+    plain, fused = make_plain(family, "bfloat16"), fuse_blocks(make_model(family, "bfloat16"))
+    exact = make_plain(family, "bfloat16").double()
+    for layout in (decodes(), drafts()):
+        expected, _ = step(exact, layout, values=torch.bfloat16)
+        (ours, cache), (theirs, plain_cache) = step(fused, layout), step(plain, layout)
+        assert (ours - expected).norm() < (theirs - expected).norm()
+        assert (cache != plain_cache).float().mean() < 0.05  # keys and values went to the same slots
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["int8_per_token_head", "fp8"])
+def test_a_narrow_cache_gets_the_plain_blocks(kv_cache_dtype, monkeypatch):
+    """The compiled attention reads no keys in 8 bits."""
+    model = fuse_blocks(make_model("llama", "float32"))
+    monkeypatch.setattr(fused_decode, "decode_blocks", None)  # must not be called
+    ours, _ = step(model, decodes(), kv_cache_dtype=kv_cache_dtype)
+    theirs, _ = step(make_plain("llama", "float32"), decodes(), kv_cache_dtype=kv_cache_dtype)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_parts_of_a_learner_s_own_are_asked():
+    """A hook, or another layer in a block, that came after the blocks were made one."""
+    model = fuse_blocks(make_model("llama", "float32"))
+    called = []
+    hook = model.blocks[1].mlp.register_forward_hook(lambda *args: called.append("hook"))
+    step(model, decodes())
+    assert called == ["hook"]
+    hook.remove()
+
+    class Own(type(model.blocks[2].attention.out)):
+        def forward(self, x):
+            called.append("own")
+            return super().forward(x)
+
+    out = model.blocks[2].attention.out
+    model.blocks[2].attention.out = Own(out.weight, None)
+    step(model, decodes())
+    assert called == ["hook", "own"]
+    model.blocks[2].attention.out = out
+    step(model, decodes())
+    assert called == ["hook", "own"]
 
 
 def test_bfloat16():
@@ -104,3 +174,11 @@ def test_what_cannot_be_fused():
     model.blocks[1] = pack_quantized_layers(other).blocks[1]
     assert not can_fuse(model)
     assert not can_fuse(Transformer.random(LLAMA))
+    model = make_model("llama", "float32")
+    assert can_fuse(model)
+
+    class Own(type(model.blocks[1])):
+        pass
+
+    model.blocks[1].__class__ = Own  # a learner's own block may do more than ours
+    assert not can_fuse(model)

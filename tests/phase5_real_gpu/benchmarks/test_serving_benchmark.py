@@ -26,3 +26,9 @@ def test_workloads_have_the_sizes_they_promise():
     assert all(16 <= len(p) <= 256 and 16 <= osl <= 256 for p, osl in workloads["mixed64"]())
     heads = {tuple(prompt[:256]) for prompt, _ in workloads["prefix64"]()}
     assert len(heads) == 1
+
+
+def test_busy_cores_are_free_again_afterwards():
+    with serving_benchmark.busy_cores(2) as others:
+        assert len(others) == 2 and all(other.poll() is None for other in others)
+    assert all(other.poll() is not None for other in others)

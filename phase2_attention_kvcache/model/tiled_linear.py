@@ -1,0 +1,102 @@
+"""Layers in 16 or 32 bits in the order in which the compiled kernel reads them (see `tiled_gemm.py`)."""
+
+import torch
+from torch import Tensor, nn
+
+from phase2_attention_kvcache.model.numba_setup import stored_bits, use_threads_of_torch
+from phase2_attention_kvcache.model.quantized_gemm import fill_tiles
+from phase2_attention_kvcache.model.tiled_gemm import (
+    FloatTiles,
+    float_product,
+    lay_out_weights,
+    rows_of_weights,
+)
+from phase2_attention_kvcache.model.transformer import Transformer
+
+
+class TiledWeight(nn.Module):
+    """A matrix [out, in], laid out in tiles.
+
+    Args:
+        weight: float32; or bfloat16, with an even number of inputs.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.shape = weight.shape
+        self.register_buffer("tiles", lay_out_weights(weight.detach()))
+
+    def rows(self, index: Tensor) -> Tensor:
+        """Some rows [rows, in]. `index`: row numbers [rows]."""
+        return rows_of_weights(self.tiles, index)
+
+
+class TiledLinear(nn.Module):
+    """As `nn.Linear`, fast on a CPU.
+
+    Args:
+        weight: [out, in]. bias: [out], or None.
+    """
+
+    def __init__(self, weight: TiledWeight, bias: Tensor | None) -> None:
+        super().__init__()
+        self.weight = weight
+        bias = torch.zeros(weight.shape[0]) if bias is None else bias.detach().float()
+        self.tiles = FloatTiles(stored_bits(weight.tiles).numpy(), fill_tiles(bias).numpy())
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.weight.shape
+
+    @property
+    def matrix_bytes(self) -> int:
+        return self.weight.tiles.nbytes
+
+    def move(self, tiles: FloatTiles) -> None:
+        """From now on, use this copy of the same numbers."""
+        self.weight.tiles = torch.from_numpy(tiles.weights).view(self.weight.tiles.dtype)
+        self.tiles = tiles
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [N, in] -> [N, out]."""
+        y = torch.empty(len(x), self.shape[0], dtype=x.dtype)
+        inputs = x.float().contiguous().numpy()
+        float_product(inputs, self.tiles, stored_bits(y).numpy(), torch.get_num_threads())
+        return y
+
+
+class TiledEmbedding(nn.Module):
+    """As `nn.Embedding`, from the memory of the head."""
+
+    def __init__(self, weight: TiledWeight) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        """token_ids: [N] -> [N, in]."""
+        return self.weight.rows(token_ids)
+
+
+def tile_linear_layers(model: Transformer) -> Transformer:
+    """Lay out every linear layer of a model anew, in place, where the kernel reads its numbers. Returns the model.
+
+    A table of tokens that is also the head stays one in memory. A subclass of `nn.Linear` stays as it is: it may
+    multiply in its own way.
+    """
+    use_threads_of_torch()
+    if model.config.tied and type(model.token_table) is nn.Embedding and fits(model.token_table.weight):
+        table = TiledWeight(model.token_table.weight)
+        model.token_table, model.head = TiledEmbedding(table), TiledLinear(table, None)
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear and fits(child.weight):
+                setattr(module, name, TiledLinear(TiledWeight(child.weight), child.bias))
+    return model
+
+
+def fits(weight: Tensor) -> bool:
+    """Whether the kernel reads such a matrix."""
+    wide = weight.dtype == torch.float32
+    return weight.device.type == "cpu" and (
+        wide or (weight.dtype == torch.bfloat16 and weight.shape[1] % 2 == 0)
+    )
