@@ -19,6 +19,7 @@ from labkit.options import whole
 from phase2_attention_kvcache.model.packed_linear import PackedLinear
 from phase2_attention_kvcache.model.packed_quantized import PackedQuantizedLinear, PackedQuantizedWeight
 from phase2_attention_kvcache.model.quantized_linear import QuantizedWeight
+from phase2_attention_kvcache.model.tiled_linear import TiledLinear, TiledWeight
 
 SHAPES = {"gpt2 up": (3072, 768), "gpt2 head": (50257, 768), "llama 8b gate and up": (28672, 4096)}  # out, in
 COLD_BYTES = 300_000_000  # more than a cache holds: copies of a matrix that take turns
@@ -94,6 +95,23 @@ def ours(kind: str) -> Callable[[Tensor], tuple[Run, int]]:
     return make
 
 
+class Tiles:
+    """Ours in 16 bits. A copy is laid out anew, so that it lies elsewhere in memory."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight, self.layer = weight, TiledLinear(TiledWeight(weight), None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+    def __deepcopy__(self, memo: dict) -> "Tiles":
+        return Tiles(self.weight)
+
+
+def tiled(weight: Tensor) -> tuple[Run, int]:
+    return Tiles(weight.bfloat16()), 2 * weight.numel()
+
+
 class OneDNN(PackedLinear):
     """Its packed weights cannot be copied, so they are packed again."""
 
@@ -144,6 +162,7 @@ OPERATORS: dict[str, Callable[[Tensor], tuple[Run, int]]] = {
     "ours, q4_0": ours("q4_0"),
     "ours, int4": ours("int4"),
     "torch, int4": torch_int4,
+    "ours, bfloat16": tiled,
     "oneDNN, bfloat16": bfloat16,
 }
 
