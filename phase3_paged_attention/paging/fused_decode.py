@@ -2,7 +2,8 @@
 
 A step for one user of GPT-2 124M in 4 bits has to read 70 MB, which takes a laptop one or two milliseconds. Walking
 through its blocks in Python takes about as long again: some four hundred calls of torch, each with microseconds of its own.
-And between two products the second core has nothing to do: it waits, or falls asleep. Here Python makes one call, and the loop over the blocks is compiled, too:
+And between two products the second core has nothing to do: it waits, or falls asleep. Here Python makes one call, and the
+loop over the blocks is compiled, too:
 
     for each layer:
         project                    Phase 2: norm, product with the q, k, v matrix
@@ -127,7 +128,7 @@ def decode_blocks(stream, layers, cos, sin, k_cache, v_cache, slots, block_table
 
 
 class FusedBlocks(Blocks):
-    """As the blocks it is made of, with decode steps over a `PagedKVCache` as one call."""
+    """As the blocks it is made of, with decode steps over a `PagedKVCache` as one call, whatever their number of rows."""
 
     def __init__(self, blocks: Blocks) -> None:
         super().__init__(blocks)
@@ -174,7 +175,7 @@ class FusedBlocks(Blocks):
         return stream.to(x.dtype)
 
     def is_changed(self) -> bool:
-        """Whether somebody has put a part of their own into a block since, or a hook on one: only the plain blocks ask them."""
+        """Whether somebody has put a part of their own, or a hook, into a block since. Only the plain blocks ask it."""
         return any(
             parts[name] is not part or part._forward_hooks or part._forward_pre_hooks
             for parts, name, part in self._parts
@@ -210,7 +211,7 @@ def can_fuse(model: Transformer) -> bool:
         if any(type(norm) not in (nn.LayerNorm, RMSNorm) for norm in (block.attention_norm, block.mlp_norm)):
             return False
         linears = [*block.attention.children(), *block.mlp.children()]
-        if not all(isinstance(linear, PackedQuantizedLinear | TiledLinear) for linear in linears):
+        if any(type(linear) not in (PackedQuantizedLinear, TiledLinear) for linear in linears):
             return False
         layouts.append([(a.shape, a.dtype) for linear in linears for a in linear.tiles])
     return all(layout == layouts[0] for layout in layouts)
