@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: course test proof fuzz setup lock notebooks companions figures web clean
+.PHONY: course test proof fuzz setup lock wheels notebooks companions online figures web clean
 .DEFAULT_GOAL := course
 
 # Run every script of the course in its quick form; ends with many users streaming and the ledger of claims.
@@ -56,9 +56,21 @@ $(VENV)/installed: requirements.txt requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	@echo "Installing into $(VENV): a few minutes, once."
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --no-deps --require-hashes -r requirements.lock
-	@$(PIP) install -r requirements.txt
+	@if [ -d wheels ]; then $(PIP) install --no-index --find-links wheels -r requirements.txt; else \
+		$(PIP) install --no-deps --require-hashes -r requirements.lock && $(PIP) install -r requirements.txt; fi
 	@touch $@
+
+# For a room without network: all that the course needs, in wheels/. Where that folder is, `setup` takes everything from it. The
+# files suit this kind of computer and this Python.
+wheels: setup
+	grep -v '^-e' requirements.txt > $(VENV)/packages.txt
+	$(PIP) wheel --wheel-dir wheels --no-deps --require-hashes -r requirements.lock
+	$(PIP) wheel --wheel-dir wheels --find-links wheels -r $(VENV)/packages.txt 'setuptools>=77'
+	@du -sh wheels
+
+# For a teacher: the companion notebooks with a badge for Google Colab, and a cell that installs the course from REPOSITORY.
+online: setup
+	$(BIN)/python -m exercises.publishing.online $(REPOSITORY)
 
 # For developers: work out requirements.lock anew, all packages with the hashes of their files. Without torch and
 # triton: which of their many files is right depends on the machine.
