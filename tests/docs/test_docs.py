@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from exercises.judging.sources import all_sources, title_of
 from labkit.catalog import SCRIPTS
 from labkit.paths import ROOT
 
@@ -67,3 +68,14 @@ def test_the_architecture_is_drawn_and_its_files_are_there():
         assert (ROOT / path).is_file(), path
     for name, draw in drawings.DRAWINGS.items():
         assert draw().axes and (ROOT / "docs" / f"{name}.png").is_file()
+
+
+def test_the_syllabus_has_every_exercise_once():
+    """By the numbers in the titles; "lab 2" is the debugging lab of phase 2."""
+    text = (ROOT / "docs" / "TEACHING.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[4:6] for line in text.splitlines() if re.match(r"\| \d \| \d+ \|", line)]
+    lessons = re.sub(r"\(.*?\)", "", " ".join(" ".join(row) for row in rows))
+    named = re.findall(r"\b(?:lab )?\d(?:\.\d)?\b", lessons)
+    titles = [title_of(source).partition(":")[0] for source in all_sources()]
+    wanted = [t.replace("Debugging ", "") if "lab" in t else t.split()[0] for t in titles]
+    assert sorted(named) == sorted(wanted)

@@ -16,6 +16,7 @@ from exercises.judging.sources import all_names, solution_of, source_of
 from exercises.judging.verdict import Verdict
 from exercises.publishing.build_notebooks import build_solution, build_student, text_of
 from exercises.publishing.commands import print_progress
+from labkit.command import main as lab
 from labkit.errors import LabError
 from labkit.paths import ROOT
 
@@ -284,3 +285,16 @@ def test_progress_for_a_program(capsys):
     assert list(told["exercises"]) == all_names()
     assert told["exercises"]["p1e1_pairs"]["solved"] and not told["exercises"]["p1e2_encode"]["solved"]
     assert told["predictions"] == {"points": 0, "most": 0}
+
+
+def test_lab_passes_it_on(capfd, tmp_path, monkeypatch):
+    assert lab(["progress", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["predictions"]
+    hand_in(tmp_path / "class", of("ada", "def count_pairs(tokens)"))
+    monkeypatch.chdir(tmp_path)  # a folder is meant from here
+    assert lab(["grade", "class"]) == 0
+    assert "0 of 1" in capfd.readouterr().out and (tmp_path / "class" / "grades.csv").is_file()
+    for words in (["grade", "none"], ["submit", "?"]):
+        assert lab(words) == 2
+        out, err = capfd.readouterr()
+        assert out == "" and err.count("\n") == 1 and err.startswith("error: "), err
