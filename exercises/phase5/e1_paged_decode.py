@@ -77,7 +77,7 @@ print(sums)
 # `context_lens` are integers. Some requests have shorter tables than others; what stands behind their blocks is rubbish.
 #
 # Block numbers have 32 bits. Make them 64-bit before you multiply: in a large cache `b * block_stride` goes beyond 2^31, and then
-# it wraps round silently, to a wrong place. (No test here has so large a cache.)
+# it wraps round silently, to a wrong place. (The last test has blocks as far out as that.)
 #
 # Stay with the words in the table above: the interpreter is just Python and lets much pass that the compiler would not.
 

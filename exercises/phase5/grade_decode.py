@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from exercises.grading import Diagnoses, expect_equal
-from exercises.phase5.launching import body_of, decode_arguments, launch_interpreted
+from exercises.phase5.launching import body_of, decode_arguments, launch_in_far_blocks, launch_interpreted
 
 SAYS = Diagnoses.of("p5e1_paged_decode")
 OTHERS = Diagnoses.of("p5e1_paged_decode others")
@@ -183,9 +183,10 @@ def grade_decode(paged_decode: Any) -> str:
             _name_the_mistake(got, expected, case)
     _unused_places(paged_decode)
     _large_and_small_scores(paged_decode)
+    _far_blocks(paged_decode)
     return (
         "Six batches beside float64: block sizes 2 to 16, groups of 1 to 4 heads, a cache with gaps; NaN in every place of "
-        "others; scores over 1,000 and under -1,000."
+        "others; scores over 1,000 and under -1,000; blocks that lie beyond 2^31."
     )
 
 
@@ -221,3 +222,22 @@ def _large_and_small_scores(kernel: Any) -> None:
             continue
         broken = not np.isfinite(got).all() or (sign < 0 and not got.any())
         raise OTHERS.no(diagnosis if broken else "wrong-result", case.tried, *first_difference(got, expected))
+
+
+def _far_blocks(kernel: Any) -> None:
+    """A pool of 8 GiB of keys, of which only the last few blocks are there."""
+    case = make_case(70, [11, 5], 4, 2, 1, 8)
+    block_stride = case.k_cache.stride(0)
+    first = 2**31 // block_stride
+    out = torch.full_like(case.q, math.nan)
+    lens = torch.tensor(case.lens, dtype=torch.int32)
+    grid, arguments, constants = decode_arguments(
+        case.q, case.k_cache, case.v_cache, case.tables + first, lens, out
+    )
+    case.tried += f"; blocks from number {first:,} on, block_stride {block_stride}"
+    try:
+        launch_in_far_blocks(kernel, grid, first * block_stride, *arguments, tried=case.tried, **constants)
+    except OverflowError as error:
+        wanted = f"places from {first * block_stride:,} on, in 64 bits"
+        raise OTHERS.no("place-in-32-bits", case.tried, str(error), wanted) from None
+    expect_equal(out.double().numpy(), walk(case), case.tried, tolerance=1e-3)

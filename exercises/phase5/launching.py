@@ -46,18 +46,60 @@ def launch_interpreted(
     kernel: Any, grid: Sequence[int], *args: Any, tried: str = "", **constants: Any
 ) -> None:
     """Run a learner's kernel line by line on the CPU. An error in it becomes NotYet, with the learner's line."""
-    from triton.runtime.errors import InterpreterError
     from triton.runtime.interpreter import InterpretedFunction
 
     body = body_of(kernel)
+    with _told_of(body, args, constants, tried):
+        InterpretedFunction(body)[tuple(grid)](*args, **constants)
+
+
+def launch_in_far_blocks(
+    kernel: Any, grid: Sequence[int], before: int, *args: Any, tried: str = "", **constants: Any
+) -> None:
+    """Run the kernel of exercise 5.1 in a pool of which only the last blocks are in memory.
+
+    No number of the others is ever read. Their places count: `before` lie in front of k_cache and v_cache.
+
+    Raises:
+        OverflowError: a whole number went beyond 32 bits. Triton's interpreter sees it before anything is read there.
+    """
+    from triton.runtime.interpreter import InterpretedFunction, InterpreterOptions, interpreter_builder
+
+    body = body_of(kernel)
+    usual, interpreter_builder.options = interpreter_builder.options, InterpreterOptions(debug=True)
+    try:
+        with _told_of(body, args, constants, tried):
+            InterpretedFunction(_in_far_blocks)[tuple(grid)](
+                InterpretedFunction(body), -before, *args, **constants
+            )
+    finally:
+        interpreter_builder.options = usual
+
+
+def _in_far_blocks(
+    kernel: tl.constexpr, begin, q, k_cache, v_cache, block_tables, context_lens, out, scale, table_stride, block_stride,
+    token_stride, head_stride, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+):  # fmt: skip
+    kernel(
+        q, k_cache + begin, v_cache + begin, block_tables, context_lens, out, scale, table_stride, block_stride,
+        token_stride, head_stride, GROUP=GROUP, BLOCK_SIZE=BLOCK_SIZE, HEAD_DIM=HEAD_DIM,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _told_of(body: types.FunctionType, args: Any, constants: Any, tried: str) -> Iterator[None]:
+    from triton.runtime.errors import InterpreterError
+
     watch.files = {body.__code__.co_filename}  # and none of Triton's own: the kernel is an object of theirs
     with _helpers_interpreted(), np.errstate(all="ignore"):
         try:
-            InterpretedFunction(body)[tuple(grid)](*args, **constants)
+            yield
         except InterpreterError as error:
             cause: BaseException = error
             while isinstance(cause, InterpreterError) and cause.__cause__ is not None:
                 cause = cause.__cause__
+            if isinstance(cause, AssertionError) and "overflow detected" in str(cause):
+                raise OverflowError(str(cause)) from None
             raise name_the_trouble(cause, body, args, constants, tried) from None
 
 

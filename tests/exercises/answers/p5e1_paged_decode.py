@@ -17,7 +17,7 @@ def a_token_at_a_time(
     largest, total = -float("inf"), 0.0
     acc = tl.zeros([HEAD_DIM], tl.float32)
     for token in range(tl.load(context_lens + request)):
-        block = tl.load(block_tables + request * table_stride + token // BLOCK_SIZE)
+        block = tl.load(block_tables + request * table_stride + token // BLOCK_SIZE).to(tl.int64)
         place = block * block_stride + token % BLOCK_SIZE * token_stride + head // GROUP * head_stride + dims
         score = tl.sum(query * tl.load(k_cache + place), axis=0) * scale
         new = tl.maximum(largest, score)
@@ -45,6 +45,7 @@ def divided_as_it_goes(
     for i in range(blocks):
         logical = blocks - 1 - i
         block = tl.load(block_tables + request * table_stride + logical)
+        block_stride = block_stride.to(tl.int64)
         mask = places < n - logical * BLOCK_SIZE
         at = block * block_stride + places * token_stride + (head // GROUP) * head_stride + dims
         scores = tl.sum(tl.load(k_cache + at, mask=mask, other=0) * query * scale, axis=1)[:, None]
@@ -77,7 +78,7 @@ def usual(
     total = 0.0
     acc = tl.zeros([HEAD_DIM], tl.float32)
     for logical in range(tl.cdiv(context_len, BLOCK_SIZE)):
-        physical = tl.load(block_tables + request * table_stride + logical)
+        physical = tl.load(block_tables + request * table_stride + logical).to(tl.int64)
         is_mine = logical * BLOCK_SIZE + places < context_len
         begins = physical * block_stride + places * token_stride + (head // GROUP) * head_stride
         where = begins[:, None] + dims[None, :]
@@ -161,6 +162,13 @@ WRONG = {
     ),
     "no-maximum": changed(usual, {MAXIMUM: "new = 0.0", "tl.exp(largest - new)": "1.0"}),
     "maximum-starts-at-zero": changed(usual, {'largest = float("-inf")': "largest = 0.0"}),
+    "place-in-32-bits": [
+        changed(usual, {".to(tl.int64)": ""}),
+        changed(
+            usual,
+            {".to(tl.int64)": "", "physical * block_stride": "(physical * block_stride).to(tl.int64)"},
+        ),
+    ],
     "no-kernel": no_kernel,
     "largest-never-moves": changed(usual, {"        largest = new\n": ""}),
     "keys-as-values": [
