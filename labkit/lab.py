@@ -27,7 +27,7 @@ from rich.table import Table
 
 from labkit.options import build_parser
 from labkit.paths import check_writable, outputs, short, write_whole, writing
-from labkit.predictions import Kind, Needs, Prediction, parse_guess, score_guess, show_value
+from labkit.predictions import Kind, Needs, Prediction, parse_guess, score_guess, show_expected, show_value
 from labkit.reports import read_predictions
 from labkit.terminal import Page, escape, run
 
@@ -128,12 +128,15 @@ class Lab:
         tolerance: float = 0.0,
         kind: Kind = "structure",
         note: str = "",
+        between: bool = False,
     ) -> Prediction:
         """Put a prediction beside its measurement, and keep both. See `Prediction` for the fields.
 
         With --predict the learner is asked first, so call this before you show the figure elsewhere.
         """
-        p = Prediction(claim, question, predicted, measured, source_says, unit, tolerance, kind, note)
+        p = Prediction(
+            claim, question, predicted, measured, source_says, unit, tolerance, kind, note, between=between
+        )
         if self.args.predict:
             self._ask(p)
         self._keep(p)
@@ -175,10 +178,10 @@ class Lab:
         else:
             failed = "[red]✗[/]" if p.kind == "structure" else "[yellow]≠[/]"
             mark = "[green]✓[/]" if p.holds else failed
-            values = f"predicted {escape(show_value(p.predicted, p.unit))}"
+            values = f"predicted {escape(show_expected(p.predicted, p.unit, p.between))}"
             values += f" · measured [bold]{escape(show_value(p.measured, p.unit))}[/]"
             if p.source_says is not None:
-                values += f" · the source says {escape(show_value(p.source_says, p.unit))}"
+                values += f" · the source says {escape(show_expected(p.source_says, p.unit, p.between))}"
             if p.guess is not None:
                 values += f" · your guess {escape(show_value(p.guess))}, {p.points} of 3 points"
         self.console.print()

@@ -26,6 +26,7 @@ class Prediction:
         claim: id in the list of claims (`labkit/claims.py`), or any short name for one of our own.
         question: what is predicted, in words that a learner can answer.
         predicted: what theory says, before anything runs. None if `needs` says why nothing ran.
+        between: `predicted` is [lowest, highest]: a time, and machines spread. So may be `source_says`.
         measured: what came out.
         source_says: the source article's figure, where it differs from `predicted`.
         unit: "" for counts and ratios; "ids" for names that happen to be numbers.
@@ -46,13 +47,20 @@ class Prediction:
     kind: Kind = "structure"
     note: str = ""
     needs: Needs | None = None
+    between: bool = False
     guess: Value = None
     points: Annotated[int, Field(ge=0, le=3)] | None = None
 
     @property
     def holds(self) -> bool | None:
         """Whether the measurement agrees with the prediction; None if nothing was measured."""
-        return None if self.needs else agrees(self.predicted, self.measured, self.tolerance)
+        return None if self.needs else self._meets(self.predicted, 0.0 if self.between else self.tolerance)
+
+    def _meets(self, expected: Value, tolerance: float) -> bool:
+        match expected, self.measured:
+            case ([int() | float() as lowest, int() | float() as highest], int() | float()) if self.between:
+                return lowest * (1 - tolerance) <= self.measured <= highest * (1 + tolerance)
+        return agrees(expected, self.measured, tolerance)
 
     @property
     def verdict(self) -> Verdict:
@@ -64,7 +72,7 @@ class Prediction:
         if self.needs:
             return NEEDS[self.needs]
         expected = self.predicted if self.source_says is None else self.source_says
-        if agrees(expected, self.measured, self.tolerance):
+        if self._meets(expected, self.tolerance):
             return "reproduced"
         return "differs here" if self.kind == "timing" and not self.holds else "corrected"
 
@@ -135,6 +143,13 @@ def score_guess(guess: Any, measured: Any, unit: str = "") -> int:
 def _words(text: Any) -> list[str]:
     """Words in their order; commas, arrows and quotes between them do not matter. Without a word: the text."""
     return re.findall(r"\w+", str(text).casefold()) or [str(text).strip("' ")]
+
+
+def show_expected(value: Any, unit: str, between: bool) -> str:
+    """What was predicted: as `show_value`, and a range as "2 to 4 x"."""
+    if not between or not isinstance(value, (list, tuple)):
+        return show_value(value, unit)
+    return " to ".join([*map(show_value, value[:-1]), show_value(value[-1], unit)])
 
 
 def show_value(value: Any, unit: str = "") -> str:

@@ -31,6 +31,12 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+# Said in the first code cell, and in those with these tags.
+RUN = {
+    "first": "# Run this cell first (Shift+Enter).\n",
+    "check": "# Run this cell after each change of your answer.\n",
+    "engine": "# Run this cell once your answer is right.\n",
+}
 REBUILD = "python -m exercises.publishing.build_notebooks"
 
 
@@ -50,11 +56,13 @@ def read_source(path: Path, name: str) -> nbformat.NotebookNode:
 
 
 def _metadata(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """The tags of a cell. What comes `after-guess` is folded in JupyterLab until the learner runs the cell."""
+    """The tags of a cell. In JupyterLab the text of `plumbing` is folded, and so is what comes `after-guess`, until it is run."""
     tags = list(cell.metadata.get("tags", ()))
     kept: dict[str, Any] = {"tags": tags} if tags else {}
     if "after-guess" in tags and cell.cell_type == "code":
         kept["jupyter"] = {"outputs_hidden": True}
+    if "plumbing" in tags:
+        kept["jupyter"] = {"source_hidden": True}
     return nbformat.from_dict(kept)
 
 
@@ -80,14 +88,16 @@ def build_solution(path: Path) -> nbformat.NotebookNode:
 
 def _build(path: Path, solved: bool) -> nbformat.NotebookNode:
     nb = read_source(path, name_of(path))
-    found = False
+    found = started = False
     for cell in nb.cells:
         if cell.cell_type == "code":
             try:
                 both = cut(cell.source)
             except ValueError as error:
                 raise ValueError(f"{short(path)}: {error}") from None
-            cell.source = both.solution if solved else both.student
+            text = both.solution if solved else both.student
+            when = RUN.get(next(iter(cell.metadata.get("tags", ())), ""), "") if started else RUN["first"]
+            cell.source, started = when + text, True
             found = found or both.has_solution
     if not found:
         raise ValueError(f"{short(path)}: no line `# BEGIN SOLUTION`")

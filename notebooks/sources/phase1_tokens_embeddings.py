@@ -7,16 +7,17 @@
 # Where a cell says `guess = ...`, put a number in place of the dots and run it. You get 0 to 3 points, as with
 # `--predict`. A guess that is wrong by a factor of ten, once, is how these numbers stick. Outputs that would tell an
 # answer are folded until you run their cells.
+#
+# **Run the folded cell below first** (click it, then Shift+Enter): it imports what the others use.
 
-# %%
+# %% tags=["plumbing"]
 import json
 import struct
 
 import torch
 
-from labkit.figures import BLUE, ORANGE, new_figure, plain_numbers
 from labkit.models import find_model
-from notebooks.widgets import Guesses, show_figure, show_table, tokenizer_piece
+from notebooks.widgets import Guesses, show_bars, show_figure, show_lines, show_table, tokenizer_piece
 from phase1_tokens_embeddings.story.token_density import CONTENT, draw_density, measure_density, sample_text
 from phase1_tokens_embeddings.story.tokenization_story import with_first_merges
 from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
@@ -60,19 +61,15 @@ guesses.reveal("tokens-of-sentence", guess, measured=len(tok.encode(sentence)))
 counts = [0, 10, 50, 100, 250, 500, 1000, 2000, 4000, len(tok.merges)]
 tokens = [len(with_first_merges(tok, n).encode(sentence)) for n in counts]
 assert tokens == sorted(tokens, reverse=True)  # a merge never makes a text longer
-fig, (ax,) = new_figure(
-    f"The first 500 merges do most of the work: {tokens[0]} tokens become {tokens[5]}", f"“{sentence}”"
+show_lines(
+    f"The first 500 merges do most of the work: {tokens[0]} tokens become {tokens[5]}",
+    f"“{sentence}”",
+    ("merges in use", counts),
+    "tokens of the sentence",
+    {"": tokens},
+    log="x",
+    dots=True,
 )
-ax.plot(counts, tokens, "o-", color=BLUE)
-ax.set(
-    xlabel="merges in use",
-    ylabel="tokens of the sentence",
-    ylim=(0, None),
-    xscale="symlog",
-    xlim=(-0.2, 12_000),
-)
-plain_numbers(ax, "x")
-show_figure(fig)
 
 # %% [markdown]
 # ## 2. Type into the tokenizer
@@ -186,16 +183,13 @@ guesses.reveal("embedding-share", guess, measured=round(100 * box.sizes["embeddi
 # %% tags=["after-guess"]
 parts = box.sizes.most_common()
 assert box.total_bytes == sum(size for _, size in box.files)  # every byte is accounted for
-fig, (ax,) = new_figure(
+show_bars(
     f"Where the {box.total_bytes / 1e6:.1f} MB of tales are",
     "model.safetensors in bf16, with its tokenizer and settings",
-    size=(7.5, 3.6),
+    "MB",
+    {part: size / 1e6 for part, size in parts},
+    labels=[f"{size / 1e6:.2f}" for _, size in parts],
 )
-bars = ax.barh([part for part, _ in parts], [size / 1e6 for _, size in parts], color=BLUE)
-ax.bar_label(bars, [f"{size / 1e6:.2f}" for _, size in parts], padding=3)
-ax.invert_yaxis()
-ax.set_xlabel("MB")
-show_figure(fig)
 
 # %% [markdown]
 # ## 7. Who fits on the card
@@ -222,15 +216,16 @@ guesses.reveal(
 
 # %% tags=["after-guess"]
 contexts = [512 * 2**i for i in range(5)]
-fig, (ax,) = new_figure("Double the context, halve the users", "Llama-3 8B in 16 bit")
-for name, color in (("a100-80", BLUE), ("l4", ORANGE)):
-    users = [users_that_fit(llama, CARDS[name], c) for c in contexts]
-    ax.plot(contexts, users, "o-", color=color, label=CARDS[name].title)
-ax.set(xscale="log", yscale="log", xlabel="tokens of each user", ylabel="users at a time")
-ax.set_xticks(contexts)
-plain_numbers(ax)
-ax.legend()
-show_figure(fig)
+show_lines(
+    "Double the context, halve the users",
+    "Llama-3 8B in 16 bit",
+    ("tokens of each user", contexts),
+    "users at a time",
+    {CARDS[c].title: [users_that_fit(llama, CARDS[c], n) for n in contexts] for c in ("a100-80", "l4")},
+    log="xy",
+    dots=True,
+    ticks=contexts,
+)
 
 # %% [markdown]
 # ## 8. Your score, and what next

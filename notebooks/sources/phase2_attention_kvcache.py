@@ -6,13 +6,22 @@
 #
 # Put your guess in place of the dots, where a cell says `guess = ...`, and run it. Outputs that would tell an answer are
 # folded until you run their cells.
+#
+# **Run the folded cell below first** (click it, then Shift+Enter): it imports what the others use.
 
-# %%
+# %% tags=["plumbing"]
 import torch
 
-from labkit.figures import BLUE, ORANGE, new_figure, plain_numbers
 from labkit.models import find_model
-from notebooks.widgets import Decoding, Guesses, attention_piece, decoding_piece, show_figure, show_table
+from notebooks.widgets import (
+    Decoding,
+    Guesses,
+    attention_piece,
+    decoding_piece,
+    show_figure,
+    show_lines,
+    show_table,
+)
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights import CARDS
 from phase2_attention_kvcache.model import (
@@ -235,16 +244,13 @@ decoding_piece(run)
 
 # %% tags=["after-guess"]
 lengths = list(range(1, 101))
-fig, (ax,) = new_figure(
+show_lines(
     f"{naive.computed_tokens:,} tokens computed, or {cached.computed_tokens}",
     "Work for each length of the answer, after a prompt of 2",
+    ("new tokens", lengths),
+    "tokens computed in all",
+    {"with a cache": [2 + n - 1 for n in lengths], "naive": [sum(range(2, 2 + n)) for n in lengths]},
 )
-ax.plot(lengths, [sum(range(2, 2 + n)) for n in lengths], color=ORANGE, label="naive")
-ax.plot(lengths, [2 + n - 1 for n in lengths], color=BLUE, label="with a cache")
-ax.set(xlabel="new tokens", ylabel="tokens computed in all", ylim=(0, None), xlim=(0, 100))
-plain_numbers(ax, "y")
-ax.legend()
-show_figure(fig)
 
 # %% [markdown]
 # Fifty times less work is not fifty times the speed: a step that computes many tokens at once costs less for each, because
@@ -270,15 +276,13 @@ guess = ...  # bytes that one token leaves in the cache of GPT-2
 guesses.reveal("kv-bytes", guess, measured=used[0])
 
 # %% tags=["after-guess"]
-fig, (ax,) = new_figure(
+show_lines(
     f"Room for {reserved[-1] // used[0]} tokens is taken, {len(used)} are there",
     "One sequence in the cache of Phase 2, GPT-2's size; room doubles when it is used up",
+    ("tokens of text", range(1, len(used) + 1)),
+    "MB",
+    {"in use": [b / 1e6 for b in used], "reserved": [b / 1e6 for b in reserved]},
 )
-ax.step(range(1, len(used) + 1), [b / 1e6 for b in reserved], where="post", color=ORANGE, label="reserved")
-ax.plot(range(1, len(used) + 1), [b / 1e6 for b in used], color=BLUE, label="in use")
-ax.set(xlabel="tokens of text", ylabel="MB", ylim=(0, None), xlim=(0, len(used)))
-ax.legend(loc="upper left")
-show_figure(fig)
 assert all(u <= r < 2 * u + 64 * used[0] for u, r in zip(used, reserved))
 
 # %% [markdown]
@@ -301,24 +305,16 @@ guesses.reveal("intensity", guess, measured=round(steps[1].intensity, 1), ridge=
 
 # %% tags=["after-guess"]
 most = max(n for n, work in steps.items() if work.intensity <= a100.ridge)  # tokens, while bytes decide
-doubled = [2**i for i in range(11)]
-fig, (ax,) = new_figure(
+show_lines(
     f"Up to about {most} tokens in a step, more tokens are nearly free",
     f"GPT-2 in 16 bit; an A100 by its data sheet, ridge: {a100.ridge:.0f} operations a byte",
+    ("tokens computed in the step", list(steps)),
+    "at least, microseconds",
+    {"": [1e6 * a100.seconds(work) for work in steps.values()]},
+    log="xy",
+    ticks=[4**i for i in range(6)],
+    mark=most,
 )
-ax.plot(list(steps), [1e6 * a100.seconds(work) for work in steps.values()], color=BLUE)
-ax.plot(doubled, [1e6 * a100.seconds(steps[n]) for n in doubled], "o", color=BLUE)
-ax.axvline(most, color=ORANGE, linestyle="--")
-ax.set(
-    xscale="log",
-    yscale="log",
-    xlabel="tokens computed in the step",
-    ylabel="at least, microseconds",
-    ylim=(50, 2000),
-)
-ax.set_xticks(doubled[::2])
-plain_numbers(ax)
-show_figure(fig)
 
 # %% [markdown]
 # Right of the dashed line arithmetic is the limit: that is prefill. Left of it the step waits for memory: that is decode,

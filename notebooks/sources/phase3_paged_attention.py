@@ -8,8 +8,10 @@
 #
 # Put your guess in place of the dots, where a cell says `guess = ...`, and run it. Outputs that would tell an answer are
 # folded until you run their cells.
+#
+# **Run the folded cell below first** (click it, then Shift+Enter): it imports what the others use.
 
-# %%
+# %% tags=["plumbing"]
 import math
 
 import numpy as np

@@ -6,12 +6,13 @@
 #
 # Put your guess in place of the dots, where a cell says `guess = ...`, and run it. Outputs that would tell an answer are
 # folded until you run their cells.
+#
+# **Run the folded cell below first** (click it, then Shift+Enter): it imports what the others use.
 
-# %%
+# %% tags=["plumbing"]
 import textwrap
 
-from labkit.figures import BLUE, ORANGE, new_figure, plain_numbers
-from notebooks.widgets import Guesses, Recording, replay_piece, show_figure, show_table
+from notebooks.widgets import Guesses, Recording, replay_piece, show_lines, show_table
 from phase1_tokens_embeddings.weights import CARDS, SHAPES
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine, SchedulerConfig
@@ -192,21 +193,27 @@ guess = ...  # the lowest of these rates, 2 to 28 a second, at which p95 is abov
 guesses.reveal("knee", guess, measured=knee)
 
 # %% tags=["after-guess"]
-fig, (left, right) = new_figure(
+server = "Llama-3 8B on an A100 40 GB, max_num_seqs 32, 2,000 blocks, 300 chats at each rate, in virtual time"
+show_lines(
     f"From {knee} chats a second on, users queue",
-    "Llama-3 8B on an A100 40 GB, max_num_seqs 32, 2,000 blocks, 300 chats at each rate, in virtual time",
-    panels=2,
+    server,
+    ("chats a second", rates),
+    "time to first token, seconds",
+    {"median": [f.ttft.p50 for f in felt], "p95": [f.ttft.p95 for f in felt]},
+    log="y",
+    dots=True,
 )
-left.plot(rates, [f.ttft.p50 for f in felt], "o-", color=BLUE, label="median")
-left.plot(rates, [f.ttft.p95 for f in felt], "o-", color=ORANGE, label="p95")
-left.set(yscale="log", xlabel="chats a second", ylabel="time to first token, seconds")
-plain_numbers(left, "y")
-left.legend()
-right.plot(rates, [f.requests_per_second for f in felt], "o-", color=BLUE, label="served")
-right.plot(rates, [f.goodput for f in felt], "o-", color=ORANGE, label="served within the promise")
-right.set(xlabel="chats a second", ylabel="requests a second", ylim=(0, None))
-right.legend()
-show_figure(fig)
+show_lines(
+    "Served is not served as promised",
+    server,
+    ("chats a second", rates),
+    "requests a second",
+    {
+        "served": [f.requests_per_second for f in felt],
+        "served within the promise": [f.goodput for f in felt],
+    },
+    dots=True,
+)
 
 # %% [markdown]
 # The promise here: first token within a second, then 50 ms a token or better. **Goodput** counts only the requests that

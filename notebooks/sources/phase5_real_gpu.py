@@ -8,16 +8,17 @@
 # Put your guess in place of the dots, where a cell says `guess = ...`, and run it. Outputs that would tell an answer are
 # folded until you run their cells. The kernels of sections 2 to 4 need Triton, which exists for Linux only. Elsewhere
 # read those three, and run the rest.
+#
+# **Run the folded cell below first** (click it, then Shift+Enter): it imports what the others use.
 
-# %%
+# %% tags=["plumbing"]
 import inspect
 import math
 from dataclasses import replace
 
 import torch
 
-from labkit.figures import BLUE, ORANGE, new_figure
-from notebooks.widgets import Guesses, show_figure, show_table, splits_piece
+from notebooks.widgets import Guesses, show_bars, show_figure, show_table, splits_piece
 from phase1_tokens_embeddings.weights import CARDS, SHAPES
 from phase5_real_gpu.comparing import CAUSES, compare, find_causes, imagine
 from phase5_real_gpu.compiling import compile_cases
@@ -314,18 +315,14 @@ shown = {
     "engine: first token, prompt of 1,000": "ttft-gpt2-isl1000",
 }
 figures = {label: here.get(name) for label, name in shown.items()}
-fig, (ax,) = new_figure(
+show_bars(
     "Milliseconds belong to a machine, fractions to the code",
     "Share of its own limit that each figure reaches; two cores of an AMD EPYC, GPT-2's size",
-    size=(9, 4),
+    "% of what this machine allows",
+    {label: 100 * m.share_of_limit for label, m in figures.items()},
+    labels=[f"{m.share_of_limit:.0%}, {m.limit}" for m in figures.values()],
+    orange=[label for label, m in figures.items() if m.limit == "arithmetic"],
 )
-colours = [BLUE if m.limit == "bandwidth" else ORANGE for m in figures.values()]
-bars = ax.barh(list(figures), [100 * m.share_of_limit for m in figures.values()], color=colours)
-ax.bar_label(bars, [f"{100 * m.share_of_limit:.0f}%, {m.limit}" for m in figures.values()], padding=3)
-ax.set(xlabel="% of what this machine allows", xlim=(0, 100))
-ax.invert_yaxis()
-ax.grid(axis="y", visible=False)
-show_figure(fig)
 
 # %%
 slower = compare(imagine(here, 3.0), here)  # the same machine, three times as slow in everything
@@ -338,7 +335,7 @@ guesses.reveal("three-times-slower", guess, measured=sum(line.is_off for line in
 
 # %% [markdown]
 # A figure that *is* off has a cause, and a cause leaves a trace. Here is an invented report of a T4: the article's, with all
-# times a tenth. Which of the nine known causes would do that?
+# times a tenth. Which of the ten known causes would do that?
 
 # %% tags=["after-guess"]
 article = find_reference("t4-article")

@@ -1,5 +1,6 @@
 """The interactive pieces of the companion notebooks, and the guesses that their readers make."""
 
+from notebooks.widgets.figures import show_bars, show_lines
 from notebooks.widgets.guesses import Guesses
 from notebooks.widgets.shown import show_figure, show_table
 from web.pieces.allocator import allocator_piece, play_operations
@@ -12,5 +13,5 @@ from web.pieces.tokens import tokenizer_piece
 
 __all__ = [
     "Decoding", "Guesses", "Piece", "Recording", "allocator_piece", "attention_piece", "decoding_piece",
-    "play_operations", "replay_piece", "show_figure", "show_table", "splits_piece", "tokenizer_piece",
+    "play_operations", "replay_piece", "show_bars", "show_figure", "show_lines", "show_table", "splits_piece", "tokenizer_piece",
 ]  # fmt: skip

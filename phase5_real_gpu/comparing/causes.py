@@ -1,4 +1,4 @@
-"""Why a figure is off: nine causes, each with the trace that it leaves in a report.
+"""Why a figure is off: ten causes, each with the trace that it leaves in a report.
 
 A cause cannot be seen, only its trace. Forget to wait for the GPU, and times come out that no machine could
 reach. Count the first call, and one repeat stands out. Send float32, and twice the bytes move. So each cause
@@ -100,6 +100,14 @@ CAUSES: tuple[Cause, ...] = (
         "Python asks for each small kernel by itself. At batch 1 the GPU is done before the next one is asked for.",
         "CUDA graphs (on by default in GPURunner); a faster processor core helps as well",
         signatures.launches_fill_the_step,
+    ),
+    Cause(
+        "a fixed time in each step",
+        "A step starts a hundred small operations from Python, and its threads wait for each other behind most of them. "
+        "No limit of the table says how quickly a machine does that, and a step of a small model is mostly that.",
+        "close other programs and measure again. If it stays, it is this processor's own; the reference's file does not say what "
+        "its was. A larger model shows it less",
+        signatures.fixed_time_in_each_step,
     ),
     Cause(
         "old driver or Triton",

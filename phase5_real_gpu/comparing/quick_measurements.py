@@ -14,11 +14,12 @@ import torch
 
 from labkit.machine import environment
 from phase2_attention_kvcache.model import Transformer
+from phase2_attention_kvcache.model.roofline import narrow
 from phase4_scheduler.engine import Event, LLMEngine
 from phase4_scheduler.engine.build import prepare_weights
 from phase5_real_gpu.measuring import kernel_measure
 from phase5_real_gpu.measuring.engine_bench import Bench, path_of
-from phase5_real_gpu.measuring.engine_cases import bench_model, default_dtype, equal_workload, plan_for
+from phase5_real_gpu.measuring.engine_cases import Plan, bench_model, default_dtype, equal_workload, plan_for
 from phase5_real_gpu.measuring.engine_runs import make_engine, measure_ours, serve, warm_up, workloads_of
 from phase5_real_gpu.measuring.gather import as_reference
 from phase5_real_gpu.measuring.gpu_watch import ask
@@ -63,8 +64,17 @@ def measure_engine(device: str, limits: MachineLimits, dtype: str, seed: int = 0
     measure_ours(bench, bm, engine, workloads)
     if m := bench.by_name.get(f"itl-{bm.name}-b1"):
         gaps, details = measure_gaps(engine, seed)
+        details["fixed_ms"] = 1e3 * statistics.median(measure_gaps(_hollow_engine(model, plan), seed)[0])
         bench.by_name[m.name] = replace(m, value=1e3 * statistics.median(gaps), details=m.details | details)
     return list(bench.by_name.values())
+
+
+def _hollow_engine(model: Transformer, plan: Plan) -> LLMEngine:
+    """An engine whose steps have as many operations as the model's, and next to nothing to read or to multiply."""
+    config = replace(narrow(model.config), max_context=model.config.max_context)
+    small = Transformer.random(config, model.dtype, model.device)
+    workload = equal_workload(1, 16, ITL_TOKENS + 1, config.vocab_size, 0)
+    return make_engine(prepare_weights(small), plan, [workload])
 
 
 def measure_kernel(device: str, limits: MachineLimits, tell: Tell = lambda _: None) -> list[Measurement]:

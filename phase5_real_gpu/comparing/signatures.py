@@ -1,4 +1,4 @@
-"""The traces of the nine causes: what each leaves in a report, and how it is told from noise.
+"""The traces of the ten causes: what each leaves in a report, and how it is told from noise.
 
 Every machine has noise of its own. So a trace must stand out by a wide margin (twice, five times), and where the
 report says what really happened (which path was taken, how many steps had a prompt in them), that decides.
@@ -279,6 +279,33 @@ def launches_fill_the_step(report: Reference, reference: Reference | None) -> Tr
                 f"{m.name} is {_show(m)}; about {kernels:,.0f} launches of {show_value(launch_us)} us are {asking:.3g} ms, and "
                 f"reading the weights would take {_show(m, m.floor)}",
                 (m.name,),
+            )
+    return None
+
+
+def fixed_time_in_each_step(report: Reference, reference: Reference | None) -> Trace | None:
+    """Half or more of what a step takes beyond its floor is there when there is next to nothing to compute, too."""
+    for model, by_batch in _series(report, "itl", "b").items():
+        alone = by_batch[min(by_batch)]
+        fixed = _number(alone.details.get("fixed_ms"))
+        if not fixed or reference is None:
+            continue
+        explained = []
+        for m in (*by_batch.values(), *_series(report, "throughput", "b").get(model, {}).values()):
+            worse = ratio_of_shares(m, reference.get(m.name))
+            if not worse or worse > 0.8 or m.floor is None:
+                continue
+            per_step = (
+                (lambda value, batch: 1e3 * batch / value) if m.unit == "tok/s" else lambda value, _: value
+            )
+            batch = int(m.name.rpartition("b")[2])
+            if fixed > 0.5 * (per_step(m.value, batch) - per_step(m.floor, batch)):
+                explained.append(m.name)
+        if explained:
+            return Trace(
+                f"{alone.name} is {_show(alone)}. A step with as many operations and next to nothing to read or to multiply took "
+                f"{_show(alone, fixed)} in the same minute",
+                tuple(explained),
             )
     return None
 

@@ -88,13 +88,13 @@ def predict_steps(lab: Lab, levels: dict[str, Point], who: str) -> None:
     near, far = levels["L1"], levels["DRAM"]
     lab.predict(
         "l1-against-memory", f"{who} reads from its nearest cache how many times as fast as from memory",
-        predicted=8.0, measured=round(near.gb_s / far.gb_s, 1), unit="x", tolerance=0.6, kind="timing",
+        predicted=(3, 30), between=True, measured=round(near.gb_s / far.gb_s, 1), unit="x", kind="timing",
         note="A rule of thumb: each level is two to three times as fast as the next one.",
     )  # fmt: skip
     if near.jump_ns and far.jump_ns:
         lab.predict(
             "memory-jump", "one number from an unknown place in memory: how many times the wait for one in the nearest cache",
-            predicted=80.0, measured=round(far.jump_ns / near.jump_ns, 1), unit="x", tolerance=0.7, kind="timing",
+            predicted=(20, 400), between=True, measured=round(far.jump_ns / near.jump_ns, 1), unit="x", kind="timing",
             note=f"{near.jump_ns:.1f} ns against {far.jump_ns:.0f} ns. That is why kernels ask for the next tile while they "
             "compute on this one: in order, memory is a few times slower; on demand, it is a hundred times slower.",
         )  # fmt: skip

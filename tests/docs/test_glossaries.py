@@ -13,6 +13,7 @@ from labkit.catalog import SCRIPTS
 from labkit.paths import ROOT
 
 PHASES = list(SCRIPTS)
+ORDINARY = {"code", "head", "label", "page", "program", "tile"}
 
 
 def text_and_glossary(phase: str) -> tuple[list[str], list[str]]:
@@ -35,6 +36,31 @@ def pattern(term: str) -> str:
     return r"\b" + re.escape(stem).replace(r"\ ", r"\s+") + (r"\w*" if len(term) > 4 else r"s?\b")
 
 
+def sets_apart(paragraph: str, term: str) -> bool:
+    """Whether the term stands inside bold or italics; not between two that are."""
+    inside = re.findall(r"\*\*(.+?)\*\*|\*(.+?)\*", paragraph, re.DOTALL)
+    return any(re.search(pattern(term), "".join(words), re.IGNORECASE) for words in inside)
+
+
+def first_with(term: str, paragraphs: list[str]) -> str | None:
+    return next((p for p in paragraphs if re.search(pattern(term), p, re.IGNORECASE)), None)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_no_earlier_phase_uses_a_term_without_explaining_it(phase):
+    """Unless it is an ordinary word as well, or the paragraph points to a later phase."""
+    at = PHASES.index(phase)
+    for term in text_and_glossary(phase)[1]:
+        for earlier in PHASES[:at]:
+            paragraphs, explained = text_and_glossary(earlier)
+            first = None if term.lower() in ORDINARY else first_with(term, paragraphs)
+            if term.lower() in map(str.lower, explained) or (first and sets_apart(first, term)):
+                break
+            assert first is None or re.search(r"phase \d", first, re.IGNORECASE), (
+                f"{earlier}: {term!r} in\n{first}"
+            )
+
+
 @pytest.mark.parametrize("phase", PHASES)
 def test_each_term_of_a_glossary_is_explained_where_it_first_stands(phase):
     known = {t.lower() for earlier in PHASES[: PHASES.index(phase)] for t in text_and_glossary(earlier)[1]}
@@ -43,9 +69,8 @@ def test_each_term_of_a_glossary_is_explained_where_it_first_stands(phase):
     for term in terms:
         if term.lower() in known:
             continue
-        first = next((p for p in paragraphs if re.search(pattern(term), p, re.IGNORECASE)), None)
+        first = first_with(term, paragraphs)
         assert first, f"{phase}: {term!r} is in the glossary and nowhere in the text"
-        set_apart = rf"(\*\*|\*)[^*]*{pattern(term)}[^*]*\1"
-        assert re.search(set_apart, first, re.IGNORECASE), (
+        assert sets_apart(first, term), (
             f"{phase}: {term!r} first stands in a paragraph that does not explain it:\n{first}"
         )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.predictions import Prediction, agrees, parse_guess, score_guess, show_value
+from labkit.predictions import Prediction, agrees, parse_guess, score_guess, show_expected, show_value
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,24 @@ def test_agrees(expected, measured, tolerance, result):
             False,
             "reproduced",
         ),
+        (dict(predicted=(2, 6), between=True, measured=6, kind="timing"), True, "reproduced"),
+        (dict(predicted=(2, 6), between=True, measured=6.1, kind="timing"), False, "differs here"),
+        (
+            dict(predicted=(1, 9), between=True, measured=4.3, source_says=(2, 4), tolerance=0.1),
+            True,
+            "reproduced",
+        ),
+        (
+            dict(predicted=(1, 9), between=True, measured=4.5, source_says=(2, 4), tolerance=0.1),
+            True,
+            "corrected",
+        ),
+        (
+            dict(predicted=(1, 9), between=True, measured=4.5, source_says=4, tolerance=0.2),
+            True,
+            "reproduced",
+        ),
+        (dict(predicted=[1], between=True, measured="?"), False, "corrected"),  # from a damaged report
         (dict(needs="vLLM"), None, "needs vLLM"),
         (dict(needs="GPU"), None, "needs a GPU"),
         (dict(needs="download"), None, "needs a download"),
@@ -61,6 +79,13 @@ def test_agrees(expected, measured, tolerance, result):
 def test_verdict(fields, holds, verdict):
     p = Prediction("x", "?", **fields)
     assert (p.holds, p.verdict) == (holds, verdict)
+
+
+def test_a_range_is_shown_as_one():
+    assert show_expected((0.9, 4), "x", between=True) == "0.9 to 4 x"
+    assert (
+        show_expected([1, 2], "", between=False) == "1 / 2" and show_expected(5, "ms", between=True) == "5 ms"
+    )
 
 
 @pytest.mark.parametrize(

@@ -428,7 +428,7 @@ def test_script_with_two_files(tmp_path, run_script):
 
 def test_script_with_a_figure_that_nothing_explains(tmp_path, run_script):
     said = " ".join(run_script(compare_to_reference, *two_files(tmp_path))["out"].split())
-    assert "SLOWER: why?" in said and "none of the nine known causes left a trace (itl-tales-b1)" in said
+    assert "SLOWER: why?" in said and "none of the 10 known causes left a trace (itl-tales-b1)" in said
 
 
 def test_script_against_an_unknown_name(tmp_path, mistake_of):
@@ -441,13 +441,15 @@ def test_script_measures_this_machine(tmp_path, run_script, monkeypatch):
     plan = quick_measurements.plan_for("cpu", quick=True)
     small = dataclasses.replace(plan, isls=(10, 100), batches=(1, 16), osl=8)
     monkeypatch.setattr(quick_measurements, "plan_for", lambda *a, **k: small)
-    run_script(compare_to_reference, "--quick", "--device", "cpu")
+    data = run_script(compare_to_reference, "--quick", "--device", "cpu")
+    assert "itl-from-its-parts" in data["claims"] or not data["results"]["lines"]
     mine = read_reference(tmp_path / "report.json")
     names = {x.name for x in mine.measurements}
     assert {"read-bandwidth", "itl-tales-b1", "ttft-tales-isl10", "throughput-tales-b1"} <= names
     assert "cpu-decode-b16-512" in names
     assert mine.get("itl-tales-b1").details["prefill_steps"] == 0
     assert len(mine.get("itl-tales-b1").details["seconds"]) == 100
+    assert mine.get("itl-tales-b1").details["fixed_ms"] > 0
     result = compare(mine, mine)
     assert not result.off and {x.verdict for x in result.lines} == {"as expected"}
     assert result.findings == ()

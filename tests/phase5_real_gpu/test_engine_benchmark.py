@@ -399,7 +399,7 @@ def measured_on_a_gpu(flat: bool) -> Bench:
             ms = 3.0 + isl / (100 if flat else 10)
             bench.add(f"ttft-{name}-isl{isl}", [ms], "ms", Floor(1e-3, "bandwidth"))
         for batch in plan.batches:
-            bench.add(f"itl-{name}-b{batch}", [2.0], "ms", Floor(1.9e-3, "bandwidth"))
+            bench.add(f"itl-{name}-b{batch}", [2.0 + (batch - 1) * 0.02], "ms", Floor(1.9e-3, "bandwidth"))
             for engine, speed in speeds.items():
                 floor = None if engine else Floor(0.002 * batch**0.2, "bandwidth")
                 figure = f"{engine}throughput-{name}-b{batch}"
@@ -417,7 +417,10 @@ def test_what_is_said_of_a_gpu(tmp_path, capsys, flat):
     assert said["t4-throughput"].predicted == pytest.approx(64**0.8)
     assert said["t4-throughput"].source_says == pytest.approx(15.6, abs=0.1)
     assert said["at-least-transformers"].measured is True
-    assert said["decode-floor"].predicted == pytest.approx(1.9)
+    assert said["decode-floor"].holds
+    assert said["batch-scaling"].predicted == pytest.approx(
+        2.0 + 31 * 0.02
+    )  # batch 32; 2.0 and 7.1 at 1 and 256
     assert all(p.kind == "timing" for p in lab.predictions)  # no card can fail the course
     models = [bench_model(n) for n in bench.plan.models]
     for bm in models:

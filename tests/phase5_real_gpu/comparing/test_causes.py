@@ -317,8 +317,28 @@ def test_old_software_counts_where_something_is_slower():
     assert "old driver or Triton" not in named(dataclasses.replace(newer, environment=patched), healthy_gpu())
 
 
+def test_a_fixed_time_in_each_step():
+    """The share of the limit is a third of the reference's; most of the step is there without anything to compute."""
+
+    def machine(one, many, **details):
+        return report(
+            Measurement("itl-tales-b1", one, "ms", "lower", 0.6, "bandwidth", details),
+            Measurement("itl-tales-b32", many, "ms", "lower", 3.0, "arithmetic"),
+            Measurement("throughput-tales-b1", 1000 / one, "tok/s", "higher", 1000 / 0.6, "bandwidth"),
+        )
+
+    theirs = machine(2.0, 4.7)
+    (finding,) = find_causes(machine(5.8, 20.0, fixed_ms=4.9), theirs)
+    assert finding.cause.name == "a fixed time in each step" and "4.9 ms" in finding.trace.text
+    assert finding.trace.names == ("itl-tales-b1", "throughput-tales-b1")  # 17 ms are missing in the other
+    assert named(machine(5.8, 20.0, fixed_ms=1.5), theirs) == []
+    assert (
+        named(machine(2.1, 4.7, fixed_ms=1.4), theirs) == []
+    )  # as good as the reference: nothing to explain
+
+
 def test_every_cause_says_what_to_do():
-    assert len(CAUSES) == 9 == len({c.name for c in CAUSES})
+    assert len(CAUSES) == 10 == len({c.name for c in CAUSES})
     for cause in CAUSES:
         assert cause.explanation.endswith(".") and cause.remedy and cause.signature.__doc__
 
