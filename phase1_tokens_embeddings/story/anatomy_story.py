@@ -128,7 +128,12 @@ def show_first_bytes(lab: Lab, file: Path, what: str) -> None:
 def show_boxes(lab: Lab, boxes: dict[str, Box]) -> None:
     facts = [b.facts() for b in boxes.values()]
     rows = [[key, *(f.get(key, "-") for f in facts)] for key in facts[0]]
-    lab.table("What is in the box", ["", *boxes], rows, note="-: the file does not say, or has none.")
+    lab.table(
+        "What is in the box",
+        ["", *boxes],
+        rows,
+        note="Layers, heads and MLP are the parts of a model: phase 2 builds them. -: the file does not say, or has none.",
+    )
     sections = [s for s in ("header", "vocabulary", *PARTS) if any(b.sizes[s] for b in boxes.values())]
     rows = []
     for section in sections:

@@ -102,7 +102,7 @@ def tell_your_model(lab: Lab, shape: ModelShape, card: Card, precision: str) -> 
     lab.title(f"{shape.name} on one {card.title}")
     lab.say(f"""{shape.num_parameters:,} parameters; {kv_per_token(shape, kv_bytes):,} bytes of KV cache a
         token in {a.kv}. The card offers {both(card.memory_bytes)}; {usable:.0%} of it is for weights and
-        cache, the rest for activations and the CUDA runtime (--usable).""")
+        cache, the rest for what a step computes on its way (activations) and for CUDA, the card's own software (--usable).""")
     rows = []
     for p in ("FP32", "FP16", "FP8", "Q4_K_M"):
         weights, room = weight_bytes(shape, p), bytes_for_kv(shape, card, p, usable)

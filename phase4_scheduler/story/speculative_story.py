@@ -98,7 +98,7 @@ def same_chances(lab: Lab) -> None:
     }
     lab.predict(
         claim="spec-exact",
-        question="do the counts fit p? (chi-square: the rule, p > 0.001, and the mistake does not)",
+        question="do the counts of the rule fit p, and those of the mistake not? (a chi-square test: could it be chance?)",
         predicted=True,
         measured=bool(fits["right"] > 0.001 > fits["wrong"]),
     )
@@ -109,8 +109,8 @@ def same_chances(lab: Lab) -> None:
             [x, *(round(v, 4) for v in (q[x].item(), p[x].item(), right[x] / number, wrong[x] / number))]
             for x in range(8)
         ],
-        note=f"""The verified ones fit p with a chi-square p-value of {fits["right"]:.2g}, those with the mistake with
-            {fits["wrong"]:.2g}: they lean towards what the guesser likes.""",
+        note=f"""The verified ones fit p with a p-value of {fits["right"]:.2g}, those with the mistake with
+            {fits["wrong"]:.2g} (below 0.001: no chance): they lean towards what the guesser likes.""",
     )
     lab.figure(draw_rule(p.tolist(), q.tolist()), "rejection_sampling")
 
@@ -278,7 +278,7 @@ def where_it_loses(lab: Lab) -> None:
     gain = max(drafts, key=lambda k: measured[1, k])
     lab.predict(
         claim="spec-concurrency",
-        question=f"speed-up for one user with {gain} drafts of a draft model",
+        question=f"speed-up for one user with {gain} draft{'s' * (gain > 1)} a step, of a draft model",
         predicted=worked_out[1, gain],
         measured=measured[1, gain],
         tolerance=0.5,

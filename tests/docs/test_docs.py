@@ -1,5 +1,6 @@
 """What the READMEs promise is there: links, figures, scripts. And the project speaks of itself only."""
 
+import math
 import re
 import subprocess
 
@@ -31,6 +32,27 @@ def test_a_phase_readme_presents_each_of_its_scripts(phase):
     text = (ROOT / phase / "README.md").read_text(encoding="utf-8")
     for name in SCRIPTS[phase]:
         assert f"`{name}`" in text
+
+
+@pytest.mark.parametrize("phase", SCRIPTS)
+def test_the_minutes_of_reading_are_those_of_its_words(phase):
+    """200 words a minute, rounded up to five minutes, as the map says."""
+    text = (ROOT / phase / "README.md").read_text(encoding="utf-8")
+    told = int(re.search(r"\| read: (\d+) minutes;", text)[1])
+    prose = re.sub(r"```.*?```|\]\([^)]*\)", " ", text.partition("\n## Glossary\n")[0], flags=re.DOTALL)
+    words = len(re.findall(r"[A-Za-z']+|\d[\d.,]*", prose))
+    assert told == 5 * math.ceil(words / 200 / 5), f"{words:,} words"
+
+
+@pytest.mark.parametrize("phase", SCRIPTS)
+def test_each_guess_is_asked_before_a_folded_answer(phase):
+    """In the same paragraph or the next one begins what is folded."""
+    text = (ROOT / phase / "README.md").read_text(encoding="utf-8")
+    guesses = text.split("**Guess now:**")[1:]
+    assert len(guesses) >= 3
+    for guess in guesses:
+        question, _, below = guess.partition("<details><summary>")
+        assert len(re.findall(r"\n\s*\n", question)) <= 1 and below, question[:80]
 
 
 @pytest.mark.parametrize("file", READMES, ids=lambda f: str(f.relative_to(ROOT)))
