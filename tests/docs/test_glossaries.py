@@ -6,6 +6,7 @@ is a table of contents. Nor do headings, tables, code, figures and addresses.
 """
 
 import re
+import tomllib
 
 import pytest
 
@@ -13,7 +14,7 @@ from labkit.catalog import SCRIPTS
 from labkit.paths import ROOT
 
 PHASES = list(SCRIPTS)
-ORDINARY = {"code", "head", "label", "page", "program", "tile"}
+ORDINARY = set(tomllib.loads((ROOT / "web" / "contents.toml").read_text(encoding="utf-8"))["ambiguous"])
 
 
 def text_and_glossary(phase: str) -> tuple[list[str], list[str]]:
