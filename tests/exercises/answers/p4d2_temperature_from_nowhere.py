@@ -2,7 +2,7 @@
 
 import torch
 
-from exercises.phase4.temperature_lab import expand_kernel, used_memory, with_the_bug
+from exercises.phase4.temperature_lab import expand_kernel, used_memory
 from tests.exercises.changed import changed
 
 
@@ -28,6 +28,13 @@ def right_into_the_memory(x, cu_num_tokens, replace_from=0, replace_to=0):
     for i, end in enumerate(cu_num_tokens):
         expanded_x[start:end] = replace_to if x[i] == replace_from else x[i]
         start = end
+    return expanded_x
+
+
+def with_the_bug(x, cu_num_tokens, replace_from=0, replace_to=0):
+    """As it is handed out."""
+    expanded_x = used_memory(int(cu_num_tokens[-1]), x.dtype)
+    expand_kernel(expanded_x.long(), x.long(), cu_num_tokens.long(), replace_from, replace_to)
     return expanded_x
 
 
