@@ -6,7 +6,7 @@ from exercises.phase2.grade_cache import grade_cache
 from exercises.phase2.grade_figures import grade_top_p, grade_ttft
 from exercises.phase2.grade_lab import grade_lab
 from exercises.phase2.grade_mask import grade_mask
-from exercises.phase2.grade_quantization import grade_int4_groups
+from exercises.phase2.grade_quantization import grade_int4_groups, grade_outlier
 from exercises.phase2.grade_rotary import grade_rotary
 from exercises.phase2.grade_tensors import grade_tensors
 
@@ -20,5 +20,6 @@ EXERCISES = [
     Exercise("p2e6_top_p", ("keep_top_p",), grade_top_p),
     Exercise("p2e7_ttft", ("step_seconds", "tokens_for_free"), grade_ttft),
     Exercise("p2e8_int4_groups", ("pack", "unpack"), grade_int4_groups),
+    Exercise("p2e9_outlier", ("find_outlier", "mend"), grade_outlier),
     Exercise("p2d1_words_after_a_gap", ("generate", "wrong_place"), grade_lab),
 ]

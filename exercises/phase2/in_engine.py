@@ -1,11 +1,14 @@
-"""The way into the engine for phase 2: a cache that calls the learner's attention, or holds the learner's caches."""
+"""The way into the engine for phase 2: a cache that calls the learner's attention, or holds the learner's caches; a model
+with outliers."""
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from exercises.judging.engine_runs import tales
 from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer, causal_attention
 from phase3_paged_attention.paging import PagedKVCache
 from phase4_scheduler.engine import EngineConfig, LLMEngine
@@ -87,4 +90,21 @@ def small_llama() -> Transformer:
         for parameter in model.parameters():
             if parameter.ndim == 2:
                 parameter.mul_(8)  # small weights would hardly look at other tokens
+    return model
+
+
+def with_an_outlier(change: Callable[[Tensor], Tensor], column: int = 77, times: int = 256) -> Transformer:
+    """`tales` with a column of very large weights in each matrix behind a norm, and these matrices changed by `change`.
+
+    The norm makes the column's input as much smaller as its weights are larger. Both are multiplied by a power of two,
+    so without a change the model computes exactly what it did.
+    """
+    model = copy.deepcopy(tales()[0])
+    with torch.no_grad():
+        for block in model.blocks:
+            for norm, layer in ((block.attention_norm, block.attention.qkv), (block.mlp_norm, block.mlp.up)):
+                norm.weight[column] /= times
+                norm.bias[column] /= times
+                layer.weight[:, column] *= times
+                layer.weight.copy_(change(layer.weight.detach().clone()))
     return model

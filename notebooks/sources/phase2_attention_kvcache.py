@@ -15,8 +15,10 @@ import torch
 from labkit.models import find_model
 from notebooks.widgets import (
     Decoding,
+    FewerBits,
     Guesses,
     attention_piece,
+    bits_piece,
     decoding_piece,
     show_figure,
     show_lines,
@@ -34,6 +36,7 @@ from phase2_attention_kvcache.model import (
     generate_naive,
 )
 from phase2_attention_kvcache.model.attention import attention_weights
+from phase2_attention_kvcache.model.quantized_linear import QuantizedWeight
 from phase2_attention_kvcache.model.roofline import Ceilings, work_of_step
 from phase2_attention_kvcache.model.truncation import to_probs
 from phase2_attention_kvcache.story.attention_by_hand import (
@@ -48,6 +51,7 @@ from phase2_attention_kvcache.story.attention_by_hand import (
 )
 from phase2_attention_kvcache.story.inside_the_tower import draw_layers, guesses_by_layer
 from phase2_attention_kvcache.story.positions_story import compare_kinds, draw_scores
+from phase2_attention_kvcache.story.quantization_story import TEXTS, tokens_of
 
 guesses = Guesses("phase2_attention_kvcache")
 model_folder = find_model("tales")
@@ -323,7 +327,42 @@ show_lines(
 # Why does the line stand at more tokens than the ridge has operations a byte? A step reads the table of all words once,
 # and uses it for the last token only.
 #
-# ## 9. Your score, and what next
+# ## 9. Fewer bits a weight
+#
+# While memory is the limit, fewer bytes mean faster tokens. So store each weight as a short whole number, a **code**, and let a
+# **group** of weights share a **scale** and a **zero point**:
+#
+#     weight = (code - zero point) x scale
+#
+# 4 bits have 16 codes. The zero point is the code that stands for 0.0. Here a scale takes 16 bits, and a zero point 8.
+
+# %%
+matrix = QuantizedWeight.of(model.blocks[0].mlp.up.weight, "int4")
+bits_a_weight = 8 * matrix.nbytes / (matrix.shape[0] * matrix.shape[1])
+
+guess = ...  # bits a weight in all, with codes of 4 bits and groups of 32
+
+guesses.reveal("bits-a-weight", guess, measured=bits_a_weight)
+
+# %% [markdown]
+# What does the model forget? Round all matrices of `tales`, and let it go on with a sentence. What it says otherwise than in
+# full is marked. A sentence can change at a hair's breadth, so look at **bits per byte** too: what the model needs on average to write
+# down a byte of a text. (8 without a model, fewer the better it knows the text.) This takes some ten seconds: 21 models
+# are made and measured.
+#
+# - Drag the bits down. Where does the sentence change first? Where does it fall apart?
+# - 3 bits: what do smaller groups win, and what do they cost in bits a weight? Which is better, 3 bits in groups of 32 or 4
+#   bits with a scale for a whole row?
+# - 8 bits: may the sentence differ although nothing is forgotten? Why is one sentence a bad measure?
+
+# %%
+text, num_bytes = tokens_of(TEXTS / "valid.txt", tok, 2_000)
+fewer = FewerBits.of(model, tok, "The king had three", text, num_bytes)
+assert [s.bits_a_weight for s in fewer.settings if (s.bits, s.group) == (4, 32)] == [bits_a_weight]
+bits_piece(fewer)
+
+# %% [markdown]
+# ## 10. Your score, and what next
 
 # %%
 guesses.score()
@@ -345,6 +384,7 @@ guesses.score()
 # - [2.6 Top-p: cut off the tail](exercises/p2e6_top_p.ipynb)
 # - [2.7 How long until the first token?](exercises/p2e7_ttft.ipynb)
 # - [2.8 Two weights in a byte](exercises/p2e8_int4_groups.ipynb)
+# - [2.9 The outlier that ruins absmax](exercises/p2e9_outlier.ipynb)
 # - [Debugging lab 2: a story with a gap](exercises/p2d1_words_after_a_gap.ipynb)
 #
 # [Phase 3](phase3_paged_attention.ipynb) makes room for many users.

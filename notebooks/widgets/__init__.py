@@ -5,6 +5,7 @@ from notebooks.widgets.guesses import Guesses
 from notebooks.widgets.shown import show_figure, show_table
 from web.pieces.allocator import allocator_piece, play_operations
 from web.pieces.attention import attention_piece
+from web.pieces.bits import FewerBits, bits_piece
 from web.pieces.decoding import Decoding, decoding_piece
 from web.pieces.piece import Piece
 from web.pieces.replay import Recording, replay_piece
@@ -12,6 +13,7 @@ from web.pieces.splits import splits_piece
 from web.pieces.tokens import tokenizer_piece
 
 __all__ = [
-    "Decoding", "Guesses", "Piece", "Recording", "allocator_piece", "attention_piece", "decoding_piece",
-    "play_operations", "replay_piece", "show_bars", "show_figure", "show_lines", "show_table", "splits_piece", "tokenizer_piece",
+    "Decoding", "FewerBits", "Guesses", "Piece", "Recording", "allocator_piece", "attention_piece", "bits_piece",
+    "decoding_piece", "play_operations", "replay_piece", "show_bars", "show_figure", "show_lines", "show_table",
+    "splits_piece", "tokenizer_piece",
 ]  # fmt: skip

@@ -48,6 +48,8 @@ QUESTIONS: dict[str, dict[str, Question]] = {
             "2 x 12 layers x 12 heads x 64 numbers x 2 bytes, for a piece of text of four or five bytes.", "bytes"),
         "intensity": Question("Operations a byte, one token",
             "One multiplication and one addition, for 2 bytes. The ridge of this card lies at {ridge:.0f}: nearly all of its arithmetic would wait."),
+        "bits-a-weight": Question("Bits a weight, codes of 4 bits in groups of 32",
+            "32 codes of 4 bits, a scale of 16 and a zero point of 8: 152 bits for 32 weights.", "bits"),
     },
     "phase3_paged_attention": {
         "waste-of-rows": Question("Percent of ten rows of 2,048 places that hold nothing",

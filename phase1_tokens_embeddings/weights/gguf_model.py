@@ -89,7 +89,7 @@ def config_from_gguf(header: GGUFHeader) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in header.tensors,
         "attention_bias": "blk.0.attn_q.bias" in header.tensors,
     }
-    ends = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
+    ends = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     config["eos_token_id"] = [i for i in ends if i is not None]
     if "num_attention_heads" in config and "head_dim" not in config:
         config["head_dim"] = metadata.get("llama.rope.dimension_count")

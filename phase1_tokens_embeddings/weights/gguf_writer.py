@@ -16,6 +16,7 @@ from torch import Tensor
 
 from labkit.foreign import quoted, read_json, visible
 from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.tokens.chat_settings import chat_settings_of_folder
 from phase1_tokens_embeddings.tokens.gguf_vocabulary import to_gguf_vocabulary
 from phase1_tokens_embeddings.weights.ggml_blocks import WRITABLE, quantize_blocks
 from phase1_tokens_embeddings.weights.gguf_model import ROPE_FACTORS, to_interleaved
@@ -53,7 +54,11 @@ def write_gguf(
         raise ValueError(
             f"{visible(folder)} is of kind {quoted(config['model_type'])}: gpt2 and llama can be written"
         )
-    vocabulary = to_gguf_vocabulary(BPETokenizer.from_file(folder / "tokenizer.json"), shape.vocab_size)
+    if config.get("quantization_config") is not None:
+        raise ValueError(f"{visible(folder)} is in few bits already: give the model in full")
+    tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
+    vocabulary = to_gguf_vocabulary(tokenizer, shape.vocab_size)
+    chat = chat_settings_of_folder(folder)
     tensors = converted_tensors(
         folder, shape, file_type
     )  # before the file is begun: a wrong model leaves none
@@ -62,9 +67,10 @@ def write_gguf(
     writer.add_name(folder.resolve().name)
     writer.add_file_type(FILE_TYPES[file_type])
     add_settings(writer, shape, config)
-    add_vocabulary(writer, vocabulary, config)
-    if (template := folder / "chat_template.jinja").is_file():
-        writer.add_chat_template(template.read_text(encoding="utf-8"))
+    add_vocabulary(writer, vocabulary)
+    add_special_tokens(writer, tokenizer, config, chat)
+    if "chat_template" in chat:
+        writer.add_chat_template(chat["chat_template"])
     for name, (kind, array) in tensors.items():
         writer.add_tensor(name, array, raw_dtype=gguf.GGMLQuantizationType[kind])
     if rope_factors is not None:
@@ -97,18 +103,35 @@ def add_settings(writer: gguf.GGUFWriter, shape: ModelShape, config: dict[str, A
         writer.add_rope_scaling_factor(number(rope, "factor", 1.0))
 
 
-def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: dict[str, Any], config: dict[str, Any]) -> None:
+def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: dict[str, Any]) -> None:
     writer.add_tokenizer_model(vocabulary["model"])
     writer.add_tokenizer_pre(vocabulary["pre"])
     writer.add_token_list(vocabulary["tokens"])
     writer.add_token_types(vocabulary["token_type"])
     writer.add_token_merges(vocabulary["merges"])
     writer.add_add_bos_token(False)  # what stands before a text is for the caller to say
-    for name, add in (("bos", writer.add_bos_token_id), ("eos", writer.add_eos_token_id)):
-        ids = config.get(f"{name}_token_id")
-        first = ids[0] if isinstance(ids, list) and ids else ids
-        if isinstance(first, int) and 0 <= first < len(vocabulary["tokens"]):
-            add(first)
+
+
+def add_special_tokens(
+    writer: gguf.GGUFWriter, tokenizer: BPETokenizer, config: dict[str, Any], chat: dict[str, str]
+) -> None:
+    """Which tokens begin and end a text: as the chat settings name them, else as config.json numbers them.
+
+    A model may have several that end an answer. A GGUF file has a place for three: eos, eot (of a turn), eom (of a
+    message).
+    """
+
+    def ids_of(name: str) -> list[int]:
+        numbered = config.get(f"{name}_token_id")
+        named = tokenizer.special_tokens.get(chat.get(f"{name}_token", ""))
+        ids = [named, *(numbered if isinstance(numbered, list) else [numbered])]
+        return list(dict.fromkeys(i for i in ids if isinstance(i, int) and 0 <= i < tokenizer.vocab_size))
+
+    if first := ids_of("bos"):
+        writer.add_bos_token_id(first[0])
+    ends = (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id)
+    for add, token in zip(ends, ids_of("eos")):
+        add(token)
 
 
 def converted_tensors(folder: Path, shape: ModelShape, file_type: str) -> dict[str, tuple[str, np.ndarray]]:

@@ -6,20 +6,23 @@ table of names below is all there is to "supporting a model".
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from labkit.foreign import quoted, visible
+from phase1_tokens_embeddings.weights.gguf_model import read_raw_config
 from phase1_tokens_embeddings.weights.safetensors_file import (
     TensorEntry,
     checkpoint_files,
     open_tensors,
     read_safetensors_header,
 )
+from phase2_attention_kvcache.model.compressed_tensors import check_scheme, entries_in_full, read_quantized
 from phase2_attention_kvcache.model.config import ModelConfig, read_config
 from phase2_attention_kvcache.model.positions import rotary_frequencies, rotary_tables
+from phase2_attention_kvcache.model.quantized_linear import QuantizedLinear, QuantizedWeight
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -52,6 +55,11 @@ LLAMA_NAMES = {
 IGNORED_ENDINGS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 STORED_DTYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
+CODES = (
+    "I8",
+    "I32",
+    "I64",
+)  # codes, codes packed together, and shapes: only where config.json announces few bits
 # A Llama's rotary tables are computed, not stored, so a small file could ask for large ones. This much it may, in bytes.
 SMALL_TABLES = 64 * 2**20
 
@@ -73,8 +81,11 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return DTYPES[dtype]
 
 
-def read_headers(folder: Path) -> dict[str, Stored]:
+def read_headers(folder: Path, dtypes: tuple[str, ...] = STORED_DTYPES) -> dict[str, Stored]:
     """What the files of a model announce, by names without the prefix that some put before them. No weight is read.
+
+    Args:
+        dtypes: what their numbers may be.
 
     Raises:
         ValueError: a damaged file, a name that is there twice, or numbers that are no weights.
@@ -88,8 +99,8 @@ def read_headers(folder: Path) -> dict[str, Stored]:
             if short in found:
                 twice = f"{visible(found[short].name)} and {visible(name)}"
                 raise ValueError(f"{visible(folder)} holds the same weights twice: {twice}")
-            if entry.dtype not in STORED_DTYPES:
-                kinds = ", ".join(STORED_DTYPES)
+            if entry.dtype not in dtypes:
+                kinds = ", ".join(dtypes)
                 raise ValueError(
                     f"{visible(file)}: {visible(name)} is {entry.dtype}, but weights are {kinds}"
                 )
@@ -99,7 +110,7 @@ def read_headers(folder: Path) -> dict[str, Stored]:
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """The weights of a model, by the names of `read_headers`."""
-    stored = read_headers(folder)
+    stored = read_headers(folder, STORED_DTYPES + CODES)
     tensors: dict[str, Tensor] = {}
     for file in {s.file for s in stored.values()}:
         with open_tensors(file) as numbers:
@@ -119,28 +130,40 @@ def names_for(config: ModelConfig, ours: str, table: Mapping[str, list[str]] | N
 def load_checkpoint(kind: type[Model], folder: Path, dtype: str | torch.dtype, device: str) -> Model:
     """See `Transformer.from_pretrained`."""
     config, target = read_config(folder), parse_dtype(dtype)
+    scheme = read_raw_config(folder).get("quantization_config")
+    if scheme is not None:
+        check_scheme(folder, scheme)
     # config.json and the headers may say anything: they are held against each other before anything large is made.
-    stored = read_headers(folder)
+    stored = read_headers(folder, STORED_DTYPES if scheme is None else STORED_DTYPES + CODES)
     try:
         check_sizes(config, stored)
         with torch.device("meta"):  # shapes without memory: the weights are put in as they are read
             model = kind(config)
+        full = entries_in_full({name: s.entry for name, s in stored.items()})
         parts = {ours: names_for(config, ours) for ours in model.state_dict()}
-        check_names(config, [name for names in parts.values() for name in names], stored)
+        check_names(config, [name for names in parts.values() for name in names], full)
         for ours, shaped in model.state_dict().items():
-            entries = {name: stored[name].entry for name in parts[ours]}
+            entries = {name: full[name] for name in parts[ours]}
             check_shapes(config, ours, list(shaped.shape), entries, is_turned(config, ours))
     except ValueError as error:
         raise ValueError(f"{visible(folder)} does not fit its config.json: {error}") from None
 
     tensors = read_tensors(folder)
     state: dict[str, Tensor] = {}
+    quantized: dict[str, list[QuantizedWeight]] = {}  # by the name of the layer
     for ours, theirs in parts.items():
+        if any(full[name].dtype in ("I4", "I8") for name in theirs):
+            quantized[ours.removesuffix(".weight")] = [
+                read_quantized(n, tensors.get).to(device) for n in theirs
+            ]
+            continue
         pieces = [tensors.pop(name).to(device, target) for name in theirs]
         if is_turned(config, ours):
             pieces = [p.t() for p in pieces]
         state[ours] = (torch.cat(pieces) if len(pieces) > 1 else pieces[0]).contiguous()
-    model.load_state_dict(state, assign=True)
+    model.load_state_dict(state, strict=not quantized, assign=True)
+    for ours, weights in quantized.items():
+        model.set_submodule(ours, QuantizedLinear(weights, state.get(f"{ours}.bias")))
     return finish_loading(model)
 
 
@@ -162,7 +185,7 @@ def check_sizes(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
         )
 
 
-def check_names(config: ModelConfig, needed: list[str], stored: Mapping[str, Stored]) -> None:
+def check_names(config: ModelConfig, needed: list[str], stored: Mapping[str, Any]) -> None:
     """Every tensor that the model needs must be there, and no other."""
     known = {*needed, *(["lm_head.weight"] if config.tied else [])}  # a second copy of the token table
     missing, unexpected = [n for n in needed if n not in stored], [n for n in stored if n not in known]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from phase1_tokens_embeddings.weights.ggml_blocks import pack_nibbles
 from phase2_attention_kvcache.model.caches import NoCache
-from phase2_attention_kvcache.model.quantized_formats import GROUP, int4_grid
+from phase2_attention_kvcache.model.quantized_formats import GROUP, group_grid
 from phase2_attention_kvcache.model.quantized_linear import QuantizedLinear, QuantizedWeight, quantize_table
 
 DAMPING = 0.01  # of the mean of H's diagonal: inputs that hardly occur must not decide anything
@@ -47,7 +47,7 @@ def gptq_int4(weight: Tensor, hessian: Tensor) -> QuantizedWeight:
     scales, zeros = [], []
     for start in range(0, width, GROUP):
         end = start + GROUP
-        scale, zero = int4_grid(left[:, start:end])  # [out, 1] each
+        scale, zero = group_grid(left[:, start:end])  # [out, 1] each
         errors = torch.empty(len(weight), GROUP)
         for i in range(start, end):
             column = left[:, i : i + 1]

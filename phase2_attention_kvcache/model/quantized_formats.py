@@ -94,7 +94,7 @@ def dequantize_rows(planes: Mapping[str, Tensor]) -> Tensor:
 def quantize_int4(weight: Tensor) -> Planes:
     """The smallest weight of a group becomes 0, the largest 15, and 0.0 is a code of its own: the zero point."""
     groups = weight.float().unflatten(1, (-1, GROUP))  # [out, groups, 32]
-    scales, zeros = int4_grid(groups)
+    scales, zeros = group_grid(groups)
     codes = (groups / scales + zeros).round().clamp(0, 15)
     return {
         "codes": pack_nibbles(codes.flatten(1)),
@@ -103,11 +103,15 @@ def quantize_int4(weight: Tensor) -> Planes:
     }
 
 
-def int4_grid(groups: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale and zero point of each group: [..., 32] -> twice [..., 1]. The scales are exact in F16, and never 0."""
+def group_grid(groups: Tensor, highest: int = 15) -> tuple[Tensor, Tensor]:
+    """Scale and zero point of each group: [..., 32] -> twice [..., 1]. The scales are exact in F16, and never 0.
+
+    Args:
+        highest: the largest code; 15 for 4 bits.
+    """
     low, high = groups.amin(-1, keepdim=True).clamp(max=0), groups.amax(-1, keepdim=True).clamp(min=0)
-    scales = ((high - low) / 15).clamp(min=2**-14).half().float()
-    return scales, (-low / scales).round().clamp(0, 15)
+    scales = ((high - low) / highest).clamp(min=2**-14).half().float()
+    return scales, (-low / scales).round().clamp(0, highest)
 
 
 def dequantize_int4(planes: Mapping[str, Tensor]) -> Tensor:

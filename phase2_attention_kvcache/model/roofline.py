@@ -128,12 +128,14 @@ def work_of_batch(
     parts: Sequence[tuple[int, int]],
     bytes_per_number: int,
     weight_bytes: int | None = None,
+    kv_bytes: int | None = None,
 ) -> Work:
     """What one step costs for several sequences: all of them share one reading of the weights.
 
     Args:
         parts: (tokens computed before, tokens computed now) of each sequence.
-        weight_bytes: of all matrices, if they are in other numbers than keys and values (`matrix_bytes`).
+        weight_bytes: of all matrices (`matrix_bytes`), kv_bytes: of a token's keys and values in all layers
+            (`kv_bytes_of_token`), where they are not stored in numbers of `bytes_per_number`.
     """
     c = config
     new_tokens = sum(now for _, now in parts)
@@ -146,8 +148,8 @@ def work_of_batch(
     )  # a token sees itself and all before it
     attention = 4 * c.num_layers * c.num_heads * c.head_dim * pairs
     operations = 2 * new_tokens * blocks + 2 * len(parts) * head + attention  # scores: for each last token
-    kv = 2 * c.num_layers * c.num_kv_heads * c.head_dim * bytes_per_number  # of one token
     weights = (blocks + head) * bytes_per_number if weight_bytes is None else weight_bytes
+    kv = 2 * c.num_layers * c.num_kv_heads * c.head_dim * bytes_per_number if kv_bytes is None else kv_bytes
     read = weights + kv * context
     return Work(operations, read + kv * new_tokens, kv * new_tokens)
 

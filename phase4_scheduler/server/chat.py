@@ -19,7 +19,7 @@ import jinja2
 import jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from labkit.foreign import read_json
+from phase1_tokens_embeddings.tokens.chat_settings import chat_settings_of_folder, chat_settings_of_gguf
 from phase1_tokens_embeddings.weights import read_gguf_header
 from phase1_tokens_embeddings.weights.gguf_model import is_gguf
 from phase4_scheduler.engine.outputs import CompletionOutput
@@ -78,32 +78,15 @@ class ChatTemplate:
         Raises:
             ValueError: a file that cannot be used.
         """
-        settings: Any = {}
         if is_gguf(folder):
-            metadata = read_gguf_header(folder).metadata
-            settings = {"chat_template": metadata.get("tokenizer.chat_template")}
-            tokens = metadata.get("tokenizer.ggml.tokens", ())
-            for name in ("bos", "eos", "padding", "unknown"):
-                token = metadata.get(f"tokenizer.ggml.{name}_token_id")
-                if isinstance(token, int) and 0 <= token < len(tokens):
-                    settings[f"{name[:3]}_token"] = tokens[token]
-        elif (file := folder / "tokenizer_config.json").is_file():
-            settings = read_json(file, at_most=2**22)
-            if not isinstance(settings, dict):
-                raise ValueError(f"{file} holds no settings")
-        source = settings.get("chat_template")
-        if (file := folder / "chat_template.jinja").is_file():
-            source = file.read_text(encoding="utf-8")
-        if not isinstance(source, str):
+            settings = chat_settings_of_gguf(read_gguf_header(folder).metadata)
+        else:
+            settings = chat_settings_of_folder(folder)
+        source = settings.pop("chat_template", None)
+        if source is None:
             return None
-        special = {}
-        for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
-            token = settings.get(name)
-            token = token.get("content") if isinstance(token, dict) else token
-            if isinstance(token, str):
-                special[name] = token
         try:
-            return cls(source, special)
+            return cls(source, settings)
         except jinja2.TemplateError as error:
             raise ValueError(f"the chat template in {folder} cannot be used: {error}") from None
 

@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from phase2_attention_kvcache.model import SamplingParams
+from phase2_attention_kvcache.model.kv_formats import kv_bytes_of_token
 from phase2_attention_kvcache.model.packed_linear import matrix_bytes
 from phase2_attention_kvcache.model.roofline import Work, work_of_batch
 from phase2_attention_kvcache.model.transformer import Transformer
@@ -76,6 +77,19 @@ class StepMessage:
     spec_decode: SpecDecodingStats | None = None  # since the start, with speculative decoding
 
 
+class StoredBytes(NamedTuple):
+    """As they lie in memory, scales included: all matrices of the model, and a token's keys and values in all layers."""
+
+    weights: int
+    kv_of_token: int
+
+    @classmethod
+    def of(cls, core: EngineCore) -> "StoredBytes":
+        model = core.model
+        kv = kv_bytes_of_token(model.config, core.config.kv_cache_dtype, model.dtype)
+        return cls(matrix_bytes(model), kv)
+
+
 def run_engine(
     pipe: Connection, model: str, dtype: str, device: str, enable_mfu_metrics: bool, settings: dict[str, Any]
 ) -> None:
@@ -90,7 +104,7 @@ def run_engine(
         pipe.send(error)
         return
     manager = core.block_manager
-    weight_bytes = matrix_bytes(transformer) if enable_mfu_metrics else None
+    stored = StoredBytes.of(core) if enable_mfu_metrics else None
     gc.collect()
     gc.freeze()  # as in `run_server`: no step is to wait for it
     try:
@@ -102,7 +116,7 @@ def run_engine(
             commands: list[Add | Finish] = []
             while pipe.poll() or not (commands or core.scheduler.has_requests):
                 commands += pipe.recv()
-            pipe.send(turn(core, commands, weight_bytes))
+            pipe.send(turn(core, commands, stored))
     except (EOFError, ConnectionError):
         pass  # the API process is gone
 
@@ -116,11 +130,11 @@ def warm_up(model: Transformer) -> None:
         core.step()
 
 
-def turn(core: EngineCore, commands: list[Add | Finish], weight_bytes: int | None = None) -> StepMessage:
+def turn(core: EngineCore, commands: list[Add | Finish], stored: StoredBytes | None = None) -> StepMessage:
     """Obey, then step, if there is anything to compute.
 
     Args:
-        weight_bytes: what a step reads of the weights, if its work is to be estimated.
+        stored: what a step reads, if its work is to be estimated.
     """
     message = StepMessage()
     for command in commands:
@@ -134,8 +148,8 @@ def turn(core: EngineCore, commands: list[Add | Finish], weight_bytes: int | Non
     if core.scheduler.has_requests:
         step = core.step()
         message.outputs, message.ended = step.outputs, step.ended
-        if weight_bytes is not None:
-            message.work = estimated_work(core.model, step.scheduler_output, weight_bytes)
+        if stored is not None:
+            message.work = estimated_work(core.model, step.scheduler_output, stored)
     scheduler = core.scheduler
     message.num_running, message.num_waiting = scheduler.num_running_seqs, len(scheduler.waiting)
     message.kv_cache_usage = core.block_manager.usage
@@ -145,17 +159,17 @@ def turn(core: EngineCore, commands: list[Add | Finish], weight_bytes: int | Non
     return message
 
 
-def estimated_work(model: Transformer, step: SchedulerOutput, weight_bytes: int) -> Work:
+def estimated_work(model: Transformer, step: SchedulerOutput, stored: StoredBytes) -> Work:
     """What a step asked of the machine, by the arithmetic of phase 2's roofline. Nothing is measured.
 
-    Keys and values count in the model's numbers, whatever the cache stores; a draft model does not count.
+    A draft model does not count.
 
     vllm/v1/metrics/perf.py estimates the same. It adds the vectors between the layers to the bytes. To the operations it
     adds the attention that is masked, and a third matrix to every MLP, which GPT-2 has not.
     """
     # A fork computes nothing.
     parts = [(s.num_computed, s.num_tokens) for s in step.scheduled if s.num_tokens]
-    return work_of_batch(model.config, parts, model.dtype.itemsize, weight_bytes)
+    return work_of_batch(model.config, parts, model.dtype.itemsize, *stored)
 
 
 def start_engine(

@@ -9,10 +9,12 @@ import torch
 from labkit.models import find_model
 from notebooks.widgets import (
     Decoding,
+    FewerBits,
     Piece,
     Recording,
     allocator_piece,
     attention_piece,
+    bits_piece,
     decoding_piece,
     play_operations,
     replay_piece,
@@ -22,15 +24,19 @@ from notebooks.widgets import (
 from phase1_tokens_embeddings.story.tokenization_story import with_first_merges
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import (
+    ModelConfig,
     NoCache,
     SamplingParams,
     Transformer,
     generate_cached,
     generate_naive,
 )
+from phase2_attention_kvcache.model.evaluation import bits_per_byte
+from phase2_attention_kvcache.model.quantized_linear import QuantizedWeight
 from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import LLMEngine
 from web.pieces import piece as piece_module
+from web.pieces.bits import BITS, GROUPS, in_few_bits, round_to
 from web.pieces.splits import CARDS, TOKENS, USERS, splits_for
 
 TALES = find_model("tales")
@@ -472,10 +478,66 @@ def test_a_text_that_cannot_be_shown(story):
             Decoding.of(model, tok, prompt, new)
 
 
+# ---------------------------------------------------------------------- 6: drag the number of bits
+
+
+@pytest.fixture(scope="module")
+def small_model() -> Transformer:
+    """Random weights: its words mean nothing, and its matrices can be rounded in no time."""
+    config = ModelConfig(
+        name="small", family="gpt2", vocab_size=8192, d_model=128, num_layers=2, num_heads=4, num_kv_heads=4,
+        head_dim=32, d_ff=256, max_context=64,
+    )  # fmt: skip
+    model = Transformer.random(config, seed=1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(6.0)
+    return model
+
+
+@pytest.fixture(scope="module")
+def fewer(small_model, tales) -> FewerBits:
+    text = "The king had three sons."
+    return FewerBits.of(small_model, tales, "Once", tales.encode(text), len(text), new_tokens=6)
+
+
+def test_bits_shows_what_the_model_says_in_each_setting(open_piece, small_model, tales, fewer):
+    page = open_piece(bits_piece(fewer))
+    assert [(s.bits, s.group) for s in fewer.settings] == [(b, g) for g in GROUPS for b in BITS]
+    for bits, group in [(2, 32), (8, 0), (4, 128)]:
+        slide(page, "bits", BITS.index(bits))
+        page.get_by_label("a scale for", exact=True).select_option(str(group))
+        model, cost = in_few_bits(small_model, bits, group)
+        text = tales.encode("The king had three sons.")
+        measured = bits_per_byte(model, text, len("The king had three sons."))
+        assert text_of(page, "bits") == str(bits)
+        assert float(text_of(page, "bits per byte")) == pytest.approx(measured, abs=6e-4)
+        assert float(text_of(page, "bits a weight, scales included")) == pytest.approx(cost, abs=6e-3)
+        said = generate_cached(model, tales.encode("Once"), 6).token_ids
+        full = generate_cached(small_model, tales.encode("Once"), 6).token_ids
+        same = next((i for i in range(6) if said[i] != full[i]), 6)
+        assert text_of(page, "tokens as in full") == f"{same} of 6"
+        whole = page.locator(".bit .says").text_content()
+        assert whole == "Once" + "".join(tales.decode([i]) for i in said).replace("\n", " ")
+        more = 100 * (measured / fewer.bits_per_byte - 1)
+        assert float(text_of(page, "more than in full").rstrip("%")) == pytest.approx(more, abs=6e-3)
+    with pytest.raises(ValueError, match="9 bits in groups of 32"):
+        bits_piece(fewer, bits=9, group=32)
+
+
+def test_four_bits_in_groups_of_32_are_the_course_s_int4(small_model):
+    weight = small_model.blocks[0].mlp.down.weight.detach()
+    assert torch.equal(round_to(weight, 4, 32), QuantizedWeight.of(weight, "int4").rows(slice(None)))
+    errors = [float((round_to(weight, bits, 128) - weight).norm()) for bits in BITS]
+    assert all(1.7 < more / less < 3.2 for more, less in zip(errors, errors[1:])), "a bit halves the error"
+    few, cost = in_few_bits(small_model, 4, 32)
+    assert cost == 4.75 and not torch.equal(few.blocks[1].mlp.up.weight, small_model.blocks[1].mlp.up.weight)
+
+
 # ---------------------------------------------------------------------- without a mouse
 
 
-def test_all_pieces_are_reached_by_the_keyboard(open_piece, tales, story, recording):
+def test_all_pieces_are_reached_by_the_keyboard(open_piece, tales, story, recording, fewer):
     scores = torch.rand(1, 2, 4, 4, generator=torch.Generator().manual_seed(2)).tril()
     page = open_piece(attention_piece(list(scores / scores.sum(-1, keepdim=True)), ["a", "b", "c", "d"]))
     page.locator(".att .grid").focus()
@@ -507,6 +569,10 @@ def test_all_pieces_are_reached_by_the_keyboard(open_piece, tales, story, record
         page.get_by_label(name, exact=True).focus()
         page.keyboard.press("ArrowRight")
         assert text_of(page, "step").startswith("step 2 of")
+    page = open_piece(bits_piece(fewer, bits=4))
+    page.get_by_label("bits", exact=True).focus()
+    page.keyboard.press("ArrowLeft")
+    assert text_of(page, "bits") == "3"
     page = open_piece(splits_piece(users=1, tokens=32768))
     page.get_by_label("users", exact=True).focus()
     page.keyboard.press("ArrowRight")
@@ -545,7 +611,7 @@ CONTRAST = """() => {
 }"""
 
 
-def test_pieces_can_be_read_in_a_dark_theme(open_piece, tales, story, recording):
+def test_pieces_can_be_read_in_a_dark_theme(open_piece, tales, story, recording, fewer):
     weights = [torch.rand(2, 4, 4, generator=torch.Generator().manual_seed(3)).tril().softmax(-1)]
     for piece in (
         tokenizer_piece(tales),
@@ -554,6 +620,7 @@ def test_pieces_can_be_read_in_a_dark_theme(open_piece, tales, story, recording)
         decoding_piece(story[2]),
         replay_piece(recording),
         splits_piece(),
+        bits_piece(fewer, bits=2),
     ):
         page = open_piece(piece)
         page.evaluate("document.body.classList.add('jp-RenderedHTMLCommon')")

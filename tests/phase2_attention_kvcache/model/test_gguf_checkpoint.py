@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.tokens.chat_settings import chat_settings_of_folder, chat_settings_of_gguf
 from phase1_tokens_embeddings.weights import read_gguf_header
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer, read_blocks
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
@@ -156,6 +157,28 @@ def test_tales_as_a_file_says_the_same_as_in_its_folder(tmp_path):
 
 
 # ------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ eos_token }}", [{"name": "default", "template": "{{ eos_token }}"}]]
+)
+def test_the_way_to_chat_survives_the_way_into_the_file(tmp_path, folders, template):
+    """A template that stands in tokenizer_config.json, the tokens that it names, and all tokens that end an answer."""
+    folder = shutil.copytree(folders["llama"], tmp_path / "folder")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": [269, 268]}))
+    tokenizer = BPETokenizer.train([TEXT], 270, special_tokens=("<|end|>", "<|endoftext|>"))
+    assert tokenizer.special_tokens == {"<|end|>": 268, "<|endoftext|>": 269}
+    tokenizer.save(folder / "tokenizer.json")
+    settings = {"chat_template": template, "eos_token": {"content": "<|end|>"}, "bos_token": None}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    file = convert(folder, tmp_path / "x.gguf")
+    read = chat_settings_of_gguf(read_gguf_header(file).metadata)
+    assert chat_settings_of_folder(folder) == {"chat_template": "{{ eos_token }}", "eos_token": "<|end|>"}
+    assert read == {"chat_template": "{{ eos_token }}", "eos_token": "<|end|>", "bos_token": "<|endoftext|>"}
+    assert set(read_config(file).eos_token_ids) == {268, 269}
+    (folder / "chat_template.jinja").write_text("a file of its own comes first")
+    assert chat_settings_of_folder(folder)["chat_template"] == "a file of its own comes first"
 
 
 def spoil(file, old: bytes, new: bytes) -> None:

@@ -17,7 +17,7 @@ from phase4_scheduler.engine.speculation import SpecDecodingStats
 from phase4_scheduler.server.chat import Chat
 from phase4_scheduler.server.client import complete, running_server, send_all
 from phase4_scheduler.server.completions import Completion
-from phase4_scheduler.server.engine_process import Add, EngineLimits, StepMessage, turn
+from phase4_scheduler.server.engine_process import Add, EngineLimits, StepMessage, StoredBytes, turn
 from phase4_scheduler.server.launch import make_server
 from phase4_scheduler.server.metrics import CountRequests, Metrics
 from phase4_scheduler.server.protocol import ChatCompletionRequest, CompletionRequest
@@ -198,12 +198,12 @@ def test_waiting_counts_from_before_the_prompt_is_tokenised():
 # ---------------------------------------------------------------------- the engine's side
 
 
-def run(core, requests, weight_bytes=None):
+def run(core, requests, stored=None):
     """All messages, until nobody is left. requests: prompts with their params."""
     commands = [Add(str(i), prompt, params, 0.0, 0) for i, (prompt, params) in enumerate(requests)]
-    messages = [turn(core, commands, weight_bytes)]
+    messages = [turn(core, commands, stored)]
     while core.scheduler.has_requests:
-        messages.append(turn(core, [], weight_bytes))
+        messages.append(turn(core, [], stored))
     return messages
 
 
@@ -240,11 +240,12 @@ BLOCKS = 3 * (4 * 32 * 32 + 2 * 32 * 128)
 HEAD = 400 * 32
 PAIR = 4 * 3 * 32  # operations of attention
 TOKEN = 2 * 3 * 32 * 4  # bytes of keys and values
+IN_FULL = StoredBytes(4 * (BLOCKS + HEAD), TOKEN)
 
 
 def test_work_is_what_a_count_by_hand_says(tiny):
     core = EngineCore(tiny.model, EngineConfig(num_blocks=20, block_size=4))
-    first, second = run(core, [([1] * 5, SamplingParams(max_tokens=2, ignore_eos=True))], 4 * (BLOCKS + HEAD))
+    first, second = run(core, [([1] * 5, SamplingParams(max_tokens=2, ignore_eos=True))], IN_FULL)
     assert first.work.operations == 2 * 5 * BLOCKS + 2 * HEAD + PAIR * (1 + 2 + 3 + 4 + 5)
     assert second.work.operations == 2 * BLOCKS + 2 * HEAD + PAIR * 6
     assert first.work.written == 5 * TOKEN and second.work.written == TOKEN
@@ -252,9 +253,26 @@ def test_work_is_what_a_count_by_hand_says(tiny):
     assert second.work.bytes - second.work.written == 4 * (BLOCKS + HEAD) + 5 * TOKEN
 
 
+@pytest.mark.parametrize(
+    ("kind", "token"),
+    [("auto", TOKEN), ("fp8", TOKEN // 4), ("int8_per_token_head", TOKEN // 4 + 2 * 3 * 2 * 2)],
+)
+def test_a_narrow_cache_is_counted_as_it_is_stored(tiny, kind, token):
+    """One byte a number in place of four; in int8 a scale of 2 bytes besides, for each of 3 layers and 2 heads."""
+    core = EngineCore(tiny.model, EngineConfig(num_blocks=20, block_size=4, kv_cache_dtype=kind))
+    stored = StoredBytes.of(core)
+    assert stored == (4 * (BLOCKS + HEAD), token)
+    storage = core.runner.kv_cache.storage
+    assert storage.nbytes == 20 * 4 * token
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    first, second = run(core, [([1] * 5, params)], stored)
+    assert (first.work.written, second.work.written) == (5 * token, token)
+    assert second.work.bytes - second.work.written == stored.weights + 5 * token
+
+
 def test_two_answers_share_the_weights_and_their_work_reaches_the_page(tiny, metrics):
     core = EngineCore(tiny.model, EngineConfig(num_blocks=20, block_size=4))
-    messages = run(core, [([1] * 5, SamplingParams(max_tokens=3, n=2, ignore_eos=True))], 4 * (BLOCKS + HEAD))
+    messages = run(core, [([1] * 5, SamplingParams(max_tokens=3, n=2, ignore_eos=True))], IN_FULL)
     for message in messages:
         metrics.step(message)
     # The prompt, then two steps of two tokens each.
