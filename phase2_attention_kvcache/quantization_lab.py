@@ -28,7 +28,7 @@ def story(lab: Lab) -> None:
     results = chapters.tell_quality(lab, texts)
     chapters.tell_gptq(lab, results)
     chapters.tell_cache(lab, texts, results)
-    chapters.tell_memory(lab)
+    chapters.tell_memory(lab, results)
     chapters.tell_speed(lab, results)
     lab.figure(chapters.draw_quality(lab.args.model, results), "quantization_quality")
 
