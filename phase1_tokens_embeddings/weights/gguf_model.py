@@ -62,8 +62,9 @@ def load_tokenizer(path: Path) -> BPETokenizer:
         FileNotFoundError: a folder without one. ValueError: one that cannot be used, or a GGUF file without one.
     """
     if is_gguf(path):
+        header = read_gguf_header(path)
         try:
-            return BPETokenizer.from_gguf(read_gguf_header(path).metadata)
+            return BPETokenizer.from_gguf(header.metadata)
         except ValueError as error:
             raise ValueError(f"{visible(path)}: {error}") from None
     return BPETokenizer.from_file(path / "tokenizer.json")

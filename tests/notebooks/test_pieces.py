@@ -486,7 +486,7 @@ def small_model() -> Transformer:
     """Random weights: its words mean nothing, and its matrices can be rounded in no time."""
     config = ModelConfig(
         name="small", family="gpt2", vocab_size=8192, d_model=128, num_layers=2, num_heads=4, num_kv_heads=4,
-        head_dim=32, d_ff=256, max_context=64,
+        head_dim=32, d_ff=256, max_context=64, tied=True,
     )  # fmt: skip
     model = Transformer.random(config, seed=1)
     with torch.no_grad():
