@@ -15,22 +15,28 @@ from sphinx.cmd.build import main as sphinx
 
 from labkit.errors import LabError
 from labkit.models import find_model
-from labkit.paths import ROOT
+from labkit.paths import ROOT, short
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from web.glossary import read_glossary
 from web.ledger import ledger_page
 from web.on_page import PIECES
 from web.pieces.tokens import tokenizer_data
-from web.texts import SOURCE, WEB, Linker, page_of_file, read_contents, take
+from web.texts import WEB, Linker, page_of_file, read_contents, take
 
-SITE = WEB / "build" / "site"
+FOLDER = WEB / "build"
 MODELS = ("tales", "tales-draft")
 LANGUAGES = {".py": "python", ".js": "javascript", ".json": "json", ".yml": "yaml", ".toml": "toml"}
 
 
-def write_texts() -> None:
+def write_texts(source: Path) -> None:
     """What Sphinx reads: the sections, what surrounds them, and the files that they link to."""
-    shutil.rmtree(SOURCE, ignore_errors=True)
+    shutil.rmtree(source, ignore_errors=True)
+
+    def write(name: str, text: str) -> None:
+        file = source / f"{name}.md"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n", encoding="utf-8")
+
     contents = read_contents()
     linker = Linker(contents)
     names = []
@@ -44,7 +50,7 @@ def write_texts() -> None:
     write("ledger", ledger_page())
     write("glossary", glossary_page())
     names += ["recap", "further-reading", "ledger", "glossary"]
-    with (SOURCE / "index.md").open("a", encoding="utf-8") as index:
+    with (source / "index.md").open("a", encoding="utf-8") as index:
         index.write("\n\n```{toctree}\n:hidden:\n\n" + "\n".join(names) + "\n```\n")
     shown: set[str] = set()
     while remaining := [path for path in linker.files if path not in shown]:
@@ -52,15 +58,9 @@ def write_texts() -> None:
             write(page_of_file(path), "---\norphan: true\n---\n\n" + file_page(linker, path))
         shown |= {*remaining}
     for path in linker.copies:
-        copy = SOURCE / "copies" / path
+        copy = source / "copies" / path
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, copy)
-
-
-def write(name: str, text: str) -> None:
-    file = SOURCE / f"{name}.md"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text + "\n", encoding="utf-8")
 
 
 def file_page(linker: Linker, path: str) -> str:
@@ -98,30 +98,30 @@ def glossary_page() -> str:
     return "\n".join(lines)
 
 
-def run_sphinx() -> None:
+def run_sphinx(folder: Path) -> None:
     """Raises: LabError: Sphinx found a mistake; what it says is on the screen."""
-    shutil.rmtree(SITE, ignore_errors=True)
-    command = ["-q", "-W", "--keep-going", "-E", "-c", WEB, "-d", WEB / "build" / "doctrees", SOURCE, SITE]
-    if sphinx([str(part) for part in command]) != 0:
+    shutil.rmtree(folder / "site", ignore_errors=True)
+    places = ["-c", WEB, "-d", folder / "doctrees", folder / "source", folder / "site"]
+    if sphinx(["-q", "-W", "--keep-going", "-E", *map(str, places)]) != 0:
         raise LabError("the page was not built: see the lines above")
 
 
-def write_pieces() -> None:
+def write_pieces(site: Path) -> None:
     """The modules as they are, and beside each piece its data."""
     for folder in ("pieces", "model"):
-        (SITE / folder).mkdir()
+        (site / folder).mkdir()
         for module in sorted((WEB / folder).glob("*.js")):
-            shutil.copy(module, SITE / folder)
+            shutil.copy(module, site / folder)
     for name, piece in PIECES.items():
-        write_json(SITE / "pieces" / f"{name}.json", piece.make().data)
+        write_json(site / "pieces" / f"{name}.json", piece.make().data)
 
 
-def write_models() -> None:
+def write_models(site: Path) -> None:
     """Configuration, weights and vocabulary of the models, and the machine code of their linear layers."""
     code = wasmtime.wat2wasm((WEB / "model" / "linear.wat").read_text(encoding="utf-8"))
-    (SITE / "model" / "linear.wasm").write_bytes(code)
+    (site / "model" / "linear.wasm").write_bytes(code)
     for name in MODELS:
-        folder = SITE / "model" / name
+        folder = site / "model" / name
         folder.mkdir()
         for file in ("config.json", "model.safetensors"):
             shutil.copy(find_model(name) / file, folder)
@@ -133,17 +133,21 @@ def write_json(file: Path, data: object) -> None:
     file.write_text(json.dumps(data, separators=(",", ":"), ensure_ascii=False), encoding="utf-8")
 
 
-def build() -> Path:
-    """Build all of it. Returns the folder of the page."""
-    write_texts()
-    run_sphinx()
-    write_pieces()
-    write_models()
-    return SITE
+def build(folder: Path = FOLDER) -> Path:
+    """Build all of it. Returns the folder of the page.
+
+    Raises:
+        LabError, ValueError: a mistake in a text or in the table; the message, or the screen, says where.
+    """
+    write_texts(folder / "source")
+    run_sphinx(folder)
+    write_pieces(folder / "site")
+    write_models(folder / "site")
+    return folder / "site"
 
 
 if __name__ == "__main__":
     try:
-        print(f"the page is in {build().relative_to(Path.cwd())}")
+        print(f"the page is in {short(build())}")
     except (LabError, ValueError) as error:
         sys.exit(f"error: {error}")

@@ -39,7 +39,7 @@ def read_glossary() -> list[Entry]:
     for file in READMES:
         text = (ROOT / file).read_text(encoding="utf-8").partition("\n## Glossary\n")[2]
         for item in re.split(r"\n- ", "\n" + text.strip())[1:]:
-            said, _, meaning = " ".join(item.split()).partition(": ")
+            said, _, meaning = " ".join(item.split()).partition(":")
             # A second term may be explained within the line: ". **TPOT**, time per output token, is its mean."
             bold = [said, *re.findall(r"\. \*\*(.+?)\*\*, ", meaning)]
             names = [n for b in bold for n in re.split(r", | \(|\)", b.replace("**", "")) if n]
@@ -47,7 +47,7 @@ def read_glossary() -> list[Entry]:
                 raise ValueError(f"{file}: the glossary has {said!r} without a definition")
             key = re.sub(r"\W+", "-", names[0].lower()).strip("-")
             key += f"-{file[: len('phase1')]}" if key in entries else ""
-            entries[key] = Entry(tuple(names), meaning, file, key)
+            entries[key] = Entry(tuple(names), meaning.strip(), file, key)
     return sorted(entries.values(), key=lambda e: e.names[0].lower())
 
 
@@ -55,9 +55,9 @@ def pattern(name: str) -> re.Pattern[str]:
     """A term in its forms: "preempted" for "preemption", "quantised" for "quantization", "splits" for "split"."""
     if len(name) < 5 or name.isupper():
         return re.compile(rf"\b{re.escape(name)}s?\b", 0 if name.isupper() else re.IGNORECASE)
-    stem = re.escape(re.sub(r"(e|ion|ed)$", "", name)).replace(r"\ ", r"[\s-]+")
-    stem = re.sub(r"(?<=i)[sz](?=at|e)", "[sz]", stem)
-    return re.compile(rf"\b{stem}(s|es|d|ed|ing|ion|ions|e)?\b", re.IGNORECASE)
+    stem = re.escape(re.sub(r"(e|ation|ion|ed)$", "", name)).replace(r"\ ", r"[\s-]+")
+    stem = re.sub(r"(?<=i)z$", "[sz]", stem)
+    return re.compile(rf"\b{stem}(s|es|d|ed|ing|e|ions?|ations?)?\b", re.IGNORECASE)
 
 
 class Terms:

@@ -12,7 +12,6 @@ from pathlib import Path
 from labkit.paths import ROOT
 
 WEB = Path(__file__).resolve().parent
-SOURCE = WEB / "build" / "source"  # the Markdown that Sphinx reads
 OUTSIDE = ("http://", "https://", "mailto:")
 
 

@@ -44,6 +44,12 @@ export class LanguageModel {
     return this.ask("trace", { ids, names });
   }
 
+  // The scores that vectors of any layer [n x width] would give, through the last norm and the LM head: [n x vocabulary].
+  async lens(hidden) {
+    await this.load();
+    return this.ask("lens", { hidden });
+  }
+
   ask(call, rest) {
     const number = (this.last = (this.last ?? 0) + 1);
     this.worker.postMessage({ call, number, ...rest });

@@ -24,7 +24,8 @@ async function fetchWhole(url) {
 const calls = {
   async load({ folder }) {
     const config = await (await fetch(folder + "config.json")).json();
-    model = new Transformer(await fetchWhole(folder + "model.safetensors"), config);
+    const code = await (await fetch(new URL("linear.wasm", import.meta.url))).arrayBuffer();
+    model = await Transformer.create(await fetchWhole(folder + "model.safetensors"), config, code);
     return config;
   },
 
@@ -40,6 +41,11 @@ const calls = {
       if (names.includes(name)) seen.push({ name, layer, values });
     });
     return { logits, seen };
+  },
+
+  // The scores that a vector of any layer would give: hidden [n x width] -> [n x vocabulary].
+  lens({ hidden }) {
+    return model.logits(model.finalNorm.apply(hidden));
   },
 };
 

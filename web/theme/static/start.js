@@ -70,7 +70,8 @@ function withNotice(live) {
   };
   const seen = (name) => {
     const model = languageModel(name);
-    return { logits: guarded(model, "logits"), trace: guarded(model, "trace"), tokenizer: () => model.tokenizer(), load: guarded(model, "load") };
+    const calls = Object.fromEntries(["load", "logits", "trace", "lens"].map((method) => [method, guarded(model, method)]));
+    return { ...calls, tokenizer: () => model.tokenizer() };
   };
   return { ...seen("tales"), named: seen };
 }

@@ -1,0 +1,70 @@
+"""The built page, served on this machine, and Chromium on it."""
+
+import threading
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import pytest
+
+from web.build import build
+from web.serve import make_server
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The folder of the page, built once."""
+    return build(tmp_path_factory.mktemp("web"))
+
+
+@pytest.fixture(scope="session")
+def address(site):
+    """The address of a server for it."""
+    server = make_server(0, site)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def open_page(browser, address) -> Callable:
+    """open_page("tokens") shows a page of the site. Complaints in the console and requests to other hosts fail the test."""
+    complaints, contexts = [], []
+
+    def heard(request):
+        if urlsplit(request.url).scheme in ("http", "https") and not request.url.startswith(address):
+            complaints.append(f"a request to {request.url}")
+
+    def open_one(name: str = "index", **wishes):
+        contexts.append(
+            browser.new_context(
+                **{"viewport": {"width": 1000, "height": 900}, "reduced_motion": "reduce"} | wishes
+            )
+        )
+        page = contexts[-1].new_page()
+        page.set_default_timeout(20_000)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("request", heard)
+        page.goto(f"{address}{name}.html")
+        return page
+
+    open_one.complaints = complaints
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert not complaints
+
+
+@pytest.fixture
+def piece_on(open_page) -> Callable:
+    """piece_on("tokens", "tokens") opens a page and waits until its piece is alive: the page, and the piece on it."""
+
+    def open_piece(page_name: str, piece: str, **wishes):
+        page = open_page(page_name, **wishes)
+        place = page.locator(f'[data-piece="{piece}"]')
+        place.scroll_into_view_if_needed()
+        page.wait_for_selector(f'[data-piece="{piece}"][data-alive]')
+        return page, place
+
+    return open_piece

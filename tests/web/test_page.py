@@ -1,0 +1,199 @@
+"""The page in a browser: nothing in the console, no other host, links that hold, small, and usable by everybody."""
+
+import gzip
+import re
+from html.parser import HTMLParser
+from urllib.parse import unquote, urljoin, urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from web.texts import read_contents
+
+SECTIONS = [section.name for section in read_contents().sections]
+PAGES = ["index", *SECTIONS, "recap", "further-reading", "ledger", "glossary"]
+MOST_BYTES = 500_000
+
+
+class Links(HTMLParser):
+    """What a page leads to and loads, and the anchors that it has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.targets += [values[name] for name in ("href", "src") if values.get(name)]
+        self.anchors |= {values[name] for name in ("id", "name") if values.get(name)}
+
+
+@pytest.mark.proof
+def test_every_link_holds_and_nothing_is_loaded_from_elsewhere(site):
+    pages = {
+        p.relative_to(site).as_posix(): Links(p.read_text(encoding="utf-8")) for p in site.rglob("*.html")
+    }
+    assert {f"{name}.html" for name in PAGES} <= set(pages)
+    for name, page in pages.items():
+        for target in page.targets:
+            if urlsplit(target).scheme:
+                continue
+            path, _, anchor = unquote(urljoin(f"/{name}", target)).lstrip("/").partition("#")
+            assert (site / path).is_file(), f"{name}: {target}"
+            if anchor:
+                assert anchor in pages[path].anchors, f"{name}: {target}"
+    loaded = [
+        t
+        for p in site.rglob("*.html")
+        for t in re.findall(r'src="(http[^"]+)"', p.read_text(encoding="utf-8"))
+    ]
+    assert loaded == []
+
+
+@pytest.mark.proof
+def test_terms_are_underlined_in_every_section_and_have_a_definition(site):
+    for name in SECTIONS:
+        text = (site / f"{name}.html").read_text(encoding="utf-8")
+        terms = re.findall(r'<a class="term" href="glossary.html#([^"]+)" data-definition="([^"]*)">', text)
+        assert len(terms) >= 3, name
+        assert all(len(definition) > 10 for _, definition in terms)
+        assert len({key for key, _ in terms}) == len(terms), f"{name}: a term is underlined twice"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_loads_without_a_complaint_is_small_and_fits_a_phone(open_page, address, name):
+    page = open_page(name, viewport={"width": 375, "height": 800})
+    sizes = {}
+
+    def weigh(response):
+        if response.ok and "model.safetensors" not in response.url:
+            body = response.body()
+            packed = body if response.url.endswith((".png", ".webp")) else gzip.compress(body)
+            sizes[response.url] = len(packed)
+
+    page.on("response", weigh)
+    page.reload(wait_until="networkidle")
+    to_the_end(page)
+    for piece in page.locator("[data-piece]").all():
+        piece.scroll_into_view_if_needed()
+    page.wait_for_function(
+        "[...document.querySelectorAll('[data-piece]')].every((p) => 'alive' in p.dataset)"
+    )
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    assert sum(sizes.values()) <= MOST_BYTES, sorted(sizes.items(), key=lambda item: -item[1])[:5]
+
+
+def to_the_end(page) -> None:
+    """As a reader scrolls: what is loaded late is loaded."""
+    for details in page.locator("main details").all():
+        details.evaluate("d => { d.open = true; }")
+    height = page.evaluate("document.documentElement.scrollHeight")
+    for y in range(0, height, 700):
+        page.evaluate("(y) => scrollTo(0, y)", y)
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing_serious(open_page, name, colours):
+    page = open_page(name, color_scheme=colours)
+    to_the_end(page)
+    page.wait_for_function(
+        "[...document.querySelectorAll('[data-piece]')].every((p) => 'alive' in p.dataset)"
+    )
+    found = Axe().run(page).response["violations"]
+    serious = [
+        (v["id"], v["help"], [node["html"][:150] for node in v["nodes"]][:3])
+        for v in found
+        if v["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
+
+
+# ---------------------------------------------------------------------- terms
+
+
+def test_a_term_opens_by_mouse_keyboard_and_tap_and_closes(open_page):
+    page = open_page("tokens")
+    term, definition = page.locator("a.term").first, page.locator("#definition")
+    said = term.get_attribute("data-definition")
+    term.hover()
+    assert definition.is_visible() and definition.text_content() == said
+    page.mouse.move(5, 400)
+    assert definition.is_hidden()
+    term.focus()
+    assert definition.is_visible() and term.get_attribute("aria-describedby") == "definition"
+    page.keyboard.press("Escape")
+    assert definition.is_hidden()
+    phone = open_page("tokens", has_touch=True, viewport={"width": 375, "height": 800})
+    for other in phone.locator("main > section > p > a.term").all():
+        other.scroll_into_view_if_needed()
+        other.tap()
+        box = phone.locator("#definition").bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= 375
+    assert phone.url.endswith("tokens.html")  # a tap opens and does not leave
+
+
+def test_the_whole_page_by_keyboard(open_page):
+    page = open_page("tokens")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "text"
+
+
+def test_light_and_dark_are_the_readers_choice_and_stay(open_page):
+    page = open_page("tokens", color_scheme="light")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.locator("#theme").click()
+    dark = page.evaluate(ground)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(ground) == dark
+    page.locator("#theme").click()
+    assert page.evaluate(ground) == light
+
+
+def test_without_javascript_text_and_pictures_stay(open_page):
+    page = open_page("sampling", java_script_enabled=False, viewport={"width": 375, "height": 800})
+    words = page.locator('[data-piece="sampling"] .words pre')
+    assert words.is_visible() and "The likeliest tokens behind" in words.text_content()
+    picture = page.locator("main img").first
+    picture.scroll_into_view_if_needed()
+    assert picture.is_visible() and picture.bounding_box()["height"] > 50
+    page.locator("#menu summary").click()
+    assert page.locator("#menu a", has_text="Tokens").is_visible()
+
+
+def test_on_paper_answers_are_unfolded_and_pieces_are_words(open_page):
+    page = open_page("tokens")
+    page.wait_for_selector("[data-alive]", state="attached")
+    page.emulate_media(media="print")
+    assert page.locator("header").is_hidden() and page.locator("nav").is_hidden()
+    assert page.locator(".words pre").is_visible()
+    assert page.locator("details", has_text="after 1,000").locator("pre").is_visible()
+
+
+# ---------------------------------------------------------------------- weights
+
+
+def test_weights_that_do_not_arrive_are_one_line_and_a_button(piece_on, open_page):
+    page, piece = piece_on("sampling", "sampling")
+    page.context.route("**/model.safetensors", lambda route: route.fulfill(status=503, body="busy"))
+    piece.get_by_label("text").fill("The king")
+    notice = piece.locator(".weights")
+    notice.get_by_role("button", name="try again").wait_for()
+    assert "The model's weights did not arrive (503" in notice.text_content()
+    page.context.unroute("**/model.safetensors")
+    before = piece.locator('[data-name="the likeliest"]').text_content()
+    notice.get_by_role("button", name="try again").click()
+    page.wait_for_function(
+        "(old) => document.querySelector('[data-name=\"the likeliest\"]').textContent !== old", arg=before
+    )
+    assert notice.is_hidden()
+    # The browser itself complains of the 503, as it should; nobody else does.
+    assert [c for c in open_page.complaints if "503" not in c] == []
+    open_page.complaints.clear()

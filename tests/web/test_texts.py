@@ -1,0 +1,158 @@
+"""The texts of the page: taken from the READMEs, each once, with links that lead somewhere and terms that are explained."""
+
+import re
+
+import pytest
+
+from labkit.paths import ROOT
+from web import texts
+from web.glossary import Entry, Terms, pattern, read_glossary
+from web.on_page import PIECES
+from web.texts import Linker, headings_of, read_contents, take
+
+
+@pytest.fixture(scope="module")
+def contents():
+    return read_contents()
+
+
+@pytest.fixture
+def readme(tmp_path, monkeypatch):
+    """readme(text) writes phase1_x/README.md where texts.py looks for it."""
+    monkeypatch.setattr(texts, "ROOT", tmp_path)
+
+    def write(text: str, name: str = "phase1_x/README.md") -> str:
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        return name
+
+    return write
+
+
+def table(tmp_path, *entries: str):
+    """A table with the sections a, b, ...; each entry is FILE: HEADING."""
+    file = tmp_path / "contents.toml"
+    sections = [
+        f'[[section]]\nname = "{name}"\ntitle = "T"\ntexts = ["{entry}"]'
+        for name, entry in zip("abc", entries)
+    ]
+    file.write_text('repository = ""\nambiguous = []\n' + "\n".join(sections), encoding="utf-8")
+    return read_contents(file)
+
+
+def test_there_are_21_sections_and_each_says_enough(contents):
+    assert len(contents.sections) == 21
+    for section in contents.sections:
+        words = sum(len(take(contents, file, heading).split()) for file, heading in section.texts)
+        assert words > 120, section.name
+
+
+def test_a_text_ends_where_its_heading_ends_and_code_has_no_headings(readme, tmp_path):
+    file = readme("# T\n\n## A\n\none\n\n```\n# no heading\n```\n\n### A1\n\ntwo\n\n## B\n\nthree\n")
+    assert [h.title for h in headings_of(file)] == ["T", "A", "A1", "B"]
+    contents = table(tmp_path, f"{file}: A")
+    assert take(contents, file, "A") == "one\n\n```\n# no heading\n```\n\n## A1\n\ntwo"
+
+
+def test_what_another_section_takes_is_left_out(readme, tmp_path):
+    file = readme("## A\n\none\n\n### A1\n\ntwo\n\n### A2\n\nthree\n")
+    contents = table(tmp_path, f"{file}: A", f"{file}: A1")
+    assert take(contents, file, "A") == "one\n\n## A2\n\nthree"
+    assert take(contents, file, "A1") == "two"
+
+
+@pytest.mark.parametrize("entries, says", [(["A", "A"], "two sections"), (["C"], "no heading 'C'")])
+def test_a_wrong_table_is_refused(readme, tmp_path, entries, says):
+    file = readme("## A\n\none\n")
+    with pytest.raises(ValueError, match=says):
+        table(tmp_path, *(f"{file}: {entry}" for entry in entries))
+
+
+def test_links_lead_to_sections_to_files_and_to_the_code_host(contents):
+    linker = Linker(contents)
+    file = "phase4_scheduler/README.md"
+    said = linker.rewrite(
+        "[P1](../phase1_tokens_embeddings/README.md) [loop](engine/core.py) [there](https://a.example) "
+        "![f](figures/load_knee.png) `[code](engine/core.py)` phase 2, section 5; section 3; (2023), section 4, and section 2.1",
+        file,
+    )
+    number = {s.name: s.number for s in contents.sections}
+    assert said == (
+        "[P1](/what-an-llm-is.md) [loop](/files/phase4_scheduler/engine/core.py.md) [there](https://a.example) "
+        "![f](/copies/phase4_scheduler/figures/load_knee.png) `[code](engine/core.py)` "
+        f"[section {number['kv-cache']}](/kv-cache.md); [section {number['scheduler']}](/scheduler.md); "
+        "(2023), section 4, and section 2.1"
+    )
+    assert list(linker.files) == ["phase4_scheduler/engine/core.py"]
+    assert list(linker.copies) == ["phase4_scheduler/figures/load_knee.png"]
+
+
+def test_a_section_that_is_not_on_the_page_is_linked_to_its_file(contents):
+    linker = Linker(contents)
+    assert linker.rewrite("see section 8", "phase4_scheduler/README.md") == (
+        "see [section 8](/files/phase4_scheduler/README.md.md)"
+    )
+
+
+def test_pieces_are_named_in_texts_and_known(contents):
+    texts_of = [take(contents, file, heading) for s in contents.sections for file, heading in s.texts]
+    named = re.findall(r"<!-- piece: ([\w-]+) -->", "\n".join(texts_of))
+    assert sorted(named) == sorted(PIECES)
+
+
+# ---------------------------------------------------------------------- terms
+
+
+def test_the_glossary_has_what_all_phases_have():
+    entries = read_glossary()
+    assert len({e.key for e in entries}) == len(entries) > 100
+    counted = sum(
+        (ROOT / file).read_text(encoding="utf-8").partition("\n## Glossary\n")[2].count("\n- ")
+        for file in sorted({e.file for e in entries})
+    )
+    assert counted == len(entries)
+    assert {e.file for e in entries if e.names[0] == "Block"} == {
+        "phase2_attention_kvcache/README.md",
+        "phase3_paged_attention/README.md",
+    }
+
+
+def test_a_line_without_a_definition_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "README.md").write_text("\n## Glossary\n\n- **Block**: \n", encoding="utf-8")
+    monkeypatch.setattr("web.glossary.ROOT", tmp_path)
+    monkeypatch.setattr("web.glossary.READMES", ["README.md"])
+    with pytest.raises(ValueError, match=r"Block.*without a definition"):
+        read_glossary()
+
+
+@pytest.mark.parametrize(
+    "name, found, not_found",
+    [
+        ("Preemption", "preempted preemptions", "preemptive"),
+        ("Quantization", "quantised Quantization", "quantity"),
+        ("KV cache", "KV caches", "cache"),
+        ("SLO", "SLO SLOs", "slo slow"),
+        ("Evict", "evicts evicted", "eviction-less victim"),
+    ],
+)
+def test_terms_are_found_in_their_forms(name, found, not_found):
+    form = pattern(name)
+    assert all(form.search(word) for word in re.findall(r"KV \w+|\w+", found))
+    assert not any(form.fullmatch(word) for word in not_found.split())
+
+
+def test_only_the_first_use_and_the_longer_term(monkeypatch):
+    entries = [
+        Entry((n,), "m", f, n.lower())
+        for n, f in (("Cache", "a"), ("KV cache", "b"), ("Block", "a"), ("Block", "b"))
+    ]
+    terms = Terms(entries, frozenset(), {"b"})
+    text = "A KV cache is a cache. A KV cache has blocks; a block is memory."
+    assert [(text[a:b], e.file) for a, b, e in terms.within(text)] == [
+        ("KV cache", "b"),
+        ("cache", "a"),
+        ("blocks", "b"),
+    ]
+    assert terms.within(text) == []
+    assert Terms(entries, frozenset({"block"})).within("a block") == []
