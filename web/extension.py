@@ -31,7 +31,7 @@ class PieceDirective(Directive):
         page = (
             f'<section class="piece" data-piece="{name}" data-module="{PIECES[name].module}" aria-label="{html.escape(label)}">'
             f'<div class="live"></div><details class="words" open><summary>{html.escape(label)}: in words</summary>'
-            f'<pre tabindex="0">{html.escape(text)}</pre></details></section>'
+            f"<pre>{html.escape(text)}</pre></details></section>"
         )
         return [nodes.raw("", page, format="html")]
 
@@ -99,6 +99,13 @@ def close_term() -> nodes.raw:
     return nodes.raw("", "</a>", format="html")
 
 
+def frame_what_is_wide(app: Sphinx, document: nodes.document) -> None:
+    """A table or a picture that is wider than a telephone scrolls in a frame of its own, instead of the page."""
+    for wide in [*document.findall(nodes.table), *document.findall(nodes.image)]:
+        around = [nodes.raw("", part, format="html") for part in ('<span class="wide">', "</span>")]
+        wide.replace_self([around[0], wide, around[1]])
+
+
 def check_pictures(app: Sphinx, document: nodes.document) -> None:
     """A picture without a text for those who cannot see it ends the build."""
     for image in document.findall(nodes.image):
@@ -124,6 +131,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("piece", PieceDirective)
     app.connect("builder-inited", lambda app: setattr(app.builder, "search", False))
     app.connect("doctree-read", mark_terms)
+    app.connect("doctree-read", frame_what_is_wide)
     app.connect("doctree-read", check_pictures)
     app.connect("html-page-context", add_context)
     return {"parallel_read_safe": True}

@@ -8,7 +8,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from labkit.errors import LabError
-from labkit.options import Parser
+from labkit.options import Parser, whole
 from labkit.terminal import run
 
 WEB = Path(__file__).resolve().parent
@@ -48,7 +48,9 @@ def make_server(port: int, site: Path = SITE) -> ThreadingHTTPServer:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(prog="lab web", description="The course as a web page that computes, in your browser.")
-    parser.add_argument("--port", type=int, default=8080, help="0: any that is free (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=whole(0, 65535), default=8080, help="0: any that is free (default: %(default)s)"
+    )
     parser.add_argument("--no-browser", action="store_true", help="only serve; the address is printed")
     parser.add_argument("--build", action="store_true", help="build the page anew first")
     return parser.parse_args(argv)

@@ -96,7 +96,7 @@ def take(contents: Contents, file: str, title: str) -> str:
             lines[other.line : other.end] = [None] * (other.end - other.line)
         elif inside:
             lines[other.line] = "#" * (other.level - heading.level + 1) + " " + other.title
-    return "\n".join(line for line in lines[heading.line + 1 : heading.end] if line is not None).strip()
+    return "\n".join(line for line in lines[heading.line + 1 : heading.end] if line is not None).strip("\n")
 
 
 class Linker:

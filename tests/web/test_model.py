@@ -117,11 +117,13 @@ def test_what_is_computed_on_the_way_is_what_python_computes(model_page, model, 
     for entry in got:
         if "hidden" in entry:
             assert torch.allclose(
-                torch.tensor(entry["hidden"]), kept[f"block {entry['layer']}"].flatten(), atol=1e-3
+                torch.tensor(entry["hidden"], dtype=torch.float32),
+                kept[f"block {entry['layer']}"].flatten(),
+                atol=1e-3,
             )
         else:
             row = kept[entry["layer"]][entry["head"], entry["token"], : entry["token"] + 1]
-            assert torch.allclose(torch.tensor(entry["weights"]), row, atol=1e-5)
+            assert torch.allclose(torch.tensor(entry["weights"], dtype=torch.float32), row, atol=1e-5)
     config = model.config
     assert len(got) == config.num_layers * (config.num_heads * len(ids) + 1)
     last = page.evaluate(
@@ -160,7 +162,7 @@ def test_sampling_is_pythons(model_page):
                 "([row, settings]) => Array.from(sampling.toProbs(Float32Array.from(row), settings))",
                 [row.tolist(), settings],
             )
-            assert torch.allclose(torch.tensor(got), want, atol=1e-5), settings
+            assert torch.allclose(torch.tensor(got, dtype=torch.float32), want, atol=1e-5), settings
     probs = [0.0, 0.25, 0.5, 0.0, 0.25]
     for point, token in [(0, 1), (0.2499, 1), (0.25, 2), (0.7499, 2), (0.75, 4), (0.9999, 4)]:
         assert page.evaluate("([p, at]) => sampling.draw(p, at)", [probs, point]) == token

@@ -5,7 +5,7 @@ import { draw, toProbs } from "../model/sampling.js";
 
 const STYLE = `
 .sam .knobs { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 6px 18px; margin: 8px 0 }
-.sam .knobs input { width: 100% } .sam .knobs output { float: right; font-variant-numeric: tabular-nums }
+.sam .knobs input { width: 100% } .sam .knobs .reading { font-weight: 400; float: right; font-variant-numeric: tabular-nums }
 .sam .bars { display: grid; grid-template-columns: minmax(70px, max-content) 1fr max-content; gap: 3px 8px; align-items: center; font: 13px/1.5 var(--code) }
 .sam .bars i { display: block; height: 14px; background: var(--blue); border-radius: 2px; min-width: 1px }
 .sam .before { grid-area: 1 / 1; background: var(--faint) !important } .sam .after { grid-area: 1 / 1 }
@@ -30,7 +30,7 @@ function render({ model, el, lm }) {
   const sliders = {}, readings = {}, knobs = element("div", { class: "knobs" });
   for (const [name, does, min, max, step, value] of KNOBS) {
     sliders[name] = element("input", { type: "range", min, max, step, value, "aria-label": name });
-    readings[name] = element("output", {});
+    readings[name] = element("b", { class: "reading" });
     knobs.append(element("label", { title: does }, name, readings[name], sliders[name]));
     sliders[name].addEventListener("input", show);
   }

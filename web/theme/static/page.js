@@ -56,4 +56,16 @@ for (const term of document.querySelectorAll("a.term")) {
 }
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
 
+// ---- what is wider than the window scrolls by the keyboard as well
+function reachable() {
+  for (const wide of document.querySelectorAll("main pre, .wide")) {
+    const scrolls = wide.scrollWidth > wide.clientWidth || wide.scrollHeight > wide.clientHeight;
+    if (scrolls) Object.entries({ tabindex: 0, role: "region", "aria-label": wide.matches("pre") ? "code" : "wider than the window" }).forEach((a) => wide.setAttribute(...a));
+    else for (const name of ["tabindex", "role", "aria-label"]) wide.removeAttribute(name);
+  }
+}
+addEventListener("resize", reachable);
+addEventListener("toggle", reachable, true);  // what was folded had no size
+reachable();
+
 startPieces();

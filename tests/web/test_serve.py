@@ -1,0 +1,47 @@
+"""`lab web`: a small server for the built page."""
+
+import socket
+import subprocess
+import sys
+import threading
+from urllib.request import urlopen
+
+import pytest
+
+from labkit.errors import LabError
+from labkit.paths import ROOT
+from web.serve import make_server
+
+
+@pytest.fixture
+def address(tmp_path):
+    (tmp_path / "a.js").write_text("export const a = 1;", encoding="utf-8")
+    (tmp_path / "a.wasm").write_bytes(b"\0asm")
+    server = make_server(0, tmp_path)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("name, kind", [("a.js", "text/javascript"), ("a.wasm", "application/wasm")])
+def test_modules_are_served_as_what_they_are(address, name, kind):
+    with urlopen(address + name) as answer:
+        assert answer.headers["Content-Type"] == kind and int(answer.headers["Content-Length"]) > 0
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(LabError, match=rf"port {port} cannot be used .*--port"):
+            make_server(port, tmp_path)
+
+
+@pytest.mark.parametrize("wrong", ["99999", "x"])
+def test_a_port_that_is_none_is_refused(wrong):
+    done = subprocess.run(
+        [sys.executable, ROOT / "web" / "serve.py", "--port", wrong], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr and wrong in done.stderr
