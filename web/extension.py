@@ -103,7 +103,7 @@ def frame_what_is_wide(app: Sphinx, document: nodes.document) -> None:
     """A table or a picture that is wider than a telephone scrolls in a frame of its own, instead of the page."""
     for wide in [*document.findall(nodes.table), *document.findall(nodes.image)]:
         around = [nodes.raw("", part, format="html") for part in ('<span class="wide">', "</span>")]
-        wide.replace_self([around[0], wide, around[1]])
+        wide.parent.replace(wide, [around[0], wide, around[1]])
 
 
 def check_pictures(app: Sphinx, document: nodes.document) -> None:
