@@ -10,8 +10,9 @@ With --real the engine itself serves, and you wait as long as its users do.
 You will see: three kinds of requests in one histogram; a clock checked against the engine; TTFT, ITL and
 goodput; the load at which waiting explodes, and why; one long prompt that stops all others, and the cure.
 
-Costs (--cost): "CARD:MODEL" computes the clock from a data sheet (l4:llama-3-8b), "measured" fits it to the
-engine on this machine, a JSON file (see --save-cost) is a fit made before. Sources: see the modules.
+Costs (--cost): "CARD:MODEL" computes the clock from a data sheet (l4:llama-3-8b), "rtx4090-table" and
+"rtxpro6000-table" add up vLLM's kernels as they were timed on these cards, "measured" fits the clock to the engine
+on this machine, a JSON file (see --save-cost) is a fit made before. Sources: see the modules.
 """
 
 import argparse
@@ -63,7 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--requests", whole(1, 10**6), "N", None, "how many (2,000; of a trace all; with --real 100)"),
         ("--burstiness", between(0.001, 1000), "B", 1.0, "1: Poisson; below 1 in bursts; above 1 evenly (1)"),
         ("--trace", str, "FILE", None, "serve these requests instead: Azure CSV or Mooncake JSONL"),
-        ("--cost", str, "C", "l4:llama-3-8b", "CARD:MODEL, measured, or a JSON file (l4:llama-3-8b)"),
+        (
+            "--cost",
+            str,
+            "C",
+            "l4:llama-3-8b",
+            "CARD:MODEL, CARD-table, measured, or a JSON file (l4:llama-3-8b)",
+        ),
         ("--save-cost", str, "FILE", None, "keep the clock fitted on this machine as JSON"),
         ("--ttft-slo", between(0.001, 10**6), "S", 1.0, "limit for the first token, seconds (1)"),
         ("--tpot-slo", between(0.001, 10**6), "S", 0.1, "limit for the mean gap of an answer, seconds (0.1)"),

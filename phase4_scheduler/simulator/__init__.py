@@ -1,14 +1,16 @@
 """Traffic, and servers for it: the real scheduler in virtual time, the real engine in real time."""
 
 from phase4_scheduler.simulator.batching import Job, Served, serve_continuously, serve_statically
-from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, StepSize, find_cost
+from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, find_cost
+from phase4_scheduler.simulator.kernel_table import KernelTable
 from phase4_scheduler.simulator.latency import Latency, RequestRecord, percentiles, summarise
+from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.trace_files import Trace, read_trace
 from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, draw_traffic, fit_lengths
 from phase4_scheduler.simulator.virtual_time import Run, simulate
 
 __all__ = [
-    "ComputedCost", "FittedCost", "Job", "Latency", "PromptMaker", "RequestRecord", "Run", "Served", "StepSize",
+    "ComputedCost", "FittedCost", "Job", "KernelTable", "Latency", "PromptMaker", "RequestRecord", "Run", "Served", "StepSize",
     "Trace", "TrafficRequest", "draw_traffic", "find_cost", "fit_lengths", "percentiles", "read_trace",
     "serve_continuously", "serve_statically", "simulate", "summarise",
 ]  # fmt: skip

@@ -1,11 +1,15 @@
 """How long does a step take? A clock for a server that has no model.
 
 The scheduler decides steps without ever looking at a tensor. So a server can be simulated with its real
-scheduler and its real block manager, if it is known how long each step would take. Two ways to know it:
+scheduler and its real block manager, if it is known how long each step would take. Three ways to know it:
 
 - Fitted: measure steps of the real engine, and find the price of each part of the work.
+- Measured kernels: add up the times of the kernels that a step starts, from tables (`kernel_table.py`).
 - Computed: from a data sheet. A step reads the weights and the cache, and does some arithmetic; the slower
   of the two decides. No program on that card is faster, most are slower.
+
+What each leaves out: the fit knows only sums, so it cannot tell ten short contexts from one long one; the tables know
+kernels, and not the gaps between them; the data sheet knows no program at all.
 
 Source: Williams, Waterman, Patterson, "Roofline" (2009), for the computed one.
 """
@@ -18,7 +22,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 from pydantic import Field, TypeAdapter
@@ -28,34 +32,10 @@ from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import Card, ModelShape, find_card, find_shape, kv_per_token
 from phase1_tokens_embeddings.weights.memory_math import bytes_for_kv
 from phase2_attention_kvcache.model.roofline import Ceilings, Work
+from phase4_scheduler.simulator.kernel_table import KernelTable
 from phase4_scheduler.simulator.latency import percentiles
-
-
-class StepSize(NamedTuple):
-    """How much a step has to do.
-
-    Attributes:
-        num_tokens: tokens that go through the model.
-        num_requests: requests that take part (each needs a choice of its next token).
-        context: tokens whose keys and values are read: for each request all that it has by then.
-        pairs: pairs of a new token and a token that it attends to. Decode: as many as `context`. A prompt
-            of n tokens: n (n + 1) / 2.
-    """
-
-    num_tokens: int
-    num_requests: int
-    context: int
-    pairs: float
-
-    @classmethod
-    def of(cls, parts: Sequence[tuple[int, int]]) -> StepSize:
-        """From (tokens computed before, tokens computed now) of each request in the step."""
-        return cls(
-            sum(n for _, n in parts),
-            len(parts),
-            sum(before + n for before, n in parts),
-            sum(n * (2 * before + n + 1) / 2 for before, n in parts),
-        )
+from phase4_scheduler.simulator.recorded_runs import RECORDED
+from phase4_scheduler.simulator.step_size import StepSize
 
 
 class CostModel(Protocol):
@@ -135,7 +115,7 @@ def fit_cost(
     if len(sizes) < 20 or min(seconds) <= 0:
         raise ValueError(f"{len(sizes)} measured steps: at least 20 are needed, each longer than 0 s")
     took = np.asarray(seconds, dtype=float)
-    rows = np.column_stack([np.ones(len(sizes)), np.asarray(sizes, dtype=float)])
+    rows = np.column_stack([np.ones(len(sizes)), np.asarray([size[:4] for size in sizes], dtype=float)])
     aside = np.random.default_rng(seed).permutation(len(sizes)) < len(sizes) // 4
     scale = rows.max(axis=0)  # columns of like size: better numbers in the least squares
     relative = rows[~aside] / scale / took[~aside, None]
@@ -202,8 +182,9 @@ class ComputedCost:
         return f"computed, not measured: {self.name}, 16 bit, at the limits of its data sheet"
 
 
-def find_cost(text: str) -> FittedCost | ComputedCost:
-    """A cost model by name: a JSON file, "CARD:MODEL" such as "l4:llama-3-8b", or "CARD" (with llama-3-8b).
+def find_cost(text: str) -> FittedCost | KernelTable | ComputedCost:
+    """A cost model by name: a JSON file, "CARD:MODEL" such as "l4:llama-3-8b", "CARD" (with llama-3-8b), or a table
+    of measured kernels: "rtx4090-table", "rtxpro6000-table" (with Llama-3.1-8B).
 
     Raises:
         LabError: none of these.
@@ -211,4 +192,10 @@ def find_cost(text: str) -> FittedCost | ComputedCost:
     if text.endswith(".json") or Path(text).is_file():
         return FittedCost.load(text)
     card, _, model = text.partition(":")
+    if card.endswith("-table"):
+        name = card.removesuffix("-table")
+        if name not in RECORDED or model:
+            known = ", ".join(f"{name}-table" for name in RECORDED)
+            raise LabError(f"no table of measured kernels is called {text!r}: use {known}")
+        return RECORDED[name].kernel_table()
     return ComputedCost.of(find_shape(model or "llama-3-8b"), find_card(card))

@@ -30,6 +30,8 @@ class RequestRecord:
 
     Attributes:
         kind: the pattern it came from.
+        queued: when the scheduler learned of it: between two steps, so up to a step after its arrival. In virtual
+            time only.
         token_times: when each token of its answer came out.
         num_cached_tokens: prompt tokens that the prefix cache had already.
     """
@@ -41,6 +43,7 @@ class RequestRecord:
     token_times: list[float] = field(default_factory=list)
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    queued: float = 0.0
 
     @classmethod
     def of(cls, request: TrafficRequest, metrics: Any = None, start: float = 0.0) -> RequestRecord:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from phase4_scheduler.engine import SchedulerConfig
-from phase4_scheduler.simulator.cost_model import ComputedCost, CostModel, StepSize
+from phase4_scheduler.simulator.cost_model import ComputedCost, CostModel
 from phase4_scheduler.simulator.latency import Latency, RequestRecord, percentiles, summarise
+from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
 from phase4_scheduler.simulator.virtual_time import Run, simulate
 

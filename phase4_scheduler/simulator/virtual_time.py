@@ -8,15 +8,16 @@ The clock stands still between steps. If there is no request, it jumps to the ne
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
-from phase4_scheduler.simulator.cost_model import CostModel, StepSize
+from phase4_scheduler.simulator.cost_model import CostModel
 from phase4_scheduler.simulator.latency import RequestRecord
+from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest
 
 ANSWER = 0  # the token that every step "samples"
@@ -67,6 +68,7 @@ def simulate(
     *,
     block_size: int = 16,
     prompts: PromptMaker | None = None,
+    async_scheduling: bool = False,
 ) -> Run:
     """Serve all requests, and say when each token came out.
 
@@ -74,21 +76,32 @@ def simulate(
         requests: in the order of their arrivals.
         cost: says how many seconds a step takes.
         prompts: makes the prompts up.
+        async_scheduling: decide each step while the one before is computed, as vLLM does, so that the card never
+            waits for a decision. The price: a request that comes waits a step longer, and one that ended keeps
+            its place and its blocks for one step more.
 
     A request that could never fit is refused, as a server would do, and counted. The result depends on the
     arguments alone: the same seed, the same run.
     """
     prompts = prompts or PromptMaker()
     scheduler = Scheduler(config, BlockManager(num_blocks, block_size))
-    run, now = Run(), 0.0
+    run, now, end = Run(), 0.0, 0.0  # end: of the last step that was decided
     unfinished: dict[str, RequestRecord] = {}
+    ending: list[Request] = []  # that get their last token in the step that is computed now
     coming = enumerate(requests)
     number, arriving = next(coming, (0, None))
+
+    def hand_back(request: Request) -> None:
+        record = unfinished.pop(request.request_id)
+        record.num_cached_tokens = request.num_cached_tokens
+        record.num_preemptions = request.num_preemptions
+        run.records.append(record)
 
     while arriving is not None or scheduler.has_requests:
         # 1. Add the requests that have arrived by now.
         if not scheduler.has_requests:
             now = max(now, arriving.arrival)
+        begin = max(now, end)
         while arriving is not None and arriving.arrival <= now:
             try:
                 # Its prompt is made up only now: those of a long trace would not fit in memory.
@@ -96,45 +109,61 @@ def simulate(
             except ValueError as error:
                 run.refused, run.refusal = run.refused + 1, run.refusal or str(error)
             else:
-                unfinished[str(number)] = RequestRecord.of(arriving)
-                run.in_system_seconds += now - arriving.arrival  # it came during the last step
+                record = unfinished[str(number)] = RequestRecord.of(arriving)
+                record.queued = now
+                run.in_system_seconds += begin - arriving.arrival  # it came during the last step
             number, arriving = next(coming, (0, None))
         if not scheduler.has_requests:
             continue  # all that came were refused
 
         # 2. Decide the step, and add up what it has to do.
         output = scheduler.schedule()
-        size = StepSize.of([(s.num_computed, s.num_tokens) for s in output.scheduled])
+        ended, ending = ending, []
+        for request in ended:
+            request.append(ANSWER)
+            scheduler.finish(request, "length")
+            hand_back(request)
         if not output.scheduled:
-            if output.preempted:
+            if output.preempted or ended:
+                now = begin
                 continue
             raise RuntimeError("the scheduler has requests and schedules none: this is a bug")
+        size = StepSize.of((s.num_computed, s.num_tokens) for s in output.scheduled)
 
         # 3. Let the clock run for as long as the step takes.
         seconds = cost.seconds(size)
+        end = begin + seconds
         running, waiting = len(scheduler.running), len(scheduler.waiting)
-        run.times.append(now)
+        run.times.append(begin)
         run.durations.append(seconds)
         run.running.append(running)
         run.waiting.append(waiting)
         run.usage.append(scheduler.block_manager.usage)
         run.in_system_seconds += seconds * (running + waiting)
-        now += seconds
 
         # 4. Hand the tokens out.
-        for s in output.scheduled:
-            if s.samples:
-                unfinished[s.request.request_id].token_times.append(now)
-        tokens = [ANSWER if s.samples else None for s in output.scheduled]  # None: still in its prompt
-        for request in scheduler.update(output, tokens):
-            record = unfinished.pop(request.request_id)
-            record.num_cached_tokens = request.num_cached_tokens
-            record.num_preemptions = request.num_preemptions
-            run.records.append(record)
+        sampling = [s for s in output.scheduled if s.samples]
+        for s in sampling:
+            unfinished[s.request.request_id].token_times.append(end)
+        if async_scheduling:
+            # Decide the next step as soon as this one begins. Nobody knows yet which tokens it will sample, only
+            # how many: so its requests go on, but for those whose last token this is.
+            now = begin
+            ending = [s.request for s in sampling if _is_last(s.request)]
+            sampling = [s for s in sampling if not _is_last(s.request)]
+        else:
+            now = end
+        for request in scheduler.update(replace(output, scheduled=sampling), [ANSWER] * len(sampling)):
+            hand_back(request)
 
     scheduler.block_manager.check_integrity()
     run.preemptions = scheduler.num_preemptions
     return run
+
+
+def _is_last(request: Request) -> bool:
+    """Whether the token that it gets next is its last."""
+    return len(request.output_token_ids) + 1 == request.max_tokens
 
 
 def _request(arriving: TrafficRequest, number: int, prompts: PromptMaker, max_model_len: int) -> Request:

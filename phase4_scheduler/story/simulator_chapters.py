@@ -11,7 +11,8 @@ from labkit.lab import Lab
 from phase3_paged_attention.traffic import PATTERNS
 from phase4_scheduler.engine import EngineConfig, LLMEngine, SchedulerConfig
 from phase4_scheduler.simulator.clusters import find_clusters, purity
-from phase4_scheduler.simulator.cost_model import TERMS, ComputedCost, CostModel, FittedCost
+from phase4_scheduler.simulator.cost_model import TERMS, CostModel, FittedCost
+from phase4_scheduler.simulator.kernel_table import KernelTable
 from phase4_scheduler.simulator.latency import summarise
 from phase4_scheduler.simulator.load_tests import BLOCK_SIZE, Server, capacity
 from phase4_scheduler.simulator.real_time import measure_cost, serve, warm_up
@@ -158,19 +159,22 @@ def the_clock(lab: Lab, engines: Engines) -> FittedCost:
 
 def make_server(lab: Lab, cost: CostModel, trace: Sequence[TrafficRequest] | None) -> Server:
     a = lab.args
-    computed = isinstance(cost, ComputedCost)
+    card = None if isinstance(cost, FittedCost) else cost  # whose memory is known
     longest = max((r.prompt_tokens + r.output_tokens for r in trace or ()), default=0)
     config = SchedulerConfig(
         max_num_seqs=a.max_num_seqs,
-        max_model_len=cost.max_context if computed else max(8192, longest),
+        max_model_len=card.max_context if card else max(8192, longest),
         policy=a.policy,
     )
-    server = Server(cost, config, a.num_blocks or (cost.num_blocks if computed else 4096))
+    server = Server(cost, config, a.num_blocks or (card.num_blocks if card else 4096))
     lab.title("The server")
     lab.say(f"""Clock: {cost.describe()}. KV cache: {server.num_blocks:,} blocks, room for
         {server.cache_tokens:,} tokens. At most {config.max_num_seqs} requests run at a time, a step takes at
         most {config.max_num_batched_tokens:,} tokens, policy {config.policy}.""")
-    if computed:
+    if isinstance(cost, KernelTable):
+        lab.say("""So every figure from here on is what the scheduler really decides, at the speed of kernels that were
+            timed on the card, without what lies between two of them.""")
+    elif card:
         lab.say("""So every figure from here on is what the scheduler really decides, at the speed that the
             card could reach at best.""")
     else:

@@ -240,7 +240,7 @@ def long_prompt(lab: Lab, server: Server, engines: Engines) -> None:
     )
     named = {"whole": whole, "chunked": cut, "real whole": real_whole, "real chunked": real_cut}
     lab.record(stalls={k: dict(usual=s.usual, worst=s.worst, ttft=s.ttft) for k, s in named.items()})
-    clock = "computed" if isinstance(server.cost, ComputedCost) else "fitted"
+    clock = {ComputedCost: "computed", FittedCost: "fitted"}.get(type(server.cost), "measured kernels'")
     here = f"{OTHERS} users, a prompt of {long:,} tokens, pieces of {CHUNK}; {clock} clock"
     real = f"{REAL_OTHERS} users, {real_long} tokens, pieces of {REAL_CHUNK}; the real engine"
     lab.figure(draw_stalls([(here, whole, cut), (real, real_whole, real_cut)]), "long_prompt_stall")

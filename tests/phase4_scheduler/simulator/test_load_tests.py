@@ -13,10 +13,11 @@ from phase2_attention_kvcache.model import Transformer
 from phase4_scheduler.engine import EngineConfig, LLMEngine, SchedulerConfig
 from phase4_scheduler.simulator import load_tests
 from phase4_scheduler.simulator.batching import Job, mixed_jobs, serve_continuously, serve_statically
-from phase4_scheduler.simulator.cost_model import FittedCost, StepSize, find_cost
+from phase4_scheduler.simulator.cost_model import FittedCost, find_cost
 from phase4_scheduler.simulator.latency import summarise
 from phase4_scheduler.simulator.load_tests import Server, Stall, capacity, predicted_usage, stall_traffic
 from phase4_scheduler.simulator.real_time import interrupt, measure_cost, serve, size_of_event, warm_up
+from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.traffic import PromptMaker, draw_traffic, fit_lengths
 from phase4_scheduler.simulator.virtual_time import simulate
 

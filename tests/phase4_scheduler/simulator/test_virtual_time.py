@@ -13,9 +13,10 @@ from phase1_tokens_embeddings.weights import CARDS, find_shape
 from phase2_attention_kvcache.model import ModelConfig
 from phase2_attention_kvcache.model.roofline import work_of_step
 from phase4_scheduler.engine import SchedulerConfig
-from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, StepSize, find_cost, fit_cost
+from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, find_cost, fit_cost
 from phase4_scheduler.simulator.latency import little, summarise
 from phase4_scheduler.simulator.load_tests import usage_at
+from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
 from phase4_scheduler.simulator.virtual_time import simulate
 
@@ -76,8 +77,8 @@ def test_what_a_step_has_to_do():
     simulate(traffic, SchedulerConfig(max_num_batched_tokens=6), 20, watch)
     # 5 of the first and 1 of the second; 1 and its other 2; 1 and 1. The pairs of tokens are counted one by one.
     assert watch.sizes == [
-        StepSize(6, 2, 6, 1 + 2 + 3 + 4 + 5 + 1),
-        StepSize(3, 2, 6 + 3, 6 + 2 + 3),
+        StepSize(6, 2, 6, 1 + 2 + 3 + 4 + 5 + 1, chunks=((0, 5),)),
+        StepSize(3, 2, 6 + 3, 6 + 2 + 3, chunks=((1, 2),)),
         StepSize(2, 2, 7 + 4, 7 + 4),
     ]
     assert StepSize.of([(5, 1), (1, 2)]) == watch.sizes[1]
@@ -226,7 +227,8 @@ def test_files_that_are_no_cost_model(tmp_path, text):
 @pytest.mark.parametrize(
     ("name", "message"),
     [("abacus", "unknown card"), ("l4:gpt9", "unknown model"), ("t4:llama-3-70b", "does not fit on one T4"),
-     ("missing.json", "cannot read the cost model")],
+     ("missing.json", "cannot read the cost model"),
+     ("l4-table", "no table of measured kernels"), ("rtx4090-table:gpt2", "use rtx4090-table, rtxpro6000-table")],
 )  # fmt: skip
 def test_costs_that_do_not_exist(name, message):
     with pytest.raises(LabError, match=message):

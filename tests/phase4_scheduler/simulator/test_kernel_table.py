@@ -1,0 +1,187 @@
+"""Tables of kernels, and the recorded runs that they have to explain."""
+
+import gzip
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.errors import LabError
+from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import FittedCost, find_cost
+from phase4_scheduler.simulator.kernel_table import AXES, EACH_LAYER, ONCE, KernelTable, read_table
+from phase4_scheduler.simulator.latency import little, summarise
+from phase4_scheduler.simulator.recorded_runs import RECORDED
+from phase4_scheduler.simulator.replay import errors, fit_step, replay, simulated_latencies
+from phase4_scheduler.simulator.step_size import StepSize
+from phase4_scheduler.simulator.traffic import TrafficRequest
+from phase4_scheduler.simulator.virtual_time import simulate
+
+ONE_SECOND = FittedCost((1.0, 0.0, 0.0, 0.0, 0.0))
+
+
+def attention(chunk, before, decodes, context):
+    """Straight in each axis, so that looking up between two points is exact."""
+    return chunk * (1 + before) + decodes * (2 + context)
+
+
+def write_tables(folder, leave_out=()):
+    points = [
+        (c, kp, n, kd)
+        for c in (0, 4, 8) for kp in (0, 16, 32) for n in (0, 1, 4) for kd in (0, 16, 32)
+        if (c, n) != (0, 0) and (n or not kd) and (c or not kp) and not (n and not kd)
+        and (c, kp, n, kd) not in leave_out and not (c == 8 and n)
+    ]  # fmt: skip
+    lines = [",".join([*AXES, "time_us"])] + [",".join(map(str, (*p, attention(*p)))) for p in points]
+    (folder / "attention.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    kernels = list(dict.fromkeys([*EACH_LAYER, *ONCE]))
+    lines = [",".join(["tokens", *kernels])] + [
+        ",".join([str(t), *[str(10 * t)] * len(kernels)]) for t in (1, 8)
+    ]
+    (folder / "dense.csv").write_text("\n".join(lines))
+    (folder / "per_sequence.csv").write_text("sequences,lm_head,sampler\n1,100,1\n4,400,4\n")
+    return folder
+
+
+def load(folder):
+    return KernelTable.load(folder, "a test", 2, 100, 1000)
+
+
+def test_a_step_is_a_sum(tmp_path):
+    """2 layers; 3 requests that decode at 16, 20 and 30 tokens beside a prompt's piece of 6 tokens behind 8."""
+    table = load(write_tables(tmp_path))
+    size = StepSize.of([(15, 1), (19, 1), (29, 1), (8, 6)])
+    # (A piece of 8 tokens beside decodes is not in the file: the sum of both, without 1 request of 16 tokens.)
+    at_4, at_8 = attention(4, 8, 3, 22), attention(8, 8, 0, 0) + attention(0, 0, 3, 22)
+    assert table.attention_of(size) == pytest.approx((at_4 + at_8 - attention(0, 0, 1, 16)) / 2 + 9, abs=9)
+    layer, once = 8 * 90, 2 * 90 + 4 * 101
+    assert table.seconds(size) == pytest.approx(1e-6 * (2 * (table.attention_of(size) + layer) + once))
+    more = StepSize.of([(15, 1), (8, 4), (0, 2)])  # two prompts: the longer with the decode, the other alone
+    assert table.attention_of(more) == pytest.approx(attention(4, 8, 1, 16) + attention(2, 0, 0, 0))
+    beyond = StepSize.of([(63, 1)] * 8)  # twice of all that was timed
+    assert table.attention_of(beyond) == pytest.approx(attention(0, 0, 8, 64))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_twice_the_context_never_takes_less_time(name):
+    cost = find_cost(f"{name}-table")
+    for n in (1, 3, 40, 256, 300):
+        times = [
+            cost.seconds(StepSize.of([(context, 1)] * n)) for context in (100, 200, 400, 8000, 16_000, 32_000)
+        ]
+        assert times == sorted(times)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [("dense.csv", None, "cannot read the table"),
+     ("dense.csv", "tokens,layernorm\n1,2\n", "needs columns"),
+     ("per_sequence.csv", "sequences,lm_head,sampler\n1,2\n", "equally many columns"),
+     ("per_sequence.csv", "sequences,lm_head,sampler\n1,2,-3\n", "line 2: sampler is -3"),
+     ("per_sequence.csv", "sequences,lm_head,sampler\n1,2,3\n2,oops,3\n", "line 3: lm_head is nan"),
+     ("per_sequence.csv", "sequences,lm_head,sampler\n", "needs columns")],
+)  # fmt: skip
+def test_broken_tables(tmp_path, file, text, message):
+    write_tables(tmp_path)
+    (tmp_path / file).write_text(text) if text is not None else (tmp_path / file).unlink()
+    with pytest.raises(LabError, match=message):
+        load(tmp_path)
+
+
+def test_a_gap_is_named(tmp_path):
+    write_tables(tmp_path, leave_out=[(0, 0, 4, 32)])
+    with pytest.raises(LabError, match="nothing for prefill_chunk 0, kv_prefill 0, n_decode 4, kv_decode 32"):
+        load(tmp_path)
+
+
+# ---------------------------------------------------------------------- against real cards
+
+
+def test_recorded_requests_make_sense():
+    for recorded in RECORDED.values():
+        table = recorded.table
+        assert len(table) == 300 and (np.diff(table["arrival"]) >= 0).all()
+        # Two clocks, and the second is read between two steps.
+        assert (table["queued"] - table["arrival"] > -0.003).all()
+        assert (table["first_token"] > table["queued"]).all() and (
+            table["last_token"] > table["first_token"]
+        ).all()
+
+
+def test_300_requests_on_an_rtx_4090():
+    """A full cache, two hundred preemptions, and nothing fitted."""
+    recorded = RECORDED["rtx4090"]
+    off = errors(recorded, replay(recorded, find_cost("rtx4090-table")))
+    assert np.abs(off[:, 0]).tolist() == pytest.approx([1.6, 0.3, 1.1], abs=0.1)  # TTFT, TPOT, E2E: means
+    assert (np.abs(off) < 10).all()
+
+
+def test_300_requests_on_an_rtx_pro_6000():
+    """One number fitted on the first half; then TTFT and E2E are nearer than those of the tables' publishers."""
+    recorded = RECORDED["rtxpro6000"]
+    table = find_cost("rtxpro6000-table")
+    cost = fit_step(recorded, table)
+    assert cost.step == pytest.approx(1.08e-3, abs=2e-5)
+    ours, theirs = np.abs(errors(recorded, replay(recorded, cost))), np.abs(recorded.published)
+    assert (ours[[0, 2]] < theirs[[0, 2]]).all()  # TTFT and E2E, all five statistics
+    assert ours[1, 0] < theirs[1, 0] and ours[1].max() < 2.5  # mean TPOT; its tail is not
+
+
+def test_vllm_decided_its_steps_early():
+    """Before the card is full, a first token comes a step later than steps decided one by one would give it."""
+    recorded = RECORDED["rtxpro6000"]
+    early = replay(recorded, cost := find_cost("rtxpro6000-table"))
+    late = simulate(recorded.requests(), recorded.config, recorded.num_blocks, cost)
+    theirs, early, late = (
+        float(np.mean(ttfts[:100])) for ttfts in (
+            recorded.latencies()["TTFT"], simulated_latencies(early)["TTFT"], simulated_latencies(late)["TTFT"]
+        )
+    )  # fmt: skip
+    assert late < early < theirs and theirs - early < 0.6 * (theirs - late)
+
+
+# ---------------------------------------------------------------------- deciding a step early
+
+
+def test_deciding_early_by_hand():
+    """At most two run at a time, in steps of one second; each step is decided when the one before begins.
+
+    a: 4 prompt tokens, 2 of an answer, at 0.    Steps 0-1 and 1-2, the second decided at 0.
+    b: 4 and 1, at 0.5. Seen at 1, when step 2-3 is decided. Asynchronous: first token at 3; otherwise at 2.
+    c: 4 and 1, at 0.6. a ends with the step 1-2, known at 2. By then step 2-3 is decided: c waits for step 3-4.
+    """
+    traffic = [TrafficRequest(*line) for line in ((0.0, 4, 2, "a"), (0.5, 4, 1, "b"), (0.6, 4, 1, "c"))]
+    config = SchedulerConfig(max_num_seqs=2)
+    early = simulate(traffic, config, 20, ONE_SECOND, async_scheduling=True)
+    assert {r.kind: r.token_times for r in early.records} == {"a": [1.0, 2.0], "b": [3.0], "c": [4.0]}
+    assert [r.queued for r in early.records] == [0.0, 1.0, 1.0]
+    late = simulate(traffic, config, 20, ONE_SECOND)
+    assert {r.kind: r.token_times for r in late.records} == {"a": [1.0, 2.0], "b": [2.0], "c": [3.0]}
+
+
+@given(
+    lines=st.lists(
+        st.tuples(st.floats(0, 30), st.integers(1, 90), st.integers(1, 40)), min_size=1, max_size=25
+    ),
+    max_num_seqs=st.integers(1, 8),
+    budget=st.integers(1, 80),
+    num_blocks=st.integers(12, 40),
+)
+def test_deciding_early_loses_nobody(lines, max_num_seqs, budget, num_blocks):
+    traffic = [TrafficRequest(*line, str(i)) for i, line in enumerate(sorted(lines))]
+    config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_model_len=400)
+    run = simulate(traffic, config, num_blocks, FittedCost((0.1, 0.01, 0, 0, 0)), async_scheduling=True)
+    assert sorted(r.kind for r in run.records) == sorted(r.kind for r in traffic)
+    assert all(len(r.token_times) == r.output_tokens for r in run.records)
+    ends = np.add(run.times, run.durations)
+    assert (np.asarray(run.times[1:]) >= ends[:-1] - 1e-9).all()  # one step after the other
+    assert math.isclose(
+        run.in_system_seconds / summarise(run.records).seconds, little(run.records), rel_tol=1e-9
+    )
+
+
+def test_one_table_line_is_enough(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    assert read_table(tmp_path / "t.csv", "a", "b")["b"].tolist() == [2.0]
