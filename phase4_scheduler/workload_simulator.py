@@ -7,7 +7,8 @@ trace, and served by the scheduler and the block manager of this course.
 By default in virtual time: only the model is replaced, by a clock. Ten thousand requests take seconds.
 With --real the engine itself serves, and you wait as long as its users do.
 
-You will see: three kinds of requests in one histogram; a clock checked against the engine; TTFT, ITL and
+You will see: three kinds of requests in one histogram; a clock checked against the engine, and
+against two recorded GPUs; TTFT, ITL and
 goodput; the load at which waiting explodes, and why; one long prompt that stops all others, and the cure.
 
 Costs (--cost): "CARD:MODEL" computes the clock from a data sheet (l4:llama-3-8b), "rtx4090-table" and
@@ -23,6 +24,7 @@ from labkit.lab import Lab, run_lab
 from labkit.options import between, whole
 from phase4_scheduler.simulator.cost_model import find_cost
 from phase4_scheduler.simulator.traffic import PATTERN_NAMES
+from phase4_scheduler.story import recorded_story
 from phase4_scheduler.story import simulator_chapters as chapters
 from phase4_scheduler.story import simulator_load as under_load
 
@@ -35,6 +37,7 @@ def story(lab: Lab) -> None:
     engines = chapters.Engines(lab)
     chapters.three_patterns(lab)
     fitted = chapters.the_clock(lab, engines)
+    recorded_story.the_truth(lab)
     server = chapters.make_server(lab, cost or fitted, trace)
     most = chapters.per_pattern(lab, server)
     if a.real:

@@ -6,12 +6,12 @@ import pytest
 
 from phase4_scheduler import workload_simulator
 from phase4_scheduler.simulator.cost_model import FittedCost
-from phase4_scheduler.story import simulator_chapters, simulator_load
+from phase4_scheduler.story import recorded_story, simulator_chapters, simulator_load
 
 CLAIMS = {
     "four-patterns", "histogram-clusters", "kv-usage-alert", "chunked-prefill", "littles-law", "virtual-clock",
 }  # fmt: skip
-FIGURES = ("traffic_clusters", "traffic_timeline", "load_knee", "long_prompt_stall")
+FIGURES = ("traffic_clusters", "recorded_runs", "traffic_timeline", "load_knee", "long_prompt_stall")
 FAST = ("--quick", "--model", "tales-draft")
 
 
@@ -22,12 +22,15 @@ def test_script(run_script, tmp_path):
     assert found["histogram-clusters"]["measured"] == 3
     assert FittedCost.load(tmp_path / "cost.json").steps > 0
     assert report["results"]["virtual"]["requests"] == 200
+    off = report["results"]["replay_rtx4090"]
+    assert len(off) == 3 and abs(off[1][0]) < 1
 
 
 @pytest.fixture
 def short_story(monkeypatch):
     """The script without the parts that do not depend on its options."""
     monkeypatch.setattr(simulator_chapters, "three_patterns", lambda *_: None)
+    monkeypatch.setattr(recorded_story, "the_truth", lambda *_: None)
     monkeypatch.setattr(simulator_chapters, "per_pattern", lambda *_: 1.0)
     for part in ("load_sweep", "long_prompt"):
         monkeypatch.setattr(simulator_load, part, lambda *_: None)

@@ -1,0 +1,76 @@
+"""workload_simulator.py on trial: 300 requests that vLLM served on real cards, once more in virtual time."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from labkit.figures import BLUE, GREY, ORANGE, new_figure, plain_numbers
+from labkit.lab import Lab
+from phase4_scheduler.simulator.recorded_runs import METRICS, RECORDED, STATISTICS, RecordedRun
+from phase4_scheduler.simulator.replay import errors, fit_step, replay, simulated_latencies, spread
+from phase4_scheduler.simulator.virtual_time import Run
+
+Pair = tuple[RecordedRun, Run]
+
+
+def the_truth(lab: Lab) -> None:
+    """Part 2b: the recorded runs. Quickly only one of them, which needs no fit."""
+    lab.title("Does the simulator tell the truth? 300 requests on real cards")
+    lab.say("""Others let vLLM serve 300 requests on an RTX 4090 and on an RTX PRO 6000, wrote down when each got its
+        first and its last token, and timed the kernels one by one. So put in the arrivals, the lengths and the
+        kernels, and see whether the same times come out. As in vLLM, each step is decided while the one before is
+        computed.""")
+    pairs: list[Pair] = []
+    for name in ["rtx4090"] if lab.quick else RECORDED:
+        recorded = RECORDED[name]
+        cost = recorded.kernel_table()
+        if name == "rtxpro6000":
+            cost = fit_step(recorded, cost)
+            lab.say(f"""On {recorded.title} kernels alone are too fast. One number is fitted on the first half of the
+                requests: {1000 * cost.step:.2f} ms a step for all that is no kernel.""")
+        run = replay(recorded, cost)
+        pairs.append((recorded, run))
+        show(lab, name, recorded, run)
+    lab.say("""The RTX 4090 has room for about forty requests, and the others wait minutes for it. There one request that
+        just fits, or just does not, moves all behind it. What the clock cannot know is the tail of TPOT: decoding
+        requests of different lengths wait for the longest, and the tables hold equal ones only.""")
+    lab.figure(draw_replay(pairs), "recorded_runs")
+
+
+def show(lab: Lab, name: str, recorded: RecordedRun, run: Run) -> None:
+    off = errors(recorded, run)
+    real = recorded.latencies()
+    rows = [
+        [f"{metric}, {statistic}", float(value), f"{ours:+.1f}%", f"{theirs:+.1f}%"]
+        for metric, line, published in zip(METRICS, off, recorded.published)
+        for statistic, value, ours, theirs in zip(STATISTICS, spread(real[metric]), line, published)
+    ]
+    lab.table(
+        f"Llama-3.1-8B on {recorded.title}: {len(run.times):,} steps, {run.preemptions} preemptions",
+        ["", "recorded, s", "this simulator", "LLMServingSim"],
+        rows,
+        note="Percent that a simulator is off. LLMServingSim is the simulator of those who published the tables.",
+    )
+    lab.record(**{f"replay_{name}": off.round(2).tolist()})
+
+
+def draw_replay(pairs: Sequence[Pair]) -> Figure:
+    """Simulated against recorded, a point a request."""
+    means = [np.abs(errors(*pair)[[0, 2], 0]).max() for pair in pairs]
+    fig, axes = new_figure(
+        f"Mean TTFT and mean time to the last token come out within {max(means):.1f}% of real cards",
+        "vLLM 0.19, Llama-3.1-8B, 300 requests of ShareGPT; kernels timed one by one by LLMServingSim (MIT)",
+        panels=len(pairs),
+        size=(5.2 * len(pairs) + 2, 4.9),
+    )
+    for ax, (recorded, run) in zip(axes, pairs):
+        real, ours = recorded.latencies(), simulated_latencies(run)
+        for name, colour, label in (("TTFT", ORANGE, "first token"), ("E2E", BLUE, "last token")):
+            ax.plot(real[name], ours[name], ".", color=colour, alpha=0.5, label=label)
+        ends = [min(real["TTFT"].min(), ours["TTFT"].min()), real["E2E"].max()]
+        ax.plot(ends, ends, color=GREY, linewidth=1)
+        ax.set(xlabel=f"recorded on {recorded.title}, s", ylabel="simulated, s", xscale="log", yscale="log")
+        plain_numbers(ax)
+        ax.legend()
+    return fig
