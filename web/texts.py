@@ -117,6 +117,8 @@ class Linker:
         return "".join(part if i % 2 else self._prose(part, file) for i, part in enumerate(parts))
 
     def _prose(self, text: str, file: str) -> str:
+        linked = r"\[[Pp]hase\s(\d)\]\([^)]*README\.md\), section\s(\d+)"
+        text = re.sub(linked, lambda m: self._number(f"phase {m[1]}, section {m[2]}", m[1], m[2]), text)
         text = re.sub(r"\]\(([^)\s]+)\)", lambda m: f"]({self.target(m[1], file)})", text)
         text = re.sub(r"\b[Pp]hase\s(\d), section\s(\d+)", lambda m: self._number(m[0], m[1], m[2]), text)
         if phase := re.match(

@@ -74,7 +74,8 @@ def test_links_lead_to_sections_to_files_and_to_the_code_host(contents):
     file = "phase4_scheduler/README.md"
     said = linker.rewrite(
         "[P1](../phase1_tokens_embeddings/README.md) [loop](engine/core.py) [there](https://a.example) "
-        "![f](figures/load_knee.png) `[code](engine/core.py)` phase 2, section 5; section 3; (2023), section 4, and section 2.1",
+        "![f](figures/load_knee.png) `[code](engine/core.py)` phase 2, section 5; section 3; "
+        "[phase\n2](../phase2_attention_kvcache/README.md), section 6; (2023), section 4, and section 2.1",
         file,
     )
     number = {s.name: s.number for s in contents.sections}
@@ -82,6 +83,7 @@ def test_links_lead_to_sections_to_files_and_to_the_code_host(contents):
         "[P1](/what-an-llm-is.md) [loop](/files/phase4_scheduler/engine/core.py.md) [there](https://a.example) "
         "![f](/copies/phase4_scheduler/figures/load_knee.png) `[code](engine/core.py)` "
         f"[section {number['kv-cache']}](/kv-cache.md); [section {number['scheduler']}](/scheduler.md); "
+        f"[section {number['roofline']}](/roofline.md); "
         "(2023), section 4, and section 2.1"
     )
     assert list(linker.files) == ["phase4_scheduler/engine/core.py"]

@@ -1,0 +1,86 @@
+"""A build that lacks a text fails, and says where."""
+
+import pytest
+
+from labkit.errors import LabError
+from web.build import file_page, run_sphinx, write_texts
+from web.texts import Linker, read_contents
+
+GOOD = "# Tokens\n\nA **token** is a piece of text.\n\n![what one sees](/copies/a.png)\n\n```{piece} tokens\n```\n"
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
+    "1f15c4890000000d49444154789c6360606060000000050001a5f645400000000049454e44ae426082"
+)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """source(text) is a folder with a page of one section, `tokens`."""
+
+    def write(text: str):
+        folder = tmp_path / "source"
+        (folder / "copies").mkdir(parents=True)
+        (folder / "copies" / "a.png").write_bytes(PNG)
+        (folder / "index.md").write_text(
+            "# T\n\n```{toctree}\n:hidden:\n\ntokens\nglossary\n```\n", encoding="utf-8"
+        )
+        (folder / "glossary.md").write_text("# Glossary\n", encoding="utf-8")
+        (folder / "tokens.md").write_text(text, encoding="utf-8")
+        return tmp_path
+
+    return write
+
+
+# Only what Sphinx itself needs of the theme: its links to pages that are not there are of no interest here.
+@pytest.fixture(autouse=True)
+def one_section(monkeypatch, tmp_path):
+    def only(*_):
+        from web.texts import Contents, Section
+
+        section = Section(1, "tokens", "Tokens", (("phase1_tokens_embeddings/README.md", "x"),))
+        return Contents((section,), frozenset(), "")
+
+    monkeypatch.setattr("web.extension.read_contents", only)
+
+
+def test_a_good_one_is_built(source):
+    folder = source(GOOD)
+    run_sphinx(folder)
+    page = (folder / "site" / "tokens.html").read_text(encoding="utf-8")
+    assert (
+        '<a class="term" href="glossary.html#token" data-definition="a piece of text with a number.">token</a>'
+        in page
+    )
+    assert 'data-piece="tokens"' in page and "The|" not in page.split("<pre>")[0]
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (GOOD.replace("**token**", "**gizmo**"), "**gizmo** is explained here, and in no glossary"),
+        (GOOD.replace("what one sees", ""), "has no text for those who cannot see it"),
+        (GOOD.replace("} tokens", "} gizmos"), "no piece is called 'gizmos'"),
+        (GOOD + "\n[nowhere](/nowhere.md)\n", "nowhere"),
+        (GOOD.replace("a.png", "b.png"), "b.png"),
+    ],
+)
+def test_what_is_missing_ends_the_build(source, capfd, wrong, says):
+    assert wrong != GOOD
+    with pytest.raises(LabError, match="was not built"):
+        run_sphinx(source(wrong))
+    assert says in capfd.readouterr().err
+
+
+def test_files_that_are_linked_come_along():
+    linker = Linker(read_contents())
+    assert "class Tokenizer" in file_page(linker, "web/model/tokenizer.js")
+    assert "- `core.py`" in file_page(linker, "phase4_scheduler/engine")
+
+
+def test_all_texts_are_written(tmp_path):
+    write_texts(tmp_path)
+    pages = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*.md")}
+    assert {f"{s.name}.md" for s in read_contents().sections} < pages
+    assert "files/docs/ENGINES.md.md" in pages
+    assert "```{piece} tokens" in (tmp_path / "tokens.md").read_text(encoding="utf-8")
+    assert "Phase 5" in (tmp_path / "further-reading.md").read_text(encoding="utf-8")
