@@ -21,7 +21,7 @@ from web.glossary import read_glossary
 from web.ledger import ledger_page
 from web.on_page import PIECES
 from web.pieces.tokens import tokenizer_data
-from web.texts import WEB, Linker, page_of_file, read_contents, take
+from web.texts import WEB, Linker, page_of_file, read_contents, take, text_of
 
 FOLDER = WEB / "build"
 MODELS = ("tales", "tales-draft")
@@ -41,7 +41,7 @@ def write_texts(source: Path) -> None:
     linker = Linker(contents)
     names = []
     for section in contents.sections:
-        text = "\n\n".join(linker.rewrite(take(contents, file, title), file) for file, title in section.texts)
+        text = "\n\n".join(linker.rewrite(text, file) for file, text in text_of(contents, section))
         write(section.name, f"# {section.title}\n\n{text}")
         names.append(section.name)
     for page in sorted((WEB / "pages").glob("*.md")):

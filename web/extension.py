@@ -80,12 +80,11 @@ def prose(text: nodes.Text) -> bool:
 
 def is_term(bold: nodes.strong) -> bool:
     """By the rule of the READMEs: a bold word in lower case within a sentence is a term, explained there."""
-    return (
-        bold.astext()[0].islower()
-        and isinstance(bold.parent, nodes.paragraph)
-        and not isinstance(bold.parent.parent, nodes.entry)
-        and bold.parent.index(bold) > 0
-    )
+    sentence = bold.parent
+    if not isinstance(sentence, nodes.paragraph) or isinstance(sentence.parent, nodes.entry):
+        return False
+    before = "".join(node.astext() for node in sentence.children[: sentence.index(bold)])
+    return bold.astext()[0].islower() and before.strip() != ""
 
 
 def open_term(entry: Entry) -> nodes.raw:

@@ -85,8 +85,19 @@ def headings_of(file: str) -> list[Heading]:
     return [Heading(*heading, end) for heading, end in zip(found, ends, strict=True)]
 
 
-def take(contents: Contents, file: str, title: str) -> str:
-    """The text below a heading, without what other sections take, its subsections raised to level 2."""
+def text_of(contents: Contents, section: Section) -> list[tuple[str, str]]:
+    """The texts of a section, each with its file. Of several each keeps its heading, without the README's number."""
+    if len(section.texts) == 1:
+        ((file, title),) = section.texts
+        return [(file, take(contents, file, title))]
+    return [
+        (file, f"## {re.sub(r'^[0-9]+[.] ', '', title)}\n\n{take(contents, file, title, below=2)}")
+        for file, title in section.texts
+    ]
+
+
+def take(contents: Contents, file: str, title: str, below: int = 1) -> str:
+    """The text below a heading, without what other sections take. It will stand below a heading of level `below`."""
     headings = headings_of(file)
     heading = next(h for h in headings if h.title == title)
     lines: list[str | None] = list((ROOT / file).read_text(encoding="utf-8").splitlines())
@@ -95,7 +106,7 @@ def take(contents: Contents, file: str, title: str) -> str:
         if inside and (file, other.title) in contents.taken:
             lines[other.line : other.end] = [None] * (other.end - other.line)
         elif inside:
-            lines[other.line] = "#" * (other.level - heading.level + 1) + " " + other.title
+            lines[other.line] = "#" * (other.level - heading.level + below) + " " + other.title
     return "\n".join(line for line in lines[heading.line + 1 : heading.end] if line is not None).strip("\n")
 
 
@@ -113,7 +124,7 @@ class Linker:
 
     def rewrite(self, text: str, file: str) -> str:
         """Links and section numbers of `file`'s text, as they have to be on the page. Code stays as it is."""
-        parts = re.split(r"(```.*?```|`[^`\n]*`)", text, flags=re.DOTALL)
+        parts = re.split(r"(```.*?```|`[^`\n]+(?:\n[^`\n]+)?`)", text, flags=re.DOTALL)
         return "".join(part if i % 2 else self._prose(part, file) for i, part in enumerate(parts))
 
     def _prose(self, text: str, file: str) -> str:

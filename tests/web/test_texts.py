@@ -8,7 +8,7 @@ from labkit.paths import ROOT
 from web import texts
 from web.glossary import Entry, Terms, pattern, read_glossary
 from web.on_page import PIECES
-from web.texts import Linker, headings_of, read_contents, take
+from web.texts import Contents, Linker, Section, headings_of, read_contents, take, text_of
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,14 @@ def test_what_another_section_takes_is_left_out(readme, tmp_path):
     assert take(contents, file, "A1") == "two"
 
 
+def test_of_several_texts_each_keeps_its_heading(readme):
+    file = readme("## 1. A\n\none\n\n### A1\n\ntwo\n\n## 2. B\n\nthree\n")
+    one, both = (Section(1, "a", "T", tuple((file, h) for h in hs)) for hs in (["1. A"], ["1. A", "2. B"]))
+    contents = Contents((), frozenset(), "")
+    assert text_of(contents, one) == [(file, "one\n\n## A1\n\ntwo")]
+    assert text_of(contents, both) == [(file, "## A\n\none\n\n### A1\n\ntwo"), (file, "## B\n\nthree")]
+
+
 @pytest.mark.parametrize("entries, says", [(["A", "A"], "two sections"), (["C"], "no heading 'C'")])
 def test_a_wrong_table_is_refused(readme, tmp_path, entries, says):
     file = readme("## A\n\none\n")
@@ -74,14 +82,15 @@ def test_links_lead_to_sections_to_files_and_to_the_code_host(contents):
     file = "phase4_scheduler/README.md"
     said = linker.rewrite(
         "[P1](../phase1_tokens_embeddings/README.md) [loop](engine/core.py) [there](https://a.example) "
-        "![f](figures/load_knee.png) `[code](engine/core.py)` phase 2, section 5; section 3; "
+        "![f](figures/load_knee.png) `[code](engine/core.py)` `two\nlines` [loop](engine/core.py) phase 2, section 5; section 3; "
         "[phase\n2](../phase2_attention_kvcache/README.md), section 6; (2023), section 4, and section 2.1",
         file,
     )
     number = {s.name: s.number for s in contents.sections}
     assert said == (
         "[P1](/what-an-llm-is.md) [loop](/files/phase4_scheduler/engine/core.py.md) [there](https://a.example) "
-        "![f](/copies/phase4_scheduler/figures/load_knee.png) `[code](engine/core.py)` "
+        "![f](/copies/phase4_scheduler/figures/load_knee.png) `[code](engine/core.py)` `two\nlines` "
+        "[loop](/files/phase4_scheduler/engine/core.py.md) "
         f"[section {number['kv-cache']}](/kv-cache.md); [section {number['scheduler']}](/scheduler.md); "
         f"[section {number['roofline']}](/roofline.md); "
         "(2023), section 4, and section 2.1"
