@@ -190,6 +190,25 @@ def test_compiled_kernel(dtype, lens, size, heads, dim, seed, num_splits):
 
 
 @needs_kernel
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("group", [1, 3, 4])
+def test_compiled_kernel_around_the_borders_of_blocks(dtype, group):
+    """Tokens are taken four at a time, numbers 8 or 16, heads that share keys four: none too many, none too few."""
+    dtype, lens = DTYPES[dtype], [1, 2, 3, 4, 5, 15, 16, 17, 19, 31, 32, 33]
+    for dim in (40, 64):
+        step = Step.make([(n - 1, 1) for n in lens], 16, 2 * group, 2, dim, dtype, seed=dim)
+        bits = [c.view(torch.uint16) if dtype == torch.bfloat16 else c for c in step.blocks()]
+        outs = [torch.full(step.q.shape, math.nan) for _ in range(2)]
+        for out in outs:
+            compiled_kernel()(
+                step.q.float().numpy(), *(b.numpy() for b in bits), step.padded_tables().numpy(),
+                np.array(step.context_lens, dtype=np.int32), np.float32(dim**-0.5), 1, out.numpy(),
+            )  # fmt: skip
+        assert_close(outs[0], step.expected())
+        assert torch.equal(*outs)
+
+
+@needs_kernel
 def test_compiled_kernel_with_scores_far_apart():
     """exp of these scores would overflow: the largest has to be taken off, within parts and between them."""
     step = Step.make([(40, 1), (7, 1)], 4, 2, 1, 16, torch.float32, seed=1, scale=300.0)
