@@ -35,6 +35,7 @@ SCRIPTS: dict[str, list[str]] = {
         "where_time_goes.py",
         "speculative_decoding.py",
         "workload_simulator.py",
+        "capacity_planner.py",
         "server_lab.py",
         "many_users.py",
         "war_room.py",

@@ -1,0 +1,328 @@
+"""How many replicas keep a promise? The fleet is simulated with one, two, four, ... and the answer is bisected.
+
+A promise is a TTFT, a TPOT and a share: so many of the requests see both. More replicas keep it better, so the
+smallest number that keeps it can be found by halving. Some promises nobody can keep: if one request alone on an
+idle card is too slow already, no number of cards will help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from labkit.errors import LabError
+from phase1_tokens_embeddings.weights import Card, ModelShape, bytes_for_kv, kv_per_token, weight_bytes
+from phase2_attention_kvcache.model.roofline import Ceilings, Work
+from phase4_scheduler.simulator.cost_model import ComputedCost, StepSize
+from phase4_scheduler.simulator.fleet import FleetRun, ReplicaConfig, serve_fleet
+from phase4_scheduler.simulator.latency import RequestRecord, percentiles
+from phase4_scheduler.simulator.routers import Router
+from phase4_scheduler.simulator.traffic import TrafficRequest
+
+MOST_REPLICAS = 256
+GROWTH = [1 + step / 20 for step in range(1, 21)]  # traffic 5%, 10%, ... 100% above what was planned for
+
+
+@dataclass(frozen=True)
+class PlannedCost(ComputedCost):
+    """A card at a share of its data sheet, with weights of some precision.
+
+    Attributes:
+        weight_bytes: what every step reads of the weights.
+    """
+
+    weight_bytes: float = 0.0
+
+    def work(self, size: StepSize) -> Work:
+        return Work(super().work(size).operations, self.weight_bytes + self.kv_bytes * size.context)
+
+    def describe(self) -> str:
+        return f"computed: {self.name}"
+
+
+def plan_cost(shape: ModelShape, card: Card, precision: str = "FP16", efficiency: float = 1.0) -> PlannedCost:
+    """A model on a card. Fewer bits are fewer bytes to read and more room for the cache; arithmetic stays 16 bit.
+
+    Args:
+        efficiency: share of the data sheet's bandwidth and arithmetic that programs reach.
+
+    Raises:
+        LabError: the card is too small for the weights and a cache of at least 2 blocks.
+    """
+    room = bytes_for_kv(shape, card, precision)
+    blocks = room // (kv_per_token(shape) * 16)
+    if blocks < 2:
+        short = weight_bytes(shape, precision) / 1e9
+        raise LabError(
+            f"{shape.name} in {precision} takes {short:.1f} GB, and one {card.title} has {0.9 * card.memory_bytes / 1e9:.1f} "
+            "to give: choose a larger card or fewer bits (this planner does not split a model over cards)"
+        )
+    parts = shape.parameters_by_part()
+    read = weight_bytes(shape, precision)
+    if not shape.tied:  # of the embedding table a step reads only the rows of its tokens
+        read -= weight_bytes(shape, precision) * shape.vocab_size * shape.d_model / sum(parts.values())
+    return PlannedCost(
+        f"{shape.name} in {precision} on {card.title} at {efficiency:.0%} of its data sheet",
+        Ceilings(card.bandwidth_gb_s * 1e9 * efficiency, card.tensor_tflops * 1e12 * efficiency),
+        parts["attention"] + parts["MLP"],
+        shape.vocab_size * shape.d_model,
+        4 * shape.num_layers * shape.num_heads * shape.head_dim,
+        kv_per_token(shape),
+        int(blocks),
+        shape.max_context,
+        card.dollars_per_hour,
+        read,
+    )
+
+
+# ---------------------------------------------------------------------- the promise
+
+
+def tpot(record: RequestRecord) -> float:
+    """Mean gap between the tokens of an answer; 0 for an answer of one token."""
+    gaps = len(record.token_times) - 1
+    return (record.token_times[-1] - record.token_times[0]) / gaps if gaps else 0.0
+
+
+def settled(run: FleetRun) -> list[RequestRecord]:
+    """Records of a run without the first fifth of its time, when the fleet was still filling up."""
+    since = warm_up(run)
+    return [r for r in run.records if r.arrival >= since]
+
+
+def warm_up(run: FleetRun) -> float:
+    return run.records[-1].arrival / 5 if run.records else 0.0
+
+
+@dataclass(frozen=True)
+class Promise:
+    """`share` of the requests get their first token within `ttft` seconds and the others every `tpot` seconds."""
+
+    ttft: float
+    tpot: float
+    share: float = 0.95
+
+    def kept(self, run: FleetRun) -> list[bool]:
+        """Request by request, once the fleet has settled. A refused request is a broken promise."""
+        refused = sum(time >= warm_up(run) for time in run.refused)
+        return [r.meets(self.ttft, self.tpot) for r in settled(run)] + [False] * refused
+
+    def kept_share(self, run: FleetRun) -> float:
+        return float(np.mean(self.kept(run)))
+
+    def broken_by(self, run: FleetRun) -> str:
+        """Which half of the promise more requests missed: "TTFT" or "TPOT"."""
+        late = sum(r.ttft > self.ttft for r in run.records)
+        slow = sum(tpot(r) > self.tpot for r in run.records)
+        return "TTFT" if late >= slow else "TPOT"
+
+
+def alone(request: TrafficRequest, config: ReplicaConfig, cached: int = 0) -> tuple[float, float]:
+    """TTFT and TPOT of a request that has an idle replica to itself.
+
+    Args:
+        cached: prompt tokens that the prefix cache has.
+    """
+    isl, budget = request.prompt_tokens, config.scheduler.max_num_batched_tokens
+    ttft = sum(
+        config.cost.seconds(StepSize.of([(at, min(budget, isl - at))])) for at in range(cached, isl, budget)
+    )
+    return ttft, config.cost.seconds(StepSize.of([(isl + request.output_tokens // 2, 1)]))
+
+
+def why_impossible(traffic: Sequence[TrafficRequest], config: ReplicaConfig, promise: Promise) -> str:
+    """The limit that forbids a promise whatever the number of replicas; "" if none does.
+
+    Each request is given an idle replica, whose cache holds whatever any request before it left behind.
+    """
+    context, room = config.scheduler.max_model_len, (config.num_blocks - 1) * config.block_size
+    longest = min(context or room, room)
+    seen: set[int] = set()
+    late = slow = large = bad = 0
+    ttfts, tpots = [], []
+    for r in traffic:
+        known = next((i for i, name in enumerate(r.hash_ids) if name not in seen), len(r.hash_ids))
+        seen.update(r.hash_ids)
+        cached = min(known * config.block_size, r.prompt_tokens - 1) if config.enable_prefix_caching else 0
+        first, gap = alone(r, config, cached)
+        ttfts.append(first)
+        tpots.append(gap)
+        too = (first > promise.ttft, gap > promise.tpot, r.prompt_tokens + r.output_tokens > longest)
+        late, slow, large, bad = late + too[0], slow + too[1], large + too[2], bad + any(too)
+    if bad <= (1 - promise.share) * len(traffic):
+        return ""
+    if large == max(late, slow, large):
+        limit = "context" if longest == context else "KV cache"
+        return f"{limit}: {large / len(traffic):.0%} of the requests are longer than the {longest:,} tokens that fit"
+    if late >= slow:
+        return (
+            f"arithmetic: a prompt alone on an idle card takes {np.median(ttfts):.2f} s in the median, and "
+            f"{late / len(traffic):.0%} take more than {promise.ttft:g} s"
+        )
+    return (
+        f"memory bandwidth: one user's token on an idle card takes {1000 * np.median(tpots):.1f} ms, since it reads "
+        f"all weights; {1000 * promise.tpot:g} ms were promised"
+    )
+
+
+# ---------------------------------------------------------------------- the search
+
+
+def smallest(keeps: Callable[[int], bool], most: int, start: int = 1) -> int | None:
+    """The smallest number up to `most` that keeps a promise, if more always keep it better; None if none does.
+
+    >>> smallest(lambda n: n >= 11, most=100)
+    11
+    """
+    low, high = 0, min(start, most)  # `low` does not keep it
+    while not keeps(high):
+        if high == most:
+            return None
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if keeps(middle) else (middle, high)
+    return high
+
+
+def faster(traffic: Sequence[TrafficRequest], factor: float) -> list[TrafficRequest]:
+    """The same requests, `factor` times as many a second."""
+    return [replace(r, arrival=r.arrival / factor) for r in traffic]
+
+
+def bootstrap(
+    values: Sequence[float], statistic: Callable[[np.ndarray], float], draws: int = 400, seed: int = 0
+) -> tuple[float, float]:
+    """The interval in which a statistic falls in 95 of 100 draws like this one.
+
+    Neighbours in a queue share their fate, so they are drawn together: 25 stretches of consecutive requests, with
+    replacement. (Drawn one by one, a p95 would look far more certain than it is.)
+
+    Source: Künsch, "The Jackknife and the Bootstrap for General Stationary Observations" (1989).
+    """
+    stretches = np.array_split(np.asarray(values, dtype=float), min(25, len(values)))
+    rng = np.random.default_rng(seed)
+    found = [
+        statistic(np.concatenate([stretches[i] for i in rng.integers(len(stretches), size=len(stretches))]))
+        for _ in range(draws)
+    ]
+    low, high = percentiles(found, (2.5, 97.5))
+    return low, high
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number and the interval that the bootstrap gives it."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], statistic: Callable[[np.ndarray], float]) -> Figure:
+        return cls(float(statistic(np.asarray(values, dtype=float))), *bootstrap(values, statistic))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer.
+
+    Attributes:
+        replicas: one card each.
+        ttft, tpot: p95, seconds.
+        kept: share of the requests within the promise.
+        dollars_per_million: dollars for a million tokens of answers.
+        headroom: how much more traffic the same fleet takes: 0.2 is 20%. GROWTH ends at 1.
+        limit: what breaks the promise when traffic grows beyond that.
+    """
+
+    replicas: int
+    run: FleetRun
+    kept: Figure
+    ttft: Figure
+    tpot: Figure
+    dollars_per_hour: float
+    dollars_per_million: float
+    headroom: float
+    limit: str
+
+
+def make_plan(
+    traffic: Sequence[TrafficRequest],
+    config: ReplicaConfig,
+    promise: Promise,
+    make_router: Callable[[], Router],
+    dollars_per_hour: float,
+    most: int = MOST_REPLICAS,
+    start: int = 1,
+) -> Plan:
+    """The smallest fleet that keeps a promise.
+
+    Args:
+        traffic: several requests, not all at once, in the order of their arrivals.
+        dollars_per_hour: of one card.
+        start: a first guess of how many are needed.
+
+    Raises:
+        LabError: no number of cards does; with the limit that forbids it.
+    """
+    if reason := why_impossible(traffic, config, promise):
+        raise LabError(f"no number of cards keeps this promise. What forbids it is {reason}")
+    runs: dict[int, FleetRun] = {}
+
+    def keeps(n: int) -> bool:
+        runs[n] = serve_fleet(traffic, config, n, make_router())
+        return promise.kept_share(runs[n]) >= promise.share
+
+    n = smallest(keeps, most, start)
+    if n is None:
+        best = promise.kept_share(runs[most])
+        raise LabError(
+            f"{most} cards keep this promise for {best:.1%} of the requests, and {promise.share:.1%} were promised: "
+            f"{binding_limit(runs[most], promise)}"
+        )
+    records = settled(runs[n])
+    tokens_per_second = sum(r.output_tokens for r in traffic) / traffic[-1].arrival
+
+    grown: dict[int, FleetRun] = {}
+
+    def breaks(step: int) -> bool:
+        grown[step] = serve_fleet(faster(traffic, GROWTH[step - 1]), config, n, make_router())
+        return promise.kept_share(grown[step]) < promise.share
+
+    first = smallest(breaks, len(GROWTH))
+    return Plan(
+        n,
+        runs[n],
+        Figure.of(promise.kept(runs[n]), np.mean),
+        Figure.of([r.ttft for r in records], p95),
+        Figure.of([tpot(r) for r in records], p95),
+        n * dollars_per_hour,
+        n * dollars_per_hour / 3600 / tokens_per_second * 1e6,
+        1.0 if first is None else first / 20 - 0.05,
+        "none up to twice the traffic" if first is None else binding_limit(grown[first], promise),
+    )
+
+
+def p95(values: np.ndarray) -> float:
+    return percentiles(values, [95])[0]
+
+
+def binding_limit(run: FleetRun, promise: Promise) -> str:
+    """What stands in the way of a fleet that breaks its promise: what its requests waited for, or what made its
+    steps long."""
+    if promise.broken_by(run) == "TPOT":
+        if run.decode_step > promise.tpot:
+            return "TPOT: reading weights and caches in each step (memory bandwidth)"
+        return "TPOT: prompts of others in the same steps (token budget)"
+    waited = run.waited
+    if not waited:
+        return "TTFT: the prompts themselves (arithmetic)"
+    why = {
+        "seats": "a free seat (max_num_seqs)",
+        "token budget": "earlier prompts (arithmetic)",
+        "KV cache": "free blocks (KV cache)",
+    }
+    return f"TTFT: waiting for {why[waited.most_common(1)[0][0]]}"

@@ -1,0 +1,197 @@
+"""Fleets and routers: one replica is the simulator, several wait as the formulas say, each router follows its rule."""
+
+import gzip
+import heapq
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phase1_tokens_embeddings.weights import find_card, find_shape
+from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import FittedCost
+from phase4_scheduler.simulator.fleet import ReplicaConfig, serve_fleet
+from phase4_scheduler.simulator.latency import summarise
+from phase4_scheduler.simulator.planning import plan_cost
+from phase4_scheduler.simulator.queueing import mdc_wait, mmc_wait
+from phase4_scheduler.simulator.routers import ROUTERS, LeastLoaded, PowerOfTwo, PrefixAware, RoundRobin
+from phase4_scheduler.simulator.trace_files import read_trace
+from phase4_scheduler.simulator.traffic import TrafficRequest, arrival_times, draw_traffic
+from phase4_scheduler.simulator.virtual_time import simulate
+
+COST = FittedCost((5e-3, 1e-4, 3e-4, 1e-7, 1e-8))
+A_SECOND_A_TOKEN = FittedCost((0.0, 1.0, 0.0, 0.0, 0.0))
+
+
+# ---------------------------------------------------------------------- fleets
+
+
+@given(st.sampled_from(["chat", "code", "mixed"]), st.integers(0, 100), st.floats(0.5, 20))
+@settings(max_examples=8)
+def test_a_fleet_of_one_is_the_simulator(pattern, seed, rate):
+    traffic = draw_traffic(pattern, 30, rate, seed=seed)
+    limits = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=256)
+    run = serve_fleet(traffic, ReplicaConfig(COST, limits, 400), 1, RoundRobin())
+    alone = simulate(traffic, limits, 400, COST)
+    times = {r.arrival: r.token_times for r in alone.records}
+    assert {r.arrival: r.token_times for r in run.records} == times
+    assert len(run.refused) == alone.refused
+
+
+def test_a_request_that_could_never_fit_is_refused_and_told():
+    config = ReplicaConfig(COST, SchedulerConfig(max_model_len=100), 400)
+    traffic = [TrafficRequest(0.0, 10, 5), TrafficRequest(1.0, 90, 20), TrafficRequest(2.0, 10, 5)]
+    run = serve_fleet(traffic, config, 2, RoundRobin())
+    assert run.refused == [1.0] and "90 + 20 tokens" in run.refusal
+    assert len(run.records) == 2
+
+
+def test_prompts_share_the_blocks_whose_names_they_share_and_no_others():
+    config = ReplicaConfig(COST, SchedulerConfig(), 400, block_size=16)
+    names = [(1, 2, 3), (1, 2, 4), (5,), ()]
+    traffic = [TrafficRequest(10.0 * i, 50, 3, hash_ids=ids) for i, ids in enumerate(names)]
+    run = serve_fleet(traffic, config, 1, RoundRobin())
+    assert [r.num_cached_tokens for r in run.records] == [0, 32, 0, 0]
+
+
+def test_a_request_counts_until_the_step_that_ends_it_is_over():
+    """Ten prompt tokens, a second each, on the first of two replicas: until 10 s it is in flight."""
+    config = ReplicaConfig(A_SECOND_A_TOKEN, SchedulerConfig(), 400)
+    seen = []
+
+    class Watch:
+        def choose(self, request, loads):
+            seen.append(list(loads))
+            return 0
+
+    traffic = [TrafficRequest(0.0, 10, 1), TrafficRequest(9.5, 1, 1), TrafficRequest(30.0, 1, 1)]
+    serve_fleet(traffic, config, 2, Watch())
+    assert seen == [[0, 0], [1, 0], [0, 0]]
+
+
+# ---------------------------------------------------------------------- against the formulas
+
+
+class LeastWork:
+    """Where the next request would start first: several servers behave as if they shared one queue."""
+
+    def __init__(self, servers):
+        self.free_at = [0.0] * servers
+
+    def choose(self, request, loads):
+        best = min(range(len(loads)), key=self.free_at.__getitem__)
+        self.free_at[best] = max(self.free_at[best], request.arrival) + request.prompt_tokens
+        return best
+
+
+def draw(servers, load, fixed, count, seed):
+    """Poisson arrivals, and service times: whole seconds, 100 on average."""
+    rng = np.random.default_rng(seed)
+    service = np.full(count, 100) if fixed else np.ceil(rng.exponential(100, count)).astype(int)
+    return arrival_times(count, load * servers / service.mean(), 1.0, rng).tolist(), service.tolist()
+
+
+def waits_of_one_queue(servers, arrivals, service):
+    """Each goes to the server that is free first (Kiefer and Wolfowitz, 1955)."""
+    free_at, waits = [0.0] * servers, []
+    for arrival, seconds in zip(arrivals, service):
+        start = max(arrival, heapq.heappop(free_at))
+        heapq.heappush(free_at, start + seconds)
+        waits.append(start - arrival)
+    return waits
+
+
+QUEUES = [(1, 0.5), (2, 0.6), (4, 0.7)]
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize("servers, load", QUEUES)
+def test_a_fleet_is_the_queue_of_the_formulas(servers, load, fixed):
+    """One step a request, a second a token, one request at a time: request by request the same wait. (Taking turns
+    is one shared queue as well, if all service times are equal.)"""
+    arrivals, service = draw(servers, load, fixed, 1500, seed=1)
+    traffic = [TrafficRequest(t, n, 1) for t, n in zip(arrivals, service)]
+    limits = SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=10**6)
+    config = ReplicaConfig(A_SECOND_A_TOKEN, limits, 1000, enable_prefix_caching=False)
+    run = serve_fleet(traffic, config, servers, RoundRobin() if fixed else LeastWork(servers))
+    waits = [r.ttft - r.prompt_tokens for r in run.records]
+    assert waits == pytest.approx(waits_of_one_queue(servers, arrivals, service), abs=1e-6)
+    assert max(waits) > 100
+
+
+@pytest.mark.parametrize("fixed, formula", [(True, mdc_wait), (False, mmc_wait)])
+@pytest.mark.parametrize("servers, load", QUEUES)
+def test_and_that_queue_waits_as_they_say(servers, load, fixed, formula):
+    """400,000 requests: fewer would leave more than 2% to chance."""
+    arrivals, service = draw(servers, load, fixed, 400_000, seed=2)
+    wait = np.mean(waits_of_one_queue(servers, arrivals, service)) / np.mean(service)
+    assert wait == pytest.approx(formula(load, servers), rel=0.02)
+
+
+def test_the_formulas_where_they_are_known_by_heart():
+    assert mmc_wait(0.8, 1) == pytest.approx(4)  # M/M/1: load / (1 - load)
+    assert mdc_wait(0.8, 1) == pytest.approx(2)  # M/D/1: half of it
+    assert mmc_wait(0.5, 2) == pytest.approx(1 / 3)
+    with pytest.raises(ValueError, match="below 1"):
+        mmc_wait(1.0, 2)
+
+
+# ---------------------------------------------------------------------- routers
+
+
+def request(*names):
+    return TrafficRequest(0.0, 512 * len(names) + 10, 1, hash_ids=names)
+
+
+def test_round_robin_and_least_loaded():
+    turns = RoundRobin()
+    assert [turns.choose(request(), [9, 0, 0]) for _ in range(4)] == [0, 1, 2, 0]
+    assert LeastLoaded().choose(request(), [3, 1, 2, 1]) == 1
+
+
+def test_power_of_two_never_takes_the_worst_and_does_not_always_take_the_best():
+    router = PowerOfTwo(seed=0)
+    chosen = [router.choose(request(), [5, 1, 3, 2]) for _ in range(200)]
+    assert set(chosen) == {1, 2, 3} and 80 < chosen.count(1) < 120
+    assert PowerOfTwo().choose(request(), [7]) == 0
+
+
+def test_prefix_aware_rule_by_rule():
+    router = PrefixAware()
+    assert router.choose(request(1, 2, 3), [1, 0]) == 1  # unknown: the least loaded
+    assert router.choose(request(1, 2, 4), [0, 5]) == 1  # two of three are known
+    assert router.choose(request(1, 7, 8, 9), [0, 5]) == 0  # one of four: not enough
+    assert router.choose(request(1, 2, 5), [0, 5]) == 1  # still the one that had it first
+    assert router.choose(request(1, 2, 3), [0, 64]) == 1  # 64 more are not yet too many
+    assert router.choose(request(1, 2, 3), [0, 65]) == 0  # 65 are
+    assert router.choose(request(1, 2, 3), [130, 195]) == 1  # but not if that is no more than 1.5 times
+
+
+def serve_conversations(data, tmp_path, count, names):
+    """Requests of the Mooncake trace on four A100, by router."""
+    packed = data / "traffic" / "mooncake_conversation.jsonl.gz"
+    if not packed.is_file():
+        pytest.skip(f"needs {packed}")
+    with gzip.open(packed, "rt") as lines:
+        (tmp_path / "trace.jsonl").write_text("".join(line for line, _ in zip(lines, range(count))))
+    traffic = read_trace(tmp_path / "trace.jsonl").requests
+    cost = plan_cost(find_shape("qwen2.5-7b"), find_card("a100-80"))
+    limits = SchedulerConfig(max_num_seqs=256, max_num_batched_tokens=8192, max_model_len=cost.max_context)
+    config = ReplicaConfig(cost, limits, cost.num_blocks // 32, block_size=512)
+    runs = {name: serve_fleet(traffic, config, 4, ROUTERS[name]()) for name in names}
+    assert all(len(run.records) == count for run in runs.values())
+    return runs
+
+
+def test_the_prefix_aware_router_finds_what_chance_does_not(data, tmp_path):
+    runs = serve_conversations(data, tmp_path, 400, ("round-robin", "prefix-aware"))
+    assert runs["prefix-aware"].hit_rate >= 2 * runs["round-robin"].hit_rate > 0
+
+
+@pytest.mark.proof
+def test_five_thousand_requests_of_the_trace(data, tmp_path):
+    runs = serve_conversations(data, tmp_path, 5000, ("round-robin", "prefix-aware"))
+    ttft = {name: summarise(run.records).ttft.p95 for name, run in runs.items()}
+    assert runs["prefix-aware"].hit_rate >= 2 * runs["round-robin"].hit_rate > 0
+    assert ttft["prefix-aware"] <= ttft["round-robin"]

@@ -1,0 +1,194 @@
+"""The planner's search, its promise and its excuses."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from labkit.errors import LabError
+from phase1_tokens_embeddings.weights import find_card, find_shape, weight_bytes
+from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, StepSize
+from phase4_scheduler.simulator.fleet import ReplicaConfig, serve_fleet
+from phase4_scheduler.simulator.planning import (
+    Promise,
+    alone,
+    binding_limit,
+    bootstrap,
+    make_plan,
+    p95,
+    plan_cost,
+    smallest,
+    tpot,
+    why_impossible,
+)
+from phase4_scheduler.simulator.routers import LeastLoaded, RoundRobin
+from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
+
+COST = FittedCost((20e-3, 2e-4, 1e-3, 1e-7, 1e-8))
+LIMITS = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=512, max_model_len=8192)
+CONFIG = ReplicaConfig(COST, LIMITS, 500, enable_prefix_caching=False)
+
+
+# ---------------------------------------------------------------------- the search
+
+
+@pytest.mark.parametrize("answer", [1, 2, 3, 7, 8, 9, 64, 100])
+@pytest.mark.parametrize("start", [1, 5, 100])
+def test_smallest(answer, start):
+    assert smallest(lambda n: n >= answer, 100, start) == answer
+
+
+def test_smallest_of_none():
+    assert smallest(lambda n: False, 100) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bisection_finds_what_exhaustive_search_finds(seed):
+    rng = np.random.default_rng(seed)
+    traffic = draw_traffic("chat", 40, rate=float(rng.uniform(20, 120)), seed=seed)
+    traffic = [replace(r, output_tokens=r.output_tokens // 10) for r in traffic]
+    promise = Promise(float(rng.uniform(0.2, 1.0)), float(rng.uniform(0.04, 0.06)), 0.9)
+    keeps = [
+        promise.kept_share(serve_fleet(traffic, CONFIG, n, LeastLoaded())) >= promise.share
+        for n in range(1, 9)
+    ]
+    if True not in keeps:
+        with pytest.raises(LabError, match=r"8 cards keep|no number of cards"):
+            make_plan(traffic, CONFIG, promise, LeastLoaded, 1.0, most=8)
+        return
+    plan = make_plan(traffic, CONFIG, promise, LeastLoaded, 1.0, most=8)
+    assert plan.replicas == keeps.index(True) + 1
+
+
+def test_a_plan_adds_up():
+    traffic = draw_traffic("chat", 120, rate=8.0, seed=1)
+    promise = Promise(0.5, 0.06, 0.9)
+    plan = make_plan(traffic, CONFIG, promise, LeastLoaded, 3.0)
+    tokens = sum(r.output_tokens for r in traffic) / traffic[-1].arrival
+    assert plan.dollars_per_hour == 3 * plan.replicas
+    assert plan.dollars_per_million == pytest.approx(plan.dollars_per_hour / 3600 / tokens * 1e6)
+    assert plan.kept.low <= plan.kept.value <= plan.kept.high and plan.kept.value >= 0.9
+    assert plan.ttft.low <= plan.ttft.value <= plan.ttft.high
+    assert 0 <= plan.headroom <= 1 and plan.limit
+
+
+# ---------------------------------------------------------------------- the promise
+
+
+def test_a_refused_request_is_a_broken_promise():
+    config = ReplicaConfig(COST, SchedulerConfig(max_model_len=100), 400)
+    traffic = [TrafficRequest(float(i), 200 if i % 2 else 10, 5) for i in range(20)]
+    run = serve_fleet(traffic, config, 1, RoundRobin())
+    assert Promise(10, 10).kept_share(run) == pytest.approx(0.5, abs=0.05)
+
+
+def test_what_broke_it():
+    traffic = draw_traffic("chat", 100, rate=6.0, seed=0)
+    run = serve_fleet(traffic, CONFIG, 1, RoundRobin())
+    assert Promise(0.01, 10).broken_by(run) == "TTFT"
+    assert Promise(1000, 0.001).broken_by(run) == "TPOT"
+
+
+def test_what_stands_in_the_way():
+    traffic = draw_traffic("chat", 60, rate=20.0, seed=0)
+    run = serve_fleet(traffic, CONFIG, 1, RoundRobin())
+    assert binding_limit(run, Promise(0.01, 10)) == "TTFT: waiting for a free seat (max_num_seqs)"
+    assert binding_limit(run, Promise(1000, 0.01)).endswith("(memory bandwidth)")
+    assert binding_limit(run, Promise(1000, 1.02 * run.decode_step)).endswith("(token budget)")
+    few = replace(CONFIG, num_blocks=60)
+    run = serve_fleet(traffic, few, 1, RoundRobin())
+    assert binding_limit(run, Promise(0.01, 10)) == "TTFT: waiting for free blocks (KV cache)"
+    idle = serve_fleet(traffic[:1], CONFIG, 1, RoundRobin())
+    assert binding_limit(idle, Promise(0.01, 10)) == "TTFT: the prompts themselves (arithmetic)"
+
+
+def test_alone_is_what_an_idle_replica_does():
+    request = TrafficRequest(0.0, 1300, 40)
+    (record,) = serve_fleet([request], CONFIG, 1, RoundRobin()).records
+    ttft, gap = alone(request, CONFIG)
+    assert ttft == pytest.approx(record.ttft) and gap == pytest.approx(tpot(record), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "promise, limit",
+    [
+        (Promise(0.02, 1.0), "arithmetic"),
+        (Promise(60.0, 0.01), "memory bandwidth"),
+        (Promise(60.0, 1.0), ""),
+    ],
+)
+def test_promises_nobody_can_keep_name_the_limit(promise, limit):
+    why = why_impossible(draw_traffic("chat", 50, 1.0), CONFIG, promise)
+    assert why.startswith(limit) and bool(why) == bool(limit)
+
+
+@pytest.mark.parametrize("context, blocks, limit", [(1000, 500, "context"), (8192, 40, "KV cache")])
+def test_requests_that_fit_nowhere_name_the_limit(context, blocks, limit):
+    config = ReplicaConfig(COST, SchedulerConfig(max_model_len=context), blocks, enable_prefix_caching=False)
+    traffic = draw_traffic("summarisation", 50, 1.0)
+    with pytest.raises(LabError, match=f"forbids it is {limit}: 100% of the requests"):
+        make_plan(traffic, config, Promise(60, 10), LeastLoaded, 1.0)
+
+
+def test_a_cache_can_make_a_promise_possible():
+    traffic = [TrafficRequest(10.0 * i, 1610, 5, hash_ids=tuple(range(100))) for i in range(40)]
+    cold = ReplicaConfig(COST, LIMITS, 500, enable_prefix_caching=False)
+    warm = ReplicaConfig(COST, LIMITS, 500)
+    assert why_impossible(traffic, cold, Promise(0.1, 1.0)).startswith("arithmetic")
+    assert why_impossible(traffic, warm, Promise(0.1, 1.0)) == ""
+
+
+def test_neighbours_that_share_their_fate_widen_the_interval():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=1000)
+    waves = np.sort(values)  # the same values, but a bad hour is bad for all in it
+    narrow, wide = bootstrap(values, np.mean), bootstrap(waves, np.mean)
+    assert wide[1] - wide[0] > 3 * (narrow[1] - narrow[0])
+    assert narrow[0] < values.mean() < narrow[1]
+    assert bootstrap([2.0] * 10, p95) == (2.0, 2.0)
+
+
+# ---------------------------------------------------------------------- cards
+
+
+def test_the_clock_of_16_bit_at_full_speed_is_the_simulators():
+    shape, card = find_shape("llama-3-8b"), find_card("h100")
+    ours, simulators = plan_cost(shape, card), ComputedCost.of(shape, card)
+    size = StepSize.of([(100, 1), (0, 500)])
+    assert ours.num_blocks == simulators.num_blocks
+    assert ours.seconds(size) == pytest.approx(simulators.seconds(size), rel=1e-3)
+
+
+def test_fewer_bits_read_less_and_leave_more_room():
+    shape, card = find_shape("llama-3-8b"), find_card("l4")
+    full, half = plan_cost(shape, card), plan_cost(shape, card, "FP8")
+    token = StepSize.of([(100, 1)])
+    assert half.seconds(token) == pytest.approx(full.seconds(token) / 2, rel=0.01)
+    saved = weight_bytes(shape, "FP16") - weight_bytes(shape, "FP8")
+    assert (half.num_blocks - full.num_blocks) * 16 * full.kv_bytes == pytest.approx(saved, rel=0.01)
+    assert plan_cost(shape, card, efficiency=0.5).seconds(token) == pytest.approx(2 * full.seconds(token))
+
+
+def test_a_card_too_small():
+    with pytest.raises(LabError, match=r"llama-3-70b in FP16 takes 141.1 GB, and one T4 16 GB has 14.5"):
+        plan_cost(find_shape("llama-3-70b"), find_card("t4"))
+
+
+def test_what_vllm_did_on_a_card_is_what_the_clock_says_at_80_percent_of_its_data_sheet(data):
+    """300 requests that came within half a minute, vLLM 0.19 and Llama 3.1 8B on an RTX 4090, recorded by others."""
+    folder = data / "gpu_measurements" / "vllm_timelines" / "rtx4090_llama-3.1-8b"
+    if not folder.is_dir():
+        pytest.skip(f"needs {folder}")
+    lines = sorted(map(json.loads, (folder / "requests.jsonl").open()), key=lambda line: line["arrival_time"])
+    begin = lines[0]["arrival_time"]
+    traffic = [TrafficRequest(r["arrival_time"] - begin, r["input_toks"], r["output_toks"]) for r in lines]
+    limits = SchedulerConfig(max_num_seqs=256, max_num_batched_tokens=2048, max_model_len=32768)
+    cost = plan_cost(find_shape("llama-3-8b"), find_card("rtx4090"), efficiency=0.8)
+    config = ReplicaConfig(cost, limits, num_blocks=2588, enable_prefix_caching=False)  # vLLM's own number
+    records = serve_fleet(traffic, config, 1, RoundRobin()).records
+    gaps = [(r["last_token_ts"] - r["first_token_ts"]) / (r["output_toks"] - 1) for r in lines]
+    waits = [r["first_token_ts"] - r["queued_ts"] for r in lines]
+    assert np.mean([tpot(r) for r in records]) == pytest.approx(np.mean(gaps), rel=0.06)
+    assert np.mean([r.ttft for r in records]) == pytest.approx(np.mean(waits), rel=0.08)

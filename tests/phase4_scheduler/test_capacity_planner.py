@@ -1,0 +1,81 @@
+"""capacity_planner.py: it ends well, honours its options, and refuses nonsense."""
+
+import json
+
+import pytest
+
+from phase4_scheduler import capacity_planner
+from phase4_scheduler.story import capacity_story
+
+FAST = ("--quick", "--requests", 80)
+
+
+def test_script(run_script):
+    report = run_script(capacity_planner, *FAST, figures=("capacity_plan",))
+    assert set(report["claims"]) == {"cards-needed", "smallest-fleet", "prefix-router"}
+    results = report["results"]
+    assert results["plan"]["replicas"] >= 1
+    assert [row["lever"] for row in results["levers"]][:2] == ["as planned", "8-bit weights (FP8)"]
+    routers = results["routers"]
+    assert routers["prefix-aware"]["hit_rate"] > 2 * routers["round-robin"]["hit_rate"]
+
+
+@pytest.fixture
+def short_story(monkeypatch):
+    """The script's plan alone."""
+    for part in ("fewer_and_more", "the_levers", "the_router"):
+        monkeypatch.setattr(capacity_story, part, lambda *_: None)
+
+
+def test_a_trace_with_a_gap_and_unsorted_lines(run_script, tmp_path, short_story):
+    lines = [
+        dict(timestamp=1000 * i, input_length=1100, output_length=20, hash_ids=[1, 2, 9 + i])
+        for i in range(20)
+    ]
+    lines += [dict(line, timestamp=line["timestamp"] + 10**6) for line in lines]
+    lines[3], lines[4] = lines[4], lines[3]
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("\n".join([*map(json.dumps, lines), '{"timestamp": 5, "input_length": -3}']))
+    report = run_script(
+        capacity_planner, "--trace", trace, "--skip-bad-lines", "--card", "h100", "--price", 2
+    )
+    out = " ".join(report["out"].split())
+    assert "1 lines were skipped, 1 put in order" in out and "nobody comes" in out
+    assert report["results"]["plan"]["replicas"] == 1 and report["results"]["plan"]["dollars_per_hour"] == 2
+
+
+def test_traffic_too_short_to_fill_the_fleet_is_said(run_script, short_story):
+    report = run_script(capacity_planner, "--requests", 40, "--pattern", "chat", "--rate", 20)
+    assert "Careful: this traffic lasts" in " ".join(report["out"].split())
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (("--model", "llama-3-70b"), "choose a larger card or fewer bits"),
+        (("--tpot-slo", 0.03), "What forbids it is memory bandwidth"),
+        (("--ttft-slo", 0.05), "What forbids it is arithmetic"),
+        (("--card", "abacus"), "unknown card"),
+        (("--system-prompt", 100, "--trace", "x.csv"), "--system-prompt is for a --pattern"),
+        (("--trace", "nowhere.csv"), "cannot read the trace"),
+    ],
+)
+def test_mistakes(mistake_of, options, words):
+    assert words in mistake_of(capacity_planner, "--requests", 40, *options)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,-5,10\n", "line 2"),
+        ("when,who\n1,2\n", "no trace that this course can read"),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,5,10\n2023-11-16 18:17:03,5,10\n",
+            "all come at once",
+        ),
+    ],
+)
+def test_foreign_traces(mistake_of, tmp_path, text, words):
+    trace = tmp_path / "trace.csv"
+    trace.write_text(text)
+    assert words in mistake_of(capacity_planner, "--trace", trace)
