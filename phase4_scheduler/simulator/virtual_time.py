@@ -17,6 +17,7 @@ from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
 from phase4_scheduler.simulator.cost_model import CostModel
 from phase4_scheduler.simulator.latency import RequestRecord
+from phase4_scheduler.simulator.quiet_steps import decode_quietly, quiet_steps
 from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest
 
@@ -87,9 +88,30 @@ def simulate(
     scheduler = Scheduler(config, BlockManager(num_blocks, block_size))
     run, now, end = Run(), 0.0, 0.0  # end: of the last step that was decided
     unfinished: dict[str, RequestRecord] = {}
+    size, ends = StepSize(0, 0, 0, 0.0), []  # of the steps that only decode
     ending: list[Request] = []  # that get their last token in the step that is computed now
     coming = enumerate(requests)
     number, arriving = next(coming, (0, None))
+
+    def note_step(begin: float, size: StepSize) -> float:
+        seconds = cost.seconds(size)
+        running, waiting = len(scheduler.running), len(scheduler.waiting)
+        run.times.append(begin)
+        run.durations.append(seconds)
+        run.running.append(running)
+        run.waiting.append(waiting)
+        run.usage.append(scheduler.block_manager.usage)
+        run.in_system_seconds += seconds * (running + waiting)
+        return seconds
+
+    def tick() -> bool:
+        """A step in which all decode. False if somebody has come by its end."""
+        nonlocal now, size
+        now += note_step(now, size)
+        ends.append(now)
+        n = size.num_requests
+        size = StepSize(n, n, size.context + n, size.pairs + n)
+        return arriving is None or arriving.arrival > now
 
     def hand_back(request: Request) -> None:
         record = unfinished.pop(request.request_id)
@@ -116,6 +138,17 @@ def simulate(
         if not scheduler.has_requests:
             continue  # all that came were refused
 
+        # Where nothing but decoding lies ahead, let the clock run through it.
+        steps = 0 if async_scheduling else quiet_steps(scheduler)
+        if steps > 1:
+            ends = []
+            size = StepSize.of((r.num_computed_tokens, 1) for r in scheduler.running)
+            decode_quietly(scheduler, steps, ANSWER, tick)
+            for request in scheduler.running:
+                unfinished[request.request_id].token_times += ends
+            end = now
+            continue
+
         # 2. Decide the step, and add up what it has to do.
         output = scheduler.schedule()
         ended, ending = ending, []
@@ -131,15 +164,7 @@ def simulate(
         size = StepSize.of((s.num_computed, s.num_tokens) for s in output.scheduled)
 
         # 3. Let the clock run for as long as the step takes.
-        seconds = cost.seconds(size)
-        end = begin + seconds
-        running, waiting = len(scheduler.running), len(scheduler.waiting)
-        run.times.append(begin)
-        run.durations.append(seconds)
-        run.running.append(running)
-        run.waiting.append(waiting)
-        run.usage.append(scheduler.block_manager.usage)
-        run.in_system_seconds += seconds * (running + waiting)
+        end = begin + note_step(begin, size)
 
         # 4. Hand the tokens out.
         sampling = [s for s in output.scheduled if s.samples]

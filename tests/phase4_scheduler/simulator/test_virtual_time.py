@@ -12,12 +12,13 @@ from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import CARDS, find_shape
 from phase2_attention_kvcache.model import ModelConfig
 from phase2_attention_kvcache.model.roofline import work_of_step
-from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.engine import Scheduler, SchedulerConfig
+from phase4_scheduler.simulator import virtual_time
 from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, find_cost, fit_cost
 from phase4_scheduler.simulator.latency import little, summarise
 from phase4_scheduler.simulator.load_tests import usage_at
 from phase4_scheduler.simulator.step_size import StepSize
-from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
+from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, draw_traffic
 from phase4_scheduler.simulator.virtual_time import simulate
 
 ONE_SECOND = FittedCost((1.0, 0.0, 0.0, 0.0, 0.0))
@@ -151,6 +152,43 @@ def test_every_run_is_lawful(lines, prices, max_num_seqs, budget, num_blocks, po
     assert run.in_system_seconds / seconds == pytest.approx(little(run.records), rel=1e-9)
     again = simulate(traffic, config, num_blocks, cost, block_size=16)
     assert again == run
+
+
+shared = st.lists(st.integers(0, 3), max_size=2).map(tuple)
+
+
+@given(
+    lines=st.lists(
+        st.tuples(st.floats(0, 30), st.integers(1, 90), st.integers(1, 60), shared), min_size=1, max_size=25
+    ),
+    max_num_seqs=st.integers(1, 8),
+    budget=st.integers(1, 80),
+    num_blocks=st.integers(12, 60),
+)
+@settings(max_examples=150)
+def test_quiet_steps_change_nothing(lines, max_num_seqs, budget, num_blocks):
+    """Prompts share beginnings (blocks of 20 tokens), and the cache is small: every block counts."""
+    traffic = [TrafficRequest(t, p, o, str(i), 0, h) for i, (t, p, o, h) in enumerate(sorted(lines))]
+    config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_model_len=400)
+    cost = FittedCost((0.1, 0.01, 0.003, 0.001, 0.0001))
+
+    def serve():
+        return simulate(traffic, config, num_blocks, cost, prompts=PromptMaker(factor=20 / 512))
+
+    jumped = serve()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(virtual_time, "quiet_steps", lambda scheduler: 0)
+        assert serve() == jumped
+
+
+def test_quiet_steps_are_not_decided(monkeypatch):
+    """One request with an answer of 100 tokens: its prompt is decided, and its last token."""
+    decided = []
+    monkeypatch.setattr(
+        Scheduler, "schedule", lambda self, own=Scheduler.schedule: decided.append(1) or own(self)
+    )
+    run = simulate([TrafficRequest(0.0, 10, 100)], SchedulerConfig(), 20, ONE_SECOND)
+    assert len(run.times) == 100 and len(decided) == 2
 
 
 def test_a_small_cache_preempts_and_still_serves_all():
