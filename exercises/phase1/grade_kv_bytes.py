@@ -13,6 +13,9 @@ GPT2 = dict(num_hidden_layers=12, num_attention_heads=12, hidden_size=768)
 QWEN3 = dict(
     num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8, hidden_size=1024, head_dim=128
 )
+QWEN3_4B = dict(
+    num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8, hidden_size=2560, head_dim=128
+)  # here all heads together are not as wide as the model
 LLAMA2 = dict(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=32, hidden_size=4096)
 
 
@@ -49,6 +52,7 @@ KV = {
     "kv-one-layer": partial(_kv, layers=False),
     "kv-head-dim-ignored": partial(_kv, given=False),
     "kv-width-over-kv-heads": _width_over_kv_heads,
+    "kv-whole-width": partial(_kv, query=True, given=False),
     "kv-always-two-bytes": lambda c, size=2: _right_kv(c),
     "kv-other-default": (lambda c, size=4: _right_kv(c, size), lambda c, size=1: _right_kv(c, size)),
 }
@@ -74,7 +78,15 @@ def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
             raise
         raise SAYS.no("kv-heads-missing", f"kv_bytes({GPT2}, 2)", "a KeyError", 36_864) from None
     rng = random.Random(4)
-    cases: list[tuple] = [(LLAMA3, 2), (LLAMA3,), (GPT2, 2), (QWEN3, 2), (LLAMA2, 1), (LLAMA3, 4)]
+    cases: list[tuple] = [
+        (LLAMA3, 2),
+        (LLAMA3,),
+        (GPT2, 2),
+        (QWEN3, 2),
+        (QWEN3_4B, 2),
+        (LLAMA2, 1),
+        (LLAMA3, 4),
+    ]
     for _ in range(10):
         heads = rng.choice([4, 8, 16])
         config = dict(

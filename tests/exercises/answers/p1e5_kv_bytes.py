@@ -49,6 +49,11 @@ def over_kv_heads(config, size=2):
     return 2 * config["num_hidden_layers"] * kv_heads * head_dim * size
 
 
+def query_heads_and_no_head_dim(config, size=2):
+    heads = config["num_attention_heads"]
+    return 2 * config["num_hidden_layers"] * heads * (config["hidden_size"] // heads) * size
+
+
 def rounded_up(card, weights, token, n):
     import math
 
@@ -76,6 +81,7 @@ WRONG = {
         users,
     ),
     "kv-width-over-kv-heads": (over_kv_heads, users),
+    "kv-whole-width": (query_heads_and_no_head_dim, users),
     "kv-always-two-bytes": (lambda config, size=2: kv(config), users),
     "kv-other-default": (lambda config, size=4: kv(config, size), users),
     "wrong-signature": (lambda config, size: kv(config, size), users),
