@@ -226,7 +226,7 @@ def draw(lab: Lab, e: Embeddings, name: str) -> None:
     finding = "Words of a kind lie together" if within > across + 0.02 else "No kinds of words to be seen yet"
     fig, (left, right) = new_figure(
         f"{finding}: cosine {within:.2f} within a group, {across:.2f} across ({name})",
-        f"left: {len(words)} words on the plane that keeps most of their spread ({kept:.0%}); right: their cosines",
+        f"left: {len(words)} words on the plane that keeps more of their spread ({kept:.0%}) than any other; right: their cosines",
         panels=2, size=(12.5, 5.8), width_ratios=(1.25, 1),
     )  # fmt: skip
     colors = dict(zip(groups, COLORS))

@@ -167,7 +167,8 @@ def draw(lab: Lab, shape: ModelShape, card: Card, precision: str, others: list[M
     finding = f"{users:,} users of {context:,} tokens" if users else f"no user of {context:,} tokens"
     fig, (left, right) = new_figure(
         f"{shape.name} in {precision} on one {card.title}: {finding}",
-        f"{usable:.0%} of each card is used; KV cache in {lab.args.kv}; computed from the models' shapes",
+        f"left: every card; right: one {card.title}, lines end at a model's longest context; "
+        f"{usable:.0%} of a card is used; KV cache in {lab.args.kv}; computed",
         panels=2,
         size=(11.5, 4.8),
     )

@@ -35,9 +35,12 @@ def sample_text(name: str) -> str:
 
 
 def course_texts() -> list[str]:
-    """The default training text: the course's own English texts and the READMEs of its phases."""
-    readmes = sorted(ROOT.glob("phase*/README.md"))
-    return [sample_text("prose"), sample_text("technical"), *(r.read_text(encoding="utf-8") for r in readmes)]
+    """The default training text: the course's own English texts, and tales that its model wrote.
+
+    No text that changes with the course: the README prints what is learned from it.
+    """
+    tales = ROOT / "phase2_attention_kvcache" / "texts" / "calibration.txt"
+    return [sample_text("prose"), sample_text("technical"), tales.read_text(encoding="utf-8")]
 
 
 def read_texts(path: str | Path) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 import tiktoken
 
 from labkit.models import has_gpt2_vocabulary
-from labkit.paths import EMBEDDED_MODELS
+from labkit.paths import EMBEDDED_MODELS, ROOT
 from phase1_tokens_embeddings import tokenization_lab
 from phase1_tokens_embeddings.story import token_density, tokenization_story
 from phase1_tokens_embeddings.story.token_density import CONTENT, measure_density, read_texts, sample_text
@@ -88,6 +88,15 @@ def test_first_merges():
     assert lengths[0] == 9
     assert lengths == sorted(lengths, reverse=True)
     assert with_first_merges(tok, len(tok.merges)).encode("low lower") == tok.encode("low lower")
+
+
+def test_the_readme_prints_what_is_learned():
+    readme = (ROOT / "phase1_tokens_embeddings" / "README.md").read_text(encoding="utf-8")
+    tok, sentence = BPETokenizer.train(token_density.course_texts(), 1257), tokenization_story.SENTENCE
+    for merges, count in ((0, "32 at first"), (50, "17 tokens, after 50 merges"), (1000, "9, after 1,000")):
+        ids = with_first_merges(tok, merges).encode(sentence)
+        assert len(ids) == int(count.split()[0].strip(",")) and count in readme
+        assert show_tokens(tok, ids) in readme
 
 
 def test_showing_tokens():
