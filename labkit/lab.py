@@ -180,6 +180,8 @@ class Lab:
             mark = "[green]✓[/]" if p.holds else failed
             values = f"predicted {escape(show_expected(p.predicted, p.unit, p.between))}"
             values += f" · measured [bold]{escape(show_value(p.measured, p.unit))}[/]"
+            if p.holds and p.tolerance and not p.between and p.measured != p.predicted:
+                values += f" (within {100 * p.tolerance:.3g}%)"
             if p.source_says is not None:
                 values += f" · the source says {escape(show_expected(p.source_says, p.unit, p.between))}"
             if p.guess is not None:

@@ -49,6 +49,17 @@ def test_a_report_holds_everything(tmp_path):
     assert (tmp_path / "outputs" / "line.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_prediction_that_held_says_how_closely(capsys):
+    run(
+        lambda lab: [
+            lab.predict("near", "?", 14.0, 13.5, tolerance=0.05),
+            lab.predict("same", "?", 7, 7, tolerance=0.2),
+        ]
+    )
+    out = capsys.readouterr().out
+    assert "measured 13.5 (within 5%)" in out and "20%" not in out
+
+
 def test_structure_decides_the_exit_code_and_timing_does_not(capsys):
     assert run(lambda lab: lab.predict("t", "time", 1.0, 9.0, kind="timing")) == 0
     assert run(lambda lab: lab.predict("count", "blocks", 1, 2)) == 1
