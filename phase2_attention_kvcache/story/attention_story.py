@@ -37,6 +37,13 @@ def by_hand_story(lab: Lab) -> None:
         source_says=[38, 38, 24],
         note="e^(5/1.73) : e^(5/1.73) : e^(4/1.73) = 17.9 : 17.9 : 10.1.",
     )
+    results = [("softmax: the weights", s.weights), ("output = weights x V", s.output)]
+    lab.show(by_hand.side_by_side(results, words, 2))
+    lab.say("""Read the last row: "dogs" goes on as 0.39 of the value of "I", 0.39 of "love" and 0.22 of its
+        own. That is all attention does: it moves information between tokens. "I" comes first, sees only
+        itself and keeps its value.""")
+    lab.say("""The source of these words is an article, "How vLLM Actually Works". It draws 38% / 38% /
+        24% and 1% / 99%. What did it divide by?""")
     weights = {d: by_hand.softmax([x / d**0.5 for x in s.raw[2]]) for d in range(1, 1025)}
     lengths = [d for d, row in weights.items() if by_hand.percent(row) == [38, 38, 24]]
     lab.predict(
@@ -60,11 +67,6 @@ def by_hand_story(lab: Lab) -> None:
     lab.say(f"""Solved for the divisor: 1/99 comes out for divisors from {love[0]:.2f} to {love[1]:.2f}, so
         for scores that are not scaled at all; 38/38/24 for {dogs[0]:.2f} to {dogs[1]:.2f}. The two ranges
         do not meet: no one scaling gives both of the source's drawings.""")
-    results = [("softmax: the weights", s.weights), ("output = weights x V", s.output)]
-    lab.show(by_hand.side_by_side(results, words, 2))
-    lab.say("""Read the last row: "dogs" goes on as 0.39 of the value of "I", 0.39 of "love" and 0.22 of its
-        own. That is all attention does: it moves information between tokens. "I" comes first, sees only
-        itself and keeps its value.""")
 
 
 def definition_story(lab: Lab) -> None:

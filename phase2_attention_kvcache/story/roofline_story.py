@@ -66,8 +66,9 @@ def tell_steps(lab: Lab, model: Transformer, name: str, ceilings: Ceilings) -> l
     )  # fmt: skip
     together = next((n for n, _, _, s in reversed(steps) if s < 2 * steps[0].seconds), 1)
     lab.say(f"""What it means: a step of {together} tokens takes less than twice as long as a step of one.
-        So a server that lets {together} users share each step serves them for less than the price of two. (Nearly:
-        each user also needs scores and a cache of their own.) That is batching, and Phase 4 is about it.""")
+        These are tokens of one prompt, and only the last needs scores. A server that lets {together} users share each step reads
+        the weights once for all of them as well, but computes scores and reads a cache for each: it costs
+        somewhat more than that. That is batching, and Phase 4 is about it.""")
     lab.record(
         bandwidth_gb_s=ceilings.bandwidth / 1e9,
         rate_gflop_s=ceilings.rate / 1e9,
