@@ -143,13 +143,16 @@ class Server:
         return JsonResponse({"object": "list", "data": [card]})
 
     async def health(self, request: Request) -> Response:
-        alive = self.engine.dead is None and self.engine.process.is_alive()
-        return Response(status_code=200 if alive else 503)
+        return Response(status_code=200 if self.engine.is_alive else 503)
 
     async def version(self, request: Request) -> Response:
         return JsonResponse({"version": version_of("inference-lab") or "0"})
 
     async def metrics(self, request: Request) -> Response:
+        # A scrape that fails sets Prometheus' `up` to 0: so an alert hears of a dead engine even if nobody is served.
+        # vLLM ends the whole server then, with the same effect.
+        if not self.engine.is_alive:
+            return Response(status_code=503)
         return Response(self.engine.metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
     async def server_load(self, request: Request) -> Response:

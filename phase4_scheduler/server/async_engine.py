@@ -4,6 +4,7 @@ Source: vllm/v1/engine/async_llm.py and core_client.py.
 """
 
 import asyncio
+import logging
 import subprocess
 import sys
 import threading
@@ -129,6 +130,10 @@ class AsyncEngine:
         self.limits, self.metrics = first, Metrics(self.model_name, first)
         threading.Thread(target=self._read, name="engine outputs", daemon=True).start()
 
+    @property
+    def is_alive(self) -> bool:
+        return self.dead is None and self.process.is_alive()
+
     def stop(self) -> None:
         """End the engine process, whatever it is doing."""
         if self.dead is None:
@@ -183,6 +188,8 @@ class AsyncEngine:
     def _die(self) -> None:
         if self.dead is None:
             self.dead = EngineDeadError("the engine process has ended: start the server again")
+            self.process.join(timeout=1)  # its exit code is known a moment after its pipe has closed
+            logging.getLogger(__name__).error("%s (exit code %s)", self.dead, self.process.exitcode)
         for stream in self._streams.values():
             stream.fail(self.dead)
         self._streams.clear()

@@ -3,9 +3,12 @@
 import asyncio
 import gc
 import importlib
+import logging
+import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -22,6 +25,17 @@ try:  # as in vLLM: an event loop in C. With 64 users of a small model, the serv
     from uvloop import new_event_loop
 except ImportError:  # there is none for Windows
     from asyncio import new_event_loop
+
+
+class WebServer(uvicorn.Server):
+    """One that says in its output why it ends."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        wait = f"answers under way have {self.config.timeout_graceful_shutdown:g} s to end"
+        logging.getLogger(__name__).warning(
+            "%s: no more requests are taken, %s", signal.Signals(sig).name, wait
+        )
+        super().handle_exit(sig, frame)
 
 
 def make_server(
@@ -104,7 +118,7 @@ def run_server(
             app, log_level="critical", access_log=False,
             timeout_graceful_shutdown=shutdown_timeout, h11_max_incomplete_event_size=64 * 1024,
         )  # fmt: skip
-        web = uvicorn.Server(config)
+        web = WebServer(config)
         host, port = listening.getsockname()[:2]
         on_ready(f"http://{host}:{port}")
         try:

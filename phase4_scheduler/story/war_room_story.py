@@ -94,7 +94,7 @@ def show_dashboard(lab: Lab, night: Night) -> None:
         f"The dashboard: {night.window} seconds before, {night.window} seconds now",
         ["figure", "before", "now"],
         [[title, shown(moments.then(text)), shown(moments.now(text))] for title, text in drill.watch.items()],
-        note="A mean is sum / count of a histogram: its first bucket ends at 0.3 s, so quantiles would say nothing here.",
+        note="Means are sum / count of a histogram: their parts add up. (Quantiles of the queue and prefill times would say nothing here: their first bucket ends at 0.3 s.)",
     )
     lab.figure(draw_night(night), f"war_room_{drill.number}")
     if lab.args.predict:

@@ -150,6 +150,7 @@ def test_an_engine_that_ends_ends_all_streams_with_an_error(server):
     rest = response.read().decode()
     assert '"error"' in rest and rest.endswith("data: [DONE]\n\n")
     assert server.get("/health")[0] == 503
+    assert server.get("/metrics")[0] == 503  # so Prometheus' `up` is 0, and ServerDown rings
     assert server.call("/v1/completions", ENDLESS)[0] == 503
 
 

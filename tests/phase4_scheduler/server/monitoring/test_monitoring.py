@@ -61,6 +61,14 @@ def test_each_alert_is_tested_firing_and_silent():
     assert tested == {(rule["alert"], kind) for rule in rules for kind in ("fires", "is silent")}
 
 
+def test_each_alert_names_a_row_of_the_runbook():
+    rules = yaml.safe_load((MONITORING / "alerts.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
+    text = (ROOT / "phase4_scheduler" / "README.md").read_text(encoding="utf-8")
+    for rule in rules:
+        number, row = re.match(r"(\d): ([^(;]+)", rule["annotations"]["runbook"]).groups()
+        assert f"| **{number}** {row.strip()} |" in text, rule["alert"]
+
+
 def test_each_alert_fires_when_it_should_and_only_then(tool):
     ran = subprocess.run([tool("promtool"), "test", "rules", ALERT_TESTS], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
