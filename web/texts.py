@@ -120,7 +120,7 @@ class Linker:
     def __init__(self, contents: Contents) -> None:
         self.contents = contents
         self.files: dict[str, None] = {}  # to be shown as pages, in the order in which they were met
-        self.copies: dict[str, None] = {}  # pictures and notebooks, as they are
+        self.copies: dict[str, str] = {}  # pictures and notebooks, and where they are put
 
     def rewrite(self, text: str, file: str) -> str:
         """Links and section numbers of `file`'s text, as they have to be on the page. Code stays as it is."""
@@ -153,8 +153,8 @@ class Linker:
             return target
         path = os.path.normpath(os.path.join(os.path.dirname(file), target.partition("#")[0]))
         if Path(path).suffix in (".png", ".ipynb"):
-            self.copies[path] = None
-            return f"/copies/{path}"
+            self.copies[path] = "copies/" + re.sub(r"\.png$", ".webp", path)
+            return f"/{self.copies[path]}"
         if path.endswith("README.md") and (first := self._first_section(path)):
             return f"/{first.name}.md"
         return self._file(path)

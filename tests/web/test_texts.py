@@ -89,7 +89,7 @@ def test_links_lead_to_sections_to_files_and_to_the_code_host(contents):
     number = {s.name: s.number for s in contents.sections}
     assert said == (
         "[P1](/what-an-llm-is.md) [loop](/files/phase4_scheduler/engine/core.py.md) [there](https://a.example) "
-        "![f](/copies/phase4_scheduler/figures/load_knee.png) `[code](engine/core.py)` `two\nlines` "
+        "![f](/copies/phase4_scheduler/figures/load_knee.webp) `[code](engine/core.py)` `two\nlines` "
         "[loop](/files/phase4_scheduler/engine/core.py.md) "
         f"[section {number['kv-cache']}](/kv-cache.md); [section {number['scheduler']}](/scheduler.md); "
         f"[section {number['roofline']}](/roofline.md); "
