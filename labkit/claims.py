@@ -3,10 +3,7 @@
 Each script puts its measurements beside the claims (see `labkit/lab.py`) and leaves a report in
 `outputs/reports/`. The ledger gathers them.
 
-Sources:
-  A  "How vLLM Actually Works: I Built It From Scratch So You Don't Have To"
-  B  "LLM & vLLM Inference, from the ground up", and its recap
-  C  an SRE's walk through the inference pipeline (Karthika Raghavan)
+The sources are in SOURCES, by the letter that each claim names.
 """
 
 from dataclasses import dataclass
@@ -22,6 +19,12 @@ class Claim:
     source: str
     says: str
 
+
+SOURCES = {
+    "A": '"How vLLM Actually Works: I Built It From Scratch So You Don\'t Have To"',
+    "B": '"LLM & vLLM Inference, from the ground up", and its recap',
+    "C": "an SRE's walk through the inference pipeline (Karthika Raghavan)",
+}
 
 # fmt: off
 CLAIMS: dict[str, list[Claim]] = {
@@ -96,6 +99,9 @@ CLAIMS: dict[str, list[Claim]] = {
     ],
 }
 # fmt: on
+
+SOURCE_OF = {claim.id: claim.source for claims in CLAIMS.values() for claim in claims}
+"""The letters of the articles that make a claim, such as "A B", by its id."""
 
 # The gravest verdict of several measurements of one claim stands for the claim.
 GRAVITY = ["reproduced", "needs a download", "needs vLLM", "needs a GPU", "differs here", "corrected"]

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from labkit.catalog import SCRIPTS, first_line, is_script, select
-from labkit.claims import CLAIMS, measured_claims, verdict_of
+from labkit.claims import CLAIMS, SOURCES, measured_claims, verdict_of
 from labkit.course import run_script, take_course
 from labkit.errors import LabError
 from labkit.foreign import visible
@@ -103,9 +103,9 @@ def show_claims(console: Console) -> int:
     for line in problems:
         console.print(f"[yellow]{escape(line)}[/]", highlight=False, soft_wrap=True)
     console.print(" · ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items())), highlight=False)
+    titles = " ".join(f"{letter}: {escape(title)}." for letter, title in SOURCES.items())
     console.print(
-        "[dim]A: How vLLM Actually Works. B: LLM & vLLM Inference, from the ground up. C: an SRE's walk through "
-        "the inference pipeline. Reproduced: agrees within the script's tolerance. A corrected figure is "
+        f"[dim]{titles} Reproduced: agrees within the script's tolerance. A corrected figure is "
         "explained where it is measured. Differs here: a figure that depends on the machine, or on what else it "
         "was doing, and misses. Reports: outputs/reports/[/]"
     )

@@ -25,6 +25,7 @@ from rich.padding import Padding
 from rich.progress import track
 from rich.table import Table
 
+from labkit.claims import SOURCE_OF, SOURCES
 from labkit.options import build_parser
 from labkit.paths import check_writable, outputs, short, write_whole, writing
 from labkit.predictions import Kind, Needs, Prediction, parse_guess, score_guess, show_expected, show_value
@@ -45,6 +46,7 @@ class Lab:
         self.results: dict[str, Any] = {}
         self.figures: list[Path] = []
         self._spaced = True  # whether the last line printed was empty or a heading
+        self._named: set[str] = set()  # letters of the articles whose titles were printed
 
     # ------------------------------------------------------------------ options
 
@@ -190,7 +192,17 @@ class Lab:
         self.console.print(f" {mark} {escape(p.question)}  [dim]\\[{escape(p.claim)}][/]", highlight=False)
         self._indented(values, 3)
         self._note(p.note, 3)
+        self._name_the_source(p)
         self._spaced = False
+
+    def _name_the_source(self, p: Prediction) -> None:
+        """At the first figure of an article: its title."""
+        if p.source_says is None:
+            return
+        for letter in SOURCE_OF.get(p.claim, "").split():
+            if letter not in self._named:
+                self._named.add(letter)
+                self._note(f"The source, an article ({letter} in `lab claims`): {SOURCES[letter]}.", 3)
 
     # ------------------------------------------------------------------ recording
 

@@ -68,7 +68,7 @@ def same_tokens(lab: Lab) -> None:
 
 def timed_at_gpt2_size(lab: Lab) -> None:
     """Part 2, at the size of GPT-2 with random weights: what the user feels."""
-    lab.title("Time, at the size of GPT-2 (124M parameters, random weights)")
+    lab.title(f"Time, at the size of GPT-2 (124M parameters, random weights, {lab.args.dtype})")
     model = Transformer.random(GPT2_124M, lab.args.dtype, lab.device, lab.seed)
     lengths = [5, 20, 45, 100, 250, 500, 1000] if not lab.quick else [5, 20, 45, 250, 1000]
     repeats = 2 if lab.quick else 6

@@ -60,6 +60,17 @@ def test_a_prediction_that_held_says_how_closely(capsys):
     assert "measured 13.5 (within 5%)" in out and "20%" not in out
 
 
+def test_an_article_is_named_at_its_first_figure(capsys):
+    def story(lab):
+        lab.predict("dogs-weights", "?", 39, 39)
+        lab.predict("dogs-weights", "?", 39, 39, source_says=38)
+        lab.predict("work-cached", "?", 101, 101, source_says=102)
+
+    run(story)
+    out = capsys.readouterr().out
+    assert out.count("How vLLM Actually Works") == 1 and out.index("38") < out.index("How vLLM")
+
+
 def test_structure_decides_the_exit_code_and_timing_does_not(capsys):
     assert run(lambda lab: lab.predict("t", "time", 1.0, 9.0, kind="timing")) == 0
     assert run(lambda lab: lab.predict("count", "blocks", 1, 2)) == 1
