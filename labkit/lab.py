@@ -131,8 +131,12 @@ class Lab:
         kind: Kind = "structure",
         note: str = "",
         between: bool = False,
+        choices: Sequence[str] = (),
     ) -> Prediction:
         """Put a prediction beside its measurement, and keep both. See `Prediction` for the fields.
+
+        Args:
+            choices: words of which a guess has to be one; empty: it may be anything.
 
         With --predict the learner is asked first, so call this before you show the figure elsewhere.
         """
@@ -140,7 +144,7 @@ class Lab:
             claim, question, predicted, measured, source_says, unit, tolerance, kind, note, between=between
         )
         if self.args.predict:
-            self._ask(p)
+            self._ask(p, choices)
         self._keep(p)
         return p
 
@@ -148,7 +152,7 @@ class Lab:
         """Say that a claim cannot be checked here."""
         self._keep(Prediction(claim, question, needs=needs, note=remedy))
 
-    def _ask(self, p: Prediction) -> None:
+    def _ask(self, p: Prediction, choices: Sequence[str]) -> None:
         form = "yes or no" if isinstance(p.measured, bool) else ""
         if isinstance(p.measured, (list, tuple)):
             form = f"{len(p.measured)} values, such as " + " / ".join("12345"[: len(p.measured)])
@@ -169,6 +173,12 @@ class Lab:
                 p.guess = parse_guess(text, p.measured)
             except ValueError as error:
                 self.console.print(f"  {escape(str(error))}, try again", style="yellow")
+                continue
+            if choices and p.guess.lower() not in choices:
+                self.console.print(
+                    f"  {escape(p.guess)} is none of {', '.join(choices)}, try again", style="yellow"
+                )
+                p.guess = None
                 continue
             p.points = score_guess(p.guess, p.measured, p.unit)
             return
@@ -300,7 +310,10 @@ class Lab:
         failed = [p for p in checked if p.kind == "structure" and not p.holds]
         guesses = [p for p in self.predictions if p.points is not None]
         line = f"{sum(bool(p.holds) for p in checked)} of {len(checked)} predictions held"
-        if guesses:
+        watched = not self.args.predict and len(guesses) < len(
+            self.predictions
+        )  # guesses are of earlier runs
+        if guesses and not watched:
             line += f" · you scored {sum(p.points for p in guesses)} of {3 * len(guesses)} points"
         self.console.print()
         self.console.print(f"[dim]{self.script.name}: {line} · {seconds:.1f} s[/]", highlight=False)

@@ -34,8 +34,18 @@ def build_parser() -> argparse.ArgumentParser:
     add("--port", type=whole(0, 65535), default=8000, help="0: any that is free (8000)")
     add("--api-key", help="calls of /v1 must carry it: Authorization: Bearer KEY")
     add("--served-model-name", help="the model's name for clients (as it was given)")
-    add("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
-    add("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    add(
+        "--dtype",
+        default="bfloat16",
+        choices=["float32", "bfloat16", "float16"],
+        help="of weights and sums (bfloat16)",
+    )
+    add(
+        "--device",
+        default="auto",
+        choices=["auto", "cpu", "cuda"],
+        help="auto: a GPU if there is one (auto)",
+    )
     add("--quantization", choices=METHODS, help="keep the weights in few bits (as the files have them)")
     add(
         "--max-model-len",
@@ -51,8 +61,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--block-size", type=whole(1, 1024), default=16, help="tokens a block")
     add("--kv-cache-dtype", default="auto", choices=KV_CACHE_DTYPES, help="of keys and values (auto)")
-    add("--no-enable-prefix-caching", action="store_true")
-    add("--no-enable-chunked-prefill", action="store_true")
+    add("--no-enable-prefix-caching", action="store_true", help="compute each prompt anew")
+    add("--no-enable-chunked-prefill", action="store_true", help="compute each prompt in one step")
     add(
         "--speculative-config",
         type=json_object,
@@ -60,7 +70,12 @@ def build_parser() -> argparse.ArgumentParser:
         help='drafts: \'{"method": "ngram", "num_speculative_tokens": 3}\', '
         'or \'{"model": "tales-draft", "num_speculative_tokens": 3}\' (none)',
     )
-    add("--scheduling-policy", default="fcfs", choices=["fcfs", "priority"])
+    add(
+        "--scheduling-policy",
+        default="fcfs",
+        choices=["fcfs", "priority"],
+        help="who is admitted first: who came first, or who has the lowest priority number (fcfs)",
+    )
     add(
         "--enable-prompt-tokens-details",
         action="store_true",

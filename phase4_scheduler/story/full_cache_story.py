@@ -43,7 +43,7 @@ def full_cache(lab: Lab) -> None:
     _, usage, preempted = serve_watched(small, prompts, exact)
     lab.predict(
         claim="kv-090-evicts",
-        question=f"requests evicted while all {USERS} fit, usage of the cache rising to {usage:.0%}",
+        question=f"requests preempted while all {USERS} fit, usage of the cache rising to {usage:.0%}",
         predicted=0,
         measured=preempted,
         source_says="evicts from 0.9 on",

@@ -21,8 +21,16 @@ from phase4_scheduler.server.drills import (
     investigate,
     query,
 )
+from phase4_scheduler.server.drills.promql import AGGREGATIONS, OVER_RANGE
 
 WINDOW, QUICK_WINDOW = 12, 2  # seconds of a "minute"
+
+
+KNOWN = f"""of a range, such as x[12s]   {", ".join(OVER_RANGE)}
+of a vector                 {", ".join(AGGREGATIONS)}, with by (...) or without (...)
+between two                 + - * /   > < >= <= == !=   and or unless, with on (...) or ignoring (...)
+the runbook's A(x)          is no function: write rate(vllm:x_sum[12s]) / rate(vllm:x_count[12s])
+unknown here                histogram_quantile, deriv and the rest of PromQL"""
 
 
 def list_nights(lab: Lab) -> None:
@@ -74,6 +82,7 @@ def play_night(lab: Lab, number: int | None) -> None:
             predicted=findings.verdict,
             measured=night.cause,
             kind="timing",
+            choices=[cause.name for cause in drill.causes],
             note="Predicted: what the rules below make of the metrics. Measured: "
             + ("what the clients' clocks say." if stage.fault.outcome else "the fault that was put in."),
         )
@@ -108,8 +117,9 @@ def shown(value: float) -> str:
 def ask_in_promql(lab: Lab, stage: Stage) -> None:
     """Queries that the learner types, on what has been scraped so far."""
     night = stage.night
-    lab.say(f"""Ask the metrics, in PromQL. Rates over [{night.window}s] see the last minute and nothing else. Each result is
-        shown before and now. An empty line goes on to your answer.""")
+    lab.say(f"""Ask the metrics, in PromQL. A minute of this night lasts {night.window} s, so write [{night.window}s] where the runbook says
+        [1m]: a longer range mixes before and now. Each result is shown before and now. `help` lists the functions that are
+        known here. An empty line goes on to your answer.""")
     first = next(iter(night.drill.watch.values()))
     lab.show(f"for example: {night.moments.text(first)}")
     while True:
@@ -119,6 +129,9 @@ def ask_in_promql(lab: Lab, stage: Stage) -> None:
             return
         if not text:
             return
+        if text == "help":
+            lab.show(KNOWN)
+            continue
         try:
             before, now = (as_lines(query(night.recording, text, at)) for at in (night.healthy, night.faulty))
         except ValueError as error:

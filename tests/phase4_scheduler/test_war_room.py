@@ -49,13 +49,14 @@ def seed_of(number, fault):
 
 def test_a_night_on_call(recorded, typed, run_script):
     typed(
-        "sum by (engine) (rate(vllm:generation_tokens_total[10s]))\nrate(x\nvllm:num_preemptions\n\nclient\n\n\n"
+        "sum by (engine) (rate(vllm:generation_tokens_total[10s]))\nrate(x\nvllm:num_preemptions\nhelp\n\nclients\nclient\n\n\n"
     )
     report = run_script(
         war_room, "--drill", 4, "--seed", seed_of(4, "client"), "--predict", figures=["war_room_4"]
     )
     out = report["out"]
     assert "unclosed left parenthesis" in out and "empty: no series fits" in out
+    assert "clients is none of" in out and "avg_over_time" in out
     claim = report["claims"]["war-room-4"]
     assert (claim["predicted"], claim["measured"], claim["guess"], claim["points"]) == ("client",) * 3 + (3,)
     for name in ("seats", "budget", "pool", "neighbour", "answers"):
@@ -77,6 +78,8 @@ def test_the_score_of_all_nights_is_kept(recorded, typed, run_script):
     for number, fault, answer in ((4, "client", "client"), (5, "off", "short"), (4, "pool", "pool")):
         typed(f"\n{answer}\n")
         run_script(war_room, "--drill", number, "--seed", seed_of(number, fault), "--predict")
+    watched = run_script(war_room, "--drill", 4, "--seed", seed_of(4, "seats"))["out"]
+    assert "you scored" not in watched
     out = run_script(war_room, "--list")["out"]
     assert "you scored 6 of 9 points" in out
     cells = [line.split() for line in out.splitlines()]
