@@ -7,7 +7,7 @@ import promql_parser as ast
 
 from exercises.grading import Diagnoses, NotAttempted, NotYet, show
 from exercises.phase4.nights import Minute, minutes_of
-from exercises.phase4.two_causes import after_a_day, at_another_pace, rings
+from exercises.phase4.two_causes import after_a_day, at_another_pace, rings, while_idle
 from phase4_scheduler.server.drills import query
 from phase4_scheduler.server.drills.promql import ARITHMETIC, COMPARISON
 
@@ -53,7 +53,11 @@ def grade(name: str, text: str) -> int:
         if wrong := [m for m in others if rung[m] != (m.cause == cause)]:
             says = "rings" if rung[wrong[0]] else "is silent"
             raise SAYS.no(diagnosis, tried, f"{says}: {wrong[0]}", "as on the recorded night")
-    return len(minutes) * 4
+    if ring(text, while_idle(minutes[0]), tried):
+        raise SAYS.no(
+            "wakes-you-for-nobody", tried, "rings: the healthy server, while nobody calls it", "silent"
+        )
+    return len(minutes) * 4 + 1
 
 
 def parsed(text: str, tried: str) -> ast.Expr:

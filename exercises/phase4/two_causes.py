@@ -45,6 +45,11 @@ def after_a_day(minute: Minute) -> Minute:
     )
 
 
+def while_idle(minute: Minute) -> Minute:
+    """The same server while nobody calls: counters stand still, and nobody runs, waits or holds a block."""
+    return with_values(minute, lambda name, value: 1e4 if name.endswith(COUNTERS) else 0.0)
+
+
 def with_values(minute: Minute, change: Callable[[str, float], float]) -> Minute:
     recording = Recording()
     for labels, samples in minute.recording.series.items():

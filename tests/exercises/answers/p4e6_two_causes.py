@@ -31,7 +31,7 @@ def between(night, query, one, other):
 
 RIGHT_ONES = (
     f"({QUEUE}) / ({TTFT}) > 0.5",
-    f"{RUNNING} < 2 and {WAITING} < 0.5",
+    f"{RUNNING} < 2 and {WAITING} < 0.5 and {RUNNING} > 0",
     f"{KV} > 0.8",
     f"{HITS} < 0.02",
 )
@@ -48,14 +48,14 @@ RIGHT = [
     (
         # Who waits at all, does so for a seat: prompts and a blocked API process fill no queue of more than a few.
         f"{WAITING} > 8",
-        f"sum(vllm:num_requests_running) + sum(vllm:num_requests_waiting) < 3 unless {WAITING} > 1",
+        f"sum(vllm:num_requests_running) + sum(vllm:num_requests_waiting) < 3 and sum({RATE}) > 0 unless {WAITING} > 1",
         # Requests wait though more than one runs at a time in the mean; or requests are preempted.
         "rate(vllm:num_preemptions_total[10s]) > 0 or max_over_time(vllm:kv_cache_usage_perc[10s]) > 0.9",
         "increase(vllm:prefix_cache_queries_total[10s]) > 0 unless increase(vllm:prefix_cache_hits_total[10s]) > 0",
     ),
     (
         f"{QUEUE} > 2 * {PREFILL}",
-        f"({RUNNING}) + ({WAITING}) < 4",
+        f"0 < ({RUNNING}) + ({WAITING}) < 4",
         f"0.85 < {KV}",
         'sum(rate(vllm:prefix_cache_hits_total{engine="0"}[8s])) == 0 and sum(rate(vllm:prefix_cache_queries_total[8s])) > 0',
     ),
@@ -92,6 +92,7 @@ WRONG = {
         but(alike=f"{HITS} < 0.7"),
     ],
     "hangs-on-the-machine": but(one=f"{RATE} < {between(4, RATE, 'client', 'nothing')} and {WAITING} < 0.5"),
+    "wakes-you-for-nobody": but(one=f"{RUNNING} < 2 and {WAITING} < 1"),
     "misses-a-night": but(too_few=f"{WAITING} > {between(1, WAITING, 'queue', 'queue')}"),
     "counts-since-the-start": but(small="max_over_time(vllm:num_preemptions_total[10s]) > 0"),
 }
