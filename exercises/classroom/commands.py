@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from exercises.classroom import report
-from exercises.classroom.grade import grade
+from exercises.classroom.grade import Graded, grade
 from exercises.classroom.submission import Submission, submissions_in, submit
 from labkit.errors import LabError
 from labkit.paths import ROOT, check_writable, short, write_whole
@@ -20,15 +20,16 @@ def hand_in(console: Console, learner: str) -> int:
     """Write one file with all answers."""
     submission, path = submit(learner, ROOT / "notebooks" / "exercises")
     answers = submission.answers.values()
-    console.print(f"{len(answers)} answers, {sum(a.solved for a in answers)} of them noted as solved")
+    many = "1 answer" if len(answers) == 1 else f"{len(answers)} answers"
+    console.print(f"{many}, {sum(a.solved for a in answers)} noted as solved")
     console.print(f"hand in this file: {escape(short(path))}", soft_wrap=True)
     console.print("[dim]It is signed by nothing: your teacher runs the answers again.[/]")
     return 0
 
 
 def grade_folder(console: Console, folder: str) -> int:
-    """Run all answers again, show what came out, and write it beside them as grades.csv."""
-    table = Path(folder) / "grades.csv"
+    """Run all answers again, show what came out, and write it beside them as grades.csv and totals.csv."""
+    table, totals = Path(folder) / "grades.csv", Path(folder) / "totals.csv"
     submissions, unread = [], []
     for found in submissions_in(Path(folder)):
         if isinstance(found, str):
@@ -40,14 +41,22 @@ def grade_folder(console: Console, folder: str) -> int:
     if not submissions:
         raise LabError(f"nothing was handed in: no file of `lab submit` and no notebooks in {folder}")
     check_writable(table)
+    check_writable(totals)
     _tell_apart(submissions)
     answers = sum(len(s.answers) for s in submissions)
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("running the answers", total=answers)
-        graded = grade(submissions, lambda: bar.advance(task))
+
+        def told(so_far: list[Graded]) -> None:
+            bar.advance(task)
+            write_whole(table, report.as_csv(so_far))  # as it goes: should the grading be stopped
+
+        graded = grade(submissions, told)
     report.show(console, submissions, graded)
     write_whole(table, report.as_csv(graded))
-    console.print(f"\nall of it, a line an answer: {escape(short(table))}", soft_wrap=True)
+    write_whole(totals, report.totals_as_csv(submissions, graded, unread))
+    console.print(f"\na line an answer: {escape(short(table))}", soft_wrap=True)
+    console.print(f"a line a learner: {escape(short(totals))}", soft_wrap=True)
     return 0
 
 

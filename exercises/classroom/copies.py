@@ -1,18 +1,18 @@
 """Is an answer the solution, or somebody else's answer, word for word? Names, comments and layout do not count.
 
-Short answers are alike by nature: `return a @ b.T` can hardly be written otherwise. So only what is long enough counts, and
-what is found is a reason to ask, not a proof.
+Short answers are alike by nature: `return a @ b.T` can hardly be written otherwise. So only an answer counts in which the
+learner wrote enough beyond the stub, and what is found is a reason to ask, not a proof.
 """
 
 import ast
 from collections.abc import Iterable
 from functools import cache
 
-from exercises.judging.plain_runs import without_magic
+from exercises.judging.plain_runs import parsed, without_magic
 from exercises.judging.registry import find
 from exercises.judging.sources import cut, source_of
 
-LONG_ENOUGH = 60  # nodes of the syntax tree that the learner has to write
+LONG_ENOUGH = 60  # nodes of the syntax tree that the learner has written
 
 
 def copied(name: str, cells: list[str]) -> list[str]:
@@ -23,21 +23,20 @@ def copied(name: str, cells: list[str]) -> list[str]:
 
 def shapes_of(name: str, cells: Iterable[str]) -> dict[str, str]:
     """The functions and classes that an exercise asks for, without names; only those that are long enough to tell."""
-    found = _asked_for(name, cells)
-    return {part: ast.dump(_nameless(found[part])) for part in _long_parts(name) if part in found}
+    stub = _stub_sizes(name)
+    return {
+        part: ast.dump(tree)
+        for part, tree in _asked_for(name, cells).items()
+        if _size(tree) - stub.get(part, 0) >= LONG_ENOUGH
+    }
 
 
 def _asked_for(name: str, cells: Iterable[str]) -> dict[str, ast.AST]:
     found: dict[str, ast.AST] = {}
     for cell in cells:
-        try:
-            body = ast.parse(without_magic(cell)).body
-        except SyntaxError:
-            continue
-        kinds = (ast.FunctionDef, ast.ClassDef)
-        found |= {
-            node.name: node for node in body if isinstance(node, kinds) and node.name in find(name).asks
-        }
+        tree = parsed(without_magic(cell)) or ast.Module([], [])
+        parts = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+        found |= {node.name: _nameless(node) for node in parts if node.name in find(name).asks}
     return found
 
 
@@ -47,11 +46,8 @@ def _solution(name: str) -> dict[str, str]:
 
 
 @cache
-def _long_parts(name: str) -> list[str]:
-    """What is asked for and takes enough lines between the markers of the solution."""
-    solution, stub = (_asked_for(name, [_source(name, solved)]) for solved in (True, False))
-    sizes = {part: _size(solution[part]) - _size(stub[part]) for part in solution}
-    return [part for part, size in sizes.items() if size >= LONG_ENOUGH]
+def _stub_sizes(name: str) -> dict[str, int]:
+    return {part: _size(tree) for part, tree in _asked_for(name, [_source(name, solved=False)]).items()}
 
 
 def _source(name: str, solved: bool) -> str:

@@ -43,9 +43,11 @@ class Graded:
 
 
 def grade(
-    submissions: list[Submission], told: Callable[[], None] = lambda: None, cores: int = os.cpu_count() or 1
+    submissions: list[Submission],
+    told: Callable[[list[Graded]], None] = lambda graded: None,
+    cores: int = os.cpu_count() or 1,
 ) -> list[Graded]:
-    """All answers, in the order of the submissions and of the course. `told` is called after each.
+    """All answers, in the order of the submissions and of the course. `told` gets what is there after each.
 
     As many answers run side by side as there are cores.
     """
@@ -58,14 +60,16 @@ def grade(
             answer = submission.answers[name]
             verdict, touched = room.judge(name, answer.cells)
             rooms.append(room)
-            told()
             noted = answer.model_dump(include={"tries", "hints", "first_try", "solved_at"})
             graded = Graded(submission.learner, name, verdict, answer.solved, **noted)
             graded.look_at = _suspicions(graded, answer.cells, touched)
             return graded
 
         with ThreadPoolExecutor(max(1, len(rooms))) as workers:
-            found = list(workers.map(one, jobs))
+            found = []
+            for graded in workers.map(one, jobs):
+                found.append(graded)
+                told(found)
     _compare_learners(found, {(s.learner, name): s.answers[name].cells for s, name in jobs})
     return found
 
@@ -145,8 +149,8 @@ class Room:
             verdict = Verdict("not yet", "ends-the-grading", "The answer ended the process that judged it.")
             self.close()
         state = self._state()
-        touched = sorted(path for path in self.before | state if self.before.get(path) != state.get(path))
-        if touched:
+        touched = sorted(path for path, was in self.before.items() if state.get(path) != was)
+        if state != self.before:  # a new file is no offence, but the next answer shall not find it
             self.close()
         return verdict, touched
 
@@ -169,6 +173,7 @@ class Room:
             stderr=subprocess.DEVNULL,
             text=True,
             encoding="utf-8",
+            start_new_session=True,  # an answer that ends its whole group ends this room
         )
 
     def _state(self) -> dict[str, tuple[int, int]]:

@@ -15,8 +15,9 @@ from labkit.terminal import escape
 
 COLUMNS = (
     *("learner", "exercise", "state", "mistake", "tries", "hints", "noted as solved"),
-    *("first try", "solved at", "look at"),
+    *("first try", "solved at", "look at", "what was said"),
 )
+TOTALS = ("learner", "solved", "handed in", "of", "tries", "hints", "to look at", "not read")
 
 
 def short_name(exercise: str) -> str:
@@ -76,9 +77,33 @@ def as_csv(graded: list[Graded]) -> str:
                 one.hints,
                 noted,
             ),
-            *(one.first_try, one.solved_at, "; ".join(one.look_at)),
+            *(one.first_try, one.solved_at, "; ".join(one.look_at), one.verdict.says),
         )
         writer.writerow([_no_formula(value) for value in row])
+    return text.getvalue()
+
+
+def totals_as_csv(submissions: list[Submission], graded: list[Graded], unread: list[str]) -> str:
+    """A line a learner, those too from whom nothing could be read: `unread` are lines such as "gus: no notebook"."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(TOTALS)
+    for submission in submissions:
+        own = [one for one in graded if one.learner == submission.learner]
+        looks = sum(bool(one.look_at) for one in own) + strange_graders(submission)
+        sums = sum(one.solved for one in own), len(own), len(all_names())
+        row = (
+            submission.learner,
+            *sums,
+            sum(one.tries for one in own),
+            sum(one.hints for one in own),
+            looks,
+            "",
+        )
+        writer.writerow([_no_formula(value) for value in row])
+    for line in unread:
+        learner, _, why = line.partition(": ")
+        writer.writerow([_no_formula(value) for value in (learner, 0, 0, len(all_names()), 0, 0, 0, why)])
     return text.getvalue()
 
 

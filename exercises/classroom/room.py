@@ -4,7 +4,8 @@
     {"state": "not yet", "diagnosis": "merge-overlaps", ...}          a line out, on stdout: the verdict
 
 Each answer is run in a process of its own, a copy of this one as it was before any answer (exercises/judging/sandbox.py). It
-has the time of the exercise and 2 GiB, and may start no processes.
+has the time of the exercise and 2 GiB, and may start no processes. The graders that judge it are not those that it finds by
+name (`import exercises.phase1.grade_encode` gives a second copy), so it cannot empty their tables in passing.
 """
 
 import contextlib
@@ -12,13 +13,13 @@ import io
 import json
 import sys
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import nbformat
 
 from exercises.judging.plain_runs import run_cells, without_magic
-from exercises.judging.registry import find
+from exercises.judging.registry import exercises_of, find
 from exercises.judging.sandbox import judge, judge_safely
 from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Verdict
 
@@ -29,6 +30,18 @@ STARTS_A_PROCESS = {
 STARTS_ONE_IN_C = {"fork", "vfork", "clone", "system", "popen", "posix_spawn", "posix_spawnp", "execve"}
 
 
+@cache
+def exercises_out_of_reach(phase: int) -> dict[str, Exercise]:
+    """The exercises of a phase, with graders that no import finds any more."""
+    own = exercises_of(phase)
+    exercises_of.cache_clear()
+    for module in list(sys.modules):
+        if module.startswith(f"exercises.phase{phase}.grade"):
+            del sys.modules[module]
+    exercises_of(phase)
+    return own
+
+
 def verdict_on(exercise: Exercise, cells: list[str]) -> Verdict:
     """Run the cells that an answer consists of, and judge what they define."""
     whole = replace(exercise, asks=("cells",), grade=partial(_run_and_judge, exercise))
@@ -37,6 +50,8 @@ def verdict_on(exercise: Exercise, cells: list[str]) -> Verdict:
 
 def _run_and_judge(exercise: Exercise, cells: list[str]) -> str:
     sys.addaudithook(_no_processes)
+    found = find(exercise.name)  # what the answer finds, too
+    as_it_was = vars(found).copy()
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     names, ran = run_cells(nb, exercise.name, go_on=True)
     if any(name not in names for name in exercise.asks):
@@ -46,6 +61,12 @@ def _run_and_judge(exercise: Exercise, cells: list[str]) -> str:
                 raise NotYet("raises", says)
         raise NotAttempted(f"`{next(n for n in exercise.asks if n not in names)}` is not there.")
     verdict = judge(exercise, [names[name] for name in exercise.asks])
+    for field, value in as_it_was.items():
+        if vars(found).get(field) is not value:
+            raise NotYet(
+                "changes-grader",
+                f"Your answer changed `{field} of {exercise.name}`. Leave the grader as it is.",
+            )
     if verdict.state != "correct":
         raise verdict.to_error()
     return verdict.says
@@ -60,7 +81,9 @@ def main() -> None:
     verdicts, sys.stdout = sys.stdout, io.StringIO()
     for line in sys.stdin:
         job = json.loads(line)
-        exercise = find(job["exercise"])  # here, so that the graders of a phase are loaded once
+        name = job["exercise"]
+        phase = int(name[1])
+        exercise = exercises_out_of_reach(phase)[name]  # here, so that a phase's graders are loaded once
         with contextlib.redirect_stdout(io.StringIO()):  # what answers print is of no interest here
             verdict = verdict_on(exercise, job["cells"])
         print(json.dumps(asdict(verdict)), file=verdicts, flush=True)

@@ -4,6 +4,7 @@ It is signed by nothing. Who can edit a notebook can edit this file, so the note
 the answers again.
 """
 
+import ast
 import hashlib
 import json
 import platform
@@ -17,6 +18,7 @@ import nbformat
 from pydantic import BaseModel, Field, ValidationError
 
 from exercises.judging import progress
+from exercises.judging.plain_runs import parsed, without_magic
 from exercises.judging.sources import SOURCES, all_names, source_of
 from exercises.publishing.build_notebooks import build_student
 from labkit.errors import LabError
@@ -26,11 +28,18 @@ from labkit.paths import outputs, short, write_whole
 SIGNED = "by nothing: anybody can edit this file, and `lab grade` runs the answers again"
 ENDING = ".submission.json"
 LARGEST = 20_000_000  # bytes of a file that is read
-CHECK = re.compile(r"^[^#\n]*\bcheck\s*\(", re.MULTILINE)
+THE_COURSES = {
+    "check",
+    "hint",
+    "grading.check",
+    "grading.hint",
+    "exercises.grading.check",
+    "exercises.grading.hint",
+}
 
 
 class Answer(BaseModel):
-    """One exercise: the cells up to the check, and the notes."""
+    """One exercise: the cells without the calls of `check`, and the notes."""
 
     cells: list[str]
     solved: bool = False
@@ -59,8 +68,8 @@ def fingerprint(exercises: Path = SOURCES) -> str:
     return whole.hexdigest()[:16]
 
 
-def cells_before_check(notebook: Path) -> list[str]:
-    """The code of a notebook up to its check: what the answer needs.
+def code_of(path: Path) -> nbformat.NotebookNode:
+    """A notebook's code cells: their text and their tags.
 
     Raises:
         LabError: it is no notebook.
@@ -68,16 +77,48 @@ def cells_before_check(notebook: Path) -> list[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a cell without an id is no trouble
-            nb = nbformat.read(notebook, as_version=4)
-        code = [str(cell.source) for cell in nb.cells if cell.cell_type == "code"]
+            nb = nbformat.read(path, as_version=4)
+        nb.cells = [
+            nbformat.v4.new_code_cell(cell.source, metadata={"tags": list(cell.metadata.get("tags", ()))})
+            for cell in nb.cells
+            if cell.cell_type == "code"
+        ]
+        return nb
     except Exception as error:  # whatever is wrong with it
-        raise LabError(f"{short(notebook)} is not a notebook ({type(error).__name__})") from None
-    return _before_check(code)
+        raise LabError(f"{short(path)} is not a notebook ({type(error).__name__})") from None
 
 
-def _before_check(code: list[str]) -> list[str]:
-    until = next((i for i, cell in enumerate(code) if CHECK.search(cell)), len(code))
-    return code[:until]
+def cells_of_answer(nb: nbformat.NotebookNode) -> list[str]:
+    """The code of a notebook, but for the calls of `check` and `hint` and the cells "Into the engine"."""
+    code = [
+        without_magic(cell.source)
+        for cell in nb.cells
+        if cell.cell_type == "code" and not {"engine", "gpu"} & set(cell.metadata.get("tags", ()))
+    ]
+    trees = [parsed(cell) or ast.Module([], []) for cell in code]
+    own = {node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return [cell for cell in (_without_calls(cell, THE_COURSES - own) for cell in code) if cell]
+
+
+def _without_calls(cell: str, functions: set[str]) -> str:
+    """A cell without its statements that call one of these functions; empty if nothing else is in it."""
+    body = (parsed(cell) or ast.Module([], [])).body
+    calls = [node for node in body if _calls(node, functions)]
+    if calls and len(calls) == len(body):
+        return ""
+    lines = cell.encode().splitlines(keepends=True)  # the places of the syntax tree count bytes
+    for node in reversed(calls):
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        rest = lines[last][node.end_col_offset :]
+        lines[first : last + 1] = [lines[first][: node.col_offset] + b"pass" + rest]
+    return b"".join(lines).decode()
+
+
+def _calls(statement: ast.stmt, functions: set[str]) -> bool:
+    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+        return False
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    return any(ast.unparse(call.func) in functions for call in calls)
 
 
 def answers_in(folder: Path, notes: dict[str, dict]) -> dict[str, Answer]:
@@ -87,11 +128,8 @@ def answers_in(folder: Path, notes: dict[str, dict]) -> dict[str, Answer]:
         path = folder / f"{name}.ipynb"
         if not path.is_file():
             continue
-        cells = cells_before_check(path)
-        handed_out = [
-            cell.source for cell in build_student(source_of(name)).cells if cell.cell_type == "code"
-        ]
-        if cells != _before_check(handed_out):
+        cells = cells_of_answer(code_of(path))
+        if cells != cells_of_answer(build_student(source_of(name))):
             noted = {k: v for k, v in notes.get(name, {}).items() if k in Answer.model_fields}
             found[name] = Answer(**(noted | {"cells": cells}))
     return found

@@ -52,6 +52,10 @@ def show_progress(console: Console) -> int:
     console.print(table)
     solved = sum(entry["solved"] for entry in entries.values())
     console.print(f"{solved} of {len(sources)} exercises solved")
+    if solved:
+        console.print(
+            "[dim]in a class? `lab submit 'Your Name'` writes all answers into one file to hand in[/]"
+        )
     points, most, reports = predicted_points()
     if reports:
         guesses = "1 guess" if most == 3 else f"{most // 3} guesses"

@@ -10,8 +10,16 @@ from rich.console import Console
 
 from exercises.classroom import commands, copies, report
 from exercises.classroom.grade import Graded, grade
-from exercises.classroom.submission import Answer, Submission, fingerprint, submissions_in, submit
+from exercises.classroom.submission import (
+    Answer,
+    Submission,
+    cells_of_answer,
+    fingerprint,
+    submissions_in,
+    submit,
+)
 from exercises.judging import progress
+from exercises.judging.plain_runs import without_magic
 from exercises.judging.sources import all_names, solution_of, source_of
 from exercises.judging.verdict import Verdict
 from exercises.publishing.build_notebooks import build_solution, build_student, text_of
@@ -75,6 +83,32 @@ EATS = "def merge(tokens, pair, new_id):\n    return [bytearray(1 << 28) for _ i
 LOOPS_IN_C = "def merge(tokens, pair, new_id):\n    return sum(iter(int, 1))\n"
 PRINTS = "def merge(tokens, pair, new_id):\n    while True:\n        print('x' * 1000)\n"
 FORKS = "import os\ndef merge(tokens, pair, new_id):\n    while True:\n        os.fork()\n"
+ENDS_THE_GROUP = """
+import os, signal
+
+def merge(tokens, pair, new_id):
+    room = int(open(f"/proc/{os.getppid()}/stat").read().rsplit(")", 1)[1].split()[1])
+    os.killpg(os.getpgid(room), signal.SIGKILL)
+"""
+OWN_FILE = """
+from pathlib import Path
+Path("my_example.json").write_text("[1, 2]")
+"""
+NO_GRADER = """
+import exercises.judging.registry as registry
+exercise = registry.find("p1e1_pairs")
+object.__setattr__(exercise, "grade", lambda *answers: None)
+
+def merge(tokens, pair, new_id):
+    return 7
+"""
+NO_CASES = """
+import exercises.phase1.grade_encode as grading
+grading._tables().clear()
+
+def encode(word, ranks):
+    return []
+"""
 ENDS_ALL = """
 import os, signal
 
@@ -158,6 +192,11 @@ def test_a_class_of_twelve(a_class, capsys, monkeypatch):
         "kim": ("not yet", "crashes-python"),
         "lea": ("not yet", "crashes-python"),
     }
+    with (a_class / "totals.csv").open() as file:
+        totals = {row["learner"]: row for row in csv.DictReader(file)}
+    assert len(totals) == 12 and (totals["ada"]["solved"], totals["ada"]["handed in"]) == ("1", "1")
+    assert totals["gus"]["handed in"] == "0" and "no exercise notebook" in totals["gus"]["not read"]
+    assert rows["ben"]["what was said"].endswith(".") and rows["ada"]["what was said"] == ""
     looks = {learner: row["look at"] for learner, row in rows.items() if row["look at"]}
     assert "uses `merge_pair` of phase1_tokens_embeddings.tokens.bpe" in looks.pop("ivy")
     assert looks.pop("jon") == "`merge` is the solution"
@@ -185,6 +224,54 @@ def test_answers_that_reach_for_their_grader():
         "ends": ("ends-the-grading", []),
         "nora": ("pairs-counted-once", ["`merge` is the same as that of writes"]),
     }
+
+
+def test_answers_that_change_what_judges_them():
+    a_class = [
+        of("ann", COUNT, NO_GRADER),
+        of("bob", NO_CASES, name="p1e2_encode"),
+        of("cy", COUNT, ENDS_THE_GROUP),
+    ]
+    so_far = []
+    graded = grade(
+        [*a_class, of("dee", OWN_FILE, COUNT, MERGE)], lambda found: so_far.append(len(found)), cores=1
+    )
+    ann, bob, cy, dee = graded
+    assert ann.verdict.diagnosis == "changes-grader"
+    assert ann.look_at == ["changes the grader: grade of p1e1_pairs"]
+    assert not bob.solved and bob.verdict.diagnosis != "raises"
+    assert cy.verdict.diagnosis == "ends-the-grading"
+    assert dee.solved and dee.look_at == []  # a file of one's own is no offence
+    assert so_far == [1, 2, 3, 4]
+
+
+def test_trivial_answers_are_no_copies():
+    stub = next(
+        c for c in build_student(source_of("p1e1_pairs")).cells if c.metadata.get("tags") == ["answer"]
+    )
+    for cell in (stub.source, "def merge(tokens, pair, new_id):\n    return tokens\n"):
+        assert copies.shapes_of("p1e1_pairs", [cell]) == {}
+    assert list(copies.shapes_of("p1e1_pairs", [MERGE])) == ["merge"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "python"),
+    [
+        ("%timeit f()\nx = 1\n", "pass\nx = 1\n"),
+        ("%%time\nx = 1\n", "x = 1\n"),
+        ("x = (7\n  % 4)\n", "x = (7\n  % 4)\n"),
+        ("!ls\nx = (7\n  % 4)\n", "pass\nx = (7\n  % 4)\n"),
+        ("files = !ls\n", "pass\n"),
+        ("def f(:\n", "def f(:\n"),
+    ],
+)
+def test_magics_are_taken_out_and_arithmetic_stays(cell, python):
+    assert without_magic(cell) == python
+
+
+@pytest.mark.parametrize("cell", ["(" * 100_000, "-" * 100_000 + "1", "1" + "+1" * 100_000, "\0"])
+def test_what_no_parser_can_read_ends_nothing(cell):
+    assert copies.shapes_of("p1e1_pairs", [cell]) == {}
 
 
 @pytest.mark.proof
@@ -219,11 +306,7 @@ def test_all_solutions_pass_and_are_known_as_solutions():
 
 
 def cells_of_solution(name):
-    cells = [c for c in build_solution(source_of(name)).cells if c.cell_type == "code"]
-    return [
-        c.source
-        for c in cells[: next(i for i, c in enumerate(cells) if "check" in c.metadata.get("tags", ()))]
-    ]
+    return cells_of_answer(build_solution(source_of(name)))
 
 
 # ------------------------------------------------------------------ handing in
@@ -241,8 +324,35 @@ def test_a_submission_holds_answers_notes_and_versions(tmp_path, capsys):
     assert read == written and list(read.answers) == ["p1e1_pairs"]  # nobody wrote in p1e2
     one = read.answers["p1e1_pairs"]
     assert (one.solved, one.tries, one.hints) == (True, 2, 2) and one.first_try <= one.solved_at
-    assert COUNT.strip() in one.cells[1] and not any("check(" in cell for cell in one.cells)
+    assert COUNT.strip() in one.cells[1] and not any('check("' in cell for cell in one.cells)
     assert read.signed.startswith("by nothing") and read.versions["torch"] and read.graders == fingerprint()
+
+
+CHECKED = 'check("p1e1_pairs", count_pairs, merge)'
+
+
+@pytest.mark.parametrize(
+    ("cells", "kept"),
+    [
+        ([f"def merge(): ...\n{CHECKED}"], ["def merge(): ...\npass"]),
+        (['def merge():\n    """First check (left, right)."""'], None),
+        (["def check(a, b): ...\ndef merge(): ...\ncheck(1, 2)"], None),
+        ([CHECKED, "def merge(): ...  # é"], ["def merge(): ...  # é"]),
+        (["é = 1; " + CHECKED + "; b = 2"], ["é = 1; pass; b = 2"]),
+        (["try:\n    " + CHECKED + "\nexcept Exception: ...\nx = 1"], ["pass\nx = 1"]),
+        (["def merge(\n" + CHECKED + "\n"], None),
+    ],
+)
+def test_an_answer_is_found_wherever_it_stands(cells, kept):
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    assert cells_of_answer(nb) == (cells if kept is None else kept)
+
+
+def test_one_answer_is_told_as_one(tmp_path, capsys, monkeypatch):
+    notebooks(tmp_path / "notebooks" / "exercises", COUNT, MERGE)
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    assert commands.main(["submit", "Ada"]) == 0
+    assert "1 answer, 0 noted as solved" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["", "!?", "x" * 101])
