@@ -58,6 +58,8 @@ $(VENV)/installed: requirements.txt requirements.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@if [ -d wheels ]; then $(PIP) install --no-index --find-links wheels -r requirements.txt; else \
 		$(PIP) install --no-deps --require-hashes -r requirements.lock && $(PIP) install -r requirements.txt; fi
+	@echo "Compiling the CPU kernels: a minute, once."
+	@$(BIN)/python -m phase4_scheduler.engine.compile_kernels
 	@touch $@
 
 # For a room without network: all that the course needs, in wheels/. Where that folder is, `setup` takes everything from it. The

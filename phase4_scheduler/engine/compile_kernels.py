@@ -1,0 +1,20 @@
+"""Compile the CPU kernels of a step, so that nobody waits for that later.
+
+    python -m phase4_scheduler.engine.compile_kernels
+
+numba compiles a kernel when it is first called, and keeps the machine code beside the source. For all kernels of a step that is
+half a minute for each number format. `make` does it once, at the end of the installation.
+"""
+
+from phase2_attention_kvcache.model import SamplingParams
+from phase4_scheduler.engine import LLMEngine
+
+
+def main() -> None:
+    for dtype in ("float32", "bfloat16"):
+        engine = LLMEngine.from_pretrained("tales", dtype=dtype, device="cpu")
+        engine.generate(["Once upon a time"], SamplingParams(max_tokens=2))
+
+
+if __name__ == "__main__":
+    main()
