@@ -1,5 +1,6 @@
 """`lab submit` and `lab grade`: a class of twelve, three of whom cheat and two of whom crash, and worse ones."""
 
+import contextlib
 import csv
 import json
 import shutil
@@ -23,10 +24,10 @@ from exercises.judging.plain_runs import without_magic
 from exercises.judging.sources import all_names, solution_of, source_of
 from exercises.judging.verdict import Verdict
 from exercises.publishing.build_notebooks import build_solution, build_student, text_of
-from exercises.publishing.commands import print_progress
+from exercises.publishing.commands import print_progress, show_progress
 from labkit.command import main as lab
 from labkit.errors import LabError
-from labkit.paths import ROOT
+from labkit.paths import ROOT, write_whole
 
 IMPORTS = "from exercises.grading import check, hint"
 COUNT = """
@@ -395,6 +396,32 @@ def test_progress_for_a_program(capsys):
     assert list(told["exercises"]) == all_names()
     assert told["exercises"]["p1e1_pairs"]["solved"] and not told["exercises"]["p1e2_encode"]["solved"]
     assert told["predictions"] == {"points": 0, "most": 0}
+
+
+def test_progress_says_how_to_hand_in(capsys):
+    console = Console(width=80)
+    assert show_progress(console) == 0
+    assert "lab submit" not in capsys.readouterr().out  # there is nothing yet
+    progress.note_check("p1e1_pairs", Verdict("correct"))
+    show_progress(console)
+    assert "lab submit 'Your Name'" in capsys.readouterr().out
+
+
+def test_the_table_is_written_as_the_grading_goes(tmp_path, monkeypatch):
+    """Whoever stops it keeps what is there."""
+    for learner in ("ada", "ben"):
+        hand_in(tmp_path, of(learner, COUNT, MERGE))
+
+    def stopped(path, text):
+        write_whole(path, text)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "write_whole", stopped)
+    with contextlib.suppress(KeyboardInterrupt):
+        commands.main(["grade", str(tmp_path)])
+    rows = (tmp_path / "grades.csv").read_text()
+    assert "\nada," in rows and "\nben," not in rows
+    assert not (tmp_path / "totals.csv").exists()
 
 
 def test_lab_passes_it_on(capfd, tmp_path, monkeypatch):
