@@ -4,8 +4,10 @@ A replica is one engine with one model; several with the same model behind one a
 front sees each request come, and knows how many requests every replica has in flight (its load). It chooses at
 once, and the choice is final.
 
-The prefix-aware rule is the published one of vllm-router, with its constants. It never asks a replica what its
-cache holds: it remembers who was given a prefix first, and hopes that it is still there.
+The prefix-aware rule is written after vllm-router's sources, with its constants. It never asks a replica what its
+cache holds: it remembers who was given a prefix first, and hopes that it is still there. (Beside version 0.1.17 of the
+router itself it chose the same replica 630 times of 717. The others are prompts of which a third to a half was known:
+there the router went by the load.)
 
 Sources: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001); vllm-project/router,
 src/policies/cache_aware.rs and src/tree.rs. (SGLang's router, where the rule comes from, sends a request with no
