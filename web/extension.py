@@ -101,7 +101,9 @@ def close_term() -> nodes.raw:
 def frame_what_is_wide(app: Sphinx, document: nodes.document) -> None:
     """A table or a picture that is wider than a telephone scrolls in a frame of its own, instead of the page."""
     for wide in [*document.findall(nodes.table), *document.findall(nodes.image)]:
-        around = [nodes.raw("", part, format="html") for part in ('<span class="wide">', "</span>")]
+        around = [
+            nodes.raw("", part, format="html") for part in ('<span class="wide" tabindex="0">', "</span>")
+        ]
         wide.parent.replace(wide, [around[0], wide, around[1]])
 
 

@@ -79,4 +79,4 @@ def test_only_what_the_answer_needs_is_changed(attacked):
 
 @pytest.mark.proof
 def test_the_graders_of_the_course():
-    assert run(seed=0, count=200) == []
+    assert run(seed=0, count=60) == []
