@@ -1,5 +1,6 @@
 # The course in a box, for machines on which nothing else may be installed:
 #     docker build -t inference-lab .
+#     mkdir -p mine
 #     docker run --rm -p 8888:8888 -p 8000:8000 -v "$PWD/mine:/course/outputs" inference-lab
 # It prints an address for the browser. Your notes are kept in mine/; save notebooks to your own disk from JupyterLab.
 FROM python:3.12-slim

@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from exercises.classroom import report
 from exercises.classroom.grade import Graded, grade
-from exercises.classroom.submission import Submission, submissions_in, submit
+from exercises.classroom.submission import TABLES, Submission, Unread, submissions_in, submit
 from labkit.errors import LabError
 from labkit.paths import ROOT, check_writable, short, write_whole
 from labkit.terminal import Page, escape, run
@@ -29,19 +29,16 @@ def hand_in(console: Console, learner: str) -> int:
 
 def grade_folder(console: Console, folder: str) -> int:
     """Run all answers again, show what came out, and write it beside them as grades.csv and totals.csv."""
-    table, totals = Path(folder) / "grades.csv", Path(folder) / "totals.csv"
-    submissions, unread = [], []
-    for found in submissions_in(Path(folder)):
-        if isinstance(found, str):
-            unread.append(found)
-        else:
-            submissions.append(found)
-    for line in unread:
-        console.print(f"[yellow]{escape(line)}[/]", soft_wrap=True)
+    by_answer, by_learner = (Path(folder) / name for name in TABLES)
+    handed_in = list(submissions_in(Path(folder)))
+    submissions = [found for found in handed_in if isinstance(found, Submission)]
+    unread = [found for found in handed_in if isinstance(found, Unread)]
+    for found in unread:
+        console.print(f"[yellow]{escape(f'{found.name}: {found.why}')}[/]", soft_wrap=True)
     if not submissions:
         raise LabError(f"nothing was handed in: no file of `lab submit` and no notebooks in {folder}")
-    check_writable(table)
-    check_writable(totals)
+    check_writable(by_answer)
+    check_writable(by_learner)
     _tell_apart(submissions)
     answers = sum(len(s.answers) for s in submissions)
     with Progress(console=console, transient=True) as bar:
@@ -49,14 +46,15 @@ def grade_folder(console: Console, folder: str) -> int:
 
         def told(so_far: list[Graded]) -> None:
             bar.advance(task)
-            write_whole(table, report.as_csv(so_far))  # as it goes: should the grading be stopped
+            write_whole(by_answer, report.as_csv(so_far))  # as it goes: should the grading be stopped
 
         graded = grade(submissions, told)
-    report.show(console, submissions, graded)
-    write_whole(table, report.as_csv(graded))
-    write_whole(totals, report.totals_as_csv(submissions, graded, unread))
-    console.print(f"\na line an answer: {escape(short(table))}", soft_wrap=True)
-    console.print(f"a line a learner: {escape(short(totals))}", soft_wrap=True)
+    totals = report.totals_of(submissions, graded)
+    report.show(console, totals, graded)
+    write_whole(by_answer, report.as_csv(graded))
+    write_whole(by_learner, report.totals_as_csv(totals, unread))
+    console.print(f"\na line an answer: {escape(short(by_answer))}", soft_wrap=True)
+    console.print(f"a line a learner: {escape(short(by_learner))}", soft_wrap=True)
     return 0
 
 

@@ -5,7 +5,7 @@ learner wrote enough beyond the stub, and what is found is a reason to ask, not 
 """
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 from exercises.judging.plain_runs import parsed, without_magic
@@ -15,10 +15,9 @@ from exercises.judging.sources import cut, source_of
 LONG_ENOUGH = 60  # nodes of the syntax tree that the learner has written
 
 
-def copied(name: str, cells: list[str]) -> list[str]:
-    """The functions and classes of an answer that are the solution's."""
-    own = shapes_of(name, cells)
-    return [part for part, shape in _solution(name).items() if own.get(part) == shape]
+def copied(name: str, shapes: Mapping[str, str]) -> list[str]:
+    """Of an answer's functions and classes those that are the solution's."""
+    return [part for part, shape in _solution(name).items() if shapes.get(part) == shape]
 
 
 def shapes_of(name: str, cells: Iterable[str]) -> dict[str, str]:

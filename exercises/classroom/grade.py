@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -12,15 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from exercises.classroom.copies import copied, shapes_of
-from exercises.classroom.submission import Submission, fingerprint
+from exercises.classroom.submission import Answer, Submission, graders_fingerprint
 from exercises.judging.sources import all_names, all_sources, cut
 from exercises.judging.verdict import Verdict
 from labkit.paths import ROOT
 
 PACKAGES = ("exercises", "labkit", *(p.name for p in sorted(ROOT.glob("phase?_*")) if p.is_dir()))
+LONGEST = 200.0  # seconds for one answer: more than any exercise has, and a new Python where there is no fork
 
 
 @dataclass
@@ -29,13 +32,10 @@ class Graded:
 
     learner: str
     exercise: str
+    answer: Answer
     verdict: Verdict
-    noted_as_solved: bool
-    tries: int
-    hints: int
-    first_try: str
-    solved_at: str
     look_at: list[str] = field(default_factory=list)
+    parts: dict[str, str] = field(default_factory=dict)  # functions and classes, to compare learners by
 
     @property
     def solved(self) -> bool:
@@ -56,13 +56,17 @@ def grade(
 
         def one(job: tuple[Submission, str]) -> Graded:
             submission, name = job
-            room = rooms.pop()
             answer = submission.answers[name]
+            room = rooms.pop()
             verdict, touched = room.judge(name, answer.cells)
             rooms.append(room)
-            noted = answer.model_dump(include={"tries", "hints", "first_try", "solved_at"})
-            graded = Graded(submission.learner, name, verdict, answer.solved, **noted)
-            graded.look_at = _suspicions(graded, answer.cells, touched)
+            graded = Graded(submission.learner, name, answer, verdict)
+            graded.look_at = _suspicions(graded, touched)
+            graded.parts = shapes_of(name, answer.cells)
+            for part in copied(name, graded.parts):
+                shown = " (hint 4 showed it)" if answer.hints >= 4 else ""
+                graded.look_at.append(f"`{part}` is the solution{shown}")
+                del graded.parts[part]
             return graded
 
         with ThreadPoolExecutor(max(1, len(rooms))) as workers:
@@ -70,39 +74,34 @@ def grade(
             for graded in workers.map(one, jobs):
                 found.append(graded)
                 told(found)
-    _compare_learners(found, {(s.learner, name): s.answers[name].cells for s, name in jobs})
+    _compare_learners(found)
     return found
 
 
 # ------------------------------------------------------------------ what to look at
 
 
-def _suspicions(graded: Graded, cells: list[str], touched: list[str]) -> list[str]:
+def _suspicions(graded: Graded, touched: list[str]) -> list[str]:
     verdict, found = graded.verdict, []
     if verdict.diagnosis == "borrowed":
-        found.append(f"uses {verdict.says.partition(' would pass')[0]}")
+        found.append(f"uses {verdict.about}")
     if verdict.diagnosis in ("changes-grader", "changes-python"):
-        found.append(f"changes the grader: {verdict.says.partition('`')[2].partition('`')[0]}")
+        found.append(f"changes the grader: {verdict.about}")
     if verdict.diagnosis == "writes-a-verdict":
         found.append("writes its own verdict")
     if touched:
         found.append(f"writes in the course's files: {', '.join(touched[:3])}")
-    if graded.noted_as_solved and not graded.solved:
+    if graded.answer.solved and not graded.solved:
         found.append(f"noted as solved; run again: {verdict.diagnosis}")
-    shown = " (hint 4 showed it)" if graded.hints >= 4 else ""
-    found += [f"`{part}` is the solution{shown}" for part in copied(graded.exercise, cells)]
     return found
 
 
-def _compare_learners(graded: list[Graded], cells: dict[tuple[str, str], list[str]]) -> None:
-    """Answers of two learners that are the same but for names. Those that are the solution have been told already."""
+def _compare_learners(graded: list[Graded]) -> None:
+    """Answers of two learners that are the same but for names."""
     alike: dict[tuple[str, str, str], list[Graded]] = defaultdict(list)
     for one in graded:
-        own = cells[one.learner, one.exercise]
-        known = copied(one.exercise, own)
-        for part, shape in shapes_of(one.exercise, own).items():
-            if part not in known:
-                alike[one.exercise, part, shape].append(one)
+        for part, shape in one.parts.items():
+            alike[one.exercise, part, shape].append(one)
     for (_, part, _), group in alike.items():
         for one in group:
             others = [other.learner for other in group if other is not one]
@@ -112,7 +111,7 @@ def _compare_learners(graded: list[Graded], cells: dict[tuple[str, str], list[st
 
 def strange_graders(submission: Submission) -> bool:
     """Whether the learner's graders are not these: somebody changed one, or it is another version of the course."""
-    return submission.graders not in ("", fingerprint())
+    return submission.graders not in ("", graders_fingerprint())
 
 
 # ------------------------------------------------------------------ clean copies
@@ -141,18 +140,36 @@ class Room:
         """The verdict, and the files of the course that the answer changed."""
         if self.process is None:
             self._open()
-        assert self.process and self.process.stdin and self.process.stdout
-        try:
-            print(json.dumps({"exercise": name, "cells": cells}), file=self.process.stdin, flush=True)
-            verdict = Verdict(**json.loads(self.process.stdout.readline()))
-        except (OSError, ValueError):
-            verdict = Verdict("not yet", "ends-the-grading", "The answer ended the process that judged it.")
+        verdict = self._ask(name, cells)
+        if verdict is None:
+            verdict = Verdict(
+                "not yet", "ends-the-grading", "The answer ended or stopped the process that judged it."
+            )
             self.close()
         state = self._state()
         touched = sorted(path for path, was in self.before.items() if state.get(path) != was)
         if state != self.before:  # a new file is no offence, but the next answer shall not find it
             self.close()
         return verdict, touched
+
+    def _ask(self, name: str, cells: list[str]) -> Verdict | None:
+        """The verdict of the process; None if it ended, or was stopped for ever."""
+        assert self.process and self.process.stdin and self.process.stdout
+        job = secrets.token_hex(8)  # a line without it is an answer's own work, and is passed over
+        too_late = Timer(LONGEST, self.process.kill)
+        too_late.start()
+        try:
+            question = {"job": job, "exercise": name, "cells": cells}
+            print(json.dumps(question), file=self.process.stdin, flush=True)
+            for line in self.process.stdout:
+                its_job, _, verdict = line.partition(" ")
+                if its_job == job:
+                    return Verdict(**json.loads(verdict))
+        except OSError:  # nobody reads the question
+            pass
+        finally:
+            too_late.cancel()
+        return None
 
     def _open(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -165,7 +182,7 @@ class Room:
         settings: dict[str, Any] = {"INFERENCE_LAB_OUTPUTS": str(self.folder / "outputs")}
         settings |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(self.folder), "CUDA_VISIBLE_DEVICES": ""}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "exercises.classroom.room"],
+            [sys.executable, "-c", "from exercises.classroom.room import main; main()"],
             cwd=self.folder,
             env=os.environ | settings,
             stdin=subprocess.PIPE,
@@ -173,6 +190,7 @@ class Room:
             stderr=subprocess.DEVNULL,
             text=True,
             encoding="utf-8",
+            errors="replace",
             start_new_session=True,  # an answer that ends its whole group ends this room
         )
 

@@ -3,13 +3,16 @@
 import csv
 import io
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from exercises.classroom.grade import Graded, strange_graders
-from exercises.classroom.submission import Submission
+from exercises.classroom.submission import Submission, Unread
 from exercises.judging.sources import all_names
 from labkit.terminal import escape
 
@@ -24,28 +27,47 @@ def short_name(exercise: str) -> str:
     return exercise.partition("_")[0]
 
 
-def show(console: Console, submissions: list[Submission], graded: list[Graded]) -> None:
+@dataclass(frozen=True)
+class Total:
+    """What a learner's answers sum up to."""
+
+    learner: str
+    solved: int
+    handed_in: int
+    tries: int
+    hints: int
+    looks: int
+    strange_graders: bool
+
+
+def totals_of(submissions: list[Submission], graded: list[Graded]) -> list[Total]:
+    found = []
+    for submission in submissions:
+        own = [one for one in graded if one.learner == submission.learner]
+        solved = sum(one.solved for one in own)
+        tries, hints = sum(one.answer.tries for one in own), sum(one.answer.hints for one in own)
+        strange = strange_graders(submission)
+        looks = sum(bool(one.look_at) for one in own) + strange
+        found.append(Total(submission.learner, solved, len(own), tries, hints, looks, strange))
+    return found
+
+
+def show(console: Console, totals: list[Total], graded: list[Graded]) -> None:
     """A line a learner; then what to look at; then the mistakes that were met most."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("learner", overflow="ellipsis", no_wrap=True, max_width=24)
     for column in ("solved", "tries", "hints", "look at"):
         table.add_column(column, justify="right", no_wrap=True)
-    for submission in submissions:
-        own = [one for one in graded if one.learner == submission.learner]
-        looks = sum(bool(one.look_at) for one in own) + strange_graders(submission)
-        table.add_row(
-            escape(submission.learner),
-            f"{sum(one.solved for one in own)} of {len(own)}",
-            str(sum(one.tries for one in own)),
-            str(sum(one.hints for one in own)),
-            f"[yellow]{looks}[/]" if looks else "",
-        )
+    for total in totals:
+        looks = f"[yellow]{total.looks}[/]" if total.looks else ""
+        solved = f"{total.solved} of {total.handed_in}"
+        table.add_row(escape(total.learner), solved, str(total.tries), str(total.hints), looks)
     console.print(table)
     console.print(f"[dim]of the answers that were handed in; the course has {len(all_names())} exercises[/]")
     lines = [
-        f"{escape(s.learner)}: its graders are not the course's: changed, or of another version"
-        for s in submissions
-        if strange_graders(s)
+        f"{escape(total.learner)}: its graders are not the course's: changed, or of another version"
+        for total in totals
+        if total.strange_graders
     ]
     for one in graded:
         lines += [f"{escape(one.learner)} {short_name(one.exercise)}: {escape(why)}" for why in one.look_at]
@@ -62,48 +84,39 @@ def show(console: Console, submissions: list[Submission], graded: list[Graded]) 
 
 def as_csv(graded: list[Graded]) -> str:
     """A line an answer."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    rows = []
     for one in graded:
-        noted = "yes" if one.noted_as_solved else "no"
-        row = (
-            *(
-                one.learner,
-                one.exercise,
-                one.verdict.state,
-                one.verdict.diagnosis,
-                one.tries,
-                one.hints,
-                noted,
-            ),
-            *(one.first_try, one.solved_at, "; ".join(one.look_at), one.verdict.says),
+        answer, verdict = one.answer, one.verdict
+        noted = "yes" if answer.solved else "no"
+        rows.append(
+            [
+                *(
+                    one.learner,
+                    one.exercise,
+                    verdict.state,
+                    verdict.diagnosis,
+                    answer.tries,
+                    answer.hints,
+                    noted,
+                ),
+                *(answer.first_try, answer.solved_at, "; ".join(one.look_at), verdict.says),
+            ]
         )
-        writer.writerow([_no_formula(value) for value in row])
-    return text.getvalue()
+    return _table(COLUMNS, rows)
 
 
-def totals_as_csv(submissions: list[Submission], graded: list[Graded], unread: list[str]) -> str:
-    """A line a learner, those too from whom nothing could be read: `unread` are lines such as "gus: no notebook"."""
+def totals_as_csv(totals: list[Total], unread: list[Unread]) -> str:
+    """A line a learner, those too from whom nothing could be read."""
+    of = len(all_names())
+    rows = [[t.learner, t.solved, t.handed_in, of, t.tries, t.hints, t.looks, ""] for t in totals]
+    return _table(TOTALS, rows + [[u.name, 0, 0, of, 0, 0, 0, u.why] for u in unread])
+
+
+def _table(columns: Sequence[str], rows: list[list[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(TOTALS)
-    for submission in submissions:
-        own = [one for one in graded if one.learner == submission.learner]
-        looks = sum(bool(one.look_at) for one in own) + strange_graders(submission)
-        sums = sum(one.solved for one in own), len(own), len(all_names())
-        row = (
-            submission.learner,
-            *sums,
-            sum(one.tries for one in own),
-            sum(one.hints for one in own),
-            looks,
-            "",
-        )
-        writer.writerow([_no_formula(value) for value in row])
-    for line in unread:
-        learner, _, why = line.partition(": ")
-        writer.writerow([_no_formula(value) for value in (learner, 0, 0, len(all_names()), 0, 0, 0, why)])
+    writer.writerow(columns)
+    writer.writerows([_no_formula(value) for value in row] for row in rows)
     return text.getvalue()
 
 

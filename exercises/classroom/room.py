@@ -1,7 +1,7 @@
 """Where answers are run again: a process in a clean copy of the course, that takes one after the other.
 
-    {"exercise": "p1e1_pairs", "cells": ["def count_pairs ..."]}      a line in, on stdin
-    {"state": "not yet", "diagnosis": "merge-overlaps", ...}          a line out, on stdout: the verdict
+    {"job": "3f9c", "exercise": "p1e1_pairs", "cells": ["def count_pairs ..."]}     a line in, on stdin
+    3f9c {"state": "not yet", "diagnosis": "merge-overlaps", ...}                   a line out, on stdout: the verdict
 
 Each answer is run in a process of its own, a copy of this one as it was before any answer (exercises/judging/sandbox.py). It
 has the time of the exercise and 2 GiB, and may start no processes. The graders that judge it are not those that it finds by
@@ -12,12 +12,14 @@ import contextlib
 import io
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cache, partial
 from typing import Any
 
 import nbformat
 
+from exercises import grading
 from exercises.judging.plain_runs import run_cells, without_magic
 from exercises.judging.registry import exercises_of, find
 from exercises.judging.sandbox import judge, judge_safely
@@ -42,18 +44,22 @@ def exercises_out_of_reach(phase: int) -> dict[str, Exercise]:
     return own
 
 
-def verdict_on(exercise: Exercise, cells: list[str]) -> Verdict:
+def verdict_on(name: str, cells: list[str]) -> Verdict:
     """Run the cells that an answer consists of, and judge what they define."""
+    exercise = find(name)
     whole = replace(exercise, asks=("cells",), grade=partial(_run_and_judge, exercise))
     return judge_safely(whole, ([without_magic(cell) for cell in cells],))
 
 
 def _run_and_judge(exercise: Exercise, cells: list[str]) -> str:
+    """`exercise`: found by its name. Where it is sent to a new process, its graders are loaded there on arrival."""
     sys.addaudithook(_no_processes)
+    exercise = exercises_out_of_reach(exercise.phase)[exercise.name]
     found = find(exercise.name)  # what the answer finds, too
     as_it_was = vars(found).copy()
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    names, ran = run_cells(nb, exercise.name, go_on=True)
+    with _no_checks():
+        names, ran = run_cells(nb, exercise.name, go_on=True)
     if any(name not in names for name in exercise.asks):
         for cell in ran:
             if cell["outcome"] == "failed":
@@ -63,13 +69,23 @@ def _run_and_judge(exercise: Exercise, cells: list[str]) -> str:
     verdict = judge(exercise, [names[name] for name in exercise.asks])
     for field, value in as_it_was.items():
         if vars(found).get(field) is not value:
-            raise NotYet(
-                "changes-grader",
-                f"Your answer changed `{field} of {exercise.name}`. Leave the grader as it is.",
-            )
+            what = f"{field} of {exercise.name}"
+            says = f"Your answer changed `{what}`. Leave the grader as it is."
+            raise NotYet("changes-grader", says, about=what)
     if verdict.state != "correct":
         raise verdict.to_error()
     return verdict.says
+
+
+@contextlib.contextmanager
+def _no_checks() -> Iterator[None]:
+    """While a notebook's cells run, its own calls of `check` and `hint` do nothing."""
+    check, hint = grading.check, grading.hint
+    grading.check = grading.hint = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        grading.check, grading.hint = check, hint
 
 
 def _no_processes(event: str, args: tuple[Any, ...]) -> None:
@@ -81,13 +97,7 @@ def main() -> None:
     verdicts, sys.stdout = sys.stdout, io.StringIO()
     for line in sys.stdin:
         job = json.loads(line)
-        name = job["exercise"]
-        phase = int(name[1])
-        exercise = exercises_out_of_reach(phase)[name]  # here, so that a phase's graders are loaded once
+        exercises_out_of_reach(int(job["exercise"][1]))  # here, so that a fork finds a phase's graders loaded
         with contextlib.redirect_stdout(io.StringIO()):  # what answers print is of no interest here
-            verdict = verdict_on(exercise, job["cells"])
-        print(json.dumps(asdict(verdict)), file=verdicts, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+            verdict = verdict_on(job["exercise"], job["cells"])
+        print(job["job"], json.dumps(asdict(verdict)), file=verdicts, flush=True)

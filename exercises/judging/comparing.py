@@ -33,7 +33,8 @@ def show_both(got: Any, expected: Any, by: Callable[..., str] | None = None) -> 
 def verdict_of(error: NotYet) -> Verdict:
     """The error with its values as texts."""
     got, expected = show_both(error.got, error.expected, as_text)
-    return Verdict(error.state, error.diagnosis, error.says[:2000], as_text(error.tried), got, expected)
+    tried = as_text(error.tried)
+    return Verdict(error.state, error.diagnosis, error.says[:2000], tried, got, expected, error.about)
 
 
 def show(value: Any, longest: int = LONGEST, exact: bool = False) -> str:

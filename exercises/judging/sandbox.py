@@ -17,7 +17,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import ctypes
-import json
 import os
 import secrets
 import selectors
@@ -27,7 +26,7 @@ import threading
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from mmap import mmap
 from typing import Any
 
@@ -55,21 +54,22 @@ def judge(exercise: Exercise, answers: Sequence[Any]) -> Verdict:
             if is_stub(answer):
                 raise NotAttempted(stub_says(name, answer))
         if found := borrowed(exercise.name, tuple(answers)):
-            raise NotYet("borrowed", BORROWED.format(found[0].upper() + found[1:]))
+            raise NotYet("borrowed", BORROWED.format(found[0].upper() + found[1:]), about=found)
         note = exercise.grade(*answers)
     except (Exception, SystemExit) as error:
         trouble = error
     finally:  # no word of Python's is used before it is put back
         changed = [name for name, own in pythons_own.items() if builtins.__dict__.get(name) is not own]
         builtins.__dict__.update(pythons_own)
+        touched = as_it_was.put_back()
     if changed:
         says = f"Your answer changed `{changed[0]}` for all of Python, the grader included. Leave `builtins` as it is."
-        return Verdict("not yet", "changes-python", says)
-    if touched := as_it_was.put_back():
+        return Verdict("not yet", "changes-python", says, about=changed[0])
+    if touched:
         says = (
             f"Your answer changed `{touched}`, which the grader needs as it is. An answer returns its result."
         )
-        return Verdict("not yet", "changes-grader", says)
+        return Verdict("not yet", "changes-grader", says, about=touched)
     if trouble is not None:
         return verdict_of(name_the_trouble(trouble))
     return Verdict("correct", says=note if isinstance(note, str) else "")
@@ -123,7 +123,7 @@ def _judge_in_child(exercise: Exercise, answers: Sequence[Any], seconds: float) 
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
             with os.fdopen(verdict_to, "wb") as pipe:
-                pipe.write(seal + json.dumps(asdict(verdict)).encode())
+                pipe.write(verdict.sealed(seal))
             code = 0
         finally:
             os._exit(code)  # no atexit, no flushing of the kernel's sockets
@@ -210,14 +210,7 @@ def _await_child(
         printed.end()
         for pipe in (tell, verdict_from, print_from):
             os.close(pipe)
-    if told and not told.startswith(seal):
-        return Verdict(
-            "not yet", "writes-a-verdict", "Your answer wrote a verdict itself. The grader does that."
-        )
-    try:
-        return Verdict(**json.loads(told.removeprefix(seal)))
-    except (ValueError, TypeError):
-        return _died(os.waitstatus_to_exitcode(status))
+    return Verdict.unsealed(bytes(told), seal) or _died(os.waitstatus_to_exitcode(status))
 
 
 def _read_ready(

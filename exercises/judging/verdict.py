@@ -1,8 +1,9 @@
 """What an exercise is, and what can come out of grading an answer."""
 
+import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from exercises.judging.sources import SOURCES
@@ -47,6 +48,7 @@ class NotYet(Exception):
         says: one or two sentences: what is wrong and where to look; never the solution.
         tried, got, expected: what was called, what came out, what should have. A text is shown as it is,
             anything else as its repr.
+        about: the part of the course, or of Python, that an answer uses or changes and should not.
     """
 
     state: State = "not yet"
@@ -58,10 +60,12 @@ class NotYet(Exception):
         tried: Any = NOTHING,
         got: Any = NOTHING,
         expected: Any = NOTHING,
+        about: str = "",
     ) -> None:
         super().__init__(f"{diagnosis}: {says}")
         self.diagnosis, self.says = diagnosis, says
         self.tried, self.got, self.expected = tried, got, expected
+        self.about = about
 
     def _render_traceback_(self, *_: Any) -> list[str]:
         """What Jupyter shows in place of a traceback: one line, since the box above it says the rest."""
@@ -120,9 +124,25 @@ class Verdict:
     tried: str = ""
     got: str = ""
     expected: str = ""
+    about: str = ""
 
     def to_error(self) -> NotYet:
         """The exception that `check` raises."""
         if self.state == "not attempted":
             return NotAttempted(self.says)
-        return NotYet(self.diagnosis, self.says, self.tried, self.got, self.expected)
+        return NotYet(self.diagnosis, self.says, self.tried, self.got, self.expected, self.about)
+
+    def sealed(self, seal: bytes) -> bytes:
+        """For the way to another process, behind a seal that an answer does not know."""
+        return seal + json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def unsealed(cls, told: bytes, seal: bytes) -> "Verdict | None":
+        """What `sealed` made. None: nothing came, or not all. Something without the seal comes from the answer itself."""
+        if told and not told.startswith(seal):
+            says = "Your answer wrote a verdict itself. The grader does that."
+            return cls("not yet", "writes-a-verdict", says)
+        try:
+            return cls(**json.loads(told.removeprefix(seal)))
+        except ValueError:
+            return None

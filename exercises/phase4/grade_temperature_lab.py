@@ -1,13 +1,14 @@
 """Grader of debugging lab 4b: one value a request becomes one value a row."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from exercises.grading import Diagnoses, NotYet, show
-from exercises.judging.judge import When, judge
+from exercises.judging.judge import When, judge, variants
 from exercises.phase4.temperature_lab import expand_kernel
 
 SAYS = Diagnoses.of("p4d2_temperature_from_nowhere")
@@ -47,15 +48,13 @@ def _of_nobody(got: Any, want: Any, x: Tensor, ends: Tensor, replace_from: int, 
     return len(got) == len(want) and any(value not in known for value in got[1:])
 
 
+EXPANDED_WRONG = (
+    *("nothing-arrives", "other-kind-of-number", "nothing-replaced", "always-replaced"),
+    *("ends-as-lengths", "one-row-late"),
+)
 MISTAKES = {
-    **{
-        d: lambda *args, d=d: _expand(*args, mistake=d)
-        for d in (
-            *("nothing-arrives", "other-kind-of-number", "nothing-replaced", "always-replaced"),
-            *("ends-as-lengths", "one-row-late"),
-        )
-    },
-    "no-whole-numbers": (lambda *args: _expand(*args, mistake="no-whole-numbers"), _copied_back),
+    **variants(_expand, EXPANDED_WRONG),
+    "no-whole-numbers": (partial(_expand, mistake="no-whole-numbers"), _copied_back),
     "numbers-of-nobody": When(_of_nobody),
 }
 

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import jupytext
 import nbformat
 
 from exercises.judging.sources import all_names, cut, name_of, source_of
+from labkit.errors import LabError
 from labkit.machine import has_gpu
 from labkit.paths import ROOT, short, write_whole
 
@@ -165,16 +167,35 @@ def cells_of(nb: nbformat.NotebookNode) -> list[tuple[str, str, tuple[str, ...]]
 
 
 def read_notebook(path: Path) -> nbformat.NotebookNode:
-    return nbformat.read(path, as_version=4)
+    """
+    Raises:
+        LabError: it is no notebook.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a cell without an id is no trouble
+            nb = nbformat.read(path, as_version=4)
+            nbformat.validate(nb)
+    except OSError as error:
+        raise LabError(f"{short(path)} cannot be read ({error.strerror})") from None
+    except Exception as error:  # whatever is wrong with it: Jupyter could not open it either
+        why = " ".join(str(error).split())[:120]
+        raise LabError(f"{short(path)} is not a notebook ({type(error).__name__}: {why})") from None
+    return nb
+
+
+def written_in(nb: nbformat.NotebookNode) -> bool:
+    """Whether the cells are others than when the notebook was generated. Running them changes nothing here."""
+    return nb.metadata.get("inference_lab", {}).get("cells") != fingerprint(nb)
 
 
 def has_been_worked_in(path: Path) -> bool:
     """Whether a learner has written in this notebook, or run cells of an exercise, since it was generated."""
     try:
         nb = read_notebook(path)
-    except Exception:  # whatever it is, it is not ours
+    except LabError:  # whatever it is, it is not ours
         return True
-    if nb.metadata.get("inference_lab", {}).get("cells") != fingerprint(nb):
+    if written_in(nb):
         return True
     code = [c for c in nb.cells if c.cell_type == "code"]
     if path.parent != NOTEBOOKS:

@@ -170,21 +170,15 @@ def must_be_a_notebook(path: Path) -> None:
     Raises:
         LabError: it is none, or has no code cells.
     """
-    import warnings
+    from exercises.publishing.build_notebooks import read_notebook
 
-    import nbformat
-
-    again = f": `lab reset {path.stem}` writes a fresh one" if path.parent == NOTEBOOKS / "exercises" else ""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a cell without an id is no trouble
-            nb = nbformat.read(path, as_version=4)
-            nbformat.validate(nb)
-    except OSError as error:
-        raise LabError(f"{short(path)} cannot be read ({error.strerror})") from None
-    except Exception as error:  # whatever is wrong with it: Jupyter could not open it either
-        why = " ".join(str(error).split())[:120]
-        raise LabError(f"{short(path)} is not a notebook ({type(error).__name__}: {why}){again}") from None
+        nb = read_notebook(path)
+    except LabError as error:
+        again = (
+            f": `lab reset {path.stem}` writes a fresh one" if path.parent == NOTEBOOKS / "exercises" else ""
+        )
+        raise LabError(f"{error}{again}") from None
     if not any(cell.cell_type == "code" for cell in nb.cells):
         raise LabError(f"{short(path)} has no code cells: there is nothing to run")
 

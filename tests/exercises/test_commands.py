@@ -133,6 +133,24 @@ def test_progress_fits_into_80_columns(capsys, books):
         assert title_of(source_of(name)) in row and "tried 12 times" in row and "4 of 4" in row
 
 
+def test_progress_for_a_program(capsys):
+    progress.note_check("p1e1_pairs", Verdict("correct"))
+    assert commands.print_progress() == 0
+    told = json.loads(capsys.readouterr().out)
+    assert list(told["exercises"]) == all_names()
+    assert told["exercises"]["p1e1_pairs"]["solved"] and not told["exercises"]["p1e2_encode"]["solved"]
+    assert told["predictions"] == {"points": 0, "most": 0}
+
+
+def test_progress_says_how_to_hand_in(capsys):
+    console = Console(width=80)
+    assert commands.show_progress(console) == 0
+    assert "lab submit" not in capsys.readouterr().out  # there is nothing yet
+    progress.note_check("p1e1_pairs", Verdict("correct"))
+    commands.show_progress(console)
+    assert "lab submit 'Your Name'" in capsys.readouterr().out
+
+
 # ------------------------------------------------------------------ check
 
 

@@ -1,0 +1,48 @@
+"""What learners hand in: parts of answers to exercise 1.1, and how they come in."""
+
+import nbformat
+
+from exercises.classroom.submission import Answer, Submission
+from exercises.judging.sources import source_of
+from exercises.publishing.build_notebooks import build_student, text_of
+
+IMPORTS = "from exercises.grading import check, hint"
+COUNT = """
+def count_pairs(tokens):
+    counts = {}
+    for i in range(1, len(tokens)):
+        pair = (tokens[i - 1], tokens[i])
+        counts[pair] = counts.get(pair, 0) + 1
+    return counts
+"""
+MERGE = """
+def merge(tokens, pair, new_id):
+    out, rest = [], list(tokens)
+    while rest:
+        first = rest.pop(0)
+        if rest and (first, rest[0]) == pair:
+            rest.pop(0)
+            first = new_id
+        out.append(first)
+    return out
+"""
+COUNT_ONCE = "def count_pairs(tokens):\n    return dict.fromkeys(zip(tokens, tokens[1:]), 1)\n"
+
+
+def of(learner, *cells, name="p1e1_pairs", **noted):
+    answer = Answer(cells=[IMPORTS, *cells], **noted)
+    return Submission(learner=learner, answers={name: answer})
+
+
+def hand_in(folder, one):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{one.learner}.submission.json").write_text(one.model_dump_json())
+
+
+def notebooks(folder, *cells):
+    """A folder as a learner has it who knows nothing of `lab submit`."""
+    folder.mkdir(parents=True)
+    nb = build_student(source_of("p1e1_pairs"))
+    next(c for c in nb.cells if c.metadata.get("tags") == ["answer"]).source = "\n".join(cells)
+    nbformat.write(nb, folder / "p1e1_pairs.ipynb")
+    (folder / "p1e2_encode.ipynb").write_text(text_of(build_student(source_of("p1e2_encode"))))
