@@ -62,7 +62,7 @@ def draw_replay(pairs: Sequence[Pair]) -> Figure:
         f"Mean TTFT and mean time to the last token come out within {max(means):.1f}% of real cards",
         "vLLM 0.19, Llama-3.1-8B, 300 requests of ShareGPT; kernels timed one by one by LLMServingSim (MIT)",
         panels=len(pairs),
-        size=(5.2 * len(pairs) + 2, 4.9),
+        size=(max(9.4, 5.2 * len(pairs) + 2), 4.9),  # one panel alone would be narrower than the title
     )
     for ax, (recorded, run) in zip(axes, pairs):
         real, ours = recorded.latencies(), simulated_latencies(run)
