@@ -103,10 +103,9 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "a fixed time in each step",
-        "A step starts a hundred small operations from Python, and its threads wait for each other behind most of them. "
+        "In each step Python decides, prepares, samples and hands out, and threads that share a product wait for each other. "
         "No limit of the table says how quickly a machine does that, and a step of a small model is mostly that.",
-        "close other programs and measure again. If it stays, it is this processor's own; the reference's file does not say what "
-        "its was. A larger model shows it less",
+        "close other programs and measure again. If it stays, it is this processor's own; a larger model shows it less",
         signatures.fixed_time_in_each_step,
     ),
     Cause(

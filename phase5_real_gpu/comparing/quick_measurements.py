@@ -14,7 +14,7 @@ import torch
 
 from labkit.machine import environment
 from phase2_attention_kvcache.model import Transformer
-from phase2_attention_kvcache.model.roofline import narrow
+from phase2_attention_kvcache.model.roofline import hollow
 from phase4_scheduler.engine import Event, LLMEngine
 from phase4_scheduler.engine.build import prepare_weights
 from phase5_real_gpu.measuring import kernel_measure
@@ -70,8 +70,8 @@ def measure_engine(device: str, limits: MachineLimits, dtype: str, seed: int = 0
 
 
 def _hollow_engine(model: Transformer, plan: Plan) -> LLMEngine:
-    """An engine whose steps have as many operations as the model's, and next to nothing to read or to multiply."""
-    config = replace(narrow(model.config), max_context=model.config.max_context)
+    """An engine whose steps have as many layers as the model's, and next to nothing to read or to multiply."""
+    config = replace(hollow(model.config), max_context=model.config.max_context)
     small = Transformer.random(config, model.dtype, model.device)
     workload = equal_workload(1, 16, ITL_TOKENS + 1, config.vocab_size, 0)
     return make_engine(prepare_weights(small), plan, [workload])

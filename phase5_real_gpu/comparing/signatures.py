@@ -295,19 +295,20 @@ def fixed_time_in_each_step(report: Reference, reference: Reference | None) -> T
             worse = ratio_of_shares(m, reference.get(m.name))
             if not worse or worse > 0.8 or m.floor is None:
                 continue
-            per_step = (
-                (lambda value, batch: 1e3 * batch / value) if m.unit == "tok/s" else lambda value, _: value
-            )
-            batch = int(m.name.rpartition("b")[2])
-            if fixed > 0.5 * (per_step(m.value, batch) - per_step(m.floor, batch)):
+            if fixed > 0.5 * (_step_ms(m, m.value) - _step_ms(m, m.floor)):
                 explained.append(m.name)
         if explained:
             return Trace(
-                f"{alone.name} is {_show(alone)}. A step with as many operations and next to nothing to read or to multiply took "
+                f"{alone.name} is {_show(alone)}. A step with as many layers and next to nothing to read or to multiply took "
                 f"{_show(alone, fixed)} in the same minute",
                 tuple(explained),
             )
     return None
+
+
+def _step_ms(m: Measurement, value: float) -> float:
+    """Milliseconds of a step: an ITL as it is, a throughput by its batch, which ends its name."""
+    return 1e3 * int(m.name.rpartition("b")[2]) / value if m.unit == "tok/s" else value
 
 
 def older_software(report: Reference, reference: Reference | None) -> Trace | None:

@@ -135,7 +135,7 @@ def predict_itl(lab: Lab, result: Comparison) -> None:
     if fixed := line.mine.details.get("fixed_ms"):
         lab.predict(
             claim="itl-from-its-parts",
-            question=f"{line.mine.name}: what all must be read takes, and a step with as many operations and next to nothing to read",
+            question=f"{line.mine.name}: reading all that it must, and a step with as many layers and next to nothing to read",
             predicted=line.mine.floor + fixed,
             measured=line.mine.value,
             unit="ms",
