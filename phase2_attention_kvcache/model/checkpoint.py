@@ -55,11 +55,7 @@ LLAMA_NAMES = {
 IGNORED_ENDINGS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 STORED_DTYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
-CODES = (
-    "I8",
-    "I32",
-    "I64",
-)  # codes, codes packed together, and shapes: only where config.json announces few bits
+CODE_DTYPES = ("I8", "I32", "I64")  # codes, packed codes, shapes: only where config.json announces few bits
 # A Llama's rotary tables are computed, not stored, so a small file could ask for large ones. This much it may, in bytes.
 SMALL_TABLES = 64 * 2**20
 
@@ -110,7 +106,7 @@ def read_headers(folder: Path, dtypes: tuple[str, ...] = STORED_DTYPES) -> dict[
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """The weights of a model, by the names of `read_headers`."""
-    stored = read_headers(folder, STORED_DTYPES + CODES)
+    stored = read_headers(folder, STORED_DTYPES + CODE_DTYPES)
     tensors: dict[str, Tensor] = {}
     for file in {s.file for s in stored.values()}:
         with open_tensors(file) as numbers:
@@ -134,7 +130,7 @@ def load_checkpoint(kind: type[Model], folder: Path, dtype: str | torch.dtype, d
     if scheme is not None:
         check_scheme(folder, scheme)
     # config.json and the headers may say anything: they are held against each other before anything large is made.
-    stored = read_headers(folder, STORED_DTYPES if scheme is None else STORED_DTYPES + CODES)
+    stored = read_headers(folder, STORED_DTYPES if scheme is None else STORED_DTYPES + CODE_DTYPES)
     try:
         check_sizes(config, stored)
         with torch.device("meta"):  # shapes without memory: the weights are put in as they are read

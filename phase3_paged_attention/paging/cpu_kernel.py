@@ -34,16 +34,16 @@ from torch import Tensor
 from phase3_paged_attention.paging.kv_storage import KVStorage
 
 LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8  # numbers in a register
-TOKENS = 4  # whose scores are computed side by side
+TOKENS_AT_ONCE = 4  # their scores are computed side by side
 
 
 @intrinsic(prefer_literal=True)
 def score_tokens(
     typing_context, q, q_at, keys, keys_at, step, tokens, head_dim, heads, scores, scores_at, width
 ):
-    """Dot products of `heads` queries with the keys of TOKENS tokens. Writes `scores`.
+    """Dot products of `heads` queries with the keys of TOKENS_AT_ONCE tokens. Writes `scores`.
 
-    In plain words, for each of `heads` heads and TOKENS tokens:
+    In plain words, for each of `heads` heads and TOKENS_AT_ONCE tokens:
 
         scores[scores_at + head * width + t] = sum over i < whole of q[q_at + head * head_dim + i] * key[i]
         where key = keys[keys_at + min(t, tokens - 1) * step :]
@@ -62,20 +62,20 @@ def score_tokens(
         _, q_at, _, keys_at, step, tokens, head_dim, _, _, scores_at, width = args
         last = builder.sub(tokens, INDEX(1))
         starts = []
-        for t in range(TOKENS):
+        for t in range(TOKENS_AT_ONCE):
             there = builder.icmp_signed("<", INDEX(t), last)
             starts.append(builder.add(keys_at, builder.mul(step, builder.select(there, INDEX(t), last))))
-        sums = [[zero_register(builder) for _ in range(TOKENS)] for _ in range(heads.literal_value)]
+        sums = [[zero_register(builder) for _ in range(TOKENS_AT_ONCE)] for _ in range(heads.literal_value)]
         with cgutils.for_range_slice(
             builder, INDEX(0), in_registers(builder, head_dim), INDEX(LANES), intp=INDEX
         ) as (i, _):
-            for t in range(TOKENS):
+            for t in range(TOKENS_AT_ONCE):
                 key = load_register(builder, key_data, builder.add(starts[t], i))
                 for head, row in enumerate(sums):
                     at = builder.add(builder.add(q_at, builder.mul(head_dim, INDEX(head))), i)
                     add_product(builder, row[t], load_register(builder, q_data, at), key)
         for head, row in enumerate(sums):
-            for t in range(TOKENS):
+            for t in range(TOKENS_AT_ONCE):
                 at = builder.add(builder.add(scores_at, builder.mul(width, INDEX(head))), INDEX(t))
                 builder.store(sum_of_lanes(builder, row[t]), builder.gep(score_data, [at]))
         return context.get_dummy_value()
@@ -197,7 +197,7 @@ def attend_part(q, k_cache, v_cache, block_table, context_len, first, last, scal
         largest[head], total[head] = np.float32(-1e30), np.float32(0)
         for i in range(head_dim):
             acc[head, i] = np.float32(0)
-    width = block_size + TOKENS - 1  # the scores behind those of the last token are not used
+    width = block_size + TOKENS_AT_ONCE - 1  # the scores behind those of the last token are not used
     scores = np.empty((num_heads, width), np.float32)
     flat_q, flat_k, flat_v = q.reshape(-1), k_cache.reshape(-1), v_cache.reshape(-1)
     flat_scores, flat_acc = scores.reshape(-1), acc.reshape(-1)
@@ -206,7 +206,7 @@ def attend_part(q, k_cache, v_cache, block_table, context_len, first, last, scal
     for logical in range(first, last):
         block = block_table[logical] * block_size * step  # where its numbers begin
         tokens = min(block_size, context_len - logical * block_size)
-        for t in range(0, tokens, TOKENS):
+        for t in range(0, tokens, TOKENS_AT_ONCE):
             for head in range(0, num_heads, shared):
                 q_at, k_at = head * head_dim, block + t * step + head // group * head_dim
                 s_at = head * width + t
