@@ -7,7 +7,7 @@ what the weights leave holds the keys and values of more users.
 You will see a matrix rounded in five formats, one outlier that spoils a row, the bits per byte of the whole model in each
 format, GPTQ win back what rounding lost, and keys and values in 8 bits. Then the claim that all this is free is checked.
 
-The texts (texts/valid.txt, texts/calibration.txt) were written by `tales` itself, token by token as its probabilities say. On
+The texts (texts/valid.txt, and one to calibrate with) were written by `tales` itself, token by token as its probabilities say. On
 average no model can predict such a text better than the one that wrote it. So what a format loses on it is what the
 rounding made the model forget. Or take a text that nobody's model wrote:
 

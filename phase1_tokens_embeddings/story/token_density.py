@@ -2,7 +2,7 @@
 
 The texts in `texts/` were written for the course. Three of them tell one and the same story, in English,
 Chinese and Hindi: only so can the tokens of two languages be compared fairly, because a Chinese character
-says about as much as a short English word.
+says about as much as a short English word. And `tales.txt` was written by the course's model (see phase 2's `texts/`).
 """
 
 import math
@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 
 from labkit.errors import LabError
 from labkit.figures import BLUE, GREY, ORANGE, new_figure
-from labkit.paths import ROOT
 from phase1_tokens_embeddings.tokens import BPETokenizer
 
 CONTENT = {  # what the sample texts are, in the order in which they are shown
@@ -30,7 +29,7 @@ _TEXTS = Path(__file__).parents[1] / "texts"
 
 
 def sample_text(name: str) -> str:
-    """One of the course's own texts; `name` is a key of CONTENT."""
+    """One of the course's own texts: `name` is a key of CONTENT, or "tales"."""
     return (_TEXTS / f"{name}.txt").read_text(encoding="utf-8")
 
 
@@ -39,8 +38,7 @@ def course_texts() -> list[str]:
 
     No text that changes with the course: the README prints what is learned from it.
     """
-    tales = ROOT / "phase2_attention_kvcache" / "texts" / "calibration.txt"
-    return [sample_text("prose"), sample_text("technical"), tales.read_text(encoding="utf-8")]
+    return [sample_text(name) for name in ("prose", "technical", "tales")]
 
 
 def read_texts(path: str | Path) -> list[str]:
