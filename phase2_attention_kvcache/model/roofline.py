@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 from labkit.machine import time_calls
 from phase2_attention_kvcache.model.caches import ContiguousKVCache
@@ -86,8 +87,8 @@ def limit_of(small: Step, large: Step, ceilings: Ceilings, overhead: float) -> t
     return ("memory" if overhead < small.seconds / 2 else "overhead"), why
 
 
-def narrow(config: ModelConfig) -> ModelConfig:
-    """As many operations as the model, on next to no data."""
+def hollow(config: ModelConfig) -> ModelConfig:
+    """As many layers as the model, on next to no data."""
     return dataclasses.replace(
         config, vocab_size=1024, d_model=64, d_ff=64, head_dim=8, max_context=64, rope_scaling=None
     )
@@ -152,6 +153,15 @@ def work_of_batch(
     kv = 2 * c.num_layers * c.num_kv_heads * c.head_dim * bytes_per_number if kv_bytes is None else kv_bytes
     read = weights + kv * context
     return Work(operations, read + kv * new_tokens, kv * new_tokens)
+
+
+def matrix_bytes(model: Transformer) -> int:
+    """Bytes of the matrices that every step multiplies with, as they are in memory. Tables are only looked up."""
+    modules = list(model.modules())
+    plain = sum(m.weight.nbytes for m in modules if isinstance(m, nn.Linear))
+    others = sum(getattr(m, "matrix_bytes", 0) for m in modules)  # our own linear layers say it themselves
+    tied = model.token_table.weight.nbytes if model.head is None else 0  # the table is the head as well
+    return plain + others + tied
 
 
 @torch.inference_mode()

@@ -1,7 +1,6 @@
 """The chapters of quantisation, and its figure."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from labkit.figures import BLUE, GREEN, INK, ORANGE, new_figure
 from labkit.lab import Lab
 from labkit.machine import time_calls
 from labkit.models import find_model
+from labkit.paths import ROOT
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer
 from phase1_tokens_embeddings.weights import CARDS, SHAPES, users_that_fit, weight_bytes
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
@@ -21,7 +21,6 @@ from phase2_attention_kvcache.model import GPT2_124M, ContiguousKVCache, NoCache
 from phase2_attention_kvcache.model.evaluation import bits_per_byte
 from phase2_attention_kvcache.model.gptq import quantize_model_gptq
 from phase2_attention_kvcache.model.kv_formats import KV_CACHE_DTYPES, RoundingCache, kv_bytes_of_token
-from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase2_attention_kvcache.model.quantized_formats import METHODS
 from phase2_attention_kvcache.model.quantized_linear import (
     QuantizedWeight,
@@ -32,6 +31,7 @@ from phase2_attention_kvcache.model.quantized_linear import (
 from phase2_attention_kvcache.model.roofline import measure_ceilings
 
 TEXTS = Path(__file__).parent.parent / "texts"
+CALIBRATION = ROOT / "phase1_tokens_embeddings" / "texts" / "tales.txt"
 NAMES = {"int8": "int8, a scale a row", "fp8": "fp8 (E4M3), a scale a row", "q8_0": "Q8_0, groups of 32",
          "q4_0": "Q4_0, groups of 32", "int4": "int4, groups of 32, zero points"}  # fmt: skip
 TOY_CARD = 64 * 2**20  # bytes: tales is small, so a small card makes the differences visible
@@ -131,7 +131,7 @@ def read_texts(lab: Lab) -> Texts:
     path = lab.args.valid or TEXTS / "valid.txt"
     valid, num_bytes = tokens_of(path, tok, 8_000 if lab.quick else None)
     context = load_plain(lab).config.max_context
-    calibration, _ = tokens_of(TEXTS / "calibration.txt", tok, 12_000 if lab.quick else None)
+    calibration, _ = tokens_of(CALIBRATION, tok, 12_000 if lab.quick else None)
     windows = [calibration[i : i + context] for i in range(0, len(calibration), context)]
     return Texts(valid, num_bytes, windows)
 
@@ -283,7 +283,7 @@ def tell_memory(lab: Lab, results: Results) -> None:
 def tell_speed(lab: Lab, results: Results) -> None:
     lab.title("Faster? By the part that reads weights")
     bandwidth = measure_ceilings("cpu", "bfloat16", quick=True).bandwidth
-    times = {name: step_times(lab, name) for name in lab.progress(FAST, "timing steps of GPT-2's shape")}
+    times = {name: time_steps(lab, name) for name in lab.progress(FAST, "timing steps of GPT-2's shape")}
     full = times["16 bits"]
     rows = []
     for name, (one, many) in times.items():
@@ -330,18 +330,18 @@ def tell_speed(lab: Lab, results: Results) -> None:
     lab.record(step_s=times, read_s=read, int4_gain_percent=gain)
 
 
-def step_times(lab: Lab, name: str) -> tuple[float, float]:
+def time_steps(lab: Lab, name: str) -> tuple[float, float]:
     """Seconds of a step of 1 token and of 64, GPT-2's shape, by the fastest products of this course."""
     model = Transformer.random(GPT2_124M, "bfloat16", seed=lab.seed)
     if name in METHODS:
         quantize_model(model, name)
-        # Where numba cannot work, plain operators stay: right, and slow.
-        with suppress(ImportError, RuntimeError):
-            from phase2_attention_kvcache.model.packed_quantized import pack_quantized_layers
-
-            pack_quantized_layers(model)
-    elif can_pack(model):
-        pack_linear_layers(model)
+    try:
+        from phase2_attention_kvcache.model.packed_quantized import pack_quantized_layers
+        from phase2_attention_kvcache.model.tiled_linear import tile_linear_layers
+    except (ImportError, RuntimeError):
+        pass  # numba cannot work here, and plain operators stay: right, and slow
+    else:
+        pack_quantized_layers(tile_linear_layers(model))
 
     @torch.inference_mode()
     def step(tokens: int) -> None:

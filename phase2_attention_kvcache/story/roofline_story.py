@@ -43,7 +43,7 @@ def tell_steps(lab: Lab, model: Transformer, name: str, ceilings: Ceilings) -> l
         steps.append(Step(n, work, ceilings.seconds(work), measure_step(model, n, 3 if lab.quick else 6)))
 
     few = next(step for step in steps if step.tokens >= 16)
-    overhead = measure_step(Transformer.random(roofline.narrow(model.config), model.dtype, lab.device), 1, 10)
+    overhead = measure_step(Transformer.random(roofline.hollow(model.config), model.dtype, lab.device), 1, 10)
     decode = limit_of(steps[0], few, ceilings, overhead)
     prefill = limit_of(steps[-2], steps[-1], ceilings, overhead)
     for claim, what, predicted, (limit, why) in (

@@ -13,7 +13,6 @@ from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights import gguf_model
 from phase2_attention_kvcache.model.kv_formats import kv_bytes_of_token
-from phase2_attention_kvcache.model.packed_linear import can_pack, pack_linear_layers
 from phase2_attention_kvcache.model.quantized_linear import is_quantized, quantize_model
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedCache, PagedKVCache, compiled_kernel
@@ -43,10 +42,8 @@ def prepare_weights(model: Transformer) -> Transformer:
     """On a CPU, lay out a model's weights as its products read them fastest, and let decode steps run as one compiled call,
     as far as that works here. In place; returns the model.
     """
-    if model.device.type != "cpu":
+    if model.device.type != "cpu" or compiled_kernel() is None:
         return model
-    if compiled_kernel() is None:
-        return pack_linear_layers(model) if can_pack(model) else model
     # numba takes half a second to import: not before it is needed
     from phase2_attention_kvcache.model.packed_quantized import pack_quantized_layers
     from phase2_attention_kvcache.model.tiled_linear import tile_linear_layers

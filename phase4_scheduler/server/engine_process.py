@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 from phase2_attention_kvcache.model import SamplingParams
 from phase2_attention_kvcache.model.kv_formats import kv_bytes_of_token
-from phase2_attention_kvcache.model.packed_linear import matrix_bytes
-from phase2_attention_kvcache.model.roofline import Work, work_of_batch
+from phase2_attention_kvcache.model.roofline import Work, matrix_bytes, work_of_batch
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase4_scheduler.engine.build import load_model
 from phase4_scheduler.engine.config import EngineConfig

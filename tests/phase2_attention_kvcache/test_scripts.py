@@ -21,7 +21,7 @@ from phase2_attention_kvcache import (
     tell_story,
     transformer_lab,
 )
-from phase2_attention_kvcache.model.roofline import narrow
+from phase2_attention_kvcache.model.roofline import hollow
 from phase2_attention_kvcache.story import quantization_story
 
 
@@ -48,7 +48,7 @@ def test_scripts_that_show_one_step(run_script, script, figures, claims):
 
 def test_quantization(run_script, monkeypatch, tmp_path):
     # GPT-2's shape takes long; which model is timed does not matter here.
-    monkeypatch.setattr(quantization_story, "GPT2_124M", narrow(quantization_story.GPT2_124M))
+    monkeypatch.setattr(quantization_story, "GPT2_124M", hollow(quantization_story.GPT2_124M))
     argv = ("--model", "tales-draft", "--quick")
     report = run_script(quantization_lab, *argv, figures=["quantization_quality"])
     claims = report["claims"]

@@ -1,10 +1,8 @@
 """The scripts of this phase that run the engine: they end well, check what they promise, and refuse nonsense."""
 
 import pytest
-import torch
 
-from phase2_attention_kvcache.model import SamplingParams, Transformer
-from phase2_attention_kvcache.model.packed_linear import PackedLinear, can_pack, pack_linear_layers
+from phase2_attention_kvcache.model import Transformer
 from phase4_scheduler import (
     continuous_batching,
     many_users,
@@ -12,7 +10,6 @@ from phase4_scheduler import (
     speculative_decoding,
     where_time_goes,
 )
-from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.story import where_time_goes_story
 from phase4_scheduler.story.step_timer import PARTS, StepTimer, decoding_engine, time_decode
 
@@ -105,44 +102,3 @@ def test_where_time_goes_story(monkeypatch, run_script, draft):
     monkeypatch.setattr(where_time_goes_story, "CONTEXT", 32)
     found = run_script(where_time_goes, "--quick", figures=["where_time_goes"])["claims"]
     assert {"scheduler-share", "queue-length", "context-attention-only"} <= set(found)
-
-
-# ---------------------------------------------------------------------- packed weights
-
-
-needs_packing = pytest.mark.skipif(
-    not can_pack(Transformer.from_pretrained("tales-draft", dtype="bfloat16")),
-    reason="this processor or torch cannot pack weights",
-)
-
-
-@needs_packing
-@pytest.mark.parametrize("rows", [1, 3, 64, 200])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("dtype", "digits"), [(torch.bfloat16, 1 / 256), (torch.float32, 1e-6)])
-def test_packed_linear_agrees_with_float64(rows, bias, dtype, digits):
-    torch.manual_seed(rows)
-    linear = torch.nn.Linear(96, 130, bias=bias).to(dtype)
-    x = torch.randn(rows, 96).to(dtype)
-    exact = x.double() @ linear.weight.double().T + (linear.bias.double() if bias else 0)
-    out = PackedLinear(linear.weight, linear.bias)(x)
-    assert out.dtype == dtype
-    assert (out.double() - exact).abs().max() <= exact.abs().max() * digits
-
-
-@needs_packing
-def test_a_packed_model_writes_what_the_plain_one_writes():
-    params, name = SamplingParams(temperature=0, max_tokens=12), "tales-draft"
-    prompts = [[400, 30, 7], [1200] * 20]
-    plain = LLMEngine(Transformer.from_pretrained(name, dtype="bfloat16"))
-    packed_model = pack_linear_layers(Transformer.from_pretrained(name, dtype="bfloat16"))
-    assert not any(isinstance(m, torch.nn.Linear) for m in packed_model.modules())
-    packed = LLMEngine(packed_model)
-    hidden = torch.randn(4, packed_model.config.d_model).bfloat16()
-    expected = plain.model.logits(hidden).float()
-    assert (packed_model.logits(hidden).float() - expected).abs().max() < 0.02 * expected.abs().max()
-    same = [
-        a.token_ids == b.token_ids
-        for a, b in zip(plain.generate(prompts, params), packed.generate(prompts, params))
-    ]
-    assert any(same)  # rounding in 16 bit may part one of them, not both

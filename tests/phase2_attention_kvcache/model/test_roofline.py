@@ -10,9 +10,15 @@ from phase2_attention_kvcache.model import roofline
 from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.model.caches import ContiguousKVCache
 from phase2_attention_kvcache.model.config import GPT2_124M
-from phase2_attention_kvcache.model.packed_linear import can_pack, matrix_bytes, pack_linear_layers
 from phase2_attention_kvcache.model.quantized_linear import quantize_model
-from phase2_attention_kvcache.model.roofline import Ceilings, Step, Work, work_of_batch, work_of_step
+from phase2_attention_kvcache.model.roofline import (
+    Ceilings,
+    Step,
+    Work,
+    matrix_bytes,
+    work_of_batch,
+    work_of_step,
+)
 from phase2_attention_kvcache.model.transformer import Transformer
 
 
@@ -80,20 +86,18 @@ def test_what_limits_a_step_is_told_from_its_times(seconds, overhead, limit):
     assert roofline.limit_of(small, large, Ceilings(1.0, 1.0), overhead)[0] == limit
 
 
-def test_a_narrow_model_has_the_same_operations_and_no_weight():
+def test_a_hollow_model_has_the_same_operations_and_no_weight():
     for config in (GPT2_124M, Transformer.from_pretrained("tales").config):
-        slim = roofline.narrow(config)
+        slim = roofline.hollow(config)
         assert (slim.num_layers, slim.family) == (config.num_layers, config.family)
         assert slim.num_parameters < config.num_parameters / 10
 
 
 def test_bytes_of_the_matrices_are_those_in_memory():
-    """1 byte and its share of a scale in 8 bits; packing rearranges, but adds nothing."""
+    """1 byte and its share of a scale in 8 bits."""
     model = Transformer.from_pretrained("tales", "bfloat16")
     entries = work_of_step(model.config, 0, 0, 1).bytes
     assert matrix_bytes(model) == 2 * entries
-    if can_pack(model):
-        assert matrix_bytes(pack_linear_layers(model)) == 2 * entries
     q8_0 = quantize_model(Transformer.from_pretrained("tales", "bfloat16"), "q8_0")
     assert matrix_bytes(q8_0) == entries * 34 / 32  # 32 entries share a scale of 2 bytes
     step = work_of_batch(q8_0.config, [(10, 1)], 2, matrix_bytes(q8_0))

@@ -5,9 +5,8 @@ import pytest
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase2_attention_kvcache.model import SamplingParams, Transformer, generate_cached
-from phase2_attention_kvcache.model.packed_linear import matrix_bytes
 from phase2_attention_kvcache.model.quantized_linear import quantize_model, weight_bytes_of
-from phase2_attention_kvcache.model.roofline import work_of_step
+from phase2_attention_kvcache.model.roofline import matrix_bytes, work_of_step
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase4_scheduler.engine.build import default_num_blocks, load_model
 
