@@ -224,10 +224,10 @@ def test_check_names_the_line_that_failed_and_skips_what_needs_a_gpu(capsys, tmp
 
 
 def test_check_of_a_cell_that_never_ends(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(nbval_runs, "CELL_SECONDS", 4)
+    monkeypatch.setattr(nbval_runs, "CELL_SECONDS", 2)
     path = write(tmp_path / "mine.ipynb", "while True:\n    pass", "print('after')")
     code, out, _ = run(capsys, "check", str(path))
-    assert code == 1 and "It still ran after 4 s, so it was stopped." in out
+    assert code == 1 and "It still ran after 2 s, so it was stopped." in out
     assert out.splitlines()[-1] == "1 of 2 code cells ran well · 1 failed"
 
 

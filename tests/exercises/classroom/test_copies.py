@@ -17,6 +17,6 @@ def test_trivial_answers_are_no_copies():
     assert list(copies.shapes_of("p1e1_pairs", [MERGE])) == ["merge"]
 
 
-@pytest.mark.parametrize("cell", ["(" * 100_000, "-" * 100_000 + "1", "1" + "+1" * 100_000, "\0"])
+@pytest.mark.parametrize("cell", ["(" * 10_000, "-" * 10_000 + "1", "1" + "+1" * 10_000, "\0"])
 def test_what_no_parser_can_read_ends_nothing(cell):
     assert copies.shapes_of("p1e1_pairs", [cell]) == {}
