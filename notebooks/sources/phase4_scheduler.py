@@ -240,6 +240,8 @@ guesses.score()
 # - [4.6 Two causes, one query](exercises/p4e6_two_causes.ipynb)
 # - [4.7 Copied drafts](exercises/p4e7_copied_drafts.ipynb)
 # - [4.8 Which drafts stand](exercises/p4e8_verified_drafts.ipynb)
+# - [4.9 Little's law and the knee](exercises/p4e9_littles_law.ipynb)
+# - [4.10 A router that finds the prefix](exercises/p4e10_router.ipynb)
 # - [Debugging lab 4: names without contents](exercises/p4d1_names_without_blocks.ipynb)
 # - [Debugging lab 4b: a temperature from nowhere](exercises/p4d2_temperature_from_nowhere.ipynb)
 #

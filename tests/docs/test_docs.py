@@ -97,7 +97,7 @@ def test_the_syllabus_has_every_exercise_once():
     text = (ROOT / "docs" / "TEACHING.md").read_text(encoding="utf-8")
     rows = [line.split("|")[4:6] for line in text.splitlines() if re.match(r"\| \d \| \d+ \|", line)]
     lessons = re.sub(r"\(.*?\)", "", " ".join(" ".join(row) for row in rows))
-    named = re.findall(r"\b(?:lab )?\d(?:\.\d|b)?\b", lessons)
+    named = re.findall(r"\b(?:lab )?\d(?:\.\d+|b)?\b", lessons)
     titles = [title_of(source).partition(":")[0] for source in all_sources()]
     wanted = [t.replace("Debugging ", "") if "lab" in t else t.split()[0] for t in titles]
     assert sorted(named) == sorted(wanted)
