@@ -22,15 +22,23 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import numpy as np
 from pydantic import Field, TypeAdapter
 from scipy.optimize import nnls
 
 from labkit.errors import LabError
-from phase1_tokens_embeddings.weights import Card, ModelShape, find_card, find_shape, kv_per_token
-from phase1_tokens_embeddings.weights.memory_math import bytes_for_kv
+from phase1_tokens_embeddings.weights import (
+    Card,
+    ModelShape,
+    bytes_for_kv,
+    find_card,
+    find_shape,
+    kv_per_token,
+    weight_bytes,
+)
+from phase1_tokens_embeddings.weights.memory_math import USABLE
 from phase2_attention_kvcache.model.roofline import Ceilings, Work
 from phase4_scheduler.simulator.kernel_table import KernelTable
 from phase4_scheduler.simulator.latency import percentiles
@@ -39,6 +47,8 @@ from phase4_scheduler.simulator.step_size import StepSize
 
 
 class CostModel(Protocol):
+    kind: ClassVar[str]
+
     def seconds(self, size: StepSize) -> float: ...
     def describe(self) -> str: ...
 
@@ -61,6 +71,7 @@ class FittedCost:
         longest: longest context among them: beyond it the straight line is a guess.
     """
 
+    kind: ClassVar[str] = "fitted"
     prices: tuple[Amount, ...]
     source: str = ""
     median_error: Amount = math.nan
@@ -133,16 +144,19 @@ class ComputedCost:
     """The shortest time that a card can take for a step: computed from its data sheet, not measured.
 
     Attributes:
-        weights: matrix entries that every step reads, without the output head.
+        weights: matrix entries that every step computes with, without the output head.
         head: entries of the output head.
+        weight_bytes: what every step reads of both.
         attention: operations for each pair of tokens.
         kv_bytes: bytes of keys and values of one token.
     """
 
+    kind: ClassVar[str] = "computed"
     name: str
     ceilings: Ceilings
     weights: int
     head: int
+    weight_bytes: float
     attention: int
     kv_bytes: int
     num_blocks: int  # what the card has room for beside the weights, in blocks of 16 tokens
@@ -150,18 +164,34 @@ class ComputedCost:
     dollars_per_hour: float
 
     @classmethod
-    def of(cls, shape: ModelShape, card: Card) -> ComputedCost:
-        """A published model in 16 bit on one card. Raises LabError if it does not fit."""
-        room = bytes_for_kv(shape, card)
-        blocks = room // (kv_per_token(shape) * 16)
+    def of(
+        cls, shape: ModelShape, card: Card, precision: str = "FP16", efficiency: float = 1.0
+    ) -> ComputedCost:
+        """A published model on one card. Fewer bits are fewer bytes to read and more room for the cache; arithmetic
+        stays 16 bit.
+
+        Args:
+            efficiency: share of the data sheet's bandwidth and arithmetic that programs reach.
+
+        Raises:
+            LabError: the card is too small for the weights and a cache of at least 2 blocks.
+        """
+        blocks = bytes_for_kv(shape, card, precision) // (kv_per_token(shape) * 16)
+        stored = weight_bytes(shape, precision)
         if blocks < 2:
-            raise LabError(f"{shape.name} does not fit on one {card.title} in 16 bit: choose another card")
+            raise LabError(
+                f"{shape.name} in {precision} takes {stored / 1e9:.1f} GB, and one {card.title} has "
+                f"{USABLE * card.memory_bytes / 1e9:.1f} to give: choose a larger card or fewer bits (a model is not "
+                "split over cards here)"
+            )
         parts = shape.parameters_by_part()
+        weights, head = parts["attention"] + parts["MLP"], shape.vocab_size * shape.d_model
         return cls(
-            f"{shape.name} on {card.title}",
-            Ceilings(card.bandwidth_gb_s * 1e9, card.tensor_tflops * 1e12),
-            parts["attention"] + parts["MLP"],
-            shape.vocab_size * shape.d_model,
+            f"{shape.name} in {precision} on {card.title}, at {efficiency:.0%} of its data sheet",
+            Ceilings(card.bandwidth_gb_s * 1e9 * efficiency, card.tensor_tflops * 1e12 * efficiency),
+            weights,
+            head,
+            stored * (weights + head) / shape.num_parameters,
             4 * shape.num_layers * shape.num_heads * shape.head_dim,
             kv_per_token(shape),
             int(blocks),
@@ -173,13 +203,13 @@ class ComputedCost:
         """Operations and bytes, counted as in phase 2 (`work_of_step`), for all requests of the step."""
         operations = 2 * size.num_tokens * self.weights + 2 * size.num_requests * self.head
         operations += self.attention * size.pairs
-        return Work(operations, 2 * (self.weights + self.head) + self.kv_bytes * size.context)
+        return Work(operations, self.weight_bytes + self.kv_bytes * size.context)
 
     def seconds(self, size: StepSize) -> float:
         return self.ceilings.seconds(self.work(size))
 
     def describe(self) -> str:
-        return f"computed, not measured: {self.name}, 16 bit, at the limits of its data sheet"
+        return f"computed, not measured: {self.name}"
 
 
 def find_cost(text: str) -> FittedCost | KernelTable | ComputedCost:

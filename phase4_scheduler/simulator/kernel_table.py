@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -55,6 +56,7 @@ class KernelTable:
     requests are of different lengths: the table knows their mean only.
     """
 
+    kind: ClassVar[str] = "measured kernels'"
     name: str
     num_layers: int
     num_blocks: int

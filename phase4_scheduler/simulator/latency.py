@@ -69,12 +69,15 @@ class RequestRecord:
         """Gaps between tokens; none if the answer has one token."""
         return np.diff(self.token_times)
 
+    @property
+    def tpot(self) -> float:
+        """Mean gap between its tokens; 0 for an answer of one token."""
+        gaps = len(self.token_times) - 1
+        return (self.token_times[-1] - self.token_times[0]) / gaps if gaps else 0.0
+
     def meets(self, ttft_slo: float, tpot_slo: float) -> bool:
         """Whether it was served well enough: its TTFT and its TPOT are within the limits."""
-        if self.ttft > ttft_slo:
-            return False
-        gaps = len(self.token_times) - 1
-        return gaps == 0 or (self.token_times[-1] - self.token_times[0]) / gaps <= tpot_slo
+        return self.ttft <= ttft_slo and self.tpot <= tpot_slo
 
 
 def percentiles(values: Sequence[float] | np.ndarray, ranks: Iterable[float]) -> list[float]:

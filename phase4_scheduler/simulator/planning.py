@@ -13,77 +13,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labkit.errors import LabError
-from phase1_tokens_embeddings.weights import Card, ModelShape, bytes_for_kv, kv_per_token, weight_bytes
-from phase2_attention_kvcache.model.roofline import Ceilings, Work
-from phase4_scheduler.simulator.cost_model import ComputedCost, StepSize
+from phase4_scheduler.simulator.cost_model import StepSize
 from phase4_scheduler.simulator.fleet import FleetRun, ReplicaConfig, serve_fleet
 from phase4_scheduler.simulator.latency import RequestRecord, percentiles
 from phase4_scheduler.simulator.routers import Router
 from phase4_scheduler.simulator.traffic import TrafficRequest
 
 MOST_REPLICAS = 256
-GROWTH = [1 + step / 20 for step in range(1, 21)]  # traffic 5%, 10%, ... 100% above what was planned for
-
-
-@dataclass(frozen=True)
-class PlannedCost(ComputedCost):
-    """A card at a share of its data sheet, with weights of some precision.
-
-    Attributes:
-        weight_bytes: what every step reads of the weights.
-    """
-
-    weight_bytes: float = 0.0
-
-    def work(self, size: StepSize) -> Work:
-        return Work(super().work(size).operations, self.weight_bytes + self.kv_bytes * size.context)
-
-    def describe(self) -> str:
-        return f"computed: {self.name}"
-
-
-def plan_cost(shape: ModelShape, card: Card, precision: str = "FP16", efficiency: float = 1.0) -> PlannedCost:
-    """A model on a card. Fewer bits are fewer bytes to read and more room for the cache; arithmetic stays 16 bit.
-
-    Args:
-        efficiency: share of the data sheet's bandwidth and arithmetic that programs reach.
-
-    Raises:
-        LabError: the card is too small for the weights and a cache of at least 2 blocks.
-    """
-    room = bytes_for_kv(shape, card, precision)
-    blocks = room // (kv_per_token(shape) * 16)
-    if blocks < 2:
-        short = weight_bytes(shape, precision) / 1e9
-        raise LabError(
-            f"{shape.name} in {precision} takes {short:.1f} GB, and one {card.title} has {0.9 * card.memory_bytes / 1e9:.1f} "
-            "to give: choose a larger card or fewer bits (this planner does not split a model over cards)"
-        )
-    parts = shape.parameters_by_part()
-    read = weight_bytes(shape, precision)
-    if not shape.tied:  # of the embedding table a step reads only the rows of its tokens
-        read -= weight_bytes(shape, precision) * shape.vocab_size * shape.d_model / sum(parts.values())
-    return PlannedCost(
-        f"{shape.name} in {precision} on {card.title} at {efficiency:.0%} of its data sheet",
-        Ceilings(card.bandwidth_gb_s * 1e9 * efficiency, card.tensor_tflops * 1e12 * efficiency),
-        parts["attention"] + parts["MLP"],
-        shape.vocab_size * shape.d_model,
-        4 * shape.num_layers * shape.num_heads * shape.head_dim,
-        kv_per_token(shape),
-        int(blocks),
-        shape.max_context,
-        card.dollars_per_hour,
-        read,
-    )
+GROWTH = [step / 20 for step in range(21)]  # more traffic than planned for: 0, 5%, 10%, ... 100%
 
 
 # ---------------------------------------------------------------------- the promise
-
-
-def tpot(record: RequestRecord) -> float:
-    """Mean gap between the tokens of an answer; 0 for an answer of one token."""
-    gaps = len(record.token_times) - 1
-    return (record.token_times[-1] - record.token_times[0]) / gaps if gaps else 0.0
 
 
 def settled(run: FleetRun) -> list[RequestRecord]:
@@ -93,7 +33,8 @@ def settled(run: FleetRun) -> list[RequestRecord]:
 
 
 def warm_up(run: FleetRun) -> float:
-    return run.records[-1].arrival / 5 if run.records else 0.0
+    last = [r.arrival for r in run.records[-1:]] + run.refused[-1:]
+    return max(last) / 5
 
 
 @dataclass(frozen=True)
@@ -114,13 +55,14 @@ class Promise:
 
     def broken_by(self, run: FleetRun) -> str:
         """Which half of the promise more requests missed: "TTFT" or "TPOT"."""
-        late = sum(r.ttft > self.ttft for r in run.records)
-        slow = sum(tpot(r) > self.tpot for r in run.records)
+        records = settled(run)
+        late = sum(r.ttft > self.ttft for r in records)
+        slow = sum(r.tpot > self.tpot for r in records)
         return "TTFT" if late >= slow else "TPOT"
 
 
 def alone(request: TrafficRequest, config: ReplicaConfig, cached: int = 0) -> tuple[float, float]:
-    """TTFT and TPOT of a request that has an idle replica to itself.
+    """TTFT and TPOT of a request that has an idle replica to itself. It cannot be served faster.
 
     Args:
         cached: prompt tokens that the prefix cache has.
@@ -129,37 +71,46 @@ def alone(request: TrafficRequest, config: ReplicaConfig, cached: int = 0) -> tu
     ttft = sum(
         config.cost.seconds(StepSize.of([(at, min(budget, isl - at))])) for at in range(cached, isl, budget)
     )
-    return ttft, config.cost.seconds(StepSize.of([(isl + request.output_tokens // 2, 1)]))
+    osl = request.output_tokens
+    middle = config.cost.seconds(StepSize.of([(isl + osl // 2 - 1, 1)]))  # of its decode steps
+    return ttft, middle if osl > 1 else 0.0
 
 
 def why_impossible(traffic: Sequence[TrafficRequest], config: ReplicaConfig, promise: Promise) -> str:
     """The limit that forbids a promise whatever the number of replicas; "" if none does.
 
-    Each request is given an idle replica, whose cache holds whatever any request before it left behind.
+    Each request is given an idle replica, whose cache holds whatever any request before it left behind. Those of the
+    warm-up are not judged (`settled`).
     """
     context, room = config.scheduler.max_model_len, (config.num_blocks - 1) * config.block_size
     longest = min(context or room, room)
     seen: set[int] = set()
     late = slow = large = bad = 0
     ttfts, tpots = [], []
+    since = traffic[-1].arrival / 5
     for r in traffic:
         known = next((i for i, name in enumerate(r.hash_ids) if name not in seen), len(r.hash_ids))
         seen.update(r.hash_ids)
+        if r.arrival < since:
+            continue
         cached = min(known * config.block_size, r.prompt_tokens - 1) if config.enable_prefix_caching else 0
         first, gap = alone(r, config, cached)
         ttfts.append(first)
         tpots.append(gap)
         too = (first > promise.ttft, gap > promise.tpot, r.prompt_tokens + r.output_tokens > longest)
         late, slow, large, bad = late + too[0], slow + too[1], large + too[2], bad + any(too)
-    if bad <= (1 - promise.share) * len(traffic):
+    judged = len(ttfts)
+    if (judged - bad) / judged >= promise.share:
         return ""
     if large == max(late, slow, large):
         limit = "context" if longest == context else "KV cache"
-        return f"{limit}: {large / len(traffic):.0%} of the requests are longer than the {longest:,} tokens that fit"
+        return (
+            f"{limit}: {large / judged:.0%} of the requests are longer than the {longest:,} tokens that fit"
+        )
     if late >= slow:
         return (
             f"arithmetic: a prompt alone on an idle card takes {np.median(ttfts):.2f} s in the median, and "
-            f"{late / len(traffic):.0%} take more than {promise.ttft:g} s"
+            f"{late / judged:.0%} take more than {promise.ttft:g} s"
         )
     return (
         f"memory bandwidth: one user's token on an idle card takes {1000 * np.median(tpots):.1f} ms, since it reads "
@@ -170,20 +121,20 @@ def why_impossible(traffic: Sequence[TrafficRequest], config: ReplicaConfig, pro
 # ---------------------------------------------------------------------- the search
 
 
-def smallest(keeps: Callable[[int], bool], most: int, start: int = 1) -> int | None:
-    """The smallest number up to `most` that keeps a promise, if more always keep it better; None if none does.
+def smallest(holds: Callable[[int], bool], most: int, start: int = 1) -> int | None:
+    """The smallest number up to `most` for which it holds, if it holds for all above as well; None if for none.
 
     >>> smallest(lambda n: n >= 11, most=100)
     11
     """
-    low, high = 0, min(start, most)  # `low` does not keep it
-    while not keeps(high):
+    low, high = 0, min(start, most)  # for `low` it does not hold
+    while not holds(high):
         if high == most:
             return None
         low, high = high, min(2 * high, most)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if keeps(middle) else (middle, high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
     return high
 
 
@@ -213,7 +164,7 @@ def bootstrap(
 
 
 @dataclass(frozen=True)
-class Figure:
+class Estimate:
     """A number and the interval that the bootstrap gives it."""
 
     value: float
@@ -221,7 +172,7 @@ class Figure:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float], statistic: Callable[[np.ndarray], float]) -> Figure:
+    def of(cls, values: Sequence[float], statistic: Callable[[np.ndarray], float]) -> Estimate:
         return cls(float(statistic(np.asarray(values, dtype=float))), *bootstrap(values, statistic))
 
 
@@ -240,9 +191,9 @@ class Plan:
 
     replicas: int
     run: FleetRun
-    kept: Figure
-    ttft: Figure
-    tpot: Figure
+    kept: Estimate
+    ttft: Estimate
+    tpot: Estimate
     dollars_per_hour: float
     dollars_per_million: float
     headroom: float
@@ -270,39 +221,45 @@ def make_plan(
     """
     if reason := why_impossible(traffic, config, promise):
         raise LabError(f"no number of cards keeps this promise. What forbids it is {reason}")
-    runs: dict[int, FleetRun] = {}
+    last = plan_run = None
 
     def keeps(n: int) -> bool:
-        runs[n] = serve_fleet(traffic, config, n, make_router())
-        return promise.kept_share(runs[n]) >= promise.share
+        nonlocal last, plan_run
+        last = serve_fleet(traffic, config, n, make_router())
+        if promise.kept_share(last) < promise.share:
+            return False
+        plan_run = last  # the search asks for less and less: the last one that keeps it is the answer
+        return True
 
     n = smallest(keeps, most, start)
     if n is None:
-        best = promise.kept_share(runs[most])
         raise LabError(
-            f"{most} cards keep this promise for {best:.1%} of the requests, and {promise.share:.1%} were promised: "
-            f"{binding_limit(runs[most], promise)}"
+            f"{most} cards keep this promise for {promise.kept_share(last):.1%} of the requests, and {promise.share:.1%} "
+            f"were promised: {binding_limit(last, promise)}"
         )
-    records = settled(runs[n])
-    tokens_per_second = sum(r.output_tokens for r in traffic) / traffic[-1].arrival
-
-    grown: dict[int, FleetRun] = {}
+    limit = "none up to twice the traffic"
 
     def breaks(step: int) -> bool:
-        grown[step] = serve_fleet(faster(traffic, GROWTH[step - 1]), config, n, make_router())
-        return promise.kept_share(grown[step]) < promise.share
+        nonlocal limit
+        grown = serve_fleet(faster(traffic, 1 + GROWTH[step]), config, n, make_router())
+        if promise.kept_share(grown) >= promise.share:
+            return False
+        limit = binding_limit(grown, promise)
+        return True
 
-    first = smallest(breaks, len(GROWTH))
+    first = smallest(breaks, len(GROWTH) - 1)
+    records = settled(plan_run)
+    tokens_per_second = sum(r.output_tokens for r in traffic) / traffic[-1].arrival
     return Plan(
         n,
-        runs[n],
-        Figure.of(promise.kept(runs[n]), np.mean),
-        Figure.of([r.ttft for r in records], p95),
-        Figure.of([tpot(r) for r in records], p95),
+        plan_run,
+        Estimate.of(promise.kept(plan_run), np.mean),
+        Estimate.of([r.ttft for r in records], p95),
+        Estimate.of([r.tpot for r in records], p95),
         n * dollars_per_hour,
         n * dollars_per_hour / 3600 / tokens_per_second * 1e6,
-        1.0 if first is None else first / 20 - 0.05,
-        "none up to twice the traffic" if first is None else binding_limit(grown[first], promise),
+        GROWTH[-1] if first is None else GROWTH[first - 1],  # the step below the first that breaks it
+        limit,
     )
 
 

@@ -25,14 +25,11 @@ def quiet_steps(scheduler: Scheduler) -> int:
     return min(until_one_ends, until_blocks_may_run_out)
 
 
-def decode_quietly(scheduler: Scheduler, steps: int, token: int, tick: Callable[[], bool]) -> int:
+def decode_quietly(scheduler: Scheduler, steps: int, token: int, tick: Callable[[], bool]) -> None:
     """Let every running request get `token` up to `steps` times.
 
     Args:
         tick: called in each step, when its blocks are given out; False if it must be the last.
-
-    Returns:
-        How many steps it were.
     """
     running, manager = scheduler.running, scheduler.block_manager
     size = manager.block_size
@@ -55,4 +52,3 @@ def decode_quietly(scheduler: Scheduler, steps: int, token: int, tick: Callable[
         request.block_table.num_tokens = request.num_computed_tokens
         if request.num_computed_tokens % size == 0:  # its last block is full by now: others may find it
             manager.allocate(request.block_table, request.token_ids, request.num_computed_tokens)
-    return done

@@ -29,7 +29,7 @@ class TrafficRequest:
         prompt_tokens, output_tokens: ISL and OSL.
         kind: the pattern it comes from, or "trace".
         priority: counts under the policy "priority"; smaller is more urgent.
-        hash_ids: names of the prompt's blocks of 512 tokens. Equal names, equal tokens.
+        hash_ids: names of the prompt's first blocks: of 512 tokens each in a Mooncake trace. Equal names, equal tokens.
     """
 
     arrival: float

@@ -7,7 +7,8 @@ of the answers (nothing reads them here) and how long each step takes (see `cost
 The clock stands still between steps. If there is no request, it jumps to the next arrival.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -61,6 +62,137 @@ class Run:
         return max(self.usage, default=0.0)
 
 
+class ClockedEngine:
+    """An engine with a clock in place of a model.
+
+    Args:
+        cost: says how many seconds a step takes.
+        async_scheduling: decide each step while the one before is computed, as vLLM does, so that the card never
+            waits for a decision. The price: a request that comes waits a step longer, and one that ended keeps
+            its place and its blocks for one step more.
+
+    Attributes:
+        now: from when on the next step may be decided: the end of the last one; its begin with `async_scheduling`.
+        run: what has happened so far.
+        unfinished: records of the requests that it has, by id.
+    """
+
+    def __init__(self, scheduler: Scheduler, cost: CostModel, async_scheduling: bool = False) -> None:
+        self.scheduler, self.cost, self.async_scheduling = scheduler, cost, async_scheduling
+        self.run = Run()
+        self.unfinished: dict[str, RequestRecord] = {}
+        self.now = 0.0
+        self._end = 0.0  # of the last step that was decided
+        self._ending: list[Request] = []  # that get their last token in the step that is computed now
+
+    def add(
+        self, arriving: TrafficRequest, number: int, prompt: list[int], block_hashes: Sequence[bytes] = ()
+    ) -> None:
+        """Take a request in, when all steps that begin before its arrival are made (`advance`).
+
+        Args:
+            block_hashes: names of the prompt's first blocks, where they are known already.
+
+        Raises:
+            ValueError: it could never fit.
+        """
+        isl, osl = arriving.prompt_tokens, arriving.output_tokens
+        if isl + osl > self.scheduler.max_model_len:
+            longest = self.scheduler.max_model_len
+            raise ValueError(f"{isl:,} + {osl:,} tokens do not fit a context of {longest:,}")
+        params = SamplingParams(max_tokens=osl, ignore_eos=True)
+        request = Request(
+            str(number), prompt, params, arrival_time=arriving.arrival, priority=arriving.priority
+        )
+        request.block_table.block_hashes = list(block_hashes)
+        self.scheduler.add(request)
+        self.now = max(self.now, arriving.arrival)
+        record = self.unfinished[request.request_id] = RequestRecord.of(arriving)
+        record.queued = self.now
+        self.run.in_system_seconds += (
+            max(self.now, self._end) - arriving.arrival
+        )  # it came during the last step
+
+    def advance(self, until: float) -> None:
+        """Make all steps that are decided before this time."""
+        while self.scheduler.has_requests and self.now < until:
+            steps = 0 if self.async_scheduling else quiet_steps(self.scheduler)
+            if steps > 1:
+                self._decode_quietly(steps, until)
+            else:
+                self._step()
+
+    def _decode_quietly(self, steps: int, until: float) -> None:
+        """Where nothing but decoding lies ahead, let the clock run through it."""
+        ends: list[float] = []
+        size = StepSize.of((r.num_computed_tokens, 1) for r in self.scheduler.running)
+
+        def tick() -> bool:
+            nonlocal size
+            self.now += self._note_step(self.now, size)
+            ends.append(self.now)
+            n = size.num_requests
+            size = StepSize(n, n, size.context + n, size.pairs + n)
+            return self.now < until
+
+        decode_quietly(self.scheduler, steps, ANSWER, tick)
+        for request in self.scheduler.running:
+            self.unfinished[request.request_id].token_times += ends
+        self._end = self.now
+
+    def _step(self) -> None:
+        # 1. Decide the step, and add up what it has to do.
+        begin = max(self.now, self._end)
+        output = self.scheduler.schedule()
+        ended, self._ending = self._ending, []
+        for request in ended:
+            request.append(ANSWER)
+            self.scheduler.finish(request, "length")
+            self._finish(request)
+        if not output.scheduled:
+            if not (output.preempted or ended):
+                raise RuntimeError("the scheduler has requests and schedules none: this is a bug")
+            self.now = begin
+            return
+        size = StepSize.of((s.num_computed, s.num_tokens) for s in output.scheduled)
+
+        # 2. Let the clock run for as long as the step takes.
+        self._end = begin + self._note_step(begin, size)
+
+        # 3. Hand the tokens out.
+        sampling = [s for s in output.scheduled if s.samples]
+        for s in sampling:
+            self.unfinished[s.request.request_id].token_times.append(self._end)
+        if self.async_scheduling:
+            # Decide the next step as soon as this one begins. Nobody knows yet which tokens it will sample, only
+            # how many: so its requests go on, but for those whose last token this is.
+            self.now = begin
+            self._ending = [s.request for s in sampling if _is_last(s.request)]
+            sampling = [s for s in sampling if not _is_last(s.request)]
+        else:
+            self.now = self._end
+        for request in self.scheduler.update(replace(output, scheduled=sampling), [ANSWER] * len(sampling)):
+            self._finish(request)
+
+    def _note_step(self, begin: float, size: StepSize) -> float:
+        """Write down a step. Returns the seconds that it takes."""
+        seconds, run = self.cost.seconds(size), self.run
+        running, waiting = len(self.scheduler.running), len(self.scheduler.waiting)
+        run.times.append(begin)
+        run.durations.append(seconds)
+        run.running.append(running)
+        run.waiting.append(waiting)
+        run.usage.append(self.scheduler.block_manager.usage)
+        run.in_system_seconds += seconds * (running + waiting)
+        return seconds
+
+    def _finish(self, request: Request) -> None:
+        record = self.unfinished.pop(request.request_id)
+        record.num_cached_tokens = request.num_cached_tokens
+        record.num_preemptions = request.num_preemptions
+        self.run.records.append(record)
+
+
 def simulate(
     requests: Iterable[TrafficRequest],
     config: SchedulerConfig,
@@ -75,112 +207,24 @@ def simulate(
 
     Args:
         requests: in the order of their arrivals.
-        cost: says how many seconds a step takes.
         prompts: makes the prompts up.
-        async_scheduling: decide each step while the one before is computed, as vLLM does, so that the card never
-            waits for a decision. The price: a request that comes waits a step longer, and one that ended keeps
-            its place and its blocks for one step more.
+        cost, async_scheduling: see `ClockedEngine`.
 
     A request that could never fit is refused, as a server would do, and counted. The result depends on the
     arguments alone: the same seed, the same run.
     """
     prompts = prompts or PromptMaker()
     scheduler = Scheduler(config, BlockManager(num_blocks, block_size))
-    run, now, end = Run(), 0.0, 0.0  # end: of the last step that was decided
-    unfinished: dict[str, RequestRecord] = {}
-    size, ends = StepSize(0, 0, 0, 0.0), []  # of the steps that only decode
-    ending: list[Request] = []  # that get their last token in the step that is computed now
-    coming = enumerate(requests)
-    number, arriving = next(coming, (0, None))
-
-    def note_step(begin: float, size: StepSize) -> float:
-        seconds = cost.seconds(size)
-        running, waiting = len(scheduler.running), len(scheduler.waiting)
-        run.times.append(begin)
-        run.durations.append(seconds)
-        run.running.append(running)
-        run.waiting.append(waiting)
-        run.usage.append(scheduler.block_manager.usage)
-        run.in_system_seconds += seconds * (running + waiting)
-        return seconds
-
-    def tick() -> bool:
-        """A step in which all decode. False if somebody has come by its end."""
-        nonlocal now, size
-        now += note_step(now, size)
-        ends.append(now)
-        n = size.num_requests
-        size = StepSize(n, n, size.context + n, size.pairs + n)
-        return arriving is None or arriving.arrival > now
-
-    def hand_back(request: Request) -> None:
-        record = unfinished.pop(request.request_id)
-        record.num_cached_tokens = request.num_cached_tokens
-        record.num_preemptions = request.num_preemptions
-        run.records.append(record)
-
-    while arriving is not None or scheduler.has_requests:
-        # 1. Add the requests that have arrived by now.
-        if not scheduler.has_requests:
-            now = max(now, arriving.arrival)
-        begin = max(now, end)
-        while arriving is not None and arriving.arrival <= now:
-            try:
-                # Its prompt is made up only now: those of a long trace would not fit in memory.
-                scheduler.add(_request(arriving, number, prompts, scheduler.max_model_len))
-            except ValueError as error:
-                run.refused, run.refusal = run.refused + 1, run.refusal or str(error)
-            else:
-                record = unfinished[str(number)] = RequestRecord.of(arriving)
-                record.queued = now
-                run.in_system_seconds += begin - arriving.arrival  # it came during the last step
-            number, arriving = next(coming, (0, None))
-        if not scheduler.has_requests:
-            continue  # all that came were refused
-
-        # Where nothing but decoding lies ahead, let the clock run through it.
-        steps = 0 if async_scheduling else quiet_steps(scheduler)
-        if steps > 1:
-            ends = []
-            size = StepSize.of((r.num_computed_tokens, 1) for r in scheduler.running)
-            decode_quietly(scheduler, steps, ANSWER, tick)
-            for request in scheduler.running:
-                unfinished[request.request_id].token_times += ends
-            end = now
-            continue
-
-        # 2. Decide the step, and add up what it has to do.
-        output = scheduler.schedule()
-        ended, ending = ending, []
-        for request in ended:
-            request.append(ANSWER)
-            scheduler.finish(request, "length")
-            hand_back(request)
-        if not output.scheduled:
-            if output.preempted or ended:
-                now = begin
-                continue
-            raise RuntimeError("the scheduler has requests and schedules none: this is a bug")
-        size = StepSize.of((s.num_computed, s.num_tokens) for s in output.scheduled)
-
-        # 3. Let the clock run for as long as the step takes.
-        end = begin + note_step(begin, size)
-
-        # 4. Hand the tokens out.
-        sampling = [s for s in output.scheduled if s.samples]
-        for s in sampling:
-            unfinished[s.request.request_id].token_times.append(end)
-        if async_scheduling:
-            # Decide the next step as soon as this one begins. Nobody knows yet which tokens it will sample, only
-            # how many: so its requests go on, but for those whose last token this is.
-            now = begin
-            ending = [s.request for s in sampling if _is_last(s.request)]
-            sampling = [s for s in sampling if not _is_last(s.request)]
-        else:
-            now = end
-        for request in scheduler.update(replace(output, scheduled=sampling), [ANSWER] * len(sampling)):
-            hand_back(request)
-
+    engine = ClockedEngine(scheduler, cost, async_scheduling)
+    run = engine.run
+    for number, arriving in enumerate(requests):
+        engine.advance(arriving.arrival)
+        try:
+            # Its prompt is made up only now: those of a long trace would not fit in memory.
+            engine.add(arriving, number, prompts.prompt(arriving, number))
+        except ValueError as error:
+            run.refused, run.refusal = run.refused + 1, run.refusal or str(error)
+    engine.advance(math.inf)
     scheduler.block_manager.check_integrity()
     run.preemptions = scheduler.num_preemptions
     return run
@@ -189,16 +233,3 @@ def simulate(
 def _is_last(request: Request) -> bool:
     """Whether the token that it gets next is its last."""
     return len(request.output_token_ids) + 1 == request.max_tokens
-
-
-def _request(arriving: TrafficRequest, number: int, prompts: PromptMaker, max_model_len: int) -> Request:
-    isl, osl = arriving.prompt_tokens, arriving.output_tokens
-    if isl + osl > max_model_len:
-        raise ValueError(f"{isl:,} + {osl:,} tokens do not fit a context of {max_model_len:,}")
-    return Request(
-        str(number),
-        prompts.prompt(arriving, number),
-        SamplingParams(max_tokens=osl, ignore_eos=True),
-        arrival_time=arriving.arrival,
-        priority=arriving.priority,
-    )

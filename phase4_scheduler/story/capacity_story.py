@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure as Drawing
+from matplotlib.figure import Figure
 
 from labkit.errors import LabError
 from labkit.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, new_figure
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import CARDS, Card, ModelShape, find_card, find_precision, find_shape
 from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import ComputedCost
 from phase4_scheduler.simulator.fleet import ReplicaConfig, serve_fleet
 from phase4_scheduler.simulator.latency import summarise
 from phase4_scheduler.simulator.planning import (
-    Figure,
+    Estimate,
     Plan,
     Promise,
     alone,
     make_plan,
     p95,
-    plan_cost,
     settled,
-    tpot,
 )
-from phase4_scheduler.simulator.routers import ROUTERS
+from phase4_scheduler.simulator.routers import ROUTERS, Router
 from phase4_scheduler.simulator.trace_files import read_trace
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, at_rate, draw_traffic
 
@@ -49,15 +48,17 @@ class Task:
     efficiency: float
     most: int
 
+    @property
+    def make_router(self) -> Callable[[], Router]:
+        return ROUTERS[self.router]
+
     def plan(self, start: int = 1) -> Plan:
-        router = ROUTERS[self.router]
-        return make_plan(
-            self.traffic, self.config, self.promise, router, self.card.dollars_per_hour, self.most, start
-        )
+        dollars = self.card.dollars_per_hour
+        return make_plan(self.traffic, self.config, self.promise, self.make_router, dollars, self.most, start)
 
     def with_card(self, card: Card, precision: str) -> Task:
         """The same task for another card or other weights."""
-        cost = plan_cost(self.shape, card, precision, self.efficiency)
+        cost = ComputedCost.of(self.shape, card, precision, self.efficiency)
         blocks = cost.num_blocks * BLOCK_SIZE // self.config.block_size
         config = replace(self.config, cost=cost, num_blocks=blocks)
         return replace(self, card=card, precision=precision, config=config)
@@ -74,11 +75,15 @@ def the_traffic(lab: Lab) -> list[TrafficRequest]:
     a = lab.args
     n = a.requests or (150 if lab.quick else 600)
     if not a.trace:
+        if a.skip_bad_lines:
+            raise LabError("--skip-bad-lines is for --trace FILE: give one, or leave it out")
         traffic = draw_traffic(a.pattern, n, a.rate or 4, a.burstiness, lab.seed)
         names = tuple(range(a.system_prompt // BLOCK_SIZE))
         return [replace(r, prompt_tokens=r.prompt_tokens + a.system_prompt, hash_ids=names) for r in traffic]
     if a.system_prompt:
         raise LabError("--system-prompt is for a --pattern: a trace says itself what its prompts share")
+    if a.burstiness != 1:
+        raise LabError("--burstiness is for a --pattern: a trace says itself when its requests come")
     trace = read_trace(a.trace, a.skip_bad_lines)
     traffic = trace.requests[:n]
     span = traffic[-1].arrival
@@ -99,7 +104,7 @@ def the_task(lab: Lab) -> Task:
     a = lab.args
     shape, card, precision = find_shape(a.model), find_card(a.card), find_precision(a.precision)
     card = replace(card, dollars_per_hour=a.price or card.dollars_per_hour)
-    cost = plan_cost(shape, card, precision, a.efficiency)
+    cost = ComputedCost.of(shape, card, precision, a.efficiency)
     lab.title("The task")
     traffic = the_traffic(lab)
     block = TRACE_BLOCK if a.trace and any(r.hash_ids for r in traffic) else BLOCK_SIZE
@@ -127,7 +132,7 @@ def the_task(lab: Lab) -> Task:
 
 def the_plan(lab: Lab, task: Task) -> Plan:
     lab.title("The plan")
-    one = serve_fleet(task.traffic, task.config, 1, ROUTERS[task.router]()).replicas[0]
+    one = serve_fleet(task.traffic, task.config, 1, task.make_router()).replicas[0]
     work = one.busy / task.traffic[-1].arrival
     plan = task.plan(max(1, math.ceil(work)))
     lab.predict(
@@ -146,9 +151,9 @@ def the_plan(lab: Lab, task: Task) -> Plan:
         f"{plan.replicas} x {task.card.title}",
         ["", "value", "95 of 100 such runs"],
         [
-            ["requests within the promise", percent(plan.kept.value), between(plan.kept, percent)],
-            ["TTFT p95", seconds(plan.ttft.value), between(plan.ttft, seconds)],
-            ["TPOT p95", seconds(plan.tpot.value), between(plan.tpot, "{:.4f} s".format)],
+            ["requests within the promise", percent(plan.kept.value), show_interval(plan.kept, percent)],
+            ["TTFT p95", seconds(plan.ttft.value), show_interval(plan.ttft, seconds)],
+            ["TPOT p95", seconds(plan.tpot.value), show_interval(plan.tpot, "{:.4f} s".format)],
             ["dollars an hour", f"{plan.dollars_per_hour:.2f}", ""],
             ["dollars for a million answer tokens", f"{plan.dollars_per_million:.2f}", ""],
             ["headroom: more traffic it takes", f"{plan.headroom:.0%}", ""],
@@ -160,16 +165,19 @@ def the_plan(lab: Lab, task: Task) -> Plan:
     if plan.kept.low < task.promise.share:
         lab.say(f"""The interval reaches below the {task.promise.share:.0%} that were promised, so this is close. Before
             you sign, simulate more (--requests), or add a card.""")
+    if refused := plan.run.refused:
+        lab.say(f"""{len(refused):,} of {len(task.traffic):,} requests were refused, and count as broken promises. The first:
+            {plan.run.refusal}.""")
     lab.record(plan=as_json(plan))
     return plan
 
 
-def between(figure: Figure, show: Any) -> str:
-    return f"{show(figure.low)} to {show(figure.high)}"
+def show_interval(estimate: Estimate, show: Any) -> str:
+    return f"{show(estimate.low)} to {show(estimate.high)}"
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    return {k: vars(v) if isinstance(v, Figure) else v for k, v in vars(plan).items() if k != "run"}
+    return {k: vars(v) if isinstance(v, Estimate) else v for k, v in vars(plan).items() if k != "run"}
 
 
 def fewer_and_more(lab: Lab, task: Task, plan: Plan) -> None:
@@ -179,25 +187,19 @@ def fewer_and_more(lab: Lab, task: Task, plan: Plan) -> None:
     counts = sorted({max(1, n - 2), max(1, n - 1), n, n + 1, n + 2})
     rows, points = [], []
     for count in lab.progress(counts, "fleets around the plan"):
-        run = serve_fleet(task.traffic, task.config, count, ROUTERS[task.router]())
-        ttft = Figure.of([r.ttft for r in settled(run)], p95)
+        run = plan.run if count == n else serve_fleet(task.traffic, task.config, count, task.make_router())
+        ttft = Estimate.of([r.ttft for r in settled(run)], p95)
         kept = task.promise.kept_share(run)
         price = count * task.card.dollars_per_hour
-        gap = Figure.of([tpot(r) for r in settled(run)], p95)
+        gap = Estimate.of([r.tpot for r in settled(run)], p95)
         points.append((count, ttft, gap, kept, price))
         rows.append(
-            [count, price, f"{kept:.1%}", ttft.value, between(ttft, "{:.2f}".format), 1000 * gap.value]
+            [count, price, f"{kept:.1%}", ttft.value, show_interval(ttft, "{:.2f}".format), 1000 * gap.value]
         )
     lab.table(
         "Each further card",
         ["cards", "$ an hour", "within the promise", "TTFT p95, s", "interval, s", "TPOT p95, ms"],
         rows,
-    )
-    lab.predict(
-        claim="smallest-fleet",
-        question="does one card fewer keep the promise?",
-        predicted=False,
-        measured=n > 1 and points[counts.index(n) - 1][3] >= task.promise.share,
     )
     lab.figure(draw_plan(points, task, plan), "capacity_plan")
 
@@ -221,11 +223,11 @@ def the_levers(lab: Lab, task: Task, plan: Plan) -> None:
     levers += [
         (f"on {card.title}", lambda card=card: task.with_card(card, task.precision)) for card in others
     ]
-    rows = [row_of("as planned", task, plan)]
+    rows = [row_of("as planned", plan)]
     for name, change in lab.progress(levers, "one lever after another"):
         try:
             other = change()
-            rows.append(row_of(name, other, other.plan(plan.replicas)))
+            rows.append(row_of(name, other.plan(plan.replicas)))
         except LabError as error:
             rows.append(
                 [name, None, None, None, None, str(error).split("What forbids it is ")[-1].split(":")[0]]
@@ -243,7 +245,7 @@ def the_levers(lab: Lab, task: Task, plan: Plan) -> None:
     )
 
 
-def row_of(name: str, task: Task, plan: Plan) -> list[Any]:
+def row_of(name: str, plan: Plan) -> list[Any]:
     return [name, plan.replicas, plan.dollars_per_hour, plan.dollars_per_million, plan.headroom, plan.limit]
 
 
@@ -256,13 +258,13 @@ def the_router(lab: Lab, task: Task, plan: Plan) -> None:
     else:
         n = 4
         traffic = conversations(40 if lab.quick else 200, 5, 0.5 * n, lab.seed)
-        config = replace(task.with_chunks(2048).config, enable_prefix_caching=True)
+        config = task.with_caching(True).config
         lab.say(f"""{len(traffic)} requests of users who come back: each turn's prompt is the whole talk so far. {n} replicas,
             and the router is another one each time.""")
     found = {}
     for name, router in lab.progress(ROUTERS.items(), "one router after another"):
         run = serve_fleet(traffic, config, n, router())
-        busiest = max(len(r.records) for r in run.replicas) / max(1, len(run.records))
+        busiest = max(len(r.run.records) for r in run.replicas) / max(1, len(run.records))
         found[name] = (run.hit_rate, summarise(run.records).ttft.p95, busiest)
     lab.predict(
         claim="prefix-router",
@@ -305,11 +307,11 @@ def conversations(users: int, turns: int, rate: float, seed: int) -> list[Traffi
 
 
 Point = tuple[
-    int, Figure, Figure, float, float
+    int, Estimate, Estimate, float, float
 ]  # cards, TTFT p95, TPOT p95, share within the promise, $ an hour
 
 
-def draw_plan(points: Sequence[Point], task: Task, plan: Plan) -> Drawing:
+def draw_plan(points: Sequence[Point], task: Task, plan: Plan) -> Figure:
     """Both halves of the promise, as a share of what was promised, and the requests that saw both."""
     fig, (left, right) = new_figure(
         f"{plan.replicas} x {task.card.title} keep the promise: ${plan.dollars_per_hour:.2f} an hour, {plan.headroom:.0%} headroom",

@@ -12,7 +12,7 @@ FAST = ("--quick", "--requests", 80)
 
 def test_script(run_script):
     report = run_script(capacity_planner, *FAST, figures=("capacity_plan",))
-    assert set(report["claims"]) == {"cards-needed", "smallest-fleet", "prefix-router"}
+    assert set(report["claims"]) == {"cards-needed", "prefix-router"}
     results = report["results"]
     assert results["plan"]["replicas"] >= 1
     assert [row["lever"] for row in results["levers"]][:2] == ["as planned", "8-bit weights (FP8)"]
@@ -57,6 +57,8 @@ def test_traffic_too_short_to_fill_the_fleet_is_said(run_script, short_story):
         (("--ttft-slo", 0.05), "What forbids it is arithmetic"),
         (("--card", "abacus"), "unknown card"),
         (("--system-prompt", 100, "--trace", "x.csv"), "--system-prompt is for a --pattern"),
+        (("--burstiness", 2, "--trace", "x.csv"), "--burstiness is for a --pattern"),
+        (("--skip-bad-lines",), "--skip-bad-lines is for --trace"),
         (("--trace", "nowhere.csv"), "cannot read the trace"),
     ],
 )

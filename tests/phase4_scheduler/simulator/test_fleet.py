@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from phase1_tokens_embeddings.weights import find_card, find_shape
 from phase4_scheduler.engine import SchedulerConfig
-from phase4_scheduler.simulator.cost_model import FittedCost
+from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost
 from phase4_scheduler.simulator.fleet import ReplicaConfig, serve_fleet
 from phase4_scheduler.simulator.latency import summarise
-from phase4_scheduler.simulator.planning import plan_cost
 from phase4_scheduler.simulator.queueing import mdc_wait, mmc_wait
 from phase4_scheduler.simulator.routers import ROUTERS, LeastLoaded, PowerOfTwo, PrefixAware, RoundRobin
 from phase4_scheduler.simulator.trace_files import read_trace
@@ -176,7 +175,7 @@ def serve_conversations(data, tmp_path, count, names):
     with gzip.open(packed, "rt") as lines:
         (tmp_path / "trace.jsonl").write_text("".join(line for line, _ in zip(lines, range(count))))
     traffic = read_trace(tmp_path / "trace.jsonl").requests
-    cost = plan_cost(find_shape("qwen2.5-7b"), find_card("a100-80"))
+    cost = ComputedCost.of(find_shape("qwen2.5-7b"), find_card("a100-80"))
     limits = SchedulerConfig(max_num_seqs=256, max_num_batched_tokens=8192, max_model_len=cost.max_context)
     config = ReplicaConfig(cost, limits, cost.num_blocks // 32, block_size=512)
     runs = {name: serve_fleet(traffic, config, 4, ROUTERS[name]()) for name in names}

@@ -1,6 +1,5 @@
 """The planner's search, its promise and its excuses."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -18,11 +17,10 @@ from phase4_scheduler.simulator.planning import (
     bootstrap,
     make_plan,
     p95,
-    plan_cost,
     smallest,
-    tpot,
     why_impossible,
 )
+from phase4_scheduler.simulator.recorded_runs import RECORDED
 from phase4_scheduler.simulator.routers import LeastLoaded, RoundRobin
 from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
 
@@ -108,7 +106,7 @@ def test_alone_is_what_an_idle_replica_does():
     request = TrafficRequest(0.0, 1300, 40)
     (record,) = serve_fleet([request], CONFIG, 1, RoundRobin()).records
     ttft, gap = alone(request, CONFIG)
-    assert ttft == pytest.approx(record.ttft) and gap == pytest.approx(tpot(record), rel=1e-3)
+    assert ttft == pytest.approx(record.ttft) and gap == pytest.approx(record.tpot, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +138,18 @@ def test_a_cache_can_make_a_promise_possible():
     assert why_impossible(traffic, warm, Promise(0.1, 1.0)) == ""
 
 
+def test_answers_of_one_token_promise_no_gaps():
+    traffic = [TrafficRequest(float(i), 100, 1) for i in range(20)]
+    assert why_impossible(traffic, CONFIG, Promise(1.0, 0.001)) == ""
+
+
+def test_nine_of_ten_are_a_share_of_nine_tenths():
+    """And what comes while the fleet fills up is not judged: the first three of thirteen."""
+    traffic = [TrafficRequest(float(i), 5000 if i in (0, 1, 7) else 100, 5) for i in range(13)]
+    assert why_impossible(traffic, CONFIG, Promise(0.5, 1.0, 0.9)) == ""
+    assert why_impossible(traffic, CONFIG, Promise(0.5, 1.0, 0.91)).startswith("arithmetic")
+
+
 def test_neighbours_that_share_their_fate_widen_the_interval():
     rng = np.random.default_rng(0)
     values = rng.normal(size=1000)
@@ -153,42 +163,31 @@ def test_neighbours_that_share_their_fate_widen_the_interval():
 # ---------------------------------------------------------------------- cards
 
 
-def test_the_clock_of_16_bit_at_full_speed_is_the_simulators():
-    shape, card = find_shape("llama-3-8b"), find_card("h100")
-    ours, simulators = plan_cost(shape, card), ComputedCost.of(shape, card)
-    size = StepSize.of([(100, 1), (0, 500)])
-    assert ours.num_blocks == simulators.num_blocks
-    assert ours.seconds(size) == pytest.approx(simulators.seconds(size), rel=1e-3)
-
-
 def test_fewer_bits_read_less_and_leave_more_room():
     shape, card = find_shape("llama-3-8b"), find_card("l4")
-    full, half = plan_cost(shape, card), plan_cost(shape, card, "FP8")
+    full, half = ComputedCost.of(shape, card), ComputedCost.of(shape, card, "FP8")
     token = StepSize.of([(100, 1)])
     assert half.seconds(token) == pytest.approx(full.seconds(token) / 2, rel=0.01)
     saved = weight_bytes(shape, "FP16") - weight_bytes(shape, "FP8")
     assert (half.num_blocks - full.num_blocks) * 16 * full.kv_bytes == pytest.approx(saved, rel=0.01)
-    assert plan_cost(shape, card, efficiency=0.5).seconds(token) == pytest.approx(2 * full.seconds(token))
+    assert ComputedCost.of(shape, card, efficiency=0.5).seconds(token) == pytest.approx(
+        2 * full.seconds(token)
+    )
 
 
 def test_a_card_too_small():
     with pytest.raises(LabError, match=r"llama-3-70b in FP16 takes 141.1 GB, and one T4 16 GB has 14.5"):
-        plan_cost(find_shape("llama-3-70b"), find_card("t4"))
+        ComputedCost.of(find_shape("llama-3-70b"), find_card("t4"))
 
 
-def test_what_vllm_did_on_a_card_is_what_the_clock_says_at_80_percent_of_its_data_sheet(data):
+def test_what_vllm_did_on_a_card_is_what_the_clock_says_at_80_percent_of_its_data_sheet():
     """300 requests that came within half a minute, vLLM 0.19 and Llama 3.1 8B on an RTX 4090, recorded by others."""
-    folder = data / "gpu_measurements" / "vllm_timelines" / "rtx4090_llama-3.1-8b"
-    if not folder.is_dir():
-        pytest.skip(f"needs {folder}")
-    lines = sorted(map(json.loads, (folder / "requests.jsonl").open()), key=lambda line: line["arrival_time"])
-    begin = lines[0]["arrival_time"]
-    traffic = [TrafficRequest(r["arrival_time"] - begin, r["input_toks"], r["output_toks"]) for r in lines]
-    limits = SchedulerConfig(max_num_seqs=256, max_num_batched_tokens=2048, max_model_len=32768)
-    cost = plan_cost(find_shape("llama-3-8b"), find_card("rtx4090"), efficiency=0.8)
-    config = ReplicaConfig(cost, limits, num_blocks=2588, enable_prefix_caching=False)  # vLLM's own number
-    records = serve_fleet(traffic, config, 1, RoundRobin()).records
-    gaps = [(r["last_token_ts"] - r["first_token_ts"]) / (r["output_toks"] - 1) for r in lines]
-    waits = [r["first_token_ts"] - r["queued_ts"] for r in lines]
-    assert np.mean([tpot(r) for r in records]) == pytest.approx(np.mean(gaps), rel=0.06)
+    recorded = RECORDED["rtx4090"]
+    cost = ComputedCost.of(find_shape("llama-3-8b"), find_card("rtx4090"), efficiency=0.8)
+    config = ReplicaConfig(cost, recorded.config, recorded.num_blocks, enable_prefix_caching=False)
+    records = serve_fleet(recorded.requests(), config, 1, RoundRobin()).records
+    table = recorded.table
+    gaps = (table["last_token"] - table["first_token"]) / (table["output_tokens"] - 1)
+    waits = table["first_token"] - table["queued"]
+    assert np.mean([r.tpot for r in records]) == pytest.approx(np.mean(gaps), rel=0.06)
     assert np.mean([r.ttft for r in records]) == pytest.approx(np.mean(waits), rel=0.08)

@@ -264,7 +264,7 @@ def test_files_that_are_no_cost_model(tmp_path, text):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("abacus", "unknown card"), ("l4:gpt9", "unknown model"), ("t4:llama-3-70b", "does not fit on one T4"),
+    [("abacus", "unknown card"), ("l4:gpt9", "unknown model"), ("t4:llama-3-70b", "takes 141.1 GB, and one T4 16 GB has 14.5"),
      ("missing.json", "cannot read the cost model"),
      ("l4-table", "no table of measured kernels"), ("rtx4090-table:gpt2", "use rtx4090-table, rtxpro6000-table")],
 )  # fmt: skip
