@@ -33,7 +33,9 @@ class DraftModel:
     def __init__(self, runner: ModelRunner, probabilistic: bool) -> None:
         self.runner = runner
         self._probabilistic = probabilistic
-        self._unread: set[int] = set()  # blocks with tokens that it has not read, since a step of it failed
+        # Since a step of it failed: blocks with tokens that it has not read, and those of the swap space.
+        self._unread: set[int] = set()
+        self._unread_swapped: set[int] = set()
 
     @torch.inference_mode()
     def draft(self, inputs: Sequence[DraftInput], copies: Sequence[BlockCopy]) -> list[Drafts]:
@@ -76,11 +78,15 @@ class DraftModel:
 
         (Such a block may have come to the request by a prefix hit or a fork. Reading it again changes nothing for others.)
         """
+        for copy in copies:
+            source = self._unread_swapped if copy.kind == "in" else self._unread
+            target = self._unread_swapped if copy.kind == "out" else self._unread
+            if copy.source in source:
+                target.add(copy.target)
+            else:
+                target.discard(copy.target)
         if not self._unread:
             return
-        for copy in copies:
-            if copy.kind == "in" or (copy.kind == "copy" and copy.source in self._unread):
-                self._unread.add(copy.target)  # (of what comes back from the swap space nothing is known)
         size = self.runner.kv_cache.block_size
         for given in inputs:
             blocks = given.block_table.block_ids[: -(-given.num_computed // size)]

@@ -9,9 +9,10 @@ from phase4_scheduler.engine.model_runner import ModelRunnerOutput
 from phase4_scheduler.engine.proposers import Drafter, DraftInput
 from phase4_scheduler.engine.scheduler_output import PADDING, Scheduled, SchedulerOutput
 
-# Requests at a time from which no number of drafts paid: measured by `speculative_decoding.py`, tales with tales-draft
-# on two cores in float32 (figures/speculative_decoding.png).
-LOSES_FROM = 16
+# Requests that verify drafts in one step from which on the engine warns. A reminder, not a measured limit: where drafts
+# begin to lose depends on the machine and the two models. `speculative_decoding.py` measures it; on two cores tales-draft
+# paid at no load at all, and each further user made it worse (figures/speculative_decoding.png).
+WARNS_FROM = 16
 
 
 @dataclass
@@ -96,11 +97,11 @@ class Speculation:
             if sampled and s.drafts and s.drafts[0] != PADDING:
                 self.stats.observe(len(s.drafts), len(sampled) - 1)
                 verifying += 1
-        if verifying >= LOSES_FROM and not self._warned:
+        if verifying >= WARNS_FROM and not self._warned:
             self._warned = True
             warnings.warn(
-                f"{verifying} requests verify drafts in one step: on two cores, speculative decoding was slower than "
-                f"none from about {LOSES_FROM} on. Lower num_speculative_tokens, or leave speculative_config out "
+                f"{verifying} requests verify drafts in one step: they share its time, and drafts that fall take it from all. "
+                "Lower num_speculative_tokens, or leave speculative_config out, if that makes them faster "
                 "(phase4_scheduler/speculative_decoding.py measures it on your machine)",
                 stacklevel=4,
             )

@@ -4,6 +4,7 @@ Source: vllm/v1/engine/async_llm.py and core_client.py.
 """
 
 import asyncio
+import contextlib
 import logging
 import subprocess
 import sys
@@ -150,6 +151,7 @@ class AsyncEngine:
                 message = self._pipe.recv()
                 self._loop.call_soon_threadsafe(self._take, message)
         except Exception:  # the process has ended, or the loop, or what came cannot be read
+            self.process.join(timeout=1)  # its exit code is known a moment after its pipe has closed
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._die)
 
@@ -188,7 +190,6 @@ class AsyncEngine:
     def _die(self) -> None:
         if self.dead is None:
             self.dead = EngineDeadError("the engine process has ended: start the server again")
-            self.process.join(timeout=1)  # its exit code is known a moment after its pipe has closed
             logging.getLogger(__name__).error("%s (exit code %s)", self.dead, self.process.exitcode)
         for stream in self._streams.values():
             stream.fail(self.dead)
@@ -206,10 +207,10 @@ class AsyncEngine:
         """
         if self._commands and self._may_send and self.dead is None:
             commands, self._commands, self._may_send = self._commands, [], False
-            try:
+            with contextlib.suppress(
+                OSError
+            ):  # the process has ended: `_read` learns of it, too, and ends all streams
                 self._pipe.send(commands)
-            except OSError:
-                self._die()
 
     # ------------------------------------------------------------------ for the API
 

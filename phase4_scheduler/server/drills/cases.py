@@ -1,4 +1,4 @@
-"""The nights: what is asked, what is put in, and by which figures each cause is known."""
+"""All nights, by their numbers."""
 
 from phase4_scheduler.server.drills.capacity_nights import OUT_OF_MEMORY, THROUGHPUT
 from phase4_scheduler.server.drills.latency_nights import FIRST_TOKEN, NEXT_TOKEN

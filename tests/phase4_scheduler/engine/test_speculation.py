@@ -312,10 +312,10 @@ def test_events_tell_what_was_drafted_and_what_stood(tiny, speculate):
     assert any(event["accepted"]["request-1"] for event in events)
 
 
-def test_the_engine_says_where_speculation_loses(tiny, speculate):
+def test_the_engine_warns_where_many_verify_drafts(tiny, speculate):
     engine = tiny.engine(speculative_config=speculate("greedy", 2))
     engine.generate([[5 + i] for i in range(15)], GREEDY)
-    with pytest.warns(UserWarning, match="16 requests verify drafts in one step: .* from about 16 on"):
+    with pytest.warns(UserWarning, match="16 requests verify drafts in one step"):
         engine.generate([[5 + i] for i in range(16)], GREEDY)
 
 

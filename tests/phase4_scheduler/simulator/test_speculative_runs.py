@@ -10,8 +10,9 @@ from phase4_scheduler.simulator.speculative_runs import (
     decode_in_turn,
     expected_speedup,
     expected_tokens,
+    loses_from,
 )
-from phase4_scheduler.story.speculative_story import loses_from, says_where
+from phase4_scheduler.story.speculative_story import says_where
 
 
 def test_engines_that_take_turns_count_their_own_steps_and_drafts(tiny):
