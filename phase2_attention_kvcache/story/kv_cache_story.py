@@ -71,9 +71,8 @@ def timed_at_gpt2_size(lab: Lab) -> None:
     lab.title(f"Time, at the size of GPT-2 (124M parameters, random weights, {lab.args.dtype})")
     model = Transformer.random(GPT2_124M, lab.args.dtype, lab.device, lab.seed)
     lengths = [5, 20, 45, 100, 250, 500, 1000] if not lab.quick else [5, 20, 45, 250, 1000]
-    repeats = 2 if lab.quick else 6
-    lengths = lab.progress(lengths, "timing prompts of 5 to 1,000 tokens")
-    times = [measure_steps(model, n, repeats) for n in lengths]
+    rounds = lab.progress(range(2 if lab.quick else 5), "timing prompts of 5 to 1,000 tokens")
+    times = measure_steps(model, lengths, rounds)
     by_length = {t.tokens: t for t in times}
     new = np.arange(1, 901)
     naive, cached = total_times(times, 5, new)

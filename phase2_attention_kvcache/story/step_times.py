@@ -1,7 +1,8 @@
 """Times of naive and cached generation, step by step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +10,8 @@ import torch
 from labkit.machine import time_calls
 from phase2_attention_kvcache.model.caches import ContiguousKVCache
 from phase2_attention_kvcache.model.transformer import Transformer
+
+DECODES = 6  # steps
 
 
 @dataclass(frozen=True)
@@ -26,29 +29,38 @@ class StepTimes:
     decode: float
 
 
-@torch.inference_mode()
-def measure_steps(model: Transformer, n: int, repeats: int) -> StepTimes:
-    """Time prefill and decode with `n` tokens of text: the fastest of a few repeats each.
+def measure_steps(model: Transformer, lengths: Sequence[int], rounds: Iterable[Any]) -> list[StepTimes]:
+    """Time prefill and decode with so many tokens of text: of each the fastest.
 
-    The fastest, because all else that happens on a machine can only make a step slower.
+    The fastest, because all else that happens on a machine can only make a step slower. And all lengths in each
+    round, because what else happens may last for seconds.
     """
+    measured = [[_measure_once(model, n) for n in lengths] for _ in rounds]
+    return [
+        StepTimes(same[0].tokens, min(t.prefill for t in same), min(t.decode for t in same))
+        for same in zip(*measured)
+    ]
+
+
+@torch.inference_mode()
+def _measure_once(model: Transformer, n: int) -> StepTimes:
+    """Prefill once, and the fastest of some decode steps."""
     positions = torch.arange(n, device=model.device)
     ids = positions % model.config.vocab_size
-
-    def decode() -> None:
-        at = torch.tensor([cache.num_tokens], device=model.device)
-        model.logits(model(ids[:1], at, cache))
 
     def prefill(n=n) -> ContiguousKVCache:
         cache = ContiguousKVCache(model.config)
         model.logits(model(ids[:n], positions[:n], cache)[-1:])
         return cache
 
-    slow = time_calls(prefill, model.device.type, repeats=max(2, repeats // 2))
-    # Each repeat adds a token, so start a little early and end where we want to be.
-    cache = prefill(max(1, n - 3 * repeats))
-    fast = time_calls(decode, model.device.type, repeats=3 * repeats - 2, warmup=1)
-    return StepTimes(n, min(slow), min(fast))
+    def decode() -> None:
+        at = torch.tensor([cache.num_tokens], device=model.device)
+        model.logits(model(ids[:1], at, cache))
+
+    cache = prefill(max(1, n - DECODES))  # each decode step adds a token: so they end where we want to be
+    (slow,) = time_calls(prefill, model.device.type, repeats=1, warmup=0)
+    fast = time_calls(decode, model.device.type, repeats=DECODES)
+    return StepTimes(n, slow, min(fast))
 
 
 def total_times(times: Sequence[StepTimes], prompt: int, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -29,7 +29,7 @@ from phase5_real_gpu.measuring.machine_limits import MachineLimits, measure_limi
 from phase5_real_gpu.measuring.measurements import Measurement
 from phase5_real_gpu.measuring.reference_files import Limits, Reference
 
-ITL_TOKENS = 100
+ITL_TOKENS, ROUNDS = 100, 3
 DTYPES = {"cpu": ("bfloat16", "float32"), "cuda": ("bfloat16", "float16")}
 Tell = Callable[[str], None]
 
@@ -63,8 +63,13 @@ def measure_engine(device: str, limits: MachineLimits, dtype: str, seed: int = 0
     bench = Bench(device, dtype, plan, limits, seed)
     measure_ours(bench, bm, engine, workloads)
     if m := bench.by_name.get(f"itl-{bm.name}-b1"):
-        gaps, details = measure_gaps(engine, seed)
-        details["fixed_ms"] = 1e3 * statistics.median(measure_gaps(_hollow_engine(model, plan), seed)[0])
+        # In turn, and the quieter round of each: what else the machine does may last for seconds.
+        hollow = _hollow_engine(model, plan)
+        rounds = [(measure_gaps(engine, seed), measure_gaps(hollow, seed)) for _ in range(ROUNDS)]
+        (gaps, details), (bare, _) = (
+            min(same, key=lambda found: statistics.median(found[0])) for same in zip(*rounds)
+        )
+        details["fixed_ms"] = 1e3 * statistics.median(bare)
         bench.by_name[m.name] = replace(m, value=1e3 * statistics.median(gaps), details=m.details | details)
     return list(bench.by_name.values())
 
