@@ -45,7 +45,7 @@ def story(lab: Lab) -> None:
     else:
         under_load.virtual_run(lab, server, trace, most)
     under_load.load_sweep(lab, server, most)
-    under_load.long_prompt(lab, server, engines, fitted)
+    under_load.long_prompt(lab, server, engines)
 
 
 def check_options(a: argparse.Namespace) -> None:
