@@ -109,9 +109,8 @@ class ClockedEngine:
         self.now = max(self.now, arriving.arrival)
         record = self.unfinished[request.request_id] = RequestRecord.of(arriving)
         record.queued = self.now
-        self.run.in_system_seconds += (
-            max(self.now, self._end) - arriving.arrival
-        )  # it came during the last step
+        # It came during the last step, and has waited for its end.
+        self.run.in_system_seconds += max(self.now, self._end) - arriving.arrival
 
     def advance(self, until: float) -> None:
         """Make all steps that are decided before this time."""

@@ -69,23 +69,23 @@ def three_users(lab: Lab) -> None:
 
 
 def mixed_traffic(lab: Lab) -> None:
-    batch_size, count, shrink = (16, 48, 12) if lab.quick else (16, 96, 8)
+    batch_size, count, shrink, rounds = (16, 48, 12, 1) if lab.quick else (16, 96, 8, 2)
     engine = load_engine(lab, max_num_seqs=batch_size)
     jobs = mixed_jobs(count, engine.model.config.vocab_size, shrink, lab.seed)
     lab.title("Mixed traffic")
     lab.say(f"""{count} requests for summaries, chat and code arrive at once, and a batch holds {batch_size}.
         Lengths are those of the article, divided by {shrink} to fit the model's context. The same requests go
-        through the same engine twice: batch by batch, and continuously. Of two rounds each the faster one counts.""")
+        through the same engine batch by batch, and continuously. (Of two rounds each the faster one; one round with --quick.)""")
     serve_continuously(engine, jobs[:batch_size])  # warms the machine up
-    rounds = [
+    served = [
         (
             serve_statically(engine, jobs, batch_size),
             serve_statically(engine, jobs, batch_size, pad=False),
             serve_continuously(engine, jobs),
         )
-        for _ in lab.progress(range(2), "three ways, in turn")
+        for _ in lab.progress(range(rounds), "three ways, in turn")
     ]
-    static, lenient, continuous = (min(way, key=lambda served: served.seconds) for way in zip(*rounds))
+    static, lenient, continuous = (min(way, key=lambda one: one.seconds) for way in zip(*served))
 
     lab.predict(
         claim="static-steps",
