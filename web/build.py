@@ -20,7 +20,7 @@ from labkit.paths import ROOT, short
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from web.glossary import read_glossary
 from web.ledger import ledger_page
-from web.on_page import PIECES
+from web.on_page import PIECES, piece_of
 from web.pieces.tokens import tokenizer_data
 from web.texts import WEB, Linker, page_of_file, read_contents, take, text_of
 
@@ -29,8 +29,10 @@ MODELS = ("tales", "tales-draft")
 LANGUAGES = {".py": "python", ".js": "javascript", ".json": "json", ".yml": "yaml", ".toml": "toml"}
 
 
-def write_texts(source: Path) -> None:
-    """What Sphinx reads: the sections, what surrounds them, and the files that they link to."""
+def write_texts(source: Path) -> dict[str, str]:
+    """What Sphinx reads: the sections, what surrounds them, and the files that they link to. Returns the pictures and
+    notebooks that belong to it: file of the course -> file of the page.
+    """
     shutil.rmtree(source, ignore_errors=True)
 
     def write(name: str, text: str) -> None:
@@ -58,7 +60,12 @@ def write_texts(source: Path) -> None:
         for path in remaining:  # a Markdown file among them may link to more
             write(page_of_file(path), "---\norphan: true\n---\n\n" + file_page(linker, path))
         shown |= {*remaining}
-    for path, copy in linker.copies.items():
+    return linker.copies
+
+
+def write_copies(source: Path, copies: dict[str, str]) -> None:
+    """Pictures and notebooks, where the texts say that they are."""
+    for path, copy in copies.items():
         (source / copy).parent.mkdir(parents=True, exist_ok=True)
         if copy.endswith(".webp"):  # the same pixels in half the bytes
             Image.open(ROOT / path).save(source / copy, lossless=True, method=4)
@@ -105,7 +112,7 @@ def run_sphinx(folder: Path) -> None:
     """Raises: LabError: Sphinx found a mistake; what it says is on the screen."""
     shutil.rmtree(folder / "site", ignore_errors=True)
     places = ["-c", WEB, "-d", folder / "doctrees", folder / "source", folder / "site"]
-    if sphinx(["-q", "-W", "--keep-going", "-E", *map(str, places)]) != 0:
+    if sphinx(["-q", "-W", "-E", *map(str, places)]) != 0:
         raise LabError("the page was not built: see the lines above")
 
 
@@ -115,8 +122,8 @@ def write_pieces(site: Path) -> None:
         (site / folder).mkdir()
         for module in sorted((WEB / folder).glob("*.js")):
             shutil.copy(module, site / folder)
-    for name, piece in PIECES.items():
-        write_json(site / "pieces" / f"{name}.json", piece.make().data)
+    for name in PIECES:
+        write_json(site / "pieces" / f"{name}.json", piece_of(name).data)
 
 
 def write_models(site: Path) -> None:
@@ -142,7 +149,7 @@ def build(folder: Path = FOLDER) -> Path:
     Raises:
         LabError, ValueError: a mistake in a text or in the table; the message, or the screen, says where.
     """
-    write_texts(folder / "source")
+    write_copies(folder / "source", write_texts(folder / "source"))
     run_sphinx(folder)
     write_pieces(folder / "site")
     write_models(folder / "site")

@@ -5,7 +5,6 @@ extensions = ["myst_parser", "web.extension"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
 highlight_language = "none"  # blocks that say nothing are drawings or transcripts
-pygments_style = "web.colours.Light"
 html_theme = "theme"
 html_theme_path = ["."]
 html_copy_source = False

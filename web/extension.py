@@ -2,6 +2,7 @@
 
 import html
 import re
+from functools import cache
 from typing import Any
 
 from docutils import nodes
@@ -10,10 +11,12 @@ from sphinx.application import Sphinx
 from sphinx.util.logging import getLogger
 
 from web.glossary import Entry, Terms, read_glossary
-from web.on_page import PIECES
+from web.on_page import PIECES, piece_of
 from web.pieces.piece import HOW_TO_RUN
 from web.texts import read_contents
 
+glossary = cache(read_glossary)  # once, for all pages
+WORDS_A_MINUTE = 200  # the READMEs count with as many
 LOG = getLogger(__name__)  # a warning ends the build: build.py asks Sphinx for that
 
 
@@ -25,11 +28,11 @@ class PieceDirective(Directive):
     def run(self) -> list[nodes.Node]:
         name = self.arguments[0]
         if name not in PIECES:
-            raise self.error(f"no piece is called {name!r}: web/pieces/__init__.py lists them")
-        label, piece = PIECES[name].label, PIECES[name].make()
+            raise self.error(f"no piece is called {name!r}: web/on_page.py lists them")
+        label, piece = PIECES[name].label, piece_of(name)
         text = piece.fallback.replace(f" {HOW_TO_RUN}", "")
         page = (
-            f'<section class="piece" data-piece="{name}" data-module="{PIECES[name].module}" aria-label="{html.escape(label)}">'
+            f'<section class="piece" data-piece="{name}" data-module="{piece.module}" aria-label="{html.escape(label)}">'
             f'<div class="live"></div><details class="words" open><summary>{html.escape(label)}: in words</summary>'
             f"<pre>{html.escape(text)}</pre></details></section>"
         )
@@ -42,7 +45,7 @@ def mark_terms(app: Sphinx, document: nodes.document) -> None:
     """
     if (section := app.config.web_sections.get(app.env.docname)) is None:
         return
-    terms = Terms(read_glossary(), app.config.web_ambiguous, {file for file, _ in section.texts})
+    terms = Terms(glossary(), app.config.web_ambiguous, {file for file, _ in section.texts})
     for text in list(document.findall(nodes.Text)):
         parent = text.parent
         if not prose(text):
@@ -121,8 +124,10 @@ def add_context(
     context["sections"] = list(app.config.web_sections.values())
     context["section"] = app.config.web_sections.get(page)
     if doctree is not None:
-        context["minutes"] = max(1, round(len(doctree.astext().split()) / 220))
-        context["pieces"] = "data-piece=" in context.get("body", "")
+        # Not what raw parts say: definitions, and pieces in words.
+        texts = [t for t in doctree.findall(nodes.Text) if not isinstance(t.parent, nodes.raw)]
+        words = sum(len(text.split()) for text in texts)
+        context["minutes"] = max(1, round(words / WORDS_A_MINUTE))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

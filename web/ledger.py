@@ -3,7 +3,7 @@
 import html
 
 from labkit.catalog import SCRIPTS
-from labkit.claims import CLAIMS, measured_claims, verdict_of
+from labkit.claims import CLAIMS, SOURCES, measured_claims, verdict_of
 from labkit.predictions import show_value
 
 INTRODUCTION = """# The ledger of claims
@@ -11,16 +11,13 @@ INTRODUCTION = """# The ledger of claims
 The course grew out of articles that explain LLM inference with many figures. None is repeated here unchecked. *Reproduced*: our
 measurement agrees within the tolerance that the script states. *Corrected*: it does not, and the script says why. *Differs here*:
 a time that depends on the machine. `lab claims` shows the same for your machine, once you have run the scripts.
-
-A: "How vLLM Actually Works: I Built It From Scratch So You Don't Have To". B: "LLM & vLLM Inference, from the ground up". C: an
-SRE's walk through the inference pipeline.
 """
 
 
 def ledger_page() -> str:
     """Markdown."""
     found, _ = measured_claims()
-    lines = [INTRODUCTION]
+    lines = [INTRODUCTION, *(f"- {letter}: {title}" for letter, title in SOURCES.items())]
     for number, phase in enumerate(SCRIPTS, 1):
         lines += [
             f"\n## Phase {number}\n",

@@ -19,11 +19,9 @@ class OnPage(NamedTuple):
     """A piece on the page.
 
     Attributes:
-        module: web/pieces/MODULE.js. label: its name for people.
-        make: its data, and the text for those who cannot see it.
+        label: its name for people. make: the piece, with its data and the text for those who cannot see it.
     """
 
-    module: str
     label: str
     make: Callable[[], Piece]
 
@@ -37,6 +35,12 @@ def tales() -> tuple[Transformer, BPETokenizer]:
 
 
 PIECES = {
-    "tokens": OnPage("tokens", "Type into a tokenizer", lambda: tokenizer_piece(tales()[1])),
-    "sampling": OnPage("sampling", "Turn the knobs of sampling", lambda: sampling_piece(*tales())),
+    "tokens": OnPage("Type into a tokenizer", lambda: tokenizer_piece(tales()[1])),
+    "sampling": OnPage("Turn the knobs of sampling", lambda: sampling_piece(*tales())),
 }
+
+
+@cache
+def piece_of(name: str) -> Piece:
+    """A piece of the page, made once."""
+    return PIECES[name].make()

@@ -110,6 +110,20 @@ def take(contents: Contents, file: str, title: str, below: int = 1) -> str:
     return "\n".join(line for line in lines[heading.line + 1 : heading.end] if line is not None).strip("\n")
 
 
+# What the Linker looks at, each piece of a text once. So nothing that was rewritten is rewritten again.
+_PARTS = re.compile(
+    r"""
+      (?P<code>   ```.*?``` | `[^`\n]+(?:\n[^`\n]+)?` )
+    | <!--\ piece:\ (?P<piece>[\w-]+)\ -->
+    | \[[Pp]hase\s(?P<linked>\d)\]\([^)]*README\.md\),\ section\s(?P<linked_number>\d+)
+    | (?P<words>!?\[(?:[^][`]|`[^`]*`)*\])\((?P<target>[^)\s]+)\)
+    | \b[Pp]hase\s(?P<phase>\d),\ section\s(?P<number>\d+)
+    | (?<!\),\ )\b[Ss]ection\s(?P<own>\d+)(?!\.?\d)  # behind a bracket it is a paper's: "(2023), section 4"
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+
+
 class Linker:
     """Rewrites the links of a text, and collects the files that the page has to bring along.
 
@@ -123,50 +137,61 @@ class Linker:
         self.copies: dict[str, str] = {}  # pictures and notebooks, and where they are put
 
     def rewrite(self, text: str, file: str) -> str:
-        """Links and section numbers of `file`'s text, as they have to be on the page. Code stays as it is."""
-        parts = re.split(r"(```.*?```|`[^`\n]+(?:\n[^`\n]+)?`)", text, flags=re.DOTALL)
-        return "".join(part if i % 2 else self._prose(part, file) for i, part in enumerate(parts))
+        """Links, section numbers and pieces of `file`'s text, as they have to be on the page. Code stays as it is."""
+        return _PARTS.sub(lambda part: self._rewritten(part, file), text)
 
-    def _prose(self, text: str, file: str) -> str:
-        linked = r"\[[Pp]hase\s(\d)\]\([^)]*README\.md\), section\s(\d+)"
-        text = re.sub(linked, lambda m: self._number(f"phase {m[1]}, section {m[2]}", m[1], m[2]), text)
-        text = re.sub(r"\]\(([^)\s]+)\)", lambda m: f"]({self.target(m[1], file)})", text)
-        text = re.sub(r"\b[Pp]hase\s(\d), section\s(\d+)", lambda m: self._number(m[0], m[1], m[2]), text)
-        if phase := re.match(
-            r"phase(\d)", file
-        ):  # a section of a paper stands behind a bracket: "(2023), section 4"
-            own = r"(?<!\[)(?<!\), )\b[Ss]ection\s(\d+)(?!\.?\d)"
-            text = re.sub(own, lambda m: self._number(m[0], phase[1], m[1]), text)
-        return re.sub(r"<!-- piece: ([\w-]+) -->", r"\n```{piece} \1\n```\n", text)
+    def _rewritten(self, part: re.Match[str], file: str) -> str:
+        if part["piece"]:
+            return f"\n```{{piece}} {part['piece']}\n```\n"
+        if part["target"]:
+            if told := re.fullmatch(r"\[[Pp]hase\s(\d),\ssection\s(\d+)\]", part["words"]):
+                return self._number(part["words"][1:-1], told[1], told[2])
+            return f"{part['words']}({self.target(part['target'], file)})"
+        if part["linked"]:
+            said = f"phase {part['linked']}, section {part['linked_number']}"
+            return self._number(said, part["linked"], part["linked_number"])
+        if part["phase"]:
+            return self._number(part[0], part["phase"], part["number"])
+        if part["own"] and file.startswith("phase"):
+            return self._number(part[0], file[len("phase")], part["own"])
+        return part[0]
 
     def _number(self, said: str, phase: str, number: str) -> str:
         """ "phase 2, section 5" as the page counts, with a link."""
         file = next(ROOT.glob(f"phase{phase}_*/README.md")).relative_to(ROOT).as_posix()
-        heading = next((h.title for h in headings_of(file) if h.title.startswith(f"{number}. ")), "")
+        heading = next(h.title for h in headings_of(file) if h.title.startswith(f"{number}. "))
         if section := self.contents.taken.get((file, heading)):
             return f"[section {section.number}](/{section.name}.md)"
-        return f"[{said}]({self._file(file)})"
+        return f"[{said}]({self._file(file)}#{slug(heading)})"
 
     def target(self, target: str, file: str) -> str:
         """Where a link of `file` leads on the page: a section, a file that comes along, or the code host."""
-        if target.startswith((*OUTSIDE, "#", "/")):
+        if target.startswith((*OUTSIDE, "/")):
             return target
-        path = os.path.normpath(os.path.join(os.path.dirname(file), target.partition("#")[0]))
+        name, _, anchor = target.partition("#")
+        path = os.path.normpath(os.path.join(os.path.dirname(file), name)) if name else file
         if Path(path).suffix in (".png", ".ipynb"):
             self.copies[path] = "copies/" + re.sub(r"\.png$", ".webp", path)
             return f"/{self.copies[path]}"
-        if path.endswith("README.md") and (first := self._first_section(path)):
-            return f"/{first.name}.md"
-        return self._file(path)
+        if path.endswith("README.md") and (section := self._section(path, anchor)):
+            return f"/{section.name}.md"
+        return self._file(path) + (f"#{anchor}" if anchor else "")
 
-    def _first_section(self, file: str) -> Section | None:
-        return next((s for (taken, _), s in self.contents.taken.items() if taken == file), None)
+    def _section(self, file: str, anchor: str) -> Section | None:
+        """The section with the heading that an anchor names; without an anchor the first one of the file."""
+        named = [h for h in headings_of(file) if not anchor or slug(h.title) == anchor]
+        return next((s for h in named if (s := self.contents.taken.get((file, h.title)))), None)
 
     def _file(self, path: str) -> str:
         if self.contents.repository:
             return self.contents.repository + path
         self.files[path] = None
         return f"/{page_of_file(path)}.md"
+
+
+def slug(title: str) -> str:
+    """A heading as it stands in addresses, by the rule of code hosts: "5. Where?" is "5-where"."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
 def page_of_file(path: str) -> str:

@@ -5,15 +5,23 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
+from filelock import FileLock
 
 from web.build import build
 from web.serve import make_server
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory):
-    """The folder of the page, built once."""
-    return build(tmp_path_factory.mktemp("web"))
+def site(tmp_path_factory, worker_id):
+    """The folder of the page, built once for all workers: who comes first builds it, the others wait."""
+    if worker_id == "master":
+        return build(tmp_path_factory.mktemp("web"))
+    folder = tmp_path_factory.getbasetemp().parent / "web"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "done").exists():
+            build(folder)
+            (folder / "done").touch()
+    return folder / "site"
 
 
 @pytest.fixture(scope="session")
@@ -28,14 +36,14 @@ def address(site):
 
 @pytest.fixture
 def open_page(browser, address) -> Callable:
-    """open_page("tokens") shows a page of the site. Complaints in the console and requests to other hosts fail the test."""
+    """open_page("tokens") shows a page of the site, open_page(None) none yet. Complaints in the console and requests to other hosts fail the test."""
     complaints, contexts = [], []
 
     def heard(request):
         if urlsplit(request.url).scheme in ("http", "https") and not request.url.startswith(address):
             complaints.append(f"a request to {request.url}")
 
-    def open_one(name: str = "index", **wishes):
+    def open_one(name: str | None = "index", **wishes):
         contexts.append(
             browser.new_context(
                 **{"viewport": {"width": 1000, "height": 900}, "reduced_motion": "reduce"} | wishes
@@ -46,7 +54,8 @@ def open_page(browser, address) -> Callable:
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
         page.on("request", heard)
-        page.goto(f"{address}{name}.html")
+        if name is not None:
+            page.goto(f"{address}{name}.html")
         return page
 
     open_one.complaints = complaints

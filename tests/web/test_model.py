@@ -68,7 +68,7 @@ def test_token_ids_of_lines_and_of_hostile_strings(model_page, tok, data):
 def test_logits_are_pythons(model_page, model, tok, name):
     page = model_page(name)
     for text in ("The", "Once upon a time there was a king who", LINES[:3000]):
-        ids = tok.encode(text)[-700:]
+        ids = tok.encode(text)[-200:]  # more than the linear layers take at a time
         want = model.logits(model(torch.tensor(ids), torch.arange(len(ids)), NoCache())[-1:])[0]
         got = torch.tensor(page.evaluate("async (ids) => Array.from(await lm.logits(ids))", ids))
         assert (got - want).abs().max() < 1e-3

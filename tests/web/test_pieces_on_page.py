@@ -38,39 +38,14 @@ def test_tokens_are_pythons(piece_on, tok):
     for text in [
         "The king said: 'Never!' 123",
         *(t for t in HOSTILE if 0 < len(t) < 100 and t.isprintable()),
+        "the king 😀 שלום " * 600,
     ]:
         piece.get_by_label("text").fill(text)
         ids = tok.encode(text)
-        assert [int(c.get_attribute("data-id")) for c in piece.locator(".chip").all()] == ids
+        chips = piece.locator(".chip").evaluate_all("(chips) => chips.map((chip) => Number(chip.dataset.id))")
+        assert chips == ids
         assert int(shown(piece, "tokens")) == len(ids)
         assert int(shown(piece, "bytes")) == len(text.encode())
-
-
-def test_a_word_is_put_together_merge_by_merge(piece_on, tok):
-    _, piece = piece_on("tokens", "tokens")
-    piece.get_by_label("text").fill("waiting")
-    piece.locator(".chip").first.click()
-    rows = [
-        [int(i) for i in row.get_attribute("data-ids").split()] for row in piece.locator("tr[data-ids]").all()
-    ]
-    assert rows[0] == [tok.id_of_bytes[bytes([b])] for b in b"waiting"] and rows[-1] == tok.encode("waiting")
-    ranks = {pair: rank for rank, pair in enumerate(tok.merges)}
-    for before, after in zip(rows, rows[1:]):
-        rank, (left, right) = min((ranks[p], p) for p in zip(before, before[1:]) if p in ranks)
-        merged = tok.id_of_bytes[tok.token_bytes[left] + tok.token_bytes[right]]
-        expected, i = [], 0
-        while i < len(before):
-            pair = tuple(before[i : i + 2]) == (left, right)
-            expected.append(merged if pair else before[i])
-            i += 1 + pair
-        assert after == expected, rank
-
-
-def test_ten_thousand_characters_do_not_stop_the_piece(piece_on, tok):
-    _, piece = piece_on("tokens", "tokens")
-    text = "the king 😀 שלום " * 600
-    piece.get_by_label("text").fill(text)
-    assert int(shown(piece, "tokens")) == len(tok.encode(text))
 
 
 # ---------------------------------------------------------------------- sampling

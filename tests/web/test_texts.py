@@ -83,7 +83,9 @@ def test_links_lead_to_sections_to_files_and_to_the_code_host(contents):
     said = linker.rewrite(
         "[P1](../phase1_tokens_embeddings/README.md) [loop](engine/core.py) [there](https://a.example) "
         "![f](figures/load_knee.png) `[code](engine/core.py)` `two\nlines` [loop](engine/core.py) phase 2, section 5; section 3; "
-        "[phase\n2](../phase2_attention_kvcache/README.md), section 6; (2023), section 4, and section 2.1",
+        "[phase\n2](../phase2_attention_kvcache/README.md), section 6; (2023), section 4, and section 2.1; "
+        "[phase 1, section 5](../phase1_tokens_embeddings/README.md) [`run` of section 3](engine/core.py) "
+        "[where](../phase2_attention_kvcache/README.md#6-what-limits-a-step) [what](../docs/ENGINES.md#who)",
         file,
     )
     number = {s.name: s.number for s in contents.sections}
@@ -93,16 +95,20 @@ def test_links_lead_to_sections_to_files_and_to_the_code_host(contents):
         "[loop](/files/phase4_scheduler/engine/core.py.md) "
         f"[section {number['kv-cache']}](/kv-cache.md); [section {number['scheduler']}](/scheduler.md); "
         f"[section {number['roofline']}](/roofline.md); "
-        "(2023), section 4, and section 2.1"
+        "(2023), section 4, and section 2.1; "
+        "[phase 1, section 5](/files/phase1_tokens_embeddings/README.md.md#5-what-the-articles-say-checked) "
+        "[`run` of section 3](/files/phase4_scheduler/engine/core.py.md) "
+        "[where](/roofline.md) [what](/files/docs/ENGINES.md.md#who)"
     )
-    assert list(linker.files) == ["phase4_scheduler/engine/core.py"]
+    files = ["phase4_scheduler/engine/core.py", "phase1_tokens_embeddings/README.md", "docs/ENGINES.md"]
+    assert list(linker.files) == files
     assert list(linker.copies) == ["phase4_scheduler/figures/load_knee.png"]
 
 
 def test_a_section_that_is_not_on_the_page_is_linked_to_its_file(contents):
     linker = Linker(contents)
     assert linker.rewrite("see section 8", "phase4_scheduler/README.md") == (
-        "see [section 8](/files/phase4_scheduler/README.md.md)"
+        "see [section 8](/files/phase4_scheduler/README.md.md#8-what-a-server-says-of-itself)"
     )
 
 

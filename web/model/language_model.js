@@ -1,5 +1,6 @@
 // What a piece on the page asks: the model in its worker, and its tokenizer. Every answer is a promise.
 
+import { fetchWhole } from "./fetching.js";
 import { Tokenizer } from "./tokenizer.js";
 
 const HERE = new URL(".", import.meta.url);
@@ -14,7 +15,9 @@ export class LanguageModel {
 
   // The tokenizer alone: some kilobytes, no weights.
   tokenizer() {
-    return (this.reading ??= fetch(this.folder + "tokenizer.json").then((answer) => answer.json()).then((data) => new Tokenizer(data)));
+    this.reading ??= fetchWhole(this.folder + "tokenizer.json").then((answer) => answer.json()).then((data) => new Tokenizer(data));
+    this.reading.catch(() => { this.reading = null; });  // the next call tries again
+    return this.reading;
   }
 
   // Fetch the weights, once for all who ask. If they do not arrive the promise fails, and the next call tries again.
@@ -22,11 +25,12 @@ export class LanguageModel {
     if (!this.loading) {
       this.worker = new Worker(new URL("worker.js", HERE), { type: "module" });
       this.worker.onmessage = ({ data }) => this.hear(data);
+      this.worker.onerror = (event) => this.giveUp(new Error(event.message ?? "worker.js did not arrive"));
       this.loading = this.ask("load", { folder: this.folder }).then((config) => {
         this.config = config;
         return this;
       });
-      this.loading.catch(() => { this.loading = null; this.worker.terminate(); });
+      this.loading.catch((error) => this.giveUp(error));
     }
     return this.loading;
   }
@@ -48,6 +52,14 @@ export class LanguageModel {
   async lens(hidden) {
     await this.load();
     return this.ask("lens", { hidden });
+  }
+
+  // Without its worker the model is as it was before the first call.
+  giveUp(error) {
+    this.worker.terminate();
+    this.loading = null;
+    for (const { reject } of this.waiting.values()) reject(error);
+    this.waiting.clear();
   }
 
   ask(call, rest) {

@@ -1,9 +1,14 @@
 // From scores to a token: temperature, min_p, top_k, top_p, in this order.
 // The same rules as phase2_attention_kvcache/model/truncation.py.
 
-import { softmax } from "./transformer.js";
-
 const LOWEST_TEMPERATURE = 0.01, HIGHEST_TEMPERATURE = 1e30;
+
+export function softmax(scores) {
+  const most = scores.reduce((a, b) => Math.max(a, b), -Infinity);
+  const shares = scores.map((s) => Math.exp(s - most));
+  const sum = shares.reduce((a, b) => a + b, 0);
+  return shares.map((s) => s / sum);
+}
 
 // Index of the largest: what greedy sampling takes.
 export function likeliest(scores) {

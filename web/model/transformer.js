@@ -3,6 +3,7 @@
 
 import { Linear, LinearMemory } from "./linear.js";
 import { readSafetensors } from "./safetensors.js";
+import { softmax } from "./sampling.js";
 
 // Bring each token's vector to mean 0 and variance 1, then scale and shift.
 class LayerNorm {
@@ -30,13 +31,6 @@ function turned(matrix, rows, columns) {
   const out = new Float32Array(matrix.length);
   for (let r = 0; r < rows; r++) for (let c = 0; c < columns; c++) out[c * rows + r] = matrix[r * columns + c];
   return out;
-}
-
-export function softmax(scores) {
-  const most = scores.reduce((a, b) => Math.max(a, b), -Infinity);
-  const shares = scores.map((s) => Math.exp(s - most));
-  const sum = shares.reduce((a, b) => a + b, 0);
-  return shares.map((s) => s / sum);
 }
 
 // Keys and values of one sequence, [tokens x width] in each layer.

@@ -1,14 +1,14 @@
 // The model, in a thread of its own: the page stays smooth while it computes.
 
+import { fetchWhole } from "./fetching.js";
 import { KVCache, Transformer } from "./transformer.js";
 
 let model = null;
 const caches = new Map();  // one for each piece that asks
 
-// Fetch a file and tell how far it is.
-async function fetchWhole(url) {
-  const answer = await fetch(url);
-  if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`);
+// Fetch a large file and tell how far it is.
+async function fetchSlowly(url) {
+  const answer = await fetchWhole(url);
   const size = Number(answer.headers.get("Content-Length")), parts = [];
   let received = 0;
   for (const reader = answer.body.getReader(); ;) {
@@ -23,9 +23,9 @@ async function fetchWhole(url) {
 
 const calls = {
   async load({ folder }) {
-    const config = await (await fetch(folder + "config.json")).json();
-    const code = await (await fetch(new URL("linear.wasm", import.meta.url))).arrayBuffer();
-    model = await Transformer.create(await fetchWhole(folder + "model.safetensors"), config, code);
+    const config = await (await fetchWhole(folder + "config.json")).json();
+    const code = await (await fetchWhole(new URL("linear.wasm", import.meta.url))).arrayBuffer();
+    model = await Transformer.create(await fetchSlowly(folder + "model.safetensors"), config, code);
     return config;
   },
 

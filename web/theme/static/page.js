@@ -1,7 +1,5 @@
 // What moves on a page: light and dark, the definitions of terms, and the pieces. Without it the text is all there.
 
-import { startPieces } from "./start.js";
-
 // ---- light and dark
 const root = document.documentElement, button = document.getElementById("theme");
 const isDark = () => (root.dataset.colours ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
@@ -68,4 +66,5 @@ addEventListener("resize", reachable);
 addEventListener("toggle", reachable, true);  // what was folded had no size
 reachable();
 
-startPieces();
+// ---- the pieces, with all that they need
+if (document.querySelector("[data-piece]")) import("./start.js").then(({ startPieces }) => startPieces());

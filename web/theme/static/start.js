@@ -1,21 +1,18 @@
 // Brings the pieces of a page to life, each when it comes near the window.
 
-import { standIn } from "../pieces/stand_in.js";
+import { fetchWhole } from "../model/fetching.js";
 import { LanguageModel } from "../model/language_model.js";
+import { element } from "../pieces/common.js";
+import { standIn } from "../pieces/stand_in.js";
 
 const PIECES = new URL("../pieces/", import.meta.url);
 
-// The language model of the page, fetched when a piece first asks it; all pieces share it.
-const models = {};
-export function languageModel(name = "tales") {
-  return (models[name] ??= new LanguageModel(name, ({ received, size }) => {
-    for (const bar of document.querySelectorAll(".weights progress")) {
-      bar.max = size || 1;
-      bar.value = received;
-      bar.parentElement.hidden = received >= size;
-    }
-  }));
-}
+// The language model of the page: its weights are fetched when a piece first asks it, and all pieces share it.
+const tales = new LanguageModel("tales", ({ received, size }) => {
+  for (const bar of document.querySelectorAll(".weights progress")) {
+    if (size) Object.assign(bar, { max: size, value: received });
+  }
+});
 
 export function startPieces() {
   const near = new IntersectionObserver((entries) => {
@@ -34,10 +31,9 @@ async function start(place) {
   try {
     const [{ default: made }, data] = await Promise.all([
       import(new URL(module + ".js", PIECES)),
-      fetch(new URL(piece + ".json", PIECES)).then((answer) => answer.json()),
+      fetchWhole(new URL(piece + ".json", PIECES)).then((answer) => answer.json()),
     ]);
-    const lm = withNotice(live);
-    made.render({ model: standIn(data), el: live, lm });
+    made.render({ model: standIn(data), el: live, lm: withNotice(tales, live) });
     words.open = false;
     place.setAttribute("data-alive", "");
   } catch (error) {
@@ -46,32 +42,29 @@ async function start(place) {
 }
 
 // The language model as one piece sees it: while the weights come, a bar; if they do not arrive, a line and a button.
-function withNotice(live) {
-  const notice = document.createElement("div");
-  notice.className = "weights";
-  notice.hidden = true;
+function withNotice(lm, live) {
+  const notice = element("div", { class: "weights", role: "status", hidden: "" });
   live.before(notice);
-  const guarded = (model, method) => async (...args) => {
-    if (!model.config) {
-      notice.innerHTML = `<label>fetching the model's weights <progress></progress></label>`;
+  let arrival = null;
+  const arrived = () => (arrival ??= fetchWeights());
+  async function fetchWeights() {
+    for (;;) {
+      notice.replaceChildren(element("label", {}, "fetching the model's weights ", element("progress")));
       notice.hidden = false;
       try {
-        await model.load();
+        await lm.load();
         notice.hidden = true;
+        return;
       } catch (error) {
-        const again = document.createElement("button");
-        again.textContent = "try again";
+        const again = element("button", {}, "try again");
         notice.replaceChildren(`The model's weights did not arrive (${error.message}). `, again);
-        notice.hidden = false;
-        return new Promise((resolve) => again.addEventListener("click", () => resolve(guarded(model, method)(...args))));
+        await new Promise((resolve) => again.addEventListener("click", resolve));
       }
     }
-    return model[method](...args);
+  }
+  const guarded = (method) => async (...args) => {
+    await arrived();
+    return lm[method](...args);
   };
-  const seen = (name) => {
-    const model = languageModel(name);
-    const calls = Object.fromEntries(["load", "logits", "trace", "lens"].map((method) => [method, guarded(model, method)]));
-    return { ...calls, tokenizer: () => model.tokenizer() };
-  };
-  return { ...seen("tales"), named: seen };
+  return { tokenizer: () => lm.tokenizer(), logits: guarded("logits"), trace: guarded("trace"), lens: guarded("lens") };
 }
