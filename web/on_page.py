@@ -9,9 +9,18 @@ from typing import NamedTuple
 
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase2_attention_kvcache.model import Transformer
+from phase2_attention_kvcache.model import SamplingParams, Transformer
+from phase4_scheduler.engine import LLMEngine
+from web.pieces.allocator import allocator_piece
+from web.pieces.attention import attention_piece, weights_of
+from web.pieces.batching import batching_piece
+from web.pieces.decoding import Decoding, decoding_piece
+from web.pieces.lens import lens_piece
 from web.pieces.piece import Piece
+from web.pieces.replay import Recording, replay_piece
+from web.pieces.roofline import roofline_piece
 from web.pieces.sampling import sampling_piece
+from web.pieces.splits import splits_piece
 from web.pieces.tokens import tokenizer_piece
 
 
@@ -34,9 +43,51 @@ def tales() -> tuple[Transformer, BPETokenizer]:
     )
 
 
+def attention() -> Piece:
+    model, tok = tales()
+    ids = tok.encode("The king took off his crown, because the king was tired of it.")
+    return attention_piece(weights_of(model, ids), [tok.decode([i]) for i in ids])
+
+
+def cramped_run() -> Recording:
+    """An engine with little room, so that everything happens within a few steps; the notebook of phase 4 has it too."""
+    engine = LLMEngine.from_pretrained(
+        "tales", dtype="float32", device="cpu",
+        max_num_seqs=3, max_num_batched_tokens=12, num_blocks=14, block_size=4, max_model_len=48,
+    )  # fmt: skip
+    common = "Once upon a time there was a king who "
+    arrivals = [
+        (1, "Ann", common + "lived in a castle by the sea and", 18),
+        (1, "Ben", common + "had", 16),
+        (3, "Lea", "The cat looked at the moon and", 14),
+        (60, "Zoe", common + "slept", 6),
+    ]
+    return Recording.of(
+        engine,
+        [
+            (step, name, prompt, SamplingParams(temperature=0, max_tokens=n, ignore_eos=True))
+            for step, name, prompt, n in arrivals
+        ],
+    )
+
+
 PIECES = {
     "tokens": OnPage("Type into a tokenizer", lambda: tokenizer_piece(tales()[1])),
+    "attention": OnPage("Who looks at whom", attention),
+    "lens": OnPage("The answer, layer by layer", lambda: lens_piece(*tales())),
     "sampling": OnPage("Turn the knobs of sampling", lambda: sampling_piece(*tales())),
+    "decoding": OnPage(
+        "Write a text with a cache and without",
+        lambda: decoding_piece(Decoding.of(*tales(), "Once upon a time there was", new_tokens=16)),
+    ),
+    "roofline": OnPage("Drag the batch", roofline_piece),
+    "splits": OnPage("Fill a card with programs", splits_piece),
+    "batching": OnPage("Fill the batch", batching_piece),
+    "allocator": OnPage(
+        "Poke the allocator",
+        lambda: allocator_piece(operations=[("add", 8, 3), ("add", 8, 2), ("add", 0, 5)]),
+    ),
+    "replay": OnPage("Watch an engine", lambda: replay_piece(cramped_run())),
 }
 
 

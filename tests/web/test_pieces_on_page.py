@@ -1,5 +1,9 @@
 """The pieces on the page, clicked: what they show is what Python computes."""
 
+import json
+import math
+import re
+
 import pytest
 import torch
 
@@ -7,7 +11,14 @@ from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import NoCache, SamplingParams, Transformer
 from phase2_attention_kvcache.model.truncation import to_probs
+from phase2_attention_kvcache.story.inside_the_tower import guesses_by_layer
+from phase4_scheduler.engine import LLMEngine
+from phase4_scheduler.simulator.batching import Job, serve_continuously, serve_statically
+from phase4_scheduler.simulator.step_size import StepSize
 from tests.web.hostile import HOSTILE
+from web.pieces.attention import weights_of
+from web.pieces.decoding import Decoding
+from web.pieces.roofline import cost_of
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +32,7 @@ def model() -> Transformer:
 
 
 def slide(piece, label: str, value: float) -> None:
-    piece.get_by_label(label).evaluate(
+    piece.get_by_label(label, exact=True).evaluate(
         "(input, value) => { input.value = value; input.dispatchEvent(new Event('input')); }", value
     )
 
@@ -101,3 +112,202 @@ def test_a_drawn_token_can_be_appended(piece_on, tok, model):
         piece.get_by_role("button", name="append it").click()
         text += tok.decode([best])
         page.wait_for_function("(text) => document.querySelector('.sam textarea').value === text", arg=text)
+
+
+# ---------------------------------------------------------------------- attention, lens, decoding: on the reader's text
+
+TEXT = "A king went to the sea because the king"
+
+
+def type_text(page, piece, text: str, until: str) -> None:
+    """Write into a piece's field, and wait until `until` (an expression) holds."""
+    piece.get_by_label("text").fill(text)
+    page.wait_for_function(until)
+
+
+def test_attention_of_every_head_on_a_text_of_the_readers(piece_on, tok, model):
+    page, piece = piece_on("heads", "attention")
+    ids = tok.encode(TEXT)
+    type_text(page, piece, TEXT, f"document.querySelectorAll('.att .text span').length === {len(ids)}")
+    weights = weights_of(model, ids)
+    for layer, head, query, key in [(0, 0, 8, 1), (3, 2, 5, 5), (5, 3, 8, 4)]:
+        piece.get_by_label("layer").select_option(str(layer))
+        piece.get_by_label("head").select_option(str(head))
+        piece.locator(f'[data-cell="{query},{key}"]').dispatch_event("click")
+        assert float(shown(piece, "weight")) == pytest.approx(
+            float(weights[layer][head, query, key]), abs=6e-4
+        )
+    piece.get_by_label("text").fill("the king " * 50)
+    piece.get_by_text("Only the first 40 of").wait_for()
+
+
+def test_the_lens_shows_what_python_would_answer_after_each_layer(piece_on, tok, model):
+    page, piece = piece_on("stacking", "lens")
+    wanted = guesses_by_layer(model, torch.tensor(tok.encode(TEXT)))
+    answer = tok.decode([int(wanted[-1].argmax())]).replace(" ", "␣")
+    type_text(
+        page, piece, TEXT, f"document.querySelector('.len [data-name=answer]').textContent === '{answer}'"
+    )
+    for layer, probs in enumerate(wanted):
+        cells = piece.locator(f'tr[data-layer="{layer}"] .guess').all_text_contents()
+        best = probs.topk(4)
+        for cell, token, p in zip(cells, best.indices.tolist(), best.values.tolist(), strict=True):
+            text, share = cell.rsplit(" ", 1)
+            assert float(share.rstrip("%")) == pytest.approx(100 * p, abs=0.06)
+            assert text == tok.decode([token]).replace(" ", "␣") or p < best.values[0] / 100
+
+
+def test_decoding_on_a_prompt_of_the_readers(piece_on, tok, model):
+    page, piece = piece_on("kv-cache", "decoding")
+    run = Decoding.of(model, tok, "The cat looked at", new_tokens=16)
+    prompt = len(tok.encode("The cat looked at"))
+    type_text(
+        page, piece, "The cat looked at", f"document.querySelectorAll('.dec .cell.new').length === {prompt}"
+    )
+    for step, moment in enumerate(run.moments):
+        assert shown(piece, "said") == moment.said
+        assert int(shown(piece, "naive now")) == moment.computed_naive
+        assert int(shown(piece, "cached now")) == moment.computed_cached
+        assert float(shown(piece, "reserved")) == pytest.approx(moment.bytes_reserved / 1000, abs=0.06)
+        assert "was computed once" in shown(piece, "invariant")
+        assert float(shown(piece, "ms naive")) >= 0 and float(shown(piece, "ms cached")) >= 0
+        if step < 15:
+            piece.locator('[data-do="forward"]').click()
+    piece.locator('[data-row="cached"] [data-token="2"]').dispatch_event("mouseenter")
+    numbers = re.search(r"begins with (.*?) \(", shown(piece, "detail"))[1].split(", ")
+    assert [float(x) for x in numbers] == pytest.approx(run.keys[2], abs=0.011)
+
+
+# ---------------------------------------------------------------------- roofline, batching: rules of Python, in the page
+
+
+def test_the_roofline_is_that_of_the_cost_model(piece_on):
+    _, piece = piece_on("roofline", "roofline")
+    for model_name, card, users, context in [
+        ("llama-3-8b", "h100", 1, 4096),
+        ("llama-3-8b", "h100", 512, 64),
+        ("gpt2-xl", "t4", 64, 256),
+        ("llama-3.2-1b", "l4", 200, 1024),
+    ]:
+        piece.get_by_label("model").select_option(model_name)
+        piece.get_by_label("card").select_option(card)
+        slide(piece, "users", users - 1)
+        slide(piece, "tokens each", int(math.log2(context / 64)))
+        cost = cost_of(model_name, card)
+        size = StepSize.of([(context - 1, 1)] * users)
+        work, seconds = cost.work(size), cost.seconds(size)
+        assert float(shown(piece, "memory").split()[0]) == pytest.approx(
+            1e3 * work.bytes / cost.ceilings.bandwidth, rel=5e-3
+        )
+        assert float(shown(piece, "arithmetic").split()[0]) == pytest.approx(
+            1e3 * work.operations / cost.ceilings.rate, rel=5e-3
+        )
+        told = int(shown(piece, "tokens a second, all users").replace(",", ""))
+        assert told == pytest.approx(users / seconds, abs=0.6)
+        by_memory = work.bytes / cost.ceilings.bandwidth > work.operations / cost.ceilings.rate
+        assert shown(piece, "limited by") == ("memory" if by_memory else "arithmetic")
+        assert ("do not fit" in shown(piece, "says")) == (users * math.ceil(context / 16) > cost.num_blocks)
+    piece.get_by_label("model").select_option("llama-3-8b")
+    piece.get_by_label("card").select_option("t4")
+    assert "does not fit on this card" in shown(piece, "says")
+
+
+def test_batching_is_what_the_engine_does(piece_on):
+    """The same jobs through a real engine: when each answer is complete, and when it is handed out."""
+    _, piece = piece_on("continuous-batching", "batching")
+    lengths, places = [5, 2, 9, 1, 4, 3, 7], 3
+    piece.get_by_label("tokens of each answer").fill(", ".join(map(str, lengths)))
+    slide(piece, "places", places)
+    engine = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", max_num_seqs=places)
+    jobs = [Job(f"{i}", [100 + i], n) for i, n in enumerate(lengths)]
+    for way, served in (
+        ("static", serve_statically(engine, jobs, places)),
+        ("continuous", serve_continuously(engine, jobs)),
+    ):
+        rows = piece.locator(f'[data-way="{way}"]')
+        told = {}
+        for bar in rows.locator("[data-steps]").all():
+            _, last, out = map(int, bar.get_attribute("data-steps").split())
+            told[bar.text_content()] = (last, out)
+        wanted = {
+            chr(65 + i): (served.written_step[f"{i}"], served.done_step[f"{i}"]) for i in range(len(lengths))
+        }
+        assert told == wanted
+        assert int(rows.locator('[data-name="steps"]').text_content()) == served.steps
+        idle = rows.locator('[data-name="places that stood empty"]').text_content()
+        assert float(idle.rstrip("%")) == pytest.approx(100 * served.idle_share(places), abs=0.6)
+    piece.get_by_label("tokens of each answer").fill("3 0 x")
+    assert "whole numbers" in piece.locator(".wrong").text_content()
+
+
+# ---------------------------------------------------------------------- a recording of the reader's own engine
+
+
+def why(event, config) -> str:
+    """The scheduler's rules: why the first in the queue was not admitted in this step."""
+    if event["preempted"]:
+        return "a request was preempted"
+    if sum(event["tokens"].values()) == config.max_num_batched_tokens:
+        return "the budget is used up"
+    if event["running"] + len(event["finished"]) == config.max_num_seqs:
+        return "all seats are taken"
+    return "more blocks than are free"
+
+
+def test_a_recording_is_shown_as_the_engine_wrote_it(piece_on, tmp_path):
+    engine = LLMEngine.from_pretrained(
+        "tales", dtype="float32", device="cpu",
+        max_num_seqs=3, max_num_batched_tokens=12, num_blocks=14, block_size=4, max_model_len=48,
+    )  # fmt: skip
+    file = tmp_path / "run.jsonl"
+    engine.record(file)
+    prompts = [
+        "Once upon a time there was a king who lived by the sea",
+        "Once upon a time",
+        "The cat",
+        "A boat",
+    ]
+    engine.generate(prompts, SamplingParams(temperature=0, max_tokens=16, ignore_eos=True))
+    engine.record(None)
+    events = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    _, piece = piece_on("scheduler", "replay")
+    piece.get_by_label("a recording of your own").set_input_files(file)
+    piece.get_by_text("the most in any step").wait_for()
+    reasons = set()
+    for number, event in enumerate(events, 1):
+        assert shown(piece, "step") == f"step {number} of {len(events)}"
+        assert int(shown(piece, "tokens in this step")) == sum(event["tokens"].values())
+        assert int(shown(piece, "waiting")) == event["waiting"]
+        assert int(shown(piece, "blocks free")) == event["free_blocks"]
+        assert "the engine counts the same" in shown(piece, "invariant")
+        for name, blocks in event["blocks"].items():
+            if name not in event["finished"]:
+                row = piece.locator(f'tr[data-request="{name}"] [data-name="text"]')
+                assert row.text_content() == "blocks " + " ".join(map(str, blocks))
+        if event["waiting"]:
+            reasons.add(why(event, engine.scheduler.config))
+            assert why(event, engine.scheduler.config) in shown(piece, "why")
+        if number < len(events):
+            piece.locator('[data-do="forward"]').click()
+    assert len(reasons) >= 2
+    slide(piece, "step", 0)
+    piece.locator('[data-do="next wait"]').click()
+    first = next(i for i, event in enumerate(events) if i and event["waiting"])
+    assert shown(piece, "step").startswith(f"step {first + 1} of")
+
+
+@pytest.mark.parametrize(
+    "content, says",
+    [
+        ("", "the file is empty"),
+        ("hello", "line 1 is not JSON"),
+        ('{"a": 1}', 'line 1 has no "tokens": this is no recording'),
+    ],
+)
+def test_a_file_that_is_no_recording_is_one_line(piece_on, tmp_path, content, says):
+    _, piece = piece_on("scheduler", "replay")
+    (tmp_path / "wrong.txt").write_text(content, encoding="utf-8")
+    before = shown(piece, "step")
+    piece.get_by_label("a recording of your own").set_input_files(tmp_path / "wrong.txt")
+    piece.get_by_text(f"wrong.txt: {says}").wait_for()
+    assert shown(piece, "step") == before  # what was shown stays

@@ -1,23 +1,16 @@
 // Poke a paged allocator: add, append, fork and free requests, and see what happens to the blocks.
 // The rules are those of phase3_paged_attention/paging/block_manager.py, without its swap space.
 
-import { element, keepKeys } from "./common.js";
+import { COLORS, box, button, element, showCounts } from "./common.js";
 
 const STYLE = `
-.alloc { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }
-[data-jp-theme-light="false"] .alloc { filter:brightness(.87) }
-.alloc .bar { display:flex; flex-wrap:wrap; gap:10px; align-items:center; margin-bottom:8px }
-.alloc input[type=number] { width:56px } .alloc input, .alloc select, .alloc button { font:inherit; color:inherit; background:#fff }
-.alloc button { border:1px solid #9aa5b1; border-radius:4px; padding:1px 8px; cursor:pointer } .alloc button:disabled { opacity:.4; cursor:default }
-.alloc .blocks { display:grid; grid-template-columns:repeat(auto-fill,minmax(78px,1fr)); gap:6px; margin:8px 0 }
-.alloc .block { border:1px solid #9aa5b1; border-radius:4px; padding:2px 6px 4px; min-height:62px; background:#fff }
-.alloc .block.cached { border-style:dashed; background:#f5f7f9 } .alloc .block.free { color:#66727f } .alloc .block.touched { box-shadow:0 0 0 2px #e07b39 }
-.alloc .block .id { font-size:11px; color:#66727f } .alloc .block .who { font-weight:600; min-height:1.4em }
-.alloc .fill { display:flex; gap:2px } .alloc .fill i { flex:1; height:7px; background:#e3e7eb; border-radius:1px }
-.alloc table { border-collapse:collapse } .alloc table td, .alloc table th { text-align:left !important; padding:2px 14px 2px 0; font-size:14px; background:#fff !important; color:#1f2933 !important; border:0 }
-.alloc .counts { display:flex; gap:22px; flex-wrap:wrap; margin:6px 0 } .alloc .counts b { display:block; font-size:18px }
-.alloc .says { min-height:1.6em; color:#a04a12 } .alloc .ok { color:#2c7a50 } .alloc .wrong { color:#c8453b }`;
-const COLORS = ["#2f6fb0", "#c2601c", "#3c9d6b", "#7d5ba6", "#c8453b", "#21868a", "#a87b00"];
+.alloc input[type=number] { width: 56px; border: 1px solid var(--muted); border-radius: 4px; padding: 2px 4px }
+.alloc .blocks { display: grid; grid-template-columns: repeat(auto-fill, minmax(78px, 1fr)); gap: 6px; margin: 8px 0 }
+.alloc .block { border: 1px solid var(--muted); border-radius: 4px; padding: 2px 6px 4px; min-height: 62px }
+.alloc .block.cached { border-style: dashed; background: var(--faint) } .alloc .block.free { color: var(--muted) } .alloc .block.touched { box-shadow: 0 0 0 2px var(--orange) }
+.alloc .block .id { font-size: 11px; color: var(--muted) } .alloc .block .who { font-weight: 600; min-height: 1.4em }
+.alloc .fill { display: flex; gap: 2px } .alloc .fill i { flex: 1; height: 7px; background: var(--line); border-radius: 1px }
+.alloc td button { padding: 1px 6px } .alloc .says { min-height: 1.6em; color: var(--orange) }`;
 
 class Manager {
   constructor(numBlocks, blockSize, caching) {
@@ -136,19 +129,12 @@ class World {
 function render({ model, el }) {
   const data = model.get("data");
   let setup = { ...data.setup }, operations = data.operations.map((o) => [...o]), undone = [];
-  const box = element("div", { class: "alloc" });
-  keepKeys(box);
   const shared = element("input", { type: "number", min: "0", max: "64", value: "8", "aria-label": "shared tokens" });
   const own = element("input", { type: "number", min: "0", max: "64", value: "3", "aria-label": "own tokens" });
   const size = element("select", { "aria-label": "block size" });
   for (const n of [1, 2, 4, 8, 16]) size.append(element("option", { value: String(n) }, String(n)));
   const pool = element("input", { type: "number", min: "2", max: "64", value: String(setup.num_blocks - 1), "aria-label": "blocks" });
   const caching = element("input", { type: "checkbox", "aria-label": "prefix caching" });
-  const button = (name, label, click) => {
-    const b = element("button", { "data-do": name }, label);
-    b.addEventListener("click", click);
-    return b;
-  };
   const back = button("back", "◀ back", () => { undone.push(operations.pop()); draw(); });
   const forward = button("forward", "forward ▶", () => { operations.push(undone.pop()); draw(); });
   const act = (...operation) => { operations.push(operation); undone = []; draw(); };
@@ -167,16 +153,16 @@ function render({ model, el }) {
   const counts = element("div", { class: "counts" });
   const blocks = element("div", { class: "blocks" });
   const freeList = element("div", {}), table = element("table");
-  box.append(element("style", {}, STYLE),
+  const frame = box("alloc", STYLE,
     element("div", { class: "bar" }, add, "with ", shared, " tokens of the common prompt and ", own, " of its own", back, forward),
     says, table, blocks, freeList, counts,
     element("div", { class: "bar" }, "break it: ", element("label", {}, "tokens a block ", size), element("label", {}, "blocks ", pool),
       element("label", {}, caching, " prefix caching"), "(starts anew)"));
-  el.append(box);
+  el.append(frame);
 
   function draw() {
     // The buttons of the table are made anew: the keyboard's focus stays where it was.
-    const reached = box.contains(document.activeElement) ? document.activeElement.dataset.do : null;
+    const reached = frame.contains(document.activeElement) ? document.activeElement.dataset.do : null;
     let world = new World(setup), before = [];
     for (const operation of operations) {
       before = [...world.manager.refs];
@@ -212,8 +198,8 @@ function render({ model, el }) {
       const bar = element("div", { class: "fill" });
       for (let i = 0; i < setup.block_size; i++) {
         const cell = element("i");
-        if (i < fill) cell.style.background = owners.length > 1 ? "#1f2933" : color(owners[0][0]);
-        else if (!owners.length && cached) cell.style.background = "#c3ccd4";
+        if (i < fill) cell.style.background = owners.length > 1 ? "var(--ink)" : color(owners[0][0]);
+        else if (!owners.length && cached) cell.style.background = "var(--muted)";
         bar.append(cell);
       }
       const who = element("div", { class: "who" });
@@ -226,13 +212,11 @@ function render({ model, el }) {
     }
     freeList.replaceChildren("free list, next one first: ", element("span", { "data-name": "free-list" }, manager.free.join(" ") || "empty"));
 
-    counts.replaceChildren();
-    const show = (name, value) => counts.append(element("span", {}, element("b", { "data-name": name }, String(value)), name));
-    show("held", held); show("free", manager.free.length); show("empty places in held blocks", held * setup.block_size - used);
-    show("tokens found in the cache", manager.stats.hit); show("blocks evicted", manager.stats.evicted); show("blocks copied", manager.stats.copied);
+    showCounts(counts, [["held", held], ["free", manager.free.length], ["empty places in held blocks", held * setup.block_size - used],
+      ["tokens found in the cache", manager.stats.hit], ["blocks evicted", manager.stats.evicted], ["blocks copied", manager.stats.copied]]);
     const right = held + manager.free.length === manager.total;
     counts.append(element("span", { class: right ? "ok" : "wrong", "data-name": "invariant" }, `${held} + ${manager.free.length} ${right ? "=" : "≠"} ${manager.total}: ${right ? "no block is lost" : "a block is lost"}`));
-    if (reached) box.querySelector(`[data-do="${reached}"]`)?.focus();
+    if (reached) frame.querySelector(`[data-do="${reached}"]`)?.focus();
     model.set("state", { setup, operations, tables: Object.fromEntries([...requests].map(([n, r]) => [n, r.blocks])) });
     model.save_changes();
   }

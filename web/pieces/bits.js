@@ -1,14 +1,10 @@
 // A model in fewer bits. All settings were worked out by Python on the real model (web/pieces/bits.py).
 
-import { element, keepKeys } from "./common.js";
+import { box, element, showCounts } from "./common.js";
 
 const STYLE = `
-.bit { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }
-[data-jp-theme-light="false"] .bit { filter:brightness(.87) }
-.bit .bar { display:flex; gap:24px; flex-wrap:wrap; align-items:center } .bit select { font:inherit; color:inherit; background:#fff } .bit input[type=range] { width:220px; vertical-align:middle }
-.bit .says { margin:10px 0; min-height:3.2em; font-size:15px } .bit .says b { font-weight:600 } .bit .says .other { background:#f3c9a8; border-radius:3px }
-.bit .counts { display:flex; gap:28px; flex-wrap:wrap; margin:8px 0 } .bit .counts b { display:block; font-size:18px }
-.bit .lower { display:flex; gap:36px; flex-wrap:wrap; margin-top:8px } .bit svg { display:block; background:#f8fafb; border-radius:4px } .bit small { color:#66727f }`;
+.bit .says { margin: 10px 0; min-height: 3.2em } .bit .says b { font-weight: 600 } .bit .says .other { background: var(--orange-tint); border-radius: 3px }
+.bit .lower { display: flex; gap: 12px 36px; flex-wrap: wrap; margin-top: 8px } .bit svg { display: block; background: var(--faint); border-radius: 4px; max-width: 100% }`;
 
 function shape(tag, attributes) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -18,8 +14,6 @@ function shape(tag, attributes) {
 
 function render({ model, el }) {
   const data = model.get("data");
-  const box = element("div", { class: "bit" });
-  keepKeys(box);
   const slider = element("input", { type: "range", min: "0", max: String(data.bits.length - 1), value: String(data.bits.indexOf(data.start.bits)), "aria-label": "bits" });
   slider.addEventListener("input", draw);
   const groups = element("select", { "aria-label": "a scale for" });
@@ -30,11 +24,11 @@ function render({ model, el }) {
   const counts = element("div", { class: "counts" });
   const grid = shape("svg", { width: 400, height: 150, role: "img", "aria-label": "weights and their codes" });
   const curve = shape("svg", { width: 300, height: 150, role: "img", "aria-label": "bits per byte for each number of bits" });
-  box.append(element("style", {}, STYLE), element("div", { class: "bar" }, element("label", {}, "bits ", slider, " ", shown), element("label", {}, "a scale for ", groups)), says, counts,
+  const frame = box("bit", STYLE, element("div", { class: "bar" }, element("label", {}, "bits ", slider, " ", shown), element("label", {}, "a scale for ", groups)), says, counts,
     element("div", { class: "lower" },
       element("div", {}, element("small", {}, `${data.weights.length} weights of the model (dots), and what codes stand for (lines)`), grid),
       element("div", {}, element("small", {}, "bits per byte; dashed: the model in full"), curve)));
-  el.append(box);
+  el.append(frame);
 
   function draw() {
     const bits = data.bits[Number(slider.value)], group = Number(groups.value);
@@ -45,21 +39,17 @@ function render({ model, el }) {
     const joined = (tokens) => tokens.join("").replaceAll("\n", " ");
     says.replaceChildren(element("b", {}, data.prompt), element("span", { "data-name": "same" }, joined(now.said.slice(0, same))),
       element("span", { class: "other", "data-name": "other" }, joined(now.said.slice(same))));
-    counts.replaceChildren();
-    const show = (name, value) => counts.append(element("span", {}, element("b", { "data-name": name }, value), name));
-    show("bits a weight, scales included", now.bits_a_weight.toFixed(2));
-    show("bits per byte", now.bits_per_byte.toFixed(3));
-    show("more than in full", `${(100 * (now.bits_per_byte / data.bits_per_byte - 1)).toFixed(2)}%`);
-    show("tokens as in full", `${same} of ${data.said.length}`);
+    showCounts(counts, [["bits a weight, scales included", now.bits_a_weight.toFixed(2)], ["bits per byte", now.bits_per_byte.toFixed(3)],
+      ["more than in full", `${(100 * (now.bits_per_byte / data.bits_per_byte - 1)).toFixed(2)}%`], ["tokens as in full", `${same} of ${data.said.length}`]]);
 
     const most = 1.15 * Math.max(...data.weights.map(Math.abs)), y = (w) => 75 - (70 * w) / most;
     grid.replaceChildren();
-    for (const code of now.codes) if (Math.abs(code) <= most) grid.append(shape("line", { x1: 0, x2: 400, y1: y(code), y2: y(code), stroke: "#2f6fb0", "stroke-width": bits > 6 ? 0.3 : 0.8 }));
-    data.weights.forEach((w, i) => grid.append(shape("circle", { cx: 8 + (i * 384) / (data.weights.length - 1), cy: y(w), r: 3, fill: "#e07b39" })));
+    for (const code of now.codes) if (Math.abs(code) <= most) grid.append(shape("line", { x1: 0, x2: 400, y1: y(code), y2: y(code), stroke: "var(--blue)", "stroke-width": bits > 6 ? 0.3 : 0.8 }));
+    data.weights.forEach((w, i) => grid.append(shape("circle", { cx: 8 + (i * 384) / (data.weights.length - 1), cy: y(w), r: 3, fill: "var(--orange)" })));
 
     const top = Math.max(...data.settings.map((s) => s.bits_per_byte)), up = (b) => 142 - (130 * b) / top;
-    curve.replaceChildren(shape("line", { x1: 0, x2: 300, y1: up(data.bits_per_byte), y2: up(data.bits_per_byte), stroke: "#1f2933", "stroke-dasharray": "5 4" }));
-    row.forEach((s, i) => curve.append(shape("rect", { x: 10 + 41 * i, width: 30, y: up(s.bits_per_byte), height: 142 - up(s.bits_per_byte), fill: s === now ? "#e07b39" : "#9dbfe0" })));
+    curve.replaceChildren(shape("line", { x1: 0, x2: 300, y1: up(data.bits_per_byte), y2: up(data.bits_per_byte), stroke: "var(--ink)", "stroke-dasharray": "5 4" }));
+    row.forEach((s, i) => curve.append(shape("rect", { x: 10 + 41 * i, width: 30, y: up(s.bits_per_byte), height: 142 - up(s.bits_per_byte), fill: s === now ? "var(--orange)" : "var(--blue)" })));
     model.set("state", { bits, group });
     model.save_changes();
   }

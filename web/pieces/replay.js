@@ -1,52 +1,25 @@
 // Replay an engine's run, step by step, from the event stream that engine.record wrote.
 // The piece keeps books of its own from the events, and compares them with the engine's counts at each step.
 
-import { element, keepKeys } from "./common.js";
+import { COLORS, box, button, element, player, scrolling, showCounts } from "./common.js";
+import { Follower, readRecording, tokensOf, whyWaiting } from "./recording.js";
 
 const STYLE = `
-.rep { background:#fff; color:#1f2933; border:1px solid #e3e7eb; border-radius:10px; padding:14px; font:14px/1.5 system-ui,sans-serif }
-[data-jp-theme-light="false"] .rep { filter:brightness(.87) }
-.rep .bar { display:flex; gap:10px; align-items:center; flex-wrap:wrap } .rep .bar input { flex:1; min-width:160px }
-.rep button { font:inherit; color:inherit; background:#fff; border:1px solid #9aa5b1; border-radius:4px; padding:1px 10px; cursor:pointer } .rep button:disabled { opacity:.4; cursor:default }
-.rep table { border-collapse:collapse; width:100%; table-layout:fixed; margin:8px 0 }
-.rep table td, .rep table th { text-align:left !important; padding:2px 8px 2px 0; font-size:13px; vertical-align:top; background:#fff !important; color:#1f2933 !important; border:0 }
-.rep table td.text { white-space:nowrap; overflow:hidden; text-overflow:ellipsis; direction:rtl } .rep table td.text bdi { direction:ltr; unicode-bidi:isolate }
-.rep .meter { position:relative; height:10px; background:#eef2f6; border-radius:2px; margin-top:5px; overflow:hidden; display:flex } .rep .meter i { height:100%; display:block }
-.rep .budget { display:flex; height:22px; background:#eef2f6; border-radius:3px; overflow:hidden } .rep .budget i { color:#fff; font:600 12px/22px system-ui; text-align:center; overflow:hidden }
-.rep .blocks { display:flex; flex-wrap:wrap; gap:2px; margin:6px 0 } .rep .blocks i { width:17px; height:17px; border-radius:2px; background:#eef2f6; font:10px/17px system-ui; text-align:center; color:#fff; font-style:normal }
-.rep .blocks i.new { outline:2px solid #1f2933; outline-offset:-2px } .rep .blocks i.evicted { outline:2px solid #c8453b; outline-offset:-2px }
-.rep .counts { display:flex; gap:22px; flex-wrap:wrap } .rep .counts b { display:block; font-size:18px }
-.rep .stood, .rep .fell { margin-left:4px; padding:0 2px; border-radius:2px; white-space:pre } .rep .stood { background:#d8efe2; color:#2c7a50 } .rep .fell { background:#fbe1de; color:#c8453b; text-decoration:line-through }
-.rep .says { min-height:1.6em } .rep .ok { color:#2c7a50 } .rep .wrong { color:#c8453b } .rep small { color:#66727f }`;
-const COLORS = ["#2f6fb0", "#c2601c", "#3c9d6b", "#7d5ba6", "#c8453b", "#21868a", "#a87b00", "#66727f"];
+.rep table { width: 100%; min-width: 34em; table-layout: fixed; margin: 8px 0 }
+.rep table td.text { white-space: nowrap; overflow: hidden; text-overflow: ellipsis; direction: rtl } .rep table td.text bdi { direction: ltr; unicode-bidi: isolate }
+.rep .meter { position: relative; height: 10px; background: var(--faint); border-radius: 2px; margin-top: 5px; overflow: hidden; display: flex } .rep .meter i { height: 100%; display: block }
+.rep .budget { display: flex; height: 22px; background: var(--faint); border-radius: 3px; overflow: hidden } .rep .budget i { color: var(--paper); font: 600 12px/22px system-ui; text-align: center; overflow: hidden }
+.rep .blocks { display: flex; flex-wrap: wrap; gap: 2px; margin: 6px 0 } .rep .blocks i { width: 17px; height: 17px; border-radius: 2px; background: var(--faint); font: 10px/17px system-ui; text-align: center; color: var(--paper) }
+.rep .blocks i.new { outline: 2px solid var(--ink); outline-offset: -2px } .rep .blocks i.evicted { outline: 2px solid var(--red); outline-offset: -2px }
+.rep .stood, .rep .fell { margin-left: 4px; padding: 0 2px; border-radius: 2px; white-space: pre } .rep .stood { background: var(--green-tint); color: var(--green) } .rep .fell { background: var(--orange-tint); color: var(--red); text-decoration: line-through }
+.rep .says { min-height: 3em }
+.rep .time { position: relative } .rep .line { width: 100%; height: 48px; display: block; background: var(--faint); border-radius: 3px; cursor: pointer }
+.rep .time i { position: absolute; top: 0; height: 48px; width: 2px; background: var(--ink); pointer-events: none }
+.rep .drop { border: 1px dashed var(--muted); border-radius: 6px; padding: 6px 10px }`;
 
 const many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 
-// The state of every request after each step, from the events alone.
-function follow(data) {
-  const names = Object.keys(data.requests), moments = [];
-  let people = Object.fromEntries(names.map((n) => [n, { state: "not here yet", computed: 0, doing: 0, written: 0, text: "", table: [], cached: 0 }]));
-  data.events.forEach((event) => {
-    people = Object.fromEntries(names.map((n) => [n, { ...people[n], doing: 0 }]));
-    for (const n of event.arrived) people[n].state = "waiting";
-    for (const n of event.preempted) Object.assign(people[n], { state: "preempted", computed: 0, table: [] });
-    for (const [n, count] of Object.entries(event.tokens)) {
-      // Drafts that do not stand were computed for nothing; those that do come beside the model's own token.
-      const { words, accepted } = (event.drafts || {})[n] || { words: [], accepted: 0 };
-      people[n].written += accepted;
-      Object.assign(people[n], { state: "running", doing: count, computed: event.computed[n] + count - words.length + accepted, table: event.blocks[n] });
-    }
-    for (const [n, text] of Object.entries(event.said)) { people[n].text += text; people[n].written++; }
-    for (const [n, why] of Object.entries(event.finished)) Object.assign(people[n], { state: "finished: " + why, table: [] });
-    const held = new Set(names.flatMap((n) => people[n].table));
-    const count = (...states) => names.filter((n) => states.includes(people[n].state)).length;
-    moments.push({
-      people, held: held.size, running: count("running"), waiting: count("waiting", "preempted"),
-      tokens: Object.values(event.tokens).reduce((a, b) => a + b, 0),
-    });
-  });
-  return { names, moments };
-}
+const MOST_ROWS = 40, MOST_CELLS = 1000, MOST_BYTES = 300e6;
 
 // The drafts of a step, word by word: green ones stood, red ones did not.
 function drafts(event, name) {
@@ -54,85 +27,154 @@ function drafts(event, name) {
   return words.map((word, i) => element("span", { class: i < accepted ? "stood" : "fell" }, word || "·"));
 }
 
-function render({ model, el }) {
-  const data = model.get("data"), { names, moments } = follow(data);
+// On the page a file of the reader's own can be looked at; `lm` is there and says so.
+function render({ model, el, lm }) {
+  let data, names, follower;
   const color = (name) => COLORS[names.indexOf(name) % COLORS.length];
-  const last = data.events.length - 1;
-  let at = 0, clock = null;
-  const box = element("div", { class: "rep" });
-  keepKeys(box);
-  const button = (name, label, click) => {
-    const b = element("button", { "data-do": name }, label);
-    b.addEventListener("click", click);
-    return b;
-  };
-  const go = (step) => { at = Math.max(0, Math.min(last, step)); draw(); };
-  const back = button("back", "◀ back", () => go(at - 1)), forward = button("forward", "forward ▶", () => go(at + 1));
-  const play = button("play", "play", () => {
-    if (clock) { clearInterval(clock); clock = null; }
-    else clock = setInterval(() => { if (at === last || !box.isConnected) { clearInterval(clock); clock = null; } else go(at + 1); play.textContent = clock ? "stop" : "play"; }, 350);
-    play.textContent = clock ? "stop" : "play";
-  });
-  const slider = element("input", { type: "range", min: "0", max: String(last), value: "0", "aria-label": "step" });
-  slider.addEventListener("input", () => go(Number(slider.value)));
-  const title = element("b", { "data-name": "step" });
+  const steps = player(350, draw);
   const budget = element("div", { class: "budget" }), table = element("table"), blocks = element("div", { class: "blocks" });
+  const budgetSays = element("small"), blocksSay = element("small"), status = element("p", { class: "wrong", role: "status" });
   const counts = element("div", { class: "counts" }), says = element("div", { class: "says", "data-name": "says", "aria-live": "polite" });
-  box.append(element("style", {}, STYLE), element("div", { class: "bar" }, back, forward, play, slider, title), says,
-    element("small", {}, `who has how much of the budget of ${data.budget} tokens`), budget, table,
-    element("small", {}, `${data.num_blocks} blocks of ${data.block_size} tokens, by whose table they are in`), blocks, counts);
-  el.append(box);
+  const line = element("canvas", { class: "line", height: "48", role: "img", "aria-label": "tokens of each step, and how many requests wait" }), mark = element("i");
+  line.addEventListener("click", (event) => steps.go(Math.floor((event.offsetX / line.clientWidth) * data.events.length)));
+  const wait = button("next wait", "next step in which somebody waits", () => {
+    const next = data.events.findIndex((event, i) => i > steps.at() && event.waiting);
+    if (next >= 0) steps.go(next);
+    status.textContent = next < 0 ? "Nobody waits any more." : "";
+  });
+  const frame = box("rep", STYLE, steps.bar, element("div", { class: "time" }, line, mark), element("div", { class: "bar" }, wait), says,
+    budgetSays, budget, scrolling("requests", table), blocksSay, blocks, counts);
+  if (lm) frame.prepend(fileField(status, (text) => show(readRecording(text))));
+  frame.append(status);
+  el.append(frame);
 
-  function draw() {
-    const event = data.events[at], now = moments[at];
-    slider.value = String(at); back.disabled = at === 0; forward.disabled = at === last;
-    title.textContent = `step ${at + 1} of ${last + 1}`;
+  function show(recording) {
+    data = recording;
+    names = Object.keys(data.requests);
+    data.seats ??= Math.max(...data.events.map((e) => e.running));
+    follower = new Follower(data);
+    budgetSays.textContent = data.guessed ? `who has how much of ${data.budget} tokens, the most in any step` : `who has how much of the budget of ${data.budget} tokens`;
+    blocksSay.textContent = `${data.num_blocks} blocks${data.block_size ? ` of ${data.block_size} tokens` : ""}, by whose table they are in`;
+    drawLine();
+    steps.begin(data.events.length);
+  }
 
+  // All steps on one line: blue what was computed, orange how many wait, red where one was preempted.
+  function drawLine() {
+    line.width = Math.max(300, line.clientWidth);
+    const paint = line.getContext("2d"), { width, height } = line, { events } = data;
+    const most = Math.max(...events.map(tokensOf)), longest = Math.max(1, ...events.map((e) => e.waiting)), wide = Math.max(1, width / events.length);
+    const [blue, orange, red] = ["--blue", "--orange", "--red"].map((name) => resolved(`var(${name})`));
+    events.forEach((event, i) => {
+      const x = (i * width) / events.length, up = (tokensOf(event) / most) * (height - 8);
+      paint.fillStyle = blue;
+      paint.fillRect(x, height - up, Math.max(1, wide - 1), up);
+      paint.fillStyle = orange;
+      if (event.waiting) paint.fillRect(x, height - (event.waiting / longest) * (height - 8) - 2, wide, 2);
+      paint.fillStyle = red;
+      if (event.preempted.length) paint.fillRect(x, 0, Math.max(2, wide - 1), 5);
+    });
+  }
+
+  // A colour as a canvas understands it.
+  function resolved(name) {
+    status.style.color = name;
+    const { color } = getComputedStyle(status);
+    status.style.color = "";
+    return color;
+  }
+
+  function draw(at) {
+    const event = data.events[at], people = follower.after(at);
+    mark.style.left = `${(100 * (at + 0.5)) / data.events.length}%`;
     const news = [];
     if (event.arrived.length) news.push(`${event.arrived.join(", ")} arrived`);
     if (event.preempted.length) news.push(`${event.preempted.join(", ")} preempted: a block was missing`);
     for (const [n, why] of Object.entries(event.finished)) news.push(`${n} is done (${why})`);
     if (event.hit.length) news.push(`${many(event.hit.length, "block")} found in the cache`);
     if (event.evicted.length) news.push(`${many(event.evicted.length, "kept block")} overwritten`);
-    says.textContent = news.join(" · ");
+    const why = whyWaiting(event, data);
+    says.replaceChildren(news.join(" · "), why ? element("div", { "data-name": "why" }, `${many(event.waiting, "request")} waiting: ${why}`) : "");
 
     budget.replaceChildren();
     for (const [n, count] of Object.entries(event.tokens)) {
       budget.append(element("i", { style: `width:${(100 * count) / data.budget}%;background:${color(n)}`, title: `${n}: ${count}` }, count > 2 ? `${n} ${count}` : ""));
     }
-    table.replaceChildren(element("tr", {}, ...[["request", "11%"], ["state", "16%"], ["this step", "10%"], ["computed of its tokens", "24%"], ["text", "39%"]]
-      .map(([t, w]) => element("th", { style: `width:${w}` }, t))));
-    for (const n of names) {
-      const p = now.people[n], whole = data.requests[n].prompt_tokens + p.written;
-      const meter = element("div", { class: "meter" }, element("i", { style: `width:${(100 * p.computed) / whole}%;background:${color(n)}` }));
-      const here = p.state !== "not here yet";
-      table.append(element("tr", { "data-request": n }, element("td", {}, element("b", { style: `color:${color(n)}` }, n)),
-        element("td", { "data-name": "state" }, p.state), element("td", { "data-name": "doing" }, p.doing ? String(p.doing) : "–", ...drafts(event, n)),
-        element("td", {}, here ? element("span", {}, element("span", { "data-name": "computed" }, String(p.computed)), ` of ${whole}`, meter) : ""),
-        element("td", { class: "text", "data-name": "text" }, element("bdi", {}, here ? data.requests[n].prompt + p.text : ""))));
-    }
-
-    blocks.replaceChildren();
+    drawTable(event, people);
     const owners = {};
-    for (const n of names) for (const b of now.people[n].table) (owners[b] = owners[b] || []).push(n);
-    for (let b = 1; b <= data.num_blocks; b++) {
-      const cell = element("i", { "data-block": String(b), title: `block ${b}: ${owners[b] ? owners[b].join(", ") : "free"}`,
-        class: event.evicted.includes(b) ? "evicted" : event.taken.includes(b) ? "new" : "" });
-      if (owners[b]) { cell.style.background = owners[b].length > 1 ? "#1f2933" : color(owners[b][0]); cell.textContent = owners[b].length > 1 ? String(owners[b].length) : ""; }
-      blocks.append(cell);
-    }
+    for (const n of names) for (const b of people[n].table) (owners[b] = owners[b] || []).push(n);
+    if (data.num_blocks > MOST_CELLS) drawManyBlocks(owners);
+    else drawBlocks(event, owners);
 
-    counts.replaceChildren();
-    const show = (name, value) => counts.append(element("span", {}, element("b", { "data-name": name }, String(value)), name));
-    show("tokens in this step", now.tokens); show("running", now.running); show("waiting", now.waiting);
-    show("blocks held", now.held); show("blocks free", event.free_blocks);
-    const right = now.held + event.free_blocks === data.num_blocks && now.running === event.running && now.waiting === event.waiting && now.tokens <= data.budget;
+    const held = Object.keys(owners).length, tokens = tokensOf(event);
+    const count = (...states) => names.filter((n) => states.includes(people[n].state)).length;
+    showCounts(counts, [["tokens in this step", tokens], ["running", event.running], ["waiting", event.waiting],
+      ["blocks held", held], ["blocks free", event.free_blocks]]);
+    // Who waits has no name in a file before its first step.
+    const right = held + event.free_blocks === data.num_blocks && count("running") === event.running && tokens <= data.budget
+      && (data.guessed || count("waiting", "preempted") === event.waiting);
     counts.append(element("span", { class: right ? "ok" : "wrong", "data-name": "invariant" },
-      right ? `${now.held} + ${event.free_blocks} = ${data.num_blocks} blocks; the engine counts the same` : "the engine counts differently"));
+      right ? `${held} + ${event.free_blocks} = ${data.num_blocks} blocks; the engine counts the same` : "the engine counts differently"));
     model.set("state", { step: at + 1 });
     model.save_changes();
   }
-  draw();
+
+  // Everybody, or of many those who are here.
+  function drawTable(event, people) {
+    const here = names.length <= 12 ? names : names.filter((n) => /running|waiting|preempted/.test(people[n].state) || n in event.finished);
+    table.replaceChildren(element("tr", {}, ...[["request", "11%"], ["state", "16%"], ["this step", "10%"], ["computed of its tokens", "24%"], ["text", "39%"]]
+      .map(([t, w]) => element("th", { style: `width:${w}` }, t))));
+    for (const n of here.slice(0, MOST_ROWS)) {
+      const p = people[n], { prompt, prompt_tokens } = data.requests[n], whole = prompt_tokens + p.written, known = p.state !== "not here yet";
+      const meter = prompt === undefined ? [] : [` of ${whole}`, element("div", { class: "meter" }, element("i", { style: `width:${(100 * p.computed) / whole}%;background:${color(n)}` }))];
+      table.append(element("tr", { "data-request": n }, element("td", {}, element("b", { style: `color:${color(n)}` }, n)),
+        element("td", { "data-name": "state" }, p.state), element("td", { "data-name": "doing" }, p.doing ? String(p.doing) : "–", ...drafts(event, n)),
+        element("td", {}, known ? element("span", {}, element("span", { "data-name": "computed" }, String(p.computed)), ...meter) : ""),
+        element("td", { class: "text", "data-name": "text" }, element("bdi", {}, !known ? "" : prompt === undefined ? `blocks ${p.table.join(" ")}` : prompt + p.text))));
+    }
+    if (here.length > MOST_ROWS) table.append(element("tr", {}, element("td", { colspan: "5" }, `and ${here.length - MOST_ROWS} more`)));
+  }
+
+  function drawBlocks(event, owners) {
+    blocks.replaceChildren();
+    for (let b = 1; b <= data.num_blocks; b++) {
+      const cell = element("i", { "data-block": String(b), title: `block ${b}: ${owners[b] ? owners[b].join(", ") : "free"}`,
+        class: event.evicted.includes(b) ? "evicted" : event.taken.includes(b) ? "new" : "" });
+      if (owners[b]) { cell.style.background = owners[b].length > 1 ? "var(--ink)" : color(owners[b][0]); cell.textContent = owners[b].length > 1 ? String(owners[b].length) : ""; }
+      blocks.append(cell);
+    }
+  }
+
+  // Too many for an element each: painted, two pixels a block.
+  function drawManyBlocks(owners) {
+    const width = Math.floor(Math.max(300, blocks.clientWidth) / 2), canvas = element("canvas", { width: 2 * width, height: 2 * Math.ceil(data.num_blocks / width), role: "img", "aria-label": "blocks" });
+    const paint = canvas.getContext("2d"), shades = COLORS.map(resolved);
+    for (const [b, [n]] of Object.entries(owners)) {
+      paint.fillStyle = shades[names.indexOf(n) % shades.length];
+      paint.fillRect(2 * ((b - 1) % width), 2 * Math.floor((b - 1) / width), 2, 2);
+    }
+    blocks.replaceChildren(canvas);
+  }
+
+  show(model.get("data"));
+}
+
+// A field for a file, which may also be dropped on it. What is wrong with it is said in one line.
+function fileField(status, read) {
+  const input = element("input", { type: "file", "aria-label": "a recording of your own" });
+  const take = async (file) => {
+    if (!file) return;
+    try {
+      if (file.size > MOST_BYTES) throw new Error(`${file.name} has ${Math.round(file.size / 1e6)} MB: record fewer steps, at most ${MOST_BYTES / 1e6} MB`);
+      read(await file.text());
+      status.textContent = "";
+    } catch (error) { status.textContent = `${file.name}: ${error.message}`; }
+  };
+  input.addEventListener("change", () => take(input.files[0]));
+  const field = element("label", { class: "bar drop" }, "a recording of your own engine (engine.record(\"run.jsonl\")): choose it, or drop it here ", input);
+  field.addEventListener("dragover", (event) => event.preventDefault());
+  field.addEventListener("drop", (event) => { event.preventDefault(); take(event.dataTransfer.files[0]); });
+  return field;
 }
 
 export default { render };

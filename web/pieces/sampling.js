@@ -1,6 +1,6 @@
 // The knobs of sampling on a real distribution: which tokens are left, how likely each is, and what is drawn.
 
-import { box, element } from "./common.js";
+import { box, element, showCounts, thousands } from "./common.js";
 import { draw, toProbs } from "../model/sampling.js";
 
 const STYLE = `
@@ -56,11 +56,8 @@ function render({ model, el, lm }) {
     }
     const left = probs.filter((p) => p > 0);
     const surprise = left.reduce((sum, p) => sum - p * Math.log2(p), 0);
-    counts.replaceChildren();
-    for (const [name, value] of [["tokens left", left.length.toLocaleString("en")], ["the likeliest", percent(Math.max(...left))],
-      ["bits of surprise, on average", surprise.toFixed(2)]]) {
-      counts.append(element("span", {}, element("b", { "data-name": name }, value), name));
-    }
+    showCounts(counts, [["tokens left", thousands(left.length)], ["the likeliest", percent(Math.max(...left))],
+      ["bits of surprise, on average", surprise.toFixed(2)]]);
     model.set("state", { text: input.value, ...settings, left: left.length });
     model.save_changes();
     return probs;

@@ -1,7 +1,7 @@
 // Type into a tokenizer: see the tokens, and how a word is put together, merge by merge.
 // Carries the merge table, so it needs no kernel.
 
-import { box, element } from "./common.js";
+import { box, element, showCounts } from "./common.js";
 import { Tokenizer, showBytes } from "../model/tokenizer.js";
 
 const STYLE = `
@@ -40,11 +40,8 @@ function render({ model, el }) {
     const encoded = words.map((word) => tokenizer.steps(word, allowed).at(-1).ids);
     const ids = encoded.flat();
     const characters = [...text].length, size = new TextEncoder().encode(text).length;
-    counts.replaceChildren();
-    for (const [name, value] of [["characters", characters], ["bytes", size], ["tokens", ids.length],
-      ["characters a token", ids.length ? (characters / ids.length).toFixed(2) : "–"]]) {
-      counts.append(element("span", {}, element("b", { "data-name": name }, String(value)), name));
-    }
+    showCounts(counts, [["characters", characters], ["bytes", size], ["tokens", ids.length],
+      ["characters a token", ids.length ? (characters / ids.length).toFixed(2) : "–"]]);
     chips.replaceChildren();
     let tint = 0;
     words.forEach((word, w) => {

@@ -1,0 +1,26 @@
+"""The logit lens: how the answer forms, layer by layer."""
+
+import torch
+
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.model import Transformer
+from phase2_attention_kvcache.story.inside_the_tower import guesses_by_layer
+from web.pieces.piece import HOW_TO_RUN, Piece
+
+SHOWN = 4
+
+
+def lens_piece(model: Transformer, tok: BPETokenizer, text: str = "The king took off his") -> Piece:
+    """The likeliest next tokens behind `text`, had the model ended before its first layer, after it, and so on."""
+    rows = []
+    for probs in guesses_by_layer(model, torch.tensor(tok.encode(text))):
+        best = probs.topk(SHOWN)
+        rows.append([[tok.decode([i]), p] for i, p in zip(best.indices.tolist(), best.values.tolist())])
+    lines = [
+        f"after layer {layer}: " + ", ".join(f"{token!r} {p:.1%}" for token, p in row)
+        for layer, row in enumerate(rows)
+    ]
+    fallback = f"What the model would say behind “{text}” if it ended early. {HOW_TO_RUN}\n\n" + "\n".join(
+        lines
+    )
+    return Piece("lens", {"text": text, "rows": rows}, fallback)

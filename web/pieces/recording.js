@@ -1,0 +1,68 @@
+// What engine.record wrote, read and followed: the state of every request after any step, from the events alone.
+
+const NEEDED = ["tokens", "computed", "blocks", "preempted", "finished", "running", "waiting", "free_blocks", "taken", "hit", "freed", "evicted"];
+const EVERY = 128;  // steps between two states that are kept; those between are worked out when somebody looks
+
+// A file of JSON lines -> what the piece shows. Prompts and texts are not in it, nor the engine's limits: what was
+// the most in any step stands for them.
+export function readRecording(text) {
+  const lines = text.split("\n").filter((line) => line.trim());
+  if (!lines.length) throw new Error("the file is empty: give engine.record a path, and run some steps");
+  const events = lines.map((line, i) => {
+    let event;
+    try { event = JSON.parse(line); } catch { throw new Error(`line ${i + 1} is not JSON: was the file cut off?`); }
+    const missing = NEEDED.find((name) => event?.[name] === undefined);
+    if (missing) throw new Error(`line ${i + 1} has no "${missing}": this is no recording of engine.record`);
+    const drafts = Object.entries(event.drafted ?? {}).map(([n, drafted]) => [n, { words: drafted.map((id) => (id < 0 ? "" : String(id))), accepted: event.accepted[n] }]);
+    return { ...event, arrived: [], said: {}, drafts: Object.fromEntries(drafts) };
+  });
+  const names = [...new Set(events.flatMap((event) => Object.keys(event.tokens)))];
+  const held = new Set(Object.entries(events[0].blocks).flatMap(([n, blocks]) => (n in events[0].finished ? [] : blocks)));
+  return {
+    events, requests: Object.fromEntries(names.map((n) => [n, {}])), num_blocks: held.size + events[0].free_blocks,
+    budget: Math.max(...events.map(tokensOf)), seats: Math.max(...events.map(seatsOf)), guessed: true,
+  };
+}
+
+export const tokensOf = (event) => Object.values(event.tokens).reduce((a, b) => a + b, 0);
+const seatsOf = (event) => event.running + Object.keys(event.finished).length;  // before those who were done left
+
+// Why somebody still waits after a step: the scheduler's rules, in their order (phase4_scheduler/engine/scheduler.py).
+export function whyWaiting(event, { budget, seats }) {
+  if (!event.waiting) return "";
+  if (event.preempted.length) return "a request was preempted, and then nobody is admitted";
+  if (tokensOf(event) >= budget) return "the budget is used up";
+  if (seatsOf(event) >= seats) return "all seats are taken";
+  return "the first in the queue needs more blocks than are free";
+}
+
+export class Follower {
+  constructor({ requests, events }) {
+    this.events = events;
+    this.kept = [Object.fromEntries(Object.keys(requests).map((n) => [n, { state: "not here yet", computed: 0, doing: 0, written: 0, text: "", table: [] }]))];
+    for (let i = 0; i < events.length; i += EVERY) if (i) this.kept.push(this.after(i - 1));
+  }
+
+  // name -> { state, computed, doing, written, text, table } after a step.
+  after(at) {
+    const from = Math.min(Math.floor(at / EVERY), this.kept.length - 1), people = { ...this.kept[from] };
+    for (let i = from * EVERY; i <= at; i++) step(people, this.events[i]);
+    const now = Object.keys(this.events[at].tokens);
+    for (const n in people) if (people[n].doing && !now.includes(n)) people[n] = { ...people[n], doing: 0 };
+    return people;
+  }
+}
+
+function step(people, event) {
+  const change = (n, what) => { people[n] = { ...people[n], ...what }; };
+  for (const n of event.arrived) change(n, { state: "waiting" });
+  for (const n of event.preempted) change(n, { state: "preempted", computed: 0, table: [] });
+  for (const [n, count] of Object.entries(event.tokens)) {
+    // Drafts that do not stand were computed for nothing; those that do come beside the model's own token.
+    const { words, accepted } = (event.drafts || {})[n] || { words: [], accepted: 0 };
+    change(n, { state: "running", doing: count, written: people[n].written + accepted,
+      computed: event.computed[n] + count - words.length + accepted, table: event.blocks[n] });
+  }
+  for (const [n, text] of Object.entries(event.said)) change(n, { text: people[n].text + text, written: people[n].written + 1 });
+  for (const [n, why] of Object.entries(event.finished)) change(n, { state: "finished: " + why, table: [] });
+}

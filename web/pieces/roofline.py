@@ -1,0 +1,45 @@
+"""The roofline of a card, with a batch to drag: how long a decode step must take, and what limits it."""
+
+from dataclasses import asdict
+
+from labkit.errors import LabError
+from phase1_tokens_embeddings.weights import cards
+from phase1_tokens_embeddings.weights.model_shapes import SHAPES
+from phase4_scheduler.simulator.cost_model import ComputedCost
+from phase4_scheduler.simulator.step_size import StepSize
+from web.pieces.piece import HOW_TO_RUN, Piece
+
+SHOWN_MODELS = ("gpt2-xl", "llama-3.2-1b", "llama-3-8b")
+SHOWN_CARDS = ("t4", "l4", "rtx4090", "a100-80", "h100", "h200")
+
+
+def cost_of(model: str, card: str) -> ComputedCost | None:
+    """What a step costs at least; None where the model does not fit."""
+    try:
+        return ComputedCost.of(SHAPES[model], cards.CARDS[card])
+    except LabError:
+        return None
+
+
+def roofline_piece(
+    model: str = "llama-3-8b", card: str = "h100", users: int = 16, context: int = 1024
+) -> Piece:
+    """Sliders for users and the length of their contexts; what a decode step reads and computes, and how long that takes."""
+    costs = {}
+    for name in SHOWN_MODELS:
+        for place in SHOWN_CARDS:
+            if (cost := cost_of(name, place)) is not None:
+                costs[f"{name} {place}"] = asdict(cost)
+    data = {
+        "models": list(SHOWN_MODELS),
+        "cards": {name: cards.CARDS[name].title for name in SHOWN_CARDS},
+        "costs": costs,
+        "start": {"model": model, "card": card, "users": users, "context": context},
+    }
+    cost = cost_of(model, card)
+    lines = [f"{'users':>6}  {'ms a step':>9}  {'tokens/s':>9}"]
+    for n in (1, 4, 16, 64, 256):
+        seconds = cost.seconds(StepSize.of([(context - 1, 1)] * n))
+        lines.append(f"{n:>6}  {1e3 * seconds:>9.2f}  {n / seconds:>9,.0f}")
+    fallback = f"Sliders. {HOW_TO_RUN}\n\nThe shortest time of a decode step, {cost.name}, contexts of {context:,} tokens:\n\n"
+    return Piece("roofline", data, fallback + "\n".join(lines))
