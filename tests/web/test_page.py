@@ -94,9 +94,15 @@ def packed(response) -> int:
 def to_the_end(page) -> None:
     """As a reader scrolls who unfolds everything."""
     page.evaluate("document.querySelectorAll('main details').forEach((d) => { d.open = true; })")
-    height = page.evaluate("document.documentElement.scrollHeight")
-    for y in range(0, height, 700):
-        page.evaluate("(y) => scrollTo(0, y)", y)
+    page.evaluate(SCROLL)
+
+
+SCROLL = """async () => {
+  for (let y = 0; y < document.documentElement.scrollHeight; y += 700) {
+    scrollTo(0, y);
+    await new Promise((painted) => requestAnimationFrame(() => requestAnimationFrame(painted)));
+  }
+}"""
 
 
 # ---------------------------------------------------------------------- terms

@@ -15,7 +15,7 @@ const MOST_REQUESTS = 40, MOST_TOKENS = 1000;
 // Each running request writes a token a step. Static: a batch begins when all of the last one are done, and only then
 // are its answers handed out. Continuous: a place that is free is taken in the next step.
 // Returns for each request { place, first, last, out }, steps counted from 1.
-export function serve(lengths, places, continuous) {
+function serve(lengths, places, continuous) {
   const free = Array(places).fill(0), rows = [];  // of each place the last step in which it was busy
   lengths.forEach((length, number) => {
     if (!continuous && number % places === 0) free.fill(Math.max(...free));

@@ -37,11 +37,12 @@ function render({ model, el }) {
   };
   const name = choose("model", models.map((m) => [m, m]), start.model), card = choose("card", Object.entries(cards), start.card);
   const users = slide("users", USERS, start.users), context = slide("tokens each", CONTEXTS, start.context);
+  const key = (kind, text) => element("span", {}, element("span", { class: "key " + kind }), text);
   const usersText = element("b"), contextText = element("b"), says = element("p", { "data-name": "says", "aria-live": "polite" });
   const bars = element("div", { class: "bars" }), counts = element("div", { class: "counts" });
   el.append(box("roof", STYLE, element("div", { class: "bar" }, name, "on", card),
     element("div", { class: "bar" }, element("label", {}, "users ", users, " ", usersText), element("label", {}, "tokens each ", context, " ", contextText)),
-    says, bars, counts));
+    says, bars, element("small", {}, key("weights", "weights, read once for all "), key("kv", "keys and values of each user ")), counts));
 
   function draw() {
     const cost = costs[`${name.value} ${card.value}`], n = USERS[users.value], length = CONTEXTS[context.value];
@@ -58,8 +59,6 @@ function render({ model, el }) {
     bars.append("memory", element("div", { class: "two" }, part("weights", step.weights / cost.ceilings.bandwidth), part("kv", step.kv / cost.ceilings.bandwidth)),
       element("span", { class: "values", "data-name": "memory" }, ms(step.memory)),
       "arithmetic", element("div", {}, part("arithmetic", step.arithmetic)), element("span", { class: "values", "data-name": "arithmetic" }, ms(step.arithmetic)));
-    const key = (kind, text) => element("span", {}, element("span", { class: "key " + kind }), text);
-    bars.append("", element("small", {}, key("weights", "weights, read once for all "), key("kv", "keys and values of each user ")), "");
     says.textContent = fits ? `The step is limited by ${limit}: it cannot be shorter than ${ms(step.seconds)}.`
       : `So many contexts do not fit on the card: they need ${thousands(needed)} blocks of ${PLACES} tokens, and it has room for ${thousands(cost.num_blocks)}.`;
     showCounts(counts, [["limited by", limit], ["tokens a second, all users", thousands(Math.round(n / step.seconds))],
