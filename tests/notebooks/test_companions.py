@@ -97,7 +97,11 @@ def test_it_has_a_piece_of_today_with_a_text_for_where_no_script_runs(source):
 
 def test_every_module_is_in_a_notebook_or_on_the_page():
     pages = "".join(text for source in SOURCES for _, o in outputs_of(source) for text in texts_of(o))
-    modules = {path.stem for path in (ROOT / "web" / "pieces").glob("*.js")} - {"common", "recording", "stand_in"}
+    modules = {path.stem for path in (ROOT / "web" / "pieces").glob("*.js")} - {
+        "common",
+        "recording",
+        "stand_in",
+    }
     shown = {name for name in modules if f'data-piece="{name}-' in pages}
     assert shown | set(PIECES) == modules
 
