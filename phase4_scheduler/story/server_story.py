@@ -106,8 +106,8 @@ def two_processes(lab: Lab) -> None:
         "A step of four users, while a prompt is made into tokens",
         ["the prompt is made into tokens", "step, ms", "times as long"],
         [[name, medians[name], medians[name] / medians["nowhere"]] for name in ways],
-        note="""Beside another process it should take no longer. Where it does, the cores share something, as those of rented
-            machines often do.""",
+        note="""Beside another process it should take no longer, if each has a core of its own. Where it does, the system has put
+            both on one core for some of the time, or the cores share something.""",
     )
     lab.record(step_milliseconds=medians)
 

@@ -9,9 +9,11 @@ from transformers import GPT2LMHeadModel
 
 from labkit.errors import LabError
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase3_paged_attention.paging.block_table import BlockCopy, BlockTable
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.draft_model import DraftModel
 from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.engine.proposers import DraftInput
 from phase4_scheduler.engine.speculative_config import SpeculativeConfig
 from tests.phase4_scheduler.engine.test_engine import PREEMPT, SETTINGS, serve
 
@@ -355,6 +357,29 @@ def test_after_a_failure_a_draft_model_reads_what_it_missed(
     with pytest.warns(UserWarning, match="no room"):
         serve(engine, prompts, params)
     assert len(calls) > 25 and len(drafts_checked) > 100 and all(drafts_checked)
+
+
+def test_what_a_draft_model_missed_is_remembered_through_a_swap(tiny, speculate, monkeypatch):
+    """Two blocks that were not read leave for main memory, their places are used by others, and they come back."""
+    settings = dict(block_size=4, num_blocks=15, preemption="swap", num_swap_blocks=4)
+    drafter = tiny.engine(**settings, speculative_config=speculate("greedy", 1)).core.speculation.drafter
+
+    def fail(step):
+        raise MemoryError
+
+    def first_to_read(block_ids, num_computed, *copies):
+        given = DraftInput(
+            "a", [5] * 8, num_computed, 1, GREEDY, BlockTable(block_ids=block_ids, num_tokens=8)
+        )
+        drafter.draft([given], copies)
+        return given.num_computed
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(drafter.runner, "execute", fail)
+        first_to_read([1, 2], 0)
+    drafter.draft([], [BlockCopy("out", 1, 0), BlockCopy("out", 2, 1)])
+    assert first_to_read([1, 2], 0) == 0 and first_to_read([1, 2], 7) == 7
+    assert first_to_read([3, 4], 7, BlockCopy("in", 0, 3), BlockCopy("in", 1, 4)) == 0
 
 
 def test_numbers_that_broke_down_are_no_drafts(tiny, speculate):
