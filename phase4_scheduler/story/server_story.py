@@ -89,23 +89,24 @@ def two_processes(lab: Lab) -> None:
     finally:
         torch.set_num_threads(cores)
     medians = {name: statistics.median(each) for name, each in times.items()}
-    turn = 1e3 * sys.getswitchinterval()
+    alone, turn = medians["nowhere"], 1e3 * sys.getswitchinterval()
     lab.predict(
         claim="two-processes",
-        question=f"a step beside a thread that tokenises (predicted: one of {medians['nowhere']:.1f} ms, and a turn of {turn:.0f} ms)",
-        predicted=medians["nowhere"] + turn,
-        measured=medians["in a thread"],
-        unit="ms",
+        question="a step beside a thread that tokenises is so many times as long (predicted: with a turn of Python's lock)",
+        predicted=(alone + turn) / alone,
+        measured=medians["in a thread"] / alone,
+        unit="x",
         tolerance=0.5,
         kind="timing",
-        note="""Whoever computes in Python holds its lock, and is asked to give it away after a turn. The step gives it away by
-            itself, at each call of torch, and may wait a turn to get it back; a compiled step has few such calls. So vLLM and
-            `lab serve` give HTTP, tokens and texts a process of their own, and the engine's process only steps.""",
+        note=f"""Whoever computes in Python holds its lock, and is asked to give it away after a turn of {turn:.0f} ms. A step, alone
+            {alone:.1f} ms long, gives it away by itself at each call of torch, and may wait a turn to get it back; a compiled step
+            has few such calls. So vLLM and `lab serve` give HTTP, tokens and texts a process of their own, and the engine's
+            process only steps.""",
     )
     lab.table(
         "A step of four users, while a prompt is made into tokens",
         ["the prompt is made into tokens", "step, ms", "times as long"],
-        [[name, medians[name], medians[name] / medians["nowhere"]] for name in ways],
+        [[name, medians[name], medians[name] / alone] for name in ways],
         note="""Beside another process it should take no longer, if each has a core of its own. Where it does, the system has put
             both on one core for some of the time, or the cores share something.""",
     )
