@@ -36,6 +36,7 @@ SCRIPTS: dict[str, list[str]] = {
         "speculative_decoding.py",
         "workload_simulator.py",
         "capacity_planner.py",
+        "scaling_strategies.py",
         "server_lab.py",
         "many_users.py",
         "war_room.py",

@@ -90,6 +90,7 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("ttft-parts", "C", "TTFT is 45 ms idle, 300 to 500 ms under load: queueing dominates"),
         Claim("hit-rate-chat", "C", "a hit rate above 0.5 is normal for chat with one system prompt"),
         Claim("slo-guidance", "C", "an ITL under 30 ms feels smooth, over 100 ms one notices"),
+        Claim("scaling-table", "C", "each of five kinds of traffic has its own symptom and its own remedy"),
         Claim("no-continuous-batching", "C", "Ollama has half of vLLM's throughput: it has no continuous batching"),
     ],
     "phase5_real_gpu": [

@@ -1,0 +1,39 @@
+"""Five kinds of traffic, and what helps each: a table of scaling strategies, tried out row by row.
+
+Many guides have such a table: for this traffic, pull that lever. Here four cards serve five kinds of traffic, in virtual
+time and with the scheduler of this course. Each breaks its promise, and each in another way. Then every lever is
+pulled on every kind: a card more, more seats, smaller chunks, fewer bits, a router that looks for prefixes.
+
+You will see: what broke, which lever the table recommends, whether it suffices, and what the others would have done.
+
+    python phase4_scheduler/scaling_strategies.py
+    python phase4_scheduler/scaling_strategies.py --card a100-40 --quick
+
+A step's time is computed from the card's data sheet, at 80% of it. The traffic is our own: it is chosen so that an L4
+breaks its promise. Another card may keep it.
+"""
+
+import argparse
+
+from labkit.lab import Lab, run_lab
+from phase1_tokens_embeddings.weights import CARDS, SHAPES
+from phase4_scheduler.story.scaling_story import the_cases, the_matrix
+
+
+def story(lab: Lab) -> None:
+    cases = the_cases(lab)
+    the_matrix(lab, cases)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", default="llama-3-8b", metavar="NAME", help=f"one of {', '.join(SHAPES)} (llama-3-8b)")
+    add("--card", default="l4", metavar="CARD", help=f"{', '.join(CARDS)} (l4)")
+
+
+def main(argv: list[str] | None = None) -> int:
+    return run_lab(story, __doc__, options=("seed", "quick"), add_arguments=add_arguments, argv=argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

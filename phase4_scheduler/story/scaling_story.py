@@ -1,0 +1,167 @@
+"""The chapters of scaling_strategies.py, and its figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from labkit.figures import INK, new_figure
+from labkit.lab import Lab
+from phase1_tokens_embeddings.weights import find_card, find_shape
+from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import ComputedCost
+from phase4_scheduler.simulator.fleet import FleetRun, ReplicaConfig, serve_fleet
+from phase4_scheduler.simulator.planning import Promise, binding_limit
+from phase4_scheduler.simulator.routers import ROUTERS
+from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
+from phase4_scheduler.story.capacity_story import BLOCK_SIZE, conversations
+
+CARDS_THERE, EFFICIENCY = 4, 0.8
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What serves, and with which settings."""
+
+    model: str
+    card: str
+    precision: str = "FP16"
+    seats: int = 256
+    chunk: int = 2048
+    replicas: int = CARDS_THERE
+    router: str = "least-loaded"
+
+    def serve(self, traffic: list[TrafficRequest]) -> FleetRun:
+        cost = ComputedCost.of(find_shape(self.model), find_card(self.card), self.precision, EFFICIENCY)
+        limits = SchedulerConfig(
+            max_num_seqs=self.seats, max_num_batched_tokens=self.chunk, max_model_len=cost.max_context
+        )
+        config = ReplicaConfig(cost, limits, cost.num_blocks, BLOCK_SIZE)
+        return serve_fleet(traffic, config, self.replicas, ROUTERS[self.router]())
+
+
+REMEDIES: dict[str, Callable[[Fleet], Fleet]] = {
+    "as it is": lambda fleet: fleet,
+    "a card more": lambda fleet: replace(fleet, replicas=fleet.replicas + 1),
+    "4 x the seats": lambda fleet: replace(fleet, seats=4 * fleet.seats),
+    "chunks of 512": lambda fleet: replace(fleet, chunk=512),
+    "8-bit weights": lambda fleet: replace(fleet, precision="FP8"),
+    "prefix-aware router": lambda fleet: replace(fleet, router="prefix-aware"),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table: a kind of traffic, the remedy that is recommended for it, and its promise."""
+
+    name: str
+    remedy: str
+    promise: Promise
+    fleet: Fleet
+    traffic: list[TrafficRequest]
+
+    def kept(self, remedy: str) -> tuple[float, str]:
+        """Share of the requests within the promise, and what limits the fleet."""
+        run = REMEDIES[remedy](self.fleet).serve(self.traffic)
+        return self.promise.kept_share(run), binding_limit(run, self.promise)
+
+
+def the_cases(lab: Lab) -> list[Case]:
+    fleet = Fleet(lab.args.model, lab.args.card)
+    few, many = (150, 300) if lab.quick else (300, 600)  # the caches of the others take 300 to fill
+    usual, patient = Promise(2.0, 0.1), Promise(5.0, 0.2)
+
+    def drawn(pattern: str, n: int, rate: float, burstiness: float = 1.0) -> list[TrafficRequest]:
+        return draw_traffic(pattern, n, rate, burstiness, lab.seed)
+
+    return [
+        Case("many short chats", "4 x the seats", usual, replace(fleet, seats=32), drawn("chat", many, 9.0)),
+        Case("long prompts", "chunks of 512", usual, fleet, drawn("summarisation", few, 2.8)),
+        Case("long answers", "8-bit weights", usual, fleet, drawn("code", 300, 2.8)),
+        Case(
+            "talks that come back", "prefix-aware router", usual, fleet,
+            conversations(75, 5, 8.0, lab.seed),
+        ),
+        Case("bursts", "a card more", patient, fleet, drawn("summarisation", 2 * few // 3, 1.6, 0.05)),
+    ]  # fmt: skip
+
+
+def the_matrix(lab: Lab, cases: list[Case]) -> None:
+    """Each remedy on each kind of traffic; with --quick only the one that is recommended, and 8-bit weights."""
+    lab.title("Five kinds of traffic on four cards")
+    lab.say(f"""{CARDS_THERE} x {lab.args.card}, {lab.args.model}, in virtual time. The promise: 95 of 100 requests get their first
+        token within 2 s and the others 0.1 s apart (bursts: 5 s and 0.2 s). The short chats meet a fleet with 32 seats a
+        replica, all others one with 256.""")
+    kept: dict[str, dict[str, float]] = {}
+    limits = {}
+    todo = [
+        (case, remedy)
+        for case in cases
+        for remedy in REMEDIES
+        if not lab.quick or remedy in ("as it is", case.remedy, "8-bit weights")
+    ]
+    for case, remedy in lab.progress(todo, "one remedy after another"):
+        share, limit = case.kept(remedy)
+        kept.setdefault(case.name, {})[remedy] = share
+        limits.setdefault(case.name, limit)
+    for case in cases:
+        share = kept[case.name]
+        lab.predict(
+            claim="scaling-table",
+            question=f"{case.name}: does the recommended remedy ({case.remedy}) alone keep the promise?",
+            predicted=True,
+            measured=share[case.remedy] >= case.promise.share,
+            kind="timing",
+            note=f"{share['as it is']:.0%} of the requests were within the promise before, {share[case.remedy]:.0%} with it. What "
+            f"broke: {limits[case.name]}.",
+        )
+    lab.predict(
+        claim="one-remedy-for-all",
+        question="of these five kinds of traffic, how many do 8-bit weights alone cure?",
+        predicted=5,
+        measured=sum(kept[case.name]["8-bit weights"] >= case.promise.share for case in cases),
+        kind="timing",
+        note="Half the bytes of weights are read sooner, and what they leave free is cache. So a step is shorter, and more requests "
+        "fit. What it costs in quality, phase 2 measures.",
+    )
+    lab.table(
+        "Requests within the promise",
+        ["", *REMEDIES],
+        [[case.name, *[percent(kept[case.name].get(name)) for name in REMEDIES]] for case in cases],
+    )
+    lab.record(kept=kept, limits=limits)
+    if not lab.quick:
+        lab.figure(draw_matrix(cases, kept), "scaling_strategies")
+
+
+def percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
+
+
+def draw_matrix(cases: list[Case], kept: dict[str, dict[str, float]]) -> Figure:
+    cured = sum(kept[case.name][case.remedy] >= case.promise.share for case in cases)
+    fig, [ax] = new_figure(
+        f"The recommended remedy suffices for {cured} of {len(cases)} kinds of traffic; others suffice as well",
+        f"Requests within the promise, %, by remedy (frame: recommended). {cases[0].fleet.model} on {CARDS_THERE} x "
+        f"{cases[0].fleet.card}, in virtual time",
+        size=(10, 4.6),
+    )
+    values = [[100 * kept[case.name][name] for name in REMEDIES] for case in cases]
+    ax.imshow(values, cmap="RdYlGn", vmin=0, vmax=100, aspect="auto", alpha=0.6)
+    ax.grid(visible=False)
+    ax.set_xticks(range(len(REMEDIES)), list(REMEDIES))
+    ax.set_yticks(range(len(cases)), [case.name for case in cases])
+    for y, (case, row) in enumerate(zip(cases, values, strict=True)):
+        for x, (name, value) in enumerate(zip(REMEDIES, row, strict=True)):
+            ax.text(x, y, f"{value:.0f}", ha="center", va="center", color=INK)
+            if name == case.remedy:
+                ax.add_patch(_frame(x, y))
+    ax.set(xlabel="remedy", ylabel="traffic")
+    return fig
+
+
+def _frame(x: int, y: int) -> Rectangle:
+    return Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, fill=False, edgecolor=INK, linewidth=1.6)
