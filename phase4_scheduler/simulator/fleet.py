@@ -93,11 +93,13 @@ class FleetRun:
 
     Attributes:
         records: finished requests, in the order of their arrivals.
+        choices: the replica of each request that came.
         refused: arrivals of requests that could never fit, and why the first of them was refused.
     """
 
     replicas: list[Replica]
     records: list[RequestRecord]
+    choices: list[int]
     refused: list[float]
     refusal: str
 
@@ -129,17 +131,17 @@ def serve_fleet(
     The result depends on the arguments alone: the same seed, the same run.
     """
     replicas = [Replica(config) for _ in range(num_replicas)]
-    refused, refusal = [], ""
+    choices, refused, refusal = [], [], ""
     for number, request in enumerate(requests):
         for replica in replicas:
             replica.advance(request.arrival)
-        chosen = router.choose(request, [replica.load(request.arrival) for replica in replicas])
+        choices.append(router.choose(request, [replica.load(request.arrival) for replica in replicas]))
         try:
-            replicas[chosen].take(request, number)
+            replicas[choices[-1]].take(request, number)
         except ValueError as error:
             refused.append(request.arrival)
             refusal = refusal or str(error)
     for replica in replicas:
         replica.advance(math.inf)
     records = sorted((r for replica in replicas for r in replica.run.records), key=lambda r: r.arrival)
-    return FleetRun(replicas, records, refused, refusal)
+    return FleetRun(replicas, records, choices, refused, refusal)
