@@ -200,7 +200,10 @@ def build_parser() -> argparse.ArgumentParser:
         ("submit", "name", "yours, such as 'Ada Lovelace'", "one file with your answers, to hand in"),
         ("grade", "folder", "with what was handed in", "for teachers: run all answers again, and a table"),
     ):
-        commands.add_parser(name, help=does).add_argument("word", metavar=word.upper(), help=means)
+        many = "+" if name == "submit" else 1  # a name may have several words, quoted or not
+        commands.add_parser(name, help=does).add_argument(
+            "words", nargs=many, metavar=word.upper(), help=means
+        )
     return parser
 
 
@@ -238,7 +241,7 @@ def _obey(argv: Sequence[str]) -> int:
         return fetch(console, args.name)
     if args.command == "progress":
         return exercises("progress", *(["--json"] if args.json else []))
-    return exercises(args.command, args.word)
+    return exercises(args.command, " ".join(args.words))
 
 
 if __name__ == "__main__":

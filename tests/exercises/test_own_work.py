@@ -6,7 +6,7 @@ from exercises.grading import NotYet, check
 from exercises.judging import comparing
 from exercises.judging.own_work import AsItWas, borrowed
 from exercises.judging.registry import find
-from exercises.judging.sandbox import judge_safely
+from exercises.judging.sandbox import judge, judge_safely
 
 COUNT = "def count_pairs(tokens):\n    from collections import Counter\n    return Counter(zip(tokens, tokens[1:]))\n"
 BPE = "phase1_tokens_embeddings.tokens.bpe"
@@ -94,6 +94,23 @@ def test_a_change_of_the_grader_is_told(line):
     merge = f"import sys\ndef merge(*args):\n    judging = sys.modules['.'.join(['exercises', 'judging', 'comparing'])]\n    {line}\n"
     verdict = judge_safely(find("p1e1_pairs"), answers(merge))
     assert verdict.diagnosis == "changes-grader" and "exercises.judging.comparing.difference" in verdict.says
+
+
+def test_the_grader_is_put_back_also_where_python_itself_was_changed():
+    """In a thread, the next answer is judged by what this one leaves."""
+    real = comparing.difference
+    merge = (
+        "import builtins, sys\ndef merge(*args):\n    builtins.len = None\n    judging.difference = None\n"
+    )
+    mine = answers(
+        f"judging = __import__('sys').modules['.'.join(['exercises', 'judging', 'comparing'])]\n{merge}"
+    )
+    try:
+        verdict = judge(find("p1e1_pairs"), mine)
+        assert (verdict.diagnosis, verdict.about) == ("changes-python", "len")
+        assert comparing.difference is real
+    finally:
+        comparing.difference = real
 
 
 def test_everything_is_put_back():
