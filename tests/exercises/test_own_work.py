@@ -100,13 +100,11 @@ def test_the_grader_is_put_back_also_where_python_itself_was_changed():
     """In a thread, the next answer is judged by what this one leaves."""
     real = comparing.difference
     merge = (
-        "import builtins, sys\ndef merge(*args):\n    builtins.len = None\n    judging.difference = None\n"
-    )
-    mine = answers(
-        f"judging = __import__('sys').modules['.'.join(['exercises', 'judging', 'comparing'])]\n{merge}"
+        "import builtins, sys\ndef merge(*args):\n    builtins.len = None\n"
+        "    sys.modules['.'.join(['exercises', 'judging', 'comparing'])].difference = None\n"
     )
     try:
-        verdict = judge(find("p1e1_pairs"), mine)
+        verdict = judge(find("p1e1_pairs"), answers(merge))
         assert (verdict.diagnosis, verdict.about) == ("changes-python", "len")
         assert comparing.difference is real
     finally:
