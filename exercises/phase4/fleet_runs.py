@@ -9,9 +9,17 @@ from exercises.grading import NotYet
 from exercises.judging.engine_runs import refuse
 from exercises.judging.side_by_side import passed
 from phase4_scheduler.engine import SchedulerConfig
-from phase4_scheduler.simulator import FittedCost, TrafficRequest, find_cost, simulate, summarise
-from phase4_scheduler.simulator.fleet import FleetRun, ReplicaConfig, serve_fleet
-from phase4_scheduler.simulator.routers import LeastLoaded, RoundRobin
+from phase4_scheduler.simulator import (
+    ROUTERS,
+    FittedCost,
+    FleetRun,
+    ReplicaConfig,
+    TrafficRequest,
+    find_cost,
+    serve_fleet,
+    simulate,
+    summarise,
+)
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, arrival_times
 
 
@@ -59,8 +67,8 @@ def route_the_fleet(Router: type) -> None:
     traffic = talks()
     print("router               hit rate   TTFT p95   requests of the busiest replica")
     routers = {
-        "round robin": RoundRobin(),
-        "least loaded": LeastLoaded(),
+        "round robin": ROUTERS["round-robin"](),
+        "least loaded": ROUTERS["least-loaded"](),
         "yours": Yours(slack=4),
         "yours, no brake": Yours(slack=10**6),
     }
@@ -70,7 +78,8 @@ def route_the_fleet(Router: type) -> None:
 
 
 def busiest(run: FleetRun) -> float:
-    return max(np.bincount(run.choices)) / len(run.choices)
+    """Its share of the requests."""
+    return max(len(replica.run.records) for replica in run.replicas) / len(run.records)
 
 
 def talks(users: int = 160, rate: float = 6.0) -> list[TrafficRequest]:

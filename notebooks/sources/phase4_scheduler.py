@@ -17,15 +17,19 @@ from phase1_tokens_embeddings.weights import CARDS, SHAPES
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine, SchedulerConfig
 from phase4_scheduler.simulator import (
+    ROUTERS,
     ComputedCost,
     Job,
+    ReplicaConfig,
     draw_traffic,
     percentiles,
     serve_continuously,
+    serve_fleet,
     serve_statically,
     simulate,
     summarise,
 )
+from phase4_scheduler.story.capacity_story import conversations
 from phase4_scheduler.story.scheduler_story import ask, draw, play
 
 guesses = Guesses("phase4_scheduler")
@@ -220,7 +224,45 @@ show_lines(
 # met it. Beyond the knee the server is busier than ever, and hardly a request meets its target. What has run out there,
 # `max_num_seqs` or memory? The last section lets you find out.
 #
-# ## 7. Your score, and what next
+# ## 7. A fleet
+#
+# Four **replicas** of that server, engines with the same model, stand behind one address. A **router** in front chooses one for
+# each request. 200 users come five times each, every time with all that was said before, 8 requests a second in all. If a turn
+# comes to the replica that served the one before, most of its prompt is in that cache.
+
+# %%
+talks = conversations(users=200, turns=5, rate=8.0, seed=0)
+replica = ReplicaConfig(
+    cost, SchedulerConfig(max_num_seqs=256, max_model_len=8192), num_blocks=cost.num_blocks
+)
+fleets = {name: serve_fleet(talks, replica, 4, router()) for name, router in ROUTERS.items()}
+
+guess = ...  # the prefix-aware router finds how many times as many tokens in a cache as round robin?
+
+ratio = fleets["prefix-aware"].hit_rate / fleets["round-robin"].hit_rate
+guesses.reveal("prefix-router", guess, measured=round(ratio, 1))
+
+# %% tags=["after-guess"]
+show_table(
+    ["router", "prompt tokens found in a cache", "TTFT p95, seconds", "requests of each replica"],
+    [
+        [
+            name,
+            f"{run.hit_rate:.0%}",
+            f"{summarise(run.records).ttft.p95:.2f}",
+            ", ".join(str(len(replica.run.records)) for replica in run.replicas),
+        ]
+        for name, run in fleets.items()
+    ],
+)
+assert fleets["prefix-aware"].hit_rate > 2 * fleets["round-robin"].hit_rate
+
+# %% [markdown]
+# The prefix-aware router remembers who was given a beginning first. It
+# lets go of that only where one replica drowns: with more than 64 requests above another, and more than 1.5 times as many. Exercise
+# 4.10 lets you write such a router.
+#
+# ## 8. Your score, and what next
 
 # %%
 guesses.score()
@@ -228,6 +270,7 @@ guesses.score()
 # %% [markdown]
 # - In section 4, give the engine `num_blocks=30`. Which of the moments are gone?
 # - Set `max_num_batched_tokens=64` there. Who gains, and who loses?
+# - In section 7, take 2 replicas, then 8. What happens to the ratio, and why?
 # - In section 6, double `num_blocks`. Where is the knee now? What if you double `max_num_seqs` instead?
 #
 # Then build the parts yourself. Each exercise has a check that says what is wrong, and hints where you want them:

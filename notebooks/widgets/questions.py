@@ -78,6 +78,8 @@ QUESTIONS: dict[str, dict[str, Question]] = {
             "The mean is {mean:.2f} s, the median 0.2. The 95th of them in order is one of the six.", "s"),
         "knee": Question("Chats a second at which the p95 of the first token passes a second",
             "Below it more load only means fuller steps. Above it requests wait for a place in the batch or for blocks, and each further one makes it worse for all.", "a second"),
+        "prefix-router": Question("Times as many tokens that the prefix-aware router finds in a cache, beside round robin",
+            "Less than four: by chance the turn before was at this replica once in four times, but any earlier turn is of some use. A third of the tokens are new, and in no cache.", "times"),
     },
     "phase5_real_gpu": {
         "tokens-a-second": Question("Tokens a second, at most, for one user of Llama-3 8B on an H200, by its data sheet",
