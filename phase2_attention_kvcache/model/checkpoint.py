@@ -149,9 +149,8 @@ def load_checkpoint(kind: type[Model], folder: Path, dtype: str | torch.dtype, d
     quantized: dict[str, list[QuantizedWeight]] = {}  # by the name of the layer
     for ours, theirs in parts.items():
         if any(full[name].dtype in ("I4", "I8") for name in theirs):
-            quantized[ours.removesuffix(".weight")] = [
-                read_quantized(n, tensors.get).to(device) for n in theirs
-            ]
+            weights = [read_quantized(name, lambda part: tensors.pop(part, None)) for name in theirs]
+            quantized[ours.removesuffix(".weight")] = [weight.to(device) for weight in weights]
             continue
         pieces = [tensors.pop(name).to(device, target) for name in theirs]
         if is_turned(config, ours):

@@ -30,7 +30,7 @@ from phase2_attention_kvcache.model.quantized_formats import GROUP
 from phase2_attention_kvcache.model.quantized_linear import QuantizedWeight
 
 PARTS = (".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape")
-EIGHT = 4 * torch.arange(8, dtype=torch.int32)  # how far up each of the codes in an int32 lies
+SHIFTS = 4 * torch.arange(8, dtype=torch.int32)  # how far up each of the codes in an int32 lies
 
 
 def check_scheme(folder: Path, raw: Any) -> None:
@@ -114,4 +114,4 @@ def unpack(packed: Tensor) -> Tensor:
     >>> unpack(torch.tensor([[0x21]], dtype=torch.int32))
     tensor([[1, 2, 0, 0, 0, 0, 0, 0]], dtype=torch.uint8)
     """
-    return ((packed[..., None] >> EIGHT) & 15).flatten(1).to(torch.uint8)
+    return ((packed[..., None] >> SHIFTS) & 15).flatten(1).to(torch.uint8)

@@ -49,7 +49,7 @@ def on_cpu(lab: Lab, bench: Bench, dtype: str) -> None:
             predicted=(0.25, 1.1), between=True, measured=round(main.share_of_limit, 2), kind="timing",
             note=f"""{main.details['bytes'] / 1e6:.0f} MB have to be read: {main.floor / 1e3:.1f} ms at
                 {bench.limits.read_gb_s:.0f} GB/s. It took {main.value / 1e3:.1f} ms. What copies first
-                moves each byte three times, and cannot come to a third.""",
+                reads, writes and reads each byte again: it cannot come to more than a third.""",
         )  # fmt: skip
         if skewed := found.get(CPU_SKEWED.name):
             lab.predict(
@@ -68,8 +68,8 @@ def on_cpu(lab: Lab, bench: Bench, dtype: str) -> None:
             f"{PYTHON_CPU.title}, the same case: plain Python loops take how many times as long as the compiled kernel",
             predicted=(round(times / 4), round(4 * times)), between=True,
             measured=round(python.value / kernel.value), unit="x", kind="timing",
-            note=f"""Python: {python.value / 1e3:.1f} ms. Compiled: {kernel.value:.0f} us. Both run the same loops in the
-                same order. Predicted {times:,.0f}, within a factor of four, with {1e9 * PYTHON_MULTIPLY_ADD:.0f} ns for each of Python's multiplications,
+            note=f"""Python: {python.value / 1e3:.1f} ms. Compiled: {kernel.value:.0f} us. Both read the same blocks where they
+                lie; the compiled loops go through them several numbers at a time. Predicted {times:,.0f}, within a factor of four, with {1e9 * PYTHON_MULTIPLY_ADD:.0f} ns for each of Python's multiplications,
                 and the floor for the other.""",
         )  # fmt: skip
     lab.title("All figures")

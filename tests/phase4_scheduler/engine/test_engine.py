@@ -574,7 +574,8 @@ def test_a_quantised_model_runs_compiled(monkeypatch):
             0
         ].text
 
-    _, expected = write()
+    kind, expected = write()
+    assert kind == "FusedBlocks"
     assert write(quantization="int8") == ("FusedBlocks", expected)
     monkeypatch.setattr(build, "compiled_kernel", lambda: None)
     assert write(quantization="int8") == ("Blocks", expected)
