@@ -1,13 +1,8 @@
-"""A block's work in two compiled functions: all that comes before attention, and all that comes after it.
+"""What a block computes between its products, compiled: the norms and the activation of a row.
 
 In torch a block of GPT-2 is some twenty calls: norms, products, additions, GELU. For one user each has work for a few
-microseconds, and costs about as many to start. Here the same steps stand in two functions, compiled as a whole:
-
-    project      norm -> product with the q, k, v matrix
-    finish       product with the output matrix -> add -> norm -> product up -> GELU or SwiGLU -> product down -> add
-
-They are for a few tokens: what is not a product runs on one core. All numbers are float32. Phase 3 puts its attention
-between the two, and all blocks one after the other: `fused_decode.py`.
+microseconds, and costs about as many to start. So a decode step is compiled as a whole: Phase 3's `decode_phases.py` puts
+these functions between products (`tiled_product.py`) and attention. All numbers are float32.
 """
 
 from typing import NamedTuple
@@ -16,7 +11,6 @@ import numpy as np
 
 from phase2_attention_kvcache.model.numba_setup import exp  # before numba, see there
 
-from phase2_attention_kvcache.model.tiled_gemm import product  # isort: skip
 from numba import njit  # isort: skip
 
 
@@ -63,40 +57,3 @@ def activate_row(x, gated, y):
         for i in range(width):
             z = np.float32(1.5957691216057308) * (x[i] + np.float32(0.044715) * x[i] * x[i] * x[i])
             y[i] = x[i] / (np.float32(1) + exp(-z))
-
-
-@njit(fastmath=True, cache=True, error_model="numpy")
-def project(stream, norm, qkv, out, num_parts):
-    """out = norm(stream) @ qkv.T + bias. stream: [N, d_model]. qkv: `Tiles` or `FloatTiles`.
-    out (written): [N, q_size + 2 kv_size]."""
-    normed = np.empty(stream.shape, np.float32)
-    for row in range(len(stream)):
-        norm_row(stream[row], norm, normed[row])
-    product(normed, qkv, out, num_parts)
-
-
-@njit(fastmath=True, cache=True, error_model="numpy")
-def finish(stream, attended, out, norm, up, gated, d_ff, down, num_parts):
-    """The rest of a block.
-
-    Args:
-        stream (changed): [N, d_model], the vectors that flow past. attended: [N, q_size].
-        out, up, down: `Tiles` or `FloatTiles` of the three matrices.
-        gated: SwiGLU (`up` has 2 d_ff outputs, the gates first).
-    """
-    rows, width = stream.shape
-    added, normed = np.empty((rows, width), np.float32), np.empty((rows, width), np.float32)
-    product(attended, out, added, num_parts)
-    for row in range(rows):
-        for i in range(width):
-            stream[row, i] += added[row, i]
-        norm_row(stream[row], norm, normed[row])
-    raised = np.empty((rows, 2 * d_ff if gated else d_ff), np.float32)
-    active = np.empty((rows, d_ff), np.float32)
-    product(normed, up, raised, num_parts)
-    for row in range(rows):
-        activate_row(raised[row], gated, active[row])
-    product(active, down, added, num_parts)
-    for row in range(rows):
-        for i in range(width):
-            stream[row, i] += added[row, i]

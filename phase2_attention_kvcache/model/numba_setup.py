@@ -98,3 +98,20 @@ def exp(x):
     for i in (7, 6, 5, 4, 3, 2, 1):  # 1 + r (1 + r/2 (1 + r/3 (...)))
         term = np.float32(1) + term * r * np.float32(1 / i)
     return term * power_of_two(np.int32(n))
+
+
+# ------------------------------------------------------------------ instructions on registers
+
+
+def in_every_lane(builder, number, lanes):
+    """A register of so many lanes that all hold the number."""
+    int32 = ir.IntType(32)
+    register = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
+    first = builder.insert_element(register, number, int32(0))
+    return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(int32, lanes), [0] * lanes))
+
+
+def fma(builder, a, b, c):
+    """a * b + c in each lane of three registers of float32, rounded once."""
+    kind = ir.FunctionType(a.type, (a.type, a.type, a.type))
+    return builder.call(builder.module.declare_intrinsic(f"llvm.fma.v{a.type.count}f32", (), kind), (a, b, c))

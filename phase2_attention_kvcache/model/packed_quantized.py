@@ -13,7 +13,6 @@ from phase2_attention_kvcache.model.quantized_gemm import (
     fill_tiles,
     lay_out_codes,
     lay_out_scales,
-    quantized_product,
     rows_of_codes,
     rows_of_scales,
 )
@@ -22,6 +21,8 @@ from phase2_attention_kvcache.model.quantized_linear import (
     QuantizedLinear,
     QuantizedWeight,
 )
+from phase2_attention_kvcache.model.tiled_linear import replace_layers
+from phase2_attention_kvcache.model.tiled_product import product
 from phase2_attention_kvcache.model.transformer import Transformer
 
 BITS = {"int8": 8, "q8_0": 8, "int4": 4, "q4_0": 4}
@@ -99,7 +100,7 @@ class PackedQuantizedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: [N, in] -> [N, out]."""
         y = torch.empty(len(x), self.shape[0])
-        quantized_product(x.float().numpy(), self.tiles, y.numpy(), torch.get_num_threads())
+        product(x.float().numpy(), self.tiles, y.numpy(), torch.get_num_threads())
         return y.to(x.dtype)
 
 
@@ -109,21 +110,24 @@ def pack_quantized_layers(model: Transformer) -> Transformer:
     A table of tokens that is also the head stays one in memory.
     """
     use_threads_of_torch()
-    packed: dict[tuple[QuantizedWeight, ...], PackedQuantizedWeight] = {}
+    table, head = model.token_table, model.head
+    if isinstance(table, QuantizedEmbedding) and (weight := pack([table.weight])):
+        if isinstance(head, QuantizedLinear) and list(head.parts) == [table.weight]:
+            model.head = PackedQuantizedLinear(weight, head.bias)
+        table.weight = weight
 
-    def pack(parts: list[QuantizedWeight]) -> PackedQuantizedWeight | None:
-        kinds, key = {part.kind for part in parts}, tuple(parts)
-        if len(kinds) > 1 or not kinds <= BITS.keys() or parts[0].shape[1] % GROUP:
-            return None
-        if key not in packed:
-            planes = {name: torch.cat([part.planes[name] for part in parts]) for name in parts[0].planes}
-            packed[key] = PackedQuantizedWeight(parts[0].kind, planes)
-        return packed[key]
+    def packed(layer: nn.Module) -> PackedQuantizedLinear | None:
+        weight = pack(list(layer.parts)) if isinstance(layer, QuantizedLinear) else None
+        return weight and PackedQuantizedLinear(weight, layer.bias)
 
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, QuantizedLinear) and (weight := pack(list(child.parts))):
-                setattr(module, name, PackedQuantizedLinear(weight, child.bias))
-            elif isinstance(child, QuantizedEmbedding) and (weight := pack([child.weight])):
-                child.weight = weight
+    replace_layers(model, packed)
     return model
+
+
+def pack(parts: list[QuantizedWeight]) -> PackedQuantizedWeight | None:
+    """One matrix of parts that lie one below the other; None where the kernel does not read their kind."""
+    kinds = {part.kind for part in parts}
+    if len(kinds) > 1 or not kinds <= BITS.keys() or parts[0].shape[1] % GROUP:
+        return None
+    planes = {name: torch.cat([part.planes[name] for part in parts]) for name in parts[0].planes}
+    return PackedQuantizedWeight(parts[0].kind, planes)

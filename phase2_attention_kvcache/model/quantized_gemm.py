@@ -34,7 +34,7 @@ from numba import njit, prange, types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from phase2_attention_kvcache.model.numba_setup import widen_half
+from phase2_attention_kvcache.model.numba_setup import in_every_lane, widen_half
 
 TILE, GROUP, QUAD = 64, 32, 4  # outputs of a tile, inputs that share a scale, inputs of one instruction
 
@@ -53,6 +53,18 @@ class Tiles(NamedTuple):
     scales: np.ndarray
     zeros: np.ndarray
     bias: np.ndarray
+
+
+class Codes(NamedTuple):
+    """Rows of activations in 8 bits; see `quantize_row`.
+
+    Attributes:
+        codes: int8 [N, in]. scales, sums: float32 [N, groups].
+    """
+
+    codes: np.ndarray
+    scales: np.ndarray
+    sums: np.ndarray
 
 
 # ------------------------------------------------------------------ laying out
@@ -149,8 +161,7 @@ def emit_dot_tile(builder, pointers, at, x_at, x_step, rows, bits, features=None
         inputs = []  # the row's four inputs, in every lane
         for start in row_starts:
             four = builder.load(place(x, start, QUAD * quad, int32))
-            first_lane = builder.insert_element(ir.Constant(register, ir.Undefined), four, int32(0))
-            inputs.append(builder.shuffle_vector(first_lane, first_lane, constant(0)))
+            inputs.append(in_every_lane(builder, four, lanes))
         for i in range(TILE // lanes):
             distance = QUAD * (TILE * (quad % stored_quads) + lanes * i)
             weights = builder.load(place(codes, at, distance, register), align=1)
@@ -210,78 +221,72 @@ def quantize_row(x, codes, scales, sums):
         sums[group] = total
 
 
-@njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
-def quantized_gemm(x_codes, x_scales, x_sums, weight, out, num_parts):
-    """out = x @ weight.T + bias.
+@njit(fastmath=True, cache=True, error_model="numpy")
+def multiply_quantized_tile(inputs, weight, tile, first_row, rows, sums):
+    """A tile's outputs for some rows.
 
     Args:
-        x_codes: int8 [N, in]. x_scales, x_sums: float32 [N, groups]. See `quantize_row`.
+        inputs: `Codes` of all rows.
         weight: `Tiles`.
-        out (written): float32 [N, out].
-        num_parts: into which the tiles are divided: the number of threads.
+        sums (written): float32, flat, [rows, 64].
     """
-    num_rows, width = x_codes.shape
-    num_tiles, num_groups, size = weight.codes.shape
-    codes, x = weight.codes.reshape(-1), x_codes.reshape(-1)
+    width = inputs.codes.shape[1]
+    num_groups, size = weight.codes.shape[1:]
+    codes, x = weight.codes.reshape(-1), inputs.codes.reshape(-1)
     four_bits = size == TILE * GROUP // 2
     # Where a row has one scale, all its groups look at the same one; the same for zeros, of which there may be one for all.
     scale_step, zero_step = min(1, weight.scales.shape[1] - 1), min(1, weight.zeros.shape[1] - 1)
     zero_tile_step = min(1, weight.zeros.shape[0] - 1)
-    for part in prange(num_parts):
-        dots = np.empty(4 * TILE, np.int32)
-        acc = np.empty(4 * TILE, np.float32)
-        for tile in range(part * num_tiles // num_parts, (part + 1) * num_tiles // num_parts):
-            first, outputs = tile * TILE, min(TILE, out.shape[1] - tile * TILE)
-            row = 0
-            while row < num_rows:
-                rows = 4 if row + 4 <= num_rows else 1
-                for i in range(rows * TILE):
-                    acc[i] = np.float32(0)
-                for group in range(num_groups):
-                    at, x_at = (tile * num_groups + group) * size, row * width + group * GROUP
-                    if rows == 4 and four_bits:
-                        dot_tile(codes, at, x, x_at, width, 4, 4, dots)
-                    elif rows == 4:
-                        dot_tile(codes, at, x, x_at, width, 4, 8, dots)
-                    elif four_bits:
-                        dot_tile(codes, at, x, x_at, width, 1, 4, dots)
-                    else:
-                        dot_tile(codes, at, x, x_at, width, 1, 8, dots)
-                    scales = weight.scales[tile, group * scale_step]
-                    zeros = weight.zeros[tile * zero_tile_step, group * zero_step]
-                    for r in range(rows):
-                        x_scale, x_sum = x_scales[row + r, group], x_sums[row + r, group]
-                        for i in range(TILE):
-                            dot = np.float32(dots[r * TILE + i]) - np.float32(zeros[i]) * x_sum
-                            acc[r * TILE + i] += widen_half(scales[i]) * x_scale * dot
-                for r in range(rows):
-                    for i in range(outputs):
-                        out[row + r, first + i] = acc[r * TILE + i] + weight.bias[first + i]
-                row += rows
+    dots = np.empty(4 * TILE, np.int32)
+    row = 0
+    while row < rows:
+        together = 4 if row + 4 <= rows else 1
+        for r in range(row, row + together):
+            for i in range(TILE):
+                sums[r * TILE + i] = np.float32(0)
+        for group in range(num_groups):
+            at, x_at = (tile * num_groups + group) * size, (first_row + row) * width + group * GROUP
+            if together == 4 and four_bits:
+                dot_tile(codes, at, x, x_at, width, 4, 4, dots)
+            elif together == 4:
+                dot_tile(codes, at, x, x_at, width, 4, 8, dots)
+            elif four_bits:
+                dot_tile(codes, at, x, x_at, width, 1, 4, dots)
+            else:
+                dot_tile(codes, at, x, x_at, width, 1, 8, dots)
+            scales = weight.scales[tile, group * scale_step]
+            zeros = weight.zeros[tile * zero_tile_step, group * zero_step]
+            for r in range(together):
+                x_scale = inputs.scales[first_row + row + r, group]
+                x_sum = inputs.sums[first_row + row + r, group]
+                for i in range(TILE):
+                    dot = np.float32(dots[r * TILE + i]) - np.float32(zeros[i]) * x_sum
+                    sums[(row + r) * TILE + i] += widen_half(scales[i]) * x_scale * dot
+        for r in range(row, row + together):
+            for i in range(TILE):
+                sums[r * TILE + i] += weight.bias[tile * TILE + i]
+        row += together
 
 
 @njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
-def quantize_rows(x, codes, scales, sums):
+def quantize_rows(x, inputs):
     """`quantize_row` for every row, shared out among the cores."""
     for row in prange(len(x)):
-        quantize_row(x[row], codes[row], scales[row], sums[row])
+        quantize_row(x[row], inputs.codes[row], inputs.scales[row], inputs.sums[row])
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def quantized_product(x, weight, out, num_parts):
-    """out = x @ weight.T + bias. Turns the activations into 8 bits first.
-
-    Args:
-        x: float32 [N, in]. weight: `Tiles`. out (written): float32 [N, out].
-        num_parts: see `quantized_gemm`.
-    """
+def quantize_inputs(x):
+    """x: float32 [N, in] -> `Codes`."""
     rows, width = x.shape
-    codes = np.empty((rows, width), np.int8)
-    scales = np.empty((rows, width // GROUP), np.float32)
-    sums = np.empty((rows, width // GROUP), np.float32)
-    if rows < 8:  # sooner done than shared out
-        for row in range(rows):
-            quantize_row(x[row], codes[row], scales[row], sums[row])
+    inputs = Codes(
+        np.empty((rows, width), np.int8),
+        np.empty((rows, width // GROUP), np.float32),
+        np.empty((rows, width // GROUP), np.float32),
+    )
+    if len(x) < 8:  # sooner done than shared out
+        for row in range(len(x)):
+            quantize_row(x[row], inputs.codes[row], inputs.scales[row], inputs.sums[row])
     else:
-        quantize_rows(x, codes, scales, sums)
-    quantized_gemm(codes, scales, sums, weight, out, num_parts)
+        quantize_rows(x, inputs)
+    return inputs

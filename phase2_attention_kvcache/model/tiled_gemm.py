@@ -23,16 +23,15 @@ import llvmlite.ir as ir
 import numpy as np
 from torch import Tensor
 
-from phase2_attention_kvcache.model.numba_setup import narrow  # before numba, see there
-from phase2_attention_kvcache.model.quantized_gemm import TILE, Tiles, fill_tiles, quantized_product
+from phase2_attention_kvcache.model.numba_setup import fma, in_every_lane, narrow  # before numba, see there
+from phase2_attention_kvcache.model.quantized_gemm import TILE, fill_tiles
 
-from numba import njit, prange, types  # isort: skip
+from numba import njit, types  # isort: skip
 from numba.core import cgutils  # isort: skip
-from numba.extending import intrinsic, overload  # isort: skip
+from numba.extending import intrinsic  # isort: skip
 
 BLOCK_BYTES = 32 * 1024  # of a tile's weights, which stay in the fastest cache while all rows pass by
 ROWS = 64  # whose sums stay there as well
-SHARED_WORK = 1 << 18  # multiplications: some 20 microseconds for one core, and waking another takes as long
 
 
 class FloatTiles(NamedTuple):
@@ -108,18 +107,10 @@ def emit_add_dots(builder, pointers, starts, x_step, count, rows, pair, features
     offset, register = ir.IntType(64), ir.VectorType(ir.FloatType(), lanes)
     weights, x, sums = (builder.bitcast(p, ir.FloatType().as_pointer()) for p in pointers)
     weights_at = builder.udiv(starts[0], offset(pair))  # in words of 4 bytes
-    fma_kind = ir.FunctionType(register, (register, register, register))
-    fma = builder.module.declare_intrinsic(f"llvm.fma.v{lanes}f32", (), fma_kind)
 
     def registers_at(base, start, distance):
         return builder.bitcast(
             builder.gep(base, [builder.add(start, offset(distance))]), register.as_pointer()
-        )
-
-    def in_every_lane(number):
-        first = builder.insert_element(ir.Constant(register, ir.Undefined), number, ir.IntType(32)(0))
-        return builder.shuffle_vector(
-            first, first, ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
         )
 
     for first in range(0, TILE, held * lanes):
@@ -140,10 +131,10 @@ def emit_add_dots(builder, pointers, starts, x_step, count, rows, pair, features
                 x_here = builder.add(x_here, builder.mul(loop.index, offset(pair)))
                 for which in range(pair):
                     place = builder.gep(x, [builder.add(x_here, offset(which))])
-                    inputs = in_every_lane(builder.load(place))
+                    inputs = in_every_lane(builder, builder.load(place), lanes)
                     for i in range(held):
                         total = builder.load(totals[row][i])
-                        builder.store(builder.call(fma, [numbers[i][which], inputs, total]), totals[row][i])
+                        builder.store(fma(builder, numbers[i][which], inputs, total), totals[row][i])
         for row in range(rows):
             for i in range(held):
                 place = registers_at(sums, starts[2], row * TILE + first + lanes * i)
@@ -164,85 +155,40 @@ def emit_widen(builder, words):
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def multiply_tiles(x, weight, out, first_tile, last_tile):
-    """Some tiles' outputs for all rows; see `float_product`."""
-    num_rows, width = x.shape
-    flat_x, weights = x.reshape(-1), weight.weights.reshape(-1)
-    block = BLOCK_BYTES // (TILE * weights.itemsize)
-    sums = np.empty(ROWS * TILE, np.float32)
-    for tile in range(first_tile, last_tile):
-        first, outputs = tile * TILE, min(TILE, out.shape[1] - tile * TILE)
-        for first_row in range(0, num_rows, ROWS):
-            rows = min(ROWS, num_rows - first_row)
-            for row in range(rows):
-                for i in range(TILE):
-                    sums[row * TILE + i] = weight.bias[first + i]
-            for start in range(0, width, block):
-                count, at = min(block, width - start), (tile * width + start) * TILE
-                row = 0
-                while row < rows:
-                    x_at = (first_row + row) * width + start
-                    if row + 4 <= rows:
-                        add_dots(weights, at, flat_x, x_at, width, count, 4, sums, row * TILE)
-                        row += 4
-                    elif row + 2 <= rows:
-                        add_dots(weights, at, flat_x, x_at, width, count, 2, sums, row * TILE)
-                        row += 2
-                    else:
-                        add_dots(weights, at, flat_x, x_at, width, count, 1, sums, row * TILE)
-                        row += 1
-            for row in range(rows):
-                for i in range(outputs):
-                    out[first_row + row, first + i] = narrow(sums[row * TILE + i], out)
-
-
-@njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
-def multiply_shared(x, weight, out, num_parts):
-    """`multiply_tiles`, shared out among the cores."""
-    num_tiles = len(weight.weights)
-    for part in prange(num_parts):
-        multiply_tiles(x, weight, out, part * num_tiles // num_parts, (part + 1) * num_tiles // num_parts)
-
-
-@njit(fastmath=True, cache=True, error_model="numpy")
-def float_product(x, weight, out, num_parts):
-    """out = x @ weight.T + bias.
+def multiply_float_tile(x, weight, tile, first_row, rows, sums):
+    """A tile's outputs for some rows.
 
     Args:
         x: float32 [N, in]. weight: `FloatTiles`.
-        out (written): [N, out], float32, or bfloat16 as uint16.
-        num_parts: into which the tiles are divided: the number of threads.
+        rows: at most ROWS.
+        sums (written): float32, flat, [rows, 64].
     """
-    if num_parts == 1 or x.size * weight.bias.size < SHARED_WORK:  # sooner done than shared out
-        multiply_tiles(x, weight, out, 0, len(weight.weights))
-    else:
-        multiply_shared(x, weight, out, num_parts)
+    width = x.shape[1]
+    flat_x, weights = x.reshape(-1), weight.weights.reshape(-1)
+    block = BLOCK_BYTES // (TILE * weights.itemsize)
+    for row in range(rows):
+        for i in range(TILE):
+            sums[row * TILE + i] = weight.bias[tile * TILE + i]
+    for start in range(0, width, block):
+        count, at = min(block, width - start), (tile * width + start) * TILE
+        row = 0
+        while row < rows:
+            x_at = (first_row + row) * width + start
+            if row + 4 <= rows:
+                add_dots(weights, at, flat_x, x_at, width, count, 4, sums, row * TILE)
+                row += 4
+            elif row + 2 <= rows:
+                add_dots(weights, at, flat_x, x_at, width, count, 2, sums, row * TILE)
+                row += 2
+            else:
+                add_dots(weights, at, flat_x, x_at, width, count, 1, sums, row * TILE)
+                row += 1
 
 
-# ------------------------------------------------------------------ one name for both kinds of tiles
-
-
-def product(x, weight, out, num_parts):
-    """out = x @ weight.T + bias, in compiled code. weight: `Tiles`, or `FloatTiles`. See the two functions."""
-    raise NotImplementedError("numba puts one of the two functions in its place")
-
-
-@overload(product)
-def _product(x, weight, out, num_parts):
-    if weight.instance_class is FloatTiles:
-        return lambda x, weight, out, num_parts: float_product(x, weight, out, num_parts)
-    return lambda x, weight, out, num_parts: quantized_product(x, weight, out, num_parts)
-
-
-def tiles_of(weights, layer):
-    """One layer's matrix, in compiled code. weights: `Tiles` or `FloatTiles` with the layer as one dimension more, in front."""
-    raise NotImplementedError("numba puts one of the two expressions in its place")
-
-
-@overload(tiles_of)
-def _tiles_of(weights, layer):
-    if weights.instance_class is FloatTiles:
-        return lambda weights, layer: FloatTiles(weights.weights[layer], weights.bias[layer])
-    return lambda weights, layer: Tiles(
-        weights.codes[layer], weights.scales[layer], weights.zeros[layer], weights.bias[layer]
-    )
+@njit(fastmath=True, cache=True, error_model="numpy")
+def write_tile(sums, tile, first_row, rows, out):
+    """What `multiply_tile` found goes to its place. out (written): [N, out], float32, or bfloat16 as uint16."""
+    first, outputs = tile * TILE, min(TILE, out.shape[1] - tile * TILE)
+    for row in range(rows):
+        for i in range(outputs):
+            out[first_row + row, first + i] = narrow(sums[row * TILE + i], out)

@@ -1,5 +1,7 @@
 """Layers in 16 or 32 bits in the order in which the compiled kernel reads them (see `tiled_gemm.py`)."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -7,10 +9,10 @@ from phase2_attention_kvcache.model.numba_setup import stored_bits, use_threads_
 from phase2_attention_kvcache.model.quantized_gemm import fill_tiles
 from phase2_attention_kvcache.model.tiled_gemm import (
     FloatTiles,
-    float_product,
     lay_out_weights,
     rows_of_weights,
 )
+from phase2_attention_kvcache.model.tiled_product import product
 from phase2_attention_kvcache.model.transformer import Transformer
 
 
@@ -61,7 +63,7 @@ class TiledLinear(nn.Module):
         """x: [N, in] -> [N, out]."""
         y = torch.empty(len(x), self.shape[0], dtype=x.dtype)
         inputs = x.float().contiguous().numpy()
-        float_product(inputs, self.tiles, stored_bits(y).numpy(), torch.get_num_threads())
+        product(inputs, self.tiles, stored_bits(y).numpy(), torch.get_num_threads())
         return y
 
 
@@ -87,11 +89,26 @@ def tile_linear_layers(model: Transformer) -> Transformer:
     if model.config.tied and type(model.token_table) is nn.Embedding and fits(model.token_table.weight):
         table = TiledWeight(model.token_table.weight)
         model.token_table, model.head = TiledEmbedding(table), TiledLinear(table, None)
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is nn.Linear and fits(child.weight):
-                setattr(module, name, TiledLinear(TiledWeight(child.weight), child.bias))
+
+    def tiled(layer: nn.Module) -> TiledLinear | None:
+        plain = type(layer) is nn.Linear and fits(layer.weight)
+        return TiledLinear(TiledWeight(layer.weight), layer.bias) if plain else None
+
+    replace_layers(model, tiled)
     return model
+
+
+def replace_layers(module: nn.Module, new: Callable[[nn.Module], nn.Module | None]) -> None:
+    """Put `new(layer)` in the place of every layer in a module, at any depth, for which there is one.
+
+    One after the other: the weights of what is replaced are let go before the next one's are laid out.
+    """
+    for name, _ in list(module.named_children()):
+        layer = new(getattr(module, name))
+        if layer is None:
+            replace_layers(getattr(module, name), new)
+        else:
+            setattr(module, name, layer)
 
 
 def fits(weight: Tensor) -> bool:

@@ -21,7 +21,14 @@ cut into parts ("split KV"), each part has its own online softmax, and the parts
 same idea keeps a GPU busy in Phase 5; there, the paper is Dao et al., "Flash-Decoding" (2023).
 """
 
-from phase2_attention_kvcache.model.numba_setup import exp, stored_bits, use_threads_of_torch, widen  # isort: skip
+from phase2_attention_kvcache.model.numba_setup import (  # isort: skip
+    exp,
+    fma,
+    in_every_lane,
+    stored_bits,
+    use_threads_of_torch,
+    widen,
+)
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
 import numpy as np
@@ -115,7 +122,7 @@ def add_values(
                 value = load_register(builder, value_data, at)
                 for head, total in enumerate(sums):
                     at = builder.add(builder.add(weights_at, builder.mul(width, INDEX(head))), loop.index)
-                    weight = in_every_lane(builder, builder.load(builder.gep(weight_data, [at])))
+                    weight = in_every_lane(builder, builder.load(builder.gep(weight_data, [at])), LANES)
                     add_product(builder, total, weight, value)
             for place, total in zip(places, sums):
                 target = builder.bitcast(builder.gep(acc_data, [place]), REGISTER.as_pointer())
@@ -155,17 +162,8 @@ def load_register(builder, data, at):
     return builder.bitcast(upper, REGISTER)
 
 
-def in_every_lane(builder, number):
-    first = builder.insert_element(ir.Constant(REGISTER, ir.Undefined), number, ir.IntType(32)(0))
-    return builder.shuffle_vector(
-        first, first, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-    )
-
-
 def add_product(builder, total, a, b):
-    kind = ir.FunctionType(REGISTER, (REGISTER, REGISTER, REGISTER))
-    fma = builder.module.declare_intrinsic(f"llvm.fma.v{LANES}f32", (), kind)
-    builder.store(builder.call(fma, [a, b, builder.load(total)]), total)
+    builder.store(fma(builder, a, b, builder.load(total)), total)
 
 
 def sum_of_lanes(builder, total):
@@ -311,6 +309,11 @@ def paged_decode_cpu(q, k_cache, v_cache, block_tables, context_lens, scale, num
             merge_parts(accs[b], largests[b], totals[b], out[b])
 
 
+def splits_for(batch: int, num_threads: int) -> int:
+    """Into how many parts to cut each context: a few items of work for each core, and no more, since merging costs as well."""
+    return max(1, -(-2 * num_threads // batch))
+
+
 class CompiledDecode:
     """Decode steps of a paged cache with the kernel: from tensors to its arrays and back."""
 
@@ -326,8 +329,6 @@ class CompiledDecode:
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         out = torch.empty(q.shape, dtype=torch.float32)
-        # A few items of work for each core, and no more: merging parts costs something as well.
-        num_splits = max(1, -(-2 * torch.get_num_threads() // len(q)))
         paged_decode_cpu(
             q.float().contiguous().numpy(),
             self._k_cache[layer],
@@ -335,7 +336,7 @@ class CompiledDecode:
             self._block_tables,
             self._context_lens,
             self._scale,
-            num_splits,
+            splits_for(len(q), torch.get_num_threads()),
             out.numpy(),
         )
         return out.to(q.dtype)

@@ -1,5 +1,7 @@
 """Compiled products of weights in 16 and 32 bits equal their definition, number by number."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from phase2_attention_kvcache.model import tiled_gemm, tiled_linear
+from phase2_attention_kvcache.model import tiled_gemm, tiled_linear, tiled_product
 from phase2_attention_kvcache.model.numba_setup import stored_bits
 from phase2_attention_kvcache.model.tiled_linear import TiledLinear, TiledWeight, tile_linear_layers
 
@@ -47,8 +49,22 @@ def test_shared_among_threads(monkeypatch):
     weight, x = torch.randn(5 * 64 + 3, 96), torch.randn(6, 96)
     linear = TiledLinear(TiledWeight(weight), None)
     out = torch.full((6, len(weight)), float("nan"))
-    tiled_gemm.multiply_shared(x.numpy(), linear.tiles, out.numpy(), 4)
+    tiled_product.multiply_shared(x.numpy(), linear.tiles, out.numpy(), 4)
     torch.testing.assert_close(out, x @ weight.T)
+
+
+def test_old_weights_are_let_go_one_by_one(monkeypatch):
+    """While the last layer is laid out, the others are in memory once."""
+    model, alive = Transformer.from_pretrained("tales"), []
+    old = [weakref.ref(block.mlp.down.weight) for block in model.blocks]
+
+    def lay_out(weight):
+        alive.append(sum(weight() is not None for weight in old))
+        return TiledWeight(weight)
+
+    monkeypatch.setattr(tiled_linear, "TiledWeight", lay_out)
+    tile_linear_layers(model)
+    assert alive[0] == len(old) and alive[-1] == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -13,7 +13,7 @@ pytest.importorskip("numba")
 
 from phase2_attention_kvcache.model.packed_quantized import pack_quantized_layers
 from phase2_attention_kvcache.model.tiled_linear import tile_linear_layers
-from phase3_paged_attention.paging import fused_decode
+from phase3_paged_attention.paging import decode_phases, fused_decode
 from phase3_paged_attention.paging.fused_decode import can_fuse, fuse_blocks
 
 LLAMA = ModelConfig(
@@ -149,6 +149,62 @@ def test_which_steps(dtype, method, monkeypatch):
         calls.clear()
         step(model, layout, kind)
         assert len(calls) == expected
+
+
+class Watched:
+    """Hands calls on to the helpers, or keeps them for later."""
+
+    def __init__(self, monkeypatch, threads, later=False):
+        self.calls, self.later, self.helpers = [], later, decode_phases.HELPERS
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+        monkeypatch.setattr(decode_phases, "SHARED_STEP", 0)
+        monkeypatch.setattr(decode_phases, "HELPERS", self)
+
+    def submit(self, work, *args):
+        self.calls.append((work, args))
+        if not self.later:
+            self.helpers.submit(work, *args)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_the_same_bits_every_time(threads, monkeypatch):
+    """Who takes which part is left to chance. No number depends on it."""
+    watched = Watched(monkeypatch, threads)
+    model = fuse_blocks(make_model("llama", "float32"))
+    results = [step(model, drafts()) for _ in range(50)]
+    for hidden, cache in results[1:]:
+        assert torch.equal(hidden, results[0][0]) and torch.equal(cache, results[0][1])
+    assert len(watched.calls) == 50 * (threads - 1)
+
+
+def test_a_helper_that_comes_when_all_is_done(monkeypatch):
+    """Nobody has waited for it, and it changes nothing."""
+    watched = Watched(monkeypatch, 2, later=True)
+    step(fuse_blocks(make_model("llama", "float32")), decodes())
+    [(work, args)] = watched.calls
+    rows, _, _, keys, _ = args
+    before = copy.deepcopy([*rows, keys.k_cache, keys.v_cache])
+    work(*args)
+    for array, expected in zip([*rows, keys.k_cache, keys.v_cache], before):
+        assert array.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("method", [None, "int8"])
+def test_a_thread_that_lost_its_core(method, monkeypatch):
+    """It has taken the first part of every phase, and never publishes it: somebody else does."""
+    model = fuse_blocks(make_model("llama", "float32", method))
+    expected = step(model, decodes())
+    real, boards = decode_phases.new_board, []
+
+    def board_of_a_lost_thread(*shape):
+        boards.append(real(*shape))
+        boards[-1].taken[:, 0] = 1
+        return boards[-1]
+
+    monkeypatch.setattr(decode_phases, "new_board", board_of_a_lost_thread)
+    for ours, theirs in zip(step(model, decodes()), expected):
+        assert torch.equal(ours, theirs)
+    assert boards[0].claimed[:, 0].all()
 
 
 @pytest.mark.parametrize("method", [None, "q4_0"])
