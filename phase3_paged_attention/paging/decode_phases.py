@@ -20,8 +20,9 @@ The threads are Python's. Of those only one runs at a time, the one that holds t
 can do without the lock: `nogil`. So each thread makes one call, and all run at once.
 """
 
-import os
-from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from queue import SimpleQueue
+from threading import Thread
 from typing import NamedTuple
 
 import numpy as np
@@ -39,10 +40,6 @@ from numba import njit  # isort: skip (torch before numba)
 NORM, QKV, STORE, ATTEND, MERGE, OUT, NORM_MLP, UP, ACTIVATE, DOWN = range(10)
 PHASES = 10  # of a layer
 ROWS = 16  # of a part of a product
-SHARED_STEP = (
-    1 << 22
-)  # multiplications of the first MLP product in all layers; with fewer, a helper would come too late
-HELPERS = ThreadPoolExecutor(os.cpu_count())  # its threads start when they are first needed
 
 Matrix = Tiles | FloatTiles
 
@@ -288,6 +285,20 @@ def new_step(stream, layers, keys, num_threads):
     return rows, inputs, layers, keys, new_board(num_parts * num_layers)
 
 
+@cache
+def helpers(number: int) -> SimpleQueue:
+    """So many threads that wait for steps: each takes one that is put into this queue, and works through it."""
+    steps: SimpleQueue = SimpleQueue()
+    for _ in range(number):
+        Thread(target=help_with, args=(steps,), daemon=True).start()
+    return steps
+
+
+def help_with(steps: SimpleQueue) -> None:
+    while True:
+        work_through(*steps.get())
+
+
 def decode_blocks(stream, layers, keys, num_threads):
     """B new tokens, each a row, through all blocks. (A request has one of them, or its drafts as well.)
 
@@ -297,8 +308,7 @@ def decode_blocks(stream, layers, keys, num_threads):
         keys: `Keys` (`k_cache` and `v_cache` changed).
     """
     step = new_step(stream, layers, keys, num_threads)
-    if stream.size * layers.up.bias.size >= SHARED_STEP:
-        for _ in range(num_threads - 1):
-            HELPERS.submit(work_through, *step)
+    for _ in range(num_threads - 1):
+        helpers(num_threads - 1).put(step)
     work_through(*step)
     stream += step[0].added

@@ -152,18 +152,17 @@ def test_which_steps(dtype, method, monkeypatch):
 
 
 class Watched:
-    """Hands calls on to the helpers, or keeps them for later."""
+    """Hands steps on to the helpers, or keeps them for later."""
 
     def __init__(self, monkeypatch, threads, later=False):
-        self.calls, self.later, self.helpers = [], later, decode_phases.HELPERS
+        self.steps, self.later, self.helpers = [], later, decode_phases.helpers(threads - 1)
         monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-        monkeypatch.setattr(decode_phases, "SHARED_STEP", 0)
-        monkeypatch.setattr(decode_phases, "HELPERS", self)
+        monkeypatch.setattr(decode_phases, "helpers", lambda number: self)
 
-    def submit(self, work, *args):
-        self.calls.append((work, args))
+    def put(self, step):
+        self.steps.append(step)
         if not self.later:
-            self.helpers.submit(work, *args)
+            self.helpers.put(step)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
@@ -174,17 +173,17 @@ def test_the_same_bits_every_time(threads, monkeypatch):
     results = [step(model, drafts()) for _ in range(50)]
     for hidden, cache in results[1:]:
         assert torch.equal(hidden, results[0][0]) and torch.equal(cache, results[0][1])
-    assert len(watched.calls) == 50 * (threads - 1)
+    assert len(watched.steps) == 50 * (threads - 1)
 
 
 def test_a_helper_that_comes_when_all_is_done(monkeypatch):
     """Nobody has waited for it, and it changes nothing."""
     watched = Watched(monkeypatch, 2, later=True)
     step(fuse_blocks(make_model("llama", "float32")), decodes())
-    [(work, args)] = watched.calls
-    rows, _, _, keys, _ = args
+    [late] = watched.steps
+    rows, _, _, keys, _ = late
     before = copy.deepcopy([*rows, keys.k_cache, keys.v_cache])
-    work(*args)
+    decode_phases.work_through(*late)
     for array, expected in zip([*rows, keys.k_cache, keys.v_cache], before):
         assert array.tobytes() == expected.tobytes()
 
