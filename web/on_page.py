@@ -3,11 +3,13 @@
 A README says where: <!-- piece: tokens --> on a line of its own. Code hosts show nothing there.
 """
 
+import json
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
 from labkit.models import find_model
+from labkit.paths import ROOT
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase4_scheduler.engine import LLMEngine
@@ -16,10 +18,11 @@ from web.pieces.attention import attention_piece, weights_of
 from web.pieces.batching import batching_piece
 from web.pieces.decoding import Decoding, decoding_piece
 from web.pieces.lens import lens_piece
-from web.pieces.piece import Piece
+from web.pieces.piece import Piece, piece_in
 from web.pieces.replay import Recording, replay_piece
 from web.pieces.roofline import roofline_piece
 from web.pieces.sampling import sampling_piece
+from web.pieces.speculation import speculation_piece
 from web.pieces.splits import splits_piece
 from web.pieces.tokens import tokenizer_piece
 
@@ -71,6 +74,23 @@ def cramped_run() -> Recording:
     )
 
 
+def of_notebook(phase: str, module: str) -> Piece:
+    """A piece as a companion notebook shows it: what takes long was worked out there.
+
+    Raises:
+        ValueError: the notebook has no such output.
+    """
+    notebook = json.loads((ROOT / "notebooks" / f"{phase}.ipynb").read_text(encoding="utf-8"))
+    outputs = [o for cell in notebook["cells"] for o in cell.get("outputs", ())]
+    pages = ["".join(o.get("data", {}).get("text/html", "")) for o in outputs]
+    for page in pages:
+        if (piece := piece_in(page)) and piece.module == module:
+            return piece
+    raise ValueError(
+        f"notebooks/{phase}.ipynb does not show {module!r}: run the notebook, or `make companions`"
+    )
+
+
 PIECES = {
     "tokens": OnPage("Type into a tokenizer", lambda: tokenizer_piece(tales()[1])),
     "attention": OnPage("Who looks at whom", attention),
@@ -81,11 +101,16 @@ PIECES = {
         lambda: decoding_piece(Decoding.of(*tales(), "Once upon a time there was", new_tokens=16)),
     ),
     "roofline": OnPage("Drag the batch", roofline_piece),
+    "bits": OnPage("Drag the number of bits", lambda: of_notebook("phase2_attention_kvcache", "bits")),
     "splits": OnPage("Fill a card with programs", splits_piece),
     "batching": OnPage("Fill the batch", batching_piece),
     "allocator": OnPage(
         "Poke the allocator",
         lambda: allocator_piece(operations=[("add", 8, 3), ("add", 8, 2), ("add", 0, 5)]),
+    ),
+    "speculation": OnPage(
+        "Let a small model guess",
+        lambda: speculation_piece(tales()[0], Transformer.from_pretrained("tales-draft"), tales()[1]),
     ),
     "replay": OnPage("Watch an engine", lambda: replay_piece(cramped_run())),
 }

@@ -9,7 +9,7 @@ import torch
 
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase2_attention_kvcache.model import NoCache, SamplingParams, Transformer
+from phase2_attention_kvcache.model import NoCache, SamplingParams, Transformer, generate_cached
 from phase2_attention_kvcache.model.truncation import to_probs
 from phase2_attention_kvcache.story.inside_the_tower import guesses_by_layer
 from phase4_scheduler.engine import LLMEngine
@@ -19,6 +19,7 @@ from tests.web.hostile import HOSTILE
 from web.pieces.attention import weights_of
 from web.pieces.decoding import Decoding
 from web.pieces.roofline import cost_of
+from web.pieces.speculation import speculate
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +177,23 @@ def test_decoding_on_a_prompt_of_the_readers(piece_on, tok, model):
     piece.locator('[data-row="cached"] [data-token="2"]').dispatch_event("mouseenter")
     numbers = re.search(r"begins with (.*?) \(", shown(piece, "detail"))[1].split(", ")
     assert [float(x) for x in numbers] == pytest.approx(run.keys[2], abs=0.011)
+
+
+def test_drafts_stand_and_fall_as_in_python(piece_on, tok, model):
+    page, piece = piece_on("speculation", "speculation")
+    draft, ids = Transformer.from_pretrained("tales-draft"), tok.encode(TEXT)
+    slide(piece, "drafts a step", 3)
+    type_text(page, piece, TEXT, f"document.querySelector('.spec .text b').textContent === '{TEXT}'")
+    rounds = speculate(model, draft, ids, 3)
+    lines = piece.locator(".round")
+    assert lines.count() == len(rounds)
+    for line, (drafts, accepted) in zip(lines.all(), rounds, strict=True):
+        words = [tok.decode([i]).replace(" ", "␣").replace("\n", "↵") for i in drafts]
+        assert line.locator(".stood").all_text_contents() == words[:accepted]
+        assert line.locator(".fell").all_text_contents() == words[accepted:]
+    alone = tok.decode(ids + generate_cached(model, ids, 32).token_ids)
+    assert shown(piece, "text") == alone  # the same text as without drafts
+    assert int(shown(piece, "steps of the large model")) == len(rounds)
 
 
 # ---------------------------------------------------------------------- roofline, batching: rules of Python, in the page

@@ -125,13 +125,19 @@ class Piece:
         return bundle
 
 
-def renewed(page: str) -> str | None:
-    """The fragment of a piece that stands in `page`, with its module as it is now. None: there is no piece."""
+def piece_in(page: str) -> Piece | None:
+    """The piece that stands in `page`, with its module as it is now. None: there is none."""
     found = _FRAGMENT.search(page)
     if found is None:
         return None
     module, fallback, data = found.groups()
-    return Piece(module, json.loads(data), html.unescape(fallback)).fragment()
+    return Piece(module, json.loads(data), html.unescape(fallback))
+
+
+def renewed(page: str) -> str | None:
+    """The fragment of the piece that stands in `page`, with its module as it is now. None: there is none."""
+    piece = piece_in(page)
+    return piece.fragment() if piece else None
 
 
 def bundle(module: Path, done: set[Path] | None = None) -> str:

@@ -7,12 +7,14 @@ import { standIn } from "../pieces/stand_in.js";
 
 const PIECES = new URL("../pieces/", import.meta.url);
 
-// The language model of the page: its weights are fetched when a piece first asks it, and all pieces share it.
-const tales = new LanguageModel("tales", ({ received, size }) => {
+// The language models of the page: weights are fetched when a piece first asks for them, and all pieces share them.
+const tales = new LanguageModel("tales", showProgress), draft = new LanguageModel("tales-draft", showProgress);
+
+function showProgress({ received, size }) {
   for (const bar of document.querySelectorAll(".weights progress")) {
     if (size) Object.assign(bar, { max: size, value: received });
   }
-});
+}
 
 export function startPieces() {
   const near = new IntersectionObserver((entries) => {
@@ -33,7 +35,7 @@ async function start(place) {
       import(new URL(module + ".js", PIECES)),
       fetchWhole(new URL(piece + ".json", PIECES)).then((answer) => answer.json()),
     ]);
-    made.render({ model: standIn(data), el: live, lm: withNotice(tales, live) });
+    made.render({ model: standIn(data), el: live, lm: { ...withNotice(tales, live), draft: withNotice(draft, live) } });
     words.open = false;
     place.setAttribute("data-alive", "");
   } catch (error) {

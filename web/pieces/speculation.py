@@ -1,0 +1,58 @@
+"""Speculative decoding: what the small model drafts, and what stands."""
+
+import torch
+
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.model import NoCache, Transformer, generate_cached
+from web.pieces.piece import HOW_TO_RUN, Piece
+
+NEW_TOKENS = 32
+
+
+@torch.inference_mode()
+def speculate(
+    model: Transformer, draft: Transformer, prompt: list[int], num_drafts: int
+) -> list[tuple[list[int], int]]:
+    """Greedy speculation without a cache, in its plainest form: drafts of each step, and how many of them stood."""
+
+    def answers(of: Transformer, ids: list[int], count: int) -> list[int]:
+        return (
+            of.logits(of(torch.tensor(ids), torch.arange(len(ids)), NoCache())[-count:]).argmax(-1).tolist()
+        )
+
+    ids, rounds = list(prompt), []
+    while (left := len(prompt) + NEW_TOKENS - len(ids)) > 0:
+        drafts: list[int] = []
+        while len(drafts) < min(num_drafts, left - 1):
+            drafts += answers(draft, ids + drafts, 1)
+        said = answers(model, ids + drafts, len(drafts) + 1)
+        accepted = next((i for i, token in enumerate(drafts) if token != said[i]), len(drafts))
+        rounds.append((drafts, accepted))
+        ids += said[: accepted + 1]
+    return rounds
+
+
+def speculation_piece(
+    model: Transformer,
+    draft: Transformer,
+    tok: BPETokenizer,
+    text: str = "Once upon a time there was a king who",
+    num_drafts: int = 4,
+) -> Piece:
+    """A text that two models write together, step by step."""
+    ids = tok.encode(text)
+    rounds, written = [], generate_cached(model, ids, NEW_TOKENS).token_ids
+    for drafts, accepted in speculate(model, draft, ids, num_drafts):
+        own = written[sum(r["accepted"] + 1 for r in rounds) + accepted]
+        rounds.append(
+            {"drafts": [tok.decode([i]) for i in drafts], "accepted": accepted, "own": tok.decode([own])}
+        )
+    lines = [
+        f"{''.join(r['drafts'][: r['accepted']])!r} stood, {''.join(r['drafts'][r['accepted'] :])!r} fell, then {r['own']!r}"
+        for r in rounds
+    ]
+    fallback = (
+        f"{NEW_TOKENS} tokens behind “{text}” in {len(rounds)} steps of the large model. {HOW_TO_RUN}\n\n"
+        + "\n".join(lines)
+    )
+    return Piece("speculation", {"text": text, "num_drafts": num_drafts, "rounds": rounds}, fallback)
