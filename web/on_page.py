@@ -11,16 +11,20 @@ from typing import NamedTuple
 from labkit.models import find_model
 from labkit.paths import ROOT
 from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.weights.embeddings import load_embeddings
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase4_scheduler.engine import LLMEngine
 from web.pieces.allocator import allocator_piece
 from web.pieces.attention import attention_piece, weights_of
 from web.pieces.batching import batching_piece
+from web.pieces.chunks import chunks_piece
 from web.pieces.decoding import Decoding, decoding_piece
+from web.pieces.embedding import embedding_piece
 from web.pieces.lens import lens_piece
 from web.pieces.piece import Piece, piece_in
 from web.pieces.replay import Recording, replay_piece
 from web.pieces.roofline import roofline_piece
+from web.pieces.rotary import rotary_piece
 from web.pieces.sampling import sampling_piece
 from web.pieces.speculation import speculation_piece
 from web.pieces.splits import splits_piece
@@ -93,6 +97,8 @@ def of_notebook(phase: str, module: str) -> Piece:
 
 PIECES = {
     "tokens": OnPage("Type into a tokenizer", lambda: tokenizer_piece(tales()[1])),
+    "embedding": OnPage("A map of your words", lambda: embedding_piece(load_embeddings(find_model("tales")))),
+    "rotary": OnPage("Turn a query and a key", rotary_piece),
     "attention": OnPage("Who looks at whom", attention),
     "lens": OnPage("The answer, layer by layer", lambda: lens_piece(*tales())),
     "sampling": OnPage("Turn the knobs of sampling", lambda: sampling_piece(*tales())),
@@ -108,6 +114,7 @@ PIECES = {
         "Poke the allocator",
         lambda: allocator_piece(operations=[("add", 8, 3), ("add", 8, 2), ("add", 0, 5)]),
     ),
+    "chunks": OnPage("One long prompt, and everybody", chunks_piece),
     "speculation": OnPage(
         "Let a small model guess",
         lambda: speculation_piece(tales()[0], Transformer.from_pretrained("tales-draft"), tales()[1]),

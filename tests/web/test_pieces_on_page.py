@@ -9,6 +9,7 @@ import torch
 
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.weights.embeddings import load_embeddings, pca_2d
 from phase2_attention_kvcache.model import NoCache, SamplingParams, Transformer, generate_cached
 from phase2_attention_kvcache.model.truncation import to_probs
 from phase2_attention_kvcache.story.inside_the_tower import guesses_by_layer
@@ -17,8 +18,10 @@ from phase4_scheduler.simulator.batching import Job, serve_continuously, serve_s
 from phase4_scheduler.simulator.step_size import StepSize
 from tests.web.hostile import HOSTILE
 from web.pieces.attention import weights_of
+from web.pieces.chunks import steps_of
 from web.pieces.decoding import Decoding
 from web.pieces.roofline import cost_of
+from web.pieces.rotary import rotary_piece, score
 from web.pieces.speculation import speculate
 
 
@@ -113,6 +116,43 @@ def test_a_drawn_token_can_be_appended(piece_on, tok, model):
         piece.get_by_role("button", name="append it").click()
         text += tok.decode([best])
         page.wait_for_function("(text) => document.querySelector('.sam textarea').value === text", arg=text)
+
+
+# ---------------------------------------------------------------------- vectors, places
+
+
+def test_the_map_of_words_is_pythons(piece_on):
+    page, piece = piece_on("embeddings", "embedding")
+    words = ["king", "queen", "forest", "bread", "milk"]
+    piece.get_by_label("words").fill(" ".join([*words, "unbelievable"]))
+    page.wait_for_function("document.querySelectorAll('.emb .map button').length === 5")
+    assert "several tokens: unbelievable" in piece.locator(".wrong").text_content()
+    table = load_embeddings(find_model("tales"))
+    wanted, kept = pca_2d(table.vectors(words))
+    told = piece.locator(".map button").evaluate_all(
+        "(all) => all.map((b) => b.dataset.place.split(' ').map(Number))"
+    )
+    assert torch.allclose(
+        torch.cdist(torch.tensor(told), torch.tensor(told)), torch.cdist(wanted, wanted), atol=1e-3
+    )
+    assert shown(piece, "of their differences can be seen here") == f"{round(100 * kept)}%"
+    piece.locator(".map button", has_text="milk").click()
+    near = ", ".join(f"{w.strip()} {c:.2f}" for w, c in table.neighbours("milk", 6))
+    piece.get_by_text(near).wait_for()
+
+
+def test_the_score_of_turned_vectors_is_pythons(piece_on):
+    _, piece = piece_on("positions", "rotary")
+    data = rotary_piece().data
+    for places in [(5, 2), (77, 0), (3, 900)]:
+        piece.get_by_label("place of the query").fill(str(places[0]))
+        piece.get_by_label("place of the key").fill(str(places[1]))
+        assert float(shown(piece, "score")) == pytest.approx(
+            score(data["query"], data["key"], places), abs=6e-4
+        )
+    before = shown(piece, "score")
+    piece.locator('[data-do="far"]').click()
+    assert piece.get_by_label("place of the key").input_value() == "1900" and shown(piece, "score") == before
 
 
 # ---------------------------------------------------------------------- attention, lens, decoding: on the reader's text
@@ -228,6 +268,25 @@ def test_the_roofline_is_that_of_the_cost_model(piece_on):
     piece.get_by_label("model").select_option("llama-3-8b")
     piece.get_by_label("card").select_option("t4")
     assert "does not fit on this card" in shown(piece, "says")
+
+
+def test_a_long_prompt_whole_and_in_chunks_by_the_cost_model(piece_on):
+    _, piece = piece_on("scheduler", "chunks")
+    for card, users, prompt, budget in [("h100", 32, 8000, 512), ("l4", 128, 2000, 192)]:
+        piece.get_by_label("card").select_option(card)
+        slide(piece, "users who write", int(math.log2(users)))
+        slide(piece, "tokens of the prompt", [500, 1000, 2000, 4000, 8000].index(prompt))
+        slide(piece, "tokens a step (the budget)", [192, 256, 512].index(budget))
+        for way, limit in (("whole", prompt + users), ("in chunks", budget)):
+            seconds = steps_of(cost_of("llama-3-8b", card), users, prompt, limit)
+            told = piece.locator(f'[data-way="{way}"]')
+            assert float(shown(told, "longest wait for a token").split()[0]) == pytest.approx(
+                1e3 * max(seconds), rel=5e-3
+            )
+            assert float(shown(told, "first token of the prompt after").split()[0]) == pytest.approx(
+                1e3 * sum(seconds), rel=5e-3
+            )
+            assert int(shown(told, "steps")) == len(seconds)
 
 
 def test_batching_is_what_the_engine_does(piece_on):

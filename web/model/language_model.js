@@ -54,6 +54,17 @@ export class LanguageModel {
     return this.ask("lens", { hidden });
   }
 
+  // Rows of the token table [n x width], and the tokens nearest to one: [[id, cosine], ...].
+  async rows(ids) {
+    await this.load();
+    return this.ask("rows", { ids });
+  }
+
+  async nearest(id, count) {
+    await this.load();
+    return this.ask("nearest", { id, count });
+  }
+
   // Without its worker the model is as it was before the first call.
   giveUp(error) {
     this.worker.terminate();

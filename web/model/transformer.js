@@ -66,6 +66,11 @@ export class Transformer {
     return model;
   }
 
+  // The row of the token table for a token.
+  row(id) {
+    return this.tokenTable.subarray(id * this.config.n_embd, (id + 1) * this.config.n_embd);
+  }
+
   // Run new tokens behind those in the cache through all blocks: ids -> hidden [n x width], after the last norm.
   // watch(name, layer, values) is shown what is computed on the way; see `attend` and below for the names.
   forward(ids, cache, watch = () => {}) {

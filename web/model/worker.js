@@ -43,6 +43,23 @@ const calls = {
     return { logits, seen };
   },
 
+  // Rows of the token table: ids -> [n x width].
+  rows({ ids }) {
+    const { n_embd: width } = model.config, out = new Float32Array(ids.length * width);
+    ids.forEach((id, i) => out.set(model.row(id), i * width));
+    return out;
+  },
+
+  // The tokens whose rows point most nearly the same way as that of `id`: [[id, cosine], ...].
+  nearest({ id, count }) {
+    const length = (v) => Math.sqrt(v.reduce((sum, x) => sum + x * x, 0)), mine = model.row(id);
+    const cosines = Array.from({ length: model.config.vocab_size }, (_, other) => {
+      const row = model.row(other);
+      return [other, row.reduce((sum, x, i) => sum + x * mine[i], 0) / (length(row) * length(mine) || 1)];
+    });
+    return cosines.filter(([other]) => other !== id).sort((a, b) => b[1] - a[1]).slice(0, count);
+  },
+
   // The scores that a vector of any layer would give: hidden [n x width] -> [n x vocabulary].
   lens({ hidden }) {
     return model.logits(model.finalNorm.apply(hidden));

@@ -1,16 +1,10 @@
 // A model in fewer bits. All settings were worked out by Python on the real model (web/pieces/bits.py).
 
-import { box, element, showCounts } from "./common.js";
+import { box, element, shape, showCounts } from "./common.js";
 
 const STYLE = `
 .bit .says { margin: 10px 0; min-height: 3.2em } .bit .says b { font-weight: 600 } .bit .says .other { background: var(--orange-tint); border-radius: 3px }
-.bit .lower { display: flex; gap: 12px 36px; flex-wrap: wrap; margin-top: 8px } .bit svg { display: block; background: var(--faint); border-radius: 4px; max-width: 100% }`;
-
-function shape(tag, attributes) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  return node;
-}
+.bit .lower { display: flex; gap: 12px 36px; flex-wrap: wrap; margin-top: 8px } .bit svg { display: block; background: var(--faint); border-radius: 4px; max-width: 100%; height: auto }`;
 
 function render({ model, el }) {
   const data = model.get("data");
@@ -22,8 +16,8 @@ function render({ model, el }) {
   groups.addEventListener("change", draw);
   const shown = element("b", { "data-name": "bits" }), says = element("div", { class: "says", "aria-live": "polite" });
   const counts = element("div", { class: "counts" });
-  const grid = shape("svg", { width: 400, height: 150, role: "img", "aria-label": "weights and their codes" });
-  const curve = shape("svg", { width: 300, height: 150, role: "img", "aria-label": "bits per byte for each number of bits" });
+  const grid = shape("svg", { viewBox: "0 0 400 150", width: 400, role: "img", "aria-label": "weights and their codes" });
+  const curve = shape("svg", { viewBox: "0 0 300 150", width: 300, role: "img", "aria-label": "bits per byte for each number of bits" });
   const frame = box("bit", STYLE, element("div", { class: "bar" }, element("label", {}, "bits ", slider, " ", shown), element("label", {}, "a scale for ", groups)), says, counts,
     element("div", { class: "lower" },
       element("div", {}, element("small", {}, `${data.weights.length} weights of the model (dots), and what codes stand for (lines)`), grid),

@@ -7,6 +7,14 @@ export function element(tag, attributes = {}, ...children) {
   return node;
 }
 
+// The same in a drawing.
+export function shape(tag, attributes, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
 // JupyterLab hears every key before the page does: an arrow key on a slider would choose the next cell. It leaves an
 // element alone that carries this mark. What runs and saves stays JupyterLab's. Undo does not: it would take back what
 // was typed into the cell.

@@ -122,7 +122,7 @@ function render({ model, el, lm }) {
   // Everybody, or of many those who are here.
   function drawTable(event, people) {
     const here = names.length <= 12 ? names : names.filter((n) => /running|waiting|preempted/.test(people[n].state) || n in event.finished);
-    table.replaceChildren(element("tr", {}, ...[["request", "11%"], ["state", "16%"], ["this step", "10%"], ["computed of its tokens", "24%"], ["text", "39%"]]
+    table.replaceChildren(element("tr", {}, ...[["request", "14%"], ["state", "16%"], ["this step", "10%"], ["computed of its tokens", "24%"], ["text", "36%"]]
       .map(([t, w]) => element("th", { style: `width:${w}` }, t))));
     for (const n of here.slice(0, MOST_ROWS)) {
       const p = people[n], { prompt, prompt_tokens } = data.requests[n], whole = prompt_tokens + p.written, known = p.state !== "not here yet";

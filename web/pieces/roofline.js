@@ -6,7 +6,7 @@ import { box, element, showCounts, thousands } from "./common.js";
 const STYLE = `
 .roof .bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: 4px 10px; align-items: center; margin: 10px 0 }
 .roof .bars i { display: block; height: 16px; border-radius: 2px; min-width: 1px } .roof .bars .two { display: flex; gap: 1px }
-.roof .weights { background: var(--blue) } .roof .kv { background: var(--orange) } .roof .arithmetic { background: var(--green) }
+.roof .of-weights { background: var(--blue) } .roof .of-kv { background: var(--orange) } .roof .of-arithmetic { background: var(--green) }
 .roof .key { display: inline-block; width: 12px; height: 12px; border-radius: 2px; margin: 0 4px 0 0; vertical-align: -1px }
 .roof .values { font-variant-numeric: tabular-nums }`;
 
@@ -37,7 +37,7 @@ function render({ model, el }) {
   };
   const name = choose("model", models.map((m) => [m, m]), start.model), card = choose("card", Object.entries(cards), start.card);
   const users = slide("users", USERS, start.users), context = slide("tokens each", CONTEXTS, start.context);
-  const key = (kind, text) => element("span", {}, element("span", { class: "key " + kind }), text);
+  const key = (kind, text) => element("span", {}, element("span", { class: "key of-" + kind }), text);
   const usersText = element("b"), contextText = element("b"), says = element("p", { "data-name": "says", "aria-live": "polite" });
   const bars = element("div", { class: "bars" }), counts = element("div", { class: "counts" });
   el.append(box("roof", STYLE, element("div", { class: "bar" }, name, "on", card),
@@ -55,7 +55,7 @@ function render({ model, el }) {
     const step = stepOf(cost, n, length), needed = n * Math.ceil(length / PLACES), fits = needed <= cost.num_blocks;
     const limit = step.memory >= step.arithmetic ? "memory" : "arithmetic";
     const widest = step.seconds, ms = (seconds) => `${(1e3 * seconds).toPrecision(3)} ms`;
-    const part = (kind, seconds) => element("i", { class: kind, style: `width:${(100 * seconds) / widest}%` });
+    const part = (kind, seconds) => element("i", { class: "of-" + kind, style: `width:${(100 * seconds) / widest}%` });
     bars.append("memory", element("div", { class: "two" }, part("weights", step.weights / cost.ceilings.bandwidth), part("kv", step.kv / cost.ceilings.bandwidth)),
       element("span", { class: "values", "data-name": "memory" }, ms(step.memory)),
       "arithmetic", element("div", {}, part("arithmetic", step.arithmetic)), element("span", { class: "values", "data-name": "arithmetic" }, ms(step.arithmetic)));

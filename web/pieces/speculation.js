@@ -7,7 +7,7 @@ const STYLE = `
 .spec .round { display: flex; flex-wrap: wrap; gap: 4px; align-items: baseline; margin: 3px 0; font: 13px/1.7 var(--code) }
 .spec .round span { border-radius: 3px; padding: 0 4px; white-space: pre } .spec .stood { background: var(--green-tint) }
 .spec .fell { background: var(--orange-tint); text-decoration: line-through } .spec .own { background: var(--blue-tint) }
-.spec .text { min-height: 3em }`;
+.spec small { color: var(--ink) } .spec .text { min-height: 3em }`;
 
 const MOST_PROMPT = 60, NEW_TOKENS = 32;
 

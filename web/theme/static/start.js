@@ -68,5 +68,6 @@ function withNotice(lm, live) {
     await arrived();
     return lm[method](...args);
   };
-  return { tokenizer: () => lm.tokenizer(), logits: guarded("logits"), trace: guarded("trace"), lens: guarded("lens") };
+  const asked = ["logits", "trace", "lens", "rows", "nearest"].map((method) => [method, guarded(method)]);
+  return { tokenizer: () => lm.tokenizer(), ...Object.fromEntries(asked) };
 }

@@ -1,0 +1,27 @@
+"""A map of words: where the model's token table has them."""
+
+from phase1_tokens_embeddings.weights.embeddings import Embeddings
+from web.pieces.piece import HOW_TO_RUN, Piece
+
+WORDS = ("king", "queen", "prince", "princess", "son", "daughter", "brother", "sister", "dog", "cat", "horse", "gold",
+         "silver", "sea", "river", "wood", "house")  # fmt: skip
+NEAREST = 6
+
+
+def embedding_piece(embeddings: Embeddings, words: tuple[str, ...] = WORDS) -> Piece:
+    """Words on a map, and for each what is nearest to it in the whole vocabulary.
+
+    Raises:
+        ValueError: a word that is not one token.
+    """
+    nearest = {word: embeddings.neighbours(word, NEAREST) for word in words}
+    data = {
+        "words": list(words),
+        "vectors": [[round(x, 4) for x in row] for row in embeddings.vectors(words).tolist()],
+        "nearest": nearest,
+    }
+    lines = [
+        f"{word}: {', '.join(f'{w.strip()} {c:.2f}' for w, c in near)}" for word, near in nearest.items()
+    ]
+    fallback = f"Words to type, and a map of them. {HOW_TO_RUN}\n\nThe nearest tokens:\n\n" + "\n".join(lines)
+    return Piece("embedding", data, fallback)
