@@ -371,6 +371,13 @@ def test_a_recording_is_shown_as_the_engine_wrote_it(piece_on, tmp_path):
     piece.locator('[data-do="next wait"]').click()
     first = next(i for i, event in enumerate(events) if i and event["waiting"])
     assert shown(piece, "step").startswith(f"step {first + 1} of")
+    last = list(events[-1]["tokens"])[0]  # one request alone, from its first step on
+    slide(piece, "step", 0)
+    piece.get_by_label("request", exact=True).fill(last)
+    assert piece.locator("tr[data-request]").count() == 1
+    piece.locator('[data-do="next of it"]').click()
+    first = next(i for i, event in enumerate(events) if i and last in [*event["tokens"], *event["preempted"]])
+    assert shown(piece, "step").startswith(f"step {first + 1} of")
 
 
 @pytest.mark.parametrize(

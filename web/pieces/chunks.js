@@ -29,9 +29,9 @@ function stepsOf(cost, users, context, prompt, budget) {
 }
 
 function render({ model, el }) {
-  const { costs, context, start } = model.get("data");
+  const { cards, costs, context, start } = model.get("data");
   const card = element("select", { "aria-label": "card" });
-  for (const [name, cost] of Object.entries(costs)) card.append(element("option", { value: name }, cost.name));
+  for (const [name, title] of Object.entries(cards)) card.append(element("option", { value: name }, title));
   card.value = start.card;
   card.addEventListener("change", draw);
   const bars = [["users who write", USERS, start.users], ["tokens of the prompt", PROMPTS, start.prompt], ["tokens a step (the budget)", BUDGETS, start.budget]].map(([label, values, at]) => {

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 
+from phase1_tokens_embeddings.weights import cards
 from phase4_scheduler.simulator.cost_model import ComputedCost
 from phase4_scheduler.simulator.step_size import StepSize
 from web.pieces.piece import HOW_TO_RUN, Piece
@@ -26,6 +27,7 @@ def chunks_piece(card: str = "l4", users: int = 32, prompt: int = 8000, budget: 
     """Sliders for users, the prompt and the token budget of a step; the steps drawn as long as they take."""
     costs = {name: asdict(cost_of("llama-3-8b", name)) for name in CARDS}
     data = {
+        "cards": {name: cards.CARDS[name].title for name in CARDS},
         "costs": costs,
         "context": CONTEXT,
         "start": {"card": card, "users": users, "prompt": prompt, "budget": budget},

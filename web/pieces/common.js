@@ -45,6 +45,7 @@ const LOOK = `
 [data-jp-theme-light="false"] .piece-box { color-scheme: dark }
 .piece-box :is(button, input, select, textarea) { font: inherit; color: inherit; background: var(--paper) }
 .piece-box :is(button, select) { border: 1px solid var(--muted); border-radius: 5px; padding: 3px 10px; min-height: 28px }
+.piece-box select { max-width: 100% }
 .piece-box textarea { width: 100%; box-sizing: border-box; border: 1px solid var(--muted); border-radius: 5px; padding: 6px 8px }
 .piece-box button { cursor: pointer } .piece-box button:disabled { opacity: .5; cursor: default }
 .piece-box input[type=range] { accent-color: var(--blue); width: min(260px, 100%); vertical-align: middle }

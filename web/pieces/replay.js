@@ -12,6 +12,7 @@ const STYLE = `
 .rep .blocks { display: flex; flex-wrap: wrap; gap: 2px; margin: 6px 0 } .rep .blocks i { width: 17px; height: 17px; border-radius: 2px; background: var(--faint); font: 10px/17px system-ui; text-align: center; color: var(--paper) }
 .rep .blocks i.new { outline: 2px solid var(--ink); outline-offset: -2px } .rep .blocks i.evicted { outline: 2px solid var(--red); outline-offset: -2px }
 .rep .stood, .rep .fell { margin-left: 4px; padding: 0 2px; border-radius: 2px; white-space: pre } .rep .stood { background: var(--green-tint); color: var(--green) } .rep .fell { background: var(--orange-tint); color: var(--red); text-decoration: line-through }
+.rep input[type=search] { width: 9em; border: 1px solid var(--muted); border-radius: 4px; padding: 2px 6px }
 .rep .says { min-height: 3em }
 .rep .time { position: relative } .rep .line { width: 100%; height: 48px; display: block; background: var(--faint); border-radius: 3px; cursor: pointer }
 .rep .time i { position: absolute; top: 0; height: 48px; width: 2px; background: var(--ink); pointer-events: none }
@@ -42,7 +43,15 @@ function render({ model, el, lm }) {
     if (next >= 0) steps.go(next);
     status.textContent = next < 0 ? "Nobody waits any more." : "";
   });
-  const frame = box("rep", STYLE, steps.bar, element("div", { class: "time" }, line, mark), element("div", { class: "bar" }, wait), says,
+  const filter = element("input", { type: "search", "aria-label": "request", placeholder: "all" });
+  filter.addEventListener("input", () => steps.go(steps.at()));
+  const follow = button("next of it", "its next step", () => {
+    const takesPart = (event) => [...Object.keys(event.tokens), ...event.preempted].some(wanted);
+    const next = data.events.findIndex((event, i) => i > steps.at() && takesPart(event));
+    if (next >= 0) steps.go(next);
+    status.textContent = next < 0 ? "It takes part in no later step." : "";
+  });
+  const frame = box("rep", STYLE, steps.bar, element("div", { class: "time" }, line, mark), element("div", { class: "bar" }, wait, element("label", {}, "request ", filter), follow), says,
     budgetSays, budget, scrolling("requests", table), blocksSay, blocks, counts);
   if (lm) frame.prepend(fileField(status, (text) => show(readRecording(text))));
   frame.append(status);
@@ -119,9 +128,11 @@ function render({ model, el, lm }) {
     model.save_changes();
   }
 
+  function wanted(name) { return name.includes(filter.value.trim()); }
+
   // Everybody, or of many those who are here.
   function drawTable(event, people) {
-    const here = names.length <= 12 ? names : names.filter((n) => /running|waiting|preempted/.test(people[n].state) || n in event.finished);
+    const here = names.length <= 12 || filter.value.trim() ? names.filter(wanted) : names.filter((n) => /running|waiting|preempted/.test(people[n].state) || n in event.finished);
     table.replaceChildren(element("tr", {}, ...[["request", "14%"], ["state", "16%"], ["this step", "10%"], ["computed of its tokens", "24%"], ["text", "36%"]]
       .map(([t, w]) => element("th", { style: `width:${w}` }, t))));
     for (const n of here.slice(0, MOST_ROWS)) {
