@@ -17,6 +17,7 @@ from phase4_scheduler.engine import LLMEngine
 from web.pieces.allocator import allocator_piece
 from web.pieces.attention import attention_piece, weights_of
 from web.pieces.batching import batching_piece
+from web.pieces.cards import cards_piece
 from web.pieces.chunks import chunks_piece
 from web.pieces.decoding import Decoding, decoding_piece
 from web.pieces.embedding import embedding_piece
@@ -109,6 +110,7 @@ PIECES = {
     "roofline": OnPage("Drag the batch", roofline_piece),
     "bits": OnPage("Drag the number of bits", lambda: of_notebook("phase2_attention_kvcache", "bits")),
     "splits": OnPage("Fill a card with programs", splits_piece),
+    "cards": OnPage("Share a model", cards_piece),
     "batching": OnPage("Fill the batch", batching_piece),
     "allocator": OnPage(
         "Poke the allocator",

@@ -69,7 +69,7 @@ def test_a_page_is_small_fits_a_telephone_and_can_be_used_by_everybody(open_page
     sizes = {}
     page.on("response", lambda response: sizes.update({response.url: packed(response)}))
     page.goto(f"{address}{name}.html")
-    to_the_end(page)
+    page.evaluate("document.querySelectorAll('main details').forEach((d) => { d.open = true; })")
     page.wait_for_function(ALIVE)
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     assert sum(sizes.values()) <= MOST_BYTES, sorted(sizes.items(), key=lambda item: -item[1])[:5]
@@ -80,7 +80,12 @@ def test_a_page_is_small_fits_a_telephone_and_can_be_used_by_everybody(open_page
         assert [(v["id"], [node["html"][:150] for node in v["nodes"]][:3]) for v in serious] == [], colours
 
 
-ALIVE = "[...document.querySelectorAll('[data-piece]')].every((place) => 'alive' in place.dataset)"
+# As a reader scrolls, from piece to piece, until all have come to life.
+ALIVE = """() => {
+  const asleep = document.querySelector("[data-piece]:not([data-alive])");
+  asleep?.scrollIntoView();
+  return !asleep;
+}"""
 
 
 def packed(response) -> int:
@@ -89,20 +94,6 @@ def packed(response) -> int:
         return 0
     body = response.body()
     return min(len(body), len(gzip.compress(body)))
-
-
-def to_the_end(page) -> None:
-    """As a reader scrolls who unfolds everything."""
-    page.evaluate("document.querySelectorAll('main details').forEach((d) => { d.open = true; })")
-    page.evaluate(SCROLL)
-
-
-SCROLL = """async () => {
-  for (let y = 0; y < document.documentElement.scrollHeight; y += 700) {
-    scrollTo(0, y);
-    await new Promise((painted) => requestAnimationFrame(() => requestAnimationFrame(painted)));
-  }
-}"""
 
 
 # ---------------------------------------------------------------------- terms

@@ -9,6 +9,7 @@ import torch
 
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.weights import SHAPES
 from phase1_tokens_embeddings.weights.embeddings import load_embeddings, pca_2d
 from phase2_attention_kvcache.model import NoCache, SamplingParams, Transformer, generate_cached
 from phase2_attention_kvcache.model.truncation import to_probs
@@ -18,6 +19,7 @@ from phase4_scheduler.simulator.batching import Job, serve_continuously, serve_s
 from phase4_scheduler.simulator.step_size import StepSize
 from tests.web.hostile import HOSTILE
 from web.pieces.attention import weights_of
+from web.pieces.cards import bubble, tensor_parallel
 from web.pieces.chunks import steps_of
 from web.pieces.decoding import Decoding
 from web.pieces.roofline import cost_of
@@ -289,6 +291,31 @@ def test_a_long_prompt_whole_and_in_chunks_by_the_cost_model(piece_on):
             assert int(shown(told, "steps")) == len(seconds)
 
 
+def test_shared_cards_are_those_of_the_text_and_of_python(piece_on):
+    _, piece = piece_on("many-cards", "cards")
+    together, row = piece.locator('[data-way="together"]'), piece.locator('[data-way="row"]')
+
+    def number(name: str) -> float:
+        return float(shown(together, name).split()[0])
+
+    # Llama-3 70B on four cards for 32 users: the figures of the section.
+    assert number("into all-reduces") == pytest.approx(84, abs=0.5) and number("sent by each card") == 126
+    assert number("on the wire") == pytest.approx(0.28, abs=0.005) and number("fixed delays") == 1.6
+    assert number("reading them and the caches") == 13.7
+    for index, lost in ((0, "75%"), (2, "43%"), (4, "16%")):
+        slide(piece, "micro-batches", index)
+        assert shown(row, "bubble") == lost
+    piece.get_by_label("model").select_option("llama-3-8b")
+    piece.get_by_label("wire").select_option("PCIe")
+    slide(piece, "cards", 3)
+    slide(piece, "users", 0)
+    wanted = tensor_parallel(SHAPES["llama-3-8b"], 8, 1, "PCIe")
+    assert number("on the wire") == pytest.approx(1e3 * wanted["wire"], rel=5e-3)
+    assert number("sent by each card") == pytest.approx(wanted["sent"] / 1e6, rel=5e-3)
+    assert number("reading them and the caches") == pytest.approx(1e3 * wanted["read"], rel=5e-3)
+    assert row.locator(".idle").count() == 8 * 23 - 8 * 16 and shown(row, "bubble") == f"{bubble(8, 16):.0%}"
+
+
 def test_batching_is_what_the_engine_does(piece_on):
     """The same jobs through a real engine: when each answer is complete, and when it is handed out."""
     _, piece = piece_on("continuous-batching", "batching")
@@ -371,7 +398,7 @@ def test_a_recording_is_shown_as_the_engine_wrote_it(piece_on, tmp_path):
     piece.locator('[data-do="next wait"]').click()
     first = next(i for i, event in enumerate(events) if i and event["waiting"])
     assert shown(piece, "step").startswith(f"step {first + 1} of")
-    last = list(events[-1]["tokens"])[0]  # one request alone, from its first step on
+    last = next(iter(events[-1]["tokens"]))  # one request alone, from its first step on
     slide(piece, "step", 0)
     piece.get_by_label("request", exact=True).fill(last)
     assert piece.locator("tr[data-request]").count() == 1
