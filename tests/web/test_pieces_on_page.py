@@ -47,6 +47,11 @@ def shown(piece, name: str) -> str:
     return piece.locator(f'[data-name="{name}"]').text_content()
 
 
+def number(text: str) -> float:
+    """ "1,070 ms" is 1070."""
+    return float(text.split()[0].replace(",", ""))
+
+
 # ---------------------------------------------------------------------- tokens
 
 
@@ -256,10 +261,10 @@ def test_the_roofline_is_that_of_the_cost_model(piece_on):
         cost = cost_of(model_name, card)
         size = StepSize.of([(context - 1, 1)] * users)
         work, seconds = cost.work(size), cost.seconds(size)
-        assert float(shown(piece, "memory").split()[0]) == pytest.approx(
+        assert number(shown(piece, "memory")) == pytest.approx(
             1e3 * work.bytes / cost.ceilings.bandwidth, rel=5e-3
         )
-        assert float(shown(piece, "arithmetic").split()[0]) == pytest.approx(
+        assert number(shown(piece, "arithmetic")) == pytest.approx(
             1e3 * work.operations / cost.ceilings.rate, rel=5e-3
         )
         told = int(shown(piece, "tokens a second, all users").replace(",", ""))
@@ -282,10 +287,10 @@ def test_a_long_prompt_whole_and_in_chunks_by_the_cost_model(piece_on):
         for way, limit in (("whole", prompt + users), ("in chunks", budget)):
             seconds = steps_of(cost_of("llama-3-8b", card), users, prompt, limit)
             told = piece.locator(f'[data-way="{way}"]')
-            assert float(shown(told, "longest wait for a token").split()[0]) == pytest.approx(
+            assert number(shown(told, "longest wait for a token")) == pytest.approx(
                 1e3 * max(seconds), rel=5e-3
             )
-            assert float(shown(told, "first token of the prompt after").split()[0]) == pytest.approx(
+            assert number(shown(told, "first token of the prompt after")) == pytest.approx(
                 1e3 * sum(seconds), rel=5e-3
             )
             assert int(shown(told, "steps")) == len(seconds)
@@ -295,13 +300,16 @@ def test_shared_cards_are_those_of_the_text_and_of_python(piece_on):
     _, piece = piece_on("many-cards", "cards")
     together, row = piece.locator('[data-way="together"]'), piece.locator('[data-way="row"]')
 
-    def number(name: str) -> float:
-        return float(shown(together, name).split()[0])
-
     # Llama-3 70B on four cards for 32 users: the figures of the section.
-    assert number("into all-reduces") == pytest.approx(84, abs=0.5) and number("sent by each card") == 126
-    assert number("on the wire") == pytest.approx(0.28, abs=0.005) and number("fixed delays") == 1.6
-    assert number("reading them and the caches") == 13.7
+    assert (
+        number(shown(together, "into all-reduces")) == pytest.approx(84, abs=0.5)
+        and number(shown(together, "sent by each card")) == 126
+    )
+    assert (
+        number(shown(together, "on the wire")) == pytest.approx(0.28, abs=0.005)
+        and number(shown(together, "fixed delays")) == 1.6
+    )
+    assert number(shown(together, "reading them and the caches")) == 13.7
     for index, lost in ((0, "75%"), (2, "43%"), (4, "16%")):
         slide(piece, "micro-batches", index)
         assert shown(row, "bubble") == lost
@@ -310,9 +318,11 @@ def test_shared_cards_are_those_of_the_text_and_of_python(piece_on):
     slide(piece, "cards", 3)
     slide(piece, "users", 0)
     wanted = tensor_parallel(SHAPES["llama-3-8b"], 8, 1, "PCIe")
-    assert number("on the wire") == pytest.approx(1e3 * wanted["wire"], rel=5e-3)
-    assert number("sent by each card") == pytest.approx(wanted["sent"] / 1e6, rel=5e-3)
-    assert number("reading them and the caches") == pytest.approx(1e3 * wanted["read"], rel=5e-3)
+    assert number(shown(together, "on the wire")) == pytest.approx(1e3 * wanted["wire"], rel=5e-3)
+    assert number(shown(together, "sent by each card")) == pytest.approx(wanted["sent"] / 1e6, rel=5e-3)
+    assert number(shown(together, "reading them and the caches")) == pytest.approx(
+        1e3 * wanted["read"], rel=5e-3
+    )
     assert row.locator(".idle").count() == 8 * 23 - 8 * 16 and shown(row, "bubble") == f"{bubble(8, 16):.0%}"
 
 

@@ -1,7 +1,7 @@
 // More than one card: a model cut across all layers (tensor parallelism), and cut between layers (pipeline parallelism).
 // The rules are those of web/pieces/cards.py, from data sheets; nothing is measured.
 
-import { COLORS, box, element, showCounts } from "./common.js";
+import { COLORS, box, element, short, showCounts } from "./common.js";
 
 const STYLE = `
 .car .hold { display: grid; gap: 4px; margin: 6px 0 } .car .hold div { border: 1px solid var(--muted); border-radius: 4px; padding: 3px 6px; font-size: 13px; background: var(--faint) }
@@ -37,7 +37,7 @@ function render({ model, el }) {
 
   function draw() {
     const shape = data.models[name.value], n = cards.value(), u = users.value(), m = micro.value();
-    const gb = (bytes) => `${(bytes / 1e9).toPrecision(3)} GB`, mb = (bytes) => `${(bytes / 1e6).toPrecision(3)} MB`, ms = (s) => `${(1e3 * s).toPrecision(3)} ms`;
+    const gb = (bytes) => `${short(bytes / 1e9)} GB`, mb = (bytes) => `${short(bytes / 1e6)} MB`, ms = (s) => `${short(1e3 * s)} ms`;
     const shared = tensorParallel(shape, n, u, data.wires[wire.value], data), columns = `grid-template-columns:repeat(${Math.min(n, 4)}, 1fr)`;
     const hold = (text) => element("div", { class: "hold", style: columns }, ...Array.from({ length: n }, (_, i) => element("div", {}, element("b", {}, `card ${i + 1}`), element("br"), text(i))));
 

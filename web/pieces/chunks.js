@@ -1,7 +1,7 @@
 // A long prompt among users who write: whole, and in chunks. Every step is drawn as long as it takes, by the rules of
 // `ComputedCost` in phase4_scheduler/simulator/cost_model.py.
 
-import { box, element, showCounts, thousands } from "./common.js";
+import { box, element, short, showCounts, thousands } from "./common.js";
 
 const STYLE = `
 .chu .strip { display: flex; gap: 1px; height: 26px; background: var(--faint); border-radius: 3px; overflow: hidden; margin: 4px 0 }
@@ -44,7 +44,7 @@ function render({ model, el }) {
 
   function draw() {
     const [users, prompt, budget] = bars.map(({ shown, value }) => { shown.textContent = thousands(value()); return value(); });
-    const cost = costs[card.value], ms = (seconds) => `${(1e3 * seconds).toPrecision(3)} ms`;
+    const cost = costs[card.value], ms = (seconds) => `${short(1e3 * seconds)} ms`;
     const alone = secondsOf(cost, Array(users).fill([context, 1]));
     const all = [["whole", prompt + users], ["in chunks", budget]].map(([way, limit]) => [way, stepsOf(cost, users, context, prompt, limit)]);
     const longest = Math.max(...all.map(([, seconds]) => seconds.reduce((a, b) => a + b, 0)));

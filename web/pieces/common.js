@@ -69,6 +69,7 @@ export const COLORS = ["light-dark(#2f6fb0, #74b0ea)", "light-dark(#b85a1b, #f0a
 // A token for people: a space and a line end can be seen.
 export const visible = (token) => token.replaceAll(" ", "␣").replaceAll("\n", "↵");
 export const thousands = (n) => n.toLocaleString("en");
+export const short = (x) => x.toLocaleString("en", { maximumSignificantDigits: 3 });
 
 // A button that tests find by its name.
 export function button(name, label, click) {

@@ -1,7 +1,7 @@
 // The roofline of a decode step, with a batch to drag. The rules are those of `ComputedCost` in
 // phase4_scheduler/simulator/cost_model.py: what a step reads and computes, at the limits of the card's data sheet.
 
-import { box, element, showCounts, thousands } from "./common.js";
+import { box, element, short, showCounts, thousands } from "./common.js";
 
 const STYLE = `
 .roof .bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: 4px 10px; align-items: center; margin: 10px 0 }
@@ -54,7 +54,7 @@ function render({ model, el }) {
     if (length > cost.max_context) { says.textContent = `${name.value} looks at no more than ${thousands(cost.max_context)} tokens.`; return; }
     const step = stepOf(cost, n, length), needed = n * Math.ceil(length / PLACES), fits = needed <= cost.num_blocks;
     const limit = step.memory >= step.arithmetic ? "memory" : "arithmetic";
-    const widest = step.seconds, ms = (seconds) => `${(1e3 * seconds).toPrecision(3)} ms`;
+    const widest = step.seconds, ms = (seconds) => `${short(1e3 * seconds)} ms`;
     const part = (kind, seconds) => element("i", { class: "of-" + kind, style: `width:${(100 * seconds) / widest}%` });
     bars.append("memory", element("div", { class: "two" }, part("weights", step.weights / cost.ceilings.bandwidth), part("kv", step.kv / cost.ceilings.bandwidth)),
       element("span", { class: "values", "data-name": "memory" }, ms(step.memory)),
@@ -62,8 +62,8 @@ function render({ model, el }) {
     says.textContent = fits ? `The step is limited by ${limit}: it cannot be shorter than ${ms(step.seconds)}.`
       : `So many contexts do not fit on the card: they need ${thousands(needed)} blocks of ${PLACES} tokens, and it has room for ${thousands(cost.num_blocks)}.`;
     showCounts(counts, [["limited by", limit], ["tokens a second, all users", thousands(Math.round(n / step.seconds))],
-      ["tokens a second, each", (1 / step.seconds).toPrecision(3)], ["operations a byte", (step.operations / (step.weights + step.kv)).toPrecision(3)],
-      ["where both limits meet", (cost.ceilings.rate / cost.ceilings.bandwidth).toPrecision(3)]]);
+      ["tokens a second, each", short(1 / step.seconds)], ["operations a byte", short(step.operations / (step.weights + step.kv))],
+      ["where both limits meet", short(cost.ceilings.rate / cost.ceilings.bandwidth)]]);
     model.set("state", { users: n, context: length, limit });
     model.save_changes();
   }
