@@ -18,6 +18,7 @@ from phase2_attention_kvcache.model.kv_formats import KV_CACHE_DTYPES
 from phase2_attention_kvcache.model.quantized_formats import METHODS
 from phase4_scheduler.engine.speculative_config import SpeculativeConfig
 from phase4_scheduler.server.launch import make_server, open_socket, run_server
+from phase4_scheduler.simulator.routers import ROUTERS
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -104,6 +105,18 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="MODULE.CLASS",
         help="ASGI middleware around the API, by its import path; may be given several times",
     )
+    add(
+        "--replicas",
+        type=whole(1, 1000),
+        default=1,
+        help="engines; more than one run as actors of Ray (pip install ray) on this machine, or where RAY_ADDRESS says (1)",
+    )
+    add(
+        "--router",
+        choices=list(ROUTERS),
+        default="prefix-aware",
+        help="who chooses the replica of a request (prefix-aware)",
+    )
     add("--seed", type=whole(0, 2**32 - 1), default=0, help="for requests without a seed of their own")
     return parser
 
@@ -132,6 +145,8 @@ def serve(a: argparse.Namespace) -> int:
         a.device,
         a.enable_prompt_tokens_details,
         a.enable_mfu_metrics,
+        a.replicas,
+        ROUTERS[a.router](),
         max_num_seqs=a.max_num_seqs,
         max_num_batched_tokens=a.max_num_batched_tokens,
         max_model_len=a.max_model_len,

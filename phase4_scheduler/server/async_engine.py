@@ -82,6 +82,8 @@ class AsyncEngine:
     Use `await start()` first, and `stop()` at the end.
     """
 
+    OBITUARY = "the engine process has ended: start the server again"
+
     def __init__(
         self,
         model: str,
@@ -121,15 +123,22 @@ class AsyncEngine:
             ValueError, LabError: what it could not be started with.
         """
         self._loop = asyncio.get_running_loop()
-        self.process, self._pipe = start_engine(*self._start)
+        self.process, self._pipe = self.connect()
         try:
             first = await asyncio.to_thread(self._pipe.recv)
         except EOFError:
             raise EngineDeadError("the engine process ended while it was starting") from None
         if isinstance(first, Exception):
             raise first
-        self.limits, self.metrics = first, Metrics(self.model_name, first)
+        self.limits, self.metrics = first, self.make_metrics(first)
         threading.Thread(target=self._read, name="engine outputs", daemon=True).start()
+
+    def connect(self) -> tuple[Any, Any]:
+        """The engine's process and its pipe. (A Ray actor is another kind of both: `ray_fleet.py`.)"""
+        return start_engine(*self._start)
+
+    def make_metrics(self, limits: EngineLimits) -> Metrics:
+        return Metrics(self.model_name, limits)
 
     @property
     def is_alive(self) -> bool:
@@ -189,7 +198,7 @@ class AsyncEngine:
 
     def _die(self) -> None:
         if self.dead is None:
-            self.dead = EngineDeadError("the engine process has ended: start the server again")
+            self.dead = EngineDeadError(self.OBITUARY)
             logging.getLogger(__name__).error("%s (exit code %s)", self.dead, self.process.exitcode)
         for stream in self._streams.values():
             stream.fail(self.dead)

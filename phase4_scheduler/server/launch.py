@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -46,24 +47,43 @@ def make_server(
     device: str = "auto",
     enable_prompt_tokens_details: bool = False,
     enable_mfu_metrics: bool = False,
+    replicas: int = 1,
+    router: Any = None,
     **settings: Any,
 ) -> Server:
     """A server whose engine has not been started yet. `settings` are the fields of `EngineConfig`.
 
+    Args:
+        replicas: engines; more than one run on Ray, and `router` chooses one for each request (`ray_fleet.py`).
+
     Raises:
-        LabError: no such model, or one without a tokenizer. ValueError: files that cannot be used.
+        LabError: no such model, or one without a tokenizer; no Ray for replicas. ValueError: files that cannot be used.
     """
     folder = find_model(model)
     tokenizer = load_tokenizer(folder)
     if tokenizer is None:
         raise LabError(f"{folder} holds no tokenizer.json: a server needs one")
-    engine = AsyncEngine(
+    make_engine = AsyncEngine if replicas == 1 else partial(find_fleet(), replicas, router)
+    engine = make_engine(
         str(folder), read_config(folder), tokenizer, dtype=dtype, device=device,
         model_name=served_model_name or model, max_num_queued_reqs=max_num_queued_reqs,
         enable_prompt_tokens_details=enable_prompt_tokens_details, enable_mfu_metrics=enable_mfu_metrics, **settings,
     )  # fmt: skip
     created = int(folder.stat().st_mtime)
     return Server(engine, served_model_name or model, ChatTemplate.find(folder), created)
+
+
+def find_fleet() -> Callable:
+    """`RayFleet`. Imported only where it is asked for: Ray takes a second.
+
+    Raises:
+        LabError: Ray is not installed.
+    """
+    try:
+        from phase4_scheduler.server.ray_fleet import RayFleet
+    except ImportError:
+        raise LabError("--replicas needs Ray, and it is not installed: pip install ray==2.60.0") from None
+    return RayFleet
 
 
 def open_socket(host: str, port: int) -> socket.socket:

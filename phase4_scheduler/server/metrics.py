@@ -94,14 +94,22 @@ def one_two_five(largest: int) -> list[int]:
 
 
 class Metrics:
-    """All families of one server. Each of its methods says when it is to be called."""
+    """All families of one engine. Each of its methods says when it is to be called.
 
-    def __init__(self, model_name: str, limits: EngineLimits) -> None:
-        self.registry = CollectorRegistry()
-        for collector in (ProcessCollector, PlatformCollector, GCCollector):  # of the API process
-            collector(registry=self.registry)
-        self._families: dict[str, Counter | Gauge | Histogram] = {}
-        self._labels = {"model_name": model_name, "engine": "0"}
+    Args:
+        engine: the number of the replica, a label of its series.
+        beside: of another replica: these stand on the same page.
+    """
+
+    def __init__(
+        self, model_name: str, limits: EngineLimits, engine: int = 0, beside: "Metrics | None" = None
+    ) -> None:
+        self.registry = beside.registry if beside else CollectorRegistry()
+        if beside is None:
+            for collector in (ProcessCollector, PlatformCollector, GCCollector):  # of the API process
+                collector(registry=self.registry)
+        self._families: dict[str, Counter | Gauge | Histogram] = beside._families if beside else {}
+        self._labels = {"model_name": model_name, "engine": str(engine)}
         self._gauges = {name: self._make(Gauge, name, text) for name, text in GAUGES.items()}
         self._counters = {name: self._make(Counter, name, text) for name, text in COUNTERS.items()}
         tokens = one_two_five(limits.max_model_len)
@@ -129,7 +137,7 @@ class Metrics:
                 )
                 for i in range(speculation.num_speculative_tokens)
             ]
-        self._rejected = Counter(
+        self._rejected = beside._rejected if beside else Counter(
             "vllm:admission_rejections", "Requests refused since too many wait.", ["model_name", "reason"],
             registry=self.registry,
         ).labels(model_name, "max_num_queued_reqs")  # fmt: skip
@@ -141,7 +149,7 @@ class Metrics:
         self._make(
             Gauge, "cache_config_info", "Settings of the cache.", **{k: str(v) for k, v in settings.items()}
         ).set(1)
-        self.http_requests = Counter(
+        self.http_requests = beside.http_requests if beside else Counter(
             "http_requests", "HTTP calls that were answered.", ["handler", "method", "status"],
             registry=self.registry,
         )  # fmt: skip
@@ -240,6 +248,10 @@ class Metrics:
         if self._iteration_tokens:  # a step in the middle of a prompt brought nothing yet
             self._histograms["iteration_tokens_total"].observe(self._iteration_tokens)
         self._iteration_tokens, self._last = 0, message
+
+    def restarted(self) -> None:
+        """When the engine is a new one, whose totals begin at 0."""
+        self._last = StepMessage()
 
     def rejected(self) -> None:
         """When a request is refused since too many wait."""

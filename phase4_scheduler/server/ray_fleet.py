@@ -1,0 +1,290 @@
+"""Several engines behind one front: each is a Ray actor, and a router chooses one for each request.
+
+Ray starts the actors, carries messages to them, sees them die and starts them again. What is left to do here: choose a
+replica, and choose again if it dies before the first token of an answer.
+
+    API process      HTTP, tokenising, metrics, the router; an `AsyncEngine` for each replica
+        |  commands                                  ^  a step
+        v                                            |
+    Ray actors       `Replica`: an engine core in a process of its own
+
+On one machine nothing has to be prepared. On several start Ray on each (`ray start`, see docs.ray.io), and give the API
+process the address in RAY_ADDRESS. (A replica on another machine has another clock, so the times within its steps are
+shifted in the metrics. What clients wait for is measured here.)
+
+Source: vllm/v1/engine/core_client.py (DPAsyncMPClient) for the shape; docs.ray.io, "Actor fault tolerance".
+"""
+
+import asyncio
+import logging
+import os
+import queue
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple, Protocol
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from labkit.errors import LabError
+from phase3_paged_attention.paging.block_table import hash_block
+from phase4_scheduler.engine.build import load_model
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.core import EngineCore
+from phase4_scheduler.engine.outputs import RequestOutput
+from phase4_scheduler.engine.request import Request
+from phase4_scheduler.server.async_engine import AsyncEngine, EngineDeadError
+from phase4_scheduler.server.engine_process import (
+    Add,
+    EngineLimits,
+    Finish,
+    StepMessage,
+    StoredBytes,
+    turn,
+    warm_up,
+)
+from phase4_scheduler.server.metrics import Metrics
+
+DEAD = 10**9  # the load of a replica that is being started again: no router likes it
+
+
+@ray.remote(max_restarts=-1)
+class Replica:
+    """One engine. Ray starts it again whenever its process ends, and then it is empty."""
+
+    def __init__(self) -> None:
+        self.core: EngineCore | None = None
+
+    @ray.method(max_task_retries=-1)  # asked for while Ray is starting it again: wait
+    def start(
+        self, model: str, dtype: str, device: str, enable_mfu_metrics: bool, settings: dict[str, Any]
+    ) -> EngineLimits:
+        config = EngineConfig(**settings)
+        transformer = load_model(model, dtype, device, config.quantization)
+        warm_up(transformer)
+        self.core = core = EngineCore(transformer, config)
+        self.stored = StoredBytes.of(core) if enable_mfu_metrics else None
+        manager = core.block_manager
+        return EngineLimits(core.scheduler.max_model_len, manager.num_blocks, manager.block_size, core.config)
+
+    def turn(self, commands: list[Add | Finish]) -> StepMessage:
+        if self.core is None:
+            raise RuntimeError("this replica was started again, and knows nothing of its requests")
+        return turn(self.core, commands, self.stored)
+
+
+class ActorLink:
+    """A replica as an engine process with its pipe: commands go in, steps come out."""
+
+    exitcode = "see Ray's logs"
+
+    def __init__(self, actor: Any, start: tuple) -> None:
+        self.actor = actor
+        self._limits = actor.start.remote(*start)
+        self._commands: queue.SimpleQueue[list[Add | Finish] | None] = queue.SimpleQueue()
+        self._busy = False
+
+    def send(self, commands: list[Add | Finish]) -> None:
+        self._commands.put(commands)
+
+    def recv(self) -> EngineLimits | Exception | StepMessage:
+        """First what `start` gave, then a step after the other.
+
+        Raises:
+            EOFError: the replica is gone.
+        """
+        if self._limits is not None:
+            limits, self._limits = self._limits, None
+            try:
+                return ray.get(limits)
+            except RayTaskError as error:
+                return error.cause
+        commands: list[Add | Finish] = []
+        while not self._commands.empty() or not (commands or self._busy):
+            new = self._commands.get()
+            if new is None:
+                raise EOFError
+            commands += new
+        try:
+            message = ray.get(self.actor.turn.remote(commands))
+        except (RayActorError, RayTaskError) as error:
+            raise EOFError from error
+        self._busy = bool(message.num_running or message.num_waiting)
+        return message
+
+    def is_alive(self) -> bool:
+        return True  # until `recv` says otherwise
+
+    def terminate(self) -> None:
+        ray.kill(self.actor)
+        self._commands.put(None)
+
+    def join(self, timeout: float) -> None:
+        pass
+
+
+class ReplicaEngine(AsyncEngine):
+    """An `AsyncEngine` whose engine is an actor.
+
+    Args:
+        before: of the same actor, before it was started again: its metrics and the numbers of its requests go on.
+        first: of the first replica, in whose metrics these stand as well.
+    """
+
+    OBITUARY = "the replica that wrote this answer has ended: ask again, others serve on"
+
+    def __init__(
+        self,
+        actor: Any,
+        number: int,
+        *args: Any,
+        before: "ReplicaEngine | None" = None,
+        first: "ReplicaEngine | None" = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        self.actor, self.number, self._before, self._first = actor, number, before, first
+        self.being_replaced = False
+        if before is not None:
+            self._num_ids, self.num_generation_tokens = before._num_ids, before.num_generation_tokens
+
+    def connect(self) -> tuple[ActorLink, ActorLink]:
+        link = ActorLink(self.actor, self._start)
+        return link, link
+
+    def make_metrics(self, limits: EngineLimits) -> Metrics:
+        if self._before is not None:
+            self._before.metrics.restarted()
+            return self._before.metrics
+        return Metrics(self.model_name, limits, self.number, self._first and self._first.metrics)
+
+
+class Asked(NamedTuple):
+    """What a router sees of a request: the names of its prompt's blocks."""
+
+    hash_ids: tuple[bytes, ...]
+
+
+class Router(Protocol):
+    def choose(self, request: Any, loads: Sequence[int]) -> int:
+        """The replica for a request, by the answers that each has under way."""
+
+
+class RayFleet:
+    """Replicas with the face of one `AsyncEngine`. Its limits and its tokenizer are the first one's.
+
+    Args:
+        args, options: of each `AsyncEngine`. `max_num_queued_reqs` counts by replica.
+    """
+
+    def __init__(self, num_replicas: int, router: Router, *args: Any, **options: Any) -> None:
+        self.router, self._make = router, (args, options)
+        self._num_gpus = int(options.get("device", "auto") != "cpu")
+        self.front = AsyncEngine(*args, **options)  # never started: it checks and tokenises
+        self.engines: list[ReplicaEngine] = []
+        self.loads = [0] * num_replicas
+        self._starting: set[asyncio.Task] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        """What is the same for all replicas: tokenizer, limits, accept, encode, ..."""
+        return getattr(self.front, name)
+
+    async def start(self) -> None:
+        """Start all replicas, and wait until they are ready.
+
+        Raises:
+            ValueError, LabError: what they could not be started with; no Ray under RAY_ADDRESS.
+        """
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its makers of each start
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+        except (ConnectionError, RuntimeError) as error:
+            raise LabError(f"Ray cannot be reached ({error}): start it, or unset RAY_ADDRESS") from None
+        args, options = self._make
+        gpus = self._num_gpus if ray.cluster_resources().get("GPU") else 0
+        for number in range(len(self.loads)):
+            actor = Replica.options(num_cpus=0, num_gpus=gpus).remote()
+            first = self.engines[0] if self.engines else None
+            self.engines.append(ReplicaEngine(actor, number, *args, first=first, **options))
+        await self.engines[0].start()  # the others' metrics stand in its registry
+        await asyncio.gather(*(engine.start() for engine in self.engines[1:]))
+        self.front.limits, self.front.metrics = self.engines[0].limits, self.engines[0].metrics
+
+    def stop(self) -> None:
+        for task in self._starting:
+            task.cancel()
+        for engine in self.engines:
+            engine.stop()
+        ray.shutdown()
+
+    @property
+    def is_alive(self) -> bool:
+        return any(engine.is_alive for engine in self.engines)
+
+    @property
+    def dead(self) -> EngineDeadError | None:
+        return None if self.is_alive else self.engines[0].dead
+
+    @property
+    def last_step(self) -> StepMessage:
+        """How all replicas stand together."""
+        last = [engine.last_step for engine in self.engines]
+        added = {
+            name: sum(getattr(message, name) for message in last)
+            for name in ("num_running", "num_waiting", "num_preemptions", "prefix_queries", "prefix_hits")
+        }
+        return StepMessage(kv_cache_usage=sum(m.kv_cache_usage for m in last) / len(last), **added)
+
+    @property
+    def num_generation_tokens(self) -> int:
+        return sum(engine.num_generation_tokens for engine in self.engines)
+
+    async def generate(self, request: Request) -> AsyncIterator[RequestOutput]:
+        """As `AsyncEngine.generate`. If its replica dies before the first token, another one answers."""
+        begun = False
+        while True:
+            number = self._choose(request)
+            engine = self.engines[number]
+            self.loads[number] += 1
+            try:
+                async with aclosing(engine.generate(request)) as outputs:
+                    async for output in outputs:
+                        begun = True
+                        yield output
+                return
+            except EngineDeadError:
+                self._start_again(number, engine)
+                if begun or not self.is_alive:
+                    raise
+            finally:
+                self.loads[number] -= 1
+
+    def _choose(self, request: Request) -> int:
+        alive = [engine.is_alive for engine in self.engines]
+        loads = [load if lives else DEAD for load, lives in zip(self.loads, alive, strict=True)]
+        chosen = self.router.choose(Asked(self._block_names(request.prompt_token_ids)), loads)
+        return chosen if alive[chosen] else loads.index(min(loads))
+
+    def _block_names(self, ids: Sequence[int]) -> tuple[bytes, ...]:
+        size, name, names = self.limits.block_size, b"", []
+        for end in range(size, len(ids) + 1, size):
+            name = hash_block(name, ids[end - size : end])
+            names.append(name)
+        return tuple(names)
+
+    def _start_again(self, number: int, engine: ReplicaEngine) -> None:
+        """Ray has the actor back soon. Until then it gets no requests."""
+        if self.engines[number] is not engine or engine.being_replaced:
+            return
+        engine.being_replaced = True
+        args, options = self._make
+        new = ReplicaEngine(engine.actor, number, *args, before=engine, **options)
+
+        async def replace() -> None:
+            await new.start()
+            self.engines[number] = new
+            logging.getLogger(__name__).warning("replica %d is back", number)
+
+        task = asyncio.create_task(replace())
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
