@@ -41,9 +41,7 @@ from numba import njit, types  # isort: skip
 from numba.extending import intrinsic  # isort: skip
 
 LINE = 16  # numbers of 4 bytes in 64 bytes, which a processor keeps together: two counters there slow each other down
-PATIENCE = (
-    10_000  # looks at a counter, some 0.4 ms: few parts take longer, and a lost core is back after several
-)
+PATIENCE = 4_000  # looks at a counter, some 0.2 ms: few parts take longer, and who lost a core waits longer
 
 
 class Board(NamedTuple):
@@ -80,10 +78,10 @@ def next_part(board, phase):
     if part < num_parts:
         return part
     while not all_published(board, phase):
-        give_way()
         for late in range(num_parts):
             if load(board.claimed, phase, late) == 0:
                 return late
+        give_way()  # whoever publishes the last part may wait for this very core
     return -1
 
 
