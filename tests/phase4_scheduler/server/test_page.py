@@ -77,8 +77,9 @@ def test_an_answer_is_the_apis_token_by_token(server, open_page):
     assert page.locator(".tokens").text_content() == choice["text"]
     assert tokens.all_text_contents() == logprobs["tokens"]
     assert page.locator(".count").text_content() == str(len(logprobs["tokens"]))
-    for name in (".ttft", ".itl"):
-        assert re.fullmatch(r"[\d.]+ ms", page.locator(name).text_content())
+    assert re.fullmatch(r"[\d.]+ ms", page.locator(".ttft").text_content())
+    # On a busy machine all tokens may lie there at once: then there is no gap to tell.
+    assert re.fullmatch(r"[\d.]+ ms|–", page.locator(".itl").text_content())
     for number in (0, 7):
         tokens.nth(number).hover()
         probability = 100 * math.exp(logprobs["token_logprobs"][number])
