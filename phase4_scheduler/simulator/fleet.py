@@ -9,10 +9,12 @@ the blocks whose names they share.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from phase3_paged_attention.paging import BlockManager
@@ -120,6 +122,20 @@ class FleetRun:
         return sum(replica.decode_seconds for replica in self.replicas) / steps if steps else 0.0
 
 
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """A fleet has hundreds of thousands of blocks, and they live until it ends. Python would look through them for
+    garbage again and again: a fifth of the time with 16 replicas."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@no_garbage_collection()
 def serve_fleet(
     requests: Iterable[TrafficRequest], config: ReplicaConfig, num_replicas: int, router: Router
 ) -> FleetRun:
