@@ -73,7 +73,7 @@ def build_parser(script: Path, doc: str, options: Sequence[str]) -> argparse.Arg
     """The shared options. `options` names those of OPTIONS that this script honours.
 
     Under `lab run` (which sets INFERENCE_LAB_RUN) the other shared ones are taken as well and ignored, so
-    that one command line serves all scripts. A misspelt option is an error either way.
+    that one command line serves all scripts; `--quick` always is. A misspelt option is an error either way.
     """
     parser = Parser(
         prog=f"python {script.parent.name}/{script.name}",
@@ -85,7 +85,9 @@ def build_parser(script: Path, doc: str, options: Sequence[str]) -> argparse.Arg
     for name, settings in OPTIONS.items():
         if name in options:
             parser.add_argument(f"--{name}", **settings)
-        elif os.environ.get("INFERENCE_LAB_RUN"):
+        elif name == "quick" or os.environ.get(
+            "INFERENCE_LAB_RUN"
+        ):  # what is short already is its own short form
             parser.add_argument(f"--{name}", **(settings | {"help": argparse.SUPPRESS}))
     parser.add_argument(
         "--predict", action="store_true", help="asks for your own guess before each result, and scores it"

@@ -38,7 +38,7 @@ def story(lab: Lab) -> None:
     chapters.tell_units(lab)
     chapters.tell_kv(lab)
     chapters.tell_your_model(lab, shape, card, precision)
-    chapters.tell_users(lab, shape, precision, [card] if lab.quick else list(CARDS.values()))
+    chapters.tell_users(lab, shape, precision, list(CARDS.values()))
     lab.title("The picture")
     others = [SHAPES[n] for n in ("llama-3.2-1b", "llama-3.2-3b", "llama-2-7b", "qwen2.5-7b")]
     chapters.draw(lab, shape, card, precision, [s for s in others if s.name != shape.name])

@@ -218,8 +218,7 @@ def tell_precisions(lab: Lab, shapes: list[ModelShape]) -> None:
     card = CARDS["t4"]
     fp16, q4 = (1e3 * n / (card.bandwidth_gb_s * 1e9) for n in (sizes[0], sizes[2]))
     cents = card.dollars_per_hour / 36  # of 1,000 tokens at 1 ms each: dollars an hour to cents a second
-    lab.say(f"""What it costs: to make one token, a GPU reads nearly every weight once (of the table of
-        tokens only a row). A T4 ({card.bandwidth_gb_s}
+    lab.say(f"""What it costs: to make one token, a GPU reads nearly every weight once. A T4 ({card.bandwidth_gb_s}
         GB/s) needs {fp16:.0f} ms for that with Llama-2 7B in FP16, and {q4:.0f} ms in Q4_K_M. At a rough
         ${card.dollars_per_hour:.2f} an hour and one user, 1,000 tokens cost {fp16 * cents:.2f} cents in FP16
         and {q4 * cents:.2f} in Q4_K_M, at best.""")

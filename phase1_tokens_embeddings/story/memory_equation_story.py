@@ -147,7 +147,7 @@ def what_would_do(shape: ModelShape, card: Card, precision: str, usable: float) 
 
 
 def tell_users(lab: Lab, shape: ModelShape, precision: str, cards: list[Card]) -> None:
-    lab.title("The same model on other cards")
+    lab.title("How many users? Tokens are what fills a card")
     kv_bytes, usable = KV_BYTES[lab.args.kv], lab.args.usable
     contexts = [c for c in CONTEXTS if c <= shape.max_context] or [shape.max_context]
     rows = [
@@ -157,7 +157,7 @@ def tell_users(lab: Lab, shape: ModelShape, precision: str, cards: list[Card]) -
     ]  # fmt: skip
     lab.table(f"Users of {shape.name} in {precision}, by tokens each",
               ["card", "GiB", *(f"{c:,}" for c in contexts)], rows,
-              note="Double the context, halve the users: tokens are what fills a card.")  # fmt: skip
+              note="Double the context, halve the users.")  # fmt: skip
     lab.record(users={row[0]: dict(zip(contexts, row[2:], strict=True)) for row in rows})
 
 

@@ -173,8 +173,9 @@ def compare_density(lab: Lab, vocabularies: dict[str, BPETokenizer], own: str) -
             spread = f"{d.lowest:.2f} to {d.highest:.2f}"
             holds, cost = f"{CONTEXT * d.mean / 1000:,.0f}K chars", f"${price / d.mean:,.2f}"
             rows.append((labels[n], d.characters, d.tokens, f"{d.mean:.2f}", spread, holds, cost))
-        heads = ["text", "chars", "tokens", "chars/token", f"in {PARTS} parts", "128K holds", "1M chars cost"]
-        lab.table(f"Vocabulary of {name}", heads, rows)
+        heads = ["text", "chars", "tokens", "chars/token", f"of {PARTS} parts", "128K holds", "1M chars cost"]
+        note = f"Of {PARTS} parts: the lowest and the highest density of {PARTS} equal pieces of the text."
+        lab.table(f"Vocabulary of {name}", heads, rows, note=note)
     first, densities = next(iter(found.items()))
     chinese, hindi = (densities[n].tokens / densities["prose"].tokens for n in ("chinese", "hindi"))
     lab.say(
@@ -239,7 +240,7 @@ def measure_speed(lab: Lab, vocab_size: int, text: str) -> None:
         f"""{1000 * megabytes:.0f} KB of text on one core: training runs at {speed["training"]:.2g} MB/s,
         encoding at {speed["encoding"]:.2g} MB/s, and at {speed["again"]:.2g} MB/s once the words are known.
         The time of training goes into merges and different words, so a large text does better than a small
-        one. A prompt of 1,000 tokens is ready in {1e6 * min(seconds["encoding"]) / tokens:.1f} ms, little
+        one: 10 MB take some seconds. A prompt of 1,000 tokens is ready in {1e6 * min(seconds["encoding"]) / tokens:.1f} ms, little
         beside the work of a model. phase5_real_gpu/benchmarks/tokenizer_benchmark.py compares with other tokenizers."""
     )
     lab.record(megabytes_per_second=speed)

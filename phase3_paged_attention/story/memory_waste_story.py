@@ -231,7 +231,7 @@ def block_sizes(lab: Lab, rng: np.random.Generator) -> dict[str, dict[int, tuple
 
 
 def constant_time(lab: Lab) -> None:
-    lab.title("Taking a block: the same among a thousand and among ten million")
+    lab.title("Taking a block: the same among a thousand and among millions")
     lab.predict(
         claim="o1-alloc",
         question="one block leaves the middle of a free list of 1,000, and of 100,000. Blocks that change",
