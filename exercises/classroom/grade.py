@@ -85,6 +85,8 @@ def _suspicions(graded: Graded, touched: list[str]) -> list[str]:
     verdict, found = graded.verdict, []
     if verdict.diagnosis == "borrowed":
         found.append(f"uses {verdict.about}")
+    if verdict.diagnosis == "reads-a-solution":
+        found.append(f"reads the solution: {verdict.about}")
     if verdict.diagnosis in ("changes-grader", "changes-python"):
         found.append(f"changes the grader: {verdict.about}")
     if verdict.diagnosis == "writes-a-verdict":
@@ -92,7 +94,7 @@ def _suspicions(graded: Graded, touched: list[str]) -> list[str]:
     if touched:
         found.append(f"writes in the course's files: {', '.join(touched[:3])}")
     if graded.answer.solved and not graded.solved:
-        found.append(f"noted as solved; run again: {verdict.diagnosis}")
+        found.append(f"noted as solved, but graded again: {verdict.diagnosis}")
     return found
 
 

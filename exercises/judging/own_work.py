@@ -72,7 +72,7 @@ def _uses(thing: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     elif isinstance(thing, FunctionType):
         for value in _reached_by(thing):
             yield from _uses(value, seen)
-        yield from _imports_of(thing.__code__)
+        yield from imports_of(thing.__code__)
     elif isinstance(thing, type):
         for value in (*thing.__bases__, *vars(thing).values()):
             yield from _uses(inspect.unwrap(getattr(value, "__func__", value)), seen)
@@ -95,8 +95,8 @@ def _reached_by(function: FunctionType) -> Iterator[Any]:
     yield from (function.__kwdefaults__ or {}).values()
 
 
-def _imports_of(code: CodeType) -> Iterator[tuple[str, Any]]:
-    """What is imported within a function, and texts that are the name of a module of the course."""
+def imports_of(code: CodeType) -> Iterator[tuple[str, Any]]:
+    """(in words, the thing) of what code imports of the course, and texts that are the name of a module of it."""
     for part in _codes_in(code):
         module = None
         for step in dis.get_instructions(part):

@@ -87,7 +87,7 @@ def test_a_class_of_twelve(a_class, capsys, monkeypatch):
     assert looks.pop("jon") == "`merge` is the solution"
     assert (
         looks.pop("hal")
-        == "noted as solved; run again: pairs-counted-once; `merge` is the same as that of ada"
+        == "noted as solved, but graded again: pairs-counted-once; `merge` is the same as that of ada"
     )
     assert looks == {"ada": "`merge` is the same as that of hal"}
     assert "hal: its graders are not the course's" in out.replace("\n", " ")

@@ -121,6 +121,24 @@ def test_answers_that_change_what_judges_them():
     assert so_far == [1, 2, 3, 4]
 
 
+def test_answers_that_take_the_solution_from_the_course(tmp_path):
+    solved = tmp_path / "notebooks" / "solutions" / "p1e1_pairs.ipynb"  # as in the teacher's own copy
+    solved.parent.mkdir(parents=True)
+    solved.write_text("")
+    reads = f"import os\nos.chdir({str(tmp_path)!r})\nopen('notebooks/solutions/{solved.name}').read()\n"
+    imports = [
+        "from exercises.phase1.e1_pairs import merge",
+        "from exercises.phase1 import e1_pairs as merge",
+    ]
+    a_class = [of("una", COUNT, imports[0]), of("vic", COUNT, imports[1]), of("wim", reads + COUNT, MERGE)]
+    una, vic, wim = grade(a_class, cores=1)
+    assert una.verdict.diagnosis == vic.verdict.diagnosis == "borrowed"
+    assert una.look_at == ["uses `merge` of exercises.phase1.e1_pairs"]
+    assert vic.look_at == ["uses `e1_pairs` of exercises.phase1"]
+    assert wim.verdict.diagnosis == "reads-a-solution"
+    assert wim.look_at[0] == "reads the solution: notebooks/solutions/p1e1_pairs.ipynb"
+
+
 def test_an_answer_that_stops_its_room(monkeypatch):
     with clean_copies(1) as (room,):
         assert room.judge("p1e1_pairs", [COUNT, MERGE])[0].state == "correct"
