@@ -210,7 +210,7 @@ def build_parser() -> argparse.ArgumentParser:
 def split_run(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """`run 1 kv_cache_lab --quick --seed 3` -> what lab itself reads, and the options that go to the scripts."""
     options_from = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
-    if argv[:1] != ["run"] or argv[options_from : options_from + 1] in (["-h"], ["--help"]):
+    if argv[:1] != ["run"] or argv[1:2] in (["-h"], ["--help"]):
         return list(argv), []
     return list(argv[:options_from]), list(argv[options_from:])
 

@@ -309,7 +309,9 @@ class Lab:
         checked = [p for p in self.predictions if not p.needs]
         failed = [p for p in checked if p.kind == "structure" and not p.holds]
         guesses = [p for p in self.predictions if p.points is not None]
-        line = f"{sum(bool(p.holds) for p in checked)} of {len(checked)} predictions held"
+        line = (
+            f"{sum(bool(p.holds) for p in checked)} of {len(checked)} predictions held" if checked else "done"
+        )
         watched = not self.args.predict and len(guesses) < len(
             self.predictions
         )  # guesses are of earlier runs

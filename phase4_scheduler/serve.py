@@ -53,14 +53,14 @@ def build_parser() -> argparse.ArgumentParser:
         type=whole(1, 10**6),
         help="longest prompt and answer together (the model's context)",
     )
-    add("--max-num-seqs", type=whole(1, 10**6), default=64, help="most requests that run at a time")
-    add("--max-num-batched-tokens", type=whole(1, 10**6), default=2048, help="most tokens of a step")
+    add("--max-num-seqs", type=whole(1, 10**6), default=64, help="most requests that run at a time (64)")
+    add("--max-num-batched-tokens", type=whole(1, 10**6), default=2048, help="most tokens of a step (2048)")
     add(
         "--num-gpu-blocks-override",
         type=whole(2, 10**8),
         help="blocks of the KV cache (as many as are needed and fit)",
     )
-    add("--block-size", type=whole(1, 1024), default=16, help="tokens a block")
+    add("--block-size", type=whole(1, 1024), default=16, help="tokens a block (16)")
     add("--kv-cache-dtype", default="auto", choices=KV_CACHE_DTYPES, help="of keys and values (auto)")
     add("--no-enable-prefix-caching", action="store_true", help="compute each prompt anew")
     add("--no-enable-chunked-prefill", action="store_true", help="compute each prompt in one step")
@@ -96,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--shutdown-timeout",
         type=between(0, 86_400),
         default=0,
-        help="seconds that answers under way have to end at SIGTERM",
+        help="seconds that answers under way have to end at SIGTERM (0)",
     )
     add(
         "--middleware",
@@ -117,7 +117,7 @@ def build_parser() -> argparse.ArgumentParser:
         default="prefix-aware",
         help="who chooses the replica of a request (prefix-aware)",
     )
-    add("--seed", type=whole(0, 2**32 - 1), default=0, help="for requests without a seed of their own")
+    add("--seed", type=whole(0, 2**32 - 1), default=0, help="for requests without a seed of their own (0)")
     return parser
 
 

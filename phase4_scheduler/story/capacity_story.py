@@ -146,14 +146,14 @@ def the_plan(lab: Lab, task: Task) -> Plan:
         "requests come in waves. (It can cost fewer: steps that more requests share are cheaper, "
         "and one drowning card shares them most.)",
     )
-    percent, seconds = "{:.1%}".format, "{:.2f} s".format
+    percent, seconds, gap = "{:.1%}".format, "{:.2f} s".format, "{:.4f} s".format
     lab.table(
         f"{plan.replicas} x {task.card.title}",
         ["", "value", "95 of 100 such runs"],
         [
             ["requests within the promise", percent(plan.kept.value), show_interval(plan.kept, percent)],
             ["TTFT p95", seconds(plan.ttft.value), show_interval(plan.ttft, seconds)],
-            ["TPOT p95", seconds(plan.tpot.value), show_interval(plan.tpot, "{:.4f} s".format)],
+            ["TPOT p95", gap(plan.tpot.value), show_interval(plan.tpot, gap)],
             ["dollars an hour", f"{plan.dollars_per_hour:.2f}", ""],
             ["dollars for a million answer tokens", f"{plan.dollars_per_million:.2f}", ""],
             ["headroom: more traffic it takes", f"{plan.headroom:.0%}", ""],

@@ -112,7 +112,7 @@ def show_server(lab: Lab, felt: Latency, records: Sequence[RequestRecord], more:
     """A table of what the server did. Returns the share of prompt tokens found in the prefix cache."""
     cached = sum(r.num_cached_tokens for r in records) / felt.prompt_tokens
     rows = [
-        ["requests a second", felt.requests_per_second],
+        ["requests a second, until the last one is done", felt.requests_per_second],
         ["answer tokens a second", felt.tokens_per_second],
         *more,
         ["preemptions", sum(r.num_preemptions for r in records)],

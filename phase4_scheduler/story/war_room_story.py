@@ -24,6 +24,7 @@ from phase4_scheduler.server.drills import (
 from phase4_scheduler.server.drills.promql import AGGREGATIONS, OVER_RANGE
 
 WINDOW, QUICK_WINDOW = 12, 2  # seconds of a "minute"
+BACK = 1.25  # a figure has come back if it is within this factor of the one before
 
 
 KNOWN = f"""of a range, such as x[12s]   {", ".join(OVER_RANGE)}
@@ -46,7 +47,8 @@ def list_nights(lab: Lab) -> None:
              len(points.get(claim_of(drill), [])), sum(points.get(claim_of(drill), []))]
             for drill in DRILLS.values()
         ],
-        note="You are on call with --drill N --seed S --predict. Each seed draws a fault, and counts up to 3 points.",
+        note="You are on call with --drill N --seed S --predict. Each seed draws one of the night's faults, which the server really "
+        "has then, and counts up to 3 points. The other causes are only plausible.",
     )  # fmt: skip
 
 
@@ -106,8 +108,7 @@ def show_dashboard(lab: Lab, night: Night) -> None:
         note="Means are sum / count of a histogram: their parts add up. (Quantiles of the queue and prefill times would say nothing here: their first bucket ends at 0.3 s.)",
     )
     lab.figure(draw_night(night), f"war_room_{drill.number}")
-    if lab.args.predict:
-        lab.table("It is one of these", ["cause", ""], [[cause.name, cause.says] for cause in drill.causes])
+    lab.table("It is one of these", ["cause", ""], [[cause.name, cause.says] for cause in drill.causes])
 
 
 def shown(value: float) -> str:
@@ -129,6 +130,9 @@ def ask_in_promql(lab: Lab, stage: Stage) -> None:
             return
         if not text:
             return
+        if text.lower() in [cause.name for cause in night.drill.causes]:
+            lab.show("That is a cause, and no query: an empty line goes on to your answer.")
+            continue
         if text == "help":
             lab.show(KNOWN)
             continue
@@ -160,7 +164,8 @@ def explain(lab: Lab, night: Night, findings: Findings) -> None:
         against = findings.refuted.get(cause.name)
         for check in (against,) if against else cause.checks:
             says = check.says.removeprefix("and ")
-            rows.append([cause.name, "out" if against else "agrees", says, *found_and_wanted(check, moments)])
+            mark = "out" if against else "too close to call" if check.close(moments) else "agrees"
+            rows.append([cause.name, mark, says, *found_and_wanted(check, moments)])
     lab.table(
         "What the metrics say of each cause", ["cause", "", "it would mean that ...", "found", "wanted"], rows
     )
@@ -172,21 +177,30 @@ def explain(lab: Lab, night: Night, findings: Findings) -> None:
 
 
 def found_and_wanted(check: Check, moments: Moments) -> tuple[str, str]:
-    unit = " x" if check.of == "ratio" else ""
-    return shown(check.value(moments)) + unit, f"{check.op} {check.bound:g}{unit}"
+    unit, value = " x" if check.of == "ratio" else "", check.value(moments)
+    rounded = shown(value)
+    if abs(value - check.bound) < 0.01 * check.bound:
+        rounded = f"{value:.5g}"  # or it might look like the bound itself
+    margin = f" by {check.margin:.0%}" if check.margin else ""
+    return rounded + unit, f"{check.op} {check.bound:g}{unit}{margin}"
 
 
 def show_recovery(lab: Lab, night: Night) -> None:
     figure, back = night.drill.figure, night.back_to_normal
+    title = next(title for title, query in night.drill.watch.items() if query == figure)
     lab.table(
         "The fault is taken out",
-        [f"the figure of the night, {night.window} seconds", "", "x of before"],
+        [f"the figure of the night, over {night.window} seconds", title, "x of before"],
         [
             ["before", shown(night.moments.then(figure)), 1.0],
             ["with the fault", shown(night.moments.now(figure)), night.moments.ratio(figure)],
             ["without it", shown(back.now(figure)), back.ratio(figure)],
         ],
     )
+    if not 1 / BACK <= back.ratio(figure) <= BACK:
+        lab.say(f"""The figure has not come back: it is {back.ratio(figure):.2f} times what it was before the fault. So do not
+            trust this night yet: {night.window} seconds are short, and something else may have computed on this machine. Play
+            it once more.""")
     lab.record(during=night.moments.ratio(figure), recovered=back.ratio(figure))
 
 

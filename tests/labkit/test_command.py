@@ -73,6 +73,7 @@ def test_run_goes_on_after_a_script_that_fails(tmp_path, monkeypatch, capsys):
         (["run", "1", "--seed", "3"], ["run", "1"], ["--seed", "3"]),
         (["run", "--quick"], ["run"], ["--quick"]),
         (["run", "--help"], ["run", "--help"], []),
+        (["run", "kv_cache_lab", "--help"], ["run", "kv_cache_lab"], ["--help"]),
         (["fetch", "gpt2"], ["fetch", "gpt2"], []),
     ],
 )

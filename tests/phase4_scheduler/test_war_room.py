@@ -49,7 +49,7 @@ def seed_of(number, fault):
 
 def test_a_night_on_call(recorded, typed, run_script):
     typed(
-        "sum by (engine) (rate(vllm:generation_tokens_total[10s]))\nrate(x\nvllm:num_preemptions\nhelp\n\nclients\nclient\n\n\n"
+        "sum by (engine) (rate(vllm:generation_tokens_total[10s]))\nrate(x\nvllm:num_preemptions\nhelp\nseats\n\nclients\nclient\n\n\n"
     )
     report = run_script(
         war_room, "--drill", 4, "--seed", seed_of(4, "client"), "--predict", figures=["war_room_4"]
@@ -57,6 +57,7 @@ def test_a_night_on_call(recorded, typed, run_script):
     out = report["out"]
     assert "unclosed left parenthesis" in out and "empty: no series fits" in out
     assert "clients is none of" in out and "avg_over_time" in out
+    assert "an empty line goes on to your answer" in out and "has not come back" not in out
     claim = report["claims"]["war-room-4"]
     assert (claim["predicted"], claim["measured"], claim["guess"], claim["points"]) == ("client",) * 3 + (3,)
     for name in ("seats", "budget", "pool", "neighbour", "answers"):
@@ -85,6 +86,15 @@ def test_the_score_of_all_nights_is_kept(recorded, typed, run_script):
     cells = [line.split() for line in out.splitlines()]
     rows = {row[0]: row[-2:] for row in cells if row and row[0].isdigit()}
     assert rows["4"] == ["2", "6"] and rows["5"] == ["1", "0"] and rows["1"] == ["0", "0"]
+
+
+def test_a_figure_that_does_not_come_back_is_said_to(recorded, monkeypatch, run_script):
+    def recover(stage):
+        stage.night.recovered = stage.night.faulty
+
+    monkeypatch.setattr(RecordedStage, "recover", recover)
+    out = run_script(war_room, "--drill", 4, "--seed", seed_of(4, "client"))["out"]
+    assert "The figure has not come back" in out and "It is one of these" in out
 
 
 def test_each_fault_is_drawn_by_some_seed():

@@ -56,6 +56,7 @@ class Check:
         query: PromQL, one value.
         of: "now" (its value in the window in question) or "ratio" (that, divided by its value in the healthy window).
         op, bound: such as ">" and 0.5.
+        margin: share of the bound. A value as near to it as that is too close to call, and contradicts nothing.
     """
 
     says: str
@@ -63,13 +64,19 @@ class Check:
     of: Literal["now", "ratio"]
     op: Literal["<", ">"]
     bound: float
+    margin: float = 0.0
 
     def value(self, moments: Moments) -> float:
         return moments.now(self.query) if self.of == "now" else moments.ratio(self.query)
 
+    def close(self, moments: Moments) -> bool:
+        """Whether the value is too near to the bound to decide anything."""
+        return abs(self.value(moments) - self.bound) < self.margin * self.bound
+
     def holds(self, moments: Moments) -> bool:
         """An empty or meaningless result (NaN) speaks for nothing."""
-        return {"<": operator.lt, ">": operator.gt}[self.op](self.value(moments), self.bound)
+        compare = {"<": operator.lt, ">": operator.gt}[self.op]
+        return self.close(moments) or compare(self.value(moments), self.bound)
 
 
 @dataclass(frozen=True)
@@ -98,25 +105,31 @@ class Findings:
     Attributes:
         alarm: whether anything got worse at all, or whether that is not the question.
         refuted: by cause, the check that speaks against it. left: the causes that nothing speaks against.
+        close: of these, the ones that hang on a value which is too close to call.
     """
 
     alarm: bool
     refuted: dict[str, Check]
     left: list[str]
+    close: list[str]
 
     @property
     def verdict(self) -> str:
-        """The one cause that is left, "nothing" if nothing is wrong, "unclear" otherwise."""
+        """The one cause that is left, "nothing" if nothing is wrong; otherwise "undecided: too close to call" or "unclear"."""
         if not self.alarm:
             return "nothing"
-        return self.left[0] if len(self.left) == 1 else "unclear"
+        if len(self.left) == 1:
+            return self.left[0]
+        return "undecided: too close to call" if self.close else "unclear"
 
 
 def investigate(alarms: tuple[Check, ...], causes: tuple[Cause, ...], moments: Moments) -> Findings:
     """Ask for each cause whether the metrics contradict it."""
     found = {cause.name: cause.contradiction(moments) for cause in causes}
+    left = [cause for cause in causes if not found[cause.name]]
     return Findings(
         not alarms or any(alarm.holds(moments) for alarm in alarms),
         {name: check for name, check in found.items() if check},
-        [name for name, check in found.items() if not check],
+        [cause.name for cause in left],
+        [cause.name for cause in left if any(check.close(moments) for check in cause.checks)],
     )

@@ -70,6 +70,22 @@ def test_the_verdict_is_the_only_cause_that_nothing_contradicts(bad, a, b, verdi
     assert set(found.left) | set(found.refuted) == {"a-is-high", "b-is-high"}
 
 
+@pytest.mark.parametrize(
+    ("a", "verdict"),
+    [
+        (2.2, "undecided: too close to call"),
+        (2.8, "undecided: too close to call"),
+        (1.9, "few"),
+        (3.1, "many"),
+    ],
+)
+def test_near_the_bound_between_two_causes_neither_is_named(a, verdict):
+    few, many = (
+        cause(name, Check("", "a", "now", op, 2.5, 0.2)) for name, op in (("few", "<"), ("many", ">"))
+    )
+    assert investigate(ALARM, (few, many), moments(bad=(1, 3), a=(0.0, a))).verdict == verdict
+
+
 def test_the_first_check_that_fails_is_what_speaks_against_a_cause():
     high, low = check("a", "now", ">", 5), check("a", "now", "<", 5)
     found = investigate(ALARM, (cause("x", high, low),), moments(bad=(1, 3), a=(0.0, 9.0)))
