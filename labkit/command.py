@@ -193,7 +193,7 @@ def build_parser() -> argparse.ArgumentParser:
         "progress", help="the exercises: which are solved, hints used, predictions scored"
     )
     notes.add_argument("--json", action="store_true", help="the same for a program to read")
-    a_notebook = "its path or its name, such as p1e1_pairs"
+    a_notebook = "its path, its name or its number, such as p1e1_pairs or 1.1"
     for name, word, means, does in (
         ("check", "notebook", a_notebook, "run a notebook from top to bottom, and say what came out"),
         ("reset", "notebook", a_notebook, "a fresh copy of an exercise notebook; your old one is kept"),

@@ -32,13 +32,14 @@ def grade_folder(console: Console, folder: str) -> int:
     by_answer, by_learner = (Path(folder) / name for name in TABLES)
     handed_in = list(submissions_in(Path(folder)))
     submissions = [found for found in handed_in if isinstance(found, Submission)]
-    unread = [found for found in handed_in if isinstance(found, Unread)]
+    unread = sorted((f for f in handed_in if isinstance(f, Unread)), key=lambda found: found.name)
     for found in unread:
         console.print(f"[yellow]{escape(f'{found.name}: {found.why}')}[/]", soft_wrap=True)
     if not submissions:
         raise LabError(f"nothing was handed in: no file of `lab submit` and no notebooks in {folder}")
     check_writable(by_answer)
     check_writable(by_learner)
+    submissions.sort(key=lambda submission: submission.learner.casefold())
     _tell_apart(submissions)
     answers = sum(len(s.answers) for s in submissions)
     with Progress(console=console, transient=True) as bar:
@@ -52,14 +53,14 @@ def grade_folder(console: Console, folder: str) -> int:
     totals = report.totals_of(submissions, graded)
     report.show(console, totals, graded)
     write_whole(by_answer, report.as_csv(graded))
-    write_whole(by_learner, report.totals_as_csv(totals, unread))
+    write_whole(by_learner, report.totals_as_csv(totals, [found for found in unread if not found.replaced]))
     console.print(f"\na line an answer: {escape(short(by_answer))}", soft_wrap=True)
     console.print(f"a line a learner: {escape(short(by_learner))}", soft_wrap=True)
     return 0
 
 
 def _tell_apart(submissions: list[Submission]) -> None:
-    """Two of one name: the second gets a number."""
+    """Two of one name (each in a folder of its own): the second gets a number."""
     times: Counter[str] = Counter()
     for submission in submissions:
         times[submission.learner] += 1

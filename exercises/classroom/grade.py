@@ -64,7 +64,7 @@ def grade(
             graded.look_at = _suspicions(graded, touched)
             graded.parts = shapes_of(name, answer.cells)
             for part in copied(name, graded.parts):
-                shown = " (hint 4 showed it)" if answer.hints >= 4 else ""
+                shown = " (hint 4 showed it)" if (answer.hints or 0) >= 4 else ""
                 graded.look_at.append(f"`{part}` is the solution{shown}")
                 del graded.parts[part]
             return graded

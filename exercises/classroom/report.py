@@ -3,7 +3,7 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from exercises.classroom.grade import Graded, strange_graders
 from exercises.classroom.submission import Submission, Unread
+from exercises.judging.sandbox import UNHARMED
 from exercises.judging.sources import all_names
 from labkit.terminal import escape
 
@@ -20,7 +21,8 @@ COLUMNS = (
     *("learner", "exercise", "state", "mistake", "tries", "hints", "noted as solved"),
     *("first try", "solved at", "look at", "what was said"),
 )
-TOTALS = ("learner", "solved", "handed in", "of", "tries", "hints", "to look at", "not read")
+TOTALS = ("learner", "solved", "handed in", "exercises in course", "tries", "hints", "to look at", "not read")
+ALWAYS_TOLD = ("endless", "ends-python", "crashes-python", "ends-the-grading")  # mistakes, however rare
 
 
 def short_name(exercise: str) -> str:
@@ -34,8 +36,8 @@ class Total:
     learner: str
     solved: int
     handed_in: int
-    tries: int
-    hints: int
+    tries: int | None  # None: nothing is known, since no notes came with the answers
+    hints: int | None
     looks: int
     strange_graders: bool
 
@@ -45,11 +47,20 @@ def totals_of(submissions: list[Submission], graded: list[Graded]) -> list[Total
     for submission in submissions:
         own = [one for one in graded if one.learner == submission.learner]
         solved = sum(one.solved for one in own)
-        tries, hints = sum(one.answer.tries for one in own), sum(one.answer.hints for one in own)
+        tries, hints = _sum(one.answer.tries for one in own), _sum(one.answer.hints for one in own)
         strange = strange_graders(submission)
         looks = sum(bool(one.look_at) for one in own) + strange
         found.append(Total(submission.learner, solved, len(own), tries, hints, looks, strange))
     return found
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
+
+
+def _or_dash(number: int | None) -> str:
+    return "–" if number is None else str(number)
 
 
 def show(console: Console, totals: list[Total], graded: list[Graded]) -> None:
@@ -61,7 +72,7 @@ def show(console: Console, totals: list[Total], graded: list[Graded]) -> None:
     for total in totals:
         looks = f"[yellow]{total.looks}[/]" if total.looks else ""
         solved = f"{total.solved} of {total.handed_in}"
-        table.add_row(escape(total.learner), solved, str(total.tries), str(total.hints), looks)
+        table.add_row(escape(total.learner), solved, _or_dash(total.tries), _or_dash(total.hints), looks)
     console.print(table)
     console.print(f"[dim]of the answers that were handed in; the course has {len(all_names())} exercises[/]")
     lines = [
@@ -78,7 +89,9 @@ def show(console: Console, totals: list[Total], graded: list[Graded]) -> None:
     mistakes = Counter((one.exercise, one.verdict.diagnosis) for one in graded if one.verdict.diagnosis)
     if mistakes:
         console.print("\n[bold]Mistakes met most[/]")
-        for (exercise, diagnosis), times in mistakes.most_common(8):
+        for place, ((exercise, diagnosis), times) in enumerate(mistakes.most_common()):
+            if place >= 8 and diagnosis not in ALWAYS_TOLD:
+                continue
             console.print(f"{times:3} {short_name(exercise)} {escape(diagnosis)}", highlight=False)
 
 
@@ -87,7 +100,8 @@ def as_csv(graded: list[Graded]) -> str:
     rows = []
     for one in graded:
         answer, verdict = one.answer, one.verdict
-        noted = "yes" if answer.solved else "no"
+        noted = {True: "yes", False: "no", None: ""}[answer.solved]
+        says = verdict.says.removesuffix(UNHARMED)  # that is for the learner
         rows.append(
             [
                 *(
@@ -99,7 +113,7 @@ def as_csv(graded: list[Graded]) -> str:
                     answer.hints,
                     noted,
                 ),
-                *(answer.first_try, answer.solved_at, "; ".join(one.look_at), verdict.says),
+                *(answer.first_try, answer.solved_at, "; ".join(one.look_at), says),
             ]
         )
     return _table(COLUMNS, rows)

@@ -36,9 +36,9 @@ STARTS_A_PROCESS = {
 }
 STARTS_ONE_IN_C = {"fork", "vfork", "clone", "system", "popen", "posix_spawn", "posix_spawnp", "execve"}
 A_SOURCE = re.compile(
-    r"exercises\.phase\d\.e\d+_|`e\d+_\w+` of exercises\.phase\d$"
+    r"exercises\.phase\d\.[de]\d+_|`[de]\d+_\w+` of exercises\.phase\d$"
 )  # in the words of an import
-A_SOLUTION = re.compile(r".*/(notebooks/solutions/|exercises/phase\d/e\d+_)[^/]+")  # the path of a file
+A_SOLUTION = re.compile(r".*/(notebooks/solutions/|exercises/phase\d/[de]\d+_)[^/]+")  # the path of a file
 
 
 @cache

@@ -30,9 +30,9 @@ class Answer(BaseModel):
     """One exercise: the code cells of its notebook, and the notes."""
 
     cells: list[str]
-    solved: bool = False
-    tries: int = Field(0, ge=0)
-    hints: int = Field(0, ge=0)
+    solved: bool | None = None  # None, as below: nothing is known, since no notes came with it
+    tries: int | None = Field(None, ge=0)
+    hints: int | None = Field(None, ge=0)
     first_try: str = ""
     solved_at: str = ""
 
@@ -45,10 +45,11 @@ class Submission(BaseModel):
 
 @dataclass(frozen=True)
 class Unread:
-    """What was handed in and cannot be graded."""
+    """What was handed in and is not graded."""
 
     name: str
     why: str
+    replaced: bool = False  # by a newer file of the same learner
 
 
 def graders_fingerprint(exercises: Path = SOURCES) -> str:
@@ -69,15 +70,19 @@ def cells_of_answer(nb: nbformat.NotebookNode) -> list[str]:
     ]
 
 
-def answers_in(notebooks: Mapping[str, Path], notes: Mapping[str, dict[str, Any]]) -> dict[str, Answer]:
-    """The answers in exercise notebooks, by name. What nobody has written in is none.
+def answers_in(
+    notebooks: Mapping[str, Path], notes: Mapping[str, dict[str, Any]] | None
+) -> dict[str, Answer]:
+    """The answers in exercise notebooks, by name. What nobody has written in is none. `notes`: None if there are none.
 
     Raises:
         LabError: one of them is no notebook.
     """
     read = {name: read_notebook(path) for name, path in notebooks.items()}
     return {
-        name: Answer(**notes.get(name, {}) | {"cells": cells_of_answer(nb)})
+        name: Answer(
+            **({} if notes is None else progress.FRESH | notes.get(name, {})) | {"cells": cells_of_answer(nb)}
+        )
         for name, nb in read.items()
         if written_in(nb)
     }
@@ -106,21 +111,30 @@ def submit(learner: str, folder: Path) -> tuple[Submission, Path]:
 
 
 def submissions_in(folder: Path) -> Iterator[Submission | Unread]:
-    """All that was handed in: files of `lab submit`, and folders with exercise notebooks.
+    """All that was handed in: files of `lab submit`, of each learner the newest, and folders with exercise notebooks.
 
     A folder that somebody hands in bears the learner's name. It may hold the whole course: its notebooks, its notes and
     its graders are found.
     """
     if not folder.is_dir():
         raise LabError(f"{folder} is not a folder: lab grade FOLDER, with what was handed in")
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.name in TABLES:
-            continue
+    newest: dict[str, tuple[Path, Submission]] = {}  # of the files: by the learner's name
+    files = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name not in TABLES]
+    # Of the same moment: `ada (1)` comes after `ada`.
+    for path in sorted(files, key=lambda path: (_last_change(path), len(path.name))):
         try:
-            found: Submission | Unread = _handed_in(path)
+            found = _handed_in(path)
         except LabError as error:
-            found = Unread(path.name, str(error))
-        yield found
+            yield Unread(path.name, str(error))
+            continue
+        if path.is_dir():
+            yield found
+            continue
+        if found.learner in newest:
+            older = newest[found.learner][0].name
+            yield Unread(older, f"{path.name} is newer and of the same learner: only that one counts", True)
+        newest[found.learner] = path, found
+    yield from (found for _, found in newest.values())
 
 
 def _handed_in(path: Path) -> Submission:
@@ -135,7 +149,7 @@ def _handed_in(path: Path) -> Submission:
 
 
 def _last_change(path: Path) -> float:
-    return path.stat().st_mtime
+    return path.lstat().st_mtime
 
 
 def _read(path: Path) -> Submission:
@@ -163,7 +177,7 @@ def _from_notebooks(folder: Path) -> Submission:
     notes = next(folder.rglob("progress.json"), None)
     graders = next(folder.rglob("exercises/grading.py"), None)
     try:
-        noted = json.loads(notes.read_text(encoding="utf-8"))["exercises"] if notes else {}
+        noted = json.loads(notes.read_text(encoding="utf-8"))["exercises"] if notes else None
         answers = answers_in(notebooks, noted)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LabError(f"its notes cannot be read ({type(error).__name__})") from None

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from functools import cache
 
-from exercises.judging.sources import SOURCES, all_names
+from exercises.judging.sources import SOURCES, all_names, meant_by
 from exercises.judging.verdict import Exercise, WrongCall
 
 
@@ -31,14 +31,14 @@ def read_hints(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def find(name: str) -> Exercise:
-    """An exercise by its name (p1e1_pairs), or by the beginning of its name (p1e1).
+    """An exercise by its name (p1e1_pairs), its number (1.1 or p1e1), or the beginning of its name.
 
     Raises:
         WrongCall: there is none of that name, or there are several.
     """
-    number = re.match(r"p(\d+)", name)
+    number = re.match(r"p?(\d)", name)
     exercises = exercises_of(int(number[1])) if number else {}
-    found = [name] if name in exercises else [n for n in exercises if n.startswith(name)]
+    found = meant_by(name, exercises)
     if len(found) == 1:
         return exercises[found[0]]
     if found:

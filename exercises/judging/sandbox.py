@@ -38,6 +38,7 @@ from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Verdict
 
 MOST_PRINTED = 20_000  # characters of what an answer prints
 MORE_MEMORY = 2 << 30  # bytes that a grading may take beyond what the kernel has
+UNHARMED = " Your notebook is unharmed."
 BORROWED = (
     "{} would pass, of course: it is the course's own :-) Write yours, and look at that one afterwards. "
     "What the notebook itself imports above the check you may use."
@@ -266,17 +267,16 @@ def _died(code: int) -> Verdict:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"code {code:#x}" if code > 0 else f"signal {-code}"
-        why = " The system does that when memory runs out." if name == "SIGKILL" else ""
+        why = " The system does that, often because memory has run out." if name == "SIGKILL" else ""
         return Verdict(
             "not yet",
             "crashes-python",
-            f"Your answer crashed Python itself ({name}).{why} Your notebook is unharmed.",
+            f"Your answer crashed Python itself ({name}).{why}{UNHARMED}",
         )
     return Verdict(
         "not yet",
         "ends-python",
-        f"Your answer ended Python itself (exit code {code}). An answer returns its result. "
-        "Your notebook is unharmed.",
+        f"Your answer ended Python itself (exit code {code}). An answer returns its result.{UNHARMED}",
     )
 
 

@@ -1,6 +1,7 @@
 """The sources of the exercises: where they are, what they are called, and the solution that stands in them."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,15 @@ def name_of(source: Path) -> str:
 
 def all_names() -> list[str]:
     return [name_of(source) for source in all_sources()]
+
+
+def meant_by(word: str, names: Collection[str]) -> list[str]:
+    """Those of the names that a word means: by the whole name, the number (1.1 or p1e1), or a beginning."""
+    if word in names:
+        return [word]
+    word = re.sub(r"^(\d)\.(\d+)$", r"p\1e\2", word)
+    by_number = [name for name in names if name.startswith(f"{word}_")]
+    return by_number or [name for name in names if name.startswith(word)]
 
 
 def source_of(name: str) -> Path:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from exercises.judging import progress
-from exercises.judging.sources import all_names, all_sources, name_of, source_of, title_of
+from exercises.judging.sources import all_names, all_sources, meant_by, name_of, source_of, title_of
 from labkit.errors import LabError
 from labkit.paths import ROOT, short, write_whole
 from labkit.reports import all_predictions
@@ -236,7 +236,7 @@ def reset_notebook(console: Console, word: str) -> int:
 
 
 def find_notebook(word: str, must_exist: bool = True) -> Path:
-    """A notebook from a path, its name (p1e1_pairs), or the beginning of its name (p1e1).
+    """A notebook from a path, its name (p1e1_pairs), its number (1.1 or p1e1), or the beginning of its name.
 
     Raises:
         LabError: there is none, or several.
@@ -244,14 +244,12 @@ def find_notebook(word: str, must_exist: bool = True) -> Path:
     path = Path(word)
     if path.suffix == ".ipynb" and path.is_file():
         return path.resolve()
-    if path.suffix not in ("", ".ipynb"):
+    if path.suffix not in ("", ".ipynb") and not re.fullmatch(r"\d\.\d+", word):
         raise LabError(f"a notebook ends in .ipynb, and this does not: {word}")
     stem = path.stem if path.suffix == ".ipynb" else word
     here = {p.stem: p for p in NOTEBOOKS.glob("*.ipynb")}
     here |= {name: NOTEBOOKS / "exercises" / f"{name}.ipynb" for name in all_names()}
-    found = (
-        [here[stem]] if stem in here else [p for name, p in here.items() if name.startswith(stem) and stem]
-    )
+    found = [here[name] for name in meant_by(stem, here)] if stem else []
     if len(path.parts) > 1 and [ROOT / path] != found:
         raise LabError(f"there is no notebook {word}")
     if len(found) > 1:

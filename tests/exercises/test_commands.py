@@ -8,6 +8,7 @@ from rich.console import Console
 
 from exercises.grading import Verdict
 from exercises.judging import progress
+from exercises.judging.registry import find
 from exercises.judging.sources import all_names, source_of, title_of
 from exercises.publishing import commands, nbval_runs
 from exercises.publishing.build_notebooks import build_student, text_of
@@ -269,6 +270,12 @@ def test_a_broken_exercise_notebook_can_be_had_again(capsys, books):
     assert "is not there: `lab reset p1e1_pairs` writes it" in refused(capsys, "check", "p1e1")
 
 
+@pytest.mark.parametrize("word", ["4.1", "p4e1", "p4e1_one_step", "p4e1_o"])
+def test_a_number_is_a_name(word):
+    """Though p4e10_router begins so, too."""
+    assert commands.find_notebook(word, must_exist=False).stem == "p4e1_one_step" == find(word).name
+
+
 @pytest.mark.parametrize("command", ["check", "reset"])
 @pytest.mark.parametrize(
     ("word", "says"),
@@ -279,6 +286,7 @@ def test_a_broken_exercise_notebook_can_be_had_again(capsys, books):
         ("p1e1_pair.ipynb.txt", "a notebook ends in .ipynb"),
         ("p1e1_pears", "did you mean p1e1_pairs?"),
         ("p1", "is the beginning of 5 notebooks: p1e1_pairs, "),
+        ("1.15", "no notebook is called '1.15'"),
         ("elsewhere/p1e1_pairs.ipynb", "there is no notebook elsewhere/p1e1_pairs.ipynb"),
         ("[red]x", "no notebook is called '[red]x'"),
     ],

@@ -93,6 +93,9 @@ def test_a_class_of_twelve(a_class, capsys, monkeypatch):
     assert "hal: its graders are not the course's" in out.replace("\n", " ")
     assert "gus: no file of `lab submit`, and no exercise notebook" in out
     assert (rows["ada"]["tries"], rows["ada"]["hints"]) == ("2", "1")
+    assert {rows["fred"][column] for column in ("tries", "hints", "noted as solved")} == {""}
+    assert totals["fred"]["tries"] == "" and list(rows) == sorted(rows)
+    assert "crashed Python" in rows["kim"]["what was said"] and "notebook" not in rows["kim"]["what was said"]
 
 
 def test_one_answer_is_told_as_one(tmp_path, capsys, monkeypatch):

@@ -77,6 +77,17 @@ def test_of_several_files_the_newest_counts_and_nothing_is_passed_over(tmp_path)
     assert "into a folder of the learner's name" in found[1].why == found[2].why
 
 
+def test_of_two_files_of_a_learner_the_newest_counts_and_that_is_told(tmp_path):
+    for number, (name, cell) in enumerate({"bruno (1)": COUNT, "bruno": COUNT_ONCE}.items()):
+        path = tmp_path / f"{name}.submission.json"
+        path.write_text(of("Bruno", cell).model_dump_json())
+        os.utime(path, (1e9 - number, 1e9 - number))
+    older, kept = submissions_in(tmp_path)
+    assert COUNT in kept.answers["p1e1_pairs"].cells
+    assert older.replaced and older.name == "bruno.submission.json"
+    assert older.why.startswith("bruno (1).submission.json is newer")
+
+
 def test_notebooks_are_found_wherever_they_lie(tmp_path):
     notebooks(tmp_path / "ada" / "monday", COUNT_ONCE)
     notebooks(tmp_path / "ada" / "tuesday", COUNT, MERGE)
@@ -84,4 +95,5 @@ def test_notebooks_are_found_wherever_they_lie(tmp_path):
     os.utime(tmp_path / "ada" / "monday" / "p1e1_pairs.ipynb", (1e9, 1e9))
     (found,) = submissions_in(tmp_path)
     assert list(found.answers) == ["p1e1_pairs"]  # nobody wrote in p1e2
+    assert found.answers["p1e1_pairs"].tries is None  # nobody knows
     assert COUNT.strip() in found.answers["p1e1_pairs"].cells[1]
