@@ -198,7 +198,7 @@ def show_recovery(lab: Lab, night: Night) -> None:
         ],
     )
     if not 1 / BACK <= back.ratio(figure) <= BACK:
-        lab.say(f"""The figure has not come back: it is {back.ratio(figure):.2f} times what it was before the fault. So do not
+        lab.say(f"""The figure is not back where it was: it is {back.ratio(figure):.2f} times what it was before the fault. So do not
             trust this night yet: {night.window} seconds are short, and something else may have computed on this machine. Play
             it once more.""")
     lab.record(during=night.moments.ratio(figure), recovered=back.ratio(figure))

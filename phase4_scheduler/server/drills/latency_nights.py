@@ -94,7 +94,7 @@ FIRST_TOKEN = Drill(
 
 WRITING = Users(6, plain(20), max_tokens=60)
 FEW_STEPS, CLOSE = 2.9, 0.1
-"""Of nine nights on one machine, prompts in one piece had 1.6 to 2.5, prompts in pieces 3.3 to 3.5. In between, within a tenth of
+"""Of ten nights on one machine, prompts in one piece had 1.6 to 2.5, prompts in pieces 3.3 to 3.5. In between, within a tenth of
 the bound, neither is named."""
 
 NEXT_TOKEN = Drill(
