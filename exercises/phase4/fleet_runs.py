@@ -10,7 +10,6 @@ from exercises.judging.engine_runs import refuse
 from exercises.judging.side_by_side import passed
 from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator import (
-    ROUTERS,
     FittedCost,
     FleetRun,
     ReplicaConfig,
@@ -67,8 +66,8 @@ def route_the_fleet(Router: type) -> None:
     traffic = talks()
     print("router               hit rate   TTFT p95   requests of the busiest replica")
     routers = {
-        "round robin": ROUTERS["round-robin"](),
-        "least loaded": ROUTERS["least-loaded"](),
+        "round robin": RoundRobin(),
+        "least loaded": LeastLoaded(),
         "yours": Yours(slack=4),
         "yours, no brake": Yours(slack=10**6),
     }
