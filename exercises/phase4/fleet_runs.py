@@ -10,6 +10,7 @@ from exercises.judging.engine_runs import refuse
 from exercises.judging.side_by_side import passed
 from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator import (
+    ROUTERS,
     FittedCost,
     FleetRun,
     ReplicaConfig,
@@ -50,7 +51,7 @@ def load_the_engine(in_system: Callable, running: Callable, knee: Callable) -> N
 
 
 def route_the_fleet(Router: type) -> None:
-    """Exercise 4.10: the learner's router before four replicas, beside two of the course's."""
+    """Exercise 4.10: the learner's router before four replicas, beside the course's."""
     passed("p4e10_router", Router)
 
     class Yours:
@@ -65,9 +66,7 @@ def route_the_fleet(Router: type) -> None:
     config = ReplicaConfig(cost, limits, cost.num_blocks * 16 // TRACE_BLOCK, TRACE_BLOCK)
     traffic = talks()
     print("router               hit rate   TTFT p95   requests of the busiest replica")
-    routers = {
-        "round robin": RoundRobin(),
-        "least loaded": LeastLoaded(),
+    routers = {name.replace("-", " "): router() for name, router in ROUTERS.items()} | {
         "yours": Yours(slack=4),
         "yours, no brake": Yours(slack=10**6),
     }
