@@ -309,13 +309,10 @@ class Lab:
         checked = [p for p in self.predictions if not p.needs]
         failed = [p for p in checked if p.kind == "structure" and not p.holds]
         guesses = [p for p in self.predictions if p.points is not None]
-        line = (
-            f"{sum(bool(p.holds) for p in checked)} of {len(checked)} predictions held" if checked else "done"
-        )
-        watched = not self.args.predict and len(guesses) < len(
-            self.predictions
-        )  # guesses are of earlier runs
-        if guesses and not watched:
+        held = sum(bool(p.holds) for p in checked)
+        line = f"{held} of {len(checked)} predictions held" if checked else "done"
+        # Guesses of earlier runs are kept; the score is told again where somebody guesses, or has guessed all.
+        if guesses and (self.args.predict or len(guesses) == len(self.predictions)):
             line += f" · you scored {sum(p.points for p in guesses)} of {3 * len(guesses)} points"
         self.console.print()
         self.console.print(f"[dim]{self.script.name}: {line} · {seconds:.1f} s[/]", highlight=False)

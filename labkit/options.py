@@ -73,7 +73,8 @@ def build_parser(script: Path, doc: str, options: Sequence[str]) -> argparse.Arg
     """The shared options. `options` names those of OPTIONS that this script honours.
 
     Under `lab run` (which sets INFERENCE_LAB_RUN) the other shared ones are taken as well and ignored, so
-    that one command line serves all scripts; `--quick` always is. A misspelt option is an error either way.
+    that one command line serves all scripts. So is `--quick` always: what is short already is its own short
+    form. A misspelt option is an error either way.
     """
     parser = Parser(
         prog=f"python {script.parent.name}/{script.name}",
@@ -85,9 +86,7 @@ def build_parser(script: Path, doc: str, options: Sequence[str]) -> argparse.Arg
     for name, settings in OPTIONS.items():
         if name in options:
             parser.add_argument(f"--{name}", **settings)
-        elif name == "quick" or os.environ.get(
-            "INFERENCE_LAB_RUN"
-        ):  # what is short already is its own short form
+        elif name == "quick" or os.environ.get("INFERENCE_LAB_RUN"):
             parser.add_argument(f"--{name}", **(settings | {"help": argparse.SUPPRESS}))
     parser.add_argument(
         "--predict", action="store_true", help="asks for your own guess before each result, and scores it"

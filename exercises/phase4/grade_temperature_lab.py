@@ -15,7 +15,7 @@ SAYS = Diagnoses.of("p4d2_temperature_from_nowhere")
 COLLEAGUE = [1, 1, 1, 1, 1, 2]
 
 
-def _expand(x: Tensor, ends: Tensor, replace_from: int, replace_to: int, mistake: str = "") -> Tensor:
+def _expand(x: Tensor, ends: Tensor, replace_from: int = 0, replace_to: int = 0, mistake: str = "") -> Tensor:
     counts = torch.diff(ends, prepend=torch.zeros_like(ends[:1]))
     values = torch.where(x == replace_from, replace_to, x).to(x.dtype)
     if mistake == "nothing-arrives":
@@ -37,12 +37,14 @@ def _expand(x: Tensor, ends: Tensor, replace_from: int, replace_to: int, mistake
     return values.repeat_interleave(counts.long())
 
 
-def _copied_back(x, ends, replace_from, replace_to):
+def _copied_back(x, ends, replace_from=0, replace_to=0):
     """Another way to whole numbers: rounded."""
     return _expand(x.round(), ends, replace_from, replace_to)
 
 
-def _of_nobody(got: Any, want: Any, x: Tensor, ends: Tensor, replace_from: int, replace_to: int) -> bool:
+def _of_nobody(
+    got: Any, want: Any, x: Tensor, ends: Tensor, replace_from: int = 0, replace_to: int = 0
+) -> bool:
     """Whether there are numbers that no request has, whole or not."""
     known = {*x.tolist(), *x.long().tolist(), *x.round().tolist(), float(replace_to), 0.0}
     return len(got) == len(want) and any(value not in known for value in got[1:])
@@ -76,11 +78,12 @@ CASES = [
     (torch.tensor([1.3, 0.6, 0.0, 0.0, 0.2]), torch.tensor([0, 3, 3, 7, 8]), 0, 1),  # two without drafts
     (torch.tensor([0.0, 0.5]), torch.tensor([3, 4]), 0, 0),
     (torch.tensor([-1.0, 0.5]), torch.tensor([3, 4]), -1, 2),
+    (torch.tensor([0.0, 1.0]), torch.tensor([3, 4])),  # nothing said: nothing replaced
 ]
 
 
 def grade_temperature(expand_batch_to_tokens: Callable, colleague: Any) -> str:
-    def as_call(x, ends, replace_from, replace_to):
+    def as_call(x, ends, replace_from=0, replace_to=0):
         kind = str(x.dtype).removeprefix("torch.")
         values = show([round(value, 4) for value in x.tolist()])
         return f"x = {values} ({kind}), cu_num_tokens = {ends.tolist()}, {replace_from} becomes {replace_to}"

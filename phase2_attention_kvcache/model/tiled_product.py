@@ -96,7 +96,7 @@ def _tiles_of(weights, layer):
 
 @njit(fastmath=True, cache=True, error_model="numpy")
 def multiply_tiles(inputs, weight, out, taken):
-    """Takes tile after tile, until none is left, and computes its outputs for all rows. taken: int32 [1, 1], see `take`."""
+    """Takes tile after tile, until none is left, and computes its outputs for all rows. taken: int32 [1, 1], how many are taken."""
     sums = np.empty(ROWS * TILE, np.float32)
     tile = fetch_add(taken, 0, 0, 1)
     while tile < len(weight.bias) // TILE:

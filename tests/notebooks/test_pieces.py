@@ -35,6 +35,7 @@ from phase2_attention_kvcache.model.evaluation import bits_per_byte
 from phase2_attention_kvcache.model.quantized_linear import QuantizedWeight
 from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import LLMEngine
+from web.on_page import cramped_run
 from web.pieces import piece as piece_module
 from web.pieces.bits import BITS, GROUPS, in_few_bits, round_to
 from web.pieces.splits import CARDS, TOKENS, USERS, splits_for
@@ -236,21 +237,9 @@ def test_unknown_operations_and_names():
 
 @pytest.fixture(scope="module")
 def recording() -> Recording:
-    """A run with chunks, a queue, prefix hits, a preemption, and a request that comes late."""
-    engine = LLMEngine.from_pretrained(
-        "tales", dtype="float32", device="cpu",
-        max_num_seqs=3, max_num_batched_tokens=12, num_blocks=14, block_size=4, max_model_len=48,
-    )  # fmt: skip
-    common = "Once upon a time there was a king who "
-    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (18, 16, 14, 6)]
-    arrivals = [
-        (1, "Ann", common + "lived in a castle by the sea and", params[0]),
-        (1, "Ben", common + "had", params[1]),
-        (3, "Lea", "The cat looked at the moon and", params[2]),
-        (60, "Zoe", common + "slept", params[3]),
-    ]
-    run = Recording.of(engine, arrivals)
-    assert engine.block_manager.num_free_blocks == engine.block_manager.num_blocks - 1
+    """With chunks, a queue, prefix hits, a preemption, and a request that comes late."""
+    run = cramped_run()
+    assert run.events[-1]["free_blocks"] == 13  # all but the null block
     return run
 
 
