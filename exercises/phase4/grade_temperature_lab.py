@@ -78,7 +78,7 @@ CASES = [
     (torch.tensor([1.3, 0.6, 0.0, 0.0, 0.2]), torch.tensor([0, 3, 3, 7, 8]), 0, 1),  # two without drafts
     (torch.tensor([0.0, 0.5]), torch.tensor([3, 4]), 0, 0),
     (torch.tensor([-1.0, 0.5]), torch.tensor([3, 4]), -1, 2),
-    (torch.tensor([0.0, 1.0]), torch.tensor([3, 4])),  # nothing said: nothing replaced
+    (torch.tensor([0.0, 1.0, 0.5]), torch.tensor([3, 4, 5])),  # nothing said: nothing replaced
 ]
 
 
