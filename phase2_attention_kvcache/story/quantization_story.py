@@ -283,7 +283,7 @@ def tell_memory(lab: Lab, results: Results) -> None:
 def tell_speed(lab: Lab, results: Results) -> None:
     lab.title("Faster? By the part that reads weights")
     bandwidth = measure_ceilings("cpu", "bfloat16", quick=True).bandwidth
-    times = {name: time_steps(lab, name) for name in lab.progress(FAST, "timing steps of GPT-2's shape")}
+    times = time_steps(lab, {name: fast_model(lab, name) for name in FAST})
     full = times["16 bits"]
     rows = []
     for name, (one, many) in times.items():
@@ -330,8 +330,8 @@ def tell_speed(lab: Lab, results: Results) -> None:
     lab.record(step_s=times, read_s=read, int4_gain_percent=gain)
 
 
-def time_steps(lab: Lab, name: str) -> tuple[float, float]:
-    """Seconds of a step of 1 token and of 64, GPT-2's shape, by the fastest products of this course."""
+def fast_model(lab: Lab, name: str) -> Transformer:
+    """GPT-2's shape in a format, with the fastest product of this course for it."""
     model = Transformer.random(GPT2_124M, "bfloat16", seed=lab.seed)
     if name in METHODS:
         quantize_model(model, name)
@@ -342,16 +342,26 @@ def time_steps(lab: Lab, name: str) -> tuple[float, float]:
         pass  # numba cannot work here, and plain operators stay: right, and slow
     else:
         pack_quantized_layers(tile_linear_layers(model))
+    return model
+
+
+def time_steps(lab: Lab, models: dict[str, Transformer]) -> dict[str, tuple[float, float]]:
+    """Seconds of a step of 1 token and of 64, by format: the shortest of several rounds, in which formats take turns."""
 
     @torch.inference_mode()
-    def step(tokens: int) -> None:
+    def step(model: Transformer, tokens: int) -> None:
         ids = torch.arange(tokens)
         model.logits(model(ids, ids, ContiguousKVCache(model.config)))  # each user wants a next token
 
-    one, many = (
-        min(time_calls(lambda n=n: step(n), "cpu", 5 if lab.quick else 15, warmup=2)) for n in (1, 64)
-    )
-    return one, many
+    rounds = [
+        {
+            (name, n): min(time_calls(lambda m=m, n=n: step(m, n), "cpu", 4, warmup=1))
+            for name, m in models.items()
+            for n in (1, 64)
+        }
+        for _ in lab.progress(range(2 if lab.quick else 5), "timing steps of GPT-2's shape")
+    ]
+    return {name: tuple(min(times[name, n] for times in rounds) for n in (1, 64)) for name in models}
 
 
 def draw_quality(model: str, results: Results) -> Figure:

@@ -330,7 +330,7 @@ def draw_plan(points: Sequence[Point], task: Task, plan: Plan) -> Figure:
             left.plot(at, figure.value / promised[i], "o", color=colour, label=label)
     left.axhline(1, color=RED, linestyle="--", linewidth=1.2)
     left.set(
-        xlabel="cards", ylabel="measured / promised (bar: 95 of 100 such runs)", ylim=(0, None), xticks=counts
+        xlabel="cards", ylabel="simulated / promised (bar: 95 of 100 days)", ylim=(0, None), xticks=counts
     )
     left.legend()
     colours = [GREEN if count == plan.replicas else GREY for count in counts]
