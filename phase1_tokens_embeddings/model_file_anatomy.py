@@ -19,6 +19,10 @@ from labkit.models import find_model
 from phase1_tokens_embeddings.story import anatomy_story as chapters
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 
+FEW = ["gpt2", "llama-3.2-3b", "llama-2-7b", "llama-3-70b"]
+DRAWN = [*FEW, "gpt2-medium", "gpt2-large", "gpt2-xl", "tinyllama-1.1b", "llama-3.2-1b", "mistral-7b", "qwen2.5-7b",
+         "llama-3-8b"]  # fmt: skip
+
 
 def story(lab: Lab) -> None:
     lab.title("What is in the box")
@@ -29,12 +33,11 @@ def story(lab: Lab) -> None:
         folder = find_model(lab.args.model)
         name = Path(lab.args.model).name or folder.resolve().name
         boxes = chapters.tell_the_model(lab, folder, name)
-    few = ["gpt2", "llama-3.2-3b", "llama-2-7b", "llama-3-70b"]
-    shapes = [SHAPES[n] for n in (few if lab.quick else SHAPES)]
+    names = FEW if lab.quick else list(SHAPES)
     chapters.tell_published_shapes(lab)
-    chapters.tell_precisions(lab, shapes)
+    chapters.tell_precisions(lab, [SHAPES[n] for n in names])
     lab.title("The picture")
-    chapters.draw(lab, visible(name), boxes, shapes)
+    chapters.draw(lab, visible(name), boxes, [SHAPES[n] for n in names if n in DRAWN])
     lab.record(bytes_by_part={kind: dict(box.sizes) for kind, box in boxes.items()})
 
 

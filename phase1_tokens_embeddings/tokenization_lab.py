@@ -4,7 +4,8 @@ A language model does not read letters. It reads token ids: numbers that stand f
 script learns such pieces from a text, merge by merge, and shows how a sentence shrinks on the way. Then
 it takes GPT-2's finished vocabulary, looks at what words become, and at what happens when a token ends
 in the middle of a character. Last it measures density: how many characters a token holds in English,
-in code and in other scripts. Density decides how much fits into a model's context, and the bill.
+in code and in other scripts. Density decides how much fits into a model's context, and the bill. At the end
+a conversation becomes one text, as chat models read it.
 
     python phase1_tokens_embeddings/tokenization_lab.py --text my_notes.txt --vocab-size 2000
 
@@ -21,7 +22,7 @@ from labkit.models import has_gpt2_vocabulary
 from labkit.options import between, whole
 from phase1_tokens_embeddings.story import tokenization_story as chapters
 from phase1_tokens_embeddings.story.token_density import course_texts, read_texts
-from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer, read_tokenizer
 
 
 def story(lab: Lab) -> None:
@@ -34,17 +35,27 @@ def story(lab: Lab) -> None:
     vocabularies = {"GPT-2": BPETokenizer.from_tiktoken("gpt2")} if has_gpt2_vocabulary() else {}
     if lab.args.model != "gpt2" or not vocabularies:
         vocabularies[Path(lab.args.model).name] = chosen
+    for file in lab.args.tokenizers:
+        vocabularies[Path(file).absolute().parent.name] = read_tokenizer(file)
 
     learned = chapters.watch_merges(lab, texts)
     chapters.look_at_words(lab, vocabularies)
     chapters.protect_and_stream(lab, *next(iter(vocabularies.items())))
     chapters.compare_density(lab, vocabularies, sample if lab.args.text else "")
+    chapters.chat_becomes_text(lab, learned)
     chapters.measure_speed(lab, learned.vocab_size, sample)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, sentence = parser.add_argument, chapters.SENTENCE
     add("--text", metavar="PATH", help="learn from this file or folder (the course's own texts)")
+    add(
+        "--tokenizers",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="compare these tokenizer.json files as well",
+    )
     add("--vocab-size", type=whole(257, 2**18), default=1257, metavar="N", help="tokens to learn (1257)")
     add("--sentence", default=sentence, help=f"the sentence that shrinks ({sentence!r})")
     add("--price", type=between(0, 1e6), default=1.0, metavar="USD", help="of a million tokens (1.00)")

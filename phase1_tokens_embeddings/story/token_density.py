@@ -8,14 +8,14 @@ says about as much as a short English word. And `tales.txt` was written by the c
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from labkit.errors import LabError
-from labkit.figures import BLUE, GREY, ORANGE, new_figure
-from phase1_tokens_embeddings.tokens import BPETokenizer
+from labkit.figures import BLUE, COLORS, GREY, new_figure
+from phase1_tokens_embeddings.tokens import Tokenizer
 
 CONTENT = {  # what the sample texts are, in the order in which they are shown
     "prose": "English story",
@@ -86,7 +86,7 @@ class Density:
         return self.characters / self.tokens
 
 
-def measure_density(tok: BPETokenizer, text: str, parts: int = PARTS) -> Density:
+def measure_density(tok: Tokenizer, text: str, parts: int = PARTS) -> Density:
     """Measure a text as a whole, and cut into `parts` equal parts.
 
     A character is what Python's `len` counts, a Unicode code point.
@@ -101,13 +101,13 @@ def measure_density(tok: BPETokenizer, text: str, parts: int = PARTS) -> Density
     return Density(len(text), len(tok.encode(text)), min(spread), max(spread))
 
 
-def characters_that_fit(tok: BPETokenizer, text: str, tokens: int) -> int:
+def characters_that_fit(tok: Tokenizer, text: str, tokens: int) -> int:
     """Fill a context of `tokens` tokens with a text, over and over, and count the characters inside."""
     copies = math.ceil(tokens / len(tok.encode(text))) + 1
     return len(tok.decode(tok.encode(text * copies)[:tokens]))
 
 
-def share_of_blanks(tok: BPETokenizer, text: str) -> float:
+def share_of_blanks(tok: Tokenizer, text: str) -> float:
     """The share of a text's tokens that hold nothing but spaces: in code, the indentation."""
     ids = tok.encode(text)
     return sum(not tok.token_bytes[i].strip(b" ") for i in ids) / len(ids)
@@ -131,8 +131,9 @@ def draw_density(found: Mapping[str, Mapping[str, Density]], labels: Mapping[str
         panels=2,
         width_ratios=[1.5, 1],
     )
-    for row, (vocabulary, color) in enumerate(zip(found, (BLUE, ORANGE))):
-        ys = [i + 0.22 * (row - (len(found) - 1) / 2) for i in range(len(names))]
+    for row, (vocabulary, color) in enumerate(zip(found, cycle(COLORS))):
+        apart = min(0.22, 0.8 / len(found))
+        ys = [i + apart * (row - (len(found) - 1) / 2) for i in range(len(names))]
         ds = [found[vocabulary][n] for n in names]
         left.hlines(ys, [d.lowest for d in ds], [d.highest for d in ds], color=color, alpha=0.45, linewidth=4)
         left.plot([d.mean for d in ds], ys, "o", color=color, label=vocabulary)

@@ -60,18 +60,19 @@ def from_gguf_vocabulary(kind: type[Tok], metadata: Mapping[str, Any]) -> Tok:
     while kinds and kinds[-1] == UNUSED:  # rows of the table beyond the vocabulary
         kinds.pop()
     names = names[: len(kinds)]
-    special = {name: i for i, name in enumerate(names) if kinds[i] in (CONTROL, USER_DEFINED, UNUSED)}
+    special = {name: i for i, name in enumerate(names) if kinds[i] in (CONTROL, UNUSED)}
+    added = {name: i for i, name in enumerate(names) if kinds[i] == USER_DEFINED}
     ids = {name: i for i, name in enumerate(names)}
     if len(ids) < len(names):
         raise ValueError("two of its tokens have the same name")
-    tokens = [name.encode() if name in special else bytes_of(name) for name in names]
+    tokens = [name.encode() if name in special or name in added else bytes_of(name) for name in names]
     merges = []
     for merge in _texts(metadata, "tokenizer.ggml.merges"):
         pair = merge.split(" ")
         if len(pair) != 2 or pair[0] not in ids or pair[1] not in ids:
             raise ValueError(f"the merge {quoted(merge)} does not join two tokens of the vocabulary")
         merges.append((ids[pair[0]], ids[pair[1]]))
-    return kind(tokens, merges, special, *PRE_TOKENIZERS[pre])
+    return kind(tokens, merges, special, *PRE_TOKENIZERS[pre], added)
 
 
 def to_gguf_vocabulary(tok: Any, num_rows: int) -> dict[str, Any]:
@@ -91,11 +92,12 @@ def to_gguf_vocabulary(tok: Any, num_rows: int) -> dict[str, Any]:
         )
     if tok.vocab_size > num_rows:
         raise ValueError(f"the tokenizer has {tok.vocab_size} tokens, the model a table of {num_rows}")
-    special = set(tok.special_tokens.values())
-    names = [b.decode() if i in special else printable(b) for i, b in enumerate(tok.token_bytes)]
+    kind_of = dict.fromkeys(tok.special_tokens.values(), CONTROL)
+    kind_of |= dict.fromkeys(tok.added_tokens.values(), USER_DEFINED)
+    names = [b.decode() if i in kind_of else printable(b) for i, b in enumerate(tok.token_bytes)]
     merges = [f"{names[a]} {names[b]}" for a, b in tok.merges]
     unused = range(len(names), num_rows)
-    kinds = [CONTROL if i in special else NORMAL for i in range(len(names))] + [UNUSED for _ in unused]
+    kinds = [kind_of.get(i, NORMAL) for i in range(len(names))] + [UNUSED] * len(unused)
     names += [f"[PAD{i}]" for i in unused]
     return {"model": "gpt2", "pre": pre, "tokens": names, "token_type": kinds, "merges": merges}
 

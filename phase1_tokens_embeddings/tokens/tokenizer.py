@@ -51,6 +51,8 @@ class BPETokenizer:
         whole_words_first: a word that is a token is taken as it is, merges or not (Llama 3 does so).
         unicode_form: bring text into this Unicode normal form first, such as "NFC" (Qwen does so): "e"
             followed by a combining accent becomes the one character "é". None leaves text as it is.
+        added_tokens: name -> id. Added to the vocabulary as special ones are, but ordinary: they are found in every
+            text, and shown in every answer (Qwen's "<think>").
 
     Raises:
         ValueError: a single byte has no token, or a merge makes bytes that are no token.
@@ -60,6 +62,8 @@ class BPETokenizer:
     ['low', 'e', 'r', ' low']
     """
 
+    drops_first_space = False  # a text begins with the word that it begins with (see `LibraryTokenizer`)
+
     def __init__(
         self,
         token_bytes: Sequence[bytes],
@@ -68,6 +72,7 @@ class BPETokenizer:
         split_pattern: str = GPT2_SPLIT_PATTERN,
         whole_words_first: bool = False,
         unicode_form: Literal["NFC", "NFD", "NFKC", "NFKD"] | None = None,
+        added_tokens: dict[str, int] | None = None,
     ) -> None:
         self.token_bytes = list(token_bytes)
         self.merges = list(merges)
@@ -75,9 +80,11 @@ class BPETokenizer:
         self.split_pattern = split_pattern
         self.whole_words_first = whole_words_first
         self.unicode_form = unicode_form
+        self.added_tokens = dict(added_tokens or {})
 
         self._special_ids = frozenset(self.special_tokens.values())
-        self.id_of_bytes = {b: i for i, b in enumerate(self.token_bytes) if i not in self._special_ids}
+        named = self._special_ids.union(self.added_tokens.values())
+        self.id_of_bytes = {b: i for i, b in enumerate(self.token_bytes) if i not in named}
         missing = [b for b in range(256) if bytes([b]) not in self.id_of_bytes]
         if missing:
             raise ValueError(
@@ -129,7 +136,7 @@ class BPETokenizer:
                 f"tokens need at least {256 + len(special_tokens)}"
             )
         if special_tokens:
-            cut = regex.compile(_any_of(special_tokens))
+            cut = regex.compile(any_of(special_tokens))
             texts = (piece for text in texts for piece in cut.split(text))
         merges = learn_merges(count_words(texts), num_merges, on_merge)
 
@@ -144,12 +151,13 @@ class BPETokenizer:
     def from_file(cls, path: str | Path) -> BPETokenizer:
         """Read a Hugging Face `tokenizer.json` of the byte-level BPE kind (GPT-2, Llama 3, Qwen).
 
-        All added tokens of the file count as special. Its post-processor is left out: some models want
-        a token for the beginning of a text, and that is for the caller to put there.
+        Its post-processor is left out: some models want a token for the beginning of a text, and that is for the
+        caller to put there.
 
         Raises:
             FileNotFoundError: no such file.
-            ValueError: not JSON, not byte-level BPE, or it asks for a step that is not implemented here.
+            ValueError: not JSON, or damaged. OtherKind: not byte-level BPE, or it asks for a step that is not
+                implemented here; `read_tokenizer` then takes the library.
         """
         return read_tokenizer_json(cls, Path(path))
 
@@ -200,20 +208,14 @@ class BPETokenizer:
 
         A lone surrogate (half of a UTF-16 pair, not a character) becomes U+FFFD, as in tiktoken.
         """
-        if isinstance(allowed_special, str):
-            allowed_special = self.special_tokens if allowed_special == "all" else [allowed_special]
-        allowed = list(allowed_special)
-        if unknown := [name for name in allowed if name not in self.special_tokens]:
-            known = ", ".join(self.special_tokens) or "none"
-            raise ValueError(
-                f"{quoted(unknown[0])} is not a special token of this vocabulary; it has: {visible(known, 200)}"
-            )
-        if not allowed:
+        allowed = check_allowed(allowed_special, self.special_tokens)
+        found = self.added_tokens | {name: self.special_tokens[name] for name in allowed}
+        if not found:
             return self._encode_ordinary(text)
         ids: list[int] = []
-        for piece in regex.split(f"({_any_of(allowed)})", text):
-            if piece in allowed:
-                ids.append(self.special_tokens[piece])
+        for piece in regex.split(f"({any_of(found)})", text):
+            if piece in found:
+                ids.append(found[piece])
             else:
                 ids.extend(self._encode_ordinary(piece))
         return ids
@@ -261,6 +263,22 @@ class BPETokenizer:
         return b"".join(parts)
 
 
-def _any_of(names: Iterable[str]) -> str:
+def check_allowed(allowed: Collection[str] | Literal["all"], special_tokens: Collection[str]) -> list[str]:
+    """The names that `allowed_special` stands for.
+
+    Raises:
+        ValueError: one is not a special token of this vocabulary.
+    """
+    if isinstance(allowed, str):
+        allowed = special_tokens if allowed == "all" else [allowed]
+    if unknown := [name for name in allowed if name not in special_tokens]:
+        known = ", ".join(special_tokens) or "none"
+        raise ValueError(
+            f"{quoted(unknown[0])} is not a special token of this vocabulary; it has: {visible(known, 200)}"
+        )
+    return list(allowed)
+
+
+def any_of(names: Iterable[str]) -> str:
     """A regular expression for any of these; of two that begin alike the longer one wins."""
     return "|".join(regex.escape(name) for name in sorted(names, key=len, reverse=True))

@@ -21,6 +21,10 @@ Tok = TypeVar("Tok")  # BPETokenizer
 MAX_TOKENIZER_BYTES = 50_000_000  # a vocabulary of 200,000 tokens takes 25 MB
 
 
+class OtherKind(ValueError):
+    """A tokenizer.json that asks for a step which our own tokenizer does not have."""
+
+
 def _printable_bytes() -> list[str]:
     """`table[b]` is the character that stands for byte b in tokenizer.json (GPT-2's encoder.py)."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -48,13 +52,15 @@ def to_tokenizer_json(tok: Any) -> dict[str, Any]:
         ValueError: a special token is called as an ordinary token is written: the format finds tokens by
             name. "é", for instance, is how it writes the single byte E9.
     """
-    special_ids = set(tok.special_tokens.values())
+    added = tok.special_tokens | tok.added_tokens
     names = [printable(b) for b in tok.token_bytes]
-    vocab = {name: i for i, name in enumerate(names) if i not in special_ids}
-    if taken := [name for name in tok.special_tokens if name in vocab]:
+    vocab = {name: i for i, name in enumerate(names) if i not in added.values()}
+    if taken := [name for name in added if name in vocab]:
         raise ValueError(
             f"tokenizer.json cannot hold the special token {quoted(taken[0])}: a token has that name"
         )
+    last = max(vocab.values())  # the library numbers on from here, so what lies between is named here, too
+    vocab |= {name: i for name, i in added.items() if i < last}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     if tok.split_pattern == GPT2_SPLIT_PATTERN:
         split: dict[str, Any] = byte_level | {"use_regex": True}
@@ -68,8 +74,8 @@ def to_tokenizer_json(tok: Any) -> dict[str, Any]:
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {"id": i, "content": name, **plain, "special": True}
-            for name, i in sorted(tok.special_tokens.items(), key=lambda item: item[1])
+            {"id": i, "content": name, **plain, "special": name in tok.special_tokens}
+            for name, i in sorted(added.items(), key=lambda item: item[1])
         ],
         "normalizer": {"type": tok.unicode_form} if tok.unicode_form else None,
         "pre_tokenizer": split,
@@ -100,7 +106,8 @@ def read_tokenizer_json(kind: type[Tok], path: Path) -> Tok:
     try:
         return kind(*_constructor_arguments(read_json(path, MAX_TOKENIZER_BYTES)))
     except ValueError as error:
-        raise ValueError(f"{visible(path)} cannot be used: {error}") from None
+        kind_of_error = OtherKind if isinstance(error, OtherKind) else ValueError
+        raise kind_of_error(f"{visible(path)} cannot be used: {error}") from None
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         what = visible(repr(error), 90)
         raise ValueError(f"{visible(path)} is not a tokenizer.json of the BPE kind: {what}") from None
@@ -109,28 +116,35 @@ def read_tokenizer_json(kind: type[Tok], path: Path) -> Tok:
 def _constructor_arguments(document: dict[str, Any]) -> tuple[Any, ...]:
     model = document["model"]
     if (name := model.get("type", "BPE")) != "BPE":
-        raise ValueError(
+        raise OtherKind(
             f"its model is {visible(name)}; this course reads byte-level BPE (GPT-2, Llama 3, Qwen)"
         )
     for option in ("byte_fallback", "dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(option):
-            raise ValueError(f"its model asks for {option}, which byte-level BPE as in GPT-2 does not have")
+            raise OtherKind(f"its model asks for {option}, which byte-level BPE as in GPT-2 does not have")
 
-    vocab = model["vocab"]
-    special = {t["content"]: t["id"] for t in document.get("added_tokens") or []}
-    if not all(type(i) is int for i in [*vocab.values(), *special.values()]):
+    unicode_form = _unicode_form(document.get("normalizer"))
+    split_pattern = _split_pattern(document.get("pre_tokenizer"))
+    vocab, listed = model["vocab"], document.get("added_tokens") or []
+    for option in ("single_word", "lstrip", "rstrip", *(["normalized"] if unicode_form else [])):
+        if asking := [t["content"] for t in listed if t.get(option)]:
+            raise OtherKind(f"its added token {quoted(asking[0])} is found in a way of its own ({option})")
+    special = {t["content"]: t["id"] for t in listed if t.get("special", True)}
+    added = {t["content"]: t["id"] for t in listed if not t.get("special", True)}
+    named = special | added
+    if not all(type(i) is int for i in [*vocab.values(), *named.values()]):
         raise ValueError("an id of its vocabulary is no whole number")
-    if "" in special or len(set(special.values())) < len(special):
+    if "" in named or len(set(named.values())) < len(listed):
         raise ValueError("its added tokens must have names, and ids of their own")
     tokens: dict[int, bytes] = {}
     for name, i in vocab.items():
-        if name not in special:
+        if name not in named:
             tokens[i] = bytes_of(name)
-        elif special[name] != i:
+        elif named[name] != i:
             raise ValueError(
-                f"its added token {quoted(name)} has the id {special[name]}, but {i} in the vocabulary"
+                f"its added token {quoted(name)} has the id {named[name]}, but {i} in the vocabulary"
             )
-    for name, i in special.items():
+    for name, i in named.items():
         tokens[i] = name.encode("utf-8")
     if sorted(tokens) != list(range(len(tokens))):
         hole = next(i for i in range(len(tokens)) if i not in tokens)
@@ -146,9 +160,10 @@ def _constructor_arguments(document: dict[str, Any]) -> tuple[Any, ...]:
         [tokens[i] for i in range(len(tokens))],
         merges,
         special,
-        _split_pattern(document.get("pre_tokenizer")),
+        split_pattern,
         bool(model.get("ignore_merges", False)),
-        _unicode_form(document.get("normalizer")),
+        unicode_form,
+        added,
     )
 
 
@@ -157,7 +172,7 @@ def bytes_of(name: str) -> bytes:
     try:
         return bytes(CHAR_TO_BYTE[char] for char in name)
     except KeyError as error:
-        raise ValueError(
+        raise OtherKind(
             f"not byte-level: in its token {quoted(name)} the character {error} stands for no byte"
         ) from None
 
@@ -169,27 +184,27 @@ def _split_pattern(pre_tokenizer: dict[str, Any] | None) -> str:
         steps = steps[0]["pretokenizers"]
     kinds = [step["type"] for step in steps]
     if "ByteLevel" not in kinds:
-        raise ValueError("its pre-tokenizer is not byte-level; this course reads GPT-2's kind of BPE")
+        raise OtherKind("its pre-tokenizer is not byte-level; this course reads GPT-2's kind of BPE")
     byte_level = steps[-1]
     if byte_level.get("add_prefix_space"):
-        raise ValueError("it puts a space before each text (add_prefix_space), which this course does not")
+        raise OtherKind("it puts a space before each text (add_prefix_space), which this course does not")
     if kinds == ["ByteLevel"] and byte_level.get("use_regex", True):
         return GPT2_SPLIT_PATTERN
     if kinds == ["Split", "ByteLevel"] and not byte_level.get("use_regex", True):
         split = steps[0]
         if "Regex" in split["pattern"] and split["behavior"] == "Isolated" and not split.get("invert"):
             return split["pattern"]["Regex"]
-    raise ValueError(
+    raise OtherKind(
         f"its pre-tokenizer ({visible(' + '.join(kinds))}) is of a kind this course does not read: it takes "
         "ByteLevel alone, or one Split by a regular expression (Isolated) and then ByteLevel"
     )
 
 
 def _unicode_form(normalizer: dict[str, Any] | None) -> Any:
-    if normalizer is None:
+    if normalizer is None or normalizer.get("normalizers") == []:
         return None
     if normalizer["type"] not in ("NFC", "NFD", "NFKC", "NFKD"):
-        raise ValueError(
+        raise OtherKind(
             f"it changes text by a {visible(normalizer['type'])} step, which this course does not read"
         )
     return normalizer["type"]

@@ -7,6 +7,7 @@ from phase1_tokens_embeddings.weights.memory_math import (
     GIB,
     bytes_for_kv,
     kv_bytes_per_token,
+    kv_of_text,
     kv_per_token,
     users_that_fit,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "find_precision",
     "find_shape",
     "kv_bytes_per_token",
+    "kv_of_text",
     "kv_per_token",
     "read_gguf_header",
     "read_safetensors_header",

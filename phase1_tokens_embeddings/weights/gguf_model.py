@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 
 from labkit.foreign import quoted, read_json, visible
-from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer, Tokenizer, read_tokenizer
+from phase1_tokens_embeddings.tokens.chat_settings import chat_settings_of_folder, chat_settings_of_gguf
+from phase1_tokens_embeddings.tokens.chat_template import ChatTemplate
 from phase1_tokens_embeddings.weights.ggml_blocks import PLAIN, READABLE, scales_of_blocks
 from phase1_tokens_embeddings.weights.gguf_file import GGUFHeader, read_gguf_header
 from phase1_tokens_embeddings.weights.model_shapes import MAX_CONFIG_BYTES
@@ -55,7 +57,7 @@ def read_raw_config(path: Path) -> dict[str, Any]:
     return read_json(path / "config.json", MAX_CONFIG_BYTES)
 
 
-def load_tokenizer(path: Path) -> BPETokenizer:
+def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of a model folder or a GGUF file.
 
     Raises:
@@ -67,7 +69,26 @@ def load_tokenizer(path: Path) -> BPETokenizer:
             return BPETokenizer.from_gguf(header.metadata)
         except ValueError as error:
             raise ValueError(f"{visible(path)}: {error}") from None
-    return BPETokenizer.from_file(path / "tokenizer.json")
+    return read_tokenizer(path / "tokenizer.json")
+
+
+def load_chat_template(path: Path) -> ChatTemplate | None:
+    """The chat template of a model folder or a GGUF file; None if the model has none.
+
+    Raises:
+        ValueError: a file that cannot be used, or no template in Jinja.
+    """
+    if is_gguf(path):
+        settings = chat_settings_of_gguf(read_gguf_header(path).metadata)
+    else:
+        settings = chat_settings_of_folder(path)
+    source = settings.pop("chat_template", None)
+    if source is None:
+        return None
+    try:
+        return ChatTemplate(source, settings)
+    except ValueError as error:
+        raise ValueError(f"{visible(path)}: {error}") from None
 
 
 def config_from_gguf(header: GGUFHeader) -> dict[str, Any]:

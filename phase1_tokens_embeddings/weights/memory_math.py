@@ -36,6 +36,16 @@ def kv_per_token(shape: ModelShape, bytes_per_value: int = 2) -> int:
     return kv_bytes_per_token(shape.num_layers, shape.num_kv_heads, shape.head_dim, bytes_per_value)
 
 
+def kv_of_text(shape: ModelShape, tokens: int, bytes_per_value: int = 2) -> int:
+    """Bytes of KV cache that a text of so many tokens needs. In a layer with a window, only its last ones are needed.
+
+    (An engine needs just that if it hands out memory by layer. One whose blocks hold all layers must keep a token until
+    the last layer has done with it.)
+    """
+    kept = sum(min(tokens, shape.window(layer) or tokens) for layer in range(shape.num_layers))
+    return kept * kv_bytes_per_token(1, shape.num_kv_heads, shape.head_dim, bytes_per_value)
+
+
 def bytes_for_kv(shape: ModelShape, card: Card, precision: str = "FP16", usable: float = USABLE) -> int:
     """Bytes that are left for the KV cache; negative if not even the weights fit.
 
@@ -69,9 +79,8 @@ def users_that_fit(
         raise ValueError(
             f"context {context:,} is too long: {shape.name} reads at most {shape.max_context:,} tokens"
         )
-    return max(0, bytes_for_kv(shape, card, precision, usable)) // (
-        context * kv_per_token(shape, bytes_per_value)
-    )
+    room = max(0, bytes_for_kv(shape, card, precision, usable))
+    return room // kv_of_text(shape, context, bytes_per_value)
 
 
 def cards_that_hold(shape: ModelShape, precision: str = "FP16", usable: float = USABLE) -> list[Card]:
