@@ -1,22 +1,33 @@
 """Attention, by its definition: scores, weights, a weighted sum; the heads cut from a vector and joined again.
 
-Source: Vaswani et al. 2017, section 3.2; grouped heads: Ainslie et al. 2023 (GQA).
+Sources: Vaswani et al. 2017, section 3.2; grouped heads: Ainslie et al. 2023 (GQA); windows: Jiang et al. 2023
+(Mistral 7B), section 2; soft cap: Gemma Team 2024 (Gemma 2), section 2.
 """
 
 import torch
 
 
 def attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> torch.Tensor:
     """Causal attention of N queries over M keys and values: the readable definition.
 
-    The queries are the last N of the M tokens. The query at position p sees the keys 0..p.
+    The queries are the last N of the M tokens. The query at position p sees the keys 0..p, or with a window of W
+    the last W of them.
 
     Args:
         q: queries [N, num_heads, head_dim].
         k, v: keys and values [M, num_kv_heads, head_dim]; num_heads is a multiple of num_kv_heads.
         scale: scores are multiplied by it; by default 1 / sqrt(head_dim).
+        window: tokens that a query sees, itself included (Mistral); None: all up to itself.
+        softcap: each score s becomes softcap x tanh(s / softcap): small ones stay as they are, large ones come
+            near to softcap and never reach it (Gemma 2).
 
     Returns:
         [N, num_heads, head_dim], in the number format of `q`. Inside, everything is float32 (float64 for
@@ -33,7 +44,7 @@ def attention(
         raise ValueError(
             f"k is {_shape(k)} and v is {_shape(v)}: every key needs one value of the same length"
         )
-    weights = attention_weights(q, k, scale=scale)  # [num_heads, N, M]
+    weights = attention_weights(q, k, scale=scale, window=window, softcap=softcap)  # [num_heads, N, M]
     num_queries, num_heads, head_dim = q.shape
     # Query heads that share a key/value head stand next to each other: heads 0..g-1 use key/value head 0.
     num_keys, num_kv_heads, _ = k.shape
@@ -42,10 +53,17 @@ def attention(
     return out.reshape(num_queries, num_heads, head_dim).to(q.dtype)
 
 
-def attention_weights(q: torch.Tensor, k: torch.Tensor, *, scale: float | None = None) -> torch.Tensor:
+def attention_weights(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> torch.Tensor:
     """The weights [num_heads, N, M] with which each query looks at each key. Arguments as in `attention`.
 
-    Each row adds up to 1; future tokens have exactly 0.
+    Each row adds up to 1; tokens in the future and those that have left the window have exactly 0.
     """
     _check_shapes(q, k)
     num_queries, num_heads, head_dim = q.shape
@@ -56,10 +74,13 @@ def attention_weights(q: torch.Tensor, k: torch.Tensor, *, scale: float | None =
     # 1. Scores: the dot product of every query with every key it could look at.
     grouped = q.to(number_format).view(num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
     scores = torch.einsum("nhgd,mhd->hgnm", grouped, k.to(number_format)) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
     # 2. The mask: minus infinity before softmax is a weight of exactly 0 after it.
     places = torch.arange(num_keys, device=q.device)
-    future = places[None, :] > places[num_keys - num_queries :, None]  # [N, M]
-    scores = scores.masked_fill(future, float("-inf"))
+    age = places[num_keys - num_queries :, None] - places[None, :]  # [N, M]: tokens from the key to the query
+    unseen = age < 0 if window is None else (age < 0) | (age >= window)
+    scores = scores.masked_fill(unseen, float("-inf"))
     # 3. Scores to weights.
     return torch.softmax(scores, dim=-1).reshape(num_heads, num_queries, num_keys)
 

@@ -4,51 +4,107 @@ Both hold one sequence. Phase 3 brings a cache in blocks for many sequences, pha
 have the same method `attend`, so the model never changes.
 """
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.model.config import ModelConfig
 
 # Of the ways a GPU has for fused attention, cuDNN's makes a plan for each new length. Here every token has a new one.
 torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+class AttentionRule(NamedTuple):
+    """What the attention of a layer does. (Not what it computes with: queries, keys and values come with each call.)
+
+    Attributes:
+        scale: scores are multiplied by it.
+        window: tokens that a query sees, itself included; None: all up to itself.
+        softcap: scores are bent so that none is larger (see `attention.attention`); None: left as they are.
+    """
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+    def first_seen(self, position: int) -> int:
+        """The first token that the query at this position sees."""
+        return 0 if self.window is None else max(0, position - self.window + 1)
+
+
+def attention_rules(config: ModelConfig) -> list[AttentionRule]:
+    """The rule of each layer."""
+    return [
+        AttentionRule(config.attention_scale, config.window(layer), config.attn_softcap)
+        for layer in range(config.num_layers)
+    ]
+
+
+def widest_window(config: ModelConfig) -> int | None:
+    """How far back the model looks, over all its layers; None: some layer sees everything."""
+    windows = [config.window(layer) for layer in range(config.num_layers)]
+    return None if None in windows else max(windows)
+
+
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule | None = None) -> Tensor:
     """The same as `attention.attention`, through PyTorch's fused function.
 
-    The queries are the last N of M tokens; each sees itself and everything before it. The fused
-    function never writes the [N, M] table of weights to memory, which is where the time would go.
+    The queries are the last N of M tokens; each sees itself and everything before it, as far as the window
+    goes. The fused function never writes the [N, M] table of weights to memory, which is where the time would go.
 
     Args:
         q: [N, num_heads, head_dim]. k, v: [M, num_kv_heads, head_dim], M >= N.
+        rule: None: the scale is 1 / sqrt(head_dim), and there is no window and no soft cap.
 
     Returns:
         [N, num_heads, head_dim].
     """
+    scale, window, softcap = rule or AttentionRule(q.shape[2] ** -0.5)
     n, num_heads, head_dim = q.shape
+    if window is not None:  # what the first query does not see, no other does
+        k, v = k[-(n + window - 1) :], v[-(n + window - 1) :]
+    if softcap is not None:  # the fused function knows none
+        return attention(q, k, v, scale=scale, window=window, softcap=softcap)
     m, num_kv_heads, _ = k.shape
     keys, values = k.transpose(0, 1)[None], v.transpose(0, 1)[None]  # [1, num_kv_heads, M, head_dim]
     if n == 1:
         # One token sees all keys: no mask. The heads that share a KV head become rows of one query,
         # so the shared keys are read once for all of them.
         rows = q.view(1, num_kv_heads, num_heads // num_kv_heads, head_dim)
-        return F.scaled_dot_product_attention(rows, keys, values).view(1, num_heads, head_dim)
+        return F.scaled_dot_product_attention(rows, keys, values, scale=scale).view(1, num_heads, head_dim)
     queries = q.transpose(0, 1)[None]
-    grouped = num_heads != num_kv_heads
-    if n == m:
-        out = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=grouped)
+    how = dict(scale=scale, enable_gqa=num_heads != num_kv_heads)
+    if n == m and (window is None or m <= window):
+        out = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, **how)
     else:
         sees = torch.ones(n, m, dtype=torch.bool, device=q.device).tril(diagonal=m - n)
-        out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=sees, enable_gqa=grouped)
+        if window is not None:
+            sees = sees.triu(diagonal=m - n - window + 1)
+        out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=sees, **how)
     return out[0].transpose(0, 1)
 
 
 class NoCache:
-    """Remembers nothing: a call must bring the whole sequence from its first token."""
+    """Remembers nothing: a call must bring the whole sequence from its first token.
+
+    Args:
+        config: the model's; None: a model without windows, soft cap or scale of its own (GPT-2, Llama).
+    """
+
+    def __init__(self, config: ModelConfig | None = None) -> None:
+        self._rules = None if config is None else attention_rules(config)
+
+    def check(self, config: ModelConfig) -> None:
+        """Raise a ValueError if it attends in another way than this model."""
+        plain = [AttentionRule(config.head_dim**-0.5)] * config.num_layers
+        if (self._rules or plain) != attention_rules(config):
+            raise ValueError("this model's layers attend in ways of their own: give NoCache(model.config)")
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return causal_attention(q, k, v)
+        return causal_attention(q, k, v, self._rules and self._rules[layer])
 
 
 class ContiguousKVCache:
@@ -64,6 +120,7 @@ class ContiguousKVCache:
 
     def __init__(self, config: ModelConfig) -> None:
         self.max_tokens = config.max_context
+        self._rules = attention_rules(config)
         self._lengths = [0] * config.num_layers  # while a step runs, early layers are ahead of late ones
         self._keys: list[Tensor | None] = [None] * config.num_layers  # [room, num_kv_heads, head_dim]
         self._values: list[Tensor | None] = [None] * config.num_layers
@@ -85,8 +142,8 @@ class ContiguousKVCache:
         return sum(2 * keys.nbytes for keys in self._keys if keys is not None)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Append k and v of the new tokens, then attend from the new tokens to all."""
-        return causal_attention(q, *self.append(layer, k, v))
+        """Append k and v of the new tokens, then attend from the new tokens to all that they may see."""
+        return causal_attention(q, *self.append(layer, k, v), self._rules[layer])
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store the keys and values of N new tokens.

@@ -1,10 +1,10 @@
 """Where a model's weights come from: a folder in the Hugging Face layout, or chance. (`gguf_checkpoint.py`: one file.)
 
-Every family names its tensors in its own way, and GPT-2 stores its matrices turned by 90 degrees. The
-table of names below is all there is to "supporting a model".
+Every family names its tensors in its own way (`weight_names.py`), and GPT-2 stores its matrices turned by 90 degrees.
 """
 
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.foreign import quoted, visible
+from labkit.machine import memory_bytes
 from phase1_tokens_embeddings.weights.gguf_model import read_raw_config
 from phase1_tokens_embeddings.weights.safetensors_file import (
     TensorEntry,
@@ -21,39 +22,15 @@ from phase1_tokens_embeddings.weights.safetensors_file import (
 )
 from phase2_attention_kvcache.model.compressed_tensors import check_scheme, entries_in_full, read_quantized
 from phase2_attention_kvcache.model.config import ModelConfig, read_config
-from phase2_attention_kvcache.model.positions import rotary_frequencies, rotary_tables
+from phase2_attention_kvcache.model.positions import rotary_amplitude, rotary_frequencies, rotary_tables
 from phase2_attention_kvcache.model.quantized_linear import QuantizedLinear, QuantizedWeight
+from phase2_attention_kvcache.model.weight_names import WEIGHT_NAMES
 
 Model = TypeVar("Model", bound=nn.Module)
 
-# ours -> theirs; {} stands for the layer, the last one for weight or bias. Several names on the right are joined
-# along the output dimension.
-GPT2_NAMES = {
-    "token_table.{}": ["wte.{}"],
-    "position_table.{}": ["wpe.{}"],
-    "final_norm.{}": ["ln_f.{}"],
-    "blocks.{}.attention_norm.{}": ["h.{}.ln_1.{}"],
-    "blocks.{}.attention.qkv.{}": ["h.{}.attn.c_attn.{}"],
-    "blocks.{}.attention.out.{}": ["h.{}.attn.c_proj.{}"],
-    "blocks.{}.mlp_norm.{}": ["h.{}.ln_2.{}"],
-    "blocks.{}.mlp.up.{}": ["h.{}.mlp.c_fc.{}"],
-    "blocks.{}.mlp.down.{}": ["h.{}.mlp.c_proj.{}"],
-    "head.{}": ["lm_head.{}"],
-}
-LLAMA_NAMES = {
-    "token_table.{}": ["embed_tokens.{}"],
-    "final_norm.{}": ["norm.{}"],
-    "blocks.{}.attention_norm.{}": ["layers.{}.input_layernorm.{}"],
-    "blocks.{}.attention.qkv.{}": [f"layers.{{}}.self_attn.{p}_proj.{{}}" for p in "qkv"],
-    "blocks.{}.attention.out.{}": ["layers.{}.self_attn.o_proj.{}"],
-    "blocks.{}.mlp_norm.{}": ["layers.{}.post_attention_layernorm.{}"],
-    "blocks.{}.mlp.gate_up.{}": [f"layers.{{}}.mlp.{p}_proj.{{}}" for p in ("gate", "up")],
-    "blocks.{}.mlp.down.{}": ["layers.{}.mlp.down_proj.{}"],
-    "head.{}": ["lm_head.{}"],
-}
 # Old checkpoints also store masks and frequencies, which are computed here.
 IGNORED_ENDINGS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 STORED_DTYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 CODE_DTYPES = ("I8", "I32", "I64")  # codes, packed codes, shapes: only where config.json announces few bits
 # A Llama's rotary tables are computed, not stored, so a small file could ask for large ones. This much it may, in bytes.
@@ -116,11 +93,11 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 def names_for(config: ModelConfig, ours: str, table: Mapping[str, list[str]] | None = None) -> list[str]:
     """The tensors of the checkpoint that make up one of our parameters. `table`: the family's own, if not given."""
-    table = table or (GPT2_NAMES if config.family == "gpt2" else LLAMA_NAMES)
+    table = table or WEIGHT_NAMES[config.family]
     *path, kind = ours.split(".")
-    layer = path[1:2] if path[0] == "blocks" else []
-    generic = ".".join([path[0], "{}", *path[2:]] if layer else path)
-    return [theirs.format(*layer, kind) for theirs in table[f"{generic}.{{}}"]]
+    numbers = [part for part in path if part.isdigit()]  # of the layer, of the expert
+    generic = ".".join("{}" if part.isdigit() else part for part in path)
+    return [theirs.format(*numbers, kind) for theirs in table[f"{generic}.{{}}"]]
 
 
 def load_checkpoint(kind: type[Model], folder: Path, dtype: str | torch.dtype, device: str) -> Model:
@@ -131,6 +108,7 @@ def load_checkpoint(kind: type[Model], folder: Path, dtype: str | torch.dtype, d
         check_scheme(folder, scheme)
     # config.json and the headers may say anything: they are held against each other before anything large is made.
     stored = read_headers(folder, STORED_DTYPES if scheme is None else STORED_DTYPES + CODE_DTYPES)
+    check_memory(folder, stored, target, device)
     try:
         check_sizes(config, stored)
         with torch.device("meta"):  # shapes without memory: the weights are put in as they are read
@@ -172,11 +150,27 @@ def check_sizes(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
     if config.num_layers > len(stored):
         raise ValueError(f"it asks for {config.num_layers} layers, and {len(stored)} tensors are there")
     weights = sum(s.entry.nbytes for s in stored.values())
-    tables = 4 * config.max_context * config.head_dim if config.family == "llama" else 0  # float32
+    num_tables = (config.choices.positions == "rotary") + (config.local_rope_theta is not None)
+    tables = 4 * config.max_context * config.head_dim * num_tables  # float32, cosines and sines
     if tables > weights + SMALL_TABLES:
         raise ValueError(
             f"{config.max_context:,} positions x head_dim {config.head_dim:,} make rotary tables of "
             f"{tables / 1e9:.1f} GB, more than all weights"
+        )
+
+
+def check_memory(folder: Path, stored: Mapping[str, Stored], dtype: torch.dtype, device: str) -> None:
+    """Say that a model is too large before minutes go into reading it. Codes stay as they are, other weights become `dtype`."""
+    sizes = (
+        prod(s.entry.shape) * dtype.itemsize if s.entry.dtype in STORED_DTYPES else s.entry.nbytes
+        for s in stored.values()
+    )
+    needed, there = sum(sizes), memory_bytes(device)
+    if there is not None and needed > there:
+        narrower = ", or with dtype bfloat16" if dtype.itemsize > 2 else ""
+        raise ValueError(
+            f"{visible(folder)}: its weights take {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, and this "
+            f"{'machine' if device == 'cpu' else 'GPU'} has {there / 1e9:.1f} GB: take a smaller model{narrower}"
         )
 
 
@@ -234,11 +228,18 @@ def finish_loading(model: Model, rope_factors: Tensor | None = None) -> Model:
         rope_factors: [head_dim / 2], by which pairs turn slower (GGUF holds them in place of the rule).
     """
     config = model.config
-    if config.family == "llama":
+    if config.choices.positions == "rotary":
         frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         if rope_factors is not None:
             frequencies = frequencies / rope_factors
         # In float32 whatever the model's dtype: at position 100,000 a bfloat16 angle is off by turns.
-        tables = rotary_tables(config.max_context, frequencies, torch.float32)
+        amplitude = rotary_amplitude(config.rope_scaling)
+        tables = rotary_tables(config.max_context, frequencies, torch.float32, amplitude)
         model.cos, model.sin = (t.to(model.device) for t in tables)
+    if config.local_rope_theta is not None:
+        frequencies = rotary_frequencies(config.head_dim, config.local_rope_theta)
+        tables = rotary_tables(config.max_context, frequencies, torch.float32)
+        model.local_cos, model.local_sin = (t.to(model.device) for t in tables)
+    if config.choices.scaled_embedding:  # rounded as the vectors are that it multiplies
+        model.embedding_scale = torch.tensor(config.d_model**0.5, dtype=model.dtype, device=model.device)
     return model.requires_grad_(False).eval()

@@ -16,7 +16,7 @@ def bits_per_byte(
     token_ids: Sequence[int],
     num_bytes: int,
     window: int | None = None,
-    make_cache: Callable[[], KVCache] = NoCache,
+    make_cache: Callable[[], KVCache] | None = None,
 ) -> float:
     """Bits that the model needs on average to write down a byte of a text: -log2 p(text) / bytes.
 
@@ -27,14 +27,14 @@ def bits_per_byte(
         token_ids: the text, from a token that begins it (not counted) to its last.
         num_bytes: of the text in UTF-8.
         window: tokens that are read in one go, each window without knowledge of the one before; None: the context.
-        make_cache: what stands behind the model; a cache in few bits costs something as well.
+        make_cache: what stands behind the model, `NoCache` if not given; a cache in few bits costs something as well.
     """
     window = window or model.config.max_context
     ids, nats = torch.tensor(token_ids, device=model.device), 0.0
     for start in range(0, len(ids) - 1, window):
         piece = ids[start : start + window + 1]
         places = torch.arange(len(piece) - 1, device=model.device)
-        hidden = model(piece[:-1], places, make_cache())
+        hidden = model(piece[:-1], places, make_cache() if make_cache else NoCache(model.config))
         for rows in range(0, len(hidden), 256):  # scores of a whole window would fill much memory
             scores = model.logits(hidden[rows : rows + 256]).float()
             wanted = piece[1 + rows : 1 + rows + len(scores)]

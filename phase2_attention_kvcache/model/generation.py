@@ -103,7 +103,8 @@ def generate_naive(
     result = Generation()
     for _ in range(max_new_tokens):
         began = time.perf_counter()
-        hidden = model(torch.tensor(ids, device=device), torch.arange(len(ids), device=device), NoCache())
+        positions = torch.arange(len(ids), device=device)
+        hidden = model(torch.tensor(ids, device=device), positions, NoCache(model.config))
         token = choose(model.logits(hidden[-1:])[0])  # only the last token's answer is new
         synchronize(device.type)
         result.step_seconds.append(time.perf_counter() - began)

@@ -17,6 +17,7 @@ from phase1_tokens_embeddings.weights.gguf_model import ROPE_FACTORS, from_inter
 from phase1_tokens_embeddings.weights.safetensors_file import TensorEntry
 from phase2_attention_kvcache.model.checkpoint import (
     Stored,
+    check_memory,
     check_names,
     check_shapes,
     check_sizes,
@@ -61,6 +62,7 @@ def load_gguf(kind: type[Model], file: Path, dtype: str | torch.dtype, device: s
         for name, tensor in header.tensors.items()
         if name != ROPE_FACTORS
     }
+    check_memory(file, stored, target, device)
     try:
         check_sizes(config, stored)
         with torch.device("meta"):  # shapes without memory: the weights are put in as they are read

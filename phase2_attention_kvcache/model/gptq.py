@@ -78,7 +78,14 @@ def quantize_model_gptq(
 
     Args:
         texts: token ids of some calibration texts, each no longer than the context.
+
+    Raises:
+        ValueError: a mixture of experts; and see `gptq_int4`.
     """
+    if model.config.num_experts:
+        raise ValueError(
+            "GPTQ needs inputs of every layer, and some experts would see none: round to the nearest"
+        )
     quantize_table(model, table_method)
     for block in model.blocks:
         layers = {name: module for name, module in block.named_modules() if isinstance(module, nn.Linear)}
@@ -106,7 +113,7 @@ def measure_inputs(
     try:
         for text in texts:
             ids = torch.tensor(text)
-            model(ids, torch.arange(len(ids)), NoCache())
+            model(ids, torch.arange(len(ids)), NoCache(model.config))
     finally:
         for hook in hooks:
             hook.remove()

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from phase1_tokens_embeddings.weights.memory_math import kv_per_token
 from phase1_tokens_embeddings.weights.model_shapes import ModelShape
-from phase2_attention_kvcache.model.caches import causal_attention
+from phase2_attention_kvcache.model.caches import NoCache
+from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.quantized_formats import FP8, FP8_MAX, at_least_tiny
 
 KV_CACHE_DTYPES = ("auto", "fp8", "int8_per_token_head")
@@ -60,15 +61,17 @@ class RoundingCache:
     """Remembers nothing, like `NoCache`, but attends to keys and values as they come back from being stored.
 
     It shows what few bits do to an answer, without a memory to store them in: Phase 3 has that.
+    `config`: as for `NoCache`.
     """
 
-    def __init__(self, kv_cache_dtype: str) -> None:
+    def __init__(self, kv_cache_dtype: str, config: ModelConfig | None = None) -> None:
         check_kv_cache_dtype(kv_cache_dtype)
         self.kv_cache_dtype = kv_cache_dtype
+        self._behind = NoCache(config)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         k, v = (widen(*narrow(x, self.kv_cache_dtype), x.dtype) for x in (k, v))
-        return causal_attention(q, k, v)
+        return self._behind.attend(layer, q, k, v)
 
 
 def kv_bytes_of_token(shape: ModelShape, kv_cache_dtype: str, dtype: torch.dtype) -> int:

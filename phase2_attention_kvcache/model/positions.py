@@ -56,7 +56,8 @@ def rotary_frequencies(
         scaling: `rope_scaling` or `rope_parameters` of a config.json, for contexts longer than those trained
             first. None or kind "default": none. "linear": every turn is divided by `factor`. "llama3": slow
             pairs (fewer than `low_freq_factor` turns in the original context) are divided by `factor`,
-            fast ones (more than `high_freq_factor` turns) stay, with a smooth passage between.
+            fast ones (more than `high_freq_factor` turns) stay, with a smooth passage between. "yarn": alike, the
+            passage lies between pairs `beta_slow` and `beta_fast` (see also `rotary_amplitude`).
 
     Raises:
         ValueError: head_dim is odd, theta is not positive, an unknown kind of scaling, a missing or
@@ -84,7 +85,9 @@ def rotary_frequencies(
         return frequencies / _positive(scaling, "factor", kind)
     if kind == "llama3":
         return _llama3(frequencies, scaling)
-    raise ValueError(f"rotary scaling {quoted(kind)} is not supported: default, linear and llama3 are")
+    if kind == "yarn":
+        return _yarn(frequencies, theta, scaling)
+    raise ValueError(f"rotary scaling {quoted(kind)} is not supported: default, linear, llama3 and yarn are")
 
 
 def rope_factors(head_dim: int, theta: float, scaling: dict[str, Any] | None) -> torch.Tensor | None:
@@ -108,6 +111,39 @@ def _llama3(frequencies: torch.Tensor, scaling: dict[str, Any]) -> torch.Tensor:
     return torch.where(turns < low, frequencies / factor, torch.where(turns > high, frequencies, between))
 
 
+def _yarn(frequencies: torch.Tensor, theta: float, scaling: dict[str, Any]) -> torch.Tensor:
+    """As `_llama3`, with a passage that is straight in the number of the pair (Peng et al. 2023, section 3.2)."""
+    scaling = {"beta_fast": 32, "beta_slow": 1} | {k: v for k, v in scaling.items() if v is not None}
+    names = ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow")
+    factor, context, fast, slow = (_positive(scaling, name, "yarn") for name in names)
+    pairs = len(frequencies)
+    # The pair that makes so many turns in the original context: theta^(-i / pairs) * context = turns * 2 pi.
+    ends = [pairs * math.log(context / (turns * 2 * math.pi)) / math.log(theta) for turns in (fast, slow)]
+    if scaling.get("truncate", True):
+        ends = [math.floor(ends[0]), math.ceil(ends[1])]
+    first, last = max(ends[0], 0), min(ends[1], 2 * pairs - 1)
+    slowed = ((torch.arange(pairs) - first) / (last - first or 0.001)).clamp(0, 1)
+    return frequencies / factor * slowed + frequencies * (1 - slowed)
+
+
+def rotary_amplitude(scaling: dict[str, Any] | None) -> float:
+    """By what cosines and sines are multiplied: 1, and for "yarn" a little more.
+
+    Over a longer context softmax spreads its weight over more tokens. Longer queries and keys make up for it (Peng et al.
+    2023, section 3.4).
+    """
+    if scaling is None or scaling.get("rope_type", scaling.get("type")) != "yarn":
+        return 1.0
+    if scaling.get("attention_factor") is not None:
+        return _positive(scaling, "attention_factor", "yarn")
+    factor, share, all_shares = (scaling.get(k) for k in ("factor", "mscale", "mscale_all_dim"))
+
+    def amplitude(share: float) -> float:
+        return 0.1 * share * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    return amplitude(share) / amplitude(all_shares) if share and all_shares else amplitude(1.0)
+
+
 def _positive(scaling: dict[str, Any], name: str, kind: str) -> float:
     value = scaling.get(name)
     if type(value) not in (int, float) or not 1e-6 <= value <= 1e9:
@@ -116,16 +152,16 @@ def _positive(scaling: dict[str, Any], name: str, kind: str) -> float:
 
 
 def rotary_tables(
-    max_positions: int, frequencies: torch.Tensor, dtype: torch.dtype = torch.float32
+    max_positions: int, frequencies: torch.Tensor, dtype: torch.dtype = torch.float32, amplitude: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine of every angle, computed once: two tables [max_positions, head_dim / 2].
+    """Cosine and sine of every angle, times `amplitude`, computed once: two tables [max_positions, head_dim / 2].
 
     The angles are computed in float32 and only the result is rounded to `dtype`. In bfloat16 the position
     itself would be rounded: 1,001 and 1,002 would both be 1,000.
     """
     positions = torch.arange(max_positions, device=frequencies.device, dtype=frequencies.dtype)
     angles = torch.outer(positions, frequencies)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    return (angles.cos() * amplitude).to(dtype), (angles.sin() * amplitude).to(dtype)
 
 
 def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

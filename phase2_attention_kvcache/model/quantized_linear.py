@@ -110,7 +110,7 @@ class QuantizedEmbedding(nn.Module):
 def quantize_model(model: nn.Module, method: str, table_method: str | None = None) -> nn.Module:
     """Replace every linear layer and the token table of a `Transformer`, in place. Returns the model.
 
-    The table of positions, norms and biases stay as they are: they are few, and delicate.
+    The table of positions, norms, biases and a mixture's routers stay as they are: they are few, and delicate.
 
     Args:
         table_method: of the token table and the head; None: as the rest. Every score comes out of the head, so it is
@@ -124,7 +124,7 @@ def quantize_model(model: nn.Module, method: str, table_method: str | None = Non
         (module, name, QuantizedLinear([QuantizedWeight.of(child.weight, method)], child.bias))
         for module in model.blocks.modules()
         for name, child in module.named_children()
-        if isinstance(child, nn.Linear)
+        if isinstance(child, nn.Linear) and name != "router"
     ]
     for module, name, layer in layers:
         setattr(module, name, layer)
@@ -144,6 +144,7 @@ def is_quantized(model: nn.Module) -> bool:
 
 def weight_bytes_of(model: nn.Module) -> int:
     """Bytes of all weights of a model in memory, scales included; what two layers share counts once."""
-    tables = {id(t) for t in (model.cos, model.sin) if t is not None}  # computed, not stored
+    computed = (model.cos, model.sin, model.local_cos, model.local_sin)  # not stored
+    tables = {id(t) for t in computed if t is not None}
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers()) if id(t) not in tables}
     return sum(t.nbytes for t in tensors.values())

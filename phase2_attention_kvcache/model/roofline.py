@@ -44,8 +44,7 @@ class Ceilings:
         return max(work.operations / self.rate, work.bytes / self.bandwidth)
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What a step has to do: operations, and bytes that must come from memory or go there (`written` of them)."""
 
     operations: float
@@ -142,13 +141,15 @@ def work_of_batch(
     new_tokens = sum(now for _, now in parts)
     context = sum(before for before, _ in parts)
     per_layer = c.d_model * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads)
-    per_layer += c.d_model * c.d_ff * (2 if c.family == "gpt2" else 3)
-    blocks, head = c.num_layers * per_layer, c.d_model * c.vocab_size
+    mlp = c.d_model * c.d_ff * (3 if c.choices.gated else 2)
+    # A mixture: every token meets a few of the experts, all tokens together (many, here) meet all.
+    active = c.num_layers * (per_layer + mlp * max(1, c.experts_per_token))
+    blocks, head = c.num_layers * (per_layer + mlp * max(1, c.num_experts)), c.d_model * c.vocab_size
     pairs = sum(
         now * (2 * before + now + 1) // 2 for before, now in parts
     )  # a token sees itself and all before it
     attention = 4 * c.num_layers * c.num_heads * c.head_dim * pairs
-    operations = 2 * new_tokens * blocks + 2 * len(parts) * head + attention  # scores: for each last token
+    operations = 2 * new_tokens * active + 2 * len(parts) * head + attention  # scores: for each last token
     weights = (blocks + head) * bytes_per_number if weight_bytes is None else weight_bytes
     kv = 2 * c.num_layers * c.num_kv_heads * c.head_dim * bytes_per_number if kv_bytes is None else kv_bytes
     read = weights + kv * context

@@ -165,6 +165,12 @@ class SamplingParams:
         object.__setattr__(copy, "bad_words_token_ids", tuple(found))
         return copy
 
+    def with_seed(self, seed: int) -> SamplingParams:
+        """The same with this seed."""
+        copy = replace(self, seed=seed)
+        object.__setattr__(copy, "bad_words_token_ids", self.bad_words_token_ids)  # `replace` leaves them out
+        return copy
+
     def make_generator(self, answer: int = 0) -> torch.Generator | None:
         """The request's own source of chance; None without a seed. Answer i of n uses seed + i, as in vLLM."""
         if self.seed is None:

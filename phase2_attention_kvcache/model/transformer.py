@@ -1,15 +1,16 @@
-"""The model, whole: GPT-2 and Llama from one set of blocks.
+"""The model, whole: GPT-2, Llama, Qwen, Gemma and their like from one set of blocks.
 
 Tokens are flat: a call takes N tokens of any number of requests, and there is no batch dimension. The model
 does not know where its keys and values live; it hands them to `kv.attend`, and a cache object answers.
-Each phase of the course brings another such object. GPT-2 and Llama differ in four small parts (norm, MLP,
-positions, biases); both kinds stand here side by side.
+Each phase of the course brings another such object. Families differ in a dozen small choices (`FAMILIES` in Phase 1);
+no family has a forward of its own.
 
 Sources: Radford et al. 2019 (GPT-2), section 2.3; Touvron et al. 2023 (Llama), section 2.2.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -19,8 +20,9 @@ from torch import Tensor, nn
 
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights.gguf_model import is_gguf
+from phase2_attention_kvcache.model.caches import NoCache
 from phase2_attention_kvcache.model.checkpoint import load_checkpoint, random_model
-from phase2_attention_kvcache.model.config import ModelConfig
+from phase2_attention_kvcache.model.config import ModelConfig, Rotation
 from phase2_attention_kvcache.model.gguf_checkpoint import load_gguf
 from phase2_attention_kvcache.model.positions import apply_rotary
 
@@ -40,8 +42,11 @@ class KVCache(Protocol):
         ...
 
 
+Angles = tuple[Tensor, Tensor]  # cosines and sines at the tokens' positions, see `apply_rotary`
+
+
 class Attention(nn.Module):
-    """Project to q, k, v; rotate if the family does; let the cache attend; project back."""
+    """Project to q, k, v; norm and rotate them if the family does; let the cache attend; project back."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -49,18 +54,31 @@ class Attention(nn.Module):
         self.kv_size = config.num_kv_heads * config.head_dim
         self.head_dim = config.head_dim
         # One matrix for q, k and v: one large product is faster than three small ones.
-        self.qkv = nn.Linear(config.d_model, self.q_size + 2 * self.kv_size, bias=config.attention_bias)
+        bias = config.attention_bias or config.qkv_bias
+        self.qkv = nn.Linear(config.d_model, self.q_size + 2 * self.kv_size, bias=bias)
         self.out = nn.Linear(self.q_size, config.d_model, bias=config.attention_bias)
+        self.q_norm = self.k_norm = None
+        if config.choices.qk_norm is not None:
+            whole = config.choices.qk_norm == "row"
+            self.q_norm = make_norm(config, self.q_size if whole else self.head_dim)
+            self.k_norm = make_norm(config, self.kv_size if whole else self.head_dim)
 
-    def forward(self, x: Tensor, layer: int, rotary: tuple[Tensor, Tensor] | None, kv: KVCache) -> Tensor:
+    def forward(self, x: Tensor, layer: int, angles: Angles | None, kv: KVCache) -> Tensor:
         """x: [N, d_model] -> [N, d_model]."""
         n = x.shape[0]
         qk, v = self.qkv(x).split([self.q_size + self.kv_size, self.kv_size], dim=-1)
+        if self.q_norm is not None:
+            qk = self.norm_queries_and_keys(qk)
         qk, v = qk.view(n, -1, self.head_dim), v.view(n, -1, self.head_dim)
-        if rotary is not None:
-            qk = apply_rotary(qk, *rotary)  # queries and keys turn alike, so in one go
+        if angles is not None:
+            qk = apply_rotary(qk, *angles)  # queries and keys turn alike, so in one go
         q, k = qk.split([self.q_size // self.head_dim, self.kv_size // self.head_dim], dim=1)
         return self.out(kv.attend(layer, q, k, v).reshape(n, self.q_size))
+
+    def norm_queries_and_keys(self, qk: Tensor) -> Tensor:
+        """Each head by itself, or all heads as one row: the norm's width says. [N, q_size + kv_size] -> the same."""
+        parts = zip(qk.split([self.q_size, self.kv_size], dim=-1), (self.q_norm, self.k_norm), strict=True)
+        return torch.cat([norm(x.unflatten(1, (-1, *norm.weight.shape))).flatten(1) for x, norm in parts], -1)
 
 
 class GeluMLP(nn.Module):
@@ -85,11 +103,58 @@ class SwiGLUMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        return self.down(self.bend(gate) * up)
+
+    def bend(self, gate: Tensor) -> Tensor:
+        return F.silu(gate)
+
+
+class GeGLUMLP(SwiGLUMLP):
+    """Gemma: the gates are bent as GPT-2 bends."""
+
+    def bend(self, gate: Tensor) -> Tensor:
+        return F.gelu(gate, approximate="tanh")
+
+
+MLPS = {"gelu": GeluMLP, "swiglu": SwiGLUMLP, "geglu": GeGLUMLP}
+
+
+class Experts(nn.Module):
+    """A mixture: many MLPs, of which each token takes a few. A router says which, and how much each of them counts.
+
+    Source: Jiang et al. 2024 (Mixtral), section 2.1.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.router = nn.Linear(config.d_model, config.num_experts, bias=False)
+        kind = MLPS[config.choices.mlp]
+        self.experts = nn.ModuleList(kind(config) for _ in range(config.num_experts))
+        self.per_token, self.norm_topk_prob = config.experts_per_token, config.norm_topk_prob
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [N, d_model] -> [N, d_model]."""
+        out = torch.zeros_like(x)
+        for expert, rows, share in self.dispatch(x):
+            out.index_add_(0, rows, expert(x[rows]) * share)
+        return out
+
+    def dispatch(self, x: Tensor) -> Iterator[tuple[nn.Module, Tensor, Tensor]]:
+        """Each expert that is wanted, which rows of x want it, and how much it counts for each of them, [rows, 1]."""
+        shares, chosen = self.router(x).float().softmax(-1).topk(self.per_token)  # [N, per_token] each
+        if self.norm_topk_prob:
+            shares = shares / shares.sum(-1, keepdim=True)
+        # Tokens that chose the same expert go through it together: its weights are read once for all of them.
+        places = chosen.flatten().argsort(stable=True)  # into the N * per_token choices, grouped by expert
+        tokens, shares = places // self.per_token, shares.flatten()[places, None].to(x.dtype)
+        groups = chosen.flatten().bincount(minlength=len(self.experts)).tolist()
+        for expert, rows, share in zip(self.experts, tokens.split(groups), shares.split(groups), strict=True):
+            if len(rows):
+                yield expert, rows, share
 
 
 class RMSNorm(nn.Module):
-    """Divide by the root of the mean square, in float32; then scale (Zhang and Sennrich 2019)."""
+    """Divide by the root of the mean square, in float32 or wider; then scale (Zhang and Sennrich 2019)."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -99,39 +164,62 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda:  # one kernel instead of eight; only the last rounding differs
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        wide = x.float()
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # float64 stays
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return self.weight * wide.to(x.dtype)
 
 
+class OffsetRMSNorm(RMSNorm):
+    """Gemma: the weights say how far the scale is from 1. All of it in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = F.rms_norm(x.float(), self.weight.shape, 1.0 + self.weight.float(), self.eps)
+        return wide.to(x.dtype)
+
+
+NORMS = {"layer": nn.LayerNorm, "rms": RMSNorm, "offset_rms": OffsetRMSNorm}
+
+
+def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
+    return NORMS[config.choices.norm](width or config.d_model, config.norm_eps)
+
+
 class Block(nn.Module):
-    """Attention, then MLP; each on a normed copy, each added to the stream of vectors that flows past."""
+    """Attention, then MLP; what each finds is added to the stream of vectors that flows past.
 
-    def __init__(self, config: ModelConfig) -> None:
+    Each gets a normed copy of the stream, or its result is normed before it is added, or both.
+    """
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.attention_norm = make_norm(config)
+        choices = config.choices
+        self.rotation = config.rotation(layer)
+        self.attention_norm = make_norm(config) if choices.normed_before else None
         self.attention = Attention(config)
-        self.mlp_norm = make_norm(config)
-        self.mlp = GeluMLP(config) if config.family == "gpt2" else SwiGLUMLP(config)
+        self.attention_post_norm = make_norm(config) if choices.normed_after else None
+        self.mlp_norm = make_norm(config) if choices.normed_before else None
+        self.mlp = Experts(config) if choices.mixture else MLPS[choices.mlp](config)
+        self.mlp_post_norm = make_norm(config) if choices.normed_after else None
 
-    def forward(self, x: Tensor, layer: int, rotary: tuple[Tensor, Tensor] | None, kv: KVCache) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), layer, rotary, kv)
-        return x + self.mlp(self.mlp_norm(x))
+    def forward(self, x: Tensor, layer: int, angles: Angles | None, kv: KVCache) -> Tensor:
+        found = self.attention(normed(x, self.attention_norm), layer, angles, kv)
+        x = x + normed(found, self.attention_post_norm)
+        found = self.mlp(normed(x, self.mlp_norm))
+        return x + normed(found, self.mlp_post_norm)
+
+
+def normed(x: Tensor, norm: nn.Module | None) -> Tensor:
+    return x if norm is None else norm(x)
 
 
 class Blocks(nn.ModuleList):
     """All blocks, one after the other."""
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, kv: KVCache) -> Tensor:
-        """x: [N, d_model] -> [N, d_model]. rotary: cosines and sines at the tokens' positions, see `apply_rotary`."""
+    def forward(self, x: Tensor, angles: dict[Rotation | None, Angles | None], kv: KVCache) -> Tensor:
+        """x: [N, d_model] -> [N, d_model]. angles: of each rotation that some block asks for."""
         for layer, block in enumerate(self):
-            x = block(x, layer, rotary, kv)
+            x = block(x, layer, angles[block.rotation], kv)
         return x
-
-
-def make_norm(config: ModelConfig) -> nn.Module:
-    kind = nn.LayerNorm if config.family == "gpt2" else RMSNorm
-    return kind(config.d_model, config.norm_eps)
 
 
 class Transformer(nn.Module):
@@ -146,14 +234,15 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.token_table = make_table(config.vocab_size, config.d_model)
-        if config.family == "gpt2":
+        if config.choices.positions == "learned":
             self.position_table = make_table(config.max_context, config.d_model)
-        self.blocks = Blocks(Block(config) for _ in range(config.num_layers))
+        self.blocks = Blocks(Block(config, layer) for layer in range(config.num_layers))
         self.final_norm = make_norm(config)
         # A tied model has no head of its own: its token table serves a second time.
         self.head = None if config.tied else nn.Linear(config.d_model, config.vocab_size, bias=False)
-        self.register_buffer("cos", None, persistent=False)
-        self.register_buffer("sin", None, persistent=False)
+        # Worked out when the weights are there (`finish_loading`): [max_context, head_dim / 2], and one number.
+        for name in ("cos", "sin", "local_cos", "local_sin", "embedding_scale"):
+            self.register_buffer(name, None, persistent=False)
 
     @classmethod
     def from_pretrained(
@@ -195,22 +284,39 @@ class Transformer(nn.Module):
             hidden [N, d_model], after the last norm.
 
         Raises:
-            ValueError: ids or positions out of range. (On a GPU this would mean waiting for it, so
-            there the caller checks, with `check_tokens`, before the ids leave Python.)
+            ValueError: a `NoCache` that was not told how this model attends; ids or positions out of range.
+                (On a GPU the latter would mean waiting for it, so there the caller checks, with `check_tokens`,
+                before the ids leave Python.)
         """
         if token_ids.device.type == "cpu":
             self.check_tokens(token_ids, positions)
+        if isinstance(kv, NoCache):
+            kv.check(self.config)
+        return self.final_norm(self.blocks(self.embed(token_ids, positions), self.rotary(positions), kv))
+
+    def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """What goes into the first block: [N, d_model]."""
         x = self.token_table(token_ids)
-        rotary = None
-        if self.config.family == "gpt2":
+        if self.embedding_scale is not None:
+            x = x * self.embedding_scale
+        if self.config.choices.positions == "learned":
             x = x + F.embedding(positions, self.position_table.weight)
-        else:
-            rotary = self.cos[positions], self.sin[positions]
-        return self.final_norm(self.blocks(x, rotary, kv))
+        return x
+
+    def rotary(self, positions: Tensor) -> dict[Rotation | None, Angles | None]:
+        """What turns queries and keys, see `apply_rotary`: of each rotation that some block asks for."""
+        angles: dict[Rotation | None, Angles | None] = {None: None}
+        if self.cos is not None:
+            angles["full"] = self.cos[positions], self.sin[positions]
+        if self.local_cos is not None:
+            angles["local"] = self.local_cos[positions], self.local_sin[positions]
+        return angles
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores for the next token: hidden [N, d_model] -> [N, vocab_size]."""
-        return F.linear(hidden, self.token_table.weight) if self.head is None else self.head(hidden)
+        scores = F.linear(hidden, self.token_table.weight) if self.head is None else self.head(hidden)
+        cap = self.config.final_softcap
+        return scores if cap is None else cap * torch.tanh(scores / cap)
 
     def check_tokens(self, token_ids: Tensor, positions: Tensor) -> None:
         """Raise a ValueError that names the first id or position out of range."""

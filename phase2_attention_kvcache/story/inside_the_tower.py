@@ -54,7 +54,7 @@ def tell_agreement(lab: Lab, model: Transformer, folder: Path, ids: Tensor) -> N
     lab.title("The same numbers as Hugging Face's implementation")
     ours = model if model.dtype == torch.float32 else Transformer.from_pretrained(folder, device=model.device)
     with torch.inference_mode():
-        hidden = ours(ids, torch.arange(len(ids), device=ours.device), NoCache())
+        hidden = ours(ids, torch.arange(len(ids), device=ours.device), NoCache(ours.config))
         expected = load_reference(folder)(ids.cpu()[None]).logits[0]
         difference = float((ours.logits(hidden).cpu() - expected).abs().max())
         largest = float(expected.abs().max())
@@ -112,7 +112,7 @@ def guesses_by_layer(model: Transformer, token_ids: Tensor) -> Tensor:
         streams.append(args[0][-1])
 
     hooks = [part.register_forward_pre_hook(listen) for part in (*model.blocks, model.final_norm)]
-    model(token_ids, torch.arange(len(token_ids), device=model.device), NoCache())
+    model(token_ids, torch.arange(len(token_ids), device=model.device), NoCache(model.config))
     for hook in hooks:
         hook.remove()
     return model.logits(model.final_norm(torch.stack(streams))).float().softmax(-1)

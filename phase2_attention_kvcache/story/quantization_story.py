@@ -1,7 +1,7 @@
 """The chapters of quantisation, and its figure."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from labkit.paths import ROOT
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer
 from phase1_tokens_embeddings.weights import CARDS, SHAPES, users_that_fit, weight_bytes
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
-from phase2_attention_kvcache.model import GPT2_124M, ContiguousKVCache, NoCache, Transformer, generate_cached
+from phase2_attention_kvcache.model import GPT2_124M, ContiguousKVCache, Transformer, generate_cached
 from phase2_attention_kvcache.model.evaluation import bits_per_byte
 from phase2_attention_kvcache.model.gptq import quantize_model_gptq
 from phase2_attention_kvcache.model.kv_formats import KV_CACHE_DTYPES, RoundingCache, kv_bytes_of_token
@@ -227,14 +227,10 @@ def tell_cache(lab: Lab, texts: Texts, results: Results) -> None:
     model = load_plain(lab)
     rows, lost = [], {}
     for kind in lab.progress(KV_CACHE_DTYPES, "measuring caches"):
-        make: Callable[[], NoCache | RoundingCache] = (
-            NoCache if kind == "auto" else lambda k=kind: RoundingCache(k)
-        )
-        bits = (
-            results.exact.bits_per_byte
-            if kind == "auto"
-            else bits_per_byte(model, texts.valid, texts.num_bytes, make_cache=make)
-        )
+        bits = results.exact.bits_per_byte
+        if kind != "auto":
+            cache = partial(RoundingCache, kind, model.config)
+            bits = bits_per_byte(model, texts.valid, texts.num_bytes, make_cache=cache)
         nbytes = kv_bytes_of_token(model.config, kind, torch.bfloat16)
         lost[kind] = 100 * (bits / results.exact.bits_per_byte - 1)
         users = int((TOY_CARD - results.exact.nbytes) // (USER * nbytes))
@@ -382,9 +378,5 @@ def draw_quality(model: str, results: Results) -> Figure:
     start, end = results.rounded["int4, table in int8"], results.gptq
     ax.annotate("", (end.nbytes / 1e6, end.bits_per_byte), (start.nbytes / 1e6, start.bits_per_byte),
                 arrowprops=dict(arrowstyle="->", color=ORANGE))  # fmt: skip
-    ax.set(
-        xlabel="weights, MB",
-        ylabel="bits per byte",
-        xlim=(0, 1.25 * results.exact.nbytes / 1e6),
-    )
+    ax.set(xlabel="weights, MB", ylabel="bits per byte", xlim=(0, 1.25 * results.exact.nbytes / 1e6))
     return fig

@@ -55,7 +55,8 @@ class Writer:
     def next_logits(self) -> torch.Tensor:
         """Logits [vocab] of what may follow the prompt."""
         ids = torch.tensor(self.prompt_ids, device=self.model.device)
-        hidden = self.model(ids, torch.arange(len(ids), device=self.model.device), NoCache())
+        model, positions = self.model, torch.arange(len(ids), device=self.model.device)
+        hidden = model(ids, positions, NoCache(model.config))
         return self.model.logits(hidden[-1:])[0]
 
     def go_on(self, params: SamplingParams, num_tokens: int) -> list[int]:

@@ -19,7 +19,7 @@ def tell(
     if params.stop:
         raise ValueError(f"stop strings ({params.stop[0]!r}) are not watched for here: use stop_token_ids")
     ids = tok.encode(prompt) or [tok.eos_token_id or 0]
-    stream = StreamDecoder(tok, skip_special_tokens=True)
+    stream = StreamDecoder(tok, skip_special_tokens=True, continues=True)
     ends = model.config.eos_token_ids
     result = generate_cached(
         model,

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from labkit.models import find_model
 from labkit.paths import ROOT
 from phase2_attention_kvcache import (
     attention_lab,
+    families_lab,
     kv_cache_lab,
     positions_lab,
     quantization_lab,
@@ -21,6 +23,7 @@ from phase2_attention_kvcache import (
     tell_story,
     transformer_lab,
 )
+from phase2_attention_kvcache.model import GPT2_124M, Transformer
 from phase2_attention_kvcache.model.roofline import hollow
 from phase2_attention_kvcache.story import quantization_story
 
@@ -40,14 +43,26 @@ def run_script_refused(capsys):
         (attention_lab, ["attention_heads"], {"dogs-weights", "head-split", "gqa-memory"}),
         (positions_lab, ["positions_scores", "rotary_speeds"], {"rope-relative"}),
         (sampling_lab, ["sampling_knobs"], {"sampling"}),
+        (
+            families_lab,
+            ["families_kv", "trained_without"],
+            {
+                "families-agree",
+                "families-gemma-window",
+                "families-experts-hit",
+                "rope-learns-faster",
+                "gates-win",
+            },
+        ),
     ],
 )
 def test_scripts_that_show_one_step(run_script, script, figures, claims):
     assert claims <= set(run_script(script, "--quick", figures=figures)["claims"])
 
 
+@pytest.mark.proof
 def test_quantization(run_script, monkeypatch, tmp_path):
-    # GPT-2's shape takes long; which model is timed does not matter here.
+    # GPT-2's weights take long; which model is timed does not matter here.
     monkeypatch.setattr(quantization_story, "GPT2_124M", hollow(quantization_story.GPT2_124M))
     argv = ("--model", "tales-draft", "--quick")
     report = run_script(quantization_lab, *argv, figures=["quantization_quality"])
@@ -83,7 +98,10 @@ def test_transformer(run_script):
     assert "layer by layer" in report["out"]
 
 
-def test_kv_cache(run_script):
+def test_kv_cache(run_script, monkeypatch):
+    # As above: what is timed is slim, what is computed of memory is GPT-2's.
+    slim, make = replace(hollow(GPT2_124M), max_context=GPT2_124M.max_context), Transformer.random
+    monkeypatch.setattr(Transformer, "random", lambda _, *rest: make(slim, *rest))
     claims = run_script(
         kv_cache_lab, "--model", "tales-draft", "--quick", figures=["kv_speedup", "ttft_itl", "kv_memory"]
     )["claims"]

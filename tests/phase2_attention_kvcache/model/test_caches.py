@@ -12,12 +12,15 @@ from transformers import AutoModelForCausalLM
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model.attention import attention
-from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache, causal_attention
+from phase2_attention_kvcache.model.caches import AttentionRule, ContiguousKVCache, NoCache, causal_attention
+from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
+from phase2_attention_kvcache.model.kv_formats import RoundingCache, narrow, widen
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.story.step_times import StepTimes, measure_steps, total_times
 from phase2_attention_kvcache.story.telling import WordWrap, tell
+from tests.properties import rules, with_rules
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +80,56 @@ def test_any_way_of_cutting_the_prompt_gives_the_same_hidden_states(llama, lengt
     assert cache.num_tokens == length
 
 
-@given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 4]))
+def plain_attention(q, k, v, rule):
+    """In float64, with a table of who sees whom."""
+    (n, heads, _), (m, kv_heads, _) = q.shape, k.shape
+    k, v = (x.double().repeat_interleave(heads // kv_heads, dim=1) for x in (k, v))
+    scores = torch.einsum("nhd,mhd->hnm", q.double(), k) * rule.scale
+    if rule.softcap:
+        scores = rule.softcap * torch.tanh(scores / rule.softcap)
+    for row in range(n):
+        own = m - n + row
+        for place in range(m):
+            if place > own or place <= own - (rule.window or m):
+                scores[:, row, place] = -torch.inf
+    return torch.einsum("hnm,mhd->nhd", scores.softmax(-1), v)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 4]), rules)
 @settings(max_examples=60)
-def test_the_fused_function_equals_the_readable_one(m, n, kv_heads, group):
+def test_the_fused_function_and_the_readable_one_are_the_definition(m, n, kv_heads, group, rule):
     n = min(n, m)
     torch.manual_seed(m * 100 + n)
     q = torch.randn(n, kv_heads * group, 16)
     k, v = torch.randn(m, kv_heads, 16), torch.randn(m, kv_heads, 16)
-    torch.testing.assert_close(causal_attention(q, k, v), attention(q, k, v), atol=1e-5, rtol=1e-4)
+    expected = plain_attention(q, k, v, rule)
+    for out in (causal_attention(q, k, v, rule), attention(q, k, v, **rule._asdict())):
+        torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-4)
+    plain = AttentionRule(16**-0.5)
+    torch.testing.assert_close(
+        causal_attention(q, k, v).double(), plain_attention(q, k, v, plain), atol=1e-5, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("kind", ["int8_per_token_head", "fp8"])
+def test_each_layer_has_its_own_window(tales, kind):
+    """In every cache that holds one text or none, at once and in pieces."""
+    rule_of = [AttentionRule(0.3, window, 5.0) for window in (None, 7, 1)]
+    config = with_rules(tales.config, rule_of)
+    q, k, v = torch.randn(3, 20, 2, 8)
+    rounded = [widen(*narrow(x, kind), x.dtype) for x in (k, v)]
+    contiguous = ContiguousKVCache(config)
+    for layer, rule in enumerate(rule_of):
+        parts = [
+            contiguous.attend(layer, *(x[a:b] for x in (q, k, v))) for a, b in ((0, 9), (9, 10), (10, 20))
+        ]
+        for out, keys, values in (
+            (NoCache(config).attend(layer, q, k, v), k, v),
+            (torch.cat(parts), k, v),
+            (RoundingCache(kind, config).attend(layer, q, k, v), *rounded),
+        ):
+            expected = plain_attention(q, keys, values, rule)
+            torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_room_doubles_and_ends_at_the_limit(tales):
@@ -173,3 +218,12 @@ def test_word_wrap_keeps_the_text_and_the_width(words):
         wrap(word)
     text = "".join(written)
     assert text.replace("\n", " ").split() == "".join(words).replace("\n", " ").split()
+
+
+def test_no_cache_refuses_a_model_that_attends_otherwise():
+    config = replace(GPT2_124M, num_layers=1, vocab_size=20, windows=(3,))
+    model, ids = Transformer.random(config), torch.arange(5)
+    with pytest.raises(ValueError, match=r"give NoCache\(model.config\)"):
+        model(ids, ids, NoCache())
+    windowed, everything = model(ids, ids, NoCache(config)), model(ids, ids, ContiguousKVCache(config))
+    torch.testing.assert_close(windowed, everything)

@@ -16,7 +16,7 @@ from phase1_tokens_embeddings.tokens.chat_settings import chat_settings_of_folde
 from phase1_tokens_embeddings.weights import read_gguf_header
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer, read_blocks
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
-from phase2_attention_kvcache.model import NoCache, Transformer
+from phase2_attention_kvcache.model import NoCache, Transformer, checkpoint
 from phase2_attention_kvcache.model.config import read_config
 from phase2_attention_kvcache.model.positions import rope_factors
 from phase2_attention_kvcache.model.quantized_linear import QuantizedWeight, is_quantized, weight_bytes_of
@@ -297,3 +297,14 @@ def test_old_files_of_a_tied_model_with_a_copy_of_the_table(tmp_path, folders):
     assert "lm_head.weight" not in tensors
     assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"]
     assert "output.weight" not in read_gguf_header(convert(folder, tmp_path / "x.gguf")).tensors
+
+
+def test_a_file_larger_than_the_memory_is_refused_before_it_is_read(folders, tmp_path, monkeypatch):
+    """Matrices in few bits stay in few bits; what is plain takes `dtype`."""
+    file = convert(folders["gpt2"], tmp_path / "m.gguf", "Q8_0")
+    weights = weight_bytes_of(Transformer.from_pretrained(file))
+    monkeypatch.setattr(checkpoint, "memory_bytes", lambda device: weights - 1)
+    with pytest.raises(ValueError, match=r"m\.gguf: its weights take .* in float32, and this machine has"):
+        Transformer.from_pretrained(file)
+    monkeypatch.setattr(checkpoint, "memory_bytes", lambda device: weights)
+    assert is_quantized(Transformer.from_pretrained(file))

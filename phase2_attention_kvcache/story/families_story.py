@@ -1,0 +1,233 @@
+"""The chapters of the story of families: what changed since GPT-2, and what it does to memory."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from matplotlib.figure import Figure
+
+from labkit.figures import BLUE, GREY, MUTED, ORANGE, new_figure, plain_numbers
+from labkit.lab import Lab
+from phase1_tokens_embeddings.weights import SHAPES, ModelShape, kv_bytes_per_token, kv_of_text
+from phase1_tokens_embeddings.weights.families import FAMILIES, Family
+from phase2_attention_kvcache.model import ContiguousKVCache, ModelConfig, Transformer
+from phase2_attention_kvcache.model.transformer import Experts
+from phase2_attention_kvcache.story.small_families import write_small_model
+
+GPT2, QWEN3 = SHAPES["gpt2"], SHAPES["qwen3-0.6b"]
+CHANGES = [  # what, GPT-2, Qwen3-0.6B, what it is good for
+    ("positions", "a learned table", "rotation of q and k", "distance counts, no last row"),
+    ("norm", "LayerNorm", "RMSNorm", "no mean, no bias: less to do"),
+    ("biases", "in every matrix", "none", "not missed"),
+    ("MLP", "GELU, 2 matrices", "SwiGLU, 3 matrices", "better at equal size"),
+    ("key/value heads", "12, one a query head", "8 for 16 query heads", "half the KV cache"),
+    ("width of a head", "width / heads = 64", "128, free to choose", "more attention in a thin model"),
+    ("q and k", "as they are", "normed, head by head", "scores stay small: calmer training"),
+    ("speed of rotation", "-", "theta 1,000,000, not 10,000", "far positions stay apart"),
+    ("longest context", "1,024", "40,960 (yarn: 131,072)", "whole books"),
+    ("vocabulary", "50,257", "151,936", "fewer tokens a text, in any language"),
+    ("blocks", "12 of width 768", "28 of width 1,024", "depth before width"),
+    ("experts", "one MLP", "in the large ones 128, 8 a token", "knows more, computes as much"),
+]
+RELEASED = {  # the month of each release
+    "gpt2-xl": "2019-11", "llama-2-7b": "2023-07", "mistral-7b-v0.1": "2023-09", "mixtral-8x7b": "2023-12",
+    "llama-3-8b": "2024-04", "phi-3-mini": "2024-04", "gemma-2-2b": "2024-07", "qwen2.5-7b": "2024-09",
+    "gemma-3-1b": "2025-03", "qwen3-8b": "2025-04", "qwen3-30b-a3b": "2025-04", "smollm3-3b": "2025-07",
+}  # fmt: skip
+TEXT = 8192  # tokens
+
+
+def tell_changes(lab: Lab) -> None:
+    lab.title("From GPT-2 to Qwen3 in twelve changes")
+    lab.table(
+        "GPT-2 small (2019) and Qwen3-0.6B (2025)",
+        ["part", "2019", "2025", "what for"],
+        CHANGES,
+        note="Yarn slows the slow hands of the rotation for longer texts, as Llama 3.1 does (positions_lab.py).",
+    )
+    lab.predict(
+        "families-qwen3-parameters",
+        "parameters of Qwen3-0.6B's MLPs: 28 blocks, 3 matrices of 1,024 x 3,072",
+        predicted=28 * 3 * 1024 * 3072,
+        measured=QWEN3.parameters_by_part()["MLP"],
+        note=f"Of {QWEN3.num_parameters:,} in all. Its table of tokens has {QWEN3.parameters_by_part()['embedding']:,}.",
+    )
+
+
+def tell_families(lab: Lab) -> None:
+    lab.title("A family is a row of choices")
+    lab.say("""No family has a forward pass of its own. `transformer.py` builds each from the same parts, by a row of
+        this table (`FAMILIES` in phase 1) and a map of names: what its files call our tensors.""")
+    lab.table(
+        "Choices by family",
+        ["family", "norm", "of q and k", "MLP", "positions", "more"],
+        [describe(name, family) for name, family in FAMILIES.items()],
+        note="Norm: before attention and MLP, after them, or both. Of q and k: each head by itself, or a token's whole "
+        "row. A window: a token sees so many tokens back. A soft cap bends scores, so that none is larger.",
+    )
+
+
+def describe(name: str, family: Family) -> list[str]:
+    """A row of the table."""
+    more = []
+    if family.mixture:
+        more.append("experts")
+    if family.qkv_bias:
+        more.append("biases on q, k, v")
+    if family.scaled_embedding:
+        more.append("scaled embedding")
+    every = family.settings.get("sliding_window_pattern")
+    if every:
+        more.append(f"window in {every - 1} of {every} layers")
+    elif family.settings.get("sliding_window") and family.settings.get("use_sliding_window", True):
+        more.append("window")
+    if family.settings.get("attn_logit_softcapping"):
+        more.append("soft caps")
+    if "no_rope_layers" in family.settings:
+        more.append("some layers without rotary")
+    norm = {"layer": "LayerNorm", "rms": "RMS", "offset_rms": "1 + RMS"}[family.norm]
+    first = [name, f"{norm}, {family.norm_at}", family.qk_norm or "-", family.mlp, family.positions]
+    return [*first, ", ".join(more)]
+
+
+def tell_agreement(lab: Lab) -> None:
+    lab.title("The same numbers as Hugging Face's implementation")
+    names = ["gpt2", "qwen3", "gemma2", "mixtral"] if lab.quick else list(FAMILIES)
+    names = lab.progress(names, "small models of each family")
+    differences = {name: largest_difference(name) for name in names}
+    lab.predict(
+        "families-agree",
+        "families, of those below, whose logits differ from transformers' by more than 0.0001",
+        predicted=0,
+        measured=sum(difference > 1e-4 for difference in differences.values()),
+        note="Small random models in float32, 40 tokens each: more than their windows hold. Largest difference: "
+        f"{max(differences.values()):.0e}.",
+    )
+    lab.record(largest_difference=differences)
+
+
+@torch.inference_mode()
+def largest_difference(family: str) -> float:
+    """Of the logits of a small random model, here and in transformers."""
+    with TemporaryDirectory() as folder:
+        theirs = write_small_model(family, Path(folder))
+        ours = Transformer.from_pretrained(folder)
+    ids = 1 + torch.arange(40) * 7 % (ours.config.vocab_size - 1)  # 0 is padding
+    logits = ours.logits(ours(ids, torch.arange(len(ids)), ContiguousKVCache(ours.config)))
+    return float((logits - theirs(ids[None]).logits[0]).abs().max())
+
+
+def tell_kv(lab: Lab) -> None:
+    lab.title("What a token leaves behind")
+    lab.say("""Keys and values fill the card (phase 2, section 5). So it is here that families save. Three ways: query
+        heads share a key/value head; most layers see a window, and forget what left it; or the model is small.""")
+    gemma, tokens = SHAPES["gemma-3-1b"], 32768
+    local = sum(window is not None for window in gemma.windows)
+    lab.predict(
+        "families-gemma-window",
+        f"Gemma 3 1B: {local} of {gemma.num_layers} layers see 512 tokens. Of the KV cache of a text of "
+        f"{tokens:,} tokens it needs this share",
+        predicted=(local * 512 + (gemma.num_layers - local) * tokens) / (gemma.num_layers * tokens),
+        measured=kv_of_text(gemma, tokens) / (tokens * kv_of_text(gemma, 1)),
+        tolerance=1e-9,
+        note="An engine that hands out blocks for all layers at once, as this course's, must keep what one of them still needs: "
+        "all of it (phase 3, section 6).",
+    )
+    shapes = [SHAPES[name] for name in RELEASED]
+    now, all_heads = ({s.name: kib_a_token(s, saving) for s in shapes} for saving in (True, False))
+    lab.table(
+        f"KV cache in 16 bit, KiB a token of a text of {TEXT:,} tokens",
+        ["model", "released", "KiB a token", "were nothing shared", "times less"],
+        [[n, RELEASED[n], now[n], all_heads[n], all_heads[n] / now[n]] for n in RELEASED],
+        note="Were nothing shared: every query head with a key and a value of its own, and every layer sees everything. "
+        "GPT-2's and Phi-3's longest texts are shorter: 1,024 and 4,096 tokens.",
+    )
+    saved = now["llama-2-7b"] / now["qwen3-8b"]
+    lab.say(f"""What it is worth: Qwen3 8B holds {saved:.1f} times as many tokens in the same memory as Llama-2 7B of two
+        years before, so as many times more users share one card, and its rent.""")
+    lab.record(kib_a_token=now)
+    lab.figure(draw_kv(now, all_heads), "families_kv")
+
+
+def kib_a_token(shape: ModelShape, saving: bool) -> float:
+    """KiB of keys and values for each token of a text, in 16 bit; without `saving` as if no head and no window saved any."""
+    tokens = min(TEXT, shape.max_context)
+    if saving:
+        return kv_of_text(shape, tokens) / tokens / 1024
+    return kv_bytes_per_token(shape.num_layers, shape.num_heads, shape.head_dim) / 1024
+
+
+def draw_kv(now: dict[str, float], all_heads: dict[str, float]) -> Figure:
+    """For each model what a token leaves behind, and what it would leave were nothing shared."""
+    fig, (axis,) = new_figure(
+        "Models grew, and what a token leaves behind did not",
+        f"KV cache in 16 bit, for each token of a text of {TEXT:,}. In the order of their release.",
+        size=(9.0, 5.4),
+    )
+    for y, name in enumerate(reversed(now)):
+        axis.plot([now[name], all_heads[name]], [y, y], color=GREY, linewidth=1.5, zorder=1)
+        axis.scatter(all_heads[name], y, facecolor="white", edgecolor=ORANGE, s=46, zorder=2)
+        axis.scatter(now[name], y, color=BLUE, s=46, zorder=3)
+        axis.annotate(f"{now[name]:.0f}", (now[name], y), (-9, 0), textcoords="offset points", ha="right", va="center",
+                      color=MUTED, fontsize=9)  # fmt: skip
+    axis.set_yticks(range(len(now)), [f"{name} ({RELEASED[name][:4]})" for name in reversed(now)])
+    axis.set_xscale("log")
+    axis.set_xlim(2, 1300)
+    plain_numbers(axis, "x")
+    axis.set_xlabel("KiB a token")
+    axis.scatter([], [], color=BLUE, label="as it is")
+    axis.scatter([], [], facecolor="white", edgecolor=ORANGE, label="were no heads shared, and no windows")
+    axis.legend(loc="lower left", frameon=False, fontsize=9)
+    return fig
+
+
+def tell_mixtures(lab: Lab) -> None:
+    lab.title("A mixture of experts")
+    lab.say("""A clinic has many doctors. Nobody sees all of them: at the desk somebody looks at you and sends you to two. In
+        a mixture each block has many MLPs, the experts, and a router, one small matrix, that picks a few for each token.
+        Knowledge is spread over all of them; a token pays for a few.""")
+    shape = SHAPES["qwen3-30b-a3b"]
+    expert = 3 * shape.d_model * shape.d_ff * shape.num_layers
+    lab.predict(
+        "families-active",
+        f"Qwen3-30B-A3B: {shape.num_parameters / 1e9:.1f} billion parameters, {shape.num_experts} experts a block of which a "
+        "token meets 8. Billions that it meets",
+        predicted=(shape.num_parameters - 120 * expert) / 1e9,
+        measured=shape.active_parameters / 1e9,
+        unit="billion",
+        tolerance=1e-9,
+        note=f"An expert of all blocks has {expert / 1e9:.2f} billion. The name says it: A3B, 3 billion active.",
+    )
+    lab.say("""So a step for one user reads a tenth of the weights. And a step for many? Each token sends for its own eight
+        experts.""")
+    counts = [1, 4, 16, 64]
+    hit = experts_hit(counts, lab.seed)
+    lab.predict(
+        "families-experts-hit",
+        "share of 128 experts that 1, 4, 16, 64 tokens need together, 8 each, if tokens choose at random",
+        predicted=[1 - (1 - 8 / 128) ** n for n in counts],
+        measured=hit,
+        tolerance=0.15,
+        note="Measured with a router of random weights. A trained one has favourites, so it needs somewhat fewer.",
+    )
+    lab.say("""So a mixture is cheap for one user, and for thousands, whose tokens fill every expert. In between each step
+        reads nearly all experts for a few tokens each. Tokens of the same expert are computed together (`Experts` in
+        transformer.py): its weights are read once.""")
+    lab.record(experts_hit=dict(zip(counts, hit)))
+
+
+def experts_hit(counts: list[int], seed: int) -> list[float]:
+    """The share of 128 random experts that some expert's token reaches, 8 of them a token; for each number of tokens."""
+    config = ModelConfig(
+        "tiny", "mixtral", 8, 32, 1, 1, 1, 32, 4, 8, True, num_experts=128, experts_per_token=8
+    )
+    random = torch.Generator().manual_seed(seed)
+    experts = Experts(config)
+    with torch.no_grad():
+        experts.router.weight.normal_(generator=random)
+    rounds, shares = 20, []
+    for tokens in counts:
+        x = torch.randn(rounds, tokens, config.d_model, generator=random)
+        chosen = experts.router(x).topk(config.experts_per_token).indices
+        shares.append(sum(len(c.unique()) for c in chosen) / rounds / config.num_experts)
+    return shares

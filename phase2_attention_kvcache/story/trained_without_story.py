@@ -1,0 +1,89 @@
+"""The chapter on what a choice is worth: small models that were trained without it."""
+
+from statistics import mean
+
+from matplotlib.figure import Figure
+
+from labkit.figures import BLUE, GREY, ORANGE, new_figure
+from labkit.lab import Lab
+from phase2_attention_kvcache.story.trained_without import Trained, read_trained
+
+
+def tell_trained_without(lab: Lab) -> None:
+    lab.title("And is the text as good?")
+    with_all, *others = read_trained().values()
+    lab.say(f"""That is asked by training the same model with a choice and without it. A small one: two blocks of width 128,
+        {with_all.parameters:,} parameters with all of Qwen3's choices, and half a million tokens of stories. Each was trained
+        {len(with_all.more)} times, from other dice. What differs between these is chance, and a choice must do better than that.
+        The measure is the perplexity of text that it has not seen: between how many equally likely tokens it seems to hesitate.""")
+    for claim, name, said in (
+        (
+            "rope-learns-faster",
+            "a learned table of positions",
+            "a learned table in place of rotary positions",
+        ),
+        ("gates-win", "GELU", "GELU in place of SwiGLU, with as many parameters"),
+    ):
+        (more,) = (t.more for t in others if t.name == name)
+        lab.predict(
+            claim,
+            f"{said}: in how many of {len(more)} runs is the model worse than with all choices?",
+            predicted=len(more),
+            measured=sum(m > 0 for m in more),
+            kind="timing",  # figures of one machine and a few dice: told, and no failure
+            note=f"Its perplexity is {' / '.join(f'{m:+.1f}%' for m in more)} in each run.",
+        )
+    lab.table(
+        f"In the place of a choice (perplexity with all: {mean(with_all.perplexities):.1f})",
+        ["in its place", "parameters", "perplexity", "more, in each run"],
+        [
+            [t.name, t.parameters, f"{mean(t.perplexities):.1f}", " ".join(f"{m:+.1f}%" for m in t.more)]
+            for t in others
+        ],
+        note="More: than the model with all choices that began with the same dice. LayerNorm norms queries and keys, too. All of "
+        "2019 has biases as well. One learning rate for all.",
+    )
+    lab.record(perplexities={t.name: t.perplexities for t in (with_all, *others)})
+    lab.figure(draw_trained(others), "trained_without")
+    tell_published(lab)
+
+
+def tell_published(lab: Lab) -> None:
+    """What others measured on larger models."""
+    lab.table(
+        "One choice at a time, published",
+        ["choice", "without", "with", "what was compared"],
+        [
+            [
+                "gates in the MLP",
+                "1.679 (GELU)",
+                "1.636 (SwiGLU)",
+                "T5 base, log-perplexity, lower is better",
+            ],
+            [
+                "grouped heads",
+                "47.2, 1.51 s",
+                "47.1, 0.28 s",
+                "T5 XXL, mean score, time of an answer; 8 groups",
+            ],
+            ["one KV head for all", "47.2, 1.51 s", "46.6, 0.24 s", "the same"],
+        ],
+        note="Not measured here. Shazeer 2020 (GLU Variants), table 1, after 524,288 steps; Ainslie et al. 2023 (GQA), table 1. "
+        "Groups keep the quality and nearly all of the speed: most families have had them since.",
+    )
+
+
+def draw_trained(others: list[Trained]) -> Figure:
+    """For each recipe how many percent higher its perplexity is, a dot for each seed."""
+    fig, (axis,) = new_figure(
+        "A small model misses rotary positions most",
+        "Perplexity of unseen text, against the model with all choices and the same seed. A dot a seed, a line their mean",
+        size=(9.0, 4.4),
+    )
+    for y, trained in enumerate(reversed(others)):
+        axis.scatter(trained.more, [y] * len(trained.more), color=BLUE, s=40, alpha=0.7, zorder=3)
+        axis.plot([mean(trained.more)] * 2, [y - 0.28, y + 0.28], color=ORANGE, zorder=2)
+    axis.axvline(0, color=GREY, linewidth=1.2)
+    axis.set_yticks(range(len(others)), [trained.name for trained in reversed(others)])
+    axis.set_xlabel("percent more; to the right: worse without the choice")
+    return fig
