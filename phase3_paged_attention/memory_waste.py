@@ -7,12 +7,14 @@ is reserved for tokens that never come: four requests, and the card is full.
 Blocks are handed out as the text grows. A request wastes at most what is left in its last block.
 
 You will see ten requests stored both ways, slot by slot; four users becoming 26; which traffic gains how
-much; why taking a block costs the same among a thousand as among ten million; and the price of a user.
+much; why taking a block costs the same among a thousand as among ten million; the price of a user; and
+models with a sliding window, whose texts stop taking blocks.
 """
 
 from labkit.lab import Lab, run_lab
 from phase3_paged_attention.story import memory_waste_figures as figures
 from phase3_paged_attention.story import memory_waste_story as chapters
+from phase3_paged_attention.story.window_story import draw_windows, windows
 
 
 def story(lab: Lab) -> None:
@@ -27,6 +29,7 @@ def story(lab: Lab) -> None:
     lab.figure(figures.draw_block_sizes(sizes), "block_size")
     chapters.constant_time(lab)
     chapters.price(lab, gains)
+    lab.figure(draw_windows(windows(lab)), "sliding_window")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -43,7 +43,8 @@ class BlockAllocator:
     time in proportion to its length. In a linked list a block knows its neighbours, and leaves.
 
     Blocks are taken at the front. At first that is 1, 2, 3, ... Block 0 is the null block: it is never
-    given out, so a table may point to it where there is nothing to read.
+    given out, so a table may point to it where there is nothing to read. It holds a reference of its own, so
+    that no table gives back the last one.
 
     Args:
         num_blocks: number of blocks, the null block included.
@@ -56,6 +57,7 @@ class BlockAllocator:
             raise ValueError(f"num_blocks is {num_blocks}: at least 2 are needed, block 0 is never given out")
         self.blocks = [PhysicalBlock(i) for i in range(num_blocks)]
         self.null_block = self.blocks[0]
+        self.null_block.ref_count = 1
         # Two sentinels, so that no operation has to ask whether a neighbour exists.
         self._front, self._back = PhysicalBlock(-1), PhysicalBlock(-1)
         self._front.next, self._back.previous = self._back, self._front

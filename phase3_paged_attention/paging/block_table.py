@@ -14,7 +14,8 @@ class BlockTable:
     """The page table of one request. It belongs to the request; the manager fills it.
 
     Attributes:
-        blocks: physical blocks in the order of the tokens: token t is in blocks[t // block_size].
+        blocks: physical blocks in the order of the tokens: token t is in blocks[t // block_size]. The null block where
+            no later token looks any more (see `sliding_window`).
         block_ids: their numbers.
         num_tokens: tokens that have room. The next one is written behind them.
         num_hashed: how many of `blocks` have been entered in the prefix cache.

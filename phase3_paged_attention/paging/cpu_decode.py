@@ -1,15 +1,16 @@
 """How a paged cache decodes on a CPU: with the compiled kernel where there is one, otherwise gathered with torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from phase2_attention_kvcache.model.caches import AttentionRule
 from phase3_paged_attention.paging.kv_storage import KVStorage
 
 
@@ -24,12 +25,12 @@ class Decoder(Protocol):
         ...
 
 
-def make_decoder(storage: KVStorage, use_kernel: bool = True) -> Decoder:
-    """The compiled kernel, if it is there and reads this storage."""
+def make_decoder(storage: KVStorage, rules: Sequence[AttentionRule], use_kernel: bool = True) -> Decoder:
+    """The compiled kernel, if it is there and reads this storage. rules: of each layer."""
     readable = storage.device.type == "cpu" and storage.data.dtype in (torch.float32, torch.bfloat16)
     if use_kernel and readable and compiled_kernel() is not None:
-        return _import_kernel().CompiledDecode(storage)
-    return GatherDecode(storage)
+        return _import_kernel().CompiledDecode(storage, rules)
+    return GatherDecode(storage, rules)
 
 
 _switched_off = False
@@ -56,45 +57,78 @@ def _import_kernel() -> ModuleType | None:
     return cpu_kernel
 
 
+class Reach(NamedTuple):
+    """What a step's requests read, as far as a window goes.
+
+    Attributes:
+        blocks: [B * columns], for each request the same number of blocks, side by side.
+        mask: [B, 1, 1, places], which of their places hold a token that is seen. padding: the others, counted flat.
+    """
+
+    blocks: Tensor
+    mask: Tensor
+    padding: Tensor
+
+
 class GatherDecode:
     """Where there is no compiled kernel: copy the blocks of each request together, then attend with torch."""
 
-    def __init__(self, storage: KVStorage) -> None:
-        self._storage = storage
+    def __init__(self, storage: KVStorage, rules: Sequence[AttentionRule]) -> None:
+        self._storage, self._rules = storage, rules
         self._rooms = [storage.data.new_empty(0) for _ in range(2)]  # for keys, for values
 
     def begin_step(self, block_tables: np.ndarray, context_lens: np.ndarray) -> None:
+        windows = {rule.window for rule in self._rules}
+        self._reach = {window: self._reach_of(window, block_tables, context_lens) for window in windows}
+
+    def _reach_of(self, window: int | None, block_tables: np.ndarray, context_lens: np.ndarray) -> Reach:
         device, size = self._storage.device, self._storage.block_size
-        self._batch = len(block_tables)
-        self._blocks = torch.from_numpy(block_tables).flatten().to(device)
-        places = torch.arange(block_tables.shape[1] * size, device=device)
-        holds_token = places < torch.from_numpy(context_lens).to(device)[:, None]  # [B, places]
-        self._mask = holds_token[:, None, None, :]
-        self._padding = (~holds_token).flatten().nonzero()[:, 0]
+        first = np.zeros_like(context_lens) if window is None else np.maximum(context_lens - window, 0)
+        first_block = first // size
+        columns = np.arange((-(-context_lens // size) - first_block).max())
+        # A request with fewer blocks than others repeats its last one, which no query sees twice: the mask knows.
+        chosen = np.minimum(first_block[:, None] + columns, block_tables.shape[1] - 1)
+        blocks = np.take_along_axis(block_tables, chosen, axis=1)
+        tokens = size * first_block[:, None] + np.arange(size * len(columns))
+        seen = (tokens >= first[:, None]) & (tokens < context_lens[:, None])  # [B, places]
+        mask = torch.from_numpy(seen).to(device)
+        return Reach(
+            torch.from_numpy(blocks).flatten().to(device),
+            mask[:, None, None, :],
+            (~mask).flatten().nonzero()[:, 0],
+        )
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         batch, num_heads, head_dim = q.shape
         num_kv_heads = self._storage.num_kv_heads
-        keys, values = self._gather(0, layer), self._gather(1, layer)
+        scale, window, softcap = self._rules[layer]
+        reach = self._reach[window]
+        keys, values = (self._gather(kind, layer, reach, batch) for kind in (0, 1))
         rows = q.view(batch, num_kv_heads, num_heads // num_kv_heads, head_dim)
-        out = F.scaled_dot_product_attention(rows, keys, values, attn_mask=self._mask)
+        if softcap is None:
+            out = F.scaled_dot_product_attention(rows, keys, values, attn_mask=reach.mask, scale=scale)
+        else:  # torch's own function knows none
+            scores = scale * rows.float() @ keys.float().mT
+            scores = softcap * torch.tanh(scores / softcap)
+            weights = scores.masked_fill(~reach.mask, -torch.inf).softmax(-1)
+            out = (weights @ values.float()).to(q.dtype)
         return out.reshape(batch, num_heads, head_dim)
 
-    def _gather(self, kind: int, layer: int) -> Tensor:
-        """[B, num_kv_heads, places, head_dim]: every request's blocks in one row, 0 where there is no token."""
+    def _gather(self, kind: int, layer: int, reach: Reach, batch: int) -> Tensor:
+        """[B, num_kv_heads, places, head_dim]: every request's blocks in one row, 0 where no token is seen."""
         if self._storage.is_narrow:
-            rows = self._storage.read(kind, layer, self._blocks)
+            rows = self._storage.read(kind, layer, reach.blocks)
         else:
             # Into rows that are there from the layer before: fresh memory has to be cleared by the system first,
             # which takes several times as long as the copy itself.
             blocks, room = self._storage.data[kind, layer], self._rooms[kind]
-            size = len(self._blocks) * blocks[0].numel()
+            size = len(reach.blocks) * blocks[0].numel()
             if room.numel() < size:
                 room.resize_(size)
             rows = room[:size].view(-1, *blocks.shape[1:])
-            torch.index_select(blocks, 0, self._blocks, out=rows)
+            torch.index_select(blocks, 0, reach.blocks, out=rows)
         rows = rows.flatten(0, 1)  # [B * places, num_kv_heads, head_dim]
         # Memory that was never written may hold NaN, which no mask takes away: the mask is added to a score,
         # NaN + (-inf) is NaN; a masked value counts with weight 0, 0 x NaN is NaN. So wipe it.
-        rows.index_fill_(0, self._padding, 0)
-        return rows.view(self._batch, -1, *rows.shape[1:]).transpose(1, 2)
+        rows.index_fill_(0, reach.padding, 0)
+        return rows.view(batch, -1, *rows.shape[1:]).transpose(1, 2)

@@ -4,7 +4,7 @@ The list for one layer; behind each phase, what its parts are:
 
     NORM       add what the layer before found to the stream, norm        a row
     QKV        product with the q, k, v matrix                            a tile, for up to 16 rows
-    STORE      rotate; the new key and value go to their slot             a row
+    STORE      norm, rotate; the new key and value go to their slot       a row
     ATTEND     attention over some blocks of a request                    a request's split
     MERGE      what its splits found becomes one                          a row
     OUT        product with the output matrix                             a tile, for up to 16 rows
@@ -33,7 +33,7 @@ from phase2_attention_kvcache.model.quantized_gemm import TILE, Codes, Tiles
 from phase2_attention_kvcache.model.tiled_gemm import FloatTiles, write_tile
 from phase2_attention_kvcache.model.tiled_product import multiply_tile, new_inputs, tiles_of, write_input
 from phase2_attention_kvcache.model.work_sharing import claim, new_board, next_part, note_published
-from phase3_paged_attention.paging.cpu_kernel import attend_part, merge_parts, splits_for
+from phase3_paged_attention.paging.cpu_kernel import attend_part, merge_parts, part_of, splits_for
 
 from numba import njit  # isort: skip (torch before numba)
 
@@ -45,17 +45,26 @@ Matrix = Tiles | FloatTiles
 
 
 class Layers(NamedTuple):
-    """The weights of all blocks: every array has one dimension more, the layer, in front."""
+    """The weights of all blocks: every array has one dimension more, the layer, in front.
+
+    Attributes:
+        q_norm, k_norm: of each head, or of a whole row, as wide as their weights say; of width 0: there is none.
+        turns: bool [num_layers]: whether a layer rotates.
+        gated: SwiGLU: `up` has 2 d_ff outputs, the gates first.
+    """
 
     attention_norm: Norm
     qkv: Matrix
+    q_norm: Norm
+    k_norm: Norm
+    turns: np.ndarray
     out: Matrix
     mlp_norm: Norm
     up: Matrix
     down: Matrix
     num_heads: int
     d_ff: int
-    gated: bool  # SwiGLU: `up` has 2 d_ff outputs, the gates first
+    gated: bool
 
 
 class Keys(NamedTuple):
@@ -66,6 +75,7 @@ class Keys(NamedTuple):
         k_cache, v_cache: [num_layers, num_blocks, block_size, num_kv_heads, head_dim], float32, or bfloat16 as uint16.
         slots: [B], where each new key and value goes.
         block_tables: int32 [B, most blocks]. context_lens: int32 [B], the new token included.
+        scales, windows, softcaps: of each layer's attention, see `as_numbers`.
     """
 
     cos: np.ndarray
@@ -75,6 +85,9 @@ class Keys(NamedTuple):
     slots: np.ndarray
     block_tables: np.ndarray
     context_lens: np.ndarray
+    scales: np.ndarray
+    windows: np.ndarray
+    softcaps: np.ndarray
 
 
 class Rows(NamedTuple):
@@ -151,13 +164,25 @@ def product_part(inputs, weights, layer, out, part, scratch, board, phase):
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def store_part(rows, keys, layer, row, scratch, board, phase):
-    """Rotates the heads of a row, and stores its key and its value."""
+def norm_groups(x, norm):
+    """In place, each group of numbers that is as wide as the norm. x: [width of all heads]."""
+    width = len(norm.weight)
+    for start in range(0, len(x), width):
+        norm_row(x[start : start + width], norm, x[start : start + width])
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def store_part(rows, layers, keys, layer, row, scratch, board, phase):
+    """Norms and rotates the heads of a row, and stores its key and its value."""
     num_heads, head_dim = rows.q.shape[1:]
     block_size, num_kv_heads = keys.k_cache.shape[2:4]
     heads = scratch[: rows.qkv.shape[1]].reshape(-1, head_dim)
     heads[:] = rows.qkv[row].reshape(-1, head_dim)
-    if keys.cos.shape[1]:
+    if layers.q_norm.weight.shape[1]:
+        q_size, both = num_heads * head_dim, (num_heads + num_kv_heads) * head_dim
+        norm_groups(scratch[:q_size], norm_of(layers.q_norm, layer))
+        norm_groups(scratch[q_size:both], norm_of(layers.k_norm, layer))
+    if layers.turns[layer]:
         rotate(heads[: num_heads + num_kv_heads], keys.cos[row], keys.sin[row])
     if claim(board, phase, row):
         rows.q[row] = heads[:num_heads]
@@ -176,16 +201,12 @@ def attention_part(rows, keys, layer, part, scratch, board, phase):
     num_splits, num_heads, head_dim = rows.accs.shape[1:]
     b, split = part // num_splits, part % num_splits
     block_size, size = keys.k_cache.shape[2], num_heads * head_dim
-    num_blocks = (keys.context_lens[b] + block_size - 1) // block_size
-    blocks_per_split = (num_blocks + num_splits - 1) // num_splits
-    first, last = split * blocks_per_split, min(num_blocks, (split + 1) * blocks_per_split)
-    scale = np.float32(1) / np.sqrt(np.float32(head_dim))
+    context_len, scale, softcap = keys.context_lens[b], keys.scales[layer], keys.softcaps[layer]
+    bounds = part_of(context_len, keys.windows[layer], block_size, split, num_splits)
     acc = scratch[:size].reshape(num_heads, head_dim)
     largest, total = scratch[size : size + num_heads], scratch[size + num_heads : size + 2 * num_heads]
     k_cache, v_cache, table = keys.k_cache[layer], keys.v_cache[layer], keys.block_tables[b]
-    attend_part(
-        rows.q[b], k_cache, v_cache, table, keys.context_lens[b], first, last, scale, acc, largest, total
-    )
+    attend_part(rows.q[b], k_cache, v_cache, table, context_len, bounds, scale, softcap, acc, largest, total)
     if claim(board, phase, part):
         rows.accs[b, split], rows.largests[b, split], rows.totals[b, split] = acc, largest, total
         note_published(board, phase)
@@ -234,7 +255,7 @@ def work_through(rows, inputs, layers, keys, board):
             elif kind == QKV:
                 product_part(inputs.qkv, layers.qkv, layer, rows.qkv, part, scratch, board, phase)
             elif kind == STORE:
-                store_part(rows, keys, layer, part, scratch, board, phase)
+                store_part(rows, layers, keys, layer, part, scratch, board, phase)
             elif kind == ATTEND:
                 attention_part(rows, keys, layer, part, scratch, board, phase)
             elif kind == MERGE:

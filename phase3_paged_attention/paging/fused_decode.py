@@ -15,11 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from phase2_attention_kvcache.model.config import ModelConfig, Rotation
 from phase2_attention_kvcache.model.fused_kernels import Norm
 from phase2_attention_kvcache.model.numba_setup import stored_bits
 from phase2_attention_kvcache.model.packed_quantized import PackedQuantizedLinear, PackedQuantizedWeight
 from phase2_attention_kvcache.model.tiled_linear import TiledLinear, TiledWeight
 from phase2_attention_kvcache.model.transformer import (
+    Angles,
     Attention,
     Block,
     Blocks,
@@ -29,6 +31,7 @@ from phase2_attention_kvcache.model.transformer import (
     SwiGLUMLP,
     Transformer,
 )
+from phase3_paged_attention.paging.cpu_kernel import as_numbers
 from phase3_paged_attention.paging.decode_phases import Keys, Layers, Matrix, decode_blocks
 from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
 
@@ -50,6 +53,9 @@ class FusedBlocks(Blocks):
         self.layers = Layers(
             stack_norms([b.attention_norm for b in blocks]),
             stack_tiles([b.attention.qkv for b in blocks]),
+            stack_norms([b.attention.q_norm for b in blocks]),
+            stack_norms([b.attention.k_norm for b in blocks]),
+            np.array([b.rotation is not None for b in blocks]),
             stack_tiles([b.attention.out for b in blocks]),
             stack_norms([b.mlp_norm for b in blocks]),
             stack_tiles([getattr(b.mlp, up) for b in blocks]),
@@ -64,16 +70,17 @@ class FusedBlocks(Blocks):
             for name, part in parent.named_children()
         ]
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, kv: KVCache) -> Tensor:
+    def forward(self, x: Tensor, angles: dict[Rotation | None, Angles | None], kv: KVCache) -> Tensor:
         # (A subclass may attend in its own way, so it gets the plain blocks.)
         decodes_only = type(kv) is PagedKVCache and kv.compiled and not kv.layout.prefills
         if not decodes_only or self.is_changed():
-            return super().forward(x, rotary, kv)
+            return super().forward(x, angles, kv)
         stream = x.to(torch.float32, copy=True)
-        cos, sin = rotary or (stream.new_empty(len(x), 0),) * 2
+        cos, sin = angles.get("full") or (stream.new_empty(len(x), 0),) * 2
         data = stored_bits(kv.storage.data).numpy()
         slots, tables = kv.layout.slot_mapping.numpy(), kv.block_tables
-        keys = Keys(cos.numpy(), sin.numpy(), data[0], data[1], slots, tables, kv.context_lens)
+        rules = as_numbers(kv.rules)
+        keys = Keys(cos.numpy(), sin.numpy(), data[0], data[1], slots, tables, kv.context_lens, *rules)
         decode_blocks(stream.numpy(), self.layers, keys, torch.get_num_threads())
         return stream.to(x.dtype)
 
@@ -85,7 +92,10 @@ class FusedBlocks(Blocks):
         )
 
 
-def stack_norms(norms: Sequence[nn.Module]) -> Norm:
+def stack_norms(norms: Sequence[nn.Module | None]) -> Norm:
+    """One norm of every layer; of width 0 where there is none."""
+    if norms[0] is None:
+        return Norm(*(np.empty((len(norms), 0), np.float32) for _ in range(2)), np.float32(0), False)
     centered = isinstance(norms[0], nn.LayerNorm)
     weight = torch.stack([norm.weight.detach().float() for norm in norms])
     biases = [norm.bias.detach().float() if centered else torch.zeros_like(weight[0]) for norm in norms]
@@ -104,7 +114,14 @@ def stack_tiles(linears: Sequence[PackedQuantizedLinear | TiledLinear]) -> Matri
 def can_fuse(model: Transformer) -> bool:
     """Whether the blocks are the course's own and all alike, and all their linear layers laid out in tiles."""
     layouts = [layout_of(block) for block in model.blocks]
-    return type(model.blocks) is Blocks and None not in layouts and layouts.count(layouts[0]) == len(layouts)
+    alike = None not in layouts and layouts.count(layouts[0]) == len(layouts)
+    return type(model.blocks) is Blocks and alike and knows_choices(model.config)
+
+
+def knows_choices(config: ModelConfig) -> bool:
+    """Whether the phases compute what such blocks do: one table of angles, a norm before attention and MLP, no mixture."""
+    rotations = {config.rotation(layer) for layer in range(config.num_layers)}
+    return "local" not in rotations and config.choices.norm_at == "before" and not config.choices.mixture
 
 
 def layout_of(block: nn.Module) -> list | None:

@@ -1,7 +1,7 @@
 """Does everything that the block manager knows fit together? For tests, and for an idle engine."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from phase3_paged_attention.paging.block_allocator import BlockAllocator
 from phase3_paged_attention.paging.block_table import BlockTable
@@ -10,6 +10,7 @@ from phase3_paged_attention.paging.prefix_cache import PrefixCache
 
 def check_integrity(
     block_size: int,
+    num_skipped_blocks: Callable[[int], int],
     allocator: BlockAllocator,
     prefix_cache: PrefixCache,
     tables: Iterable[BlockTable],
@@ -32,11 +33,15 @@ def check_integrity(
             len(table.blocks) * block_size >= table.num_tokens or bool(table.swap_blocks),
             f"{table.num_tokens} tokens in {len(table.blocks)} blocks",
         )
+        num_null = table.block_ids.count(0)
+        demand(not any(table.block_ids[:num_null]), "a table has the null block behind another one")
+        demand(num_null <= num_skipped_blocks(table.num_tokens), "a block was given back that is still seen")
     held = Counter(block for table in tables for block in table.block_ids)
     free = Counter(block.block_id for block in allocator)
     demand(free.total() == allocator.num_free, "the free list's length and its count differ")
     demand(free.total() == len(free), "a block is twice in the free list")
-    demand(0 not in held and 0 not in free, "the null block was given out")
+    demand(0 not in free, "the null block is free")
+    demand(allocator.null_block.ref_count == 1 + held[0], "the null block is not counted right")
     for block in allocator.blocks[1:]:
         i = block.block_id
         demand(block.ref_count == held[i], f"{block}, but {held[i]} tables point to it")

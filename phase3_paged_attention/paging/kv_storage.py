@@ -19,6 +19,7 @@ class KVStorage:
         dtype, device: of the keys and values, as the model computes them.
         num_swap_blocks: blocks of main memory for requests that had to make room.
         kv_cache_dtype: how they are stored, a name in KV_CACHE_DTYPES.
+        memory: uint8, where the keys and values are to lie (in memory that processes share, say); None: in new memory.
 
     Attributes:
         k_cache, v_cache: for each layer [num_blocks, block_size, num_kv_heads, head_dim].
@@ -36,6 +37,7 @@ class KVStorage:
         device: str | torch.device = "cpu",
         num_swap_blocks: int = 0,
         kv_cache_dtype: str = "auto",
+        memory: Tensor | None = None,
     ) -> None:
         check_kv_cache_dtype(kv_cache_dtype)
         self.dtype, self.kv_cache_dtype = dtype, kv_cache_dtype
@@ -44,7 +46,10 @@ class KVStorage:
         # One tensor for everything, so that copying a block copies it in all layers at once.
         shape = (2, config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim)
         stored = stored_dtype(kv_cache_dtype, dtype)
-        self.data = torch.empty(shape, dtype=stored, device=device)
+        if memory is None:
+            self.data = torch.empty(shape, dtype=stored, device=device)
+        else:
+            self.data = memory.view(stored).view(shape)
         self.swap = torch.empty((*shape[:2], num_swap_blocks, *shape[3:]), dtype=stored)
         self.scales = self.swap_scales = None
         if kv_cache_dtype == "int8_per_token_head":

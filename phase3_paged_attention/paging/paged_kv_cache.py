@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.model.caches import causal_attention
+from phase2_attention_kvcache.model.caches import attention_rules, causal_attention
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase3_paged_attention.paging.block_table import BlockCopy
 from phase3_paged_attention.paging.cpu_decode import GatherDecode, make_decoder
@@ -87,7 +87,7 @@ class PagedCache(Protocol):
         """Say where the tokens of the next step lie."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store the new keys and values in their slots; attend from each new token to all of its own.
+        """Store the new keys and values in their slots; attend from each new token to those of its own that it may see.
 
         Args:
             q: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].
@@ -102,11 +102,12 @@ class PagedKVCache:
     """A paged cache (see `PagedCache`) in torch, with a compiled kernel for decode steps on a CPU.
 
     Args:
-        config, num_blocks, block_size, dtype, device, num_swap_blocks, kv_cache_dtype: as for `KVStorage`.
+        config, num_blocks, block_size, dtype, device, num_swap_blocks, kv_cache_dtype, memory: as for `KVStorage`.
         use_kernel: False copies blocks together to decode, even where the compiled kernel could run.
 
     Attributes:
         storage: the tensors.
+        rules: what the attention of each layer does.
         compiled: whether the compiled kernel decodes.
         layout: of the step that was begun last.
         block_tables, context_lens: of the last step with `decodes`, int32: [B, most blocks] with 0 behind a
@@ -123,12 +124,14 @@ class PagedKVCache:
         num_swap_blocks: int = 0,
         use_kernel: bool = True,
         kv_cache_dtype: str = "auto",
+        memory: Tensor | None = None,
     ) -> None:
         self.storage = KVStorage(
-            config, num_blocks, block_size, dtype, device, num_swap_blocks, kv_cache_dtype
+            config, num_blocks, block_size, dtype, device, num_swap_blocks, kv_cache_dtype, memory
         )
         self.num_blocks, self.block_size = num_blocks, block_size
-        self._decoder = make_decoder(self.storage, use_kernel)
+        self.rules = attention_rules(config)
+        self._decoder = make_decoder(self.storage, self.rules, use_kernel)
         self.compiled = not isinstance(self._decoder, GatherDecode)
         self.layout: StepLayout | None = None
 
@@ -155,7 +158,7 @@ class PagedKVCache:
             self._decoder.begin_step(self.block_tables, self.context_lens)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store the new keys and values in their slots; attend from each new token to all of its own.
+        """Store the new keys and values in their slots; attend from each new token to those of its own that it may see.
 
         Args:
             q: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].
@@ -163,7 +166,7 @@ class PagedKVCache:
         Returns:
             [N, num_heads, head_dim].
         """
-        layout = self.layout
+        layout, rule = self.layout, self.rules[layer]
         # All of them are stored before any is read: a request may read a block that another one fills in
         # this very step.
         self.storage.write(layer, layout.slot_mapping, k, v)
@@ -176,8 +179,11 @@ class PagedKVCache:
             rows = slice(start, start + layout.query_lens[i])
             keys, values = k[rows], v[rows]
             if i in self._prompt_blocks:  # (for a prompt the copy is small beside the work)
-                keys, values = self.storage.gather(layer, self._prompt_blocks[i], layout.context_lens[i])
-            out[rows] = causal_attention(q[rows], keys, values)
+                context_len = layout.context_lens[i]
+                first = rule.first_seen(context_len - layout.query_lens[i]) // self.block_size
+                blocks, num_tokens = self._prompt_blocks[i][first:], context_len - first * self.block_size
+                keys, values = self.storage.gather(layer, blocks, num_tokens)
+            out[rows] = causal_attention(q[rows], keys, values, rule)
         return out
 
     def decode(self, layer: int, q: Tensor) -> Tensor:

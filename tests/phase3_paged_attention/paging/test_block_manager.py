@@ -16,14 +16,33 @@ from phase3_paged_attention.paging import BlockJournal, BlockManager, BlockTable
 class Naive:
     """The same rules with plain lists: block numbers, and whole prefixes in place of hashes."""
 
-    def __init__(self, num_blocks, size):
-        self.size = size
+    def __init__(self, num_blocks, size, window=None):
+        self.size, self.window = size, window
         self.free_list = list(range(1, num_blocks))
-        self.readers = dict.fromkeys(range(num_blocks), 0)
+        self.readers = dict.fromkeys(range(num_blocks), 0) | {0: 1}
         self.taken = self.evicted = self.copied = self.looked_up = self.hit = 0
         self.names = {}  # block -> all tokens up to its end; in the order in which they were named
 
+    def num_skipped(self, have):
+        """Blocks of which every token is further back than the window of token number `have` reaches."""
+        ends = range(self.size, have + 1, self.size)
+        return sum(end - 1 <= have - self.window for end in ends) if self.window else 0
+
+    def skip(self, blocks, have):
+        """The same blocks without those that have left the window; these are free."""
+        n = self.num_skipped(have)
+        gone = [b for b in blocks[:n] if b]
+        self.readers[0] += len(gone)
+        self.give_back(gone)
+        return [0] * n + blocks[n:]
+
     def find(self, tokens):
+        if self.window:  # the longest beginning of which everything is there that the next token sees
+            for n in range((len(tokens) - 1) // self.size, 0, -1):
+                needed = range(self.num_skipped(n * self.size) or 0, n)
+                if all(found := [self.block_of(tokens, i) for i in needed]):
+                    return [0] * needed.start + found
+            return []
         found = []
         for end in range(
             self.size, len(tokens), self.size
@@ -33,6 +52,10 @@ class Naive:
                 break
             found.append(same[0])
         return found
+
+    def block_of(self, tokens, i):
+        name = tuple(tokens[: (i + 1) * self.size])
+        return next((block for block, of_block in self.names.items() if of_block == name), None)
 
     def allocate(self, blocks, tokens, have, want, prefix=(), must_fit=0):
         """The new list of blocks, or None. `have`: tokens that are there; `want`: how many shall be."""
@@ -52,7 +75,7 @@ class Naive:
             blocks[have // self.size] = self.take()
         while len(blocks) < ceil(want):
             blocks.append(self.take())
-        for i in range(want // self.size):
+        for i in range(blocks.count(0), want // self.size):
             self.names.setdefault(blocks[i], tuple(tokens[: (i + 1) * self.size]))
         return blocks
 
@@ -78,6 +101,7 @@ class User:
     blocks: list  # what the naive manager says
     computed: int = 0  # tokens that have room, and are or will be written in this step
     written: int = 0
+    looks_back_from: int = 0  # the first token that the last step computed
     swapped: int = 0  # blocks in main memory
 
 
@@ -106,11 +130,16 @@ tokens_of = st.lists(st.integers(0, 1), min_size=1, max_size=13)  # two letters:
 class Machine(RuleBasedStateMachine):
     """Random requests. Memory keeps, in place of a key, all tokens that the key depends on."""
 
-    @initialize(num_blocks=st.integers(2, 14), size=st.integers(1, 4), slots=st.integers(0, 8))
-    def begin(self, num_blocks, size, slots):
-        self.manager = BlockManager(num_blocks, size, num_swap_blocks=slots)
-        self.naive = Naive(num_blocks, size)
-        self.size, self.slots = size, slots
+    @initialize(
+        num_blocks=st.integers(2, 14),
+        size=st.integers(1, 4),
+        slots=st.integers(0, 8),
+        window=st.one_of(st.none(), st.integers(2, 9)),
+    )
+    def begin(self, num_blocks, size, slots, window):
+        self.manager = BlockManager(num_blocks, size, num_swap_blocks=slots, sliding_window=window)
+        self.naive = Naive(num_blocks, size, window)
+        self.size, self.slots, self.window = size, slots, window
         self.memory = [[None] * size for _ in range(num_blocks)]
         self.main_memory = [[None] * size for _ in range(slots)]
         self.users, self.away = [], []
@@ -122,7 +151,8 @@ class Machine(RuleBasedStateMachine):
         return any(bool(u.swapped) == swapped for u in self.users)
 
     def refused(self, call, table):
-        """Run a call that may be refused; if it was, nothing may have changed."""
+        """Run a call that may be refused; if it was, nothing may have changed but blocks that were not needed."""
+        self.manager.free_skipped(table)
         before = snapshot(self.manager, table)
         done = call()
         if not done:
@@ -139,13 +169,15 @@ class Machine(RuleBasedStateMachine):
             for at in range(u.written, u.computed):
                 block, offset = divmod(at, self.size)
                 self.memory[u.table.block_ids[block]][offset] = tuple(u.tokens[: at + 1])
-            u.written = u.computed
+            u.looks_back_from, u.written = u.written, u.computed
         for u in self.users:
             ids, where = (
                 (u.table.swap_blocks, self.main_memory) if u.swapped else (u.table.block_ids, self.memory)
             )
-            for at in range(u.computed):
-                assert where[ids[at // self.size]][at % self.size] == tuple(u.tokens[: at + 1])
+            skipped = self.naive.num_skipped(u.computed) if u.swapped else 0
+            first = max(0, u.looks_back_from - self.window + 1) if self.window else 0
+            for at in range(max(first, skipped * self.size), u.computed):
+                assert where[ids[at // self.size - skipped]][at % self.size] == tuple(u.tokens[: at + 1])
 
     def enter(self, u, part, all_must_fit):
         """Admit a request: look it up, and compute a part of the rest."""
@@ -174,9 +206,12 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), tokens=st.lists(st.integers(0, 1), min_size=1, max_size=5))
     def go_on(self, data, tokens):
         u = self.pick(data)
+        if self.window and u.written < u.computed:
+            self.end_step()  # a block may go as soon as what looks back at it is computed
         longer = u.tokens if u.computed < len(u.tokens) else u.tokens + tokens
         want = data.draw(st.integers(u.computed + 1, len(longer)))
         done = self.refused(lambda: self.manager.allocate(u.table, longer, want), u.table)
+        u.blocks = self.naive.skip(u.blocks, u.computed)
         blocks = self.naive.allocate(u.blocks, longer, u.computed, want)
         assert done == (blocks is not None)
         if done:
@@ -205,9 +240,11 @@ class Machine(RuleBasedStateMachine):
         u = self.pick(data)
         in_use = sum(v.swapped for v in self.users)
         done = self.refused(lambda: self.manager.swap_out(u.table), u.table)
-        assert done == (in_use + len(u.blocks) <= self.slots)
+        u.blocks = self.naive.skip(u.blocks, u.computed)
+        held = len(u.blocks) - u.blocks.count(0)
+        assert done == (in_use + held <= self.slots)
         if done:
-            u.swapped = len(u.blocks)
+            u.swapped = held
             self.naive.give_back(u.blocks)
             u.blocks = []
 
@@ -216,10 +253,13 @@ class Machine(RuleBasedStateMachine):
     def swap_in(self, data, more):
         u = self.pick(data, swapped=True)
         must_fit = u.computed + more
-        done = self.refused(lambda: self.manager.swap_in(u.table, must_fit), u.table)
-        assert done == (max(u.swapped, -(-must_fit // self.size)) <= len(self.naive.free_list))
+        done = self.refused(lambda: self.manager.swap_in(u.table, must_fit), BlockTable())
+        skipped = self.naive.num_skipped(u.computed)
+        needed = max(u.swapped, -(-must_fit // self.size) - skipped)
+        assert done == (needed <= len(self.naive.free_list))
         if done:
-            u.blocks = [self.naive.take() for _ in range(u.swapped)]
+            u.blocks = [0] * skipped + [self.naive.take() for _ in range(u.swapped)]
+            self.naive.readers[0] += skipped
             u.swapped = 0
 
     @precondition(lambda self: self.users)
@@ -242,7 +282,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def reset(self):
-        held = any(u.blocks for u in self.users)
+        held = any(any(u.blocks) for u in self.users)
         assert self.manager.reset_prefix_cache() == (not held)
         if not held:
             self.naive.names.clear()

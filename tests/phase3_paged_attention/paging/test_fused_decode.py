@@ -1,11 +1,14 @@
 """A decode step as one compiled call equals the plain blocks."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 
+from phase1_tokens_embeddings.weights.families import FAMILIES
 from phase2_attention_kvcache.model import ModelConfig, Transformer
+from phase2_attention_kvcache.model.caches import AttentionRule
 from phase2_attention_kvcache.model.quantized_linear import quantize_model
 from phase3_paged_attention.paging import PagedKVCache, StepLayout
 
@@ -15,6 +18,7 @@ from phase2_attention_kvcache.model.packed_quantized import pack_quantized_layer
 from phase2_attention_kvcache.model.tiled_linear import tile_linear_layers
 from phase3_paged_attention.paging import decode_phases, fused_decode
 from phase3_paged_attention.paging.fused_decode import can_fuse, fuse_blocks
+from tests.properties import with_rules
 
 LLAMA = ModelConfig(
     name="test", family="llama", vocab_size=97, d_model=64, num_layers=3, num_heads=4, num_kv_heads=2,
@@ -27,9 +31,15 @@ class Subclass(PagedKVCache):
 
 
 def make_plain(family, dtype):
-    return (
-        Transformer.random(LLAMA, dtype) if family == "llama" else Transformer.from_pretrained("tales", dtype)
+    if family == "gpt2":
+        return Transformer.from_pretrained("tales", dtype)
+    model = Transformer.random(
+        replace(LLAMA, family=family, no_rope_layers=(1,) * (family == "smollm3")), dtype
     )
+    for name, norm in model.named_parameters():
+        if "q_norm" in name or "k_norm" in name:
+            norm.data.copy_(torch.linspace(0.2, 2, len(norm)))
+    return model
 
 
 def make_model(family, dtype, method=None):
@@ -40,10 +50,10 @@ def make_model(family, dtype, method=None):
     return pack_quantized_layers(quantize_model(model, method))
 
 
-def step(model, layout, kind=PagedKVCache, values=None, **settings):
+def step(model, layout, kind=PagedKVCache, values=None, config=None, **settings):
     """Vectors of a step over a cache full of noise (rounded to `values`), and what the cache holds afterwards."""
     torch.manual_seed(0)
-    kv = kind(model.config, 12, 16, model.dtype, **settings)
+    kv = kind(config or model.config, 12, 16, model.dtype, **settings)
     kv.storage.data.copy_(torch.randn(kv.storage.data.shape).to(values or model.dtype))
     if kv.storage.scales is not None:
         kv.storage.scales.fill_(1)
@@ -79,13 +89,16 @@ def test_equals_the_plain_blocks(family, method):
             assert (ours - theirs).norm() < 0.02 * theirs.norm()
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "smollm3"])
 def test_float32(family):
     """Only the last digits differ: sums go in another order."""
     plain, fused = make_plain(family, "float32"), fuse_blocks(make_model(family, "float32"))
-    for layout in (decodes(), mixture(), drafts()):
-        for ours, theirs in zip(step(fused, layout), step(plain, layout)):
-            assert (ours - theirs).norm() < 3e-6 * theirs.norm()
+    windows = [(None, 20, 1)[layer % 3] for layer in range(plain.config.num_layers)]
+    windowed = with_rules(plain.config, [AttentionRule(0.3, window, 4.0) for window in windows])
+    for config in (None, windowed):
+        for layout in (decodes(), mixture(), drafts()):
+            for ours, theirs in zip(step(fused, layout, config=config), step(plain, layout, config=config)):
+                assert (ours - theirs).norm() < 3e-6 * theirs.norm()
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -218,6 +231,14 @@ def test_weights_are_in_memory_once(method):
         ):  # fmt: skip
             weights = all_layers[0][layer].ctypes.data  # codes, or numbers
             assert next(linear.weight.buffers()).data_ptr() == linear.tiles[0].ctypes.data == weights
+
+
+def test_which_families_have_such_a_step():
+    """The table in phase 4's README names them."""
+    config = replace(LLAMA, num_experts=2, experts_per_token=1)
+    models = {family: Transformer.random(replace(config, family=family)) for family in FAMILIES}
+    fused = {family for family, model in models.items() if can_fuse(tile_linear_layers(model))}
+    assert fused == {"gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3"}
 
 
 def test_what_cannot_be_fused():

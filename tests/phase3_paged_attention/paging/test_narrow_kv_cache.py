@@ -4,9 +4,17 @@ import pytest
 import torch
 
 from phase2_attention_kvcache.model import GPT2_124M, ContiguousKVCache, Transformer, generate_cached
+from phase2_attention_kvcache.model.caches import AttentionRule
 from phase2_attention_kvcache.model.config import ModelConfig
-from phase2_attention_kvcache.model.kv_formats import KV_CACHE_DTYPES, kv_bytes_of_token, narrow, widen
+from phase2_attention_kvcache.model.kv_formats import (
+    KV_CACHE_DTYPES,
+    RoundingCache,
+    kv_bytes_of_token,
+    narrow,
+    widen,
+)
 from phase3_paged_attention.paging import BlockCopy, KVStorage, PagedKVCache, StepLayout
+from tests.properties import with_rules
 
 NARROW = KV_CACHE_DTYPES[1:]
 SMALL = ModelConfig("small", "llama", 64, 32, 2, 4, 2, 8, 64, 128, tied=False)
@@ -49,9 +57,9 @@ def test_copies_and_swaps_take_the_scales_along(kind):
         assert torch.equal(again[0], keys) and torch.equal(again[1], values)
 
 
-def steps(model, kind, cuts):
+def steps(model, config, kind, cuts):
     """Hidden states of one request of 40 tokens, computed in pieces."""
-    cache = PagedKVCache(model.config, 12, 4, kv_cache_dtype=kind)
+    cache = PagedKVCache(config, 12, 4, kv_cache_dtype=kind)
     cache.storage.data.view(torch.uint8).fill_(255)  # NaN, if it were ever read
     if cache.storage.scales is not None:
         cache.storage.scales.fill_(float("nan"))
@@ -63,16 +71,22 @@ def steps(model, kind, cuts):
     return torch.cat(rows)
 
 
+@pytest.mark.parametrize("window", [None, 6])
 @pytest.mark.parametrize("kind", NARROW)
-def test_where_a_prompt_is_cut_changes_nothing(kind):
+def test_where_a_prompt_is_cut_changes_nothing(kind, window):
     """A prompt reads what was stored of it, as a decode step does: so chunks and prefix hits give the same."""
     model = Transformer.random(SMALL)
     for p in model.parameters():
         p.mul_(4 if p.ndim == 2 else 1)
-    whole = steps(model, kind, [0, 40])
-    torch.testing.assert_close(steps(model, kind, [0, 7, 16, 39, 40]), whole, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(steps(model, kind, [0, 30, *range(31, 41)]), whole, rtol=1e-4, atol=1e-4)
-    exact = steps(model, "auto", [0, 40])
+    rules = [AttentionRule(8**-0.5), AttentionRule(8**-0.5, window)]
+    config, ids = with_rules(SMALL, rules), torch.arange(40) * 5 % 64
+    whole = steps(model, config, kind, [0, 40])
+    rounded = model(ids, torch.arange(40), RoundingCache(kind, config))
+    torch.testing.assert_close(whole, rounded, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(steps(model, config, kind, [0, 7, 16, 39, 40]), whole, rtol=1e-4, atol=1e-4)
+    many = [0, 30, *range(31, 41)]
+    torch.testing.assert_close(steps(model, config, kind, many), whole, rtol=1e-4, atol=1e-4)
+    exact = steps(model, config, "auto", [0, 40])
     assert (whole - exact).abs().max() > 1e-4 and (whole - exact).norm() < 0.1 * exact.norm()
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase2_attention_kvcache.model.caches import NoCache
+from phase2_attention_kvcache.model.caches import AttentionRule, NoCache, widest_window
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import (
@@ -23,6 +23,7 @@ from phase3_paged_attention.paging import (
     paged_attention_loops,
     paged_attention_vectorised,
 )
+from tests.properties import rules, with_rules
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
@@ -38,25 +39,32 @@ def make_config(num_heads, num_kv_heads, head_dim, num_layers=1, **changes):
     return ModelConfig(**settings)
 
 
-def plain_attention(q, keys, values):
+def plain_attention(q, keys, values, rule=None):
     """The definition in float64: q [n, H, D], the last n of the m tokens of keys, values [m, KV, D]."""
+    rule = rule or AttentionRule(q.shape[2] ** -0.5)
     q, keys, values = (t.double().numpy() for t in (q, keys, values))
-    n, heads, dim = q.shape
+    n, heads, _ = q.shape
     m, kv_heads, _ = keys.shape
     of_head = [h // (heads // kv_heads) for h in range(heads)]
     out = np.empty_like(q)
     for i in range(n):
-        sees = m - n + i + 1
-        scores = np.einsum("hd,khd->hk", q[i], keys[:sees, of_head]) / math.sqrt(dim)
+        last = m - n + i
+        sees = slice(max(0, last - (rule.window or m) + 1), last + 1)
+        scores = np.einsum("hd,khd->hk", q[i], keys[sees, of_head]) * rule.scale
+        if rule.softcap:
+            scores = rule.softcap * np.tanh(scores / rule.softcap)
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
-        out[i] = np.einsum("hk,khd->hd", weights, values[:sees, of_head])
+        out[i] = np.einsum("hk,khd->hd", weights, values[sees, of_head])
     return out
 
 
 @dataclass
 class Step:
-    """A step's requests in blocks drawn from all over a memory full of NaN."""
+    """A step's requests in blocks drawn from all over a memory full of NaN.
+
+    Where a window has left blocks behind, tables have the null block, as the block manager leaves it: NaN, too.
+    """
 
     query_lens: list[int]
     context_lens: list[int]
@@ -66,9 +74,10 @@ class Step:
     q: torch.Tensor
     keys: list[torch.Tensor]  # of each request, all its tokens
     values: list[torch.Tensor]
+    rule: AttentionRule
 
     @classmethod
-    def make(cls, lens, block_size, heads, kv_heads, dim, dtype, seed, scale=1.0):
+    def make(cls, lens, block_size, heads, kv_heads, dim, dtype, seed, scale=1.0, rule=None):
         """lens: (tokens computed before, new tokens) of each request."""
         torch.manual_seed(seed)
         query_lens, context_lens = [n for _, n in lens], [p + n for p, n in lens]
@@ -78,7 +87,11 @@ class Step:
         tables = [[order.pop() for _ in range(n)] for n in needed]
         q = (scale * torch.randn(sum(query_lens), heads, dim)).to(dtype)
         keys, values = ([torch.randn(c, kv_heads, dim).to(dtype) for c in context_lens] for _ in range(2))
-        return cls(query_lens, context_lens, tables, num_blocks, block_size, q, keys, values)
+        rule = rule or AttentionRule(dim**-0.5)
+        for table, (past, _) in zip(tables, lens):
+            skipped = rule.first_seen(past) // block_size
+            table[:skipped] = [0] * skipped
+        return cls(query_lens, context_lens, tables, num_blocks, block_size, q, keys, values, rule)
 
     def slots(self, request, first=0):
         size = self.block_size
@@ -92,13 +105,18 @@ class Step:
         return [c - n for c, n in zip(self.context_lens, self.query_lens)]
 
     def blocks(self):
-        """All tokens written: k_cache, v_cache."""
+        """All tokens written that have a block: k_cache, v_cache."""
         shape = (self.num_blocks, self.block_size, *self.keys[0].shape[1:])
         caches = [torch.full(shape, math.nan, dtype=self.q.dtype) for _ in range(2)]
         for cache, texts in zip(caches, (self.keys, self.values)):
             for i, text in enumerate(texts):
-                cache.view(-1, *shape[2:])[self.slots(i)] = text
+                first = self.held_from(i)
+                cache.view(-1, *shape[2:])[self.slots(i, first)] = text[first:]
         return caches
+
+    def held_from(self, request):
+        """The first token that is in a block of its own."""
+        return self.tables[request].count(0) * self.block_size
 
     def layout(self):
         slots = [s for i, first in enumerate(self.starts()) for s in self.slots(i, first)]
@@ -108,12 +126,13 @@ class Step:
         """Write what was computed before this step, and NaN everywhere else."""
         cache.storage.data.fill_(math.nan)
         for i, first in enumerate(self.starts()):
-            slots = self.slots(i)[:first]
+            held = self.held_from(i)
+            slots = self.slots(i, held)[: first - held]
             for blocks, text in (
                 (cache.storage.k_cache, self.keys[i]),
                 (cache.storage.v_cache, self.values[i]),
             ):
-                blocks[layer].view(-1, *text.shape[1:])[slots] = text[:first]
+                blocks[layer].view(-1, *text.shape[1:])[slots] = text[held:first]
 
     def new(self, texts):
         """The new tokens' part of keys or values, flat."""
@@ -122,7 +141,7 @@ class Step:
     def expected(self):
         rows, out = 0, []
         for n, keys, values in zip(self.query_lens, self.keys, self.values):
-            out.append(plain_attention(self.q[rows : rows + n], keys, values))
+            out.append(plain_attention(self.q[rows : rows + n], keys, values, self.rule))
             rows += n
         return np.concatenate(out)
 
@@ -173,19 +192,29 @@ def test_vectorised(lens, size, heads, dim, seed):
     assert_close(out, step.expected())
 
 
-@needs_kernel
-@pytest.mark.parametrize("dtype", DTYPES)
-@given(lens=requests, size=block_sizes, heads=heads, dim=dims, seed=seeds, num_splits=st.integers(1, 5))
-@settings(max_examples=40)
-def test_compiled_kernel(dtype, lens, size, heads, dim, seed, num_splits):
-    dtype = DTYPES[dtype]
-    step = Step.make([(p, 1) for p, _ in lens], size, heads[0] * heads[1], heads[0], dim, dtype, seed)
-    bits = [c.view(torch.uint16) if dtype == torch.bfloat16 else c for c in step.blocks()]
+def decode_compiled(step, num_splits):
+    bits = [c.view(torch.uint16) if c.dtype == torch.bfloat16 else c for c in step.blocks()]
     out = torch.full(step.q.shape, math.nan)
+    from phase3_paged_attention.paging.cpu_kernel import as_numbers
+
+    [scale], [window], [softcap] = as_numbers([step.rule])
     compiled_kernel()(
         step.q.float().numpy(), *(b.numpy() for b in bits), step.padded_tables().numpy(),
-        np.array(step.context_lens, dtype=np.int32), np.float32(dim**-0.5), num_splits, out.numpy(),
+        np.array(step.context_lens, dtype=np.int32), scale, window, softcap, num_splits, out.numpy(),
     )  # fmt: skip
+    return out
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(
+    lens=requests, size=block_sizes, heads=heads, dim=dims, rule=rules, seed=seeds, num_splits=st.integers(1, 5)
+)  # fmt: skip
+@settings(max_examples=40)
+def test_compiled_kernel(dtype, lens, size, heads, dim, rule, seed, num_splits):
+    lens = [(p, 1) for p, _ in lens]
+    step = Step.make(lens, size, heads[0] * heads[1], heads[0], dim, DTYPES[dtype], seed, rule=rule)
+    out = decode_compiled(step, num_splits)
     assert_close(out, step.expected())  # inside, all is float32: no more than the inputs is rounded
 
 
@@ -197,13 +226,7 @@ def test_compiled_kernel_around_the_borders_of_blocks(dtype, group):
     dtype, lens = DTYPES[dtype], [1, 2, 3, 4, 5, 15, 16, 17, 19, 31, 32, 33]
     for dim in (40, 64):
         step = Step.make([(n - 1, 1) for n in lens], 16, 2 * group, 2, dim, dtype, seed=dim)
-        bits = [c.view(torch.uint16) if dtype == torch.bfloat16 else c for c in step.blocks()]
-        outs = [torch.full(step.q.shape, math.nan) for _ in range(2)]
-        for out in outs:
-            compiled_kernel()(
-                step.q.float().numpy(), *(b.numpy() for b in bits), step.padded_tables().numpy(),
-                np.array(step.context_lens, dtype=np.int32), np.float32(dim**-0.5), 1, out.numpy(),
-            )  # fmt: skip
+        outs = [decode_compiled(step, num_splits=1) for _ in range(2)]
         assert_close(outs[0], step.expected())
         assert torch.equal(*outs)
 
@@ -213,17 +236,14 @@ def test_compiled_kernel_with_scores_far_apart():
     """exp of these scores would overflow: the largest has to be taken off, within parts and between them."""
     step = Step.make([(40, 1), (7, 1)], 4, 2, 1, 16, torch.float32, seed=1, scale=300.0)
     for num_splits in range(1, 6):
-        out = torch.empty(step.q.shape)
-        compiled_kernel()(
-            step.q.numpy(), *(c.numpy() for c in step.blocks()), step.padded_tables().numpy(),
-            np.array(step.context_lens, dtype=np.int32), np.float32(0.25), num_splits, out.numpy(),
-        )  # fmt: skip
-        np.testing.assert_allclose(out.numpy(), step.expected(), atol=2e-3)
+        np.testing.assert_allclose(decode_compiled(step, num_splits).numpy(), step.expected(), atol=2e-3)
 
 
 def attend(step, dtype, compiled, layer=0, num_layers=1):
     _, kv_heads, dim = step.keys[0].shape
-    config = make_config(step.q.shape[1], kv_heads, dim, num_layers)
+    plain = AttentionRule(step.rule.scale, None, step.rule.softcap)
+    rules = [step.rule if i == layer else plain for i in range(num_layers)]
+    config = with_rules(make_config(step.q.shape[1], kv_heads, dim), rules)
     cache = PagedKVCache(config, step.num_blocks, step.block_size, dtype, use_kernel=compiled)
     step.fill(cache, layer)
     cache.begin_step(step.layout())
@@ -231,16 +251,19 @@ def attend(step, dtype, compiled, layer=0, num_layers=1):
 
 
 @pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
-@given(lens=requests, size=block_sizes, heads=heads, dim=dims, dtype=st.sampled_from([*DTYPES]), seed=seeds)
+@given(
+    lens=requests, size=block_sizes, heads=heads, dim=dims, dtype=st.sampled_from([*DTYPES]), rule=rules, seed=seeds
+)  # fmt: skip
 @settings(max_examples=40)
-def test_paged_cache(compiled, lens, size, heads, dim, dtype, seed):
+def test_paged_cache(compiled, lens, size, heads, dim, dtype, rule, seed):
+    """Beside a layer that sees everything: it must not be told how far the other one looks."""
     dtype = DTYPES[dtype]
-    step = Step.make(lens, size, heads[0] * heads[1], heads[0], dim, dtype, seed)
-    cache, out = attend(step, dtype, compiled)
+    step = Step.make(lens, size, heads[0] * heads[1], heads[0], dim, dtype, seed, rule=rule)
+    cache, out = attend(step, dtype, compiled, layer=1, num_layers=2)
     assert out.dtype == dtype
     assert_close(out, step.expected(), dtype)
     # Stored where the table says, and nowhere else.
-    for stored, wanted in zip((cache.storage.k_cache[0], cache.storage.v_cache[0]), step.blocks()):
+    for stored, wanted in zip((cache.storage.k_cache[1], cache.storage.v_cache[1]), step.blocks()):
         assert torch.equal(stored.nan_to_num(7777.0), wanted.nan_to_num(7777.0))
 
 
@@ -390,6 +413,8 @@ def models():
     shapes = {
         "llama": (4, 2, 8, {}),
         "gpt2": (4, 4, 8, dict(family="gpt2", attention_bias=True, mlp_bias=True)),
+        "windows": (4, 2, 8, dict(family="mistral", windows=(6, 9, 6))),
+        "local and global": (4, 2, 8, dict(windows=(6, None, 6), attn_softcap=3.0, query_pre_attn_scalar=20)),
     }
     built = {}
     for name, (heads, kv_heads, dim, changes) in shapes.items():
@@ -401,7 +426,7 @@ def models():
     return built
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "windows", "local and global"])
 @pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
 @given(
     lengths=st.lists(st.integers(1, 45), min_size=1, max_size=4),
@@ -420,8 +445,9 @@ def test_a_model_in_chunks_over_blocks_is_the_model_at_once(
     cache = PagedKVCache(model.config, num_blocks, size, use_kernel=compiled)
     cache.storage.data.fill_(math.nan)
     with torch.inference_mode():
-        manager = BlockManager(num_blocks, size, enable_prefix_caching=False)
+        window = widest_window(model.config)
+        manager = BlockManager(num_blocks, size, enable_prefix_caching=False, sliding_window=window)
         got = run_in_chunks(model, cache, manager, texts, chunks)
         for text, logits in zip(texts, got):
-            whole = model.logits(model(torch.tensor(text), torch.arange(len(text)), NoCache()))
+            whole = model.logits(model(torch.tensor(text), torch.arange(len(text)), NoCache(model.config)))
             torch.testing.assert_close(logits, whole, atol=1e-5, rtol=1e-5)
