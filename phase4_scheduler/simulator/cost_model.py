@@ -20,7 +20,7 @@ import json
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Protocol
 
@@ -33,16 +33,12 @@ from phase1_tokens_embeddings.weights import (
     Card,
     ModelShape,
     bytes_for_kv,
-    find_card,
-    find_shape,
     kv_per_token,
     weight_bytes,
 )
 from phase1_tokens_embeddings.weights.memory_math import USABLE
 from phase2_attention_kvcache.model.roofline import Ceilings, Work
-from phase4_scheduler.simulator.kernel_table import KernelTable
 from phase4_scheduler.simulator.latency import percentiles
-from phase4_scheduler.simulator.recorded_runs import RECORDED
 from phase4_scheduler.simulator.step_size import StepSize
 
 
@@ -56,15 +52,26 @@ class CostModel(Protocol):
 # ---------------------------------------------------------------------- fitted
 
 Amount = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-TERMS = ("step", "token", "request", "context token", "pair")
+TERMS = ("step", "token", "request", "context token", "pair", "step of several tokens", "step with prompts")
+
+
+def amounts(size: StepSize) -> tuple[float, ...]:
+    """How much of each of the TERMS a step has.
+
+    The last two are 0 or 1. A single token is multiplied with a matrix by a simpler program than several are, and
+    where a prompt is computed, other programs run than those made for decoding.
+    """
+    tokens, requests, context, pairs, chunks = size
+    return 1, tokens, requests, context, pairs, tokens > 1, len(chunks) > 0
 
 
 @dataclass(frozen=True)
 class FittedCost:
-    """Seconds = step + token x num_tokens + request x num_requests + context token x context + pair x pairs.
+    """Seconds = step + token x num_tokens + request x num_requests + context token x context + pair x pairs, and the two
+    prices more of steps that compute several tokens, or prompts.
 
     Attributes:
-        prices: seconds a unit, in the order of TERMS.
+        prices: seconds a unit, in the order of TERMS. Those that are not given are 0.
         source: what was measured.
         median_error, p90_error: relative errors on steps that the fit had not seen.
         steps: steps it was fitted to.
@@ -80,7 +87,7 @@ class FittedCost:
     longest: int = 0
 
     def seconds(self, size: StepSize) -> float:
-        return sum(map(operator.mul, self.prices, (1, *size)))
+        return sum(map(operator.mul, self.prices, amounts(size)))
 
     def describe(self) -> str:
         return f"fitted to {self.steps:,} steps: {self.source}"
@@ -117,8 +124,10 @@ def fit_cost(
 
     Work cannot cost less than nothing, but plain least squares may say so when two kinds of work come
     together; so the prices are the best ones that are not negative. Errors are relative: 1 ms too much matters
-    in a step of 3 ms and not in one of 300. It also keeps a step that was disturbed by something else on the
-    machine from bending everything.
+    in a step of 3 ms and not in one of 300. They are squared, but beyond 10% they count as they are, or the few steps
+    that something else on the machine disturbed would bend everything (Huber, "Robust Estimation of a Location
+    Parameter", 1964). Users wait for the disturbed steps, too: so in the end all prices are raised until they add up to
+    the time that was measured.
 
     Raises:
         ValueError: fewer than 20 steps, or a step that took no time.
@@ -126,11 +135,16 @@ def fit_cost(
     if len(sizes) < 20 or min(seconds) <= 0:
         raise ValueError(f"{len(sizes)} measured steps: at least 20 are needed, each longer than 0 s")
     took = np.asarray(seconds, dtype=float)
-    rows = np.column_stack([np.ones(len(sizes)), np.asarray([size[:4] for size in sizes], dtype=float)])
+    rows = np.array([amounts(size) for size in sizes], dtype=float)
     aside = np.random.default_rng(seed).permutation(len(sizes)) < len(sizes) // 4
-    scale = rows.max(axis=0)  # columns of like size: better numbers in the least squares
+    scale = np.maximum(rows.max(axis=0), 1)  # columns of like size: better numbers in the least squares
     relative = rows[~aside] / scale / took[~aside, None]
-    prices = nnls(relative, np.ones(len(relative)))[0] / scale
+    weights = np.ones(len(relative))
+    for _ in range(20):  # a square that is divided by the last round's error is that error itself in the end
+        scaled = nnls(relative * weights[:, None], weights)[0]
+        weights = np.maximum(np.abs(relative @ scaled - 1), 0.1) ** -0.5
+    prices = scaled / scale
+    prices *= took[~aside].sum() / (rows[~aside] @ prices).sum()
     errors = np.abs(rows[aside] @ prices - took[aside]) / took[aside]
     longest = max(size.context // size.num_requests for size in sizes)
     return FittedCost(tuple(prices.tolist()), source, *percentiles(errors, (50, 90)), len(relative), longest)
@@ -165,38 +179,54 @@ class ComputedCost:
 
     @classmethod
     def of(
-        cls, shape: ModelShape, card: Card, precision: str = "FP16", efficiency: float = 1.0
+        cls,
+        shape: ModelShape,
+        card: Card,
+        precision: str = "FP16",
+        efficiency: float = 1.0,
+        num_cards: int = 1,
     ) -> ComputedCost:
         """A published model on one card. Fewer bits are fewer bytes to read and more room for the cache; arithmetic
         stays 16 bit.
 
         Args:
             efficiency: share of the data sheet's bandwidth and arithmetic that programs reach.
+            num_cards: so many hold the model together. They have room and cost as many do; they are no faster than one
+                here (`ParallelCost` divides the work).
 
         Raises:
-            LabError: the card is too small for the weights and a cache of at least 2 blocks.
+            LabError: too small for the weights and a cache of at least 2 blocks.
         """
-        blocks = bytes_for_kv(shape, card, precision) // (kv_per_token(shape) * 16)
+
+        def room(number: int) -> int:
+            together = replace(card, memory_mib=number * card.memory_mib)
+            return bytes_for_kv(shape, together, precision) // (kv_per_token(shape) * 16)
+
         stored = weight_bytes(shape, precision)
-        if blocks < 2:
+        cards = card.title if num_cards == 1 else f"{num_cards} x {card.title}"
+        if room(num_cards) < 2:
+            enough = next((n for n in (2, 4, 8) if shape.num_kv_heads % n == 0 and room(n) >= 2), None)
+            share = f", or let {enough} cards share it (tensor_parallel_size={enough})" if enough else ""
             raise LabError(
-                f"{shape.name} in {precision} takes {stored / 1e9:.1f} GB, and one {card.title} has "
-                f"{USABLE * card.memory_bytes / 1e9:.1f} to give: choose a larger card or fewer bits (a model is not "
-                "split over cards here)"
+                f"{shape.name} in {precision} takes {stored / 1e9:.1f} GB, and {'one ' * (num_cards == 1)}{cards} has "
+                f"{num_cards * USABLE * card.memory_bytes / 1e9:.1f} to give: choose a larger card or fewer bits{share}"
             )
         parts = shape.parameters_by_part()
         weights, head = parts["attention"] + parts["MLP"], shape.vocab_size * shape.d_model
+        idle = (
+            shape.num_parameters - shape.active_parameters
+        )  # a mixture: read by some token, but not by each
         return cls(
-            f"{shape.name} in {precision} on {card.title}, at {efficiency:.0%} of its data sheet",
+            f"{shape.name} in {precision} on {cards}, at {efficiency:.0%} of its data sheet",
             Ceilings(card.bandwidth_gb_s * 1e9 * efficiency, card.tensor_tflops * 1e12 * efficiency),
-            weights,
+            weights - idle,
             head,
             stored * (weights + head) / shape.num_parameters,
             4 * shape.num_layers * shape.num_heads * shape.head_dim,
             kv_per_token(shape),
-            int(blocks),
+            room(num_cards),
             shape.max_context,
-            card.dollars_per_hour,
+            num_cards * card.dollars_per_hour,
         )
 
     def work(self, size: StepSize) -> Work:
@@ -210,22 +240,3 @@ class ComputedCost:
 
     def describe(self) -> str:
         return f"computed, not measured: {self.name}"
-
-
-def find_cost(text: str) -> FittedCost | KernelTable | ComputedCost:
-    """A cost model by name: a JSON file, "CARD:MODEL" such as "l4:llama-3-8b", "CARD" (with llama-3-8b), or a table
-    of measured kernels: "rtx4090-table", "rtxpro6000-table" (with Llama-3.1-8B).
-
-    Raises:
-        LabError: none of these.
-    """
-    if text.endswith(".json") or Path(text).is_file():
-        return FittedCost.load(text)
-    card, _, model = text.partition(":")
-    if card.endswith("-table"):
-        name = card.removesuffix("-table")
-        if name not in RECORDED or model:
-            known = ", ".join(f"{name}-table" for name in RECORDED)
-            raise LabError(f"no table of measured kernels is called {text!r}: use {known}")
-        return RECORDED[name].kernel_table()
-    return ComputedCost.of(find_shape(model or "llama-3-8b"), find_card(card))

@@ -67,10 +67,11 @@ class Replica(ClockedEngine):
 
     def take(self, arriving: TrafficRequest, number: int) -> None:
         """Raises ValueError if it could never fit."""
-        # Its tokens are its number, over and over: nobody else's. What it shares, the names of its blocks say.
-        isl = arriving.prompt_tokens
-        names = arriving.hash_ids[: isl // self.scheduler.block_manager.block_size]
-        self.add(arriving, number, [number] * isl, [name.to_bytes(8) for name in names])
+        # Its tokens are its number, over and over. What it shares, the names of its blocks say; all others are its own.
+        isl, size = arriving.prompt_tokens, self.scheduler.block_manager.block_size
+        names = [name.to_bytes(8) for name in arriving.hash_ids[: isl // size]]
+        own = range(len(names), (isl + arriving.output_tokens) // size)
+        self.add(arriving, number, [number] * isl, names + [b"%d block %d" % (number, i) for i in own])
 
     def _note_step(self, begin: float, size: StepSize) -> float:
         seconds = self.cost.seconds(size)

@@ -70,24 +70,34 @@ class KernelTable:
 
     @classmethod
     def load(
-        cls, folder: str | Path, name: str, num_layers: int, num_blocks: int, max_context: int
+        cls,
+        folder: str | Path,
+        name: str,
+        num_layers: int,
+        num_blocks: int,
+        max_context: int,
+        each_layer: Sequence[str] = EACH_LAYER,
     ) -> KernelTable:
-        """Read attention.csv.gz, dense.csv and per_sequence.csv. Raises LabError where they make no sense."""
+        """Read attention.csv.gz, dense.csv and per_sequence.csv. Raises LabError where they make no sense.
+
+        Args:
+            each_layer: the kernels that a layer starts besides attention.
+        """
         folder = Path(folder)
         axes, attention = _grid(folder / "attention.csv.gz")
-        dense = read_table(folder / "dense.csv", "tokens", *EACH_LAYER, *ONCE)
+        dense = read_table(folder / "dense.csv", "tokens", *each_layer, *ONCE)
         choice = read_table(folder / "per_sequence.csv", "sequences", "lm_head", "sampler")
         return cls(
             name, num_layers, num_blocks, max_context, axes, attention,
-            _every_size(dense["tokens"], sum(dense[kernel] for kernel in EACH_LAYER)),
+            _every_size(dense["tokens"], sum(dense[kernel] for kernel in each_layer)),
             _every_size(dense["tokens"], sum(dense[kernel] for kernel in ONCE)),
             _every_size(choice["sequences"], choice["lm_head"] + choice["sampler"]),
         )  # fmt: skip
 
     def seconds(self, size: StepSize) -> float:
         tokens = size.num_tokens
-        layer = self.attention_of(size) + _at(self.layer, tokens)
-        once = _at(self.once, tokens) + _at(self.choice, size.num_requests)
+        layer = self.attention_of(size) + at_size(self.layer, tokens)
+        once = at_size(self.once, tokens) + at_size(self.choice, size.num_requests)
         return self.step + 1e-6 * (self.num_layers * layer + once)
 
     def attention_of(self, size: StepSize) -> float:
@@ -171,7 +181,7 @@ def _every_size(sizes: np.ndarray, microseconds: np.ndarray) -> list[float]:
     return np.interp(np.arange(sizes.max() + 1), sizes, microseconds).tolist()
 
 
-def _at(line: Sequence[float], size: int) -> float:
+def at_size(line: Sequence[float], size: int) -> float:
     """Beyond the largest size that was timed, time grows in proportion."""
     last = len(line) - 1
     return line[size] if size <= last else line[last] * size / last

@@ -2,7 +2,7 @@
 
 A promise is a TTFT, a TPOT and a share: so many of the requests see both. More replicas keep it better, so the
 smallest number that keeps it can be found by halving. Some promises nobody can keep: if one request alone on an
-idle card is too slow already, no number of cards will help.
+idle replica is too slow already, no number of replicas will help.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labkit.errors import LabError
-from phase4_scheduler.simulator.cost_model import StepSize
+from phase4_scheduler.simulator.cost_model import CostModel, StepSize
 from phase4_scheduler.simulator.fleet import FleetRun, ReplicaConfig, serve_fleet
 from phase4_scheduler.simulator.latency import RequestRecord, percentiles
+from phase4_scheduler.simulator.parallel_cost import ParallelCost
 from phase4_scheduler.simulator.routers import Router
 from phase4_scheduler.simulator.traffic import TrafficRequest
 
@@ -109,13 +110,24 @@ def why_impossible(traffic: Sequence[TrafficRequest], config: ReplicaConfig, pro
         )
     if late >= slow:
         return (
-            f"arithmetic: a prompt alone on an idle card takes {np.median(ttfts):.2f} s in the median, and "
+            f"arithmetic: a prompt alone on an idle replica takes {np.median(ttfts):.2f} s in the median, and "
             f"{late / judged:.0%} take more than {promise.ttft:g} s"
         )
-    return (
-        f"memory bandwidth: one user's token on an idle card takes {1000 * np.median(tpots):.1f} ms, since it reads "
-        f"all weights; {1000 * promise.tpot:g} ms were promised"
+    limit, why = (
+        ("wires", "cards wait for each other")
+        if waits_for_wires(config.cost)
+        else ("memory bandwidth", "it reads all weights")
     )
+    return (
+        f"{limit}: one user's token on an idle replica takes {1000 * np.median(tpots):.1f} ms, since {why}; "
+        f"{1000 * promise.tpot:g} ms were promised"
+    )
+
+
+def waits_for_wires(cost: CostModel) -> bool:
+    """Whether cards that share a model spend more of a user's token on what crosses between them than on computing."""
+    token = StepSize.of([(0, 1)])
+    return isinstance(cost, ParallelCost) and cost.communication_seconds(token) > cost.compute_seconds(token)
 
 
 # ---------------------------------------------------------------------- the search
@@ -181,7 +193,8 @@ class Plan:
     """The answer.
 
     Attributes:
-        replicas: one card each.
+        replicas: each on the cards that its cost model knows.
+        dollars_per_hour: of all cards of all replicas.
         ttft, tpot: p95, seconds.
         kept: share of the requests within the promise.
         dollars_per_million: dollars for a million tokens of answers.
@@ -213,14 +226,15 @@ def make_plan(
 
     Args:
         traffic: several requests, not all at once, in the order of their arrivals.
-        dollars_per_hour: of one card.
+        dollars_per_hour: of one replica, all its cards.
+        most: replicas.
         start: a first guess of how many are needed.
 
     Raises:
-        LabError: no number of cards does; with the limit that forbids it.
+        LabError: no number of replicas does; with the limit that forbids it.
     """
     if reason := why_impossible(traffic, config, promise):
-        raise LabError(f"no number of cards keeps this promise. What forbids it is {reason}")
+        raise LabError(f"no number of replicas keeps this promise. What forbids it is {reason}")
     last = plan_run = None
 
     def keeps(n: int) -> bool:
@@ -234,8 +248,8 @@ def make_plan(
     n = smallest(keeps, most, start)
     if n is None:
         raise LabError(
-            f"{most} cards keep this promise for {promise.kept_share(last):.1%} of the requests, and {promise.share:.1%} "
-            f"were promised: {binding_limit(last, promise)}"
+            f"more than {most} replicas would be needed: with {most}, {promise.kept_share(last):.1%} of the requests are within "
+            f"the promise, not {promise.share:.1%}. What is short: {binding_limit(last, promise)}"
         )
     limit = "none up to twice the traffic"
 
@@ -271,6 +285,8 @@ def binding_limit(run: FleetRun, promise: Promise) -> str:
     """What stands in the way of a fleet that breaks its promise: what its requests waited for, or what made its
     steps long."""
     if promise.broken_by(run) == "TPOT":
+        if run.decode_step > promise.tpot and waits_for_wires(run.replicas[0].cost):
+            return "TPOT: adding up what the cards of a replica computed (wires)"
         if run.decode_step > promise.tpot:
             return "TPOT: reading weights and caches in each step (memory bandwidth)"
         return "TPOT: prompts of others in the same steps (token budget)"

@@ -4,10 +4,13 @@ The load is open: users do not wait for each other, so a request comes when it i
 engine is. A test that sends the next request only when the last one is answered can never show a queue.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from labkit.errors import LabError
 from phase2_attention_kvcache.model import SamplingParams
@@ -91,6 +94,24 @@ def size_of_event(event: dict[str, Any]) -> StepSize:
     return StepSize.of([(event["computed"][name], n) for name, n in event["tokens"].items()])
 
 
+def in_waves(
+    patterns: Sequence[str], requests: int, max_model_len: int, seed: int
+) -> list[list[TrafficRequest]]:
+    """So many requests of each pattern, with lengths that fit, in waves: the next begins when one is served.
+
+    Half of them come as one, then two, then three, and so on, the others all at once: among their steps are some of every
+    width, full of prompts or without any.
+    """
+    drawn = (draw_traffic(pattern, requests, math.inf, seed=seed) for pattern in patterns)
+    left = [request for traffic in drawn for request in fit_lengths(traffic, max_model_len)[0]]
+    waves, half = [], len(left) // 2
+    while len(left) > half:
+        wave = min(len(waves) + 1, len(left) - half)
+        waves.append(left[:wave])
+        del left[:wave]
+    return [*waves, left]
+
+
 def measure_cost(
     make_engine: Callable[..., LLMEngine],
     max_model_len: int,
@@ -98,26 +119,48 @@ def measure_cost(
     seed: int = 0,
     source: str = "",
     watch: Callable[[Iterator[RequestRecord]], Iterator[RequestRecord]] = iter,
+    patterns: Sequence[str] = ("mixed",),
 ) -> FittedCost:
     """Fit a cost model to steps of the real engine.
 
-    All requests are there from the beginning. So the first steps are full of prompts, the next ones of many
-    decodes, and the last ones of a few: all kinds of work in one run.
+    Its steps must be of all kinds: a price cannot be found where nothing of it was bought (`in_waves`).
 
     Args:
         make_engine: takes fields of EngineConfig.
         max_model_len: lengths are made to fit this.
+        requests: of each pattern.
         watch: gets the finished requests as they come, such as for a progress bar.
     """
     first_steps = SamplingParams(temperature=0, max_tokens=4)  # slower than all others
     make_engine(max_num_seqs=2).generate([[1, 2, 3]] * 2, first_steps)
     engine = make_engine(max_num_seqs=16, max_num_batched_tokens=256)
-    traffic, factor = fit_lengths(draw_traffic("mixed", requests, float("inf"), seed=seed), max_model_len)
-    prompts = PromptMaker(engine.model.config.vocab_size, seed, factor)
-    warm_up(engine, traffic, prompts)
+    waves = in_waves(patterns, requests, max_model_len, seed)
+    warm_up(engine, waves[-1], PromptMaker(engine.model.config.vocab_size, seed))
+    return fit_cost(*measure_steps(engine, waves, seed, watch), source, seed)
+
+
+def measure_steps(
+    engine: LLMEngine,
+    waves: Sequence[Sequence[TrafficRequest]],
+    seed: int,
+    watch: Callable[[Iterator[RequestRecord]], Iterator[RequestRecord]] = iter,
+) -> tuple[list[StepSize], list[float]]:
+    """Serve one wave after the other: what each step had to do, and how many seconds it took."""
+    sizes: list[StepSize] = []
+    seconds: list[float] = []
     events: list[dict[str, Any]] = []
+
+    def served() -> Iterator[RequestRecord]:
+        for i, wave in enumerate(waves):
+            yield from serve(engine, wave, PromptMaker(engine.model.config.vocab_size, seed + i))
+            steps = [event for event in events if event["tokens"]]
+            # A step lasts until the next one begins: its tokens have to be handed out.
+            seconds.extend(np.diff([event["time"] for event in steps]).tolist())
+            sizes.extend(size_of_event(event) for event in steps[:-1])
+            events.clear()
+
     engine.record(events.append)
-    for _ in watch(serve(engine, traffic, prompts)):
+    for _ in watch(served()):
         pass
-    steps = [event for event in events if event["tokens"]]
-    return fit_cost([size_of_event(e) for e in steps], [e["seconds"] for e in steps], source, seed)
+    engine.record(None)
+    return sizes, seconds

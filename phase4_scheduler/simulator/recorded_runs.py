@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.simulator.expert_table import ExpertTable, expert_line
 from phase4_scheduler.simulator.kernel_table import FOLDER, KernelTable, read_table
 from phase4_scheduler.simulator.traffic import TrafficRequest
 
@@ -19,9 +20,10 @@ STATISTICS = ("mean", "median", "p90", "p95", "p99")
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """vLLM 0.19 with Llama-3.1-8B in 16 bit on one card, and 300 requests of ShareGPT, about 10 a second.
+    """vLLM 0.19 with a model in 16 bit, and 300 requests of ShareGPT, about 10 a second.
 
     Attributes:
+        title: the cards.
         folder: where its tables and its requests are.
         num_blocks: KV blocks of 16 tokens.
         published: what its publishers' own simulator (LLMServingSim) was off by, percent: of TTFT, TPOT and E2E
@@ -34,6 +36,7 @@ class RecordedRun:
     max_num_seqs: int
     max_context: int
     published: tuple[tuple[float, ...], ...]
+    model: str = "Llama-3.1-8B"
 
     @property
     def config(self) -> SchedulerConfig:
@@ -41,7 +44,7 @@ class RecordedRun:
 
     def kernel_table(self) -> KernelTable:
         return KernelTable.load(
-            self.folder, f"Llama-3.1-8B on {self.title}", 32, self.num_blocks, self.max_context
+            self.folder, f"{self.model} on {self.title}", 32, self.num_blocks, self.max_context
         )
 
     @cached_property
@@ -87,3 +90,21 @@ RECORDED = {
         ((-4.0, -8.6, -4.4, -2.4, -2.0), (-1.0, 0.0, 0.5, 0.3, 0.6), (-1.8, -1.2, -1.8, -1.3, -1.6)),
     ),
 }  # fmt: skip
+
+QWEN3 = RecordedRun(
+    "two RTX PRO 6000", FOLDER / "qwen3", 40_000, 128, 262_144,
+    ((-13.6, -21.8, -10.9, -10.5, -1.0), (-1.7, -1.6, -0.8, -0.8, -0.5), (-2.2, -2.0, -1.8, -1.8, -1.8)),
+    model="Qwen3-30B-A3B",
+)  # fmt: skip
+"""A mixture of experts: 128, of which a token uses 8. An engine on each card, and half of the experts. The recording
+does not name the blocks of their caches; they are never full."""
+
+
+def expert_table() -> ExpertTable:
+    """The kernels of QWEN3. The link is that of its publishers' simulator: 16 GB/s, and 20 microseconds a trip."""
+    kernels = ("layernorm", "qkv_proj", "qk_norm", "qk_norm", "rotary_emb", "o_proj", "layernorm")
+    name = f"{QWEN3.model} on {QWEN3.title}"
+    own = KernelTable.load(QWEN3.folder, name, 48, QWEN3.num_blocks, QWEN3.max_context, kernels)
+    experts = expert_line(QWEN3.folder / "experts.csv", 128, 8, 2)
+    # To the other card goes half of what a token is: 2,048 numbers of 2 bytes.
+    return ExpertTable(own, experts, trip_bytes=2048, bandwidth=16e9, latency=20e-6)

@@ -1,16 +1,23 @@
 """Does the simulator tell the truth? The requests of a recorded run once more, in virtual time."""
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
+from phase4_scheduler.simulator.expert_parallel import serve_in_step
+from phase4_scheduler.simulator.expert_table import ExpertTable
 from phase4_scheduler.simulator.kernel_table import KernelTable
 from phase4_scheduler.simulator.recorded_runs import METRICS, RecordedRun, latencies
 from phase4_scheduler.simulator.virtual_time import Run, simulate
 
+Table = TypeVar("Table", KernelTable, ExpertTable)
 
-def replay(recorded: RecordedRun, cost: KernelTable) -> Run:
+
+def replay(recorded: RecordedRun, cost: KernelTable | ExpertTable) -> Run:
     """Serve the recorded requests as vLLM did: each step is decided while the one before is computed."""
+    if isinstance(cost, ExpertTable):
+        return serve_in_step(recorded.requests(), recorded.config, recorded.num_blocks, cost)
     return simulate(recorded.requests(), recorded.config, recorded.num_blocks, cost, async_scheduling=True)
 
 
@@ -21,7 +28,7 @@ def simulated_latencies(run: Run) -> dict[str, np.ndarray]:
     return latencies(*np.array(moments).T)
 
 
-def fit_step(recorded: RecordedRun, cost: KernelTable, rounds: int = 3) -> KernelTable:
+def fit_step(recorded: RecordedRun, cost: Table, rounds: int = 3) -> Table:
     """Find the seconds a step that kernels alone do not explain, from the first half of the requests.
 
     One number, so that their mean E2E agrees: the answer is found by following a straight line through the last

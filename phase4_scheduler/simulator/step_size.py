@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -38,3 +39,7 @@ class StepSize(NamedTuple):
             if n > 1:
                 chunks.append((before, n))
         return cls(tokens, requests, context, pairs, tuple(chunks))
+
+    def beside(self, others: StepSize) -> StepSize:
+        """Both in one step."""
+        return StepSize(*map(operator.add, self, others))

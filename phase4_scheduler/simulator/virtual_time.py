@@ -10,19 +10,25 @@ The clock stands still between steps. If there is no request, it jumps to the ne
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager
-from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
+from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig, SchedulerOutput
 from phase4_scheduler.simulator.cost_model import CostModel
 from phase4_scheduler.simulator.latency import RequestRecord
-from phase4_scheduler.simulator.quiet_steps import decode_quietly, quiet_steps
+from phase4_scheduler.simulator.quiet_steps import QuietSteps, all_decode
 from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest
 
 ANSWER = 0  # the token that every step "samples"
+
+
+@cache
+def _answer_of(num_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=num_tokens, ignore_eos=True)
 
 
 @dataclass
@@ -83,6 +89,7 @@ class ClockedEngine:
         self.unfinished: dict[str, RequestRecord] = {}
         self.now = 0.0
         self._end = 0.0  # of the last step that was decided
+        self._quiet: QuietSteps | None = None
         self._ending: list[Request] = []  # that get their last token in the step that is computed now
 
     def add(
@@ -100,7 +107,7 @@ class ClockedEngine:
         if isl + osl > self.scheduler.max_model_len:
             longest = self.scheduler.max_model_len
             raise ValueError(f"{isl:,} + {osl:,} tokens do not fit a context of {longest:,}")
-        params = SamplingParams(max_tokens=osl, ignore_eos=True)
+        params = _answer_of(osl)
         request = Request(
             str(number), prompt, params, arrival_time=arriving.arrival, priority=arriving.priority
         )
@@ -114,34 +121,38 @@ class ClockedEngine:
 
     def advance(self, until: float) -> None:
         """Make all steps that are decided before this time."""
-        while self.scheduler.has_requests and self.now < until:
-            steps = 0 if self.async_scheduling else quiet_steps(self.scheduler)
-            if steps > 1:
-                self._decode_quietly(steps, until)
-            else:
+        while self.now < until and self.scheduler.has_requests:
+            if self.async_scheduling or not self._step_quietly():
                 self._step()
 
-    def _decode_quietly(self, steps: int, until: float) -> None:
-        """Where nothing but decoding lies ahead, let the clock run through it."""
-        ends: list[float] = []
-        size = StepSize.of((r.num_computed_tokens, 1) for r in self.scheduler.running)
-
-        def tick() -> bool:
-            nonlocal size
-            self.now += self._note_step(self.now, size)
-            ends.append(self.now)
-            n = size.num_requests
-            size = StepSize(n, n, size.context + n, size.pairs + n)
-            return self.now < until
-
-        decode_quietly(self.scheduler, steps, ANSWER, tick)
-        for request in self.scheduler.running:
-            self.unfinished[request.request_id].token_times += ends
-        self._end = self.now
+    def _step_quietly(self) -> bool:
+        """Make a step in which all that run decode. False if the next one is none."""
+        if self._quiet is None:
+            if not all_decode(self.scheduler):
+                return False
+            self._quiet = QuietSteps(self.scheduler, self.unfinished, ANSWER)
+        decided = self._quiet.decide()
+        if decided is None:
+            self._quiet.end()
+            self._quiet = None
+            return False
+        output, size = decided
+        self.now = self._end = self.now + self._note_step(self.now, size)
+        for request in self._quiet.hand_out(output, self.now):
+            self._finish(request)
+        return True
 
     def _step(self) -> None:
-        # 1. Decide the step, and add up what it has to do.
         begin = max(self.now, self._end)
+        decided = self.decide()
+        if decided is None:
+            self.now = begin
+        else:
+            output, size = decided
+            self.hand_out(output, begin, begin + self._note_step(begin, size))
+
+    def decide(self) -> tuple[SchedulerOutput, StepSize] | None:
+        """The next step, and how much it has to do. None: nothing, some requests only had to leave."""
         output = self.scheduler.schedule()
         ended, self._ending = self._ending, []
         for request in ended:
@@ -151,17 +162,15 @@ class ClockedEngine:
         if not output.scheduled:
             if not (output.preempted or ended):
                 raise RuntimeError("the scheduler has requests and schedules none: this is a bug")
-            self.now = begin
-            return
-        size = StepSize.of((s.num_computed, s.num_tokens) for s in output.scheduled)
+            return None
+        return output, StepSize.of((s.num_computed, s.num_tokens) for s in output.scheduled)
 
-        # 2. Let the clock run for as long as the step takes.
-        self._end = begin + self._note_step(begin, size)
-
-        # 3. Hand the tokens out.
+    def hand_out(self, output: SchedulerOutput, begin: float, end: float) -> None:
+        """Hand the tokens of a step out that lasts from `begin` to `end`."""
+        self._end = end
         sampling = [s for s in output.scheduled if s.samples]
         for s in sampling:
-            self.unfinished[s.request.request_id].token_times.append(self._end)
+            self.unfinished[s.request.request_id].token_times.append(end)
         if self.async_scheduling:
             # Decide the next step as soon as this one begins. Nobody knows yet which tokens it will sample, only
             # how many: so its requests go on, but for those whose last token this is.
@@ -169,7 +178,7 @@ class ClockedEngine:
             self._ending = [s.request for s in sampling if _is_last(s.request)]
             sampling = [s for s in sampling if not _is_last(s.request)]
         else:
-            self.now = self._end
+            self.now = end
         for request in self.scheduler.update(replace(output, scheduled=sampling), [ANSWER] * len(sampling)):
             self._finish(request)
 
@@ -201,6 +210,7 @@ def simulate(
     block_size: int = 16,
     prompts: PromptMaker | None = None,
     async_scheduling: bool = False,
+    enable_prefix_caching: bool = True,
 ) -> Run:
     """Serve all requests, and say when each token came out.
 
@@ -213,7 +223,7 @@ def simulate(
     arguments alone: the same seed, the same run.
     """
     prompts = prompts or PromptMaker()
-    scheduler = Scheduler(config, BlockManager(num_blocks, block_size))
+    scheduler = Scheduler(config, BlockManager(num_blocks, block_size, enable_prefix_caching))
     engine = ClockedEngine(scheduler, cost, async_scheduling)
     run = engine.run
     for number, arriving in enumerate(requests):

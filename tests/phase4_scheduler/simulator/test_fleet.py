@@ -2,6 +2,8 @@
 
 import gzip
 import heapq
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -161,10 +163,21 @@ def test_prefix_aware_rule_by_rule():
     assert router.choose(request(1, 2, 3), [1, 0]) == 1  # unknown: the least loaded
     assert router.choose(request(1, 2, 4), [0, 5]) == 1  # two of three are known
     assert router.choose(request(1, 7, 8, 9), [0, 5]) == 0  # one of four: not enough
-    assert router.choose(request(1, 2, 5), [0, 5]) == 1  # still the one that had it first
+    assert router.choose(request(1, 2, 5), [0, 5]) == 1  # the other one was given the first block only
     assert router.choose(request(1, 2, 3), [0, 64]) == 1  # 64 more are not yet too many
     assert router.choose(request(1, 2, 3), [0, 65]) == 0  # 65 are
-    assert router.choose(request(1, 2, 3), [130, 195]) == 1  # but not if that is no more than 1.5 times
+    assert router.choose(request(1, 2, 4), [130, 195]) == 1  # but not if that is no more than 1.5 times
+    assert router.choose(request(1, 2, 3), [5, 0]) == 1  # both have it by now: the less loaded one
+    assert router.choose(request(1, 2, 3), [0, 5]) == 0
+
+
+def test_prefix_aware_chooses_as_vllm_router_does():
+    """Requests of the Mooncake trace, sent to the router itself: see record_vllm_router.py."""
+    router = PrefixAware()
+    with gzip.open(Path(__file__).with_name("vllm_router_0_1_17.jsonl.gz"), "rt") as lines:
+        recorded = [json.loads(line) for line in lines]
+    same = [router.choose(request(*r["hash_ids"]), r["loads"]) == r["chosen"] for r in recorded]
+    assert len(same) == 1000 and sum(same) >= 990
 
 
 def serve_conversations(data, tmp_path, count, names):

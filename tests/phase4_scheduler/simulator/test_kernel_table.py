@@ -2,6 +2,7 @@
 
 import gzip
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ from hypothesis import strategies as st
 
 from labkit.errors import LabError
 from phase4_scheduler.engine import SchedulerConfig
-from phase4_scheduler.simulator.cost_model import FittedCost, find_cost
+from phase4_scheduler.simulator.cost_model import FittedCost
+from phase4_scheduler.simulator.expert_parallel import serve_in_step
+from phase4_scheduler.simulator.expert_table import expert_line
 from phase4_scheduler.simulator.kernel_table import AXES, EACH_LAYER, ONCE, KernelTable, read_table
 from phase4_scheduler.simulator.latency import little, summarise
-from phase4_scheduler.simulator.recorded_runs import RECORDED
+from phase4_scheduler.simulator.named_costs import find_cost
+from phase4_scheduler.simulator.recorded_runs import QWEN3, RECORDED, expert_table
 from phase4_scheduler.simulator.replay import errors, fit_step, replay, simulated_latencies
 from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.traffic import TrafficRequest
@@ -127,6 +131,45 @@ def test_300_requests_on_an_rtx_pro_6000():
     ours, theirs = np.abs(errors(recorded, replay(recorded, cost))), np.abs(recorded.published)
     assert (ours[[0, 2]] < theirs[[0, 2]]).all()  # TTFT and E2E, all five statistics
     assert ours[1, 0] < theirs[1, 0] and ours[1].max() < 2.5  # mean TPOT; its tail is not
+
+
+def test_300_requests_on_two_cards_that_share_experts():
+    """One number fitted on the first half (all but the p99 of TTFT is nearer than its publishers' simulator)."""
+    off = np.abs(errors(QWEN3, replay(QWEN3, replace(expert_table(), step=2.38e-3))))
+    nearer = off < np.abs(QWEN3.published)
+    assert nearer.sum() == 14 and not nearer[0, 4]
+    assert off[:, 0].max() < 0.6  # means
+
+
+@pytest.mark.proof
+def test_that_number_is_what_the_first_half_says():
+    assert fit_step(QWEN3, expert_table()).step == pytest.approx(2.38e-3, abs=2e-5)
+
+
+def test_two_ranks_in_step_by_hand():
+    """A step takes 1 s a token of the fuller rank. a (4 prompt tokens, 2 of an answer) and b (2 and 3) come together, one
+    to each rank: 4 s for both prompts, then 1 s for a token of each. b goes on alone."""
+
+    class SecondsOfTheFuller:
+        own = None
+
+        def seconds(self, sizes):
+            return max(size.num_tokens for size in sizes)
+
+    traffic = [TrafficRequest(0.0, 4, 2, "a"), TrafficRequest(0.0, 2, 3, "b")]
+    run = serve_in_step(traffic, SchedulerConfig(), 20, SecondsOfTheFuller())
+    assert {r.kind: r.token_times for r in run.records} == {"a": [4, 5], "b": [4, 5, 6]}
+    assert run.durations == [4, 1, 1]
+
+
+def test_experts_in_use(tmp_path):
+    """Four experts on two ranks, one for each token: of the two here, one token of each rank finds 2 x (1 - (3/4)^2)."""
+    lines = ["tokens,activated_experts,time_us", "1,1,10", "2,1,20", "1,2,30", "2,2,40"]
+    (tmp_path / "experts.csv").write_text("\n".join(lines))
+    one = expert_line(tmp_path / "experts.csv", num_experts=4, experts_per_token=1, num_ranks=2)[1]
+    assert one == pytest.approx(10)  # 0.875 experts: fewer than were timed, so as long as one
+    two = expert_line(tmp_path / "experts.csv", 4, 1, 2)[2]
+    assert two == pytest.approx(20 + 20 * (2 * (1 - 0.75**4) - 1))
 
 
 def test_vllm_decided_its_steps_early():

@@ -13,9 +13,10 @@ from phase2_attention_kvcache.model import Transformer
 from phase4_scheduler.engine import EngineConfig, LLMEngine, SchedulerConfig
 from phase4_scheduler.simulator import load_tests
 from phase4_scheduler.simulator.batching import Job, mixed_jobs, serve_continuously, serve_statically
-from phase4_scheduler.simulator.cost_model import FittedCost, find_cost
+from phase4_scheduler.simulator.cost_model import FittedCost
 from phase4_scheduler.simulator.latency import summarise
 from phase4_scheduler.simulator.load_tests import Server, Stall, capacity, predicted_usage, stall_traffic
+from phase4_scheduler.simulator.named_costs import find_cost
 from phase4_scheduler.simulator.real_time import interrupt, measure_cost, serve, size_of_event, warm_up
 from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.traffic import PromptMaker, draw_traffic, fit_lengths
@@ -41,6 +42,7 @@ def test_capacity_is_where_the_queue_begins_to_grow(server):
     assert capacity(dataclasses.replace(server, num_blocks=50), "summarisation", 10) == 0
 
 
+@pytest.mark.proof
 def test_trouble_starts_where_the_longest_prompt_no_longer_fits(server):
     most = capacity(server, "summarisation", 100)
     points = [

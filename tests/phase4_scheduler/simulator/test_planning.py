@@ -10,6 +10,7 @@ from phase1_tokens_embeddings.weights import find_card, find_shape, weight_bytes
 from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, StepSize
 from phase4_scheduler.simulator.fleet import ReplicaConfig, serve_fleet
+from phase4_scheduler.simulator.parallel_cost import cost_on_cards
 from phase4_scheduler.simulator.planning import (
     Promise,
     alone,
@@ -53,7 +54,7 @@ def test_bisection_finds_what_exhaustive_search_finds(seed):
         for n in range(1, 9)
     ]
     if True not in keeps:
-        with pytest.raises(LabError, match=r"8 cards keep|no number of cards"):
+        with pytest.raises(LabError, match=r"more than 8 replicas|no number of replicas"):
             make_plan(traffic, CONFIG, promise, LeastLoaded, 1.0, most=8)
         return
     plan = make_plan(traffic, CONFIG, promise, LeastLoaded, 1.0, most=8)
@@ -168,11 +169,42 @@ def test_fewer_bits_read_less_and_leave_more_room():
     full, half = ComputedCost.of(shape, card), ComputedCost.of(shape, card, "FP8")
     token = StepSize.of([(100, 1)])
     assert half.seconds(token) == pytest.approx(full.seconds(token) / 2, rel=0.01)
+    pair = cost_on_cards(shape, card, 2, "FP8", efficiency=0.5)  # two cards, each half as fast
+    assert pair.compute_seconds(token) == pytest.approx(half.seconds(token))
     saved = weight_bytes(shape, "FP16") - weight_bytes(shape, "FP8")
     assert (half.num_blocks - full.num_blocks) * 16 * full.kv_bytes == pytest.approx(saved, rel=0.01)
     assert ComputedCost.of(shape, card, efficiency=0.5).seconds(token) == pytest.approx(
         2 * full.seconds(token)
     )
+
+
+def test_cards_that_share_a_model_keep_a_promise_that_one_card_cannot_and_all_of_them_are_paid():
+    shape, card = find_shape("llama-3-8b"), find_card("l4")
+    traffic = [replace(r, output_tokens=r.output_tokens // 8) for r in draw_traffic("chat", 60, 4.0)]
+    promise = Promise(2.0, 0.03, 0.9)
+
+    def shared_by(number):
+        cost = cost_on_cards(shape, card, number)
+        return ReplicaConfig(cost, SchedulerConfig(max_model_len=8192), cost.num_blocks), cost
+
+    one, alone_cost = shared_by(1)
+    with pytest.raises(LabError, match="forbids it is memory bandwidth"):
+        make_plan(traffic, one, promise, LeastLoaded, alone_cost.dollars_per_hour)
+    four, cost = shared_by(4)
+    plan = make_plan(traffic, four, promise, LeastLoaded, cost.dollars_per_hour)
+    assert plan.kept.value >= 0.9
+    assert plan.dollars_per_hour == pytest.approx(plan.replicas * 4 * card.dollars_per_hour)
+    assert four.num_blocks > 8 * one.num_blocks  # the weights are there once
+
+
+def test_eight_cards_without_nvlink_wait_for_their_wires_and_two_for_their_memory():
+    traffic = [TrafficRequest(float(i), 100, 20) for i in range(20)]
+    for number, why, short in ((8, "wires: ", "(wires)"), (2, "memory bandwidth: ", "(memory bandwidth)")):
+        cost = cost_on_cards(find_shape("llama-3-8b"), find_card("l4"), number)
+        config = ReplicaConfig(cost, LIMITS, cost.num_blocks)
+        assert why_impossible(traffic, config, Promise(1, 0.01)).startswith(why)
+        run = serve_fleet(traffic, config, 1, LeastLoaded())
+        assert binding_limit(run, Promise(1, 0.01)).endswith(short)
 
 
 def test_a_card_too_small():

@@ -5,21 +5,22 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import CARDS, find_shape
 from phase2_attention_kvcache.model import ModelConfig
 from phase2_attention_kvcache.model.roofline import work_of_step
+from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Scheduler, SchedulerConfig
-from phase4_scheduler.simulator import virtual_time
-from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, find_cost, fit_cost
+from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, fit_cost
 from phase4_scheduler.simulator.latency import little, summarise
 from phase4_scheduler.simulator.load_tests import usage_at
+from phase4_scheduler.simulator.named_costs import find_cost
 from phase4_scheduler.simulator.step_size import StepSize
-from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, draw_traffic
-from phase4_scheduler.simulator.virtual_time import simulate
+from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
+from phase4_scheduler.simulator.virtual_time import ClockedEngine, simulate
 
 ONE_SECOND = FittedCost((1.0, 0.0, 0.0, 0.0, 0.0))
 A_SECOND_A_TOKEN = FittedCost((0.0, 1.0, 0.0, 0.0, 0.0))
@@ -154,41 +155,62 @@ def test_every_run_is_lawful(lines, prices, max_num_seqs, budget, num_blocks, po
     assert again == run
 
 
-shared = st.lists(st.integers(0, 3), max_size=2).map(tuple)
+def serve_and_look(lines, config, num_blocks, quietly):
+    """The run, and what the cache looks like in the end: its free list, and what each block holds."""
+    engine = ClockedEngine(
+        Scheduler(config, BlockManager(num_blocks)), FittedCost((0.1, 0.01, 0.003, 0.001, 0.0001))
+    )
+    if not quietly:
+        engine._step_quietly = lambda: False
+    for i, (time, isl, osl, priority, token) in enumerate(sorted(lines)):
+        engine.advance(time)
+        engine.add(TrafficRequest(time, isl, osl, str(i), priority), i, [token] * isl)
+    engine.advance(math.inf)
+    manager = engine.scheduler.block_manager
+    manager.check_integrity()
+    blocks = [(block.block_id, block.block_hash) for block in manager.allocator]
+    found = {h: manager.prefix_cache.get(h).block_id for _, h in blocks if h}
+    return engine.run, manager.stats, engine.scheduler.num_preemptions, blocks, found
 
 
 @given(
     lines=st.lists(
-        st.tuples(st.floats(0, 30), st.integers(1, 90), st.integers(1, 60), shared), min_size=1, max_size=25
+        st.tuples(st.floats(0, 30), st.integers(1, 90), st.integers(1, 60), *[st.integers(0, 2)] * 2),
+        min_size=1,
+        max_size=25,
     ),
     max_num_seqs=st.integers(1, 8),
     budget=st.integers(1, 80),
+    threshold=st.sampled_from([0, 7]),
+    policy=st.sampled_from(["fcfs", "priority"]),
     num_blocks=st.integers(12, 60),
 )
+@example(  # two fill equal blocks in one step; the later one ends with it, and the third looks for such a block
+    lines=[(0.0, 10, 40, 0, 0), (0.01, 11, 6, 0, 0), (2.0, 40, 5, 0, 0)],
+    max_num_seqs=8,
+    budget=80,
+    threshold=0,
+    policy="fcfs",
+    num_blocks=60,
+)
 @settings(max_examples=150)
-def test_quiet_steps_change_nothing(lines, max_num_seqs, budget, num_blocks):
-    """Prompts share beginnings (blocks of 20 tokens), and the cache is small: every block counts."""
-    traffic = [TrafficRequest(t, p, o, str(i), 0, h) for i, (t, p, o, h) in enumerate(sorted(lines))]
-    config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_model_len=400)
-    cost = FittedCost((0.1, 0.01, 0.003, 0.001, 0.0001))
-
-    def serve():
-        return simulate(traffic, config, num_blocks, cost, prompts=PromptMaker(factor=20 / 512))
-
-    jumped = serve()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(virtual_time, "quiet_steps", lambda scheduler: 0)
-        assert serve() == jumped
+def test_quiet_steps_change_nothing(lines, max_num_seqs, budget, threshold, policy, num_blocks):
+    """Prompts are one token over and over, some of them the token of all answers. So they find blocks of each other, of
+    answers as well, and the cache is small: every block counts."""
+    config = SchedulerConfig(max_num_seqs, budget, 400, long_prefill_token_threshold=threshold, policy=policy)
+    quick, decided = (serve_and_look(lines, config, num_blocks, quietly) for quietly in (True, False))
+    assert quick == decided
 
 
 def test_quiet_steps_are_not_decided(monkeypatch):
-    """One request with an answer of 100 tokens: its prompt is decided, and its last token."""
+    """Requests that come and go: the scheduler is asked only for a prompt that is cut in two."""
     decided = []
     monkeypatch.setattr(
         Scheduler, "schedule", lambda self, own=Scheduler.schedule: decided.append(1) or own(self)
     )
-    run = simulate([TrafficRequest(0.0, 10, 100)], SchedulerConfig(), 20, ONE_SECOND)
-    assert len(run.times) == 100 and len(decided) == 2
+    traffic = [TrafficRequest(0.0, 10, 100), TrafficRequest(9.5, 50, 20), TrafficRequest(40.5, 100, 20)]
+    run = simulate(traffic, SchedulerConfig(max_num_batched_tokens=64), 20, ONE_SECOND)
+    assert len(run.times) == 100 and len(decided) == 1
 
 
 def test_a_small_cache_preempts_and_still_serves_all():
@@ -214,7 +236,7 @@ def steps(n, seed=0):
 
 
 def test_known_prices_are_found_again():
-    truth = FittedCost((4e-3, 1e-4, 3e-4, 2e-7, 3e-8))
+    truth = FittedCost((4e-3, 1e-4, 3e-4, 2e-7, 3e-8, 5e-4, 1e-3))
     work = steps(200)
     fitted = fit_cost(work, [truth.seconds(w) for w in work])
     np.testing.assert_allclose(fitted.prices, truth.prices, rtol=1e-6)
@@ -227,12 +249,12 @@ def test_prices_are_found_in_noise_and_the_error_says_how_much():
     noise = rng.normal(1, 0.1, size=600)
     noise[::50] *= 8  # something else had the machine
     fitted = fit_cost(work, [truth.seconds(w) * x for w, x in zip(work, noise, strict=True)])
-    np.testing.assert_allclose(fitted.prices[:3], truth.prices[:3], rtol=0.25)
     assert min(fitted.prices) >= 0
-    assert 0.03 < fitted.median_error < 0.12  # the median of |normal| is 0.067
+    assert 0.03 < fitted.median_error < 0.2  # the median of |normal| is 0.067
     fresh = steps(100, seed=9)
-    ratio = [fitted.seconds(w) / truth.seconds(w) for w in fresh]
-    assert min(ratio) > 0.9 and max(ratio) < 1.1
+    ratio = np.array([fitted.seconds(w) / truth.seconds(w) for w in fresh])
+    assert ratio.max() / ratio.min() < 1.12  # nothing is bent by the disturbed steps,
+    assert abs(ratio.mean() / noise.mean() - 1) < 0.06  # and their time is in the prices
 
 
 def test_too_few_steps():
@@ -241,7 +263,7 @@ def test_too_few_steps():
 
 
 def test_saved_and_loaded(tmp_path):
-    cost = FittedCost((1.0, 0.5, 0.0, 0.25, 0.0), "a test", 0.1, 0.2, 30, 512)
+    cost = FittedCost((1.0, 0.5, 0.0, 0.25, 0.0, 0.0, 1.5), "a test", 0.1, 0.2, 30, 512)
     cost.save(tmp_path / "cost.json")
     assert find_cost(str(tmp_path / "cost.json")) == cost
     with pytest.raises(LabError, match="cannot write"):
@@ -251,10 +273,10 @@ def test_saved_and_loaded(tmp_path):
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "{}", "null", '{"prices": [1]}', "\x00",
-     json.dumps(vars(FittedCost((0.0,) * 5, "", 0.1, 0.1, 1, 1))),
-     json.dumps(vars(FittedCost((-1.0, 0, 0, 0, 0), "", 0.1, 0.1, 1, 1))),
-     json.dumps(vars(FittedCost((math.inf, 0, 0, 0, 0), "", 0.1, 0.1, 1, 1))),
-     json.dumps(vars(FittedCost((1.0, 0, 0, 0, 0), "", "?", 0.1, 1, 1)))],
+     json.dumps(vars(FittedCost((0.0,) * 7, "", 0.1, 0.1, 1, 1))),
+     json.dumps(vars(FittedCost((-1.0, 0, 0, 0, 0, 0, 0), "", 0.1, 0.1, 1, 1))),
+     json.dumps(vars(FittedCost((math.inf, 0, 0, 0, 0, 0, 0), "", 0.1, 0.1, 1, 1))),
+     json.dumps(vars(FittedCost((1.0, 0, 0, 0, 0, 0, 0), "", "?", 0.1, 1, 1)))],
 )  # fmt: skip
 def test_files_that_are_no_cost_model(tmp_path, text):
     (tmp_path / "cost.json").write_text(text)

@@ -1,0 +1,208 @@
+"""What crosses between devices that share a model, and how long that takes on wires that somebody has measured.
+
+A step of N tokens, a model of L layers and vectors of d numbers, t devices a stage, p stages:
+
+    all_reduce   2L + 1 times N x d numbers: two a layer, one behind the token table;
+                 where queries and keys are normed over all heads (OLMo), 2L times N numbers more
+    gather       S x V/t numbers: the scores of the S requests that get a token, from a vocabulary of V
+    send         p - 1 times N x d numbers, from stage to stage
+
+Small calls take as long as it takes to start them, however small; large ones as long as their bytes. The calls of a few users'
+step are small.
+
+The recordings are Vidur's (https://github.com/microsoft/vidur, MIT licence; see recorded/README.md): calls of NCCL, started from
+Python. Most small ones were held up by that. A program that starts them from a CUDA graph is not.
+
+Sources: Shoeybi et al., "Megatron-LM" (2019), section 3; Patarasuk and Yuan, "Bandwidth optimal all-reduce" (2009): in a ring
+each device sends 2 (t - 1) / t of the size.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from labkit.errors import LabError
+from phase1_tokens_embeddings.weights import ModelShape
+from phase4_scheduler.simulator.kernel_table import FOLDER
+
+SMALL = 64 * 1024  # bytes; calls of a few users' step
+
+
+class Calls(NamedTuple):
+    """Calls of one kind: how many, and the bytes of all of them together, that a device brings."""
+
+    count: int
+    nbytes: int
+
+
+def step_traffic(
+    shape: ModelShape,
+    num_tokens: int,
+    num_requests: int,
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+    number_bytes: int = 2,
+) -> dict[str, Calls]:
+    """What one device of each stage brings to a step, all stages together. Kinds without a call are left out.
+
+    Args:
+        num_tokens: of the step. num_requests: those that get a token, and so need scores.
+    """
+    vectors = num_tokens * shape.d_model * number_bytes
+    found: dict[str, Calls] = {}
+    if tensor_parallel_size > 1:
+        count = 2 * shape.num_layers + 1
+        norms = 2 * shape.num_layers if shape.choices.qk_norm == "row" else 0
+        means = num_tokens * max(4, number_bytes)  # in 32 bit, or wider
+        found["all_reduce"] = Calls(count + norms, count * vectors + norms * means)
+        scores = -(-shape.vocab_size // tensor_parallel_size)
+        found["gather"] = Calls(1, num_requests * scores * number_bytes)
+    if pipeline_parallel_size > 1:
+        found["send"] = Calls(pipeline_parallel_size - 1, (pipeline_parallel_size - 1) * vectors)
+    return found
+
+
+# ---------------------------------------------------------------------- wires
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How long a call takes, by its bytes: points, and between them straight lines on logarithmic scales.
+
+    Attributes:
+        sizes, seconds: the points. Below the first one a call takes as long as there, beyond the last one time grows with size.
+        held_up: seconds that a small call usually waits for something else; the fastest tenth does not.
+        fastest: what that tenth takes.
+    """
+
+    sizes: tuple[float, ...]
+    seconds: tuple[float, ...]
+    held_up: float = 0.0
+    fastest: float = 0.0
+
+    def __call__(self, nbytes: float, at_best: bool = False) -> float:
+        """Seconds of a call. `at_best`: it is not held up, since it is started from a recording."""
+        last = self.sizes[-1]
+        known = np.interp(np.log(min(nbytes, last)), np.log(self.sizes), np.log(self.seconds))
+        usual = float(np.exp(known)) * max(1.0, nbytes / last)
+        return min(usual, max(self.fastest, usual - self.held_up)) if at_best else usual
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes of a large tensor a second."""
+        return self.sizes[-1] / self.seconds[-1]
+
+
+def fit_wire(sizes: np.ndarray, seconds: np.ndarray) -> Wire:
+    """A point for each doubling of the size: the middle of what calls of about that size took.
+
+    (Three numbers, a start and a bandwidth and a floor, would do for large calls. They do not do for small ones, where the library
+    goes over to another way of sending.)
+    """
+    doubling = np.log2(sizes).astype(int)
+    bins = [doubling == b for b in np.unique(doubling)]
+    points = [[float(np.median(column[own])) for column in (sizes, seconds)] for own in bins]
+    small = seconds[sizes <= SMALL]
+    fastest = float(np.quantile(small, 0.1))
+    return Wire(*map(tuple, zip(*points)), float(np.median(small)) - fastest, fastest)
+
+
+class Recording(NamedTuple):
+    """Calls of one kind on one machine. seconds: the median of three calls of each size (bytes)."""
+
+    machine: str
+    call: str
+    devices: int
+    devices_a_computer: int
+    sizes: np.ndarray
+    seconds: np.ndarray
+
+
+@cache
+def recordings() -> list[Recording]:
+    """All that was recorded."""
+    with gzip.open(FOLDER / "interconnect" / "calls.csv.gz", "rt", encoding="utf-8") as file:
+        rows = list(csv.reader(file))[1:]
+    found = []
+    for (machine, call, devices, near), group in groupby(rows, key=lambda row: tuple(row[:4])):
+        sizes, took = np.array([row[4:] for row in group], dtype=float).T
+        found.append(Recording(machine, call, int(devices), int(near), sizes, took * 1e-6))
+    return found
+
+
+@cache
+def find_wire(machine: str, call: str, devices: int, devices_a_computer: int | None = None) -> Wire:
+    """The fit to a recording; all devices in one computer, if not said otherwise. Raises LabError if there is none."""
+    near = devices if devices_a_computer is None else devices_a_computer
+    for found in recordings():
+        if found[:4] == (machine, call, devices, near):
+            return fit_wire(found.sizes, found.seconds)
+    known = sorted({(r.devices, r.devices_a_computer) for r in recordings() if r.machine == machine})
+    raise LabError(
+        f"nobody recorded {call} of {devices} devices, {near} a computer, on {machine!r}: there are {known}"
+    )
+
+
+def held_back_error(recording: Recording, seed: int = 0) -> float:
+    """Median relative error on a quarter of the sizes, from a fit to the others."""
+    aside = np.random.default_rng(seed).permutation(len(recording.sizes)) < len(recording.sizes) // 4
+    wire = fit_wire(recording.sizes[~aside], recording.seconds[~aside])
+    predicted = np.array([wire(size) for size in recording.sizes[aside]])
+    return float(np.median(np.abs(predicted / recording.seconds[aside] - 1)))
+
+
+@dataclass(frozen=True)
+class Interconnect:
+    """What joins devices: an all-reduce for each number of devices, and a send between two.
+
+    Attributes:
+        computed: numbers of devices whose all-reduce was not recorded. It is worked out as a ring over the same wire.
+    """
+
+    name: str
+    title: str
+    all_reduce: dict[int, Wire]
+    send: Wire
+    computed: frozenset[int] = frozenset()
+
+
+def ring(four: Wire, devices: int) -> Wire:
+    """From an all-reduce of four devices to one of another number of them over the same wire.
+
+    In a ring of t a device sends 2 (t - 1) times: t - 1 pieces to be added up, t - 1 sums to be known, each 1/t of the size. So
+    four devices take 6 rounds of a quarter.
+    """
+    rounds = 2 * (devices - 1)
+    sizes = tuple(size * devices / 4 for size in four.sizes)
+    took = (tuple(s * rounds / 6 for s in four.seconds), four.held_up * rounds / 6, four.fastest * rounds / 6)
+    return Wire(sizes, *took)
+
+
+@cache
+def find_interconnect(name: str) -> Interconnect:
+    """ "nvlink" and "network" (two computers) of A100 machines, "nvlink-h100", or "pcie".
+
+    Raises:
+        LabError: another name.
+    """
+    if name in ("nvlink", "nvlink-h100"):
+        machine = "a100_dgx" if name == "nvlink" else "h100_dgx"
+        wires = {t: find_wire(machine, "all_reduce", t) for t in (2, 4, 8)}
+        title = "NVLink" if name == "nvlink" else "NVLink (H100)"
+        return Interconnect(name, title, wires, find_wire(machine, "send_recv", 2))
+    if name == "pcie":  # four cards in two pairs: between the pairs lies PCIe
+        four = find_wire("a100_pairwise_nvlink", "all_reduce", 4)
+        wires = {2: ring(four, 2), 4: four, 8: ring(four, 8)}
+        send = Wire(tuple(size / 4 for size in four.sizes), tuple(s / 6 for s in four.seconds))  # one round
+        return Interconnect(name, "PCIe", wires, send, frozenset({2, 8}))
+    if name == "network":
+        wires = {t: find_wire("a100_dgx", "all_reduce", t, t // 2) for t in (2, 4, 8)}
+        return Interconnect(name, "network, two computers", wires, find_wire("a100_dgx", "send_recv", 2, 1))
+    raise LabError(f"unknown interconnect {name!r}: choose nvlink, nvlink-h100, pcie or network")

@@ -1,0 +1,114 @@
+"""How long does a step take on several cards? What each has to compute, and what crosses between them.
+
+Tensor parallelism divides the computing and adds calls; pipeline parallelism adds few calls, and divides nothing for a single
+step. So a step gets faster with more devices until the calls take longer than what is saved. `interconnects.py` has the wires.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from labkit.errors import LabError
+from phase1_tokens_embeddings.weights import Card, ModelShape
+from phase4_scheduler.simulator.cost_model import ComputedCost
+from phase4_scheduler.simulator.interconnects import Interconnect, find_interconnect, step_traffic
+from phase4_scheduler.simulator.step_size import StepSize
+
+
+@dataclass(frozen=True)
+class ParallelCost:
+    """A step on several cards: what one card would need, divided among those of a stage, and what crosses.
+
+    The stages work one after the other, so a token waits for all of them. Of a mixture each card is taken to hold a slice of every
+    expert. Were the experts dealt out, as many bytes would cross, and a step would wait for the card with the most to do.
+
+    Attributes:
+        whole: the cost on one card that could hold everything.
+        graph: whether calls are started from a recording (a CUDA graph), as vLLM does, and so are not held up.
+    """
+
+    kind: ClassVar[str] = "computed"
+    whole: ComputedCost
+    shape: ModelShape
+    interconnect: Interconnect
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    graph: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        shape: ModelShape,
+        card: Card,
+        interconnect: Interconnect,
+        tensor_parallel_size: int = 1,
+        pipeline_parallel_size: int = 1,
+        precision: str = "FP16",
+        efficiency: float = 1.0,
+        graph: bool = True,
+    ) -> ParallelCost:
+        """A published model on cards that share it.
+
+        Args:
+            precision, efficiency: of the weights, and of each card's data sheet, as in `ComputedCost.of`. Wires are as recorded.
+
+        Raises:
+            LabError: the cards together are too small, this number of them was not recorded, or the model's KV heads
+                cannot be dealt out evenly.
+        """
+        t, p = tensor_parallel_size, pipeline_parallel_size
+        if t > 1 and t not in interconnect.all_reduce:
+            known = ", ".join(map(str, interconnect.all_reduce))
+            raise LabError(f"tensor_parallel_size is {t}: {interconnect.title} was recorded with {known}")
+        if shape.num_kv_heads % t:
+            raise LabError(
+                f"the KV heads of {shape.name}, {shape.num_kv_heads}, cannot be dealt out evenly to {t} cards: choose a number "
+                "that divides them"
+            )
+        whole = ComputedCost.of(shape, card, precision, efficiency, num_cards=t * p)
+        return cls(whole, shape, interconnect, t, p, graph)
+
+    @property
+    def num_blocks(self) -> int:
+        return self.whole.num_blocks
+
+    @property
+    def max_context(self) -> int:
+        return self.whole.max_context
+
+    @property
+    def dollars_per_hour(self) -> float:
+        return self.whole.dollars_per_hour
+
+    def compute_seconds(self, size: StepSize) -> float:
+        """Of all stages, one after the other."""
+        return self.whole.seconds(size) / self.tensor_parallel_size
+
+    def communication_seconds(self, size: StepSize) -> float:
+        t, p = self.tensor_parallel_size, self.pipeline_parallel_size
+        calls = step_traffic(self.shape, size.num_tokens, size.num_requests, t, p)
+        total = 0.0
+        for kind, (count, nbytes) in calls.items():
+            wire = self.interconnect.send if kind == "send" else self.interconnect.all_reduce[t]
+            total += count * wire(nbytes / count, self.graph)
+        return total
+
+    def seconds(self, size: StepSize) -> float:
+        return self.compute_seconds(size) + self.communication_seconds(size)
+
+    def describe(self) -> str:
+        return f"computed, with measured all-reduces: {self.whole.name}, over {self.interconnect.title}"
+
+
+INSIDE = {"a100-40": "nvlink", "a100-80": "nvlink", "h100": "nvlink-h100", "h200": "nvlink-h100"}
+
+
+def cost_on_cards(
+    shape: ModelShape, card: Card, number: int = 1, precision: str = "FP16", efficiency: float = 1.0
+) -> ComputedCost | ParallelCost:
+    """One card, or several that share every layer over the wires inside their computer (PCIe, if it has no NVLink)."""
+    if number == 1:
+        return ComputedCost.of(shape, card, precision, efficiency)
+    wires = find_interconnect(INSIDE.get(card.name, "pcie"))
+    return ParallelCost.of(shape, card, wires, number, precision=precision, efficiency=efficiency)

@@ -1,0 +1,113 @@
+"""What crosses between devices, and how long it takes: recordings of others, and the step made of them."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from labkit.errors import LabError
+from phase1_tokens_embeddings.weights import find_card, find_shape
+from phase4_scheduler.simulator.cost_model import ComputedCost
+from phase4_scheduler.simulator.interconnects import (
+    find_interconnect,
+    find_wire,
+    fit_wire,
+    held_back_error,
+    recordings,
+    ring,
+    step_traffic,
+)
+from phase4_scheduler.simulator.named_costs import find_cost
+from phase4_scheduler.simulator.parallel_cost import ParallelCost
+from phase4_scheduler.simulator.step_size import StepSize
+
+LLAMA = find_shape("llama-2-7b")
+USER = StepSize.of([(500, 1)])
+
+
+def test_sizes_that_were_held_back_are_predicted_within_15_percent_on_every_machine():
+    errors = {found[:4]: held_back_error(found) for found in recordings()}
+    assert len(errors) == 20
+    assert {key: error for key, error in errors.items() if error > 0.15} == {}
+
+
+def test_a_fit_finds_a_wire_again_that_is_known():
+    sizes = np.arange(2048, 2**26, 8192, dtype=float)
+    wire = fit_wire(sizes, np.maximum(20e-6, sizes / 100e9))
+    assert wire(4096) == pytest.approx(20e-6, rel=0.01)
+    assert wire(2**25) == pytest.approx(2**25 / 100e9, rel=0.02)
+    assert wire(2**28) == pytest.approx(2**28 / 100e9, rel=0.02)  # beyond the last point
+    assert wire.bandwidth == pytest.approx(100e9, rel=0.02)
+
+
+def test_a_call_that_is_not_held_up_takes_no_longer_and_never_less_than_the_fastest():
+    wire = find_wire("a100_dgx", "all_reduce", 2)
+    for nbytes in (2048, 8192, 2**20, 2**26):
+        assert min(wire.fastest, wire(nbytes)) <= wire(nbytes, at_best=True) <= wire(nbytes)
+    assert wire(2**17, at_best=True) < wire(2**17)
+
+
+def test_a_ring_of_two_has_a_third_of_the_rounds_of_a_ring_of_four_with_pieces_twice_as_large():
+    four = find_wire("a100_pairwise_nvlink", "all_reduce", 4)
+    two = ring(four, 2)
+    assert two(2**24) == pytest.approx(four(2**25) / 3, rel=1e-6)
+    assert ring(four, 4)(2**20) == pytest.approx(four(2**20))
+
+
+def test_what_crosses_counted_by_hand():
+    """Llama-2-7B: 32 layers, d 4,096, vocabulary 32,000. 10 tokens of 3 requests, 4 devices, 2 stages, 16 bit."""
+    calls = step_traffic(LLAMA, 10, 3, 4, 2)
+    assert calls == {
+        "all_reduce": (65, 65 * 10 * 4096 * 2),
+        "gather": (1, 3 * 8000 * 2),
+        "send": (1, 10 * 4096 * 2),
+    }
+    assert step_traffic(LLAMA, 10, 3) == {}
+
+
+def test_one_device_costs_what_it_did_and_more_share_the_work_and_pay_for_the_calls():
+    card, wires = find_card("a100-80"), find_interconnect("nvlink")
+    one = ComputedCost.of(LLAMA, card).seconds(USER)
+    assert ParallelCost.of(LLAMA, card, wires).seconds(USER) == one
+    four = ParallelCost.of(LLAMA, card, wires, 4)
+    calls = 65 * wires.all_reduce[4](8192, True) + wires.all_reduce[4](16000, True)
+    assert four.seconds(USER) == pytest.approx(one / 4 + calls)
+    staged = ParallelCost.of(LLAMA, card, wires, 1, 2)
+    assert staged.seconds(USER) == pytest.approx(
+        one + wires.send(8192, True)
+    )  # no faster: one after the other
+    assert replace(four, graph=False).seconds(USER) > four.seconds(USER)
+
+
+def test_cards_together_hold_what_one_does_not():
+    with pytest.raises(LabError, match=r"or let 2 cards share it \(tensor_parallel_size=2\)"):
+        find_cost("h100:llama-3-70b")
+    cost = find_cost("h100x4:llama-3-70b")
+    assert cost.num_blocks > 1000
+    assert cost.dollars_per_hour == 4 * find_card("h100").dollars_per_hour
+    assert cost.describe().endswith("NVLink (H100)")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: find_interconnect("token ring"), "unknown interconnect 'token ring': choose nvlink"),
+        (lambda: find_wire("a100_dgx", "all_reduce", 3), "nobody recorded all_reduce of 3 devices"),
+        (
+            lambda: find_cost("l4x4:llama-3-70b"),
+            "and 4 x L4 24 GB has 87.0 to give: choose a larger card or fewer bits, or let 8",
+        ),
+        (
+            lambda: find_cost("l4x4:qwen2.5-0.5b"),
+            "the KV heads of qwen2.5-0.5b, 2, cannot be dealt out evenly to 4 cards",
+        ),
+        (
+            lambda: ParallelCost.of(LLAMA, find_card("a100-80"), find_interconnect("nvlink"), 3),
+            "tensor_parallel_size is 3: NVLink was recorded with 2, 4, 8",
+        ),
+    ],
+)
+def test_what_was_not_recorded_is_refused(make, message):
+    with pytest.raises(LabError, match=re.escape(message)):
+        make()
