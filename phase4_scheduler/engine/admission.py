@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 
 from labkit.foreign import quoted
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import Tokenizer
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_manager import BlockManager
@@ -19,7 +19,7 @@ def make_request(
     priority: int,
     arrival_time: float,
     config: ModelConfig,
-    tokenizer: BPETokenizer | None,
+    tokenizer: Tokenizer | None,
 ) -> Request:
     """A request as a user gives it, checked before anything is started.
 
@@ -51,7 +51,7 @@ def make_request(
     return Request(request_id, token_ids, params, arrival_time, priority, config.eos_token_ids)
 
 
-def _token_ids(prompt: str | Sequence[int], tokenizer: BPETokenizer | None) -> list[int]:
+def _token_ids(prompt: str | Sequence[int], tokenizer: Tokenizer | None) -> list[int]:
     if isinstance(prompt, str):
         if tokenizer is None:
             raise ValueError("this engine has no tokenizer: give the prompt as token ids")
@@ -92,7 +92,7 @@ def check_size(request: Request, config: SchedulerConfig, max_model_len: int, ma
         stored = min(stored + num_drafts, max_model_len - 1 + slots)
         budget, drafts = budget - slots, f" (and {num_drafts} drafts)"
     room = (manager.num_blocks - 1) * manager.block_size
-    if stored > room:
+    if manager.most_blocks(stored, budget) >= manager.num_blocks:
         raise ValueError(
             f"{prompt:,} prompt tokens and an answer of {longest - prompt:,}{drafts} do not fit the KV cache of "
             f"{room:,} tokens: shorten the prompt, lower max_tokens, or raise num_blocks"

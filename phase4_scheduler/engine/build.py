@@ -10,14 +10,16 @@ import torch
 from labkit.foreign import visible
 from labkit.machine import memory_bytes, pick_device
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.tokens import Tokenizer
 from phase1_tokens_embeddings.weights import gguf_model
+from phase2_attention_kvcache.model.caches import widest_window
 from phase2_attention_kvcache.model.kv_formats import kv_bytes_of_token
 from phase2_attention_kvcache.model.quantized_linear import is_quantized, quantize_model
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedCache, PagedKVCache, compiled_kernel
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.executor import Executor
 from phase4_scheduler.engine.model_runner import ModelRunner
 from phase4_scheduler.engine.scheduler import Scheduler
 
@@ -29,8 +31,13 @@ RUNNERS = "inference_lab.runners"  # entry points of pyproject.toml, by device
 def load_model(
     path_or_name: str | Path, dtype: str = "bfloat16", device: str = "auto", quantization: str | None = None
 ) -> Transformer:
-    """A model, ready to serve. Raises: as `Transformer.from_pretrained` and `quantize_model`."""
-    model = Transformer.from_pretrained(find_model(path_or_name), dtype, pick_device(device))
+    """A model, ready to serve.
+
+    Raises:
+        LabError, ValueError: as `find_model`, `Transformer.from_pretrained` and `quantize_model`.
+    """
+    folder, device = find_model(path_or_name), pick_device(device)
+    model = Transformer.from_pretrained(folder, dtype, device)
     if quantization is not None:
         if is_quantized(model):
             raise ValueError(f"{visible(path_or_name)} is quantised already: leave quantization out")
@@ -53,7 +60,7 @@ def prepare_weights(model: Transformer) -> Transformer:
     return fuse_blocks(model) if can_fuse(model) else model
 
 
-def load_tokenizer(path_or_name: str | Path) -> BPETokenizer | None:
+def load_tokenizer(path_or_name: str | Path) -> Tokenizer | None:
     """A model's tokenizer; None if its folder holds none. Raises: as `gguf_model.load_tokenizer`."""
     path = find_model(path_or_name)
     if path.is_dir() and not (path / "tokenizer.json").is_file():
@@ -68,8 +75,11 @@ def build_parts(
     scheduler: Scheduler | None = None,
     kv_cache: PagedCache | None = None,
     draft_model: Transformer | None = None,
+    executor: Executor | None = None,
 ) -> tuple[Scheduler, ModelRunner]:
     """A scheduler, with its block manager, and a runner, with its cache. What is None is made from `config`.
+
+    An executor makes the cache of its processes.
 
     A draft model needs memory for keys and values as well: there are fewer blocks where there is one.
 
@@ -92,6 +102,20 @@ def build_parts(
         )
     scheduler.max_model_len = min(scheduler.max_model_len, context)
     manager, max_num_seqs = scheduler.block_manager, scheduler.config.max_num_seqs
+    needed, kept = _sliding_window(model, draft_model), manager.sliding_window
+    if kept is not None and (needed is None or kept < needed):
+        raise ValueError(
+            f"the block manager keeps the last {kept:,} tokens, the model looks back "
+            f"{'at all' if needed is None else f'{needed:,}'}: make it without sliding_window"
+        )
+    if config.world_size > 1 and executor is None:
+        raise ValueError(
+            f"{config.world_size} devices are asked for, and this model lies in one process: use "
+            "LLMEngine.from_pretrained, or give an executor"
+        )
+    if executor is not None:
+        sizes = (manager.num_blocks, manager.block_size, manager.num_swap_blocks)
+        kv_cache = executor.initialize_kv_cache(*sizes, config.kv_cache_dtype)
     if kv_cache is None:
         longest = scheduler.max_model_len
         runner = make_runner(
@@ -114,7 +138,18 @@ def _make_block_manager(
     num_blocks = config.num_blocks
     if num_blocks is None:
         num_blocks = default_num_blocks(model, config, draft_model)
-    return BlockManager(num_blocks, config.block_size, config.enable_prefix_caching, config.num_swap_blocks)
+    return BlockManager(
+        num_blocks,
+        config.block_size,
+        config.enable_prefix_caching,
+        config.num_swap_blocks,
+        _sliding_window(model, draft_model),
+    )
+
+
+def _sliding_window(model: Transformer, draft_model: Transformer | None) -> int | None:
+    """The tokens whose blocks must be kept; None: all. (A draft model may have to read a text over again.)"""
+    return widest_window(model.config) if draft_model is None else None
 
 
 def make_runner(

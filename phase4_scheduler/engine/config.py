@@ -88,18 +88,32 @@ class EngineConfig(CacheConfig, SchedulerConfig):  # the scheduler's fields come
         seed: for requests that have no seed of their own.
         quantization: "int8", "fp8", "int4", "q8_0" or "q4_0": turn the weights into few bits while they are loaded; None: as
             the file has them. On a CPU with numba activations are rounded to 8 bits too, but for "fp8".
+        tensor_parallel_size, pipeline_parallel_size: devices that share each layer, and groups of them that share the layers
+            (phase 5, section 7).
+        enable_expert_parallel: the devices that share a layer of a mixture hold whole experts, and not a slice of each.
     """
 
     enforce_eager: bool = False
     seed: int = 0
     quantization: str | None = None
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    enable_expert_parallel: bool = False
+
+    @property
+    def world_size(self) -> int:
+        """Devices in all."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def __post_init__(self) -> None:
         SchedulerConfig.__post_init__(self)
         CacheConfig.__post_init__(self)
         check_whole(self, -(2**63), "seed")
+        check_whole(self, 1, "tensor_parallel_size", "pipeline_parallel_size")
         if self.quantization is not None:
             object.__setattr__(self, "quantization", find_method(self.quantization))
+        if self.quantization is not None and self.world_size > 1:
+            raise ValueError("quantization works on one device: leave it out, or the parallel sizes")
         if self.preemption == "swap" and self.num_swap_blocks == 0:
             raise ValueError(
                 "preemption is 'swap', and num_swap_blocks is 0: say how many blocks may be swapped out"

@@ -21,7 +21,9 @@ from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine.build import build_parts
 from phase4_scheduler.engine.build_speculation import build_speculation, load_draft_model
 from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.executor import Executor
 from phase4_scheduler.engine.fault_isolation import restart_step
+from phase4_scheduler.engine.kv_connector import KVConnectorOutput, KVTransferParams
 from phase4_scheduler.engine.model_runner import ModelRunnerOutput
 from phase4_scheduler.engine.proposers import Proposer
 from phase4_scheduler.engine.request import Request
@@ -39,6 +41,7 @@ class EngineCoreOutput:
         logprobs: of each of them, or None.
         error: what went wrong, if finish_reason is "error".
         prompt_logprobs: with the first token, if they were asked for.
+        kv_transfer_params: with the last one, what a KV connector says of its blocks.
         Others: as in `Request`.
     """
 
@@ -54,6 +57,7 @@ class EngineCoreOutput:
     num_cached_tokens: int
     num_preemptions: int
     prompt_logprobs: list[dict[int, float] | None] | None
+    kv_transfer_params: KVTransferParams | None = None
 
 
 @dataclass
@@ -72,8 +76,10 @@ class EngineCore:
     Args:
         model: runs the tokens.
         config: see `EngineConfig`.
-        block_manager, scheduler, kv_cache, proposer: your own parts instead of the course's.
+        block_manager, scheduler, kv_cache, proposer: your own parts instead of the course's. A KV connector comes with
+            the scheduler.
         clock: seconds; replaceable for tests.
+        executor: holds the model in other processes; `model` is then the executor's.
 
     Attributes:
         sequences: by the id that its user gave a request, those of its n sequences that are alive.
@@ -91,22 +97,29 @@ class EngineCore:
         kv_cache: PagedCache | None = None,
         clock: Callable[[], float] = time.perf_counter,
         proposer: Proposer | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self.model, self.config, self.clock = model, config, clock
         draft_model = load_draft_model(scheduler.config if scheduler else config, model)
         self.scheduler, self.runner = build_parts(
-            model, config, block_manager, scheduler, kv_cache, draft_model
+            model, config, block_manager, scheduler, kv_cache, draft_model, executor
         )
         self.speculation = build_speculation(
             self.scheduler, model, draft_model, proposer, config.enforce_eager
         )
-        self.block_manager = self.scheduler.block_manager
+        self.block_manager, self.connector = self.scheduler.block_manager, self.scheduler.connector
         self.sampler = Sampler(model.config.eos_token_ids)
         self.sequences: dict[str, list[Request]] = {}
         self._alive: dict[str, Request] = {}  # all sequences, by their own ids
         self.num_steps = 0
         self._num_idle_steps = 0
         torch.manual_seed(config.seed)
+        self._executor = executor
+
+    def shutdown(self) -> None:
+        """End the processes that hold the model, if there are any."""
+        if self._executor is not None:
+            self._executor.shutdown()
 
     # ------------------------------------------------------------------ one turn of the loop
 
@@ -114,6 +127,8 @@ class EngineCore:
         """Schedule, execute, sample, update, hand out: one output for each sequence that grew or failed."""
         began = self.clock()
         output = self.scheduler.schedule()
+        if self.connector is not None:
+            self.connector.start_load_kv(output.kv_connector_metadata)
         try:
             result = self.runner.execute_step(output)
             self._fork_sequences(output, result)
@@ -137,6 +152,10 @@ class EngineCore:
             if tokens is not None and self._alive.get(s.request.request_id) is s.request:
                 kept = s.request.token_ids[s.num_certain :]  # what came behind its end does not count
                 outputs.append(self._hand_out(s.request, kept, logprobs[: len(kept)]))
+        if self.connector is not None:
+            sent, received = self.connector.get_finished()
+            invalid = self.connector.get_block_ids_with_load_errors()
+            self.scheduler.update_connector(KVConnectorOutput(sent, received, invalid))
         self._count(output)
         return EngineCoreOutputs(outputs + failed, output, began, ended)
 
@@ -173,6 +192,7 @@ class EngineCore:
             request.num_cached_tokens,
             request.num_preemptions,
             request.prompt_logprobs if first else None,
+            request.kv_transfer_params if request.finished else None,
         )
 
     def _end_faulty(self, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
@@ -192,7 +212,8 @@ class EngineCore:
     def _count(self, output: SchedulerOutput) -> None:
         """Count the step; notice a scheduler that schedules nothing for ever."""
         self.num_steps += bool(output.scheduled)
-        idle = not output.scheduled and not output.preempted and self.scheduler.has_requests
+        idle = not (output.scheduled or output.preempted or self.scheduler.is_transferring)
+        idle = idle and self.scheduler.has_requests
         self._num_idle_steps = self._num_idle_steps + 1 if idle else 0
         if self._num_idle_steps > 2:
             raise RuntimeError("requests wait, and the scheduler schedules none of them: it is stuck")

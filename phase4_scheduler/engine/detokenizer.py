@@ -5,7 +5,7 @@ Source: vllm/v1/engine/detokenizer.py.
 
 from collections.abc import Sequence
 
-from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
+from phase1_tokens_embeddings.tokens import StreamDecoder, Tokenizer
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 
 
@@ -22,8 +22,8 @@ class IncrementalDetokenizer:
     Source: vllm/v1/engine/detokenizer.py.
     """
 
-    def __init__(self, tokenizer: BPETokenizer, params: SamplingParams) -> None:
-        self._decoder = StreamDecoder(tokenizer, params.skip_special_tokens)
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
+        self._decoder = StreamDecoder(tokenizer, params.skip_special_tokens, continues=True)
         self._vocab_size = tokenizer.vocab_size
         self._stop: Sequence[str] = params.stop
         self._keep_stop = params.include_stop_str_in_output

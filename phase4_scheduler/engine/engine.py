@@ -12,7 +12,7 @@ from typing import Any
 
 from labkit.interrupts import ctrl_c_waits
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.tokens import Tokenizer
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedCache
@@ -22,6 +22,7 @@ from phase4_scheduler.engine.build import load_model, load_tokenizer
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutputs
 from phase4_scheduler.engine.events import Event, StepRecorder
+from phase4_scheduler.engine.executor import Executor, start_executor
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.outputs import RequestOutput
 from phase4_scheduler.engine.proposers import Proposer
@@ -47,7 +48,7 @@ class LLMEngine:
     def __init__(
         self,
         model: Transformer,
-        tokenizer: BPETokenizer | None = None,
+        tokenizer: Tokenizer | None = None,
         config: EngineConfig | None = None,
         *,
         block_manager: BlockManager | None = None,
@@ -55,9 +56,11 @@ class LLMEngine:
         kv_cache: PagedCache | None = None,
         proposer: Proposer | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        executor: Executor | None = None,
     ) -> None:
         config = config or EngineConfig()
-        self.core = EngineCore(model, config, block_manager, scheduler, kv_cache, clock, proposer)
+        self.core = EngineCore(model, config, block_manager, scheduler, kv_cache, clock, proposer, executor)
+        self.executor = executor
         self.model, self.tokenizer, self.config, self.clock = model, tokenizer, self.core.config, clock
         self.scheduler, self.block_manager = self.core.scheduler, self.core.block_manager
         self.runner = self.core.runner
@@ -75,9 +78,13 @@ class LLMEngine:
         dtype: str = "bfloat16",
         device: str = "auto",
         proposer: Proposer | None = None,
+        distributed_executor_backend: Callable[..., Executor] | None = None,
         **settings: Any,
     ) -> LLMEngine:
         """Load a model and its tokenizer. `settings` are the fields of `EngineConfig`.
+
+        Args:
+            distributed_executor_backend: makes the executor, if the model is spread over devices; None: the one that is installed.
 
         Raises:
             LabError: no such model or device. ValueError: a setting out of range, or unknown.
@@ -87,6 +94,10 @@ class LLMEngine:
             raise ValueError(f"unknown setting {unknown[0]!r}: the engine knows {', '.join(sorted(known))}")
         folder = find_model(path_or_name)
         config = EngineConfig(**settings)
+        if config.world_size > 1:
+            executor = start_executor(config, folder, dtype, device, distributed_executor_backend)
+            tokenizer = load_tokenizer(folder)
+            return cls(executor.model, tokenizer, config, proposer=proposer, executor=executor)
         model = load_model(folder, dtype, device, config.quantization)
         return cls(model, load_tokenizer(folder), config, proposer=proposer)
 

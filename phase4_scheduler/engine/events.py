@@ -51,7 +51,7 @@ def step_event(number: int, step: EngineCoreOutputs, scheduler: Scheduler, journ
         "preempted": [request.request_id for request in output.preempted],
         "finished": {name: s.request.finish_reason for name, s in parts.items() if s.request.finished},
         "running": len(scheduler.running),
-        "waiting": len(scheduler.waiting),
+        "waiting": len(scheduler.waiting) + len(scheduler.holding),
         "free_blocks": manager.num_free_blocks,
         "usage": manager.usage,
         **vars(journal),

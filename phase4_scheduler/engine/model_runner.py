@@ -11,6 +11,7 @@ from torch import Tensor
 from phase2_attention_kvcache.model.sampling import SampledTokens, Sampler
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedCache, StepLayout
+from phase4_scheduler.engine.executor import ExecutorError
 from phase4_scheduler.engine.fault_isolation import (
     Fault,
     Sampled,
@@ -72,6 +73,8 @@ class ModelRunner:
             return ModelRunnerOutput(torch.empty(0), {})
         try:
             hidden = self.execute(output.scheduled)
+        except ExecutorError:  # nobody is left to compute anything alone
+            raise
         except Exception as error:
             hidden = None
             warnings.warn(
@@ -125,6 +128,8 @@ class ModelRunner:
                 return
             logits = self.logits(result.hidden, rows)
             tokens = sample(logits, ready)
+        except ExecutorError:
+            raise
         except Exception:  # whatever it is, and whoever is to blame
 
             def logits_of(i: int) -> Tensor:

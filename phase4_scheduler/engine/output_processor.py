@@ -6,7 +6,7 @@ Source: vllm/v1/engine/output_processor.py, parallel_sampling.py and detokenizer
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens import Tokenizer
 from phase4_scheduler.engine.core import EngineCoreOutput
 from phase4_scheduler.engine.detokenizer import IncrementalDetokenizer
 from phase4_scheduler.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput
@@ -46,7 +46,7 @@ class ParentRequest:
         self,
         request: Request,
         prompt: str | None,
-        tokenizer: BPETokenizer | None,
+        tokenizer: Tokenizer | None,
         on_output: Callable[[RequestOutput], None] | None,
     ) -> None:
         self.request_id, self.params = request.request_id, request.params

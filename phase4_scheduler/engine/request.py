@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import Enum
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from phase3_paged_attention.paging.block_table import BlockTable
 
 class RequestStatus(Enum):
     WAITING = "waiting"  # nothing computed yet, or everything to be computed anew
+    WAITING_FOR_REMOTE_KVS = "waiting for remote KVs"  # its blocks are being filled from another engine
     RUNNING = "running"  # holds blocks, takes part in steps
     PREEMPTED = "preempted"  # had to make room; waits like the others, but at the head
     FINISHED = "finished"  # finish_reason says why
@@ -66,6 +68,7 @@ class Request:
         self.token_ids = list(self.prompt_token_ids)  # prompt and answer
         self.output_token_ids: list[int] = []
         self.spec_token_ids: list[int] = []  # drafts of the tokens that follow, for the next step to verify
+        self.kv_transfer_params: dict[str, Any] | None = None  # to its KV connector; at its end, from it
         self.draft_probs: torch.Tensor | None = (
             None  # [drafts, vocab], what they were drawn from, if they were
         )

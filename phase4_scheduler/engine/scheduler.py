@@ -13,7 +13,11 @@ free blocks of the KV cache. Its rules, in the order in which they apply:
 With speculative decoding a request brings drafts: guesses of the tokens behind its last one. They are scheduled like
 tokens that it has, and the step tells which of them stand. The others are taken back in `update`.
 
-The decisions equal those of the real vLLM 0.32, step by step, on 150 recorded workloads, and on 120 with drafts.
+With a KV connector, keys and values may also come from another engine. A request waits for them beside all others
+(`remote_kvs.py`).
+
+The decisions equal those of the real vLLM 0.32, step by step, on 150 recorded workloads, on 120 with drafts, and on 60
+with a connector.
 
 Source: vllm/v1/core/sched/scheduler.py; Kwon et al. (2023), section 4.5; for chunked prefill, Agrawal et
 al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve" (2024), section 4.
@@ -24,7 +28,9 @@ from collections.abc import Sequence
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine.admission import check_size
 from phase4_scheduler.engine.config import SchedulerConfig
+from phase4_scheduler.engine.kv_connector import KVConnector, KVConnectorOutput
 from phase4_scheduler.engine.queues import FcfsQueue, PriorityQueue, WaitingQueue, urgency
+from phase4_scheduler.engine.remote_kvs import RemoteKVs
 from phase4_scheduler.engine.request import Request, RequestStatus
 from phase4_scheduler.engine.scheduler_output import PADDING, Scheduled, SchedulerOutput
 
@@ -35,6 +41,7 @@ class Scheduler:
     Args:
         admit_oversized: accept a request that can never finish in this cache. It will block the queue; only
             there to repeat recordings of engines that do so.
+        connector: moves keys and values from and to other engines; None: there are none.
 
     >>> scheduler = Scheduler(SchedulerConfig(), BlockManager(num_blocks=100))
     >>> scheduler.add(Request("alice", [5, 6, 7], SamplingParams(max_tokens=1)))
@@ -43,7 +50,11 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: SchedulerConfig, block_manager: BlockManager, admit_oversized: bool = False
+        self,
+        config: SchedulerConfig,
+        block_manager: BlockManager,
+        admit_oversized: bool = False,
+        connector: KVConnector | None = None,
     ) -> None:
         self.config = config
         self.admit_oversized = admit_oversized
@@ -56,32 +67,49 @@ class Scheduler:
         longest = room + 1 - self._draft_slots
         self.max_model_len = longest if config.max_model_len is None else config.max_model_len
         self.block_manager = block_manager
-        self.waiting: WaitingQueue = PriorityQueue() if config.policy == "priority" else FcfsQueue()
+        make_queue = PriorityQueue if config.policy == "priority" else FcfsQueue
+        self.waiting: WaitingQueue = make_queue()
+        self.holding: WaitingQueue = make_queue()  # waits as well, but with blocks that a connector fills
         self.running: list[Request] = []
+        self.connector, self.remote_kvs = connector, None
+        if connector is not None:
+            if speculation:
+                raise ValueError("drafts and a KV connector do not go together here: leave one of them out")
+            self.remote_kvs = RemoteKVs(connector, block_manager, self.holding, self.max_model_len)
         self.num_preemptions = 0
         self.prefix_queries = 0  # prompt tokens looked up in the prefix cache; not again after a preemption
         self.prefix_hits = 0  # and those of them that were found
 
     @property
     def has_requests(self) -> bool:
-        return bool(self.running) or len(self.waiting) > 0
+        return bool(self.running) or len(self.waiting) > 0 or self.is_transferring
+
+    @property
+    def is_transferring(self) -> bool:
+        """Whether blocks are on their way, so that a step that computes nothing is no sign of trouble."""
+        return self.remote_kvs is not None and self.remote_kvs.is_busy
 
     @property
     def num_running_seqs(self) -> int:
         """Sequences that run. One request with n = 3 counts 3 times, also before its sequences fork."""
         return sum(request.num_seqs for request in self.running)
 
+    @property
+    def prefill_threshold(self) -> int:
+        """Most tokens of one request in the next step; 0: no limit, as for a request that is alone."""
+        alone = len(self.running) + len(self.waiting) + len(self.holding) <= 1
+        return 0 if alone else self.config.long_prefill_token_threshold
+
     # ------------------------------------------------------------------ deciding a step
 
     def schedule(self) -> SchedulerOutput:
         """Decide the next step. Blocks are given out, and `num_computed_tokens` advances, right here."""
         output = SchedulerOutput()
-        alone = len(self.running) + len(self.waiting) <= 1
-        threshold = 0 if alone else self.config.long_prefill_token_threshold
+        threshold = self.prefill_threshold
         budget = self._schedule_running(output, self.config.max_num_batched_tokens, threshold)
         # A preempted request is at the head of the queue; admitting others would take its blocks.
-        if not output.preempted and len(self.waiting):
-            self._admit_waiting(output, budget, threshold)
+        if not output.preempted and (len(self.waiting) or len(self.holding)):
+            self.admit_waiting(output, budget, threshold)
         for s in output.scheduled:
             s.request.num_computed_tokens += s.num_tokens
             output.num_batched_tokens += s.num_tokens
@@ -89,6 +117,9 @@ class Scheduler:
             for s in output.scheduled:
                 s.request.is_prefill_chunk = not s.samples
         output.copies = self.block_manager.take_copies()
+        if self.remote_kvs is not None:
+            self.remote_kvs.inflight_prefills -= {s.request for s in output.scheduled if s.samples}
+            output.kv_connector_metadata = self.connector.build_connector_meta(output)
         return output
 
     def _schedule_running(self, output: SchedulerOutput, budget: int, threshold: int) -> int:
@@ -141,11 +172,14 @@ class Scheduler:
         # A victim of this very step: the blocks that it was to fill have their hashes already, and will not
         # be filled now.
         manager.uncache(victim.block_table, first=victim.num_computed_tokens // manager.block_size)
+        victim.block_table.num_tokens = victim.num_computed_tokens
         if self.config.preemption == "swap" and manager.swap_out(victim.block_table):
             pass  # its keys and values survive, so everything computed stays computed
         else:
             manager.free(victim.block_table)
             victim.num_computed_tokens = 0
+        if self.remote_kvs is not None:
+            self.remote_kvs.inflight_prefills.discard(victim)
         victim.spec_token_ids = []  # they were to be verified now; on its return it gets others
         victim.status = RequestStatus.PREEMPTED
         victim.num_preemptions += 1
@@ -154,23 +188,44 @@ class Scheduler:
         output.preempted.append(victim)
         return victim
 
-    def _admit_waiting(self, output: SchedulerOutput, budget: int, threshold: int) -> None:
+    def admit_waiting(self, output: SchedulerOutput, budget: int, threshold: int) -> None:
         """Rule 2."""
-        config, manager, waiting = self.config, self.block_manager, self.waiting
+        config, manager, remote = self.config, self.block_manager, self.remote_kvs
         num_seqs, slots = self.num_running_seqs, self._draft_slots
         some_run = bool(output.scheduled)
         pads = self.num_speculative_tokens and not any(s.request.is_prefill_chunk for s in output.scheduled)
-        while len(waiting) and budget > slots:
+        passed_over: list[Request] = []  # their keys are not here yet; others may go before them
+        while budget > slots:
+            waiting = self.holding if len(self.holding) else self.waiting
+            if not len(waiting):
+                break
             request = waiting.head()
             if num_seqs + request.num_seqs > config.max_num_seqs:
                 break
+            if remote is not None and not remote.is_ready(request):
+                waiting.remove(request)
+                passed_over.append(request)
+                continue
             table, tokens = request.block_table, request.token_ids
-            swapped = bool(table.swap_blocks)
+            swapped, received = bool(table.swap_blocks), bool(table.blocks)
             # Log probabilities of a prompt need each of its tokens computed: no cached block may stand in.
-            no_reuse = swapped or request.prompt_logprobs is not None
+            no_reuse = swapped or received or request.prompt_logprobs is not None
             prefix = [] if no_reuse else manager.match_prefix(table, tokens)
-            computed = request.num_computed_tokens if swapped else len(prefix) * manager.block_size
-            n, drafts = len(tokens) - computed, ()
+            computed = (
+                request.num_computed_tokens if swapped or received else len(prefix) * manager.block_size
+            )
+            num_external = 0
+            if remote is not None and not no_reuse:
+                num_external, is_async = self.connector.get_num_new_matched_tokens(request, computed)
+                if num_external is None or is_async:
+                    if is_async and not remote.start_loading(request, prefix, num_external):
+                        break
+                    if is_async:
+                        self._note_lookup(request, computed, num_external)
+                    waiting.remove(request)
+                    passed_over.append(request)
+                    continue
+            n, drafts = len(tokens) - computed - num_external, ()
             if pads and n == 1 and request.num_seqs == 1 and (some_run or computed):
                 # Beside others that verify drafts, it gets as many places as they have: steps of one size can be
                 # recorded as one CUDA graph. (vLLM would rather not admit it than go without.)
@@ -184,25 +239,38 @@ class Scheduler:
             if not config.chunked_prefill and n > budget - slots:
                 break  # it waits for a step of its own; the queue keeps its order
             n = min(n, budget - slots)
-            ahead = self._lookahead(computed + n) if slots else 0
+            end = computed + num_external + n
+            ahead = self._lookahead(end) if slots else 0
             # Admitted only if all of it would fit now. Otherwise prompts that are begun and cannot be ended
             # would take each other's blocks.
-            if swapped and not manager.swap_in(table, must_fit=max(len(tokens), computed + n + ahead)):
+            all_of_it = manager.most_blocks(len(tokens), config.max_num_batched_tokens) * manager.block_size
+            if swapped and not manager.swap_in(table, must_fit=max(all_of_it, end + ahead)):
                 break
-            if not manager.allocate(table, tokens, computed + n, prefix, len(tokens), ahead):
+            if not manager.allocate(table, tokens, end, prefix, all_of_it, ahead):
                 break
+            if remote is not None:
+                self.connector.update_state_after_alloc(request, table.block_ids, num_external)
+                if end < len(tokens):
+                    remote.inflight_prefills.add(request)
             waiting.remove(request)
-            if request.status is RequestStatus.WAITING:
-                request.num_cached_tokens = computed
-                if manager.enable_prefix_caching and not no_reuse:
-                    self.prefix_queries += len(tokens)
-                    self.prefix_hits += computed
+            if not no_reuse:
+                self._note_lookup(request, computed, num_external)
             request.status = RequestStatus.RUNNING
-            request.num_computed_tokens = computed
+            request.num_computed_tokens = end - n
             self.running.append(request)
             num_seqs += request.num_seqs
-            output.scheduled.append(Scheduled(request, n, computed, drafts[: n - 1]))
+            output.scheduled.append(Scheduled(request, n, end - n, drafts[: n - 1]))
             budget -= n + slots
+        for request in reversed(passed_over):  # back to where they stood
+            (self.holding if request.block_table.blocks else self.waiting).put_back(request)
+
+    def _note_lookup(self, request: Request, num_cached: int, num_external: int) -> None:
+        """Count what a request found in the prefix cache, and what a connector brings. Not again after a preemption."""
+        if request.status is not RequestStatus.PREEMPTED and not request.num_preemptions:
+            request.num_cached_tokens = num_cached + num_external
+            if self.block_manager.enable_prefix_caching:
+                self.prefix_queries += request.num_tokens
+                self.prefix_hits += num_cached
 
     # ------------------------------------------------------------------ after the step
 
@@ -261,6 +329,10 @@ class Scheduler:
         request.status = RequestStatus.WAITING
         self.waiting.push(request)
 
+    def update_connector(self, output: KVConnectorOutput) -> None:
+        """After `update`: take in what the worker side of the connector reports."""
+        self.remote_kvs.update(output)
+
     def fork(self, output: SchedulerOutput, parent: Request, child: Request) -> None:
         """Between `schedule` and `update`: let `child` go on from where `parent` is, in the same blocks.
 
@@ -280,14 +352,19 @@ class Scheduler:
             return
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
+        elif request in self.holding:
+            self.holding.remove(request)
         else:
             self.waiting.remove(request)
         self._release(request, reason)
 
     def _release(self, request: Request, reason: str) -> None:
-        self.block_manager.free(request.block_table)
-        request.status = RequestStatus.FINISHED
         request.finish_reason = reason
+        if self.remote_kvs is not None:
+            self.remote_kvs.release(request)
+        else:
+            self.block_manager.free(request.block_table)
+        request.status = RequestStatus.FINISHED
 
     def restart(self, request: Request) -> None:
         """Send a running request back to the head of the queue, to be computed from its first token on.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from phase3_paged_attention.paging.block_table import BlockCopy
 from phase4_scheduler.engine.request import Request
@@ -49,9 +50,11 @@ class SchedulerOutput:
         preempted: requests that had to make room.
         copies: blocks to copy, or to move to and from main memory, before anything is computed.
         num_batched_tokens: tokens of the step.
+        kv_connector_metadata: what the scheduler side of a KV connector says to its worker side.
     """
 
     scheduled: list[Scheduled] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
     num_batched_tokens: int = 0
+    kv_connector_metadata: Any = None

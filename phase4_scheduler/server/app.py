@@ -9,7 +9,7 @@ import json
 import secrets
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -24,9 +24,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from labkit.machine import version_of
+from phase1_tokens_embeddings.tokens.chat_template import ChatTemplate
 from phase1_tokens_embeddings.tokens.tokenizer_files import printable
 from phase4_scheduler.server.async_engine import AsyncEngine, EngineDeadError, QueueFullError
-from phase4_scheduler.server.chat import Chat, ChatTemplate
+from phase4_scheduler.server.chat import Chat, plain_message
 from phase4_scheduler.server.completions import Completion
 from phase4_scheduler.server.metrics import CountRequests
 from phase4_scheduler.server.page import page_routes
@@ -104,13 +105,12 @@ class Server:
         asked = validated(TokenizeRequest, await self.body(request))
         self.check_model(asked.model)
         text = asked.prompt
-        if asked.messages is not None:
-            if self.template is None:
-                raise ApiError("this model has no chat template: give a prompt")
-            text = self.template.render(
-                asked.messages, asked.add_generation_prompt, asked.continue_final_message
-            )
+        if asked.messages is not None and self.template is None:
+            raise ApiError("this model has no chat template: give a prompt")
         try:
+            if asked.messages is not None:
+                plain = [plain_message(message) for message in asked.messages]
+                text = self.template.render(plain, asked.add_generation_prompt, asked.continue_final_message)
             ids = await unless_disconnected(request, self.engine.encode(text))
         except ValueError as error:
             raise ApiError(str(error)) from None
@@ -157,6 +157,26 @@ class Server:
 
     async def server_load(self, request: Request) -> Response:
         return JsonResponse({"server_load": self.load})
+
+    async def step_events(self, request: Request) -> Response:
+        """What each step does, as `engine.record` writes it, while somebody reads. The first event says the limits."""
+        limits = self.engine.limits
+        names = ("max_num_seqs", "max_num_batched_tokens")
+        engine = {
+            "num_blocks": limits.num_blocks - 1,  # without the null block
+            "block_size": limits.block_size,
+            **{name: getattr(limits.config, name) for name in names},
+        }
+
+        async def stream() -> AsyncIterator[bytes]:
+            yield b"event: engine\n" + event(engine)
+            async with aclosing(self.engine.watch()) as steps:
+                async for step in steps:
+                    yield event(step)
+
+        return StreamingResponse(
+            stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
 
     # ------------------------------------------------------------------ what all of them need
 
@@ -267,8 +287,12 @@ class ApiKey:
         await self.app(scope, receive, send)
 
 
-def create_app(server: Server, api_key: str | None = None) -> ASGIApp:
-    """The application around an engine that has been started."""
+def create_app(server: Server, api_key: str | None = None, allowed_origins: Sequence[str] = ()) -> ASGIApp:
+    """The application around an engine that has been started.
+
+    Args:
+        allowed_origins: pages of these addresses may read what the server answers; "*": all.
+    """
 
     def post(path: str, handler: Callable) -> Route:
         return Route(path, handler, methods=["POST"])
@@ -287,6 +311,8 @@ def create_app(server: Server, api_key: str | None = None) -> ASGIApp:
     ]
     for route in routes[4:-1]:
         route.methods.discard("HEAD")  # as in vLLM, but for /metrics
+    if server.engine.record_steps:
+        routes.append(Route("/events", server.step_events))
     routes += page_routes(server.engine, server.name, server.template is not None)
 
     app = Starlette(
@@ -304,8 +330,10 @@ def create_app(server: Server, api_key: str | None = None) -> ASGIApp:
         middleware=[
             Middleware(CountRequests, server.engine.metrics.http_requests, {route.path for route in routes}),
             Middleware(CountLoad, server),
-            # No origin but the server's own.
-            Middleware(CORSMiddleware, allow_methods=["*"], allow_headers=["*"]),
+            # No origin but the server's own, and those that were named.
+            Middleware(
+                CORSMiddleware, allow_origins=allowed_origins, allow_methods=["*"], allow_headers=["*"]
+            ),
         ],
     )
     return app if api_key is None else ApiKey(app, api_key)

@@ -16,18 +16,27 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.tokens import Tokenizer
 from phase2_attention_kvcache.model import SamplingParams
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase4_scheduler.engine.admission import check_size, make_request
 from phase4_scheduler.engine.core import EngineCoreOutput
+from phase4_scheduler.engine.events import Event
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.outputs import RequestOutput
 from phase4_scheduler.engine.request import Request
-from phase4_scheduler.server.engine_process import Add, EngineLimits, Finish, StepMessage, start_engine
+from phase4_scheduler.server.engine_process import (
+    Add,
+    EngineArgs,
+    EngineLimits,
+    Finish,
+    StepMessage,
+    start_engine,
+)
 from phase4_scheduler.server.metrics import Metrics
 
 LONG_TEXT = 2**16  # characters
+MOST_UNREAD = 10_000  # steps that may lie there for somebody who watches them
 TOKENIZE = str(Path(__file__).with_name("tokenize_stdin.py"))
 
 
@@ -77,6 +86,7 @@ class AsyncEngine:
         max_num_queued_reqs: refuse more answers than this under way, waiting or running; None: no limit.
         enable_prompt_tokens_details: whether usage says how many prompt tokens were found in the prefix cache.
         enable_mfu_metrics: whether the metrics estimate operations and bytes of each step (MFU: model FLOPs utilisation).
+        record_steps: whether `watch` tells what each step did.
         model_name: as clients and metrics call it.
 
     Use `await start()` first, and `stop()` at the end.
@@ -88,7 +98,7 @@ class AsyncEngine:
         self,
         model: str,
         config: ModelConfig,
-        tokenizer: BPETokenizer | None,
+        tokenizer: Tokenizer | None,
         *,
         dtype: str = "bfloat16",
         device: str = "auto",
@@ -96,10 +106,13 @@ class AsyncEngine:
         max_num_queued_reqs: int | None = None,
         enable_prompt_tokens_details: bool = False,
         enable_mfu_metrics: bool = False,
+        record_steps: bool = False,
         **settings: Any,
     ) -> None:
         self.model_config, self.tokenizer = config, tokenizer
-        self._start = (model, dtype, device, enable_mfu_metrics, settings)
+        self._args = EngineArgs(model, dtype, device, settings, enable_mfu_metrics, record_steps)
+        self.record_steps = record_steps
+        self._watchers: set[asyncio.Queue[Event | None]] = set()
         self.max_num_queued_reqs = max_num_queued_reqs
         self.enable_prompt_tokens_details = enable_prompt_tokens_details
         self.longest_token = max(map(len, tokenizer.token_bytes), default=1) if tokenizer else 1
@@ -135,7 +148,7 @@ class AsyncEngine:
 
     def connect(self) -> tuple[Any, Any]:
         """The engine's process and its pipe. (A Ray actor is another kind of both: `ray_fleet.py`.)"""
-        return start_engine(*self._start)
+        return start_engine(self._args)
 
     def make_metrics(self, limits: EngineLimits) -> Metrics:
         return Metrics(self.model_name, limits)
@@ -167,6 +180,7 @@ class AsyncEngine:
     def _take(self, message: StepMessage) -> None:
         """A step's outputs, each to its own stream."""
         self._may_send, self.last_step = True, message
+        self._tell_watchers(message.events)
         now = time.perf_counter()
         for request_id, reason in message.refused:
             if stream := self._drop(request_id):
@@ -203,7 +217,21 @@ class AsyncEngine:
         for stream in self._streams.values():
             stream.fail(self.dead)
         self._streams.clear()
+        self.end_watches()
         self.output_processor.parents.clear()
+
+    def _tell_watchers(self, events: Sequence[Event | None]) -> None:
+        """Who reads too slowly is told no more: nothing here may wait, or grow, for a reader."""
+        for queue in list(self._watchers):
+            for event in events:
+                if queue.full():
+                    self._watchers.discard(queue)
+                else:
+                    queue.put_nowait(event)
+
+    def end_watches(self) -> None:
+        """Say to all who `watch` that no more comes: a server that shuts down would wait for them."""
+        self._tell_watchers([None])
 
     def _drop(self, request_id: str) -> Stream | None:
         self.output_processor.parents.pop(request_id, None)
@@ -289,6 +317,22 @@ class AsyncEngine:
                 self._commands.append(Finish(request_id, "abort"))
                 self._send()
 
+    async def watch(self) -> AsyncIterator[Event]:
+        """What each step did, from now on, as `LLMEngine.record` writes it. Ends with the engine, or if the reader is too
+        slow.
+        """
+        if self.dead is not None:
+            return
+        queue: asyncio.Queue[Event | None] = asyncio.Queue(MOST_UNREAD)
+        self._watchers.add(queue)
+        try:
+            while queue in self._watchers or not queue.empty():
+                if (event := await queue.get()) is None:
+                    return
+                yield event
+        finally:
+            self._watchers.discard(queue)
+
     def cached(self, output: RequestOutput) -> int | None:
         """Prompt tokens that were found in the prefix cache, if clients are to be told."""
         return output.metrics.num_cached_tokens if self.enable_prompt_tokens_details else None
@@ -311,7 +355,7 @@ class AsyncEngine:
     async def _encode_elsewhere(self, text: str) -> list[int]:
         """As `encode`, by a process that lives only for that."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", TOKENIZE, self._start[0],
+            sys.executable, "-P", TOKENIZE, self._args.model,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:

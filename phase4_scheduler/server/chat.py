@@ -1,27 +1,17 @@
 """POST /v1/chat/completions: messages in, the next message out.
 
-A model knows no messages. A chat template, a small program in Jinja, writes them down as one text in the form that the
-model was trained on.
+The model's chat template (`tokens/chat_template.py`, Phase 1) writes them down as one text.
 
-Source: vllm/entrypoints/openai/chat_completion/serving.py; transformers, apply_chat_template, for what templates may use.
+Source: vllm/entrypoints/openai/chat_completion/serving.py.
 """
 
-import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-import jinja2
-import jinja2.ext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from phase1_tokens_embeddings.tokens.chat_settings import chat_settings_of_folder, chat_settings_of_gguf
-from phase1_tokens_embeddings.weights import read_gguf_header
-from phase1_tokens_embeddings.weights.gguf_model import is_gguf
+from phase1_tokens_embeddings.tokens.chat_template import ChatTemplate
 from phase4_scheduler.engine.outputs import CompletionOutput
 from phase4_scheduler.server.async_engine import AsyncEngine
 from phase4_scheduler.server.completions import (
@@ -46,81 +36,7 @@ from phase4_scheduler.server.protocol import (
 )
 
 
-class Generation(jinja2.ext.Extension):
-    """{% generation %} ... {% endgeneration %}: templates mark so what the model is trained to say. Here: just text."""
-
-    tags = {"generation"}  # noqa: RUF012  jinja2 wants it so
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(["name:endgeneration"], drop_needle=True)
-
-
-class ChatTemplate:
-    """A model's chat template. It comes with the model's files, so it runs in a sandbox: it may look, not touch."""
-
-    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
-        )
-        environment.filters["tojson"] = lambda value, **options: json.dumps(
-            value, ensure_ascii=False, **options
-        )
-        environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-        self._template = environment.from_string(source)
-        self._special_tokens = special_tokens
-
-    @classmethod
-    def find(cls, folder: Path) -> "ChatTemplate | None":
-        """From chat_template.jinja, tokenizer_config.json, or a GGUF file; None if the model has none.
-
-        Raises:
-            ValueError: a file that cannot be used.
-        """
-        if is_gguf(folder):
-            settings = chat_settings_of_gguf(read_gguf_header(folder).metadata)
-        else:
-            settings = chat_settings_of_folder(folder)
-        source = settings.pop("chat_template", None)
-        if source is None:
-            return None
-        try:
-            return cls(source, settings)
-        except jinja2.TemplateError as error:
-            raise ValueError(f"the chat template in {folder} cannot be used: {error}") from None
-
-    def render(
-        self,
-        messages: Sequence[ChatMessage],
-        add_generation_prompt: bool,
-        continue_final_message: bool = False,
-    ) -> str:
-        """One text.
-
-        Raises:
-            ApiError: the template refuses these messages.
-        """
-        plain = [_plain(message) for message in messages]
-        try:
-            text = self._template.render(
-                messages=plain, add_generation_prompt=add_generation_prompt, **self._special_tokens
-            )
-        except (jinja2.TemplateError, ValueError, TypeError, KeyError) as error:
-            raise ApiError(f"the chat template refuses these messages: {error}") from None
-        if continue_final_message:  # the answer goes on where the last message stops
-            last = plain[-1]["content"].strip()
-            if last not in text:
-                raise ApiError("the chat template changes the last message: it cannot be continued")
-            text = text[: text.rindex(last) + len(last)]
-        return text
-
-
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _plain(message: ChatMessage) -> dict[str, Any]:
+def plain_message(message: ChatMessage) -> dict[str, Any]:
     """A message as templates expect it. Content in parts becomes one text."""
     content = message.content
     if isinstance(content, list):
@@ -158,7 +74,11 @@ class Chat:
         r, limit = self.request, self.engine.limits.max_model_len
         if self.template is None:
             raise ApiError("this model has no chat template: use /v1/completions")
-        self.text = self.template.render(r.messages, r.add_generation_prompt, r.continue_final_message)
+        plain = [plain_message(message) for message in r.messages]
+        try:
+            self.text = self.template.render(plain, r.add_generation_prompt, r.continue_final_message)
+        except ValueError as error:
+            raise ApiError(str(error)) from None
         ids = await encode(self.engine, self.text, limit, r.truncate_prompt_tokens)
         self.prompt = truncated(ids, r, limit)
         max_tokens = r.max_tokens if r.max_completion_tokens is None else r.max_completion_tokens
@@ -172,7 +92,7 @@ class Chat:
         last = r.messages[-1]
         self.role = "assistant" if r.add_generation_prompt else last.role
         # What an answer repeats first, if its client wants that: the message that it goes on with.
-        self.echoed = _plain(last)["content"] if r.echo and last.role == self.role else ""
+        self.echoed = plain_message(last)["content"] if r.echo and last.role == self.role else ""
 
     def logprobs(self, part: CompletionOutput) -> dict[str, Any] | None:
         if not self.request.logprobs:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.tokens import Tokenizer
 from phase4_scheduler.engine.outputs import CompletionOutput, RequestOutput
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.server.async_engine import AsyncEngine
@@ -305,7 +305,7 @@ def completion_logprobs(
     }  # fmt: skip
 
 
-def spelled(tokenizer: BPETokenizer, token: int) -> str:
+def spelled(tokenizer: Tokenizer, token: int) -> str:
     """A token as text; "" if it is no whole character."""
     try:
         return tokenizer.decode_bytes([token]).decode()
@@ -313,7 +313,7 @@ def spelled(tokenizer: BPETokenizer, token: int) -> str:
         return ""
 
 
-def speller(tokenizer: BPETokenizer, request: Generation) -> Callable[[int], str]:
+def speller(tokenizer: Tokenizer, request: Generation) -> Callable[[int], str]:
     """How log probabilities name a token: by its text, or as "token_id:17"."""
     if request.return_tokens_as_token_ids:
         return lambda token: f"token_id:{token}"
@@ -321,7 +321,7 @@ def speller(tokenizer: BPETokenizer, request: Generation) -> Callable[[int], str
 
 
 def described(
-    tokenizer: BPETokenizer, logprobs: list[dict[int, float] | None] | None
+    tokenizer: Tokenizer, logprobs: list[dict[int, float] | None] | None
 ) -> list[dict[str, Any] | None] | None:
     """Log probabilities of a prompt in vLLM's own form."""
     if logprobs is None:

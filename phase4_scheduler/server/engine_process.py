@@ -11,9 +11,11 @@ step would wait for that work. So two processes share it. Between them goes at m
 Source: vllm/v1/engine/core.py, EngineCoreProc. vLLM joins the two with ZeroMQ; here it is a pipe.
 """
 
+import atexit
 import gc
 import multiprocessing
 import signal
+import sys
 from copy import deepcopy
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -23,9 +25,12 @@ from phase2_attention_kvcache.model import SamplingParams
 from phase2_attention_kvcache.model.kv_formats import kv_bytes_of_token
 from phase2_attention_kvcache.model.roofline import Work, matrix_bytes, work_of_batch
 from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine.build import load_model
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput
+from phase4_scheduler.engine.events import Event, StepRecorder
+from phase4_scheduler.engine.executor import ExecutorError, start_executor
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import SchedulerOutput
 from phase4_scheduler.engine.speculation import SpecDecodingStats
@@ -39,6 +44,7 @@ class Add(NamedTuple):
     params: SamplingParams
     arrival_time: float
     priority: int
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 class Finish(NamedTuple):
@@ -50,6 +56,39 @@ class Finish(NamedTuple):
 
 
 @dataclass(frozen=True)
+class EngineArgs:
+    """What an engine is started with.
+
+    Attributes:
+        model, dtype, device: as for `load_model`.
+        settings: fields of `EngineConfig`.
+        enable_mfu_metrics, record_steps: as for `AsyncEngine`.
+    """
+
+    model: str
+    dtype: str
+    device: str
+    settings: dict[str, Any]
+    enable_mfu_metrics: bool = False
+    record_steps: bool = False
+
+    def load(self) -> tuple[Transformer, EngineConfig]:
+        """The model, warmed up, and the configuration. Raises: as `load_model` and `EngineConfig`."""
+        config = EngineConfig(**self.settings)
+        model = load_model(self.model, self.dtype, self.device, config.quantization)
+        warm_up(model)
+        return model, config
+
+    def start(self) -> EngineCore:
+        """The engine. A model that is shared lies in processes of its own, each of which warms up with the first request."""
+        config = EngineConfig(**self.settings)
+        if config.world_size == 1:
+            return EngineCore(*self.load())
+        executor = start_executor(config, self.model, self.dtype, self.device)
+        return EngineCore(executor.model, config, executor=executor)
+
+
+@dataclass(frozen=True)
 class EngineLimits:
     """What the API process must know to refuse a request by itself. Sent when the engine is ready."""
 
@@ -57,6 +96,15 @@ class EngineLimits:
     num_blocks: int
     block_size: int
     config: EngineConfig
+    sliding_window: int | None = None
+
+    # `check_size` asks the limits as it asks the manager.
+    blocks_for, most_blocks = BlockManager.blocks_for, BlockManager.most_blocks
+
+    @classmethod
+    def of(cls, core: EngineCore) -> "EngineLimits":
+        manager, longest = core.block_manager, core.scheduler.max_model_len
+        return cls(longest, manager.num_blocks, manager.block_size, core.config, manager.sliding_window)
 
 
 @dataclass
@@ -74,6 +122,7 @@ class StepMessage:
     prefix_queries: int = 0
     prefix_hits: int = 0
     spec_decode: SpecDecodingStats | None = None  # since the start, with speculative decoding
+    events: list[Event] = field(default_factory=list)  # of the step, if steps are recorded
 
 
 class StoredBytes(NamedTuple):
@@ -89,35 +138,38 @@ class StoredBytes(NamedTuple):
         return cls(matrix_bytes(model), kv)
 
 
-def run_engine(
-    pipe: Connection, model: str, dtype: str, device: str, enable_mfu_metrics: bool, settings: dict[str, Any]
-) -> None:
+def run_engine(pipe: Connection, args: EngineArgs) -> None:
     """The engine process, from its start to its end: until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches both processes; the other one decides
     try:
-        config = EngineConfig(**settings)
-        transformer = load_model(model, dtype, device, config.quantization)
-        warm_up(transformer)
-        core = EngineCore(transformer, config)
+        core = args.start()
     except Exception as error:
         pipe.send(error)
         return
-    manager = core.block_manager
-    stored = StoredBytes.of(core) if enable_mfu_metrics else None
+    if core.config.world_size > 1:  # nobody ends the ranks if this process is terminated at once
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    stored = StoredBytes.of(core) if args.enable_mfu_metrics else None
+    events: list[Event] = []
+    recorder = StepRecorder(events.append, core.scheduler) if args.record_steps else None
     gc.collect()
     gc.freeze()  # as in `run_server`: no step is to wait for it
     try:
-        pipe.send(
-            EngineLimits(core.scheduler.max_model_len, manager.num_blocks, manager.block_size, core.config)
-        )
+        pipe.send(EngineLimits.of(core))
         while True:
             # Nothing to do: wait for a command. Otherwise take what is there, and step.
             commands: list[Add | Finish] = []
             while pipe.poll() or not (commands or core.scheduler.has_requests):
                 commands += pipe.recv()
-            pipe.send(turn(core, commands, stored))
+            message = turn(core, commands, stored, recorder)
+            message.events = events.copy()
+            events.clear()
+            pipe.send(message)
     except (EOFError, ConnectionError):
         pass  # the API process is gone
+    except ExecutorError as error:
+        sys.exit(str(error))
+    finally:
+        core.shutdown()
 
 
 def warm_up(model: Transformer) -> None:
@@ -129,11 +181,17 @@ def warm_up(model: Transformer) -> None:
         core.step()
 
 
-def turn(core: EngineCore, commands: list[Add | Finish], stored: StoredBytes | None = None) -> StepMessage:
+def turn(
+    core: EngineCore,
+    commands: list[Add | Finish],
+    stored: StoredBytes | None = None,
+    recorder: StepRecorder | None = None,
+) -> StepMessage:
     """Obey, then step, if there is anything to compute.
 
     Args:
         stored: what a step reads, if its work is to be estimated.
+        recorder: writes the step down, if steps are recorded.
     """
     message = StepMessage()
     for command in commands:
@@ -141,7 +199,10 @@ def turn(core: EngineCore, commands: list[Add | Finish], stored: StoredBytes | N
             core.finish(*command)
             continue
         try:
-            core.add(Request(*command, core.model.config.eos_token_ids))
+            *fields, kv_transfer_params = command
+            request = Request(*fields, core.model.config.eos_token_ids)
+            request.kv_transfer_params = kv_transfer_params
+            core.add(request)
         except ValueError as error:
             message.refused.append((command.request_id, str(error)))
     if core.scheduler.has_requests:
@@ -149,8 +210,11 @@ def turn(core: EngineCore, commands: list[Add | Finish], stored: StoredBytes | N
         message.outputs, message.ended = step.outputs, step.ended
         if stored is not None:
             message.work = estimated_work(core.model, step.scheduler_output, stored)
+        if recorder is not None:
+            recorder.record(core.num_steps - 1, step)
     scheduler = core.scheduler
-    message.num_running, message.num_waiting = scheduler.num_running_seqs, len(scheduler.waiting)
+    message.num_running = scheduler.num_running_seqs
+    message.num_waiting = len(scheduler.waiting) + len(scheduler.holding)
     message.kv_cache_usage = core.block_manager.usage
     message.num_preemptions = scheduler.num_preemptions
     message.prefix_queries, message.prefix_hits = scheduler.prefix_queries, scheduler.prefix_hits
@@ -171,18 +235,13 @@ def estimated_work(model: Transformer, step: SchedulerOutput, stored: StoredByte
     return work_of_batch(model.config, parts, model.dtype.itemsize, *stored)
 
 
-def start_engine(
-    model: str, dtype: str, device: str, enable_mfu_metrics: bool, settings: dict[str, Any]
-) -> tuple[multiprocessing.Process, Connection]:
+def start_engine(args: EngineArgs) -> tuple[multiprocessing.Process, Connection]:
     """Start the engine process. The first message is its `EngineLimits`, or the exception that stopped it."""
     context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads, half alive
     ours, theirs = context.Pipe()
-    process = context.Process(
-        target=run_engine,
-        args=(theirs, model, dtype, device, enable_mfu_metrics, settings),
-        name="engine",
-        daemon=True,
-    )
+    # No daemon, for those may not start processes, as an engine does whose model is shared.
+    process = context.Process(target=run_engine, args=(theirs, args), name="engine")
     process.start()
+    atexit.register(process.terminate)
     theirs.close()  # so that the end of that process is the end of the pipe
     return process, ours

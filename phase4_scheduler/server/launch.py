@@ -16,11 +16,11 @@ import uvicorn
 
 from labkit.errors import LabError
 from labkit.models import find_model
+from phase1_tokens_embeddings.weights.gguf_model import load_chat_template
 from phase2_attention_kvcache.model.config import read_config
 from phase4_scheduler.engine.build import load_tokenizer
 from phase4_scheduler.server.app import Server, create_app
 from phase4_scheduler.server.async_engine import AsyncEngine
-from phase4_scheduler.server.chat import ChatTemplate
 
 try:  # as in vLLM: an event loop in C. With 64 users of a small model, the server keeps 70% of its speed instead of 63%
     from uvloop import new_event_loop
@@ -29,7 +29,11 @@ except ImportError:  # there is none for Windows
 
 
 class WebServer(uvicorn.Server):
-    """One that says in its output why it ends."""
+    """One that says in its output why it ends, and does not wait for those who watch its steps: they watch for ever."""
+
+    def __init__(self, config: uvicorn.Config, engine: AsyncEngine) -> None:
+        super().__init__(config)
+        self.engine = engine
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         wait = f"answers under way have {self.config.timeout_graceful_shutdown:g} s to end"
@@ -37,6 +41,10 @@ class WebServer(uvicorn.Server):
             "%s: no more requests are taken, %s", signal.Signals(sig).name, wait
         )
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.engine.end_watches()
+        await super().shutdown(sockets)
 
 
 def make_server(
@@ -47,6 +55,7 @@ def make_server(
     device: str = "auto",
     enable_prompt_tokens_details: bool = False,
     enable_mfu_metrics: bool = False,
+    record_steps: bool = False,
     replicas: int = 1,
     router: Any = None,
     **settings: Any,
@@ -57,8 +66,11 @@ def make_server(
         replicas: engines; more than one run on Ray, and `router` chooses one for each request (`ray_fleet.py`).
 
     Raises:
-        LabError: no such model, or one without a tokenizer; no Ray for replicas. ValueError: files that cannot be used.
+        LabError: no such model, or one without a tokenizer; no Ray for replicas, or their steps to be recorded. ValueError:
+            files that cannot be used.
     """
+    if record_steps and replicas > 1:
+        raise LabError("--enable-step-events shows the steps of one engine: leave out --replicas")
     folder = find_model(model)
     tokenizer = load_tokenizer(folder)
     if tokenizer is None:
@@ -67,10 +79,11 @@ def make_server(
     engine = make_engine(
         str(folder), read_config(folder), tokenizer, dtype=dtype, device=device,
         model_name=served_model_name or model, max_num_queued_reqs=max_num_queued_reqs,
-        enable_prompt_tokens_details=enable_prompt_tokens_details, enable_mfu_metrics=enable_mfu_metrics, **settings,
+        enable_prompt_tokens_details=enable_prompt_tokens_details, enable_mfu_metrics=enable_mfu_metrics,
+        record_steps=record_steps, **settings,
     )  # fmt: skip
     created = int(folder.stat().st_mtime)
-    return Server(engine, served_model_name or model, ChatTemplate.find(folder), created)
+    return Server(engine, served_model_name or model, load_chat_template(folder), created)
 
 
 def find_fleet() -> Callable:
@@ -111,12 +124,14 @@ def run_server(
     shutdown_timeout: float,
     on_ready: Callable[[str], None],
     middleware: Sequence[str] = (),
+    allowed_origins: Sequence[str] = (),
 ) -> None:
     """Serve until SIGINT or SIGTERM. Then requests under way have `shutdown_timeout` seconds to end.
 
     Args:
         on_ready: called with the server's address when the engine has started.
         middleware: import paths of ASGI middleware; the last one is the outermost.
+        allowed_origins: see `create_app`.
 
     Raises:
         ValueError, LabError: what the engine could not be started with.
@@ -131,14 +146,14 @@ def run_server(
         gc.collect()
         gc.freeze()
         sys.setswitchinterval(0.0005)  # a thread that tokenises lets the others on after half a millisecond
-        app = create_app(server, api_key)
+        app = create_app(server, api_key, allowed_origins)
         for wrap in around:
             app = wrap(app)
         config = uvicorn.Config(
             app, log_level="critical", access_log=False,
             timeout_graceful_shutdown=shutdown_timeout, h11_max_incomplete_event_size=64 * 1024,
         )  # fmt: skip
-        web = WebServer(config)
+        web = WebServer(config, server.engine)
         host, port = listening.getsockname()[:2]
         on_ready(f"http://{host}:{port}")
         try:

@@ -19,6 +19,7 @@ import asyncio
 import logging
 import os
 import queue
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple, Protocol
@@ -28,20 +29,18 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from labkit.errors import LabError
 from phase3_paged_attention.paging.block_table import hash_block
-from phase4_scheduler.engine.build import load_model
-from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore
 from phase4_scheduler.engine.outputs import RequestOutput
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.server.async_engine import AsyncEngine, EngineDeadError
 from phase4_scheduler.server.engine_process import (
     Add,
+    EngineArgs,
     EngineLimits,
     Finish,
     StepMessage,
     StoredBytes,
     turn,
-    warm_up,
 )
 from phase4_scheduler.server.metrics import Metrics
 
@@ -56,16 +55,10 @@ class Replica:
         self.core: EngineCore | None = None
 
     @ray.method(max_task_retries=-1)  # asked for while Ray is starting it again: wait
-    def start(
-        self, model: str, dtype: str, device: str, enable_mfu_metrics: bool, settings: dict[str, Any]
-    ) -> EngineLimits:
-        config = EngineConfig(**settings)
-        transformer = load_model(model, dtype, device, config.quantization)
-        warm_up(transformer)
-        self.core = core = EngineCore(transformer, config)
-        self.stored = StoredBytes.of(core) if enable_mfu_metrics else None
-        manager = core.block_manager
-        return EngineLimits(core.scheduler.max_model_len, manager.num_blocks, manager.block_size, core.config)
+    def start(self, args: EngineArgs) -> EngineLimits:
+        self.core = core = args.start()
+        self.stored = StoredBytes.of(core) if args.enable_mfu_metrics else None
+        return EngineLimits.of(core)
 
     def turn(self, commands: list[Add | Finish]) -> StepMessage:
         if self.core is None:
@@ -78,9 +71,9 @@ class ActorLink:
 
     exitcode = "see Ray's logs"
 
-    def __init__(self, actor: Any, start: tuple) -> None:
+    def __init__(self, actor: Any, args: EngineArgs) -> None:
         self.actor = actor
-        self._limits = actor.start.remote(*start)
+        self._limits = actor.start.remote(args)
         self._commands: queue.SimpleQueue[list[Add | Finish] | None] = queue.SimpleQueue()
         self._busy = False
 
@@ -149,7 +142,7 @@ class ReplicaEngine(AsyncEngine):
             self._num_ids, self.num_generation_tokens = before._num_ids, before.num_generation_tokens
 
     def connect(self) -> tuple[ActorLink, ActorLink]:
-        link = ActorLink(self.actor, self._start)
+        link = ActorLink(self.actor, self._args)
         return link, link
 
     def make_metrics(self, limits: EngineLimits) -> Metrics:
@@ -168,6 +161,17 @@ class Asked(NamedTuple):
 class Router(Protocol):
     def choose(self, request: Any, loads: Sequence[int]) -> int:
         """The replica for a request, by the answers that each has under way."""
+
+
+def check_address(address: str) -> None:
+    """Raises LabError if nobody listens at "host:port". (Ray itself would knock for minutes.)"""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise LabError(
+            f"no Ray at RAY_ADDRESS={address} ({error}): start it there (ray start --head), or unset RAY_ADDRESS"
+        ) from None
 
 
 class RayFleet:
@@ -195,6 +199,8 @@ class RayFleet:
         Raises:
             ValueError, LabError: what they could not be started with; no Ray under RAY_ADDRESS.
         """
+        if ":" in (address := os.environ.get("RAY_ADDRESS", "")):
+            check_address(address)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its makers of each start
         try:
             ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
@@ -203,7 +209,8 @@ class RayFleet:
         args, options = self._make
         gpus = self._num_gpus if ray.cluster_resources().get("GPU") else 0
         for number in range(len(self.loads)):
-            actor = Replica.options(num_cpus=0, num_gpus=gpus).remote()
+            # One on each machine, as far as there are machines.
+            actor = Replica.options(num_cpus=0, num_gpus=gpus, scheduling_strategy="SPREAD").remote()
             first = self.engines[0] if self.engines else None
             self.engines.append(ReplicaEngine(actor, number, *args, first=first, **options))
         await self.engines[0].start()  # the others' metrics stand in its registry

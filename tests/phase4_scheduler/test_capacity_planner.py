@@ -4,18 +4,30 @@ import json
 
 import pytest
 
+from phase1_tokens_embeddings.weights import CARDS
 from phase4_scheduler import capacity_planner
 from phase4_scheduler.story import capacity_story
 
-FAST = ("--quick", "--requests", 80)
+FAST = ("--quick", "--requests", 50)
 
 
 def test_script(run_script):
     report = run_script(capacity_planner, *FAST, figures=("capacity_plan",))
-    assert set(report["claims"]) == {"cards-needed", "prefix-router"}
+    assert set(report["claims"]) == {"cards-needed", "shared-cards", "prefix-router"}
     results = report["results"]
     assert results["plan"]["replicas"] >= 1
-    assert [row["lever"] for row in results["levers"]][:2] == ["as planned", "8-bit weights (FP8)"]
+    levers = {row["lever"]: row for row in results["levers"]}
+    assert list(levers)[:2] == ["as planned", "8-bit weights (FP8)"]
+    one, two = levers["as planned"], levers["cards a replica: 2"]
+    assert one["cards"] == one["replicas"] and two["cards"] == 2 * two["replicas"]
+    assert one["per_million"] == pytest.approx(results["plan"]["dollars_per_million"])
+    for row in levers.values():  # the traffic is the same, so the money goes by cards; an H100 is dearer
+        dear = (
+            CARDS["h100" if "H100" in row["lever"] else "l4"].dollars_per_hour / CARDS["l4"].dollars_per_hour
+        )
+        assert row["per_million"] == pytest.approx(one["per_million"] / one["cards"] * row["cards"] * dear)
+    alone, pair = results["one_replica"][:2]
+    assert pair["token_ms"] == pytest.approx(alone["token_ms"] / 2 + pair["sums_ms"])
     routers = results["routers"]
     assert routers["prefix-aware"]["hit_rate"] > 2 * routers["round-robin"]["hit_rate"]
 
@@ -23,11 +35,12 @@ def test_script(run_script):
 @pytest.fixture
 def short_story(monkeypatch):
     """The script's plan alone."""
-    for part in ("fewer_and_more", "the_levers", "the_router"):
+    for part in ("fewer_and_more", "the_router"):
         monkeypatch.setattr(capacity_story, part, lambda *_: None)
+    monkeypatch.setattr(capacity_planner, "the_levers", lambda *_: None)
 
 
-def test_a_trace_with_a_gap_and_unsorted_lines(run_script, tmp_path, short_story):
+def test_a_trace_with_a_gap_and_unsorted_lines_for_replicas_of_four_cards(run_script, tmp_path, short_story):
     lines = [
         dict(timestamp=1000 * i, input_length=1100, output_length=20, hash_ids=[1, 2, 9 + i])
         for i in range(20)
@@ -37,11 +50,22 @@ def test_a_trace_with_a_gap_and_unsorted_lines(run_script, tmp_path, short_story
     trace = tmp_path / "trace.jsonl"
     trace.write_text("\n".join([*map(json.dumps, lines), '{"timestamp": 5, "input_length": -3}']))
     report = run_script(
-        capacity_planner, "--trace", trace, "--skip-bad-lines", "--card", "h100", "--price", 2
+        capacity_planner,
+        "--trace",
+        trace,
+        "--skip-bad-lines",
+        "--card",
+        "h100",
+        "--price",
+        2,
+        "--tensor-parallel-size",
+        4,
     )
     out = " ".join(report["out"].split())
     assert "1 lines were skipped, 1 put in order" in out and "nobody comes" in out
-    assert report["results"]["plan"]["replicas"] == 1 and report["results"]["plan"]["dollars_per_hour"] == 2
+    plan = report["results"]["plan"]
+    assert (plan["replicas"], plan["cards"], plan["dollars_per_hour"]) == (1, 4, 8)
+    assert "1 replica of 4 x H100 80 GB" in out
 
 
 def test_traffic_too_short_to_fill_the_fleet_is_said(run_script, short_story):
@@ -52,14 +76,19 @@ def test_traffic_too_short_to_fill_the_fleet_is_said(run_script, short_story):
 @pytest.mark.parametrize(
     "options, words",
     [
-        (("--model", "llama-3-70b"), "choose a larger card or fewer bits"),
+        (("--model", "llama-3-70b"), "fewer bits, or let 8 cards share it (tensor_parallel_size=8)"),
         (("--tpot-slo", 0.03), "What forbids it is memory bandwidth"),
-        (("--ttft-slo", 0.05), "What forbids it is arithmetic"),
+        (("--tpot-slo", 0.03), "--precision Q4_K_M, --tensor-parallel-size 4, --card rtx4090"),
+        (("--ttft-slo", 0.001), "What forbids it is arithmetic"),
+        (("--most", 2, "--tensor-parallel-size", 4), "--most 2 cards: one replica alone takes 4"),
+        (("--tensor-parallel-size", 3), "invalid choice: 3"),
         (("--card", "abacus"), "unknown card"),
         (("--system-prompt", 100, "--trace", "x.csv"), "--system-prompt is for a --pattern"),
         (("--burstiness", 2, "--trace", "x.csv"), "--burstiness is for a --pattern"),
         (("--skip-bad-lines",), "--skip-bad-lines is for --trace"),
         (("--trace", "nowhere.csv"), "cannot read the trace"),
+        (("--trace", ""), "cannot read the trace"),
+        (("--most", 1, "--rate", 50), "more than 1 replicas would be needed"),
     ],
 )
 def test_mistakes(mistake_of, options, words):
@@ -73,7 +102,7 @@ def test_mistakes(mistake_of, options, words):
         ("when,who\n1,2\n", "no trace that this course can read"),
         (
             "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,5,10\n2023-11-16 18:17:03,5,10\n",
-            "all come at once",
+            "holds no requests at different times",
         ),
     ],
 )

@@ -37,7 +37,9 @@ def short_story(monkeypatch):
 
 
 def test_script_with_a_trace_and_a_saved_clock(run_script, tmp_path, short_story):
-    FittedCost((5e-3, 1e-4, 3e-4, 0.0, 1e-8), "elsewhere", 0.1, 0.2, 100, 1024).save(tmp_path / "cost.json")
+    FittedCost((5e-3, 1e-4, 3e-4, 0.0, 1e-8, 0.0, 0.0), "elsewhere", 0.1, 0.2, 100, 1024).save(
+        tmp_path / "cost.json"
+    )
     lines = [
         dict(timestamp=100 * i, input_length=1100, output_length=20, hash_ids=[1, 2, 9 + i])
         for i in range(30)

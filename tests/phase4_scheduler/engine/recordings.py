@@ -9,8 +9,8 @@ from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Request, RequestStatus
 
 
-def read_recordings(folder: Path) -> list[dict[str, Any]]:
-    with gzip.open(folder / "traces.jsonl.gz", "rt") as file:
+def read_recordings(folder: Path, name: str = "traces.jsonl.gz") -> list[dict[str, Any]]:
+    with gzip.open(folder / name, "rt") as file:
         return [json.loads(line) for line in file]
 
 

@@ -1,10 +1,12 @@
 """Streamed text and stop strings against the plain way: decode everything anew after each token, and search."""
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import decoders, models
 
-from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
+from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder, read_tokenizer
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase4_scheduler.engine.detokenizer import IncrementalDetokenizer
 from phase4_scheduler.engine.outputs import RequestMetrics
@@ -129,3 +131,13 @@ def test_metrics_before_the_first_and_after_the_last_token():
     metrics.token_times += [5.0, 6.0, 8.0]
     metrics.finished_time = 8.0
     assert (metrics.ttft, metrics.itls, metrics.e2e) == (3.0, [1.0, 2.0], pytest.approx(6.0))
+
+
+def test_an_answer_keeps_its_first_space(tmp_path):
+    """As with the tokenizers of Llama 2 and Mistral, whose texts begin with a space that is not shown."""
+    hub = tokenizers.Tokenizer(models.BPE({"▁once": 0, "▁upon": 1}, []))
+    hub.decoder = decoders.Metaspace()
+    hub.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = read_tokenizer(tmp_path / "tokenizer.json")
+    answer = IncrementalDetokenizer(tokenizer, SamplingParams())
+    assert tokenizer.decode([0]) + answer.push(1) + answer.finish() == tokenizer.decode([0, 1]) == "once upon"

@@ -717,7 +717,7 @@ def test_thousands_of_waiting_requests(tiny):
 def test_a_scheduler_that_schedules_nobody_is_reported(tiny):
     engine = tiny.engine()
     engine.add_request("a", [1], GREEDY)
-    engine.scheduler._admit_waiting = lambda output, budget, threshold: budget
+    engine.scheduler.admit_waiting = lambda output, budget, threshold: budget
     with pytest.raises(RuntimeError, match="it is stuck"):
         for _ in range(5):
             engine.step()

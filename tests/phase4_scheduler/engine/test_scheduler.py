@@ -79,11 +79,13 @@ class Life(RuleBasedStateMachine):
         chunked=st.sampled_from([True, True, False]),
         most_drafts=st.sampled_from([0, 0, 1, 3]),
         draft_model=st.booleans(),
+        window=st.one_of(st.none(), st.integers(2, 12)),
     )
     def start(
-        self, blocks, block_size, caching, swap, policy, seats, budget, threshold, chunked, most_drafts, draft_model
+        self, blocks, block_size, caching, swap, policy, seats, budget, threshold, chunked, most_drafts, draft_model, window
     ):  # fmt: skip
-        self.manager = BlockManager(blocks, block_size, caching, swap)
+        self.window = None if most_drafts and draft_model else window  # as the engine does
+        self.manager = BlockManager(blocks, block_size, caching, swap, self.window)
         speculation = None
         if most_drafts:
             method = {"model": "tales-draft"} if draft_model else {"method": "ngram"}
@@ -119,10 +121,16 @@ class Life(RuleBasedStateMachine):
         config, manager = self.scheduler.config, self.manager
         stored = length + max_tokens - 1
         drafted = self.most_drafts * (1 + self.slots)
+        held = -(-min(stored + drafted, 39 + self.slots) // manager.block_size)
+        if (
+            self.window
+        ):  # what a step computes, what its first token sees, and what else is in that one's block
+            seen = self.window - 1 + config.max_num_batched_tokens - self.slots
+            held = min(held, -(-seen // manager.block_size) + 1)
         fits = (
             length < 40
             and n <= config.max_num_seqs
-            and min(stored + drafted, 39 + self.slots) <= (manager.num_blocks - 1) * manager.block_size
+            and held < manager.num_blocks
             and (config.chunked_prefill or min(stored, 39) <= config.max_num_batched_tokens - self.slots)
         )
         try:
@@ -177,7 +185,12 @@ class Life(RuleBasedStateMachine):
                 slot = s.request.block_table.block_ids[t // size], t % size
                 self.memory[slot] = tuple(token_ids[: t + 1])
         for s in output.scheduled:
-            for t in range(s.num_computed + s.num_tokens - len(s.drafts)):
+            first = max(0, s.num_computed - self.window + 1) if self.window else 0
+            held = [block_id != 0 for block_id in s.request.block_table.block_ids]
+            assert held == [i >= first // size for i in range(len(held))], (
+                "blocks go when they have left the window"
+            )
+            for t in range(first, s.num_computed + s.num_tokens - len(s.drafts)):
                 slot = s.request.block_table.block_ids[t // size], t % size
                 assert self.memory.get(slot) == tuple(s.request.token_ids[: t + 1]), (s.request, t)
         if fault == "error" and output.scheduled:

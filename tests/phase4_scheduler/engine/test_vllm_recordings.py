@@ -1,4 +1,6 @@
-"""Every decision of the real vLLM 0.32 on 150 recorded workloads, field by field, step by step."""
+"""Every decision of the real vLLM 0.32 on recorded workloads, field by field, step by step: 150, and 60 with a window."""
+
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +23,9 @@ def model_token(request: int, num_tokens: int, num_output: int, stop_after: int 
 def replay(recording):
     """Yield (recorded step, our step) for each step of a workload; then check that nothing leaked."""
     c = recording["config"]
-    manager = BlockManager(c["num_blocks"], c["block_size"], c["prefix_caching"])
+    manager = BlockManager(
+        c["num_blocks"], c["block_size"], c["prefix_caching"], sliding_window=c.get("sliding_window")
+    )
     fields = {name: c[name] for name in c.keys() & SchedulerConfig.__dataclass_fields__.keys()}
     assert len(fields) == 6
     scheduler = Scheduler(SchedulerConfig(**fields), manager, admit_oversized=True)
@@ -86,3 +90,24 @@ def test_every_field_of_every_step_equals_vllm(recordings):
             steps += 1
             preemptions += len(ours["preempted"])
     assert (len(recordings), steps, preemptions) == (150, 28309, 966)
+
+
+def test_with_a_sliding_window_as_well():
+    """Blocks leave early, prefix hits need only the last ones, and texts may be longer than the cache."""
+    steps = preemptions = late_hits = longer = 0
+    for recording in read_recordings(Path(__file__).parent, "vllm_0_32_windows.jsonl.gz"):
+        c = recording["config"]
+        room = (c["num_blocks"] - 1) * c["block_size"]
+        seen = set()
+        for theirs, ours in replay(recording):
+            assert ours == theirs, f"workload {recording['seed']}, step {theirs['step']}"
+            steps += 1
+            preemptions += len(ours["preempted"])
+            first = [blocks for name, blocks in ours["blocks"].items() if name not in seen]
+            late_hits += sum(
+                blocks[0] == 0 for blocks in first
+            )  # of its prefix only the end was left, and needed
+            seen |= ours["blocks"].keys()
+            longer += any(computed > room for computed in ours["computed"].values())
+    assert (steps, preemptions) == (4179, 52)
+    assert late_hits > 0 and longer > 0, (late_hits, longer)

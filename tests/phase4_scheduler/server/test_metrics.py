@@ -387,19 +387,25 @@ def test_without_drafts_there_are_no_such_families(metrics):
     assert b"spec_decode" not in metrics.page()
 
 
+KING = dict(prompt="The king said no. The king said", temperature=0, max_tokens=40, ignore_eos=True)
+KINGS = [KING, KING | {"stop": "queen"}, KING | {"logprobs": 2, "max_tokens": 12}]
+
+
+@pytest.fixture(scope="module")
+def without_drafts():
+    with running_server("--dtype", "float32") as server:
+        return asyncio.run(send_all(server.address, KINGS))
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("method", [dict(method="ngram", prompt_lookup_max=2), dict(model="tales-draft")])
-def test_a_server_with_drafts_answers_the_same_and_counts_them(method):
+def test_a_server_with_drafts_answers_the_same_and_counts_them(method, without_drafts):
     """Streams of several tokens a piece, a stop string, log probabilities; `usage` and the counters fit together."""
-    common = dict(prompt="The king said no. The king said", temperature=0, max_tokens=40, ignore_eos=True)
-    bodies = [common, common | {"stop": "queen"}, common | {"logprobs": 2, "max_tokens": 12}]
-    with running_server("--dtype", "float32") as server:
-        plain = asyncio.run(send_all(server.address, bodies))
     config = json.dumps(method | {"num_speculative_tokens": 3})
     with running_server("--dtype", "float32", "--speculative-config", config) as server:
-        drafted = asyncio.run(send_all(server.address, bodies))
+        drafted = asyncio.run(send_all(server.address, KINGS))
         page = samples(server.get("/metrics")[1])
-    for one, other in zip(plain, drafted, strict=True):
+    for one, other in zip(without_drafts, drafted, strict=True):
         assert not one.error and not other.error
         assert (one.text, one.finish_reason, one.usage) == (other.text, other.finish_reason, other.usage)
     accepted = page["vllm:spec_decode_num_accepted_tokens_total"]

@@ -3,8 +3,13 @@
 import asyncio
 import importlib.util
 import re
+import shutil
+import socket
+import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -73,6 +78,71 @@ def test_two_replicas_answer_as_one_engine_and_a_killed_one_comes_back(server):
     while min(now - then for now, then in zip(written(server), before, strict=True)) == 0:
         assert time.monotonic() < deadline, "the replica did not come back"
         assert [a.text for a in asyncio.run(answers(server, 5))] == right_now
+
+
+def replicas_of(node):
+    return [p for p in psutil.Process(node.pid).children(recursive=True) if "ray::Replica" in p.name()]
+
+
+@pytest.fixture
+def two_nodes(monkeypatch):
+    """Two Ray nodes of one core each, started with `ray start`, and the server in front of them."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed: pip install ray==2.60.0")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    ray = str(Path(sys.executable).with_name("ray"))
+    ports = ["--min-worker-port", "0", "--max-worker-port", "0"]  # any that is free
+    common = ["--num-cpus", "1", *ports, "--disable-usage-stats", "--block"]
+    folder, nodes = tempfile.mkdtemp(prefix="ray"), []
+    head = ["--head", "--port", str(port), "--include-dashboard", "false", "--temp-dir", folder]
+    for name, value in (("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN", 64 * "a"), ("RAY_ADDRESS", address)):
+        monkeypatch.setenv(name, value)
+    try:
+        for where in (head, ["--address", address]):
+            nodes.append(subprocess.Popen([ray, "start", *where, *common], stdout=subprocess.PIPE, text=True))
+            assert any("Ray runtime started" in line for line in nodes[-1].stdout)
+        with running_server("--replicas", "2", "--router", "round-robin", "--dtype", "float32") as running:
+            yield running, nodes
+    finally:
+        for node in reversed(nodes):
+            for process in [*psutil.Process(node.pid).children(recursive=True), node]:
+                process.kill()
+            node.wait()
+            node.stdout.close()
+        shutil.rmtree(folder)
+
+
+@pytest.mark.proof
+def test_a_lost_node_takes_no_answer_of_the_other_with_it(two_nodes):
+    server, nodes = two_nodes
+    assert [len(replicas_of(node)) for node in nodes] == [1, 1]
+    right = expected(200)
+
+    async def lose_one():
+        under_way = asyncio.create_task(answers(server, 200))
+        await asyncio.sleep(0.5)
+        for process in psutil.Process(nodes[1].pid).children(recursive=True):
+            process.kill()
+        return await under_way
+
+    texts = asyncio.run(lose_one())
+    assert all(answer.error or answer.text == text for answer, text in zip(texts, right, strict=True))
+    assert sum(answer.error is None for answer in texts) >= 3
+    assert [a.text for a in asyncio.run(answers(server, 5))] == expected(5)
+    deadline = time.monotonic() + 60
+    while len(replicas_of(nodes[0])) < 2:  # Ray starts it again on the node that is left
+        assert time.monotonic() < deadline, "the replica did not come back"
+        time.sleep(0.2)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere:", "ray://127.0.0.1:1"])
+def test_a_cluster_that_is_not_there(address):
+    ray_fleet = pytest.importorskip("phase4_scheduler.server.ray_fleet")
+    with pytest.raises(LabError, match="unset RAY_ADDRESS"):
+        ray_fleet.check_address(address)
 
 
 def test_without_ray_one_line_says_what_is_missing(monkeypatch):

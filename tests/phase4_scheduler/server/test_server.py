@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -154,10 +155,12 @@ def test_an_engine_that_ends_ends_all_streams_with_an_error(server):
     assert server.call("/v1/completions", ENDLESS)[0] == 503
 
 
-@pytest.mark.parametrize("timeout", [0, 60])
+@pytest.mark.parametrize("timeout", [0, 600])
 def test_a_server_that_is_told_to_stop(timeout):
-    """It drops what is under way, or lets it end first."""
-    with running("--shutdown-timeout", str(timeout)) as server:
+    """It drops what is under way, or lets it end first. For somebody who watches its steps it does not wait."""
+    with running("--shutdown-timeout", str(timeout), "--enable-step-events") as server:
+        watching = urllib.request.urlopen(f"{server.address}/events")
+        assert watching.readline() == b"event: engine\n"
         _connection, response = server.open(ENDLESS | {"max_tokens": 200})
         server.process.send_signal(signal.SIGTERM)
         try:

@@ -1,0 +1,138 @@
+"""`lab chat` with the embedded model: through pipes, and in a terminal with Ctrl-C and Ctrl-D."""
+
+import io
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+
+from labkit.paths import ROOT
+from phase4_scheduler import chat
+from phase4_scheduler.engine.conversation import Turn
+from phase4_scheduler.story.chat_terminal import describe
+
+TALK = """Who lives in the wood?
+/temperature 0
+And then?
+
+/tokens none
+/dance
+/system You tell of goats.
+/prompt
+/save {0}
+/save {0}
+/save {1}
+/new
+/prompt
+/quit
+Who?
+"""
+
+
+def test_a_conversation_through_pipes(tmp_path, monkeypatch, capsys):
+    """Answers go to stdout; commands, mistakes and figures to stderr. /quit ends it, and so does the end of the lines."""
+    file, taken = tmp_path / "talk.json", tmp_path / "taken"
+    taken.write_text("mine")
+    monkeypatch.setattr("sys.stdin", io.StringIO(TALK.format(file, taken)))
+    assert chat.main(["--tokens", "12", "--seed", "3", "--dtype", "float32"]) == 0
+    out, err = capsys.readouterr()
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    roles = [m["role"] for m in saved["messages"]]
+    assert roles == ["system", "user", "assistant", "user", "assistant"]
+    assert out == "".join(m["content"] + "\n" for m in saved["messages"] if m["role"] == "assistant")
+    assert saved["settings"] == {"temperature": 0, "max_tokens": 12, "seed": 3}
+    for turn in saved["turns"]:
+        assert describe(Turn(**turn)) in err
+    assert saved["turns"][1]["cached_tokens"] >= saved["turns"][0]["prompt_tokens"] // 16 * 16
+    lines = err.splitlines()
+    for mistake in ("error: 'none' is not a whole number", "error: no command is called '/dance'",
+                    f"error: {taken} is there already"):  # fmt: skip
+        assert sum(line.startswith(mistake) for line in lines) == 1
+    assert (
+        err.count("said the child") == 2 and "You tell of goats.\\n\\n" in err and taken.read_text() == "mine"
+    )
+
+
+def test_what_is_said_of_a_turn():
+    said = describe(Turn(100, 80, 1, 0.02, 0.02, "length", 4))
+    assert said.startswith(
+        "first token after 20 ms · prompt 100 tokens: 80 from the prefix cache (80%), 20 comp"
+    )
+    assert "oldest 4 messages are forgotten" in said and said.endswith("cut off: /tokens allows no more")
+    assert describe(Turn(10, 0, 0, None, 0.5, "abort", 0)).startswith("no token · ")
+
+
+def test_mistakes_are_one_line(tmp_path, capsys, monkeypatch):
+    (tmp_path / "config.json").write_text("{}")
+    assert chat.main(["--model", str(tmp_path)]) == 2
+    (tmp_path / "chat_template.jinja").write_text("{% if %}")
+    assert chat.main(["--model", str(tmp_path)]) == 2
+    monkeypatch.setattr("phase2_attention_kvcache.model.checkpoint.memory_bytes", lambda device: 10**6)
+    assert chat.main([]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 3 and "has no chat template: it was trained on no conversations" in errors[0]
+    assert "the chat template cannot be used: Expected an expression" in errors[1]
+    assert "tales: its weights take 0.0 GB in bfloat16, and this machine has 0.0 GB" in errors[2]
+
+
+def test_a_model_is_asked_not_to_think(tmp_path, monkeypatch, capsys):
+    """The template hears of it."""
+    folder = tmp_path / "model"
+    shutil.copytree(ROOT / "labkit" / "models" / "tales-draft", folder)
+    (folder / "chat_template.jinja").write_text("{{ 'quick' if enable_thinking is false else 'slow' }}")
+    for options, expected in ((["--no-thinking"], "quick"), ([], "slow")):
+        monkeypatch.setattr("sys.stdin", io.StringIO("/prompt\n"))
+        assert chat.main(["--model", str(folder), "--dtype", "float32", *options]) == 0
+        assert f"'{expected}'\n" in capsys.readouterr().err
+
+
+@pytest.mark.proof
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_conversation_in_a_terminal():
+    """Ctrl-C ends an answer and not the conversation; Ctrl-D ends that with code 0, Ctrl-C at the prompt with 130."""
+    import pty
+
+    for last, code in ((b"\x04", 0), (b"\x03", 130)):
+        ours, theirs = pty.openpty()
+        options = ["--tokens", "900", "--temperature", "3", "--dtype", "float32"]
+        command = [sys.executable, "-m", "labkit.command", "chat", *options]
+        process = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, start_new_session=True,
+            preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+        )  # fmt: skip
+        os.close(theirs)
+        try:
+            wait_for(ours, b"> ")
+            os.write(ours, b"/tokens 900\nTell me all.\n")
+            seen = wait_for(ours, b"max_tokens = 900", rb"all\.\r\n", rb"[a-z]+ [a-z]+")
+            os.write(ours, b"\x03")
+            seen = wait_for(ours, b"prompt .* tokens", b"> ")
+            assert b"Traceback" not in seen
+            for _ in range(6):  # a key between Python's prompt and its wait is felt with the next one
+                os.write(ours, last)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(10)
+                    break
+            assert process.returncode == code
+        finally:
+            process.send_signal(signal.SIGKILL)
+            os.close(ours)
+
+
+def wait_for(terminal: int, *patterns: bytes) -> bytes:
+    """Read until these have come, one after the other."""
+    text, rest = b"", b""
+    for pattern in patterns:
+        while not (match := re.search(pattern, rest)):
+            assert select.select([terminal], [], [], 60)[0], f"no {pattern!r} in {text!r}"
+            piece = os.read(terminal, 4096)
+            text, rest = text + piece, rest + piece
+        rest = rest[match.end() :]
+    return text
