@@ -2,7 +2,8 @@
 
 Many guides have such a table: for this traffic, pull that lever. Here four cards serve five kinds of traffic, in virtual
 time and with the scheduler of this course. Each breaks its promise, and each in another way. Then every lever is
-pulled on every kind: a card more, more seats, smaller chunks, fewer bits, a router that looks for prefixes.
+pulled on every kind: a card more, more seats, smaller chunks, fewer bits, two cards a replica, a router that looks for
+prefixes.
 
 You will see: what broke, which lever the table recommends, whether it suffices, and what the others would have done.
 

@@ -11,6 +11,9 @@ import argparse
 import json
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from labkit.errors import LabError
 from labkit.foreign import quoted
 from labkit.options import Parser, between, whole
 from labkit.terminal import run
@@ -88,6 +91,18 @@ def build_parser() -> argparse.ArgumentParser:
         help="/metrics estimates operations and bytes of each step",
     )
     add(
+        "--enable-step-events",
+        action="store_true",
+        help="/events streams what each step does, for the glass engine of `lab web`",
+    )
+    add(
+        "--allowed-origins",
+        type=json_list,
+        default=[],
+        metavar="JSON",
+        help="pages of these addresses may read the answers: '[\"http://127.0.0.1:8080\"]' is that of `lab web` (none)",
+    )
+    add(
         "--max-num-queued-reqs",
         type=whole(0, 10**9),
         help="refuse more answers than this under way with 503 (no limit)",
@@ -117,6 +132,26 @@ def build_parser() -> argparse.ArgumentParser:
         default="prefix-aware",
         help="who chooses the replica of a request (prefix-aware)",
     )
+    add(
+        "--tensor-parallel-size",
+        "-tp",
+        type=whole(1, 1024),
+        default=1,
+        help="processes that share each layer of the model (1)",
+    )
+    add(
+        "--pipeline-parallel-size",
+        "-pp",
+        type=whole(1, 1024),
+        default=1,
+        help="groups of them that share the layers (1)",
+    )
+    add(
+        "--enable-expert-parallel",
+        "-ep",
+        action="store_true",
+        help="of a mixture, processes that share a layer hold whole experts, and not a slice of each",
+    )
     add("--seed", type=whole(0, 2**32 - 1), default=0, help="for requests without a seed of their own (0)")
     return parser
 
@@ -132,11 +167,32 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
+def json_list(text: str) -> list[str]:
+    """The type of an option: a list of strings in JSON."""
+    try:
+        return TypeAdapter(list[str]).validate_json(text, strict=True)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'{quoted(text)} is no list of strings: give ["..."]') from None
+
+
 def main(argv: list[str] | None = None) -> int:
     return run(lambda: serve(build_parser().parse_args(argv)))
 
 
 def serve(a: argparse.Namespace) -> int:
+    if a.enable_step_events and a.api_key is not None:
+        raise LabError(
+            "--enable-step-events tells all who ask what each request does, and a web page that listens can send no key: "
+            "leave out --api-key or --enable-step-events"
+        )
+    if a.enable_expert_parallel and a.tensor_parallel_size == 1:
+        raise LabError(
+            "--enable-expert-parallel deals out experts: choose a --tensor-parallel-size of at least 2, too"
+        )
+    if a.enable_mfu_metrics and a.tensor_parallel_size * a.pipeline_parallel_size > 1:
+        raise LabError(
+            "--enable-mfu-metrics estimates what one device does: leave it out, or the parallel sizes"
+        )
     server = make_server(
         a.model,
         a.served_model_name,
@@ -145,6 +201,7 @@ def serve(a: argparse.Namespace) -> int:
         a.device,
         a.enable_prompt_tokens_details,
         a.enable_mfu_metrics,
+        a.enable_step_events,
         a.replicas,
         ROUTERS[a.router](),
         max_num_seqs=a.max_num_seqs,
@@ -159,12 +216,23 @@ def serve(a: argparse.Namespace) -> int:
         seed=a.seed,
         quantization=a.quantization,
         kv_cache_dtype=a.kv_cache_dtype,
+        tensor_parallel_size=a.tensor_parallel_size,
+        pipeline_parallel_size=a.pipeline_parallel_size,
+        enable_expert_parallel=a.enable_expert_parallel,
     )
 
     def on_ready(address: str) -> None:
         print(f"{server.name} is served at {address}   (Ctrl-C ends it)", flush=True)
 
-    run_server(server, open_socket(a.host, a.port), a.api_key, a.shutdown_timeout, on_ready, a.middleware)
+    run_server(
+        server,
+        open_socket(a.host, a.port),
+        a.api_key,
+        a.shutdown_timeout,
+        on_ready,
+        a.middleware,
+        a.allowed_origins,
+    )
     return 0
 
 

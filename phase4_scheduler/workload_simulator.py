@@ -22,7 +22,7 @@ import math
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from labkit.options import between, whole
-from phase4_scheduler.simulator.cost_model import find_cost
+from phase4_scheduler.simulator.named_costs import find_cost
 from phase4_scheduler.simulator.traffic import PATTERN_NAMES
 from phase4_scheduler.story import recorded_story
 from phase4_scheduler.story import simulator_chapters as chapters

@@ -7,7 +7,14 @@ from matplotlib.figure import Figure
 
 from labkit.figures import BLUE, GREY, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
-from phase4_scheduler.simulator.recorded_runs import METRICS, RECORDED, STATISTICS, RecordedRun
+from phase4_scheduler.simulator.recorded_runs import (
+    METRICS,
+    QWEN3,
+    RECORDED,
+    STATISTICS,
+    RecordedRun,
+    expert_table,
+)
 from phase4_scheduler.simulator.replay import errors, fit_step, replay, simulated_latencies, spread
 from phase4_scheduler.simulator.virtual_time import Run
 
@@ -17,15 +24,16 @@ Pair = tuple[RecordedRun, Run]
 def the_truth(lab: Lab) -> None:
     """Part 2b: the recorded runs. Quickly only one of them, which needs no fit."""
     lab.title("Does the simulator tell the truth? 300 requests on real cards")
-    lab.say("""Others let vLLM serve 300 requests on an RTX 4090 and on an RTX PRO 6000, wrote down when each got its
+    lab.say("""Others let vLLM serve 300 requests on an RTX 4090, on an RTX PRO 6000 and on two of these, wrote down when each got its
         first and its last token, and timed the kernels one by one. So put in the arrivals, the lengths and the
         kernels, and see whether the same times come out. As in vLLM, each step is decided while the one before is
         computed.""")
     pairs: list[Pair] = []
-    for name in ["rtx4090"] if lab.quick else RECORDED:
-        recorded = RECORDED[name]
-        cost = recorded.kernel_table()
-        if name == "rtxpro6000":
+    recordings = dict(RECORDED, qwen3=QWEN3)
+    for name in ["rtx4090"] if lab.quick else recordings:
+        recorded = recordings[name]
+        cost = expert_table() if recorded is QWEN3 else recorded.kernel_table()
+        if name != "rtx4090":
             cost = fit_step(recorded, cost)
             lab.say(f"""On {recorded.title} kernels alone are too fast. One number is fitted on the first half of the
                 requests: {1000 * cost.step:.2f} ms a step for all that is no kernel.""")
@@ -47,7 +55,7 @@ def show(lab: Lab, name: str, recorded: RecordedRun, run: Run) -> None:
         for statistic, value, ours, theirs in zip(STATISTICS, spread(real[metric]), line, published)
     ]
     lab.table(
-        f"Llama-3.1-8B on {recorded.title}: {len(run.times):,} steps, {run.preemptions} preemptions",
+        f"{recorded.model} on {recorded.title}: {len(run.times):,} steps, {run.preemptions} preemptions",
         ["", "recorded, s", "this simulator", "LLMServingSim"],
         rows,
         note="Percent that a simulator is off. LLMServingSim is the simulator of those who published the tables.",
@@ -60,9 +68,9 @@ def draw_replay(pairs: Sequence[Pair]) -> Figure:
     means = [np.abs(errors(*pair)[[0, 2], 0]).max() for pair in pairs]
     fig, axes = new_figure(
         f"Mean TTFT and mean time to the last token come out within {max(means):.1f}% of real cards",
-        "vLLM 0.19, Llama-3.1-8B, 300 requests of ShareGPT; kernels timed one by one by LLMServingSim (MIT)",
+        "vLLM 0.19, 300 requests of ShareGPT; kernels timed one by one by LLMServingSim (MIT)",
         panels=len(pairs),
-        size=(max(9.4, 5.2 * len(pairs) + 2), 4.9),  # one panel alone would be narrower than the title
+        size=(max(9.4, 4.5 * len(pairs)), 4.9),  # one panel alone would be narrower than the title
     )
     for ax, (recorded, run) in zip(axes, pairs):
         real, ours = recorded.latencies(), simulated_latencies(run)
@@ -70,7 +78,12 @@ def draw_replay(pairs: Sequence[Pair]) -> Figure:
             ax.plot(real[name], ours[name], ".", color=colour, alpha=0.5, label=label)
         ends = [min(real["TTFT"].min(), ours["TTFT"].min()), real["E2E"].max()]
         ax.plot(ends, ends, color=GREY, linewidth=1)
-        ax.set(xlabel=f"recorded on {recorded.title}, s", ylabel="simulated, s", xscale="log", yscale="log")
+        ax.set(
+            xlabel=f"{recorded.model} on {recorded.title}, s",
+            ylabel="simulated, s",
+            xscale="log",
+            yscale="log",
+        )
         plain_numbers(ax)
         ax.legend()
     return fig

@@ -177,11 +177,10 @@ def show_parts(lab: Lab, parts: dict[int, Parts], title: str) -> None:
 
 
 def draw(lab: Lab, before: dict[int, Parts], after: dict[int, Parts]) -> None:
-    most = max(after)
-    gain = sum(before[most].values()) / sum(after[most].values())
+    gains = [f"{sum(before[batch].values()) / sum(after[batch].values()):.1f}" for batch in after]
     fig, (ax,) = new_figure(
-        f"For {most} users a step became {gain:.1f} times faster; deciding it costs next to nothing",
-        f"One decode step, GPT-2 124M, {lab.args.dtype}, {CONTEXT} tokens of context each, "
+        f"A step for {', '.join(map(str, after))} users: {', '.join(gains)} times as fast",
+        f"Deciding it costs next to nothing. One decode step, GPT-2 124M, {lab.args.dtype}, {CONTEXT} tokens of context each, "
         f"{torch.get_num_threads()} CPU threads",
         size=(9.6, 4.8),
     )

@@ -1,0 +1,185 @@
+"""A conversation in a terminal: lines in, answers out as they are written, and what each turn took."""
+
+import json
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from labkit.errors import LabError
+from labkit.foreign import harmless, quoted, visible
+from labkit.options import between, whole
+from labkit.paths import write_whole, writing
+from labkit.terminal import Page, escape
+from phase2_attention_kvcache.story.telling import WordWrap
+from phase4_scheduler.engine.conversation import Conversation, Turn
+
+HELP = """\
+/system TEXT      what the model is told first, of how to answer; without TEXT: nothing
+/temperature N    0: always the likeliest token
+/tokens N         most tokens of an answer
+/prompt           the conversation as the model reads it: as text, and as token ids
+/new              forget the conversation (the system message stays)
+/save FILE        messages, settings and figures, as JSON
+/quit             end; so does Ctrl-D. Ctrl-C ends an answer"""
+
+
+class ChatTerminal:
+    """Reads lines, and shows answers.
+
+    The answers go to stdout, everything else to stderr, so `echo Hello | lab chat > answer.txt` keeps the answer alone.
+    """
+
+    def __init__(self, conversation: Conversation, model: str) -> None:
+        self.conversation, self.model = conversation, model
+        self.notes = Console(stderr=True, emoji=False, soft_wrap=True, highlight=False)
+        self.width = Page().width
+        self._saved: set[Path] = set()
+        self._commands: dict[str, Callable[[str], None]] = {
+            "system": self._system, "temperature": self._temperature, "tokens": self._tokens, "save": self._save,
+            "prompt": self._prompt, "new": self._new, "help": lambda _: self.note(HELP),
+        }  # fmt: skip
+
+    def note(self, text: str) -> None:
+        self.notes.print(f"[dim]{escape(text)}[/]")
+
+    def _complain(self, error: Exception) -> None:
+        self.notes.print(f"[red]error:[/] {escape(visible(error, 500))}")
+
+    def run(self) -> None:
+        """Until the lines end, or /quit."""
+        for line in lines():
+            if not line.startswith("/"):
+                self._answer(line)
+                continue
+            name, _, rest = line[1:].partition(" ")
+            if name in ("quit", "exit"):
+                return
+            try:
+                if name not in self._commands:
+                    raise ValueError(f"no command is called {quoted('/' + name)}: /help lists them")
+                self._commands[name](rest.strip())
+            except (ValueError, LabError, OSError) as error:
+                self._complain(error)
+
+    def _answer(self, text: str) -> None:
+        wrap = WordWrap(_write, self.width - 2) if sys.stdout.isatty() else _write
+        said = self.conversation.ask(text)
+        turns = len(self.conversation.turns)
+        try:
+            for piece in said:
+                wrap(harmless(piece))
+        except KeyboardInterrupt:
+            said.close()  # the request is aborted, what was written stays
+        except ValueError as error:
+            self._complain(error)
+        if len(self.conversation.turns) > turns:
+            _write("\n")
+            self.note(describe(self.conversation.turns[-1]))
+
+    def _system(self, text: str) -> None:
+        self.conversation.system = text
+        self.note(
+            "the system message is set: the next turn begins differently, so the prefix cache has nothing of it"
+        )
+
+    def _temperature(self, text: str) -> None:
+        self._set(temperature=_parsed(between(0, 100), text))
+
+    def _tokens(self, text: str) -> None:
+        self._set(max_tokens=_parsed(whole(1, 10**6), text))
+
+    def _set(self, **changed: float) -> None:
+        self.conversation.params = replace(self.conversation.params, **changed)
+        self.note(", ".join(f"{name} = {value:g}" for name, value in changed.items()))
+
+    def _prompt(self, _: str) -> None:
+        text, ids = self.conversation.prompt()
+        self.note(f"{text!r}\n{len(ids)} tokens: {ids}")
+
+    def _new(self, _: str) -> None:
+        self.conversation.messages = self.conversation.messages[: int(bool(self.conversation.system))]
+        self.note("a new conversation")
+
+    def _save(self, name: str) -> None:
+        if not name:
+            raise ValueError("/save FILE: name the file")
+        path = Path(name).expanduser().absolute()
+        if path.exists() and path not in self._saved:
+            raise ValueError(f"{visible(path)} is there already: choose another name")
+        talk, params = self.conversation, self.conversation.params
+        document = {
+            "model": self.model,
+            "settings": {
+                "temperature": params.temperature,
+                "max_tokens": params.max_tokens,
+                "seed": params.seed,
+            },
+            "messages": talk.messages,
+            "turns": [asdict(turn) for turn in talk.turns],
+        }
+        with writing(path):
+            write_whole(path, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+        self._saved.add(path)
+        self.note(f"{len(talk.messages)} messages are in {path}")
+
+
+def describe(turn: Turn) -> str:
+    """One line on a turn.
+
+    >>> describe(Turn(100, 80, 41, 0.02, 0.42, "stop", 0))
+    'first token after 20 ms, then 100 tokens a second · prompt 100 tokens: 80 from the prefix cache (80%), 20 computed'
+    """
+    parts = []
+    if turn.ttft is None:
+        parts.append("no token")
+    else:
+        rate = (
+            f", then {(turn.tokens - 1) / (turn.seconds - turn.ttft):,.0f} tokens a second"
+            if turn.tokens > 1
+            else ""
+        )
+        parts.append(f"first token after {1e3 * turn.ttft:,.0f} ms{rate}")
+    share, new = turn.cached_tokens / turn.prompt_tokens, turn.prompt_tokens - turn.cached_tokens
+    parts.append(
+        f"prompt {turn.prompt_tokens:,} tokens: {turn.cached_tokens:,} from the prefix cache ({share:.0%}), {new:,} computed"
+    )
+    if turn.forgotten:
+        parts.append(f"the oldest {turn.forgotten} messages are forgotten, the context is full")
+    ends = {"length": "cut off: /tokens allows no more", "abort": "interrupted"}
+    return " · ".join(parts + ([ends[turn.finish_reason]] if turn.finish_reason in ends else []))
+
+
+def lines() -> Iterator[str]:
+    """What the user says, until Ctrl-D or the end of a file. Empty lines say nothing."""
+    if sys.stdin.isatty():
+        with suppress(ImportError):
+            import readline  # noqa: F401  arrow keys and a history, where the system has it
+        read = lambda: input("\n> ")  # noqa: E731
+    else:
+        read = input
+    while True:
+        try:
+            line = read().strip()
+        except EOFError:
+            if sys.stdin.isatty():
+                _write("\n")
+            return
+        if line:
+            yield line
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _parsed(kind: Callable[[str], float], text: str) -> float:
+    try:
+        return kind(text)
+    except ArgumentTypeError as error:
+        raise ValueError(str(error)) from None
