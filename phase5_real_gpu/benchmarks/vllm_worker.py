@@ -8,6 +8,7 @@ It runs in vLLM's own environment, so it imports nothing of the course. The firs
     {"do": "schedule", "requests": [{"id": 0, "arrival": 3, "prompt": [ids], "max_tokens": 9}, ...]}
     {"do": "generate", "prompts": [[ids], ...], "max_tokens": 40, "stop_token_ids": [0]}
     {"do": "time", "requests": [[prompt, tokens to write], ...], "detokenize": false}
+    {"do": "serve", "requests": [[second of arrival, prompt, tokens to write], ...]}
     {"do": "decide", "workload": {...}}         with the settings {"only_scheduler": true, "model": ...}
 """
 
@@ -68,11 +69,16 @@ def number(name: str) -> int:
     return int(name.split("-")[0])
 
 
-def snapshot(step: int, scheduler: Any, output: Any) -> dict[str, Any]:
-    """What a step was decided to be, and the books right after that."""
+def computed_before(output: Any) -> dict[str, int]:
+    """Of each request in a step, its tokens that were computed before."""
     cached = output.scheduled_cached_reqs
     computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-    computed |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+    return computed | {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+
+
+def snapshot(step: int, scheduler: Any, output: Any) -> dict[str, Any]:
+    """What a step was decided to be, and the books right after that."""
+    computed = computed_before(output)
     names = list(output.num_scheduled_tokens)
     manager = scheduler.kv_cache_manager
     return {
@@ -131,17 +137,61 @@ def timed(llm: Any, requests: list[list[Any]], detokenize: bool) -> dict[str, An
     return {"seconds": time.perf_counter() - began, "lengths": [len(a.token_ids) for a in found]}
 
 
+def serve(llm: Any, requests: list[list[Any]]) -> dict[str, Any]:
+    """Requests in real time: when each token came; and of each step its begin, and (tokens computed before, tokens
+    computed now) of all in it."""
+    llm.reset_prefix_cache()
+    engine = llm.llm_engine
+    scheduler = engine.engine_core.engine_core.scheduler
+    decide_step, steps, sent = scheduler.schedule, [], 0
+    token_times: list[list[float]] = [[] for _ in requests]
+    start = time.perf_counter()
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter() - start
+        output = decide_step(*args, **kwargs)
+        if output.num_scheduled_tokens:
+            computed, now = computed_before(output), output.num_scheduled_tokens
+            steps.append([began, [[computed[name], n] for name, n in now.items()]])
+        return output
+
+    scheduler.schedule = watched
+    while sent < len(requests) or engine.has_unfinished_requests():
+        while sent < len(requests) and requests[sent][0] <= time.perf_counter() - start:
+            _, prompt, osl = requests[sent]
+            engine.add_request(str(sent), {"prompt_token_ids": prompt}, greedy(osl))
+            sent += 1
+        if not engine.has_unfinished_requests():
+            time.sleep(max(0.0, requests[sent][0] - (time.perf_counter() - start)))
+            continue
+        outputs = engine.step()
+        now = time.perf_counter() - start
+        for output in outputs:
+            times = token_times[number(output.request_id)]
+            times += [now] * (len(output.outputs[0].token_ids) - len(times))
+    scheduler.schedule = decide_step
+    return {"token_times": token_times, "steps": steps}
+
+
 # ---------------------------------------------------------------------- the scheduler alone
 
 
-def make_scheduler(model_config: Any, c: dict[str, Any]) -> tuple[Any, Any]:
-    """vLLM's scheduler for one small attention layer, and what hashes a request's blocks (None: no caching)."""
+def make_scheduler(model_config: Any, c: dict[str, Any], kv_transfer_config: Any = None) -> tuple[Any, Any]:
+    """vLLM's scheduler for one small attention layer, and what hashes a request's blocks (None: no caching).
+
+    With a "sliding_window" in `c`, the layer has one. kv_transfer_config: names a KV connector.
+    """
     import torch
     from vllm.config import CacheConfig, SchedulerConfig, VllmConfig
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        SlidingWindowSpec,
+    )
     from vllm.v1.structured_output import StructuredOutputManager
 
     size = c["block_size"]
@@ -160,10 +210,13 @@ def make_scheduler(model_config: Any, c: dict[str, Any]) -> tuple[Any, Any]:
     cache_config = CacheConfig(block_size=size, enable_prefix_caching=c["prefix_caching"])
     cache_config.num_gpu_blocks = c["num_blocks"]
     config = VllmConfig(
-        model_config=model_config, scheduler_config=scheduler_config, cache_config=cache_config
-    )
+        model_config=model_config, scheduler_config=scheduler_config, cache_config=cache_config,
+        kv_transfer_config=kv_transfer_config,
+    )  # fmt: skip
     config.scheduler_config.max_num_batched_tokens = c["max_num_batched_tokens"]
-    spec = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    layer = dict(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    window = c.get("sliding_window")
+    spec = SlidingWindowSpec(sliding_window=window, **layer) if window else FullAttentionSpec(**layer)
     kv_config = KVCacheConfig(c["num_blocks"], [], [KVCacheGroupSpec(["layer"], spec)])
     scheduler = Scheduler(config, kv_config, StructuredOutputManager(config), block_size=size)
     init_none_hash(sha256)
@@ -232,7 +285,8 @@ def main() -> None:
     answer(ready=vllm.__version__)
     for line in sys.stdin:
         question = json.loads(line)
-        do = {"schedule": schedule, "generate": generate, "time": timed, "decide": decide}[question.pop("do")]
+        known = {"schedule": schedule, "generate": generate, "time": timed, "serve": serve, "decide": decide}
+        do = known[question.pop("do")]
         answer(**do(engine, **question))
 
 

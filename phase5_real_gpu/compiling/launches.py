@@ -31,13 +31,13 @@ def _attention(
     return q, *caches, _empty(BATCH, MOST_BLOCKS, dtype=index), _empty(BATCH, dtype=index)
 
 
-def _decode(dtype: str, num_splits: int = 1, **shape) -> None:
-    paged_decode(*_attention(dtype, BATCH, **shape), num_splits=num_splits)
+def _decode(dtype: str, num_splits: int = 1, rule: dict | None = None, **shape) -> None:
+    paged_decode(*_attention(dtype, BATCH, **shape), num_splits=num_splits, **(rule or {}))
 
 
-def _prefill(dtype: str, index: str = "int32", **shape) -> None:
+def _prefill(dtype: str, index: str = "int32", rule: dict | None = None, **shape) -> None:
     *step, context_lens = _attention(dtype, 2048, index=index, **shape)
-    paged_prefill(*step, _empty(BATCH + 1, dtype=index), context_lens)
+    paged_prefill(*step, _empty(BATCH + 1, dtype=index), context_lens, **(rule or {}))
 
 
 def _write(dtype: str, kv_dtype: str | None = None) -> None:
@@ -61,6 +61,7 @@ def _rung(dtype: str, rung: Rung) -> None:
 D64 = dict(num_heads=12, num_kv_heads=12, head_dim=64)
 D256 = dict(num_heads=16, num_kv_heads=8, head_dim=256)
 FP8 = dict(kv_dtype="float8_e4m3fn")
+LOCAL = dict(rule=dict(window=1000, softcap=50.0))  # as in a local layer of Gemma 2
 
 CASES: dict[str, Callable[[str], None]] = {
     "decode": _decode,
@@ -69,6 +70,7 @@ CASES: dict[str, Callable[[str], None]] = {
     "decode d256": partial(_decode, **D256),
     "decode fp8": partial(_decode, **FP8),
     "decode fp32": lambda dtype: _decode("float32"),
+    "decode window": partial(_decode, num_splits=16, **LOCAL),
     "decode unaligned": partial(_decode, skip=1),
     "decode int64": partial(_decode, num_splits=16, index="int64"),
     "prefill": _prefill,
@@ -76,6 +78,7 @@ CASES: dict[str, Callable[[str], None]] = {
     "prefill d256": partial(_prefill, **D256),
     "prefill fp8": partial(_prefill, **FP8),
     "prefill fp32": lambda dtype: _prefill("float32"),
+    "prefill window": partial(_prefill, **LOCAL),
     "prefill int64": partial(_prefill, index="int64"),
     "write KV": _write,
     "write KV fp8": partial(_write, **FP8),

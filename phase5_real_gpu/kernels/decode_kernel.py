@@ -17,6 +17,11 @@ one at a time, and says what each is worth:
   on a load that has just begun, and nothing can be fetched ahead.
 - A long context is cut into splits (`split_rule.py`); `merge_kernel` merges their results.
 
+Two things that some models ask for cost the others nothing, since they are decided when the kernel is compiled:
+
+    WINDOW     begin at the first token that the query sees; splits share what is left of the context
+    SOFTCAP    bend each score before the online softmax takes it
+
 Exponentials are powers of two (exp2, one instruction): the factor log2(e) hides in the scale.
 
 Sources: Kwon et al. (2023), section 4.1; Dao, "Flash-Decoding" (2023), for the splits; vLLM,
@@ -32,12 +37,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phase5_real_gpu.kernels.kernel_checks import check_attention, check_out, check_tables
+from phase5_real_gpu.kernels.kernel_checks import check_attention, check_out, check_rule, check_tables
 from phase5_real_gpu.kernels.split_rule import MOST_SPLITS, Splits, choose_splits
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability, has_matrix_instructions, tl, triton
 
 LOG2_E = math.log2(math.e)
 PROGRAMS_PER_MULTIPROCESSOR = 2  # that many fit side by side, by the shared memory they need
+
+
+@triton.jit
+def bend(scores, SOFTCAP: tl.constexpr):
+    """SOFTCAP x tanh(x), for tanh(x) = 1 - 2 / (e^2x + 1). scores: x times 2 log2(e), so that exp2 gives e^2x."""
+    return SOFTCAP * (1.0 - 2.0 / (tl.exp2(scores) + 1.0))
 
 
 @triton.jit(do_not_specialize=["table_stride"])  # it changes from step to step; one compiled kernel is enough
@@ -51,7 +62,7 @@ def decode_kernel(
     block_tables,  # [B, most blocks]
     context_lens,  # [B]
     split_tokens,  # [1]: tokens of a split
-    score_scale,  # scale of the scores x log2(e) x scale of fp8 keys
+    score_scale,  # see `in_powers_of_two`
     value_scale,  # scale of fp8 values
     q_row_stride,
     q_head_stride,
@@ -67,6 +78,8 @@ def decode_kernel(
     TILE: tl.constexpr,  # tokens read at a time
     IS_SPLIT: tl.constexpr,
     UPCAST: tl.constexpr,  # multiply in float32 (only for the interpreter, which cannot multiply bfloat16)
+    WINDOW: tl.constexpr,  # tokens that a query sees, itself included; None: all
+    SOFTCAP: tl.constexpr,  # see `bend`, times log2(e); None: scores stay as they are
 ):
     request = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
@@ -76,9 +89,14 @@ def decode_kernel(
     # 1. Which tokens are mine?
     end = tl.load(context_lens + request).to(tl.int32)  # they may come in 64 bits
     first = 0
+    if WINDOW is not None:
+        first = tl.maximum(end - WINDOW, 0)
     if IS_SPLIT:
-        first = split * tl.load(split_tokens)
-        end = tl.minimum(end, first + tl.load(split_tokens))
+        size = tl.load(split_tokens)
+        if WINDOW is not None:  # the plan is for whole contexts; a window is shorter
+            size = tl.minimum(size, tl.cdiv(tl.cdiv(WINDOW, tl.num_programs(2)), TILE) * TILE)
+        first += split * size
+        end = tl.minimum(end, first + size)
 
     # 2. The queries: one row a head.
     rows = tl.arange(0, ROWS)
@@ -118,6 +136,8 @@ def decode_kernel(
             k_cache + slots[None, :] + dims[:, None], mask=is_token[None, :] & is_dim[:, None], other=0.0
         ).to(q_tile.dtype)  # [DIMS, TILE]
         scores = tl.dot(q_tile, keys, input_precision="ieee") * score_scale
+        if SOFTCAP is not None:
+            scores = bend(scores, SOFTCAP)
         scores = tl.where(is_token[None, :], scores, float("-inf"))
 
         new_largest = tl.maximum(largest, tl.max(scores, axis=1))
@@ -210,6 +230,13 @@ class DecodePlan:
         )
 
 
+def in_powers_of_two(scale: float, softcap: float | None) -> tuple[float, float | None]:
+    """What a kernel multiplies its dot products by, and its SOFTCAP. scale: of the scores, times that of fp8 keys."""
+    if softcap is None:
+        return scale * LOG2_E, None
+    return scale / softcap * 2 * LOG2_E, softcap * LOG2_E
+
+
 def tile_tokens(head_dim: int, itemsize: int) -> int:
     """Tokens a tile: 64 of up to 256 bytes a head, fewer where they are larger (shared memory is small)."""
     if not has_matrix_instructions(itemsize):  # then products need many more registers
@@ -239,6 +266,8 @@ def paged_decode(
     context_lens: Tensor,
     scale: float | None = None,
     *,
+    window: int | None = None,
+    softcap: float | None = None,
     k_scale: float = 1.0,
     v_scale: float = 1.0,
     num_splits: int | None = None,
@@ -254,6 +283,8 @@ def paged_decode(
         block_tables: [B, most blocks] integers; what stands behind a request's blocks is ignored.
         context_lens: [B] integers, the new token included; 0: a row of padding, its result is zero.
         scale: 1 / sqrt(head_dim) if not given.
+        window: tokens that a query sees, itself included; None: all. Blocks that end before are not looked at.
+        softcap: each score s becomes softcap x tanh(s / softcap); None: it stays as it is.
         k_scale, v_scale: what fp8 keys and values are to be multiplied by.
         num_splits: to cut the longest context into; None: chosen by `split_rule.py`.
         plan: cut as this plan says, into memory that is there. A step makes one for all layers.
@@ -268,6 +299,7 @@ def paged_decode(
         LabError: Triton is not installed.
     """
     check_attention(q, k_cache, v_cache, block_tables, context_lens)
+    check_rule(window, softcap)
     batch, num_heads, head_dim = q.shape
     num_blocks, block_size, num_kv_heads, _ = k_cache.shape
     if len(block_tables) != batch:
@@ -297,15 +329,16 @@ def paged_decode(
         )
     is_split = plan.num_splits > 1
     scale = head_dim**-0.5 if scale is None else scale
+    score_scale, cap = in_powers_of_two(scale * k_scale, softcap)
     queries_per_kv = num_heads // num_kv_heads
     dims = triton.next_power_of_2(head_dim)
     decode_kernel[(batch, num_kv_heads, plan.num_splits)](
         out, plan.partial_out, plan.partial_lse, q, k_cache, v_cache, block_tables, context_lens,
-        plan.split_tokens, scale * LOG2_E * k_scale, v_scale,
+        plan.split_tokens, score_scale, v_scale,
         *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
         QUERIES_PER_KV=queries_per_kv, HEAD_DIM=head_dim, BLOCK_SIZE=block_size,
         ROWS=max(16, triton.next_power_of_2(queries_per_kv)), DIMS=dims, TILE=tile,
-        IS_SPLIT=is_split, UPCAST=INTERPRETED, num_warps=4, num_stages=3,
+        IS_SPLIT=is_split, UPCAST=INTERPRETED, WINDOW=window, SOFTCAP=cap, num_warps=4, num_stages=3,
         maxnreg=168 if capability() >= (10, 0) else None,  # left alone, the compiler takes too few there
     )  # fmt: skip
     if is_split:

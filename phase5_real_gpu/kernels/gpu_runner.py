@@ -233,5 +233,6 @@ def make_runner(
         model.device,
         manager.num_swap_blocks,
     )
-    record = None if enforce_eager else CUDAGraphRecorder()
+    # Which experts of a mixture a step needs, only the step itself finds out: it cannot be replayed for another.
+    record = None if enforce_eager or model.config.num_experts else CUDAGraphRecorder()
     return GPURunner(model, kv_cache, max_num_seqs, max_model_len, record)

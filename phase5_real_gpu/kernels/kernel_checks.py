@@ -46,6 +46,13 @@ def check_attention(
         raise ValueError("block_tables must lie row by row in memory: call .contiguous() on it")
 
 
+def check_rule(window: int | None, softcap: float | None) -> None:
+    if window is not None and window < 1:
+        raise ValueError(f"window is {window}: a token sees at least itself")
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"softcap is {softcap}: it must be above 0, or None")
+
+
 def check_cache(k_cache: Tensor, v_cache: Tensor) -> None:
     require_triton()
     if k_cache.ndim != 4 or k_cache.shape != v_cache.shape:

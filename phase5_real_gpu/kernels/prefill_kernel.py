@@ -8,8 +8,13 @@ query heads that share a KV head, and walks along that request's block table up 
                           sees 80 + its own and earlier runs
 
 With at least 64 rows a program has enough arithmetic for each key it fetches. Here arithmetic is the limit, and
-not memory as in decode. The tiles that all rows may see need no mask, so they are walked first, without one;
-only the last few, across the diagonal, are masked.
+not memory as in decode. The tiles that all rows may see need no mask, so they are walked without one;
+only the last few, across the diagonal, are masked. With a sliding window there is a second diagonal, where the
+window of each row begins:
+
+    token     0                                   own
+    row 0     ..............[masked|  no mask  |masked]
+    row 1     ..............[masked|  no mask  |masked]        what lies before is not read at all
 
 Which request does run number r belong to? The runs of request i are counted from `starts[i] // RUN + i`. That
 leaves room for each request's last, shorter run, at most one run too many each, and it can be computed
@@ -22,16 +27,18 @@ for rows of (token, head) pairs and the count of runs.
 import torch
 from torch import Tensor
 
-from phase5_real_gpu.kernels.decode_kernel import LOG2_E, tile_tokens
+from phase5_real_gpu.kernels.decode_kernel import bend, in_powers_of_two, tile_tokens
 from phase5_real_gpu.kernels.kernel_checks import (
     check_attention,
     check_integers,
     check_out,
     check_query_lens,
+    check_rule,
     check_tables,
 )
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability, has_matrix_instructions, tl, triton
 
+LOWEST = tl.constexpr(-1e30)
 SMALL_SHARED = ((8, 6), (8, 9), (12, 0), (12, 1))
 """Cards whose programs get 99 KiB of shared memory, not 163 or more: RTX, A10, L4 and the like."""
 
@@ -48,7 +55,7 @@ def walk(
     table,
     kv_head,
     first,
-    end,  # tokens first to end, first a multiple of TILE
+    end,  # tokens first to end; without a mask a multiple of TILE
     score_scale,
     kv_block_stride,
     kv_token_stride,
@@ -59,6 +66,8 @@ def walk(
     TILE: tl.constexpr,
     MASKED: tl.constexpr,  # whether some row may not see some of these tokens
     UPCAST: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
 ):
     """The loop of `decode_kernel` over again, for many rows that see different numbers of tokens."""
     places_in_tile = tl.arange(0, TILE)
@@ -80,8 +89,12 @@ def walk(
             k_cache + slots[None, :] + dims[:, None], mask=exists[None, :] & is_dim[:, None], other=0.0
         ).to(q_tile.dtype)
         scores = tl.dot(q_tile, keys, input_precision="ieee") * score_scale
+        if SOFTCAP is not None:
+            scores = bend(scores, SOFTCAP)
         if MASKED:
             scores = tl.where(tokens[None, :] <= row_positions[:, None], scores, float("-inf"))
+            if WINDOW is not None:
+                scores = tl.where(tokens[None, :] > row_positions[:, None] - WINDOW, scores, float("-inf"))
         new_largest = tl.maximum(largest, tl.max(scores, axis=1))
         shrink = tl.exp2(largest - new_largest)
         weights = tl.exp2(scores - new_largest[:, None])
@@ -122,6 +135,8 @@ def prefill_kernel(
     DIMS: tl.constexpr,
     TILE: tl.constexpr,
     UPCAST: tl.constexpr,
+    WINDOW: tl.constexpr,  # tokens that a query sees, itself included; None: all
+    SOFTCAP: tl.constexpr,  # see `bend`, times log2(e); None: scores stay as they are
 ):
     # 1. Which run of which request? The last runs see most, so they begin first.
     run = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -156,24 +171,39 @@ def prefill_kernel(
     if UPCAST:
         q_tile = q_tile.to(tl.float32)
 
-    # 3. First the tiles that every row may see, then those across the diagonal.
+    # 3. The tiles where windows begin, then those that every row may see, then those across the diagonal.
     before = tl.load(context_lens + request).to(tl.int32) - query_len
     row_positions = before + new
     seen_by_all = (before + first_new + 1) // TILE * TILE
     end = before + tl.minimum(first_new + RUN, query_len)
-    largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DIMS], tl.float32)
     table = block_tables + request.to(tl.int64) * table_stride
+    first = 0
+    if WINDOW is None:
+        largest = tl.full([ROWS], float("-inf"), tl.float32)
+    else:
+        # A row may see nothing of the first tiles. -inf - (-inf) is NaN, so begin with a number.
+        largest = tl.full([ROWS], LOWEST, tl.float32)
+        # Begin at the first token that is seen: what lies before may be gone, and 0 x NaN is NaN.
+        begin = tl.maximum(before + first_new - WINDOW + 1, 0)
+        seen_by_all = begin + (before + first_new + 1 - begin) // TILE * TILE
+        # From `first` on even the last row sees all.
+        first = tl.minimum(begin + tl.cdiv(tl.maximum(end - WINDOW - begin, 0), TILE) * TILE, seen_by_all)
+        acc, total, largest = walk(
+            acc, total, largest, q_tile, row_positions, k_cache, v_cache, table, kv_head,
+            begin, first, score_scale, kv_block_stride, kv_token_stride, kv_head_stride,
+            HEAD_DIM, BLOCK_SIZE, DIMS, TILE, True, UPCAST, WINDOW, SOFTCAP,
+        )  # fmt: skip
     acc, total, largest = walk(
         acc, total, largest, q_tile, row_positions, k_cache, v_cache, table, kv_head,
-        0, seen_by_all, score_scale, kv_block_stride, kv_token_stride, kv_head_stride,
-        HEAD_DIM, BLOCK_SIZE, DIMS, TILE, False, UPCAST,
+        first, seen_by_all, score_scale, kv_block_stride, kv_token_stride, kv_head_stride,
+        HEAD_DIM, BLOCK_SIZE, DIMS, TILE, False, UPCAST, WINDOW, SOFTCAP,
     )  # fmt: skip
     acc, total, largest = walk(
         acc, total, largest, q_tile, row_positions, k_cache, v_cache, table, kv_head,
         seen_by_all, end, score_scale, kv_block_stride, kv_token_stride, kv_head_stride,
-        HEAD_DIM, BLOCK_SIZE, DIMS, TILE, True, UPCAST,
+        HEAD_DIM, BLOCK_SIZE, DIMS, TILE, True, UPCAST, WINDOW, SOFTCAP,
     )  # fmt: skip
 
     # 4. Every row has seen at least its own token, so no sum is zero.
@@ -216,6 +246,8 @@ def paged_prefill(
     context_lens: Tensor,
     scale: float | None = None,
     *,
+    window: int | None = None,
+    softcap: float | None = None,
     k_scale: float = 1.0,
     v_scale: float = 1.0,
     out: Tensor | None = None,
@@ -230,6 +262,8 @@ def paged_prefill(
         cu_query_lens: [B + 1] integers: request i has rows cu_query_lens[i] to cu_query_lens[i + 1] of q.
         context_lens: [B] integers: tokens of each request, the new ones included.
         scale: 1 / sqrt(head_dim) if not given.
+        window: tokens that a query sees, itself included; None: all. Blocks that end before are not looked at.
+        softcap: each score s becomes softcap x tanh(s / softcap); None: it stays as it is.
         k_scale, v_scale: what fp8 keys and values are to be multiplied by.
         out: [N, num_heads, head_dim], where to put the result.
         checked: look into the tables first. That waits for the GPU, so only the interpreter always does.
@@ -242,6 +276,7 @@ def paged_prefill(
         LabError: Triton is not installed.
     """
     check_attention(q, k_cache, v_cache, block_tables, context_lens)
+    check_rule(window, softcap)
     num_tokens, num_heads, head_dim = q.shape
     num_blocks, block_size, num_kv_heads, _ = k_cache.shape
     num_requests = len(context_lens)
@@ -261,13 +296,14 @@ def paged_prefill(
     queries_per_kv = num_heads // num_kv_heads
     rows, run, warps = prefill_shape(queries_per_kv, head_dim, q.element_size())
     scale = head_dim**-0.5 if scale is None else scale
+    score_scale, cap = in_powers_of_two(scale * k_scale, softcap)
     prefill_kernel[(num_tokens // run + num_requests, num_kv_heads)](
         out, q, k_cache, v_cache, block_tables, cu_query_lens, context_lens, num_requests,
-        scale * LOG2_E * k_scale, v_scale,
+        score_scale, v_scale,
         *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
         QUERIES_PER_KV=queries_per_kv, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, ROWS=rows, RUN=run,
         DIMS=triton.next_power_of_2(head_dim), TILE=tile_tokens(head_dim, q.element_size()),
-        UPCAST=INTERPRETED, num_warps=warps, num_stages=3,
+        UPCAST=INTERPRETED, WINDOW=window, SOFTCAP=cap, num_warps=warps, num_stages=3,
         maxnreg=255 if capability() >= (10, 0) else None,  # left alone, the compiler takes too few there
     )  # fmt: skip
     return out

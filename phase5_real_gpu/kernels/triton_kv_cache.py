@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from phase2_attention_kvcache.model.caches import attention_rules
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase3_paged_attention.paging import BlockCopy, KVStorage, StepLayout, pad_tables
 from phase5_real_gpu.kernels.decode_kernel import DecodePlan, paged_decode, program_slots, tile_tokens
@@ -86,7 +87,7 @@ class TritonPagedKVCache:
             config.num_kv_heads,
             config.head_dim,
         )
-        self.scale = config.head_dim**-0.5
+        self.rules = attention_rules(config)
         self.tile = tile_tokens(config.head_dim, (compute_dtype or dtype).itemsize)
         self.slots_of_card = program_slots(self.storage.device)
         self.step: DeviceStep | None = None
@@ -132,7 +133,7 @@ class TritonPagedKVCache:
         return torch.from_numpy(rows).to(self.storage.device)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store the new keys and values in their slots; attend from each new token to all of its own.
+        """Store the new keys and values in their slots; attend from each new token to those of its own that it may see.
 
         Args:
             q: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].
@@ -142,6 +143,7 @@ class TritonPagedKVCache:
         """
         keys, values, step = self.storage.k_cache[layer], self.storage.v_cache[layer], self.step
         scales = {"k_scale": self.k_scale, "v_scale": self.v_scale}
+        how = scales | self.rules[layer]._asdict()
         # All of them are stored before any is read: a request may read a block that another one fills in
         # this very step.
         write_kv(k, v, keys, values, step.slots, **scales)
@@ -149,15 +151,13 @@ class TritonPagedKVCache:
         if step.decodes:
             rows, tables, lens, plan = step.decodes
             into = out[rows] if isinstance(rows, slice) else None
-            found = paged_decode(
-                q[rows], keys, values, tables, lens, self.scale, plan=plan, out=into, **scales
-            )
+            found = paged_decode(q[rows], keys, values, tables, lens, plan=plan, out=into, **how)
             if into is None:
                 out[rows] = found
         if step.prefills:
             rows, tables, starts, lens = step.prefills
             into = out[rows] if isinstance(rows, slice) else None
-            found = paged_prefill(q[rows], keys, values, tables, starts, lens, self.scale, out=into, **scales)
+            found = paged_prefill(q[rows], keys, values, tables, starts, lens, out=into, **how)
             if into is None:
                 out[rows] = found
         return out

@@ -41,8 +41,8 @@ def weights_read(shape: ModelShape) -> int:
 def numbers_between(shape: ModelShape) -> int:
     """Numbers that the operations of one token hand to one another: the size of all their results."""
     q, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    d, wide = shape.d_model, shape.d_ff
-    mlp = wide * (2 if shape.family == "gpt2" else 3)  # up, bent; or gate, up, their product
+    d, wide = shape.d_model, shape.d_ff * max(1, shape.experts_per_token)
+    mlp = wide * (3 if shape.choices.gated else 2)  # up, bent; or gate, up, their product
     a_layer = (
         d + (q + 2 * kv) + q + d + d + d + mlp + d + d
     )  # norm, qkv, attention, out, sum, norm, MLP, down, sum

@@ -8,8 +8,8 @@ from labkit.lab import Lab
 from phase5_real_gpu.compiling.machine_code import KB, LIMITS, Compiled
 
 PRODUCTION = (
-    "decode", "decode split", "decode d64", "decode d256", "decode fp8", "decode fp32",
-    "prefill", "prefill d64", "prefill d256", "prefill fp8", "prefill fp32",
+    "decode", "decode split", "decode d64", "decode d256", "decode fp8", "decode fp32", "decode window",
+    "prefill", "prefill d64", "prefill d256", "prefill fp8", "prefill fp32", "prefill window",
     "write KV", "write KV fp8",
     "product int8", "product int4", "product int4, 64 rows",
 )  # fmt: skip

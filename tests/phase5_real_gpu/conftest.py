@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from phase2_attention_kvcache.model import ModelConfig
+from phase2_attention_kvcache.model.caches import AttentionRule
 from phase3_paged_attention.paging import StepLayout
 from phase5_real_gpu.kernels import paged_decode, paged_prefill
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
+from tests.properties import with_rules
 
 DEVICE = "cuda" if HAS_TRITON and not INTERPRETED else "cpu"
 FP8 = torch.float8_e4m3fn
@@ -33,7 +35,14 @@ def bits(x: Tensor) -> Tensor:
     return x.view(BITS[x.element_size()])
 
 
-def plain_attention(q: Tensor, keys: Tensor, values: Tensor, scale: float | None = None) -> Tensor:
+def plain_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
     """The definition in float64: q [n, H, D], the last n of the m tokens of keys, values [m, KV, D].
 
     0 where there is no token to attend to.
@@ -44,8 +53,11 @@ def plain_attention(q: Tensor, keys: Tensor, values: Tensor, scale: float | None
         return torch.zeros_like(q)
     of_head = torch.arange(heads, device=q.device) // (heads // kv_heads)
     scores = torch.einsum("nhd,mhd->hnm", q, keys[:, of_head]) * (dim**-0.5 if scale is None else scale)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
     rows, columns = torch.arange(n, device=q.device)[:, None], torch.arange(m, device=q.device)
-    scores = scores.masked_fill(columns > m - n + rows, -math.inf)
+    own = m - n + rows
+    scores = scores.masked_fill((columns > own) | (columns <= own - (window or m)), -math.inf)
     return torch.einsum("hnm,mhd->nhd", scores.softmax(-1), values[:, of_head])
 
 
@@ -58,6 +70,7 @@ class PagedCase:
         kv_heads, group: KV heads, and query heads on each.
         dtype: of the queries; cache_dtype: of the cache, the same if not given.
         stretch: multiplies the queries. Large ones make scores that lie far apart.
+        window, softcap: as for the kernels. Blocks that a window has left are gone: tables have one of NaN there.
     """
 
     query_lens: Sequence[int]
@@ -72,6 +85,8 @@ class PagedCase:
     stretch: float = 1.0
     k_scale: float = 1.0
     v_scale: float = 1.0
+    window: int | None = None
+    softcap: float | None = None
     device: str = DEVICE
     tables: list[list[int]] = field(init=False)
 
@@ -84,6 +99,11 @@ class PagedCase:
         self.num_blocks = sum(needed) + 3
         order = torch.randperm(self.num_blocks, generator=generator).tolist()
         self.tables = [[order.pop() for _ in range(n)] for n in needed]
+        self.held_from = []  # the first token that is in a block of its own
+        for table, new, context in zip(self.tables, self.query_lens, self.context_lens):
+            skipped = max(0, context - new - (self.window or context) + 1) // self.block_size
+            table[:skipped] = order[:1] * skipped
+            self.held_from.append(skipped * self.block_size)
         heads = (self.kv_heads * self.group, self.kv_heads)
 
         def random(n: int, h: int) -> Tensor:
@@ -141,7 +161,9 @@ class PagedCase:
 
     @property
     def config(self) -> ModelConfig:
-        return model_config(self.kv_heads * self.group, self.kv_heads, self.dim)
+        """Of a model with two layers, of which the second has the window."""
+        rules = [AttentionRule(self.dim**-0.5, window, self.softcap) for window in (None, self.window)]
+        return with_rules(model_config(self.kv_heads * self.group, self.kv_heads, self.dim), rules)
 
     # ------------------------------------------------------------------ contents
 
@@ -150,28 +172,30 @@ class PagedCase:
         for cache, texts in zip((self.k_cache, self.v_cache), self.stored):
             flat = bits(cache).view(-1, self.kv_heads, self.dim)
             for i, text in enumerate(texts):
-                n = len(text) if new_too else len(text) - self.query_lens[i]
-                flat[torch.tensor(self.slots(i)[:n], dtype=torch.int64, device=self.device)] = bits(text)[:n]
+                held = slice(self.held_from[i], len(text) if new_too else len(text) - self.query_lens[i])
+                slots = torch.tensor(self.slots(i)[held], dtype=torch.int64, device=self.device)
+                flat[slots] = bits(text)[held]
         return self
 
     # ------------------------------------------------------------------ kernels
 
+    def options(self) -> dict[str, float | None]:
+        return dict(k_scale=self.k_scale, v_scale=self.v_scale, window=self.window, softcap=self.softcap)
+
     def decode(self, **options) -> Tensor:
-        scales = dict(k_scale=self.k_scale, v_scale=self.v_scale)
         step = self.q, self.k_cache, self.v_cache, self.block_tables(), self.lens()
-        return paged_decode(*step, **scales | options)
+        return paged_decode(*step, **self.options() | options)
 
     def prefill(self, **options) -> Tensor:
-        scales = dict(k_scale=self.k_scale, v_scale=self.v_scale)
         tables = self.block_tables(), self.cu_query_lens, self.lens()
-        return paged_prefill(self.q, self.k_cache, self.v_cache, *tables, **scales | options)
+        return paged_prefill(self.q, self.k_cache, self.v_cache, *tables, **self.options() | options)
 
     def expected(self, scale: float | None = None) -> Tensor:
         """[N, H, D] in float64, from what is stored."""
         out = []
         for q, keys, values in zip(self.q.split(list(self.query_lens)), *self.stored):
             keys, values = keys.double() * self.k_scale, values.double() * self.v_scale
-            out.append(plain_attention(q, keys, values, scale))
+            out.append(plain_attention(q, keys, values, scale, self.window, self.softcap))
         return torch.cat(out) if out else self.q.double()
 
     def assert_right(self, out: Tensor, scale: float | None = None) -> None:

@@ -15,7 +15,9 @@ from phase5_real_gpu.compiling import Compiled, ahead_of_time, compile_cases, ma
 from phase5_real_gpu.compiling.machine_code import KB, LIMITS, count_spills, read_code, read_machine_code
 from phase5_real_gpu.story.compile_story import HOISTED, NOT_CAUGHT, PLAIN, UNALIGNED, dtype_for, requests
 
+pytestmark = pytest.mark.proof  # a compiler for each card: 20 s
 SHAPES = [(case, 90) for case in ("decode", "decode split", "prefill", "write KV")]
+SHAPES += [("decode window", 90), ("prefill window", 90)]
 SHAPES += [("product int8", 90), ("product int4, 64 rows", 90), ("product int4", 80)]
 SHAPES += [(case, capability) for capability in (75, 80, 100) for case in ("decode", "prefill")]
 SIXTY_FOUR_BITS = ("decode int64", "prefill int64")

@@ -392,9 +392,8 @@ def test_cuda_graphs_with_contexts_in_splits(lab, model):
 def test_the_package_names_this_runner_for_cuda():
     """What `build_parts` finds on a machine with a GPU: an entry point, not a name in its code."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["entry-points"] == {
-        build.RUNNERS: {"cuda": f"{make_runner.__module__}:{make_runner.__name__}"}
-    }
+    runners = {"cuda": f"{make_runner.__module__}:{make_runner.__name__}"}
+    assert project["entry-points"][build.RUNNERS] == runners
 
 
 def test_an_installed_runner_serves_its_device(model, monkeypatch):

@@ -23,7 +23,7 @@ from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.model_runner import ModelRunner
 from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
-from tests.properties import unshrunk
+from tests.properties import softcaps, unshrunk, windows
 
 FP8 = torch.float8_e4m3fn
 
@@ -58,6 +58,8 @@ def attend(case, cache, layer=1):
         [torch.float32, *(t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t))]
     ),
     seed=st.integers(0, 2**31),
+    window=windows,
+    softcap=softcaps,
 )
 @settings(unshrunk, max_examples=12)
 def test_a_mixed_step(lab, requests, dtype, **shape):
@@ -304,6 +306,7 @@ def where_kernels_run(model, lab):
     return finish_loading(copy)
 
 
+@pytest.mark.proof
 def test_the_engine_writes_the_same_tokens(lab, tales):
     """On the embedded model: greedy and drawn, a prompt known from before, and two answers to one prompt."""
     model, tokenizer = tales

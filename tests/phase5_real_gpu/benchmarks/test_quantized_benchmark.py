@@ -20,10 +20,9 @@ def test_ratios():
 
 
 def test_a_python_without_llama_cpp():
-    script = quantized_benchmark.Path(quantized_benchmark.__file__).with_name("llamacpp_worker.py")
     settings = dict(model="none", max_num_seqs=1, max_model_len=64, threads=1)
     with pytest.raises(LabError, match="holds no xllamacpp"):
-        Worker(sys.executable, script, "xllamacpp", **settings)
+        Worker(sys.executable, quantized_benchmark.GGUF_WORKER, "xllamacpp", engine="xllamacpp", **settings)
 
 
 @pytest.mark.proof

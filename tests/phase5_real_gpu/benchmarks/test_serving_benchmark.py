@@ -1,9 +1,12 @@
 """The benchmarks' workloads are those that the other engines were timed on."""
 
 import importlib.util
+from dataclasses import replace
 
 import pytest
 
+from phase1_tokens_embeddings.weights import SHAPES, read_shape
+from phase2_attention_kvcache.model import Transformer
 from phase5_real_gpu.benchmarks import serving_benchmark
 
 
@@ -26,6 +29,16 @@ def test_workloads_have_the_sizes_they_promise():
     assert all(16 <= len(p) <= 256 and 16 <= osl <= 256 for p, osl in workloads["mixed64"]())
     heads = {tuple(prompt[:256]) for prompt, _ in workloads["prefix64"]()}
     assert len(heads) == 1
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen3-0.6b"])
+def test_random_models_have_the_shape_that_is_asked_for(tmp_path, name):
+    smaller = replace(SHAPES[name], vocab_size=60, d_model=24, num_layers=2, num_heads=3, head_dim=8, d_ff=96)
+    shape = replace(smaller, num_kv_heads=smaller.num_heads if name == "gpt2" else 1)
+    serving_benchmark.write_random_model(shape, str(tmp_path), "bfloat16")
+    found = read_shape(tmp_path / "config.json", name)
+    assert found == replace(shape, max_context=1024, source="")
+    assert Transformer.from_pretrained(tmp_path).config.num_parameters == shape.num_parameters
 
 
 def test_busy_cores_are_free_again_afterwards():

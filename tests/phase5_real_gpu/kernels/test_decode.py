@@ -17,7 +17,7 @@ if not HAS_TRITON:
 
 from phase5_real_gpu.kernels.decode_kernel import DecodePlan, plan_decode, tile_tokens
 from phase5_real_gpu.kernels.split_rule import MOST_SPLITS, Splits
-from tests.properties import unshrunk
+from tests.properties import softcaps, unshrunk, windows
 
 FP8 = torch.float8_e4m3fn
 
@@ -30,6 +30,8 @@ FP8 = torch.float8_e4m3fn
     block_size=st.sampled_from([8, 16, 24, 32, 64, 128, 256]),
     dtype=st.sampled_from([torch.float32, torch.float16]),
     num_splits=st.sampled_from([None, 1, 2, 3, 5, 8]),
+    window=windows,
+    softcap=softcaps,
     seed=st.integers(0, 2**31),
 )
 @settings(unshrunk, max_examples=14)
@@ -46,9 +48,10 @@ def test_lengths_around_whole_tiles(lab, around):
         case.assert_right(case.decode(num_splits=num_splits))
 
 
-def test_the_number_of_splits_does_not_matter(lab):
+@pytest.mark.parametrize("window", [None, 150])
+def test_the_number_of_splits_does_not_matter(lab, window):
     """From one split to the most there may be; requests far shorter than the longest, and one that is empty."""
-    case = lab.decode_case([330, 1, 0, 70, 129], kv_heads=1, block_size=16, seed=4)
+    case = lab.decode_case([330, 1, 0, 70, 129], kv_heads=1, block_size=16, seed=4, window=window)
     whole = case.decode(num_splits=1)
     case.assert_right(whole)
     for num_splits in (2, 3, 4, 6, 9, MOST_SPLITS):

@@ -15,7 +15,7 @@ if not HAS_TRITON:
 from phase5_real_gpu.kernels import paged_prefill, write_kv
 from phase5_real_gpu.kernels.decode_kernel import tile_tokens
 from phase5_real_gpu.kernels.prefill_kernel import prefill_shape
-from tests.properties import unshrunk
+from tests.properties import softcaps, unshrunk, windows
 
 # (tokens computed before, new tokens): fresh prompts, chunks behind something, single tokens, none.
 request = st.one_of(
@@ -33,6 +33,8 @@ request = st.one_of(
     dim=st.sampled_from([32, 40, 64, 80, 96, 128, 256]),
     block_size=st.sampled_from([8, 16, 24, 32, 64, 128, 256]),
     dtype=st.sampled_from([torch.float32, torch.float16]),
+    window=windows,
+    softcap=softcaps,
     seed=st.integers(0, 2**31),
 )
 @settings(unshrunk, max_examples=15)

@@ -1,0 +1,242 @@
+"""The engine's side: it starts a process for each rank, hands every call to all of them, and waits for all answers.
+
+    engine's process                        workers, a process each
+    scheduler, block manager, sampler       rank 0: half of layers 0 and 1, and of their keys and values
+    RemoteModel, RemoteKVCache   -- pipes -->  rank 1: the other half
+                                            rank 2, rank 3: layers 2 and 3
+                                            between them: torch.distributed
+
+To the scheduler nothing has changed: it gives out the same blocks, and block 7 is block 7 on every rank, with other heads or
+other layers in it. Nor to the model runner, but for `ExecutorError`: it turns a step into tensors, calls a model and a cache. Here
+these two only pass on what they are told.
+
+Source: vllm/v1/executor/multiproc_executor.py.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import time
+import weakref
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from labkit.errors import LabError
+from labkit.foreign import visible
+from labkit.machine import pick_device
+from labkit.models import find_model
+from phase2_attention_kvcache.model.checkpoint import parse_dtype
+from phase3_paged_attention.paging import BlockCopy, StepLayout
+from phase4_scheduler.engine.executor import ExecutorError
+from phase5_real_gpu.parallel.placement import Place, check_split
+from phase5_real_gpu.parallel.shard_loading import open_checkpoint
+from phase5_real_gpu.parallel.worker import Facts, Failed, WorkerSettings, run_worker
+
+START_SECONDS = 300  # to read a large checkpoint
+GRACE_SECONDS = 1.0  # in which other ranks may still say what went wrong with them
+
+
+class MultiprocExecutor:
+    """Runs a model in several processes of this machine.
+
+    Args:
+        path_or_name: a folder in the Hugging Face layout; or one for each rank, which must hold the same model.
+        device: "cpu" or "cuda", with a card for each rank.
+        enable_expert_parallel: deal out a mixture's experts whole to the ranks that share a layer.
+        port: where the ranks find each other; 0: one that is free.
+        timeout: seconds a step may take. A rank that has not answered by then is taken for dead, and so are all.
+
+    Attributes:
+        model: stands for the model in the engine.
+        facts: of each rank.
+
+    Raises:
+        LabError: no such model or device, fewer cards than ranks, a port in use, or ranks with different checkpoints.
+        ValueError: a model that cannot be split so. ExecutorError: a rank did not start.
+    """
+
+    def __init__(
+        self,
+        path_or_name: str | Path | Sequence[str | Path],
+        dtype: str = "bfloat16",
+        device: str = "auto",
+        tensor_parallel_size: int = 1,
+        pipeline_parallel_size: int = 1,
+        enable_expert_parallel: bool = False,
+        port: int = 0,
+        timeout: float = 60.0,
+    ) -> None:
+        world_size = tensor_parallel_size * pipeline_parallel_size
+        one = isinstance(path_or_name, str | Path)
+        folders = [find_model(path) for path in ([path_or_name] * world_size if one else path_or_name)]
+        device = pick_device(device)
+        config, _ = open_checkpoint(folders[0])
+        check_split(config, tensor_parallel_size, pipeline_parallel_size, enable_expert_parallel)
+        if device == "cuda" and torch.cuda.device_count() < world_size:
+            raise LabError(
+                f"{world_size} ranks need a card each, and {torch.cuda.device_count()} are here: lower "
+                "tensor_parallel_size or pipeline_parallel_size"
+            )
+        self._store = open_store(port)
+        self._timeout = timeout
+        self._dead: str | None = None
+        num_threads = max(1, torch.get_num_threads() // world_size)
+        settings = [
+            WorkerSettings(
+                Place(rank, tensor_parallel_size, pipeline_parallel_size, enable_expert_parallel),
+                folder, dtype, device, self._store.port, num_threads, timeout,
+            )
+            for rank, folder in enumerate(folders)
+        ]  # fmt: skip
+        self._processes, self._connections = start_workers(settings)
+        self._stop = weakref.finalize(self, stop_workers, self._processes, self._connections)
+        self.facts: list[Facts] = self._answers(START_SECONDS)
+        for rank, facts in enumerate(self.facts):
+            if facts.fingerprint != self.facts[0].fingerprint:
+                self.shutdown()
+                raise LabError(
+                    f"rank {rank} has another checkpoint ({visible(folders[rank])}) than rank 0 "
+                    f"({visible(folders[0])}): give all ranks the same files"
+                )
+        self.model = RemoteModel(self, config, parse_dtype(dtype))
+
+    def initialize_kv_cache(
+        self, num_blocks: int, block_size: int, num_swap_blocks: int, kv_cache_dtype: str
+    ) -> RemoteKVCache:
+        """A cache of the block manager's blocks, on every rank its own heads and layers of them."""
+        self.collective_rpc("initialize_kv_cache", num_blocks, block_size, num_swap_blocks, kv_cache_dtype)
+        return RemoteKVCache(self, num_blocks, block_size)
+
+    def collective_rpc(self, method: str, *arguments: Any) -> list[Any]:
+        """Have every rank call this method of its `Worker`. Returns all answers, by rank.
+
+        Raises:
+            ExecutorError: a rank died, failed, or did not answer in time. From then on every call does. (Only the answers
+                have a time limit: a message larger than the pipe's buffer waits until the rank reads it.)
+        """
+        if self._dead is not None:
+            raise ExecutorError(self._dead)
+        message = pickle.dumps((method, arguments))
+        for rank, connection in enumerate(self._connections):
+            try:
+                connection.send_bytes(message)
+            except OSError:
+                self._give_up([f"rank {rank} {self._end_of(rank)}"])
+        return self._answers(self._timeout)
+
+    def _answers(self, seconds: float) -> list[Any]:
+        answers: list[Any] = [None] * len(self._connections)
+        pending = dict(zip(self._connections, range(len(answers))))
+        failures: list[str] = []
+        until = time.monotonic() + seconds
+        while pending:
+            ready = wait(list(pending), max(0.0, until - time.monotonic()))
+            if not ready:
+                break
+            for connection in ready:
+                rank = pending.pop(connection)
+                try:
+                    answers[rank] = pickle.loads(connection.recv_bytes())
+                except (EOFError, OSError):
+                    failures.append(f"rank {rank} {self._end_of(rank)}")
+                else:
+                    if isinstance(answers[rank], Failed):
+                        failures.append(f"rank {rank} failed ({answers[rank].message})")
+            if failures:  # the others wait for it: they will not answer
+                until = min(until, time.monotonic() + GRACE_SECONDS)
+        if failures or pending:
+            silent = ", ".join(map(str, sorted(pending.values())))
+            self._give_up(failures or [f"no answer from rank {silent} within {seconds:g} seconds"])
+        return answers
+
+    def _end_of(self, rank: int) -> str:
+        self._processes[rank].join(GRACE_SECONDS)
+        return f"ended (exit code {self._processes[rank].exitcode})"
+
+    def _give_up(self, failures: list[str]) -> None:
+        self._dead = f"{failures[0]}, so no rank can go on: all were ended; build the engine anew"
+        self.shutdown()
+        raise ExecutorError(self._dead)
+
+    def traffic(self) -> list[dict[str, tuple[int, int]]]:
+        """By rank: calls and bytes of each kind since the last question."""
+        return self.collective_rpc("traffic")
+
+    def shutdown(self) -> None:
+        """End all ranks. It happens by itself with the last reference to this object, and at the program's end."""
+        self._dead = self._dead or "the executor was shut down: build the engine anew"
+        self._stop()
+
+
+class RemoteModel:
+    """What the engine takes for its model. The vectors of a step stay with the last stage; here they are row numbers."""
+
+    device = torch.device("cpu")  # of what comes in and goes out
+
+    def __init__(self, executor: MultiprocExecutor, config: Any, dtype: torch.dtype) -> None:
+        self.executor, self.config, self.dtype = executor, config, dtype
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, kv: RemoteKVCache) -> Tensor:
+        """Compute the tokens of a step. Returns the numbers of its rows, [N, 1]."""
+        self.executor.collective_rpc("execute", token_ids, positions, kv.layout)
+        return torch.arange(len(token_ids))[:, None]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores [len(hidden), vocab_size] for rows of the last step."""
+        return next(a for a in self.executor.collective_rpc("logits", hidden[:, 0]) if a is not None)
+
+
+class RemoteKVCache:
+    """What the engine takes for its cache."""
+
+    def __init__(self, executor: MultiprocExecutor, num_blocks: int, block_size: int) -> None:
+        self.executor, self.num_blocks, self.block_size = executor, num_blocks, block_size
+        self.layout: StepLayout | None = None
+
+    def apply_copies(self, copies: Sequence[BlockCopy]) -> None:
+        self.executor.collective_rpc("apply_copies", list(copies))
+
+    def begin_step(self, layout: StepLayout) -> None:
+        self.layout = layout
+
+
+def open_store(port: int) -> dist.TCPStore:
+    """Where the ranks tell each other their addresses. Raises LabError if the port is in use."""
+    try:
+        return dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    except dist.DistNetworkError:
+        raise LabError(f"port {port} is in use: choose another one, or 0 for any that is free") from None
+
+
+def start_workers(settings: Sequence[WorkerSettings]) -> tuple[list[BaseProcess], list[Connection]]:
+    """A process for each rank, and the pipe to it. They are forked from a process that has imported torch once for all."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([run_worker.__module__])
+    processes, connections = [], []
+    for own in settings:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=run_worker, args=(own, theirs), daemon=True)
+        process.start()
+        theirs.close()  # so that the pipe ends with the worker
+        processes.append(process)
+        connections.append(ours)
+    return processes, connections
+
+
+def stop_workers(processes: Sequence[BaseProcess], connections: Sequence[Connection]) -> None:
+    """Close the pipes, which ends every rank that listens. One that hangs is killed."""
+    for connection in connections:
+        connection.close()
+    for process in processes:
+        process.join(0.2)
+        if process.is_alive():
+            process.kill()
+            process.join()

@@ -1,0 +1,137 @@
+"""Load one rank's part of a checkpoint. Of the files only the rows and columns that this rank holds are read."""
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from labkit.foreign import visible
+from phase1_tokens_embeddings.weights.gguf_model import is_gguf, read_raw_config
+from phase1_tokens_embeddings.weights.safetensors_file import open_tensors, read_safetensors_header
+from phase2_attention_kvcache.model import ModelConfig, Transformer
+from phase2_attention_kvcache.model.checkpoint import (
+    Stored,
+    check_names,
+    check_shapes,
+    check_sizes,
+    finish_loading,
+    is_turned,
+    names_for,
+    read_headers,
+)
+from phase2_attention_kvcache.model.config import read_config
+from phase5_real_gpu.parallel.collectives import Collectives
+from phase5_real_gpu.parallel.placement import columns_of_rank, rows_of_rank, shift
+from phase5_real_gpu.parallel.sharded_model import ShardedTransformer
+
+FINGERPRINT_BYTES = 64  # of every tensor
+
+
+def open_checkpoint(folder: Path) -> tuple[ModelConfig, dict[str, Stored]]:
+    """The shape of a model, and what its files announce, held against each other. No weight is read.
+
+    Raises:
+        ValueError: it cannot be split here, or its files do not fit together.
+    """
+    if is_gguf(folder) or "quantization_config" in read_raw_config(folder):
+        raise ValueError(
+            f"{visible(folder)} holds few bits: only checkpoints in 16 or 32 bits can be split over devices"
+        )
+    config, stored = read_config(folder), read_headers(folder)
+    try:
+        check_sizes(config, stored)
+        with torch.device("meta"):
+            whole = Transformer(config).state_dict()
+        check_names(config, [name for ours in whole for name in names_for(config, ours)], stored)
+        for ours, shaped in whole.items():
+            entries = {name: stored[name].entry for name in names_for(config, ours)}
+            check_shapes(config, ours, list(shaped.shape), entries, is_turned(config, ours))
+    except ValueError as error:
+        raise ValueError(f"{visible(folder)} does not fit its config.json: {error}") from None
+    return config, stored
+
+
+def load_shard(
+    folder: Path, dtype: torch.dtype, device: str, collectives: Collectives
+) -> tuple[ShardedTransformer, int]:
+    """A rank's part of the model in a folder, and how many bytes of weights it read.
+
+    Raises:
+        ValueError: as `open_checkpoint`.
+    """
+    config, stored = open_checkpoint(folder)
+    place = collectives.place
+    first_layer = place.layers(config.num_layers).start
+    with torch.device("meta"):  # shapes without memory
+        model = ShardedTransformer(config, collectives)
+    state, num_bytes = {}, 0
+    with ExitStack() as stack:
+        files = {s.file: stack.enter_context(open_tensors(s.file)) for s in stored.values()}
+        for ours, shaped in model.state_dict().items():
+            whole_name = name_in_whole(ours, first_layer)
+            pieces = [stored[name] for name in names_for(config, whole_name)]
+            turned = is_turned(config, whole_name)
+            rows = rows_of_rank(config, whole_name, place)
+            columns = columns_of_rank(config, whole_name, place)
+            parts = [
+                read_part(files[piece.file].get_slice(piece.name), piece_rows, columns, turned)
+                for piece, piece_rows in rows_of_pieces(pieces, rows, turned)
+            ]
+            num_bytes += sum(part.nbytes for part in parts)
+            whole = torch.cat(parts).to(device, dtype)
+            # The last rank's share of the vocabulary may be shorter: zeros behind it.
+            state[ours] = pad_rows(whole, len(shaped)).contiguous()
+    model.load_state_dict(state, assign=True)
+    return finish_loading(model), num_bytes
+
+
+def name_in_whole(ours: str, first_layer: int) -> str:
+    """A stage counts its layers from 0, the checkpoint all of them."""
+    head, *rest = ours.split(".")
+    if head != "blocks":
+        return ours
+    layer, *inside = rest
+    return ".".join([head, str(first_layer + int(layer)), *inside])
+
+
+def rows_of_pieces(
+    pieces: Sequence[Stored], rows: list[range] | None, turned: bool
+) -> list[tuple[Stored, range | None]]:
+    """Several tensors of the file lie one below the other in one of ours: which rows of which of them are asked for."""
+    if rows is None:
+        return [(piece, None) for piece in pieces]
+    found, first = [], 0
+    for piece in pieces:
+        size = piece.entry.shape[-1 if turned else 0]
+        found += [(piece, shift(part, -first)) for part in rows if first <= part.start < first + size]
+        first += size
+    return found
+
+
+def read_part(stored, rows: range | None, columns: range | None, turned: bool) -> Tensor:
+    """Rows and columns of a matrix [out, in], or rows of a vector. `turned`: the file has matrices as [in, out]."""
+    cuts = [slice(None) if part is None else slice(part.start, part.stop) for part in (rows, columns)]
+    if len(stored.get_shape()) == 1:
+        return stored[cuts[0]]
+    return stored[cuts[1], cuts[0]].t() if turned else stored[cuts[0], cuts[1]]
+
+
+def pad_rows(x: Tensor, num_rows: int) -> Tensor:
+    return x if len(x) == num_rows else torch.cat([x, x.new_zeros(num_rows - len(x), *x.shape[1:])])
+
+
+def fingerprint(folder: Path) -> str:
+    """Tells checkpoints apart: config.json, and the first bytes of every tensor."""
+    _, stored = open_checkpoint(folder)
+    found = hashlib.sha256((folder / "config.json").read_bytes())
+    for path in sorted({s.file for s in stored.values()}):
+        start = read_safetensors_header(path).data_start
+        with path.open("rb") as file:
+            for _, s in sorted(stored.items()):
+                if s.file == path:
+                    file.seek(start + s.entry.offsets[0])
+                    found.update(file.read(min(FINGERPRINT_BYTES, s.entry.nbytes)))
+    return found.hexdigest()

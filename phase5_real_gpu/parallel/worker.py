@@ -1,0 +1,144 @@
+"""The process of one rank: it holds a part of the model and of the cache, and does what the engine's process says."""
+
+import pickle
+import signal
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from phase2_attention_kvcache.model.checkpoint import parse_dtype
+from phase3_paged_attention.paging import BlockCopy, PagedCache, PagedKVCache, StepLayout
+from phase5_real_gpu.parallel.collectives import Collectives
+from phase5_real_gpu.parallel.placement import Place
+from phase5_real_gpu.parallel.shard_loading import fingerprint, load_shard
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What a worker has to know to begin.
+
+    Attributes:
+        port: where the ranks find each other, on this machine.
+        timeout: seconds that a step may take. A rank that waits for another one gives up after twice that.
+    """
+
+    place: Place
+    folder: Path
+    dtype: str
+    device: str
+    port: int
+    num_threads: int
+    timeout: float
+
+
+class Facts(NamedTuple):
+    """What a rank says of itself once it is ready. weight_bytes: in memory. bytes_read: of the checkpoint's weights."""
+
+    fingerprint: str
+    weight_bytes: int
+    bytes_read: int
+
+
+class Failed(NamedTuple):
+    """Instead of an answer: what went wrong."""
+
+    message: str
+
+
+class Worker:
+    """A rank's part of the model, and what the engine's process may ask of it."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.settings, place = settings, settings.place
+        torch.set_num_threads(settings.num_threads)
+        device_type = settings.device
+        self.device = f"cuda:{place.rank}" if device_type == "cuda" else "cpu"
+        if device_type == "cuda":
+            torch.cuda.set_device(self.device)
+        world_size = place.tensor_parallel_size * place.num_stages
+        # Longer than the engine's process, which can tell who has not answered.
+        waits = timedelta(seconds=2 * settings.timeout)
+        store = dist.TCPStore("127.0.0.1", settings.port, is_master=False, timeout=waits)
+        backend = "nccl" if device_type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=place.rank, world_size=world_size, timeout=waits)
+        self.collectives = Collectives(place, device_type)
+        dtype = parse_dtype(settings.dtype)
+        self.model, read = load_shard(settings.folder, dtype, self.device, self.collectives)
+        held = sum(parameter.nbytes for parameter in self.model.parameters())
+        self.facts = Facts(fingerprint(settings.folder), held, read)
+        self.kv_cache: PagedCache | None = None
+        self.hidden: Tensor | None = None  # of the last step
+
+    def initialize_kv_cache(
+        self, num_blocks: int, block_size: int, num_swap_blocks: int, kv_cache_dtype: str
+    ) -> None:
+        """Blocks of the engine's numbers, with this rank's KV heads of this stage's layers in them."""
+        sizes = (num_blocks, block_size, self.model.dtype, self.device, num_swap_blocks)
+        if self.device == "cpu" or kv_cache_dtype != "auto":
+            # Without the compiled kernel: to load it takes each process seconds, and two cores show no speed anyway.
+            self.kv_cache = PagedKVCache(
+                self.model.config, *sizes, use_kernel=False, kv_cache_dtype=kv_cache_dtype
+            )
+        else:
+            from phase5_real_gpu.kernels import TritonPagedKVCache  # Triton takes a second to import
+
+            self.kv_cache = TritonPagedKVCache(self.model.config, *sizes)
+
+    def apply_copies(self, copies: list[BlockCopy]) -> None:
+        self.kv_cache.apply_copies(copies)
+
+    @torch.inference_mode()
+    def execute(self, token_ids: Tensor, positions: Tensor, layout: StepLayout) -> None:
+        """Compute the tokens of a step. Their vectors stay here, with the last stage, until `logits` asks for some."""
+        layout.slot_mapping = layout.slot_mapping.to(self.device)
+        self.kv_cache.begin_step(layout)
+        self.hidden = self.model(token_ids.to(self.device), positions.to(self.device), self.kv_cache)
+
+    @torch.inference_mode()
+    def logits(self, rows: Tensor) -> Tensor | None:
+        """Scores [len(rows), vocab_size] from the last stage's first rank; None from all others."""
+        if not self.settings.place.is_last:
+            return None
+        found = self.model.logits(self.hidden[rows.to(self.device)])
+        return None if found is None else found.cpu()
+
+    def traffic(self) -> dict[str, tuple[int, int]]:
+        """What this rank has brought to each kind of call since the last question: calls, and bytes."""
+        counted = self.collectives
+        found = {call: (counted.calls[call], counted.nbytes[call]) for call in counted.calls}
+        counted.calls.clear()
+        counted.nbytes.clear()
+        return found
+
+
+def run_worker(settings: WorkerSettings, connection: Connection) -> None:
+    """The process of a rank: say `Facts` of itself, then answer each call (a method of `Worker`, and its arguments).
+
+    What goes wrong is answered with `Failed`. It ends when the engine's process has closed the pipe, or is gone.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches all processes; the engine's decides
+    worker = None
+    try:
+        while True:
+            try:
+                if worker is None:
+                    worker = Worker(settings)
+                    answer = worker.facts
+                else:
+                    method, arguments = pickle.loads(connection.recv_bytes())
+                    answer = getattr(worker, method)(*arguments)
+            except (EOFError, ConnectionError):
+                raise
+            except Exception as error:
+                answer = Failed(f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
+            connection.send_bytes(pickle.dumps(answer))
+            if worker is None:
+                return
+    except (EOFError, ConnectionError):
+        pass  # nobody listens any more

@@ -1,0 +1,171 @@
+"""The chapter of tensor_parallel.py on mixtures: whole experts for each rank, or a slice of each expert."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from labkit.figures import COLORS, INK, new_figure
+from labkit.lab import Lab
+from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
+from phase2_attention_kvcache.story.small_families import write_small_model
+from phase3_paged_attention.paging import PagedKVCache
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.simulator import step_traffic
+from phase5_real_gpu.parallel import MultiprocExecutor, Place
+from phase5_real_gpu.story.parallel_story import DTYPE, NUMBER_BYTES, answers
+
+RANKS = 2
+MORE_RANKS = 4  # whose work is worked out from a run in one process
+MIXTURE = dict(
+    num_hidden_layers=2, head_dim=8, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=24, norm_topk_prob=True,
+)  # fmt: skip
+NUM_BLOCKS, USERS, PROMPT = 260, 64, 8
+WAYS = {False: "slices", True: "whole ones"}
+SHARED_BY = (2, 4, 8)
+GROUPS = (1, 2, 4, 8, 16, 32, 64)  # users that decode together
+
+
+def the_experts(lab: Lab) -> None:
+    lab.title("A mixture of experts")
+    lab.say(f"""In a mixture a layer has many small MLPs, and a token takes a few. There are two ways to share them. Every expert is
+        cut as any other MLP is, and each rank holds a slice of all. Or none is cut, and the ranks deal them out: expert parallelism.
+        Each rank has the router, and the same vectors, so it knows which tokens want its experts. It computes those. Either way the
+        sum behind the layer adds up what the ranks have found.
+
+        The model here has random weights, and the numbers of Qwen3-30B-A3B: 128 experts a layer, 8 for a token. {RANKS} ranks
+        share it, in both ways.""")
+    params = SamplingParams(temperature=0, max_tokens=8 if lab.quick else 24, ignore_eos=True)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        write_small_model("qwen3_moe", folder, MIXTURE)
+        model = Transformer.from_pretrained(folder, DTYPE, lab.device)
+        config = model.config
+        prompts = lab.rng().integers(0, config.vocab_size, (USERS, PROMPT)).tolist()
+        cache = PagedKVCache(config, NUM_BLOCKS, 16, model.dtype, model.device, use_kernel=False)
+        alone = LLMEngine(model, None, EngineConfig(num_blocks=NUM_BLOCKS), kv_cache=cache)
+        chosen = record_choices(model)
+        expected, steps = answers(alone, prompts, params)
+        equal = 0
+        rows = []
+        for whole_experts in WAYS:
+            executor = MultiprocExecutor(folder, DTYPE, lab.device, RANKS, 1, whole_experts)
+            engine_config = EngineConfig(num_blocks=NUM_BLOCKS)
+            engine = LLMEngine(executor.model, None, engine_config, executor=executor)
+            executor.traffic()  # from here on it counts
+            found, _ = answers(engine, prompts, params)
+            equal += sum(a == b for one, many in zip(expected, found) for a, b in zip(one, many))
+            calls, nbytes = executor.traffic()[0]["all_reduce"]
+            place = Place(0, RANKS, 1, whole_experts)
+            rows.append([
+                WAYS[whole_experts], len(place.experts(config.num_experts)), f"{len(place.inner(config))} of {config.d_ff} numbers",
+                executor.facts[0].weight_bytes, calls / len(steps), nbytes,
+            ])  # fmt: skip
+            executor.shutdown()
+    total = len(WAYS) * sum(map(len, expected))
+    lab.predict(
+        "expert-tokens", f"of {total:,} greedy tokens, {len(WAYS)} ways, how many are the same as from one process", total, equal
+    )  # fmt: skip
+    what_it_costs(lab, config, steps, rows)
+    who_has_the_work(lab, config, chosen)
+
+
+def record_choices(model: Transformer) -> list[Tensor]:
+    """From now on: what the router of each layer chose in each step, [tokens, experts a token]."""
+    chosen: list[Tensor] = []
+    per_token = model.config.experts_per_token
+
+    def note(router: torch.nn.Module, x: tuple[Tensor], scores: Tensor) -> None:
+        chosen.append(scores.topk(per_token).indices.cpu())
+
+    for block in model.blocks:
+        block.mlp.router.register_forward_hook(note)
+    return chosen
+
+
+def what_it_costs(lab: Lab, config: ModelConfig, steps: Sequence[int], rows: Sequence[Sequence]) -> None:
+    """Weights and bytes of both ways, against the formulas."""
+    sliced, dealt_out = rows
+    lab.predict(
+        "expert-all-reduce", "experts dealt out: how many all-reduces does a layer need, with 8 experts a token",
+        2, (dealt_out[4] - 1) / config.num_layers,
+        note="As many as a layer with one MLP. What crosses is a sum of vectors, and it does not matter how many experts have added to it.",
+    )  # fmt: skip
+    formula = sum(step_traffic(config, n, 1, RANKS, 1, NUMBER_BYTES)["all_reduce"].nbytes for n in steps)
+    lab.predict(
+        "expert-bytes",
+        "do the bytes equal the dense model's formula, both ways",
+        [formula] * 2,
+        [row[5] for row in rows],
+    )
+    lab.predict(
+        "expert-weights", f"{dealt_out[1]} whole experts against a slice of {sliced[1]}: how many times the weights",
+        1.0, dealt_out[3] / sliced[3],
+    )  # fmt: skip
+    lab.table(
+        f"Rank 0 of {RANKS}",
+        ["a rank holds", "experts", "of each", "weights, bytes", "sums a step", "their bytes"], rows,
+        note="Memory and wires do not tell the two ways apart. The shapes of the matrices do, and who has how much to do.",
+    )  # fmt: skip
+
+
+def who_has_the_work(lab: Lab, config: ModelConfig, chosen: Sequence[Tensor]) -> None:
+    """How uneven whole experts are, counted from the run in one process."""
+    decodes = [choices for choices in chosen if len(choices) == USERS]
+    together = torch.stack(decodes)  # [steps * layers, USERS, per_token]
+    generator = torch.Generator().manual_seed(lab.seed)
+    by_chance = torch.rand(len(together), USERS, config.num_experts, generator=generator)
+    by_chance = by_chance.topk(config.experts_per_token).indices
+    lab.title("Who has the work")
+    lab.say("""Slices are the same work for each rank, whatever the router says. With whole experts a rank has as
+        much to do as its experts are wanted. The others wait for it at the sum. All ranks' routers choose as those of one process
+        did. So its choices, counted, say who would have had how much to do among any number of ranks.""")
+    lab.predict(
+        "expert-load", f"one user, 8 of 128 experts, dealt out to {MORE_RANKS} ranks: how many of the 8 has the busiest rank, on average",
+        8 / MORE_RANKS * imbalance(by_chance, 1, MORE_RANKS), 8 / MORE_RANKS * imbalance(together, 1, MORE_RANKS), tolerance=0.1,
+        note="Expected: as if each token chose at random. A share each would be 2.",
+    )  # fmt: skip
+    measured = {t: [imbalance(together, users, t) for users in GROUPS] for t in SHARED_BY}
+    expected = {t: [imbalance(by_chance, users, t) for users in GROUPS] for t in SHARED_BY}
+    lab.table(
+        "The busiest rank's work, over that of a rank on average",
+        ["ranks", *(f"{users} user{'s' * (users > 1)}" for users in GROUPS)],
+        [[t, *measured[t]] for t in SHARED_BY],
+        note="Counted in each step of each layer: choices of experts that a rank holds. With routers of random weights; trained ones "
+        "have favourites, which depend on the text. vLLM calls the inverse balancedness, and can move experts between ranks (EPLB).",
+    )  # fmt: skip
+    lab.record(expert_load={"users": GROUPS, "measured": measured, "by_chance": expected})
+    lab.figure(draw_load(measured, expected), "expert_load")
+
+
+def imbalance(chosen: Tensor, users: int, ranks: int) -> float:
+    """Choices of the busiest rank over those of a rank on average. chosen: [steps, USERS, per_token], taken in groups of users."""
+    num_experts = MIXTURE["num_experts"]
+    owner = torch.empty(num_experts, dtype=torch.long)
+    for rank in range(ranks):
+        owner[list(Place(rank, ranks, 1, True).experts(num_experts))] = rank
+    loads = torch.nn.functional.one_hot(owner[chosen.reshape(-1, users * chosen.shape[-1])], ranks).sum(1)
+    return (loads.amax(1) / loads.float().mean(1)).mean().item()
+
+
+def draw_load(measured: Mapping[int, Sequence[float]], expected: Mapping[int, Sequence[float]]) -> Figure:
+    """The busiest rank over users, a line for each number of ranks."""
+    most = max(SHARED_BY)
+    fig, [ax] = new_figure(
+        f"Whole experts, {most} ranks: with one user one rank has {measured[most][0]:.1f} times its share",
+        "Choices of the busiest rank over the average. 8 of 128 experts a token, random routers. Dashed: chance",
+    )
+    for t, color in zip(SHARED_BY, COLORS):
+        ax.plot(GROUPS, measured[t], "o-", color=color, label=f"{t} ranks")
+        ax.plot(GROUPS, expected[t], "--", color=color, linewidth=1)
+    ax.axhline(1, color=INK, linewidth=1, label="a slice of each expert")
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(GROUPS, [str(users) for users in GROUPS])
+    ax.set(xlabel="users that decode together", ylabel="busiest rank over average", ylim=(0, None))
+    ax.legend()
+    return fig

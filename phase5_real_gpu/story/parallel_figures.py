@@ -1,0 +1,97 @@
+"""The figures of tensor_parallel.py."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from labkit.figures import COLORS, INK, MUTED, new_figure
+from phase2_attention_kvcache.model import ModelConfig
+from phase4_scheduler.simulator import find_interconnect
+from phase5_real_gpu.parallel import Place
+from phase5_real_gpu.parallel.pipeline import idle_share, timeline
+
+
+def draw_ranks(config: ModelConfig, t: int, p: int) -> Figure:
+    """A box for each part of the model, in the colour of the rank that holds it."""
+    fig, [ax] = new_figure(
+        f"{t * p} ranks: {p} stages share the layers, {t} ranks share each layer",
+        f"{config.name}: {config.num_layers} layers of {config.num_heads} heads. Left attention, right the MLP. Colour: the rank that holds it",
+        size=(8.5, 4.8),
+    )
+    width = 12.0
+    parts = ["token table", *(f"layer {i}" for i in range(config.num_layers)), "output head"]
+    stages = [0, *(s for s in range(p) for _ in Place(s * t, t, p).layers(config.num_layers)), p - 1]
+    for row, (name, stage) in enumerate(zip(parts, stages, strict=True)):
+        cut = ["tokens"] if not name.startswith("layer") else ["heads", "inner numbers"]
+        for half, what in enumerate(cut):
+            span = width / len(cut)
+            for tensor_rank in range(t):
+                rank = stage * t + tensor_rank
+                x, w = half * span + tensor_rank * (span - 0.3) / t, (span - 0.3) / t
+                color = COLORS[rank % len(COLORS)]
+                box = Rectangle((x, row + 0.1), w, 0.8, facecolor=color, alpha=0.75, edgecolor="white")
+                ax.add_patch(box)
+                share = {"heads": config.num_heads, "tokens": config.vocab_size}.get(what, config.d_ff) // t
+                label = f"rank {rank}: {share:,} {what}"
+                ax.text(x + w / 2, row + 0.5, label, ha="center", va="center", fontsize=8, color=INK)
+    ax.set(xlim=(0, width), ylim=(len(parts), 0), xticks=[], yticks=[i + 0.5 for i in range(len(parts))])
+    ax.set_yticklabels(parts)
+    ax.grid(visible=False)
+    return fig
+
+
+def draw_curve(
+    devices: Sequence[int],
+    curves: Mapping[int, Mapping[str, Sequence[float]]],
+    published: Mapping[int, float],
+) -> Figure:
+    """Tokens a second against cards, a line for each wire; a panel for each number of users."""
+    fig, axes = new_figure(
+        "Over NVLink more cards are faster; over slower wires it soon turns",
+        "Llama-2-7B, 16 bit, A100, decode at 512 tokens. Computed from recorded all-reduces; hollow: all-reduce worked out, not recorded",
+        panels=len(curves), size=(10.5, 4.6),
+    )  # fmt: skip
+    for ax, (users, curve) in zip(axes, curves.items(), strict=True):
+        for (wire, values), colour in zip(curve.items(), COLORS):
+            joined = find_interconnect(wire)
+            ax.plot(devices, values, color=colour, label=joined.title)
+            for n, value in zip(devices, values, strict=True):
+                hollow = n in joined.computed
+                ax.plot([n], [value], "o", color=colour, markerfacecolor="white" if hollow else colour)
+        if users == 1:
+            ax.plot(*zip(*published.items()), "x", color=INK, label="gpt-fast, published (NVLink)")
+        ax.set_title(f"{users} user{'s' if users > 1 else ''}", color=MUTED)
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(devices, [str(n) for n in devices])
+        ax.set(xlabel="cards", ylabel="tokens a second of each user", ylim=(0, None))
+        ax.legend()
+    return fig
+
+
+def draw_bubble(num_stages: int, micro_batches: Sequence[int]) -> Figure:
+    """Who works when, for several numbers of micro-batches of the same work."""
+    shares = [idle_share(num_stages, m) for m in micro_batches]
+    fig, axes = new_figure(
+        "The bubble shrinks with micro-batches: " + ", ".join(f"{share:.0%}" for share in shares) + " idle",
+        f"{num_stages} stages; the same work in {', '.join(map(str, micro_batches))} micro-batches. White: idle",
+        panels=len(micro_batches), size=(10.5, 3.2),
+    )  # fmt: skip
+    for ax, m in zip(axes, micro_batches, strict=True):
+        _bars(ax, num_stages, m)
+    return fig
+
+
+def _bars(ax: Axes, num_stages: int, m: int) -> None:
+    for stage, micro_batch, start in timeline(num_stages, m):
+        shade = 0.35 + 0.6 * (micro_batch + 1) / m
+        ax.broken_barh(
+            [(start / m, 1 / m)], (stage + 0.1, 0.8), facecolor=COLORS[stage], alpha=shade, edgecolor="white"
+        )
+    ax.set(
+        title=f"{m} micro-batch{'es' if m > 1 else ''}", xlabel="time (1: all work of a stage)", xlim=(0, num_stages),
+        ylim=(num_stages, 0), yticks=[s + 0.5 for s in range(num_stages)],
+    )  # fmt: skip
+    ax.set_yticklabels([f"stage {s}" for s in range(num_stages)])
+    ax.grid(visible=False)

@@ -1,0 +1,244 @@
+"""The chapters of tensor_parallel.py."""
+
+from __future__ import annotations
+
+from labkit.lab import Lab
+from labkit.models import find_model
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.weights import find_card, find_shape
+from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
+from phase3_paged_attention.paging import PagedKVCache
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.simulator import ParallelCost, StepSize, find_interconnect, step_traffic
+from phase5_real_gpu.parallel import MultiprocExecutor, Place
+from phase5_real_gpu.story.parallel_figures import draw_bubble, draw_curve, draw_ranks
+
+PROMPTS = (
+    "Once upon a time there was a king",
+    "The wolf said to the",
+    "She opened the door, and",
+    "Then the fox",
+)
+NUM_BLOCKS = 64
+DTYPE = "float32"
+NUMBER_BYTES = 4
+
+# gpt-fast's README: Llama-2-7B in bfloat16 on A100 cards with NVLink, tokens a second for one user.
+GPT_FAST = {1: 105, 2: 169, 4: 254, 8: 328}
+MODEL, CARD, CONTEXT = "llama-2-7b", "a100-80", 512
+WIRES = ("nvlink", "pcie", "network")
+DEVICES = (1, 2, 4, 8)
+# The wire and the number of users -> with how many cards a step is shortest: 65 calls cost more than what halving saves.
+TURNS = {("nvlink", 1): 8, ("pcie", 1): 2, ("network", 1): 4, ("pcie", 32): 4}
+
+
+def the_ranks(lab: Lab) -> None:
+    """A model in several processes: what they hold, what they answer, what crosses."""
+    t, p = lab.args.tensor_parallel_size, lab.args.pipeline_parallel_size
+    folder = find_model(lab.args.model)
+    config = EngineConfig(num_blocks=NUM_BLOCKS, tensor_parallel_size=t, pipeline_parallel_size=p)
+    executor = MultiprocExecutor(folder, DTYPE, lab.device, t, p)
+    engine = LLMEngine(executor.model, None, config, executor=executor)
+    who_holds_what(lab, executor, engine.model.config, t, p)
+    executor.traffic()  # from here on it counts
+
+    tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
+    prompts = [tokenizer.encode(text) for text in PROMPTS]
+    params = SamplingParams(temperature=0, max_tokens=8 if lab.quick else 24, ignore_eos=True)
+    model = Transformer.from_pretrained(folder, DTYPE, lab.device)
+    cache = PagedKVCache(model.config, NUM_BLOCKS, 16, model.dtype, model.device, use_kernel=False)
+    alone = LLMEngine(model, None, EngineConfig(num_blocks=NUM_BLOCKS), kv_cache=cache)
+    expected, steps = answers(alone, prompts, params)
+    found, _ = answers(engine, prompts, params)
+    lab.title("The same tokens")
+    lab.say("""The engine's process knows requests and blocks, and no weights. Each step it hands all ranks the same token ids,
+        positions and block tables. The last stage's first rank answers with the scores of the next tokens.""")
+    equal = sum(a == b for one, many in zip(expected, found) for a, b in zip(one, many))
+    total = sum(map(len, expected))
+    lab.predict(
+        "parallel-tokens",
+        f"of {total} greedy tokens, how many are the same as from one process",
+        total,
+        equal,
+    )
+    what_crosses(lab, executor.traffic(), engine.model.config, steps, len(prompts), t, p)
+    executor.shutdown()
+
+
+def answers(
+    engine: LLMEngine, prompts: list[list[int]], params: SamplingParams
+) -> tuple[list[list[int]], list[int]]:
+    """Tokens of each request, and how many tokens went through the model in each step."""
+    steps: list[int] = []
+    engine.record(lambda event: steps.append(sum(event["tokens"].values())))
+    done = engine.generate(prompts, params)
+    return [output.outputs[0].token_ids for output in done], steps
+
+
+def who_holds_what(lab: Lab, executor: MultiprocExecutor, config: ModelConfig, t: int, p: int) -> None:
+    lab.title("Who holds what")
+    lab.say(f"""{t * p} processes, {p} stages of {t} ranks. A stage holds some of the layers; its ranks share each of them by
+        heads, by the MLP's inner numbers, and the token table by tokens. Each has a paged cache of its own, for its own heads
+        of its own layers. Block 7 is block 7 everywhere.""")
+    whole = NUMBER_BYTES * config.num_parameters
+    held = sum(facts.weight_bytes for facts in executor.facts)
+    lab.predict(
+        "parallel-copies", f"how many times the weights of the model do all {t * p} ranks together hold",
+        round(copies(config, t, p), 3), round(held / whole, 3), tolerance=0.001,
+        note="What is small is held whole: norms, positions, the biases behind a sum. And a tied token table is needed twice, by the "
+        "first stage to embed and by the last one to score.",
+    )  # fmt: skip
+    rows = []
+    for rank, facts in enumerate(executor.facts):
+        place = Place(rank, t, p)
+        layers, kv = place.layers(config.num_layers), len(place.kv_heads(config))
+        rows.append([
+            rank, f"{layers.start} to {layers.stop - 1}", f"{config.num_heads // t} of {config.num_heads}",
+            facts.weight_bytes / 1e6, facts.bytes_read / 1e6,
+            2 * len(layers) * kv * config.head_dim * NUMBER_BYTES,
+        ])  # fmt: skip
+    lab.table(
+        "By rank",
+        ["rank", "layers", "heads", "weights, MB", "read, MB", "KV bytes a token"], rows,
+        note=f"The whole model: {whole / 1e6:.1f} MB in {DTYPE}, {executor.facts[0].bytes_read / executor.facts[0].weight_bytes:.0%} of that "
+        "in the file. A rank reads its own rows and columns of the file, and nothing else.",
+    )  # fmt: skip
+    lab.figure(draw_ranks(config, t, p), "who_holds_what")
+
+
+def copies(config: ModelConfig, t: int, p: int) -> float:
+    """The weights of all ranks together, over the model's."""
+    parts, d = config.parameters_by_part(), config.d_model
+    final_norm = parts["norms"] // (2 * config.num_layers + 1)
+    biases = 2 * config.num_layers * d if config.family == "gpt2" else 0  # behind the two sums of a layer
+    in_a_stage = parts["norms"] - final_norm + parts.get("positions", 0) + biases
+    more = (t - 1) * in_a_stage + (t * p - 1) * final_norm
+    if config.tied and p > 1:
+        more += config.vocab_size * d
+    return 1 + more / config.num_parameters
+
+
+def what_crosses(
+    lab: Lab,
+    traffic: list[dict[str, tuple[int, int]]],
+    config: ModelConfig,
+    steps: list[int],
+    users: int,
+    t: int,
+    p: int,
+) -> None:
+    lab.title("What crosses, counted")
+    layers, num_steps = config.num_layers, len(steps)
+    of_rank_0s = [traffic[stage * t] for stage in range(p)]  # the first rank of each stage
+    counted = {
+        kind: [sum(rank.get(kind, (0, 0))[i] for rank in of_rank_0s) for i in (0, 1)]
+        for kind in ("all_reduce", "gather", "send")
+    }
+    if t > 1:
+        sums = step_traffic(config, 1, 1, t)["all_reduce"].count
+        lab.predict(
+            "tp-all-reduce", "tensor parallelism: how many all-reduces does a layer need",
+            (sums - 1) // layers, (counted["all_reduce"][0] / num_steps - 1) / layers, source_says=1,
+            note="One behind attention, one behind the MLP; and one more a step behind the token table, which is cut by tokens.",
+        )  # fmt: skip
+    if p > 1:
+        lab.predict(
+            "pp-activations", f"{p} stages: how often does a step send its vectors on",
+            p - 1, counted["send"][0] / num_steps,
+            note="Once from each stage to the next. (Each rank sends to its own counterpart.)",
+        )  # fmt: skip
+    rows, all_equal = [], True
+    for kind, (calls, nbytes) in counted.items():
+        if calls:
+            per_step = [step_traffic(config, n, users, t, p, NUMBER_BYTES)[kind] for n in steps]
+            formula = [sum(calls.count for calls in per_step), sum(calls.nbytes for calls in per_step)]
+            all_equal &= formula == [calls, nbytes]
+            rows.append([kind, calls, formula[0], nbytes, formula[1]])
+    lab.predict("parallel-bytes", "do calls and bytes of all kinds equal the formula", True, all_equal)
+    lab.table(
+        f"{num_steps} steps, {sum(steps)} tokens: what one rank of each stage brought",
+        ["call", "calls", "formula", "bytes", "formula"], rows,
+        note="all_reduce: (2 L + 1) x tokens x d. gather: requests x vocabulary / T. send: (P - 1) x tokens x d. In numbers of 4 bytes.",
+    )  # fmt: skip
+    lab.record(traffic={kind: dict(calls=c, nbytes=b) for kind, (c, b) in counted.items()})
+
+
+# ---------------------------------------------------------------------- what wires make of it
+
+
+def decode_step(users: int) -> StepSize:
+    return StepSize.of([(CONTEXT, 1)] * users)
+
+
+def efficiency() -> float:
+    """The share of the data sheet that gpt-fast reaches on one card."""
+    cost = ParallelCost.of(find_shape(MODEL), find_card(CARD), find_interconnect("nvlink"))
+    return GPT_FAST[1] * cost.seconds(decode_step(1))
+
+
+def tokens_a_second(wire: str, devices: int, users: int, share: float) -> float:
+    """Of each user."""
+    cost = ParallelCost.of(
+        find_shape(MODEL), find_card(CARD), find_interconnect(wire), devices, efficiency=share
+    )
+    return 1 / cost.seconds(decode_step(users))
+
+
+def predict_gpt_fast(devices: int, at_best: bool) -> float:
+    """Tokens a second on several cards, from the figure on one. gpt-fast leaves the output head and the token table whole, so it has
+    two all-reduces a layer, and not all of the weights are shared."""
+    shape, wire = find_shape(MODEL), find_interconnect("nvlink").all_reduce[devices]
+    parts = shape.parameters_by_part()
+    head = parts["head"] / (parts["attention"] + parts["MLP"] + parts["head"])
+    step = ((1 - head) / devices + head) / GPT_FAST[1]
+    return 1 / (step + 2 * shape.num_layers * wire(2 * shape.d_model, at_best))
+
+
+def the_wires(lab: Lab) -> None:
+    lab.title("What wires make of it")
+    lab.say(f"""{MODEL} in 16 bit on {CARD}. A step's weights and cache are divided among the cards; the calls are added. How long an
+        all-reduce takes was measured by others (Vidur), between 2, 4 and 8 cards. One card's figure is gpt-fast's, {GPT_FAST[1]} tokens a
+        second, published with those of 2, 4 and 8.""")
+    rows = []
+    for devices in DEVICES[1:]:
+        usual, best = (predict_gpt_fast(devices, at_best) for at_best in (False, True))
+        published = GPT_FAST[devices]
+        rows.append(
+            [devices, published, usual, f"{usual / published - 1:+.0%}", best, f"{best / published - 1:+.0%}"]
+        )
+    lab.predict(
+        "gpt-fast-8", "gpt-fast on 8 cards, tokens a second (105 on one)", round(predict_gpt_fast(8, True)), GPT_FAST[8],
+        tolerance=0.15, note="8 times as many cards, about 3 times as fast: what is left is mostly waiting for 64 sums.",
+    )  # fmt: skip
+    lab.table(
+        "gpt-fast, tokens a second of one user",
+        ["cards", "published", "usual call", "off", "not held up", "off"], rows,
+        note="Usual: the middle of the recorded calls of 8 KiB, each started from Python. Not held up: the fastest of them, as in a "
+        "program that was recorded whole, which gpt-fast is.",
+    )  # fmt: skip
+    share = efficiency()
+    curves = {
+        users: {wire: [tokens_a_second(wire, n, users, share) for n in DEVICES] for wire in WIRES}
+        for users in (1, 32)
+    }
+    turns = {
+        (wire, users): DEVICES[max(range(4), key=curve[wire].__getitem__)]
+        for users, curve in curves.items()
+        for wire in WIRES
+    }
+    for (wire, users), number in TURNS.items():
+        title = find_interconnect(wire).title
+        lab.predict(
+            "tp-turns", f"{title}, {users} user{'s' * (users > 1)}: with how many of 1, 2, 4, 8 cards is a step shortest",
+            number, turns[wire, users],
+        )  # fmt: skip
+    lab.table(
+        "Tokens a second of each user",
+        ["wire", "users", *map(str, DEVICES)],
+        [[find_interconnect(wire).title, users, *curve[wire]] for users, curve in curves.items() for wire in WIRES],
+        note="Computed, from measured all-reduces. (PCIe was measured between 4 cards; 2 and 8 are worked out as rings over the same wire. "
+        "On the network half of the cards are in each of two computers.)",
+    )  # fmt: skip
+    lab.record(curves={str(users): curve for users, curve in curves.items()})
+    lab.figure(draw_curve(DEVICES, curves, GPT_FAST), "tensor_parallel")
+    lab.figure(draw_bubble(4, (1, 4, 16)), "pipeline_bubble")

@@ -1,0 +1,41 @@
+"""One model on several devices: who holds what, what crosses between them, and when that pays.
+
+A model that is too large for one device is shared. Tensor parallelism cuts every layer: all devices work on the same token,
+and add up what they found, twice a layer. Pipeline parallelism deals out whole layers: a token passes the devices one after
+the other. Here both happen, with real processes: two stages of two ranks, each with its part of the weights and of the cache,
+joined by torch.distributed. The engine, its scheduler and the model's code are the ones you know.
+
+You will see: what each rank holds and has read of the file, the same tokens as from one process, every call between the ranks
+counted and held against a formula. Then a mixture of experts, shared in two ways: each expert cut, or the experts dealt out. And
+last what wires make of it: how fast 1 to 8 cards are over NVLink, PCIe and a network, from all-reduces that others have measured.
+On this machine no speed is shown: two cores do not get faster by being split.
+
+    python phase5_real_gpu/tensor_parallel.py
+    python phase5_real_gpu/tensor_parallel.py --tensor-parallel-size 4 --pipeline-parallel-size 1
+"""
+
+import argparse
+
+from labkit.lab import Lab, run_lab
+from phase5_real_gpu.story.experts_story import the_experts
+from phase5_real_gpu.story.parallel_story import the_ranks, the_wires
+
+
+def story(lab: Lab) -> None:
+    the_ranks(lab)
+    the_experts(lab)
+    the_wires(lab)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--tensor-parallel-size", type=int, default=2, metavar="T", help="ranks that share each layer (2)")
+    add("--pipeline-parallel-size", type=int, default=2, metavar="P", help="stages that share the layers (2)")
+
+
+def main(argv: list[str] | None = None) -> int:
+    return run_lab(story, __doc__, ("device", "model", "seed", "quick"), add_arguments, argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,210 @@
+"""An engine whose model lies in several processes answers as one whose model lies in its own."""
+
+import os
+import pkgutil
+import signal
+import socket
+import tomllib
+from math import prod
+
+import pytest
+import torch
+
+from labkit.errors import LabError
+from labkit.paths import ROOT
+from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
+from phase4_scheduler.engine import EngineConfig, ExecutorError, LLMEngine
+from phase4_scheduler.engine.executor import EXECUTORS
+from phase4_scheduler.simulator import step_traffic
+from phase5_real_gpu.parallel import MultiprocExecutor, Place
+from phase5_real_gpu.parallel.placement import columns_of_rank, rows_of_rank
+from tests.phase5_real_gpu.parallel.conftest import (
+    CONFIGS,
+    Answers,
+    parallel_engine,
+    prompts,
+    whole_engine,
+    write_checkpoint,
+)
+
+
+def check_equal(
+    folder, family: str, t: int, p: int, dtype: str, number: int, expert_parallel: bool = False, **settings
+) -> None:
+    """Tokens, scores and counted bytes; with preemptions and prefix hits."""
+    asked = prompts(number)
+    one = Answers(whole_engine(folder, dtype, **settings), asked)
+    engine = parallel_engine(folder, t, p, dtype, enable_expert_parallel=expert_parallel, **settings)
+    engine.executor.traffic()
+    many = Answers(engine, asked)
+    traffic = engine.executor.traffic()
+    facts = engine.executor.facts
+    engine.executor.shutdown()
+
+    assert one.preemptions and one.cached
+    assert (many.tokens, many.steps, many.preemptions) == (one.tokens, one.steps, one.preemptions)
+    for expected, found in zip(one.scores, many.scores, strict=True):
+        if t == 1:
+            assert torch.equal(found, expected)
+        elif dtype == "float64":
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-12 * expected.abs().max().item())
+        else:
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+
+    # Each rank has read its share of the file, and nothing else.
+    config, width = CONFIGS[family], 8 if dtype == "float64" else 4
+    whole = {name: list(x.shape) for name, x in Transformer.from_pretrained(folder).state_dict().items()}
+    for rank in range(t * p):
+        place = Place(rank, t, p, expert_parallel)
+        held = {name: shape_of_part(config, name, shape, place) for name, shape in whole.items()}
+        assert facts[rank].bytes_read == 4 * sum(map(prod, held.values()))
+        rows = -(
+            -config.vocab_size // t
+        )  # in memory the last share of the vocabulary is as long as the others
+        held |= {name: [rows, held[name][1]] for name in held if name in VOCABULARY and held[name][0]}
+        assert facts[rank].weight_bytes == width * sum(map(prod, held.values()))
+
+    # What each rank brought, over all stages: exactly what the formula says.
+    rows = [len(scores) for scores in one.scores]
+    for tensor_rank in range(t):
+        own = [traffic[stage * t + tensor_rank] for stage in range(p)]
+        for kind in ("all_reduce", "gather", "send"):
+            counted = [sum(rank.get(kind, (0, 0))[i] for rank in own) for i in (0, 1)]
+            expected = [0, 0]
+            for tokens in one.steps:
+                calls = step_traffic(CONFIGS[family], tokens, 0, t, p, width).get(kind, (0, 0))
+                expected = [expected[i] + calls[i] for i in (0, 1)]
+            if kind == "gather":
+                calls = [step_traffic(CONFIGS[family], 1, n, t, p, width).get(kind, (0, 0)) for n in rows]
+                expected = [sum(c[i] for c in calls) for i in (0, 1)]
+            assert counted == expected, (kind, tensor_rank)
+
+
+def shape_of_part(config: ModelConfig, name: str, shape: list[int], place: Place) -> list[int]:
+    """What a rank holds of a tensor of this shape."""
+    parts = name.split(".")
+    first, last = place.is_first, place.is_last
+    elsewhere = {
+        "blocks": parts[0] == "blocks" and int(parts[1]) not in place.layers(config.num_layers),
+        "token_table": not (first or (last and config.tied)),
+        "position_table": not first,
+        "head": not last,
+    }
+    if elsewhere.get(parts[0]) or (
+        "experts" in parts and int(parts[4]) not in place.experts(config.num_experts)
+    ):
+        return [0, 0]
+    rows, columns = rows_of_rank(config, name, place), columns_of_rank(config, name, place)
+    if columns is not None:
+        return [shape[0], len(columns)]
+    return shape if rows is None else [sum(map(len, rows)), *shape[1:]]
+
+
+VOCABULARY = ("token_table.weight", "head.weight")
+
+
+def test_a_model_in_four_processes_answers_as_one_in_one(folders):
+    """KV heads: 2, as many as ranks in a stage. In float64 a sum in another order is equal to 12 digits."""
+    check_equal(folders["llama"], "llama", 2, 2, "float64", 14, num_blocks=60)
+
+
+def test_a_mixture_whose_experts_are_dealt_out_answers_as_one_whole(folders):
+    check_equal(folders["qwen3_moe"], "qwen3_moe", 2, 1, "float64", 14, expert_parallel=True, num_blocks=60)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("family", "t", "p"),
+    [
+        ("gpt2", 1, 3),
+        ("gpt2", 2, 2),
+        ("llama", 4, 1),  # fewer KV heads than ranks
+    ],
+)
+def test_200_prompts_get_the_same_tokens(folders, family, t, p):
+    check_equal(folders[family], family, t, p, "float32", 200)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("family", "t", "p", "expert_parallel"),
+    [
+        ("qwen3_moe", 4, 1, True),  # two ranks hold two experts, two hold one
+        ("mixtral", 2, 2, True),
+        (
+            "olmoe",
+            4,
+            1,
+            False,
+        ),  # a quarter of each expert; two ranks hold the same KV head, and norm its keys
+    ],
+)
+def test_a_mixture_is_shared_in_each_way(folders, family, t, p, expert_parallel):
+    check_equal(folders[family], family, t, p, "float32", 40, expert_parallel, num_blocks=80)
+
+
+# ---------------------------------------------------------------------- what goes wrong
+
+
+def test_a_port_in_use(folders):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(LabError, match=f"port {port} is in use: choose another one"):
+            MultiprocExecutor(folders["llama"], "float32", "cpu", 2, port=port)
+
+
+def test_a_checkpoint_in_few_bits_is_refused_before_any_process_starts(folders, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "quantization_config": {}}')
+    with pytest.raises(ValueError, match="only checkpoints in 16 or 32 bits can be split"):
+        MultiprocExecutor(tmp_path, "float32", "cpu", 2)
+
+
+def test_two_devices_need_an_executor():
+    model = Transformer.random(CONFIGS["llama"])
+    with pytest.raises(ValueError, match="2 devices are asked for, and this model lies in one process"):
+        LLMEngine(model, None, EngineConfig(num_blocks=9, pipeline_parallel_size=2))
+    with pytest.raises(ValueError, match="quantization works on one device"):
+        EngineConfig(tensor_parallel_size=2, quantization="int8")
+
+
+def test_several_gpus_need_a_number_of_blocks(folders, monkeypatch):
+    monkeypatch.setattr("phase4_scheduler.engine.executor.pick_device", lambda name: "cuda")
+    with pytest.raises(ValueError, match="of several GPUs holds is not worked out here: set num_blocks"):
+        LLMEngine.from_pretrained(folders["llama"], tensor_parallel_size=2)
+
+
+def test_the_package_names_its_executor():
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert pkgutil.resolve_name(groups[EXECUTORS]["mp"]) is MultiprocExecutor
+
+
+@pytest.mark.proof
+def test_two_ranks_with_different_checkpoints(folders, tmp_path):
+    other = write_checkpoint(CONFIGS["llama"], tmp_path / "other", seed=1)
+    with pytest.raises(LabError, match=r"rank 1 has another checkpoint \(.*other\) than rank 0"):
+        MultiprocExecutor([folders["llama"], other], "float32", "cpu", 2)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("signal_number", "message"),
+    [
+        (signal.SIGKILL, r"rank 1 ended \(exit code -9\)"),
+        (signal.SIGSTOP, "no answer from rank .*1.* within 2 seconds"),
+    ],
+)
+def test_a_rank_that_dies_or_hangs_ends_everybody_with_one_line(folders, signal_number, message):
+    engine = parallel_engine(folders["llama"], 2, 1, timeout=2)
+    processes = engine.executor._processes
+    engine.add_request("a", [1, 2, 3], SamplingParams(temperature=0, max_tokens=50, ignore_eos=True))
+    engine.step()
+    os.kill(processes[1].pid, signal_number)
+    with pytest.raises(ExecutorError, match=message) as caught:
+        while True:
+            engine.step()
+    assert "\n" not in str(caught.value)
+    assert not any(process.is_alive() for process in processes)
+    with pytest.raises(ExecutorError, match=message):
+        engine.step()
