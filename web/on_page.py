@@ -17,11 +17,15 @@ from phase4_scheduler.engine import LLMEngine
 from web.pieces.allocator import allocator_piece
 from web.pieces.attention import attention_piece, weights_of
 from web.pieces.batching import batching_piece
+from web.pieces.bytes import bytes_piece
 from web.pieces.cards import cards_piece
 from web.pieces.chunks import chunks_piece
 from web.pieces.decoding import Decoding, decoding_piece
+from web.pieces.drawers import drawers_piece
 from web.pieces.embedding import embedding_piece
+from web.pieces.head import head_piece
 from web.pieces.lens import lens_piece
+from web.pieces.load import load_piece
 from web.pieces.piece import Piece, piece_in
 from web.pieces.replay import Recording, replay_piece
 from web.pieces.roofline import roofline_piece
@@ -30,6 +34,7 @@ from web.pieces.sampling import sampling_piece
 from web.pieces.speculation import speculation_piece
 from web.pieces.splits import splits_piece
 from web.pieces.tokens import tokenizer_piece
+from web.pieces.without import without_piece
 
 
 class OnPage(NamedTuple):
@@ -55,6 +60,11 @@ def attention() -> Piece:
     model, tok = tales()
     ids = tok.encode("The king took off his crown, because the king was tired of it.")
     return attention_piece(weights_of(model, ids), [tok.decode([i]) for i in ids])
+
+
+def head() -> Piece:
+    config = tales()[0].config
+    return head_piece("The king took off his crown", config.num_layers, config.num_heads)
 
 
 def cramped_run() -> Recording:
@@ -100,8 +110,11 @@ PIECES = {
     "tokens": OnPage("Type into a tokenizer", lambda: tokenizer_piece(tales()[1])),
     "embedding": OnPage("A map of your words", lambda: embedding_piece(load_embeddings(find_model("tales")))),
     "rotary": OnPage("Turn a query and a key", rotary_piece),
+    "head": OnPage("One head, number by number", head),
     "attention": OnPage("Who looks at whom", attention),
     "lens": OnPage("The answer, layer by layer", lambda: lens_piece(*tales())),
+    "drawers": OnPage("Open the drawers of the MLP", lambda: drawers_piece(*tales())),
+    "without": OnPage("Take a choice away", without_piece),
     "sampling": OnPage("Turn the knobs of sampling", lambda: sampling_piece(*tales())),
     "decoding": OnPage(
         "Write a text with a cache and without",
@@ -109,6 +122,7 @@ PIECES = {
     ),
     "roofline": OnPage("Drag the batch", roofline_piece),
     "bits": OnPage("Drag the number of bits", lambda: of_notebook("phase2_attention_kvcache", "bits")),
+    "bytes": OnPage("The way of a step's bytes", bytes_piece),
     "splits": OnPage("Fill a card with programs", splits_piece),
     "cards": OnPage("Share a model", cards_piece),
     "batching": OnPage("Fill the batch", batching_piece),
@@ -121,6 +135,7 @@ PIECES = {
         "Let a small model guess",
         lambda: speculation_piece(tales()[0], Transformer.from_pretrained("tales-draft"), tales()[1]),
     ),
+    "load": OnPage("Find the knee", load_piece),
     "replay": OnPage("Watch an engine", lambda: replay_piece(cramped_run())),
 }
 

@@ -1,5 +1,7 @@
 """A build that lacks a text fails, and says where."""
 
+import re
+
 import pytest
 
 from labkit.errors import LabError
@@ -49,6 +51,11 @@ def test_the_texts_of_today_can_be_built(tmp_path):
         (tmp_path / "source" / copy).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "source" / copy).touch()
     run_sphinx(tmp_path)
+    minutes = [
+        int(re.search(r"Section \d+ of 21 · (\d+) minute", page.read_text(encoding="utf-8"))[1])
+        for page in (tmp_path / "site" / f"{s.name}.html" for s in read_contents().sections)
+    ]
+    assert 75 <= sum(minutes) <= 100, minutes  # as pages/index.md says
 
 
 def test_a_good_one_is_built(source, one_section):

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from statistics import mean
 
 import pytest
 import torch
@@ -14,9 +15,11 @@ from phase1_tokens_embeddings.weights.embeddings import load_embeddings, pca_2d
 from phase2_attention_kvcache.model import NoCache, SamplingParams, Transformer, generate_cached
 from phase2_attention_kvcache.model.truncation import to_probs
 from phase2_attention_kvcache.story.inside_the_tower import guesses_by_layer
+from phase2_attention_kvcache.story.trained_without import read_trained
 from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.simulator.batching import Job, serve_continuously, serve_statically
 from phase4_scheduler.simulator.step_size import StepSize
+from tests.web.clicking import number, shown, slide
 from tests.web.hostile import HOSTILE
 from web.pieces.attention import weights_of
 from web.pieces.cards import bubble, tensor_parallel
@@ -35,21 +38,6 @@ def tok() -> BPETokenizer:
 @pytest.fixture(scope="module")
 def model() -> Transformer:
     return Transformer.from_pretrained("tales")
-
-
-def slide(piece, label: str, value: float) -> None:
-    piece.get_by_label(label, exact=True).evaluate(
-        "(input, value) => { input.value = value; input.dispatchEvent(new Event('input')); }", value
-    )
-
-
-def shown(piece, name: str) -> str:
-    return piece.locator(f'[data-name="{name}"]').text_content()
-
-
-def number(text: str) -> float:
-    """ "1,070 ms" is 1070."""
-    return float(text.split()[0].replace(",", ""))
 
 
 # ---------------------------------------------------------------------- tokens
@@ -326,6 +314,17 @@ def test_shared_cards_are_those_of_the_text_and_of_python(piece_on):
     assert row.locator(".idle").count() == 8 * 23 - 8 * 16 and shown(row, "bubble") == f"{bubble(8, 16):.0%}"
 
 
+def test_a_choice_that_is_taken_away_costs_what_was_measured(piece_on):
+    _, piece = piece_on("stacking", "without")
+    _, *others = read_trained().values()
+    for trained in others:
+        piece.get_by_role("button", name=trained.name, exact=True).click()
+        assert number(shown(piece, "without")) == pytest.approx(mean(trained.perplexities), abs=0.06)
+        worse = sum(more > 0 for more in trained.more)
+        assert shown(piece, "seeds in which it is worse") == f"{worse} of {len(trained.more)}"
+        assert piece.locator("circle.gone").count() == len(trained.perplexities)
+
+
 def test_batching_is_what_the_engine_does(piece_on):
     """The same jobs through a real engine: when each answer is complete, and when it is handed out."""
     _, piece = piece_on("continuous-batching", "batching")
@@ -388,8 +387,8 @@ def test_a_recording_is_shown_as_the_engine_wrote_it(piece_on, tmp_path):
     piece.get_by_label("a recording of your own").set_input_files(file)
     piece.get_by_text("the most in any step").wait_for()
     reasons = set()
-    for number, event in enumerate(events, 1):
-        assert shown(piece, "step") == f"step {number} of {len(events)}"
+    for step, event in enumerate(events, 1):
+        assert shown(piece, "step") == f"step {step} of {len(events)}"
         assert int(shown(piece, "tokens in this step")) == sum(event["tokens"].values())
         assert int(shown(piece, "waiting")) == event["waiting"]
         assert int(shown(piece, "blocks free")) == event["free_blocks"]
@@ -401,7 +400,7 @@ def test_a_recording_is_shown_as_the_engine_wrote_it(piece_on, tmp_path):
         if event["waiting"]:
             reasons.add(why(event, engine.scheduler.config))
             assert why(event, engine.scheduler.config) in shown(piece, "why")
-        if number < len(events):
+        if step < len(events):
             piece.locator('[data-do="forward"]').click()
     assert len(reasons) >= 2
     slide(piece, "step", 0)

@@ -54,6 +54,12 @@ export class LanguageModel {
     return this.ask("lens", { hidden });
   }
 
+  // The drawers of a layer's MLP that hand out most, as the worker says: `values` are what `trace` shows as "drawers".
+  async drawers(layer, values, count) {
+    await this.load();
+    return this.ask("drawers", { layer, values, count });
+  }
+
   // Rows of the token table [n x width], and the tokens nearest to one: [[id, cosine], ...].
   async rows(ids) {
     await this.load();

@@ -44,4 +44,10 @@ export class Linear {
     if (bias) for (let i = 0; i < out.length; i++) out[i] += bias[i % numOut];
     return out;
   }
+
+  // What input i adds to the outputs, if it is 1: a column of the matrix.
+  column(i) {
+    const { memory: { numbers }, numIn, numOut, place } = this;
+    return Float32Array.from({ length: numOut }, (_, o) => numbers[place + o * numIn + i]);
+  }
 }

@@ -60,6 +60,17 @@ const calls = {
     return cosines.filter(([other]) => other !== id).sort((a, b) => b[1] - a[1]).slice(0, count);
   },
 
+  // The `count` drawers of a layer's MLP that hand out most: how far each is open (`values`) times the length of its content.
+  // With each the tokens whose scores the content raises most: [{ drawer, value, tokens: [[id, score], ...] }, ...].
+  drawers({ layer, values, count }) {
+    const { down } = model.blocks[layer], length = (v) => Math.sqrt(v.reduce((sum, x) => sum + x * x, 0));
+    const given = Array.from(values, (value, drawer) => Math.abs(value) * length(down.column(drawer)));
+    return [...values.keys()].sort((a, b) => given[b] - given[a]).slice(0, count).map((drawer) => {
+      const scores = model.logits(down.column(drawer));
+      return { drawer, value: values[drawer], tokens: [...scores.keys()].sort((a, b) => scores[b] - scores[a]).slice(0, count).map((id) => [id, scores[id]]) };
+    });
+  },
+
   // The scores that a vector of any layer would give: hidden [n x width] -> [n x vocabulary].
   lens({ hidden }) {
     return model.logits(model.finalNorm.apply(hidden));

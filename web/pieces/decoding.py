@@ -20,6 +20,7 @@ class WatchedNoCache(NoCache):
     """Remembers nothing, and notes the keys of the first layer as they are computed."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.keys: Tensor | None = None
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

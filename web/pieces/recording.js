@@ -1,27 +1,35 @@
 // What engine.record wrote, read and followed: the state of every request after any step, from the events alone.
 
 const NEEDED = ["tokens", "computed", "blocks", "preempted", "finished", "running", "waiting", "free_blocks", "taken", "hit", "freed", "evicted"];
-const EVERY = 128;  // steps between two states that are kept; those between are worked out when somebody looks
+const EVERY = 32;  // steps between two states that are kept; those between are worked out when somebody looks
+
+// One line of a recording, or one event of a server's stream, as the piece needs it. where: for the message.
+function eventOf(text, where) {
+  let event;
+  try { event = JSON.parse(text); } catch { throw new Error(`${where} is not JSON: was the file cut off?`); }
+  const missing = NEEDED.find((name) => event?.[name] === undefined);
+  if (missing) throw new Error(`${where} has no "${missing}": this is no recording of engine.record`);
+  const drafts = Object.entries(event.drafted ?? {}).map(([n, drafted]) => [n, { words: drafted.map((id) => (id < 0 ? "" : String(id))), accepted: event.accepted[n] }]);
+  return { ...event, arrived: [], said: {}, drafts: Object.fromEntries(drafts) };
+}
 
 // A file of JSON lines -> what the piece shows. Prompts and texts are not in it, nor the engine's limits: what was
 // the most in any step stands for them.
 export function readRecording(text) {
   const lines = text.split("\n").filter((line) => line.trim());
   if (!lines.length) throw new Error("the file is empty: give engine.record a path, and run some steps");
-  const events = lines.map((line, i) => {
-    let event;
-    try { event = JSON.parse(line); } catch { throw new Error(`line ${i + 1} is not JSON: was the file cut off?`); }
-    const missing = NEEDED.find((name) => event?.[name] === undefined);
-    if (missing) throw new Error(`line ${i + 1} has no "${missing}": this is no recording of engine.record`);
-    const drafts = Object.entries(event.drafted ?? {}).map(([n, drafted]) => [n, { words: drafted.map((id) => (id < 0 ? "" : String(id))), accepted: event.accepted[n] }]);
-    return { ...event, arrived: [], said: {}, drafts: Object.fromEntries(drafts) };
-  });
+  const events = lines.map((line, i) => eventOf(line, `line ${i + 1}`));
   const names = [...new Set(events.flatMap((event) => Object.keys(event.tokens)))];
   const held = new Set(Object.entries(events[0].blocks).flatMap(([n, blocks]) => (n in events[0].finished ? [] : blocks)));
   return {
     events, requests: Object.fromEntries(names.map((n) => [n, {}])), num_blocks: held.size + events[0].free_blocks,
-    budget: Math.max(...events.map(tokensOf)), seats: Math.max(...events.map(seatsOf)), guessed: true,
+    budget: Math.max(...events.map(tokensOf)), seats: Math.max(...events.map(seatsOf)), guessed: true, silent: true,
   };
+}
+
+// What a running server told of its engine -> a recording without steps yet. `Follower.append` takes them as they come.
+export function emptyRecording({ num_blocks, block_size, max_num_seqs, max_num_batched_tokens }) {
+  return { events: [], requests: {}, num_blocks, block_size, budget: max_num_batched_tokens, seats: max_num_seqs, silent: true };
 }
 
 export const tokensOf = (event) => Object.values(event.tokens).reduce((a, b) => a + b, 0);
@@ -36,19 +44,28 @@ export function whyWaiting(event, { budget, seats }) {
   return "the first in the queue needs more blocks than are free";
 }
 
+const NOBODY = { state: "not here yet", computed: 0, doing: 0, written: 0, text: "", table: [] };
+
 export class Follower {
   constructor({ requests, events }) {
-    this.events = events;
-    this.kept = [Object.fromEntries(Object.keys(requests).map((n) => [n, { state: "not here yet", computed: 0, doing: 0, written: 0, text: "", table: [] }]))];
+    Object.assign(this, { requests, events, kept: [{}] });
     for (let i = 0; i < events.length; i += EVERY) if (i) this.kept.push(this.after(i - 1));
+  }
+
+  // A step of an engine that runs.
+  append(text) {
+    const { events, requests } = this;
+    if (events.length && events.length % EVERY === 0) this.kept.push(this.after(events.length - 1));
+    events.push(eventOf(text, `step ${events.length + 1}`));
+    for (const n of Object.keys(events.at(-1).tokens)) requests[n] ??= {};
   }
 
   // name -> { state, computed, doing, written, text, table } after a step.
   after(at) {
-    const from = Math.min(Math.floor(at / EVERY), this.kept.length - 1), people = { ...this.kept[from] };
+    const from = Math.min(Math.floor(at / EVERY), this.kept.length - 1), people = Object.fromEntries(Object.keys(this.requests).map((n) => [n, this.kept[from][n] ?? NOBODY]));
     for (let i = from * EVERY; i <= at; i++) step(people, this.events[i]);
-    const now = Object.keys(this.events[at].tokens);
-    for (const n in people) if (people[n].doing && !now.includes(n)) people[n] = { ...people[n], doing: 0 };
+    const now = this.events[at].tokens;
+    for (const n in people) if (people[n].doing && !(n in now)) people[n] = { ...people[n], doing: 0 };
     return people;
   }
 }

@@ -2,17 +2,17 @@
 // The piece keeps books of its own from the events, and compares them with the engine's counts at each step.
 
 import { COLORS, box, button, element, player, scrolling, showCounts } from "./common.js";
-import { Follower, readRecording, tokensOf, whyWaiting } from "./recording.js";
+import { Follower, emptyRecording, readRecording, tokensOf, whyWaiting } from "./recording.js";
 
 const STYLE = `
 .rep table { width: 100%; min-width: 34em; table-layout: fixed; margin: 8px 0 }
 .rep table td.text { white-space: nowrap; overflow: hidden; text-overflow: ellipsis; direction: rtl } .rep table td.text bdi { direction: ltr; unicode-bidi: isolate }
 .rep .meter { position: relative; height: 10px; background: var(--faint); border-radius: 2px; margin-top: 5px; overflow: hidden; display: flex } .rep .meter i { height: 100%; display: block }
 .rep .budget { display: flex; height: 22px; background: var(--faint); border-radius: 3px; overflow: hidden } .rep .budget i { color: var(--paper); font: 600 12px/22px system-ui; text-align: center; overflow: hidden }
-.rep .blocks { display: flex; flex-wrap: wrap; gap: 2px; margin: 6px 0 } .rep .blocks i { width: 17px; height: 17px; border-radius: 2px; background: var(--faint); font: 10px/17px system-ui; text-align: center; color: var(--paper) }
+.rep .scrolls, .rep .blocks { contain: layout paint } .rep .blocks { display: flex; flex-wrap: wrap; gap: 2px; margin: 6px 0 } .rep .blocks i { width: 17px; height: 17px; border-radius: 2px; background: var(--faint); font: 10px/17px system-ui; text-align: center; color: var(--paper) }
 .rep .blocks i.new { outline: 2px solid var(--ink); outline-offset: -2px } .rep .blocks i.evicted { outline: 2px solid var(--red); outline-offset: -2px }
 .rep .stood, .rep .fell { margin-left: 4px; padding: 0 2px; border-radius: 2px; white-space: pre } .rep .stood { background: var(--green-tint); color: var(--green) } .rep .fell { background: var(--orange-tint); color: var(--red); text-decoration: line-through }
-.rep input[type=search] { width: 9em; border: 1px solid var(--muted); border-radius: 4px; padding: 2px 6px }
+.rep input:is([type=search], [type=url]) { width: 9em; border: 1px solid var(--muted); border-radius: 4px; padding: 2px 6px }
 .rep .says { min-height: 3em }
 .rep .time { position: relative } .rep .line { width: 100%; height: 48px; display: block; background: var(--faint); border-radius: 3px; cursor: pointer }
 .rep .time i { position: absolute; top: 0; height: 48px; width: 2px; background: var(--ink); pointer-events: none }
@@ -20,7 +20,9 @@ const STYLE = `
 
 const many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 
-const MOST_ROWS = 40, MOST_CELLS = 1000, MOST_BYTES = 300e6;
+const put = (node, text) => { if (node.shown !== text) node.textContent = node.shown = text; };
+
+const MOST_ROWS = 40, MOST_CELLS = 1000, MOST_BYTES = 300e6, MOST_STEPS = 20000;
 
 // The drafts of a step, word by word: green ones stood, red ones did not.
 function drafts(event, name) {
@@ -28,10 +30,12 @@ function drafts(event, name) {
   return words.map((word, i) => element("span", { class: i < accepted ? "stood" : "fell" }, word || "·"));
 }
 
-// On the page a file of the reader's own can be looked at; `lm` is there and says so.
+// On the page a file of the reader's own can be looked at, or a server that runs; `lm` is there and says so.
 function render({ model, el, lm }) {
-  let data, names, follower;
-  const color = (name) => COLORS[names.indexOf(name) % COLORS.length];
+  let data, names, numbers, follower, painting = null, heads = null, cells = [];
+  const rows = new Map();
+  const color = (name) => COLORS[numbers.get(name) % COLORS.length];
+  const know = () => { names = Object.keys(data.requests); numbers = new Map(names.map((n, i) => [n, i])); };
   const steps = player(350, draw);
   const budget = element("div", { class: "budget" }), table = element("table"), blocks = element("div", { class: "blocks" });
   const budgetSays = element("small"), blocksSay = element("small"), status = element("p", { class: "wrong", role: "status" });
@@ -53,19 +57,32 @@ function render({ model, el, lm }) {
   });
   const frame = box("rep", STYLE, steps.bar, element("div", { class: "time" }, line, mark), element("div", { class: "bar" }, wait, element("label", {}, "request ", filter), follow), says,
     budgetSays, budget, scrolling("requests", table), blocksSay, blocks, counts);
-  if (lm) frame.prepend(fileField(status, (text) => show(readRecording(text))));
+  if (lm) frame.prepend(fileField(status, (text) => show(readRecording(text))), serverField(status, watch));
   frame.append(status);
   el.append(frame);
 
-  function show(recording) {
+  function show(recording, books = new Follower(recording)) {
     data = recording;
-    names = Object.keys(data.requests);
+    rows.clear();
+    cells = [];
+    know();
     data.seats ??= Math.max(...data.events.map((e) => e.running));
-    follower = new Follower(data);
+    follower = books;
     budgetSays.textContent = data.guessed ? `who has how much of ${data.budget} tokens, the most in any step` : `who has how much of the budget of ${data.budget} tokens`;
     blocksSay.textContent = `${data.num_blocks} blocks${data.block_size ? ` of ${data.block_size} tokens` : ""}, by whose table they are in`;
     drawLine();
     steps.begin(data.events.length);
+  }
+
+  // Steps of a server as they come. Returns what takes one; false says that there are enough.
+  function watch(engine) {
+    const live = emptyRecording(engine), books = new Follower(live);
+    return (text) => {
+      books.append(text);
+      if (live.events.length === 1) return show(live, books);
+      if (data === live) painting ??= requestAnimationFrame(() => { painting = null; know(); drawLine(); steps.grow(data.events.length); });
+      return live.events.length < MOST_STEPS;
+    };
   }
 
   // All steps on one line: blue what was computed, orange how many wait, red where one was preempted.
@@ -119,9 +136,9 @@ function render({ model, el, lm }) {
     const count = (...states) => names.filter((n) => states.includes(people[n].state)).length;
     showCounts(counts, [["tokens in this step", tokens], ["running", event.running], ["waiting", event.waiting],
       ["blocks held", held], ["blocks free", event.free_blocks]]);
-    // Who waits has no name in a file before its first step.
+    // Who waits has no name before its first step, in a file and in a stream.
     const right = held + event.free_blocks === data.num_blocks && count("running") === event.running && tokens <= data.budget
-      && (data.guessed || count("waiting", "preempted") === event.waiting);
+      && (data.silent || count("waiting", "preempted") === event.waiting);
     counts.append(element("span", { class: right ? "ok" : "wrong", "data-name": "invariant" },
       right ? `${held} + ${event.free_blocks} = ${data.num_blocks} blocks; the engine counts the same` : "the engine counts differently"));
     model.set("state", { step: at + 1 });
@@ -133,27 +150,49 @@ function render({ model, el, lm }) {
   // Everybody, or of many those who are here.
   function drawTable(event, people) {
     const here = names.length <= 12 || filter.value.trim() ? names.filter(wanted) : names.filter((n) => /running|waiting|preempted/.test(people[n].state) || n in event.finished);
-    table.replaceChildren(element("tr", {}, ...[["request", "14%"], ["state", "16%"], ["this step", "10%"], ["computed of its tokens", "24%"], ["text", "36%"]]
-      .map(([t, w]) => element("th", { style: `width:${w}` }, t))));
-    for (const n of here.slice(0, MOST_ROWS)) {
-      const p = people[n], { prompt, prompt_tokens } = data.requests[n], whole = prompt_tokens + p.written, known = p.state !== "not here yet";
-      const meter = prompt === undefined ? [] : [` of ${whole}`, element("div", { class: "meter" }, element("i", { style: `width:${(100 * p.computed) / whole}%;background:${color(n)}` }))];
-      table.append(element("tr", { "data-request": n }, element("td", {}, element("b", { style: `color:${color(n)}` }, n)),
-        element("td", { "data-name": "state" }, p.state), element("td", { "data-name": "doing" }, p.doing ? String(p.doing) : "–", ...drafts(event, n)),
-        element("td", {}, known ? element("span", {}, element("span", { "data-name": "computed" }, String(p.computed)), ...meter) : ""),
-        element("td", { class: "text", "data-name": "text" }, element("bdi", {}, !known ? "" : prompt === undefined ? `blocks ${p.table.join(" ")}` : prompt + p.text))));
+    heads ??= element("tr", {}, ...[["request", "14%"], ["state", "16%"], ["this step", "10%"], ["computed of its tokens", "24%"], ["text", "36%"]]
+      .map(([t, w]) => element("th", { style: `width:${w}` }, t)));
+    const shown = here.slice(0, MOST_ROWS).map((n) => drawRow(n, people[n]));
+    if (here.length > MOST_ROWS) shown.push(element("tr", {}, element("td", { colspan: "5" }, `and ${here.length - MOST_ROWS} more`)));
+    if (shown.length !== table.rows.length - 1 || shown.some((row, i) => row !== table.rows[i + 1])) table.replaceChildren(heads, ...shown);
+    for (const n of here.slice(0, MOST_ROWS)) rows.get(n).doing.append(...drafts(event, n));
+  }
+
+  // A row is made once for each request. Later only what has changed in it is written: that keeps scrubbing smooth.
+  function drawRow(n, p) {
+    const { prompt, prompt_tokens } = data.requests[n], whole = prompt_tokens + p.written, known = p.state !== "not here yet";
+    if (!rows.has(n)) {
+      const [state, doing, computed, of, fill, text] = [element("td", { "data-name": "state" }), element("td", { "data-name": "doing" }), element("span", { "data-name": "computed" }), element("span"), element("i", { style: `background:${color(n)}` }), element("bdi")];
+      const progress = element("span", {}, computed, ...(prompt === undefined ? [] : [of, element("div", { class: "meter" }, fill)]));
+      const row = element("tr", { "data-request": n }, element("td", {}, element("b", { style: `color:${color(n)}` }, n)), state, doing, element("td", {}, progress), element("td", { class: "text", "data-name": "text" }, text));
+      rows.set(n, { row, state, doing, computed, of, fill, text, progress });
     }
-    if (here.length > MOST_ROWS) table.append(element("tr", {}, element("td", { colspan: "5" }, `and ${here.length - MOST_ROWS} more`)));
+    const { row, state, doing, computed, of, fill, text, progress } = rows.get(n);
+    put(state, p.state);
+    doing.textContent = p.doing ? String(p.doing) : "–";
+    put(computed, String(p.computed));
+    put(of, ` of ${whole}`);
+    progress.hidden = !known;
+    fill.style.width = `${(100 * p.computed) / whole}%`;
+    put(text, !known ? "" : prompt === undefined ? `blocks ${p.table.join(" ")}` : prompt + p.text);
+    return row;
   }
 
   function drawBlocks(event, owners) {
-    blocks.replaceChildren();
-    for (let b = 1; b <= data.num_blocks; b++) {
-      const cell = element("i", { "data-block": String(b), title: `block ${b}: ${owners[b] ? owners[b].join(", ") : "free"}`,
-        class: event.evicted.includes(b) ? "evicted" : event.taken.includes(b) ? "new" : "" });
-      if (owners[b]) { cell.style.background = owners[b].length > 1 ? "var(--ink)" : color(owners[b][0]); cell.textContent = owners[b].length > 1 ? String(owners[b].length) : ""; }
-      blocks.append(cell);
+    if (cells.length !== data.num_blocks || blocks.firstChild !== cells[0]) {
+      cells = Array.from({ length: data.num_blocks }, (_, i) => element("i", { "data-block": String(i + 1) }));
+      blocks.replaceChildren(...cells);
     }
+    const taken = new Set(event.taken), evicted = new Set(event.evicted);
+    cells.forEach((cell, i) => {
+      const mine = owners[i + 1] ?? [], kind = evicted.has(i + 1) ? "evicted" : taken.has(i + 1) ? "new" : "", key = `${mine} ${kind}`;
+      if (cell.shown === key) return;
+      cell.shown = key;
+      cell.className = kind;
+      cell.title = `block ${i + 1}: ${mine.length ? mine.join(", ") : "free"}`;
+      cell.style.background = mine.length > 1 ? "var(--ink)" : mine.length ? color(mine[0]) : "";
+      cell.textContent = mine.length > 1 ? String(mine.length) : "";
+    });
   }
 
   // Too many for an element each: painted, two pixels a block.
@@ -161,7 +200,7 @@ function render({ model, el, lm }) {
     const width = Math.floor(Math.max(300, blocks.clientWidth) / 2), canvas = element("canvas", { width: 2 * width, height: 2 * Math.ceil(data.num_blocks / width), role: "img", "aria-label": "blocks" });
     const paint = canvas.getContext("2d"), shades = COLORS.map(resolved);
     for (const [b, [n]] of Object.entries(owners)) {
-      paint.fillStyle = shades[names.indexOf(n) % shades.length];
+      paint.fillStyle = shades[numbers.get(n) % shades.length];
       paint.fillRect(2 * ((b - 1) % width), 2 * Math.floor((b - 1) / width), 2, 2);
     }
     blocks.replaceChildren(canvas);
@@ -186,6 +225,28 @@ function fileField(status, read) {
   field.addEventListener("dragover", (event) => event.preventDefault());
   field.addEventListener("drop", (event) => { event.preventDefault(); take(event.dataTransfer.files[0]); });
   return field;
+}
+
+// A field for the address of a server that runs. begin(engine) hears what the server says of its engine, and returns what
+// takes its steps.
+function serverField(status, begin) {
+  const address = element("input", { type: "url", value: "http://127.0.0.1:8000", "aria-label": "address of a running server" });
+  let source = null, take = null;
+  const stop = (says) => { source?.close(); source = take = null; go.textContent = "watch it"; status.textContent = says; };
+  const go = button("watch", "watch it", () => {
+    if (source) return stop("");
+    const hint = `no server at ${address.value} tells this page its steps: lab serve --enable-step-events --allowed-origins '["${location.origin}"]'`;
+    try { source = new EventSource(`${address.value.replace(/\/+$/, "")}/events`); } catch { return stop(hint); }
+    go.textContent = "stop watching";
+    status.textContent = "waiting for its first step …";
+    source.addEventListener("engine", (event) => { take = begin(JSON.parse(event.data)); });
+    source.onmessage = (event) => {
+      status.textContent = "";
+      if (take(event.data) === false) stop(`${MOST_STEPS} steps: no more are kept. Watch it again to begin anew.`);
+    };
+    source.onerror = () => stop(take ? "the server has ended; its steps stay here" : hint);
+  });
+  return element("div", { class: "bar drop" }, element("label", {}, "or a server that runs (lab serve --enable-step-events) ", address), go);
 }
 
 export default { render };

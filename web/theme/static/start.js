@@ -68,6 +68,6 @@ function withNotice(lm, live) {
     await arrived();
     return lm[method](...args);
   };
-  const asked = ["logits", "trace", "lens", "rows", "nearest"].map((method) => [method, guarded(method)]);
+  const asked = ["logits", "trace", "lens", "drawers", "rows", "nearest"].map((method) => [method, guarded(method)]);
   return { tokenizer: () => lm.tokenizer(), ...Object.fromEntries(asked) };
 }

@@ -1,0 +1,16 @@
+"""What tests of pieces do and read."""
+
+
+def slide(piece, label: str, value: float) -> None:
+    piece.get_by_label(label, exact=True).evaluate(
+        "(input, value) => { input.value = value; input.dispatchEvent(new Event('input')); }", value
+    )
+
+
+def shown(piece, name: str) -> str:
+    return piece.locator(f'[data-name="{name}"]').text_content()
+
+
+def number(text: str) -> float:
+    """ "1,070 ms" is 1070."""
+    return float(text.split()[0].replace(",", ""))

@@ -1,0 +1,86 @@
+"""The MLP as an archive: which drawers a text opens, and what they hand out."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.model import NoCache, Transformer
+from web.pieces.piece import HOW_TO_RUN, Piece
+
+SHOWN = 6  # drawers of a token, and tokens that a drawer raises
+OPEN = 0.5
+
+
+@torch.inference_mode()
+def opened_by(model: Transformer, token_ids: Sequence[int]) -> list[Tensor]:
+    """How far every drawer of every layer is open: [N, d_ff] for each layer. (What stands between the two matrices.)"""
+    seen: list[Tensor] = []
+    hooks = [
+        block.mlp.down.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        for block in model.blocks
+    ]
+    model(torch.tensor(token_ids), torch.arange(len(token_ids)), NoCache())
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+@torch.inference_mode()
+def handed_out(
+    model: Transformer, layer: int, values: Tensor, count: int = SHOWN
+) -> list[tuple[int, list[int]]]:
+    """The drawers that give most: how far they are open (`values` [d_ff]) times the length of their content; with each the
+    tokens whose scores its content raises most.
+
+    Source: Geva et al., "Transformer Feed-Forward Layers Are Key-Value Memories" (2021), section 4.
+    """
+    contents = model.blocks[layer].mlp.down.weight  # [d_model, d_ff]: a column is a content
+    given = values.abs() * contents.norm(dim=0)
+    return [
+        (drawer, model.logits(contents[:, drawer][None])[0].topk(count).indices.tolist())
+        for drawer in given.topk(count).indices.tolist()
+    ]
+
+
+def drawers_piece(
+    model: Transformer,
+    tok: BPETokenizer,
+    text: str = "Once upon a time there was a little girl who went to the sea",
+    layer: int = 4,
+) -> Piece:
+    """A text; for each of its tokens and each layer the drawers that give most.
+
+    Args:
+        layer: the one that is shown first, counted from 0.
+    """
+    ids = tok.encode(text)
+    values = opened_by(model, ids)[layer]
+    rows = [
+        {
+            "drawer": drawer,
+            "values": [round(x, 3) for x in values[:, drawer].tolist()],
+            "raises": [tok.decode([i]) for i in tokens],
+        }
+        for drawer, tokens in handed_out(model, layer, values[-1])
+    ]
+    tokens = [tok.decode([i]) for i in ids]
+    data = {
+        "text": text,
+        "tokens": tokens,
+        "layer": layer,
+        "layers": model.config.num_layers,
+        "rows": rows,
+        "drawers": model.config.d_ff,
+        "open": int((values[-1] > OPEN).sum()),
+    }
+    lines = [
+        f"drawer {row['drawer']:>4}, open {row['values'][-1]:.2f}: raises {', '.join(map(repr, row['raises']))}"
+        for row in rows
+    ]
+    fallback = (
+        f"A text to change. {HOW_TO_RUN}\n\nLayer {layer + 1}, the last token of “{text}”. Of {data['drawers']:,} drawers {data['open']} are "
+        f"open (above {OPEN:g}). Those that give most:\n\n" + "\n".join(lines)
+    )
+    return Piece("drawers", data, fallback)
