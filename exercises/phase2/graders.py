@@ -3,6 +3,7 @@
 from exercises.grading import Exercise
 from exercises.phase2.grade_attention import grade_grouped, grade_head
 from exercises.phase2.grade_cache import grade_cache
+from exercises.phase2.grade_family import grade_family
 from exercises.phase2.grade_figures import grade_top_p, grade_ttft
 from exercises.phase2.grade_lab import grade_lab
 from exercises.phase2.grade_mask import grade_mask
@@ -21,5 +22,6 @@ EXERCISES = [
     Exercise("p2e7_ttft", ("step_seconds", "tokens_for_free"), grade_ttft),
     Exercise("p2e8_int4_groups", ("pack", "unpack"), grade_int4_groups),
     Exercise("p2e9_outlier", ("find_outlier", "mend"), grade_outlier),
+    Exercise("p2e10_family", ("choices",), grade_family),
     Exercise("p2d1_words_after_a_gap", ("generate", "wrong_place"), grade_lab),
 ]

@@ -12,7 +12,7 @@ SAYS = Diagnoses.of("p4e2_preemption")
 
 
 def _step(running, waiting, budget, seats, pool):
-    """The course's rules, as in Scheduler._schedule_running and _admit_waiting."""
+    """The course's rules, as in Scheduler._schedule_running and admit_waiting."""
     plan, preempted, index = [], [], 0
     while index < len(running) and budget > 0:
         request = running[index]

@@ -122,6 +122,8 @@ def play(seed: int, preempt: Callable | None) -> Log:
                 log.not_waiting = log.not_waiting or f"request {r.request_id} in step {step}"
             elif r.num_computed_tokens:
                 log.kept_computed = log.kept_computed or f"request {r.request_id} in step {step}"
+            elif r.block_table.blocks:
+                log.broken_books = log.broken_books or f"request {r.request_id} waits, and keeps its blocks"
         for s in output.scheduled:  # the model computes: a block's place holds a token and all before it
             blocks, tokens = s.request.block_table.block_ids, s.request.token_ids
             for place in range(s.num_computed, s.num_computed + s.num_tokens):

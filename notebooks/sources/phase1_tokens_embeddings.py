@@ -244,5 +244,6 @@ guesses.score()
 # - [1.3 Never show half a character](exercises/p1e3_streaming.ipynb)
 # - [1.4 Where in the file is that tensor?](exercises/p1e4_header.ipynb)
 # - [1.5 How many users fit on the card?](exercises/p1e5_kv_bytes.ipynb)
+# - [1.6 A chat that nobody can forge](exercises/p1e6_chat.ipynb)
 #
 # [Phase 2](phase2_attention_kvcache.ipynb) turns the vectors into the next word.

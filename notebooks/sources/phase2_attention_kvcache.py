@@ -94,6 +94,7 @@ print(side_by_side([("weights", s.weights), ("output = weights x V", s.output)],
 # %%
 class Looking(NoCache):
     def __init__(self):
+        super().__init__()
         self.weights = []  # of each layer [heads, N, N]
 
     def attend(self, layer, q, k, v):
@@ -385,6 +386,7 @@ guesses.score()
 # - [2.7 How long until the first token?](exercises/p2e7_ttft.ipynb)
 # - [2.8 Two weights in a byte](exercises/p2e8_int4_groups.ipynb)
 # - [2.9 The outlier that ruins absmax](exercises/p2e9_outlier.ipynb)
+# - [2.10 A model that nobody told you about](exercises/p2e10_family.ipynb)
 # - [Debugging lab 2: a story with a gap](exercises/p2d1_words_after_a_gap.ipynb)
 #
 # [Phase 3](phase3_paged_attention.ipynb) makes room for many users.

@@ -258,7 +258,7 @@ show_table(
 assert fleets["prefix-aware"].hit_rate > 2 * fleets["round-robin"].hit_rate
 
 # %% [markdown]
-# The prefix-aware router remembers who was given a beginning first. It
+# The prefix-aware router remembers who was given a beginning; of several it takes the least loaded. It
 # lets go of that only where one replica drowns: with more than 64 requests above another, and more than 1.5 times as many. Exercise
 # 4.10 lets you write such a router.
 #

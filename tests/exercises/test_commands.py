@@ -285,7 +285,7 @@ def test_a_number_is_a_name(word):
         (".", "no notebook is called '.'"),
         ("p1e1_pair.ipynb.txt", "a notebook ends in .ipynb"),
         ("p1e1_pears", "did you mean p1e1_pairs?"),
-        ("p1", "is the beginning of 5 notebooks: p1e1_pairs, "),
+        ("p1", "is the beginning of 6 notebooks: p1e1_pairs, "),
         ("1.15", "no notebook is called '1.15'"),
         ("elsewhere/p1e1_pairs.ipynb", "there is no notebook elsewhere/p1e1_pairs.ipynb"),
         ("[red]x", "no notebook is called '[red]x'"),

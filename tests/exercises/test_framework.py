@@ -214,7 +214,7 @@ def test_check_shows_one_box_and_raises(adding, capsys):
         (lambda: check("nonsense", right), "no exercise is called 'nonsense'. It is called as its notebook"),
         (lambda: check("p9e9_nothing", right), "no exercise is called 'p9e9_nothing'"),
         (lambda: check("p1e1_pears", right), "did you mean p1e1_pairs?"),
-        (lambda: check("p1", right), "'p1' is the beginning of 5 exercises: p1e1_pairs, "),
+        (lambda: check("p1", right), "'p1' is the beginning of 6 exercises: p1e1_pairs, "),
         (lambda: hint(), 'in quotes: hint("NAME")'),
         (lambda: hint(3), 'in quotes: hint("NAME")'),
         (lambda: hint(right), 'in quotes: hint("NAME")'),

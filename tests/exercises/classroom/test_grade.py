@@ -1,5 +1,7 @@
 """Answers that are run again: those that reach for their grader, and those that never end."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from exercises.classroom import copies
@@ -158,10 +160,15 @@ def test_without_fork_nobody_is_blamed_for_it(monkeypatch):
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("merge", [EATS, LOOPS_IN_C, PRINTS], ids=["eats", "loops in C", "prints"])
-def test_an_answer_that_never_ends(merge, capsys):
-    mallory, nora = grade([of("mallory", COUNT, merge), of("nora", COUNT, MERGE)], cores=1)
-    assert mallory.verdict.diagnosis == "endless" and nora.solved
+def test_answers_that_never_end(capsys):
+    """Each in a room that the next answer is judged in, too; all three rooms at once, since each waits for the time limit."""
+
+    def judged_after(merge):
+        return grade([of("mallory", COUNT, merge), of("nora", COUNT, MERGE)], cores=1)
+
+    with ThreadPoolExecutor() as threads:
+        for mallory, nora in threads.map(judged_after, [EATS, LOOPS_IN_C, PRINTS]):
+            assert mallory.verdict.diagnosis == "endless" and nora.solved
     assert "xxx" not in capsys.readouterr().out
 
 

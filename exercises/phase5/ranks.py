@@ -1,0 +1,170 @@
+"""Ranks for exercise 5.5: each a thread, and sums that all of them wait for."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from phase2_attention_kvcache.model import ContiguousKVCache, ModelConfig, Transformer
+from phase2_attention_kvcache.model.positions import apply_rotary
+
+Block = dict[str, Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+HEAD_DIM = 4
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """Divide each vector by the root of its mean square, then scale. x: [N, d]."""
+    return weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
+
+
+def make_block(d: int, num_heads: int, num_kv_heads: int, d_ff: int, seed: int) -> Block:
+    """A Llama block with random numbers, and with a bias behind each of its two sums."""
+    g = torch.Generator().manual_seed(seed)
+    shapes = {
+        "attention_norm": (d,), "q": (num_heads * HEAD_DIM, d), "k": (num_kv_heads * HEAD_DIM, d),
+        "v": (num_kv_heads * HEAD_DIM, d), "out": (d, num_heads * HEAD_DIM), "out_bias": (d,),
+        "mlp_norm": (d,), "gate": (d_ff, d), "up": (d_ff, d), "down": (d, d_ff), "down_bias": (d,),
+    }  # fmt: skip
+    return {
+        name: torch.randn(shape, generator=g) / (d**0.5 if len(shape) > 1 else 1)
+        for name, shape in shapes.items()
+    }
+
+
+class LeftAlone(Exception):
+    """A rank waited for a sum, and another one never came."""
+
+
+class AllReduce:
+    """What the ranks call for a sum.
+
+    Attributes:
+        parts: what each rank has brought so far.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self.parts: list[list[Tensor]] = [[] for _ in range(ranks)]
+        self._gone: set[int] = set()
+        self._news = threading.Condition()
+
+    def of_rank(self, rank: int) -> Callable[[Tensor], Tensor]:
+        def all_reduce(x: Tensor) -> Tensor:
+            with self._news:
+                self.parts[rank].append(x.clone())
+                number = len(self.parts[rank])
+                self._news.notify_all()
+                self._news.wait_for(lambda: not self._lack(number) or self._gone & self._lack(number))
+                if self._lack(number):
+                    raise LeftAlone
+                return sum(parts[number - 1] for parts in self.parts)
+
+        return all_reduce
+
+    def _lack(self, number: int) -> set[int]:
+        """The ranks that have not come to this sum."""
+        return {rank for rank, parts in enumerate(self.parts) if len(parts) < number}
+
+    def leave(self, rank: int) -> None:
+        with self._news:
+            self._gone.add(rank)
+            self._news.notify_all()
+
+
+class Ranks(NamedTuple):
+    """What came of it, by rank. sums: shapes of what each brought to a sum."""
+
+    results: list[Any]
+    errors: list[BaseException | None]
+    sums: list[list[tuple[int, ...]]]
+
+
+def run_ranks(
+    run: Callable[..., Any], x: Tensor, parts: Sequence[Block], attends: Sequence[Attend], head_dim: int
+) -> Ranks:
+    """`run` on all ranks at once."""
+    together, ranks = AllReduce(len(parts)), len(parts)
+    results: list[Any] = [None] * ranks
+    errors: list[BaseException | None] = [None] * ranks
+
+    def one(rank: int) -> None:
+        try:
+            results[rank] = run(x.clone(), parts[rank], head_dim, attends[rank], together.of_rank(rank))
+        except BaseException as error:
+            errors[rank] = error
+        together.leave(rank)
+
+    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return Ranks(results, errors, [[tuple(x.shape) for x in parts] for parts in together.parts])
+
+
+def split_in_a_model(cut: Callable[..., Block], run: Callable[..., Tensor]) -> None:
+    """A Llama of three layers writes 16 tokens, with the learner's two ranks in the place of each block, and without."""
+    config = ModelConfig(
+        name="small Llama", family="llama", vocab_size=97, d_model=32, num_layers=3, num_heads=4, num_kv_heads=2,
+        head_dim=8, d_ff=64, max_context=64, tied=False, attention_bias=False, mlp_bias=False,
+    )  # fmt: skip
+    model = Transformer.random(config, seed=5)
+    for parameter in model.parameters():
+        parameter.mul_(10 if parameter.ndim == 2 else 1)  # so that it does not say the same token for ever
+    prompt = [5, 17, 80, 3]
+    whole = write(model, prompt, lambda x, positions, cache: model.blocks(x, model.rotary(positions), cache))
+    blocks = [as_block(block, config) for block in model.blocks]
+    parts = [[cut(block, config.head_dim, rank, 2) for block in blocks] for rank in range(2)]
+    half = ModelConfig(**vars(config) | dict(num_heads=2, num_kv_heads=1))
+    caches = [ContiguousKVCache(half) for _ in range(2)]
+
+    def two_ranks(x: Tensor, positions: Tensor, _: ContiguousKVCache) -> Tensor:
+        angles = model.rotary(positions)["full"]
+        for layer in range(config.num_layers):
+            attends = [
+                lambda q, k, v, cache=cache, layer=layer: cache.attend(
+                    layer, apply_rotary(q, *angles), apply_rotary(k, *angles), v
+                )
+                for cache in caches
+            ]
+            done = run_ranks(run, x, [parts[rank][layer] for rank in range(2)], attends, config.head_dim)
+            for error in done.errors:
+                if error is not None and not isinstance(error, LeftAlone):
+                    raise error
+            x = done.results[0]
+        return x
+
+    split = write(model, prompt, two_ranks)
+    same = sum(a == b for a, b in zip(whole, split))
+    print(
+        f"one device:  {whole}\ntwo ranks:   {split}\n{same} of {len(whole)} tokens are the same, over {config.num_layers} layers."
+    )
+
+
+def as_block(block: Any, config: ModelConfig) -> Block:
+    """A block of the course's model in the exercise's form. It has no biases: zeros."""
+    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    parts = dict(zip("qkv", block.attention.qkv.weight.split([q, kv, kv])))
+    parts |= dict(zip(("gate", "up"), block.mlp.gate_up.weight.chunk(2)))
+    zeros = torch.zeros(config.d_model)
+    return parts | dict(
+        attention_norm=block.attention_norm.weight, mlp_norm=block.mlp_norm.weight, out=block.attention.out.weight,
+        down=block.mlp.down.weight, out_bias=zeros, down_bias=zeros.clone(),
+    )  # fmt: skip
+
+
+def write(
+    model: Transformer, prompt: list[int], blocks: Callable[..., Tensor], num_tokens: int = 16
+) -> list[int]:
+    """Greedy tokens, each in a step of its own."""
+    cache, tokens, new, first = ContiguousKVCache(model.config), [], prompt, 0
+    with torch.inference_mode():
+        while len(tokens) < num_tokens:
+            positions = torch.arange(first, first + len(new))
+            x = blocks(model.embed(torch.tensor(new), positions), positions, cache)
+            first += len(new)
+            new = [int(model.logits(model.final_norm(x[-1:])).argmax())]
+            tokens += new
+    return tokens
