@@ -17,6 +17,7 @@ SCRIPTS: dict[str, list[str]] = {
         "attention_lab.py",
         "positions_lab.py",
         "transformer_lab.py",
+        "families_lab.py",
         "sampling_lab.py",
         "kv_cache_lab.py",
         "roofline_lab.py",
@@ -48,7 +49,9 @@ SCRIPTS: dict[str, list[str]] = {
         "compile_report.py",
         "kernel_benchmark.py",
         "engine_benchmark.py",
+        "disaggregation.py",
         "vllm_comparison.py",
+        "tensor_parallel.py",
         "compare_to_reference.py",
     ],
 }

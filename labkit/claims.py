@@ -24,6 +24,9 @@ SOURCES = {
     "A": '"How vLLM Actually Works: I Built It From Scratch So You Don\'t Have To"',
     "B": '"LLM & vLLM Inference, from the ground up", and its recap',
     "C": "an SRE's walk through the inference pipeline (Karthika Raghavan)",
+    "D": '"Mistral 7B" (Jiang et al., 2023), section 2',
+    "E": '"RoFormer" (Su et al., 2021), section 4.2',
+    "F": '"GLU Variants Improve Transformer" (Shazeer, 2020), table 1',
 }
 
 # fmt: off
@@ -65,6 +68,8 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("int4-tpot", "C", "INT4 makes TPOT 20 to 40% better"),
         Claim("free-lunch", "C", "quantisation is a free lunch"),
         Claim("rope-relative", "C", "rotary scores depend on the distance of two tokens only"),
+        Claim("rope-learns-faster", "E", "with rotary positions a model learns faster than with a table of positions"),
+        Claim("gates-win", "F", "SwiGLU leaves a smaller loss than GELU, with as many parameters"),
     ],
     "phase3_paged_attention": [
         Claim("waste", "A", "ten requests with 3,765 tokens: contiguous wastes 81%, paged 0.7%"),
@@ -72,6 +77,7 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("o1-alloc", "A", "taking and freeing a block is O(1)"),
         Claim("waste-bound", "A", "paged memory wastes less than one block a request"),
         Claim("prefix-ttft", "C", "a prefix cache cuts TTFT from 753 to 367 ms (51%)"),
+        Claim("window-8x", "D", "at 32K tokens a window of 4,096 makes the cache 8 times smaller"),
         Claim("paged-2-4x", "C", "PagedAttention serves 2 to 4 times as many requests at a time"),
     ],
     "phase4_scheduler": [
@@ -97,6 +103,9 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("t4-ttft", "A", "TinyLlama-1.1B on a T4: TTFT 25 / 30 / 55 / 95 ms for 10 / 100 / 500 / 1000 tokens"),
         Claim("t4-throughput", "A", "the same at batch 1 / 8 / 32 / 64: 180 / 800 / 2400 / 2800 tokens a second"),
         Claim("triton-vs-python", "A", "Triton paged attention against the plain Python of the earlier phases"),
+        Claim("tp-all-reduce", "B", "tensor parallelism needs an all-reduce a layer"),
+        Claim("pp-activations", "B", "pipeline parallelism sends activations from stage to stage, once a step"),
+        Claim("pd-contention", "C", "separating prefill and decode eliminates their contention"),
     ],
 }
 # fmt: on

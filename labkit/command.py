@@ -25,7 +25,12 @@ from labkit.predictions import show_value
 from labkit.terminal import READER_LEFT, Page, escape, run
 
 COLOURS = {"reproduced": "green", "corrected": "magenta", "not run yet": "dim"}
-SERVERS = {"serve": "phase4_scheduler/serve.py", "web": "web/serve.py"}
+PROGRAMS = {
+    "serve": "phase4_scheduler/serve.py",
+    "chat": "phase4_scheduler/chat.py",
+    "web": "web/serve.py",
+    "fetch": "phase2_attention_kvcache/fetch_model.py",
+}
 OUTCOMES = {0: "[green]ok[/]", 1: "[red]a prediction failed[/]", 2: "[yellow]could not run[/]"}
 
 
@@ -127,26 +132,6 @@ def show_doctor(console: Console) -> int:
     return 0
 
 
-def fetch(console: Console, name: str) -> int:
-    """Fetch a model from the hub once, so that it can be used offline later."""
-    from labkit.models import find_model, has_gpt2_vocabulary
-
-    # "fetch" asks for the network, whatever the shell was set to.
-    os.environ.pop("HF_HUB_OFFLINE", None)
-    if name == "gpt2" and not has_gpt2_vocabulary():
-        import tiktoken
-
-        try:
-            tiktoken.get_encoding("gpt2")
-        except Exception as error:  # every kind of network trouble
-            raise LabError(
-                f"GPT-2's vocabulary cannot be fetched ({type(error).__name__}): go online, try again, "
-                "or pip install -r requirements.txt"
-            ) from None
-    console.print(f"{name} is in {find_model(name)}", highlight=False)
-    return 0
-
-
 def exercises(command: str, *words: str) -> int:
     """Commands about notebooks and exercises: the folder `exercises` has them, in a process of its own."""
     # A path is meant from where the user is, and the process runs in the course's folder.
@@ -172,6 +157,9 @@ def build_parser() -> argparse.ArgumentParser:
         "serve", add_help=False, help="an OpenAI-compatible server: lab serve [MODEL] (--help: its options)"
     )
     commands.add_parser(
+        "chat", add_help=False, help="a conversation with a model, here in the terminal (--help: its options)"
+    )
+    commands.add_parser(
         "convert",
         add_help=False,
         help="write a model as a GGUF file: lab convert tales tales.gguf --type Q8_0",
@@ -185,10 +173,11 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "doctor", help="what will run on this machine, what is skipped, what would change that"
     )
-    get = commands.add_parser(
-        "fetch", help="download a model once (gpt2, with its vocabulary), to use it offline later"
+    commands.add_parser(
+        "fetch",
+        add_help=False,
+        help="download a model once, to use it offline later; without a name: a list of small open ones",
     )
-    get.add_argument("name", help="gpt2, or a name on the Hugging Face hub")
     notes = commands.add_parser(
         "progress", help="the exercises: which are solved, hints used, predictions scored"
     )
@@ -222,9 +211,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _obey(argv: Sequence[str]) -> int:
     if argv[:1] == ["convert"]:
         return in_its_own_process(str(ROOT / "phase2_attention_kvcache" / "convert_model.py"), *argv[1:])
-    if argv[:1] in (["serve"], ["web"]):
-        # In place of this process: what is sent to `lab`, such as SIGTERM, is for the server.
-        os.execv(sys.executable, [sys.executable, str(ROOT / SERVERS[argv[0]]), *argv[1:]])
+    if argv and argv[0] in PROGRAMS:
+        # In place of this process: what is sent to `lab`, such as SIGTERM, is for that one.
+        os.execv(sys.executable, [sys.executable, str(ROOT / PROGRAMS[argv[0]]), *argv[1:]])
     words, passed_on = split_run(argv)
     parser = build_parser()
     args = parser.parse_args(words)
@@ -237,8 +226,6 @@ def _obey(argv: Sequence[str]) -> int:
         return simple[args.command](console)
     if args.command == "run":
         return run_scripts(console, args.what, passed_on)
-    if args.command == "fetch":
-        return fetch(console, args.name)
     if args.command == "progress":
         return exercises("progress", *(["--json"] if args.json else []))
     return exercises(args.command, " ".join(args.words))

@@ -96,7 +96,7 @@ class Lab:
         table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, expand=False)
         for i, name in enumerate(columns):
             numeric = bool(rows) and all(isinstance(r[i], (int, float, type(None))) for r in rows)
-            table.add_column(escape(name), justify="right" if numeric else "left")
+            table.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
         for row in rows:
             table.add_row(*(escape(show_value(cell)) for cell in row))
         self.console.print()

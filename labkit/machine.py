@@ -82,8 +82,12 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def memory_bytes() -> int | None:
-    """Main memory of the machine in bytes, or None where the system does not say."""
+def memory_bytes(device: str = "cpu") -> int | None:
+    """Main memory of the machine, or the memory of its GPU, in bytes; None where the system does not say."""
+    if device != "cpu":
+        import torch
+
+        return torch.cuda.get_device_properties(device).total_memory
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

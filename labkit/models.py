@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.foreign import visible
+from labkit.fetching import MODEL_FILES, fetched_model, hub_errors
+from labkit.foreign import read_json, visible
 from labkit.paths import EMBEDDED_MODELS
 
-MODEL_FILES = ["*.json", "*.safetensors", "*.txt"]  # what a hub download takes along
 WHISPER = "whisper"
 
 
@@ -50,41 +50,42 @@ def find_model(name: str | Path) -> Path:
     looks_like_path = text.startswith((".", "/", "~")) or text.count("/") > 1 or os.sep in text[:1]
     if looks_like_path or not text:
         raise LabError(f"no model folder at {text!r}: check the path, or use --model tales")
-    return _from_hub(text)
+    return fetched_model(text) or _from_hub(text)
+
+
+def in_hub_cache(name: str) -> Path | None:
+    """The folder of a model that Hugging Face's own programs have fetched; None if they have not.
+
+    Raises:
+        LabError: no name of a model.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        cached = Path(snapshot_download(name, allow_patterns=MODEL_FILES, local_files_only=True))
+    except HFValidationError:
+        embedded = ", ".join(embedded_models())
+        raise LabError(f"unknown model {name!r}: use {embedded}, a folder, or a hub name") from None
+    except LocalEntryNotFoundError:
+        return None
+    # Another program may have fetched only the tokenizer of this model, or have been stopped between two of its files.
+    index = cached / "model.safetensors.index.json"
+    try:
+        shards = read_json(index, 2**25)["weight_map"].values() if index.is_file() else ["model.safetensors"]
+        is_whole = all((cached / name).is_file() for name in ("config.json", *shards))
+    except (ValueError, KeyError, TypeError, AttributeError):  # a damaged index
+        return None
+    return cached if is_whole else None
 
 
 def _from_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
 
-    embedded = ", ".join(embedded_models())
-    try:
-        cached = Path(snapshot_download(name, allow_patterns=MODEL_FILES, local_files_only=True))
-        # Another program may have fetched only the tokenizer of this model.
-        if (cached / "config.json").is_file() and any(cached.glob("*.safetensors")):
-            return cached
-    except HFValidationError:
-        raise LabError(f"unknown model {name!r}: use {embedded}, a folder, or a hub name") from None
-    except LocalEntryNotFoundError:
-        pass  # not cached: try the network
-    try:
+    if (cached := in_hub_cache(name)) is not None:
+        return cached
+    with hub_errors(name):
         return Path(snapshot_download(name, allow_patterns=MODEL_FILES))
-    except GatedRepoError:
-        raise LabError(
-            f"{name!r} asks for a licence: accept it on huggingface.co, then `hf auth login`"
-        ) from None
-    except RepositoryNotFoundError:
-        raise LabError(f"unknown model {name!r}: use {embedded}, a folder, or a hub name") from None
-    except Exception as error:  # every kind of network trouble, from DNS to a broken proxy
-        raise LabError(
-            f"model {name!r} is not on this machine and the hub cannot be reached ({type(error).__name__}): "
-            f"go online and run `lab fetch {name}` once, or use --model tales"
-        ) from None
 
 
 def load_reference(name: str | Path, **options: Any) -> Any:

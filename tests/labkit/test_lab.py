@@ -236,7 +236,8 @@ def test_under_lab_run_options_for_other_scripts_are_taken_but_typos_are_not(mon
         run(lambda lab: None, "--devise", "cpu")
 
 
-def test_a_table_fits_the_page(capsys):
-    run(lambda lab: lab.table("t", ["a", "b"], [["word " * 60, 1234567]], note="n"))
+def test_a_table_fits_the_page_and_shortens_no_word(capsys):
+    run(lambda lab: lab.table("t", ["a", "b"], [["word " * 60, 1234567], ["x" * 150, 7]], note="n"))
     out = capsys.readouterr().out
     assert "1,234,567" in out and max(map(len, out.splitlines())) <= 100
+    assert out.count("x") == 150
