@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
+# Compiled files are kept, whatever the environment says: each test process would compile all tests anew, for seconds.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: course test proof fuzz setup lock wheels notebooks companions online figures web clean
 .DEFAULT_GOAL := course

@@ -1,6 +1,24 @@
 """What property-based tests share beyond the profile that conftest.py loads."""
 
+from types import SimpleNamespace
+
 from hypothesis import Phase, settings
+from hypothesis import strategies as st
+
+from phase2_attention_kvcache.model.caches import AttentionRule
+from phase2_attention_kvcache.model.config import ModelConfig
 
 unshrunk = settings(phases=[Phase.explicit, Phase.generate])
 """For kernels: looking for a smaller example would take Triton's interpreter minutes."""
+
+windows = st.one_of(st.none(), st.integers(1, 70))
+"""Smaller, equal and larger than blocks, tiles and contexts."""
+softcaps = st.sampled_from([None, None, 1.5, 50.0])
+rules = st.builds(AttentionRule, scale=st.sampled_from([0.1, 0.25, 0.6]), window=windows, softcap=softcaps)
+
+
+def with_rules(config: ModelConfig, rules: list[AttentionRule]) -> SimpleNamespace:
+    """The same shape with a rule for each layer, of which there are as many. (One soft cap and scale for all.)"""
+    scale, _, softcap = rules[0]
+    own = dict(num_layers=len(rules), attn_softcap=softcap, attention_scale=scale)
+    return SimpleNamespace(**vars(config) | own, window=lambda layer: rules[layer].window)

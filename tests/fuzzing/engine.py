@@ -6,7 +6,7 @@
 A case is an engine with random limits, forty requests with random parameters, and faults: a model that breaks on some
 requests or for once, a sampler that raises, listeners that raise, add, abort or interrupt, Ctrl-C in the middle of a
 step. What must hold: only those fail that are to blame; all others get, token by token, what they get alone on an
-undisturbed engine; and in the end nothing is left, no request and no block.
+undisturbed engine that finds no prefix and keeps every block; and in the end nothing is left, no request and no block.
 """
 
 import random
@@ -19,6 +19,7 @@ from dataclasses import replace
 import torch
 
 from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
+from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 
 VOCAB, CONTEXT = 97, 64
@@ -47,11 +48,20 @@ class Breaking(torch.nn.Module):
         return self.model.logits(hidden).index_fill(1, torch.tensor([POISON]), -torch.inf)  # never an answer
 
 
-def make_model(family: str) -> Transformer:
+MODELS = {  # family, windows of the two layers
+    "gpt2": ("gpt2", ()),
+    "llama": ("llama", ()),
+    "local": ("mistral", (5, 9)),  # a block goes when it has left the wider window
+    "local and global": ("mistral", (5, None)),  # the global layer keeps them all
+}
+
+
+def make_model(family: str, windows: tuple[int | None, ...]) -> Transformer:
     """Small, and in float64: so rounding never decides what is likelier, however requests are batched."""
     shape = dict(vocab_size=VOCAB, d_model=16, num_layers=2, num_heads=2, max_context=CONTEXT, d_ff=24)
-    kv = dict(num_kv_heads=1 if family == "llama" else 2, head_dim=8)
-    config = ModelConfig("random", family, norm_eps=1e-5, tied=True, eos_token_ids=(96,), **shape, **kv)
+    kv = dict(num_kv_heads=2 if family == "gpt2" else 1, head_dim=8)
+    own = dict(tied=True, eos_token_ids=(96,), windows=windows)
+    config = ModelConfig("random", family, norm_eps=1e-5, **own, **shape, **kv)
     model = Transformer.random(config).double()
     generator = torch.Generator().manual_seed(5)
     for weights in model.parameters():
@@ -102,7 +112,8 @@ def run_case(rng: random.Random, models: dict[str, Transformer], counts: Counter
     model = models[rng.choice(sorted(models))]
     breaking, config = Breaking(model), random_config(rng)
     engine = LLMEngine(breaking, None, config)
-    alone = LLMEngine(Breaking(model), None, replace(config, num_blocks=200, max_num_seqs=16))
+    keeps_all = BlockManager(200, config.block_size, enable_prefix_caching=False)
+    alone = LLMEngine(Breaking(model), None, replace(config, max_num_seqs=16), block_manager=keeps_all)
     beginnings = [[rng.randrange(20, VOCAB - 1) for _ in range(24)] for _ in range(3)]
     requests: dict[str, tuple[list[int], SamplingParams]] = {}
     tokens: dict[tuple[str, int], list[int]] = {}
@@ -213,7 +224,7 @@ def run_case(rng: random.Random, models: dict[str, Transformer], counts: Counter
 
 def run(seed: int, minutes: float | None = None, count: int | None = None, first: int = 0) -> list[str]:
     """Cases `first`, `first` + 1, ... until time is up, or `count` of them. Returns what was found, how to repeat it."""
-    models = {family: make_model(family) for family in ("gpt2", "llama")}
+    models = {name: make_model(*choices) for name, choices in MODELS.items()}
     until = time.monotonic() + 60 * (minutes or 1e9)
     counts: Counter = Counter()
     findings: list[str] = []

@@ -60,15 +60,18 @@ AT_THE_LIMIT = "p1e1 clamp\n- if x < low:\n+ if x <= low:"
 NOT_BELOW = "p1e1 clamp\n- if x < low:\n- return low\n+ pass"
 
 
+@pytest.mark.proof
 def test_a_careful_grader_takes_only_what_is_right(attacked):
     assert attacked(CAREFUL) == {f"accepted\n{AT_THE_LIMIT}"}
     assert attacked(CAREFUL, f"{AT_THE_LIMIT}\n= The same number either way.\n") == set()
 
 
+@pytest.mark.proof
 def test_a_careless_grader_is_found(attacked):
     assert f"accepted\n{NOT_BELOW}" in attacked(CARELESS)
 
 
+@pytest.mark.proof
 def test_only_what_the_answer_needs_is_changed(attacked):
     attacked(CAREFUL)
     (program, lines, _), _ = right_answers("p1e1")
@@ -79,4 +82,4 @@ def test_only_what_the_answer_needs_is_changed(attacked):
 
 @pytest.mark.proof
 def test_the_graders_of_the_course():
-    assert run(seed=0, count=60) == []
+    assert run(seed=0, count=30) == []
