@@ -48,11 +48,18 @@ def until(page, selector, text):
     playwright.expect(page.locator(selector)).to_have_text(text, timeout=60_000)
 
 
-def send(page, prompt, max_tokens=30, temperature=0):
+def send(page, prompt, max_tokens=30, temperature=0, times=1):
     page.fill("#prompt", prompt)
     page.fill("#max-tokens", str(max_tokens))
     page.fill("#temperature", str(temperature))
-    page.click("button[type=submit]")
+    click(page, "button[type=submit]", times)
+
+
+def click(page, selector, times=1):
+    """All in one go: between two clicks of a hand an answer may end."""
+    page.eval_on_selector(
+        selector, "(button, times) => { for (let i = 0; i < times; i++) button.click(); }", times
+    )
 
 
 def api(server, path, body):
@@ -113,14 +120,12 @@ def test_a_chat_remembers_its_turns(server, open_page):
 
 def test_figures_move_while_answers_run_and_stop_frees_the_engine(server, open_page):
     page, other = open_page(server.address), open_page(server.address)
-    for _ in range(2):
-        send(page, "Once upon a time", max_tokens=1000)
+    send(page, "Once upon a time", max_tokens=1000, times=2)
     for seen in (page, other):  # all see all users
         until(seen, "#running", "2")
         until(seen, "#used", re.compile("^[1-9]"))
         until(seen, "#rate", re.compile("^[1-9]"))
-    for _ in range(2):
-        page.locator(".stop").first.click()
+    page.eval_on_selector_all(".stop", "(buttons) => buttons.forEach((button) => button.click())")
     for seen in (page, other):
         for figure in ("#running", "#waiting", "#used", "#rate"):
             until(seen, figure, "0")
@@ -130,11 +135,10 @@ def test_figures_move_while_answers_run_and_stop_frees_the_engine(server, open_p
 
 def test_more_answers_than_a_browser_can_follow(server, open_page):
     page = open_page(server.address)
-    for _ in range(6):
-        send(page, "Once upon a time", max_tokens=1000)
+    send(page, "Once upon a time", max_tokens=1000, times=6)
     until(page, "#mistake", re.compile("^5 answers are under way"))
     assert page.locator("article").count() == 5
-    page.locator(".stop").first.click()
+    click(page, ".stop")
     until(page, "article:first-child .state", re.compile("^stopped"))
     send(page, "One more", max_tokens=3)
     until(page, "article:first-child .count", "3")
