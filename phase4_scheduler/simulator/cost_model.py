@@ -52,23 +52,32 @@ class CostModel(Protocol):
 # ---------------------------------------------------------------------- fitted
 
 Amount = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-TERMS = ("step", "token", "request", "context token", "pair", "step of several tokens", "step with prompts")
+CHEAPER = 4  # tokens beyond so many cost less than the first ones
+TERMS = (
+    "step",
+    "token",
+    "request",
+    "context token",
+    "pair",
+    f"token of the first {CHEAPER}",
+    "step with prompts",
+)
 
 
 def amounts(size: StepSize) -> tuple[float, ...]:
     """How much of each of the TERMS a step has.
 
-    The last two are 0 or 1. A single token is multiplied with a matrix by a simpler program than several are, and
-    where a prompt is computed, other programs run than those made for decoding.
+    The first few tokens of a step cost more than all others: a matrix of one row or two leaves a processor's wide
+    registers half empty. And where a prompt is computed, other programs run than those made for decoding (0 or 1).
     """
     tokens, requests, context, pairs, chunks = size
-    return 1, tokens, requests, context, pairs, tokens > 1, len(chunks) > 0
+    return 1, tokens, requests, context, pairs, min(tokens, CHEAPER), len(chunks) > 0
 
 
 @dataclass(frozen=True)
 class FittedCost:
-    """Seconds = step + token x num_tokens + request x num_requests + context token x context + pair x pairs, and the two
-    prices more of steps that compute several tokens, or prompts.
+    """Seconds = step + token x num_tokens + request x num_requests + context token x context + pair x pairs, and a
+    little more for the first few tokens, and for a step that computes prompts.
 
     Attributes:
         prices: seconds a unit, in the order of TERMS. Those that are not given are 0.

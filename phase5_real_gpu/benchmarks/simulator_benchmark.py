@@ -7,7 +7,8 @@
 A cost model is fitted to steps of some workloads (mixed lengths and code, in waves of one request, of two, and so on).
 Another workload (chat, at random times) comes at three loads: half of what the engine can do, nearly all of it, and more
 than that. Both serve it, the engine and the simulator, and we compare what users feel. The steps for the fit are measured
-before, between and after the loads: so a machine that slows down slows both sides.
+before, between and after the loads, and all of it comes in several rounds: so a machine that slows down for a while slows
+both sides.
 
 The model has GPT-2's shape and random weights. Do nothing else on the machine meanwhile: its noise would be measured.
 """
@@ -59,37 +60,40 @@ def story(lab: Lab) -> None:
 
 
 def accuracy(lab: Lab) -> None:
+    rounds = lab.args.rounds
     with tempfile.TemporaryDirectory() as checkpoint, ExitStack() as stack:
         write_random_model(SHAPES["gpt2"], checkpoint, lab.args.dtype)
         server = (start_vllm if lab.args.vllm_python else start_ours)(lab, checkpoint, stack)
         sizes, seconds = server.measure(0)
-        first = fit_cost(sizes, seconds)
-        at_once = draw(lab, math.inf)
-        most = summarise(simulate(at_once, CONFIG, NUM_BLOCKS, first).records).requests_per_second
-        real = {}
-        for i, load in enumerate(lab.progress(LOADS, "loads"), 1):
-            real[load] = figures(server.serve(draw(lab, load * most), PromptMaker(8000, lab.seed)))
-            for had, more in zip((sizes, seconds), server.measure(1000 * i), strict=True):
+        at_once = draw(lab, 0, math.inf)
+        full = simulate(at_once, CONFIG, NUM_BLOCKS, fit_cost(sizes, seconds))
+        most = summarise(full.records).requests_per_second
+        cases = [(i, load) for i in range(rounds) for load in LOADS]
+        served = []
+        for i, load in lab.progress(cases, "loads"):
+            served.append(figures(server.serve(draw(lab, i, load * most), PromptMaker(8000, lab.seed + i))))
+            for had, more in zip((sizes, seconds), server.measure(1000 * len(served)), strict=True):
                 had.extend(more)
     cost = fit_cost(sizes, seconds)
     lab.say(
         f"{server.name}: fitted to {cost.steps:,} steps; on steps kept aside {cost.median_error:.1%} off in the median."
     )
-    rows, errors = [], {}
-    for load, measured in real.items():
-        simulated = figures(simulate(draw(lab, load * most), CONFIG, NUM_BLOCKS, cost).records)
-        errors[load] = 100 * (simulated / measured - 1)
-        rows += [
-            [load, what, f"{a:.4g}", f"{b:.4g}", f"{e:+.1f}%"]
-            for what, a, b, e in zip(FIGURES, measured, simulated, errors[load])
-        ]
+    runs = (simulate(draw(lab, i, load * most), CONFIG, NUM_BLOCKS, cost) for i, load in cases)
+    ours = [figures(run.records) for run in runs]
+    measured, simulated = (np.reshape(f, (rounds, len(LOADS), -1)).mean(axis=0) for f in (served, ours))
+    errors = 100 * (simulated / measured - 1)
+    rows = [
+        [load, what, f"{a:.4g}", f"{b:.4g}", f"{e:+.1f}%"]
+        for load, *of_load in zip(LOADS, measured, simulated, errors)
+        for what, a, b, e in zip(FIGURES, *of_load)
+    ]
     lab.table(
-        f"{server.name}, {lab.args.requests} requests (chat) at each load",
+        f"{server.name}, {lab.args.requests} requests (chat) at each load, means of {rounds} rounds",
         ["load", "", "measured, s", "simulated, s", "off"],
         rows,
     )
     lab.record(engine=server.name, prices=cost.prices)
-    lab.record(percent_off={str(load): off.round(2).tolist() for load, off in errors.items()})
+    lab.record(percent_off={str(load): off.round(2).tolist() for load, off in zip(LOADS, errors)})
 
 
 FIGURES = ("TTFT, mean", "TPOT, mean", "E2E, mean", "TTFT, p99", "TPOT, p99", "E2E, p99")
@@ -100,8 +104,9 @@ def figures(records: Sequence[RequestRecord]) -> np.ndarray:
     return np.array([*(v.mean() for v in values), *(np.percentile(v, 99) for v in values)])
 
 
-def draw(lab: Lab, rate: float) -> list[TrafficRequest]:
-    return fit_lengths(draw_traffic("chat", lab.args.requests, rate, seed=lab.seed + 1), CONTEXT)[0]
+def draw(lab: Lab, number: int, rate: float) -> list[TrafficRequest]:
+    """The traffic of a round: other requests in each."""
+    return fit_lengths(draw_traffic("chat", lab.args.requests, rate, seed=lab.seed + 1 + number), CONTEXT)[0]
 
 
 def start_ours(lab: Lab, checkpoint: str, _: ExitStack) -> Server:
@@ -169,6 +174,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--speed", action="store_true", help="time the simulator instead")
     parser.add_argument(
         "--requests", type=whole(20, 100_000), default=100, metavar="N", help="at each load (100)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=whole(1, 20),
+        default=3,
+        metavar="N",
+        help="of all loads, with other requests each (3)",
     )
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
 
