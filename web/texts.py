@@ -48,6 +48,7 @@ class Contents:
     ambiguous: frozenset[str]
     repository: str
     taken: dict[tuple[str, str], Section] = field(default_factory=dict)  # (file, heading) -> where it stands
+    further: frozenset[tuple[str, str]] = frozenset()  # (file, heading) that only the course tells
 
 
 def read_contents(path: Path = WEB / "contents.toml") -> Contents:
@@ -57,17 +58,23 @@ def read_contents(path: Path = WEB / "contents.toml") -> Contents:
         ValueError: a file or a heading that is not there, or one that two sections want.
     """
     table = tomllib.loads(path.read_text(encoding="utf-8"))
-    sections, taken = [], {}
-    for number, entry in enumerate(table["section"], 1):
-        texts = tuple((file, heading) for file, _, heading in (t.partition(": ") for t in entry["texts"]))
-        sections.append(Section(number, entry["name"], entry["title"], texts))
-        for file, heading in texts:
-            if (file, heading) in taken:
-                raise ValueError(f"two sections of {path.name} want {heading!r} of {file}")
+
+    def read(texts: list[str]) -> tuple[tuple[str, str], ...]:
+        found = tuple((file, heading) for file, _, heading in (t.partition(": ") for t in texts))
+        for file, heading in found:
             if heading not in (h.title for h in headings_of(file)):
                 raise ValueError(f"{path.name}: {file} has no heading {heading!r}")
+        return found
+
+    sections, taken = [], {}
+    for number, entry in enumerate(table["section"], 1):
+        sections.append(Section(number, entry["name"], entry["title"], read(entry["texts"])))
+        for file, heading in sections[-1].texts:
+            if (file, heading) in taken:
+                raise ValueError(f"two sections of {path.name} want {heading!r} of {file}")
             taken[file, heading] = sections[-1]
-    return Contents(tuple(sections), frozenset(table["ambiguous"]), table["repository"], taken)
+    further = frozenset(read(table.get("further", [])))
+    return Contents(tuple(sections), frozenset(table["ambiguous"]), table["repository"], taken, further)
 
 
 def headings_of(file: str) -> list[Heading]:
@@ -97,7 +104,9 @@ def text_of(contents: Contents, section: Section) -> list[tuple[str, str]]:
 
 
 def take(contents: Contents, file: str, title: str, below: int = 1) -> str:
-    """The text below a heading, without what other sections take. It will stand below a heading of level `below`."""
+    """The text below a heading, without what other sections take, and with a link to what only the course tells. It will
+    stand below a heading of level `below`.
+    """
     headings = headings_of(file)
     heading = next(h for h in headings if h.title == title)
     lines: list[str | None] = list((ROOT / file).read_text(encoding="utf-8").splitlines())
@@ -105,6 +114,9 @@ def take(contents: Contents, file: str, title: str, below: int = 1) -> str:
         inside = heading.line < other.line < heading.end
         if inside and (file, other.title) in contents.taken:
             lines[other.line : other.end] = [None] * (other.end - other.line)
+        elif inside and (file, other.title) in contents.further:
+            lines[other.line : other.end] = [None] * (other.end - other.line)
+            lines[other.line] = f"The course goes on here: [{other.title}](#{slug(other.title)}).\n"
         elif inside:
             lines[other.line] = "#" * (other.level - heading.level + below) + " " + other.title
     return "\n".join(line for line in lines[heading.line + 1 : heading.end] if line is not None).strip("\n")
