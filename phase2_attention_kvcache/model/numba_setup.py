@@ -7,6 +7,7 @@ import llvmlite.ir as ir
 import numba
 import numpy as np
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
@@ -100,7 +101,30 @@ def exp(x):
     return term * power_of_two(np.int32(n))
 
 
-# ------------------------------------------------------------------ instructions on registers
+# ------------------------------------------------------------------ instructions
+
+
+@intrinsic
+def fetch(typing_context, numbers, at):
+    """Tells the processor that numbers[at] and its neighbours, 64 bytes, will be read soon. Nobody waits for them here.
+
+    Args:
+        numbers: flat. at: may lie behind the end.
+    """
+
+    def generate(context, builder, signature, args):
+        data = context.make_array(numbers)(context, builder, args[0]).data
+        emit_fetch(builder, builder.gep(data, [args[1]]))
+        return context.get_dummy_value()
+
+    return types.void(numbers, types.intp), generate
+
+
+def emit_fetch(builder, place):
+    pointer, number = builder.bitcast(place, cgutils.voidptr_t), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [pointer, number(0), number(3), number(1)])  # for reading, into the fastest cache
 
 
 def in_every_lane(builder, number, lanes):

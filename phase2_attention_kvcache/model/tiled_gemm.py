@@ -166,9 +166,11 @@ def multiply_float_tile(x, weight, tile, first_row, rows, sums):
     width = x.shape[1]
     flat_x, weights = x.reshape(-1), weight.weights.reshape(-1)
     block = BLOCK_BYTES // (TILE * weights.itemsize)
+    bias = weight.bias[tile * TILE : (tile + 1) * TILE]
     for row in range(rows):
+        line = sums[row * TILE : (row + 1) * TILE]
         for i in range(TILE):
-            sums[row * TILE + i] = weight.bias[tile * TILE + i]
+            line[i] = bias[i]
     for start in range(0, width, block):
         count, at = min(block, width - start), (tile * width + start) * TILE
         row = 0
@@ -189,6 +191,9 @@ def multiply_float_tile(x, weight, tile, first_row, rows, sums):
 def write_tile(sums, tile, first_row, rows, out):
     """What `multiply_tile` found goes to its place. out (written): [N, out], float32, or bfloat16 as uint16."""
     first, outputs = tile * TILE, min(TILE, out.shape[1] - tile * TILE)
-    for row in range(rows):
+    for row in range(
+        rows
+    ):  # parts of their own: numba sees that no index is negative, and writes many at a time
+        part, place = sums[row * TILE : row * TILE + outputs], out[first_row + row, first : first + outputs]
         for i in range(outputs):
-            out[first_row + row, first + i] = narrow(sums[row * TILE + i], out)
+            place[i] = narrow(part[i], place)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from phase2_attention_kvcache.model.matrix_unit import INPUTS, UnitTiles, has_matrix_unit, missing_rows
 from phase2_attention_kvcache.model.numba_setup import stored_bits, use_threads_of_torch
 from phase2_attention_kvcache.model.quantized_gemm import fill_tiles
 from phase2_attention_kvcache.model.tiled_gemm import (
@@ -44,7 +45,9 @@ class TiledLinear(nn.Module):
         super().__init__()
         self.weight = weight
         bias = torch.zeros(weight.shape[0]) if bias is None else bias.detach().float()
-        self.tiles = FloatTiles(stored_bits(weight.tiles).numpy(), fill_tiles(bias).numpy())
+        suits = weight.tiles.dtype == torch.bfloat16 and weight.shape[1] % INPUTS == 0
+        kind = UnitTiles if suits and has_matrix_unit() else FloatTiles
+        self.tiles = kind(stored_bits(weight.tiles).numpy(), fill_tiles(bias).numpy())
 
     @property
     def shape(self) -> torch.Size:
@@ -54,7 +57,7 @@ class TiledLinear(nn.Module):
     def matrix_bytes(self) -> int:
         return self.weight.tiles.nbytes
 
-    def move(self, tiles: FloatTiles) -> None:
+    def move(self, tiles: FloatTiles | UnitTiles) -> None:
         """From now on, use this copy of the same numbers."""
         self.weight.tiles = torch.from_numpy(tiles.weights).view(self.weight.tiles.dtype)
         self.tiles = tiles
@@ -62,8 +65,18 @@ class TiledLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: [N, in] -> [N, out]."""
         y = torch.empty(len(x), self.shape[0], dtype=x.dtype)
-        inputs = x.float().contiguous().numpy()
-        product(inputs, self.tiles, stored_bits(y).numpy(), torch.get_num_threads())
+        if isinstance(self.tiles, UnitTiles):
+            inputs = x.bfloat16()
+            if missing := missing_rows(len(x)):
+                inputs = nn.functional.pad(inputs, (0, 0, 0, missing))
+        else:
+            inputs = x.float()
+        product(
+            stored_bits(inputs.contiguous()).numpy(),
+            self.tiles,
+            stored_bits(y).numpy(),
+            torch.get_num_threads(),
+        )
         return y
 
 

@@ -14,7 +14,8 @@ The list for one layer; behind each phase, what its parts are:
     DOWN       product with the second one                                a tile, for up to 16 rows
 
 How parts are taken, and why computing one and publishing it are two things: Phase 2, `work_sharing.py`. All numbers in
-between are float32; before a product with weights in 8 or 4 bits, rows are turned into 8 bits when they are published.
+between are float32; before a product with weights in 8 or 4 bits, rows are turned into 8 bits when they are published; before
+one for a processor's matrix unit, into bfloat16.
 
 The threads are Python's. Of those only one runs at a time, the one that holds the interpreter's lock (the GIL). Compiled code
 can do without the lock: `nogil`. So each thread makes one call, and all run at once.
@@ -28,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phase2_attention_kvcache.model.fused_kernels import Norm, activate_row, norm_row
+from phase2_attention_kvcache.model.matrix_unit import UnitTiles
 from phase2_attention_kvcache.model.numba_setup import narrow
 from phase2_attention_kvcache.model.quantized_gemm import TILE, Codes, Tiles
 from phase2_attention_kvcache.model.tiled_gemm import FloatTiles, write_tile
@@ -39,9 +41,9 @@ from numba import njit  # isort: skip (torch before numba)
 
 NORM, QKV, STORE, ATTEND, MERGE, OUT, NORM_MLP, UP, ACTIVATE, DOWN = range(10)
 PHASES = 10  # of a layer
-ROWS = 16  # of a part of a product
+ROWS = 64  # of a part of a product
 
-Matrix = Tiles | FloatTiles
+Matrix = Tiles | FloatTiles | UnitTiles
 
 
 class Layers(NamedTuple):
@@ -111,7 +113,7 @@ class Rows(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Of the four products, as their kernels take them: float32 [B, in], or `Codes`."""
+    """Of the four products, as their kernels take them: float32 [B, in], bfloat16 [B and `missing_rows`, in], or `Codes`."""
 
     qkv: np.ndarray | Codes
     out: np.ndarray | Codes

@@ -1,6 +1,7 @@
 """The texts of the page: taken from the READMEs, each once, with links that lead somewhere and terms that are explained."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -60,6 +61,15 @@ def test_what_another_section_takes_is_left_out(readme, tmp_path):
     contents = table(tmp_path, f"{file}: A", f"{file}: A1")
     assert take(contents, file, "A") == "one\n\n## A2\n\nthree"
     assert take(contents, file, "A1") == "two"
+
+
+def test_what_only_the_course_tells_is_a_link_on_the_page(readme, tmp_path):
+    file = readme("## A\n\none\n\n### More of A?\n\ntwo\n\n### A2\n\nthree\n")
+    contents = replace(table(tmp_path, f"{file}: A"), further=frozenset({(file, "More of A?")}))
+    assert (
+        take(contents, file, "A")
+        == "one\n\nThe course goes on here: [More of A?](#more-of-a).\n\n## A2\n\nthree"
+    )
 
 
 def test_of_several_texts_each_keeps_its_heading(readme):
