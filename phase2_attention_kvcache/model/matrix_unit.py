@@ -136,9 +136,8 @@ def add_tile_dots(
 
         line = offset(4 * TILE)  # bytes of 64 sums; of 64 pairs of weights as well
         before_line, x_line = builder.mul(begin_step, offset(4)), builder.mul(step, offset(2))
-        parts = range(
-            TILE // 16
-        )  # a register of sums each; register 4 is for activations, 5 to 7 are for weights
+        # Registers 0 to 3 hold the sums of a part each, register 4 activations, 5 to 7 weights.
+        parts = range(TILE // 16)
         for part in parts:
             move("tileloadd64", part, before_here, offset(16 * part), before_line)
         with cgutils.for_range(builder, builder.udiv(number, offset(INPUTS)), intp=offset) as loop:

