@@ -6,8 +6,8 @@ A register of AMX is a **tile register**, a small matrix: 16 rows of 64 bytes. O
     b  16 pairs of inputs, of 16 outputs                          bfloat16
     c  16 rows, 16 outputs each                                   float32
 
-and adds to c the product of a and b: 16,384 multiplications and additions, in 16 ticks. The wide registers of `tiled_gemm.py` do 512
-in that time. `b` is what such a tile of weights holds already, in that order, so nothing is laid out anew.
+and adds to c the product of a and b: 8,192 multiplications, each with its addition, in 16 ticks. Two wide registers at a time,
+as in `tiled_gemm.py`, do 512. `b` is what such a tile of weights holds already, in that order, so nothing is laid out anew.
 
 Activations are rounded to bfloat16, as torch and vLLM do it. One user or sixteen: the time is the same, since a tile register
 always has 16 rows. What a row gets depends on no other row.
@@ -34,7 +34,7 @@ from numba.extending import intrinsic  # isort: skip
 HEIGHT = 16  # rows of a tile register
 INPUTS = 32  # that one instruction takes of each row
 BLOCK = 8 * INPUTS  # whose weights, of 64 outputs, stay in the fastest cache while all rows pass by
-AHEAD = 2  # the weights that are needed after so many instructions are fetched
+AHEAD = 2  # the weights that are needed so many turns of the loop later are fetched
 ARCH_PRCTL, REQUEST_PERMISSION, TILE_REGISTERS = 158, 0x1023, 18  # numbers of Linux on x86
 
 

@@ -121,6 +121,7 @@ def fetch(typing_context, numbers, at):
 
 
 def emit_fetch(builder, place):
+    """The instruction of `fetch`. place: a pointer."""
     pointer, number = builder.bitcast(place, cgutils.voidptr_t), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")

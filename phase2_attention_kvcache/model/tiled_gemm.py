@@ -31,7 +31,7 @@ from numba.core import cgutils  # isort: skip
 from numba.extending import intrinsic  # isort: skip
 
 BLOCK_BYTES = 32 * 1024  # of a tile's weights, which stay in the fastest cache while all rows pass by
-ROWS = 64  # whose sums stay there as well
+ROWS = 64  # whose sums stay there as well; a multiple of the 16 that a matrix unit takes at once
 
 
 class FloatTiles(NamedTuple):
@@ -191,9 +191,8 @@ def multiply_float_tile(x, weight, tile, first_row, rows, sums):
 def write_tile(sums, tile, first_row, rows, out):
     """What `multiply_tile` found goes to its place. out (written): [N, out], float32, or bfloat16 as uint16."""
     first, outputs = tile * TILE, min(TILE, out.shape[1] - tile * TILE)
-    for row in range(
-        rows
-    ):  # parts of their own: numba sees that no index is negative, and writes many at a time
+    # Parts of their own: numba sees that no index is negative, and writes many numbers at a time.
+    for row in range(rows):
         part, place = sums[row * TILE : row * TILE + outputs], out[first_row + row, first : first + outputs]
         for i in range(outputs):
             place[i] = narrow(part[i], place)

@@ -24,7 +24,7 @@ from phase2_attention_kvcache.model.work_sharing import fetch_add
 from numba import njit, prange, types  # isort: skip
 from numba.extending import overload  # isort: skip
 
-PANEL = 4 * ROWS
+PANEL = 4 * ROWS  # rows whose inputs stay in a core's own cache while all tiles pass by
 SHARED_WORK = 1 << 18  # multiplications: some 20 microseconds for one core, and waking another takes as long
 
 

@@ -83,17 +83,17 @@ def attend_part(q, k_cache, v_cache, block_table, context_len, part, scale, soft
     flat_scores, flat_acc = scores.reshape(-1), acc.reshape(-1)
     step = num_kv_heads * head_dim
     factor = np.float32(1) if softcap > 0 else scale  # bent scores are scaled already
-    whole, line = head_dim - head_dim % LANES, 64 // k_cache.itemsize
+    whole = head_dim - head_dim % LANES
+    line = 64 // k_cache.itemsize  # numbers that one `fetch` brings
     for logical in range(first, last):
         unseen = max(0, first_seen - logical * block_size)
         block = (block_table[logical] * block_size + unseen) * step  # where its numbers begin
         tokens = min(block_size, context_len - logical * block_size) - unseen
+        # Blocks lie anywhere, so a processor cannot guess which one is next, and fetch it by itself.
         following = block_table[min(logical + 1, last - 1)] * block_size * step
         for t in range(0, tokens, TOKENS_AT_ONCE):
             for i in range(following + t * step, following + (t + TOKENS_AT_ONCE) * step, line):
-                fetch(
-                    flat_k, i
-                )  # blocks lie anywhere: a processor that fetches ahead by itself cannot guess the next
+                fetch(flat_k, i)
                 fetch(flat_v, i)
             for head in range(0, num_heads, shared):
                 q_at, k_at = head * head_dim, block + t * step + head // group * head_dim

@@ -3,15 +3,15 @@
 The list for one layer; behind each phase, what its parts are:
 
     NORM       add what the layer before found to the stream, norm        a row
-    QKV        product with the q, k, v matrix                            a tile, for up to 16 rows
+    QKV        product with the q, k, v matrix                            a tile, for up to 64 rows
     STORE      norm, rotate; the new key and value go to their slot       a row
     ATTEND     attention over some blocks of a request                    a request's split
     MERGE      what its splits found becomes one                          a row
-    OUT        product with the output matrix                             a tile, for up to 16 rows
+    OUT        product with the output matrix                             a tile, for up to 64 rows
     NORM_MLP   add to the stream, norm                                    a row
-    UP         product with the first matrix of the MLP                   a tile, for up to 16 rows
+    UP         product with the first matrix of the MLP                   a tile, for up to 64 rows
     ACTIVATE   GELU or SwiGLU                                             a row
-    DOWN       product with the second one                                a tile, for up to 16 rows
+    DOWN       product with the second one                                a tile, for up to 64 rows
 
 How parts are taken, and why computing one and publishing it are two things: Phase 2, `work_sharing.py`. All numbers in
 between are float32; before a product with weights in 8 or 4 bits, rows are turned into 8 bits when they are published; before
@@ -32,7 +32,7 @@ from phase2_attention_kvcache.model.fused_kernels import Norm, activate_row, nor
 from phase2_attention_kvcache.model.matrix_unit import UnitTiles
 from phase2_attention_kvcache.model.numba_setup import narrow
 from phase2_attention_kvcache.model.quantized_gemm import TILE, Codes, Tiles
-from phase2_attention_kvcache.model.tiled_gemm import FloatTiles, write_tile
+from phase2_attention_kvcache.model.tiled_gemm import ROWS, FloatTiles, write_tile
 from phase2_attention_kvcache.model.tiled_product import multiply_tile, new_inputs, tiles_of, write_input
 from phase2_attention_kvcache.model.work_sharing import claim, new_board, next_part, note_published
 from phase3_paged_attention.paging.cpu_kernel import attend_part, merge_parts, part_of, splits_for
@@ -41,7 +41,6 @@ from numba import njit  # isort: skip (torch before numba)
 
 NORM, QKV, STORE, ATTEND, MERGE, OUT, NORM_MLP, UP, ACTIVATE, DOWN = range(10)
 PHASES = 10  # of a layer
-ROWS = 64  # of a part of a product
 
 Matrix = Tiles | FloatTiles | UnitTiles
 

@@ -113,15 +113,20 @@ class FittedCost:
     def load(cls, path: str | Path) -> FittedCost:
         """Read what `save` wrote. Raises LabError if it is anything else."""
         try:
-            cost = TypeAdapter(cls).validate_json(Path(path).read_bytes())
-            if len(cost.prices) != len(TERMS) or not sum(cost.prices):
+            text = Path(path).read_bytes()
+            cost = TypeAdapter(cls).validate_json(text)
+            if (
+                json.loads(text).get("terms") != list(TERMS)
+                or len(cost.prices) != len(TERMS)
+                or not sum(cost.prices)
+            ):
                 raise ValueError
         except OSError as error:
             raise LabError(f"cannot read the cost model {path} ({error.strerror})") from None
         except ValueError:
             raise LabError(
                 f"{path} is no cost model: write one with --save-cost (it needs {len(TERMS)} prices, none below "
-                "0 and not all 0)"
+                "0 and not all 0, and the names of today)"
             ) from None
         return cost
 

@@ -117,8 +117,8 @@ def the_clock(lab: Lab, engines: Engines) -> FittedCost:
         [[f"a {term}", 1e6 * price] for term, price in zip(TERMS, fitted.prices, strict=True)],
         note=f"Fitted to {fitted.steps:,} steps. On steps kept aside the error is {fitted.median_error:.0%} in "
         f"the median, and nine of ten are within {fitted.p90_error:.0%}. A pair is a new token and a token "
-        "that it looks at. The last two come on top in such steps: for them other programs run. A price of 0: other "
-        "prices explain it already.",
+        "that it looks at. The first 4 tokens of a step cost a little more each; the last price comes on top where a "
+        "prompt is computed, by other programs. A price of 0: other prices explain it already.",
     )
     if a.save_cost:
         fitted.save(a.save_cost)

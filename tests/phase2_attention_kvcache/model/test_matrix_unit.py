@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+pytest.importorskip("numba")
+
 from phase2_attention_kvcache.model import SamplingParams, tiled_linear
 from phase2_attention_kvcache.model.matrix_unit import UnitTiles, has_matrix_unit
 from phase2_attention_kvcache.model.tiled_gemm import FloatTiles
@@ -42,6 +44,14 @@ def test_a_row_does_not_depend_on_its_neighbours():
     x[20] = torch.nan
     y = linear(x)
     assert y[20].isnan().all() and torch.equal(y[:20], alone[:20]) and torch.equal(y[21:], alone[21:])
+
+
+def test_without_one_the_wide_registers_multiply(monkeypatch):
+    monkeypatch.setattr(tiled_linear, "has_matrix_unit", lambda: False)
+    weight, x = torch.randn(64, 64).bfloat16(), torch.randn(20, 64).bfloat16()
+    linear = TiledLinear(TiledWeight(weight), None)
+    assert isinstance(linear.tiles, FloatTiles)
+    torch.testing.assert_close(linear(x), x @ weight.T, atol=0.1, rtol=0.01)
 
 
 @needs_unit

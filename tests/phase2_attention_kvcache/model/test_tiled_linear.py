@@ -22,9 +22,9 @@ FORMATS = [(torch.float32, 1e-6), (torch.bfloat16, 1 / 256)]
 
 @pytest.mark.parametrize(("dtype", "digits"), FORMATS)
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 70])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 70, 300])
 def test_product(rows, bias, dtype, digits):
-    """130 outputs: the third tile is not full. 582 inputs: more than one block of them. 70 rows: more than ROWS."""
+    """130 outputs: the third tile is not full. 582 inputs: more than one block of them. 70 rows: more than ROWS. 300: more than PANEL."""
     torch.manual_seed(rows)
     linear = torch.nn.Linear(582, 130, bias=bias).to(dtype)
     x = torch.randn(rows, 582).to(dtype)

@@ -74,6 +74,14 @@ def drafts():
     return StepLayout([3, 1], [7, 32], [[1], [7, 8]], slots)
 
 
+def many():
+    """More rows than a part of a product has. Sixteen requests write to one block, and each sees those before it."""
+    numbers = range(70)
+    return StepLayout(
+        [1] * 70, [i % 16 + 1 for i in numbers], [[1 + i // 16] for i in numbers], torch.arange(16, 86)
+    )
+
+
 def mixture():
     return StepLayout([2, 1], [2, 17], [[1], [2, 3]], torch.tensor([16, 17, 48]))
 
@@ -96,7 +104,7 @@ def test_float32(family):
     windows = [(None, 20, 1)[layer % 3] for layer in range(plain.config.num_layers)]
     windowed = with_rules(plain.config, [AttentionRule(0.3, window, 4.0) for window in windows])
     for config in (None, windowed):
-        for layout in (decodes(), mixture(), drafts()):
+        for layout in (decodes(), mixture(), drafts(), many()):
             for ours, theirs in zip(step(fused, layout, config=config), step(plain, layout, config=config)):
                 assert (ours - theirs).norm() < 3e-6 * theirs.norm()
 

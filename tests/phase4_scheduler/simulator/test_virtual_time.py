@@ -14,7 +14,7 @@ from phase2_attention_kvcache.model import ModelConfig
 from phase2_attention_kvcache.model.roofline import work_of_step
 from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Scheduler, SchedulerConfig
-from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, fit_cost
+from phase4_scheduler.simulator.cost_model import TERMS, ComputedCost, FittedCost, fit_cost
 from phase4_scheduler.simulator.latency import little, summarise
 from phase4_scheduler.simulator.load_tests import usage_at
 from phase4_scheduler.simulator.named_costs import find_cost
@@ -273,10 +273,13 @@ def test_saved_and_loaded(tmp_path):
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "{}", "null", '{"prices": [1]}', "\x00",
-     json.dumps(vars(FittedCost((0.0,) * 7, "", 0.1, 0.1, 1, 1))),
-     json.dumps(vars(FittedCost((-1.0, 0, 0, 0, 0, 0, 0), "", 0.1, 0.1, 1, 1))),
-     json.dumps(vars(FittedCost((math.inf, 0, 0, 0, 0, 0, 0), "", 0.1, 0.1, 1, 1))),
-     json.dumps(vars(FittedCost((1.0, 0, 0, 0, 0, 0, 0), "", "?", 0.1, 1, 1)))],
+     *(json.dumps(vars(cost) | {"terms": terms}) for cost, terms in (
+         (FittedCost((0.0,) * 7, "", 0.1, 0.1, 1, 1), TERMS),
+         (FittedCost((-1.0, 0, 0, 0, 0, 0, 0), "", 0.1, 0.1, 1, 1), TERMS),
+         (FittedCost((math.inf, 0, 0, 0, 0, 0, 0), "", 0.1, 0.1, 1, 1), TERMS),
+         (FittedCost((1.0, 0, 0, 0, 0, 0, 0), "", "?", 0.1, 1, 1), TERMS),
+         (FittedCost((1.0, 0, 0, 0, 0, 0, 0), "", 0.1, 0.1, 1, 1), [*TERMS[:6], "what nobody counts any more"]),
+     ))],
 )  # fmt: skip
 def test_files_that_are_no_cost_model(tmp_path, text):
     (tmp_path / "cost.json").write_text(text)
