@@ -80,6 +80,21 @@ def test_a_page_is_small_fits_a_telephone_and_can_be_used_by_everybody(open_page
         assert [(v["id"], [node["html"][:150] for node in v["nodes"]][:3]) for v in serious] == [], colours
 
 
+def test_a_picture_that_arrives_late_scrolls_by_the_keyboard_too(open_page, address):
+    page = open_page(None, viewport={"width": 375, "height": 800})
+    waiting = []
+    page.route("**/*.webp", lambda route: waiting.append(route))
+    page.goto(f"{address}index.html", wait_until="domcontentloaded")
+    frame = page.locator(".wide:has(img)").first
+    page.wait_for_function("document.querySelector('.wide:has(img)').tabIndex === -1")
+    for request in waiting:
+        request.continue_()
+    page.wait_for_function("document.querySelector('.wide:has(img)').tabIndex === 0")
+    frame.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("document.querySelector('.wide:has(img)').scrollLeft > 0")
+
+
 # As a reader scrolls, from piece to piece, until all have come to life.
 ALIVE = """() => {
   const asleep = document.querySelector("[data-piece]:not([data-alive])");

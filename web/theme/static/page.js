@@ -64,6 +64,7 @@ function reachable() {
 }
 addEventListener("resize", reachable);
 addEventListener("toggle", reachable, true);  // what was folded had no size
+document.addEventListener("load", reachable, true);  // nor had a picture that had not arrived
 reachable();
 
 // ---- the pieces, with all that they need
