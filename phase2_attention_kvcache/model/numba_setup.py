@@ -3,12 +3,16 @@
 # torch before numba: both then use the same threads. Two sets of threads on the same cores wait for each
 # other, and everything takes ten times as long.
 import torch  # isort: skip
+import math
+from collections.abc import Sequence
+
 import llvmlite.ir as ir
 import numba
 import numpy as np
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numpy.typing import DTypeLike
 from torch import Tensor
 
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
@@ -27,6 +31,22 @@ def use_threads_of_torch() -> None:
 def stored_bits(tensor: Tensor) -> Tensor:
     """A tensor as numba can read it: numbers of 16 bits as uint16, others as they are."""
     return tensor.view(torch.uint16) if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def room_for(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
+    """As `np.empty`, but it begins where 64 bytes begin that a processor reads at a time. An array of numpy's may begin in the
+    middle of them; then a register of 64 bytes takes two readings.
+    """
+    room = torch.empty(math.prod(shape) * np.dtype(dtype).itemsize, dtype=torch.uint8)
+    return room.numpy().view(dtype).reshape(shape)
+
+
+@njit(cache=True)
+def new_scratch(size):
+    """Room for so many float32, in compiled code. It begins there as well."""
+    room = np.empty(size + 15, np.float32)
+    skipped = -room.ctypes.data % 64 // 4
+    return room[skipped : skipped + size]
 
 
 @intrinsic

@@ -8,7 +8,7 @@ place of a name.
 import numpy as np
 
 from phase2_attention_kvcache.model.matrix_unit import UnitTiles, missing_rows, multiply_unit_tile
-from phase2_attention_kvcache.model.numba_setup import narrow
+from phase2_attention_kvcache.model.numba_setup import narrow, new_scratch, room_for
 from phase2_attention_kvcache.model.quantized_gemm import (
     GROUP,
     TILE,
@@ -63,9 +63,11 @@ def _inputs_of(x, weight):
 def new_inputs(weight, rows, width):
     """Room for what `inputs_of` returns for activations [rows, width]."""
     if isinstance(weight, FloatTiles):
-        return np.empty((rows, width), np.float32)
+        return room_for((rows, width), np.float32)
     if isinstance(weight, UnitTiles):
-        return np.zeros((rows + missing_rows(rows), width), np.uint16)
+        inputs = room_for((rows + missing_rows(rows), width), np.uint16)
+        inputs[rows:] = 0
+        return inputs
     codes, groups = np.empty((rows, width), np.int8), (rows, width // GROUP)
     return Codes(codes, np.empty(groups, np.float32), np.empty(groups, np.float32))
 
@@ -112,7 +114,7 @@ def multiply_tiles(inputs, weight, out, taken):
 
     All tiles for the first PANEL rows, then all for the next: so these rows stay in a core's own cache meanwhile.
     """
-    sums = np.empty(ROWS * TILE, np.float32)
+    sums = new_scratch(ROWS * TILE)
     num_tiles = len(weight.bias) // TILE
     parts = num_tiles * ((len(out) + PANEL - 1) // PANEL)
     part = fetch_add(taken, 0, 0, 1)

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import config, njit, prange
 from torch import Tensor
 
 from phase2_attention_kvcache.model.caches import AttentionRule
@@ -203,9 +203,12 @@ def paged_decode_cpu(
             merge_parts(accs[b], largests[b], totals[b], out[b])
 
 
-def splits_for(batch: int, num_threads: int) -> int:
-    """Into how many parts to cut each context: a few items of work for each core, and no more, since merging costs as well."""
-    return max(1, -(-2 * num_threads // batch))
+def splits_for(batch: int) -> int:
+    """Into how many parts to cut each context: a few items of work for each core, and no more, since merging costs as well.
+
+    The number of cores, and not of threads, which may change from step to step: the same sums are taken in the same order.
+    """
+    return max(1, -(-2 * config.NUMBA_NUM_THREADS // batch))
 
 
 EVERYTHING = np.int32(2**31 - 1)  # as a window: wider than any context
@@ -246,7 +249,7 @@ class CompiledDecode:
             scales[layer],
             windows[layer],
             softcaps[layer],
-            splits_for(len(q), torch.get_num_threads()),
+            splits_for(len(q)),
             out.numpy(),
         )
         return out.to(q.dtype)

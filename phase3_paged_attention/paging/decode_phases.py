@@ -30,7 +30,7 @@ import numpy as np
 
 from phase2_attention_kvcache.model.fused_kernels import Norm, activate_row, norm_row
 from phase2_attention_kvcache.model.matrix_unit import UnitTiles
-from phase2_attention_kvcache.model.numba_setup import narrow
+from phase2_attention_kvcache.model.numba_setup import narrow, new_scratch, room_for
 from phase2_attention_kvcache.model.quantized_gemm import TILE, Codes, Tiles
 from phase2_attention_kvcache.model.tiled_gemm import ROWS, FloatTiles, write_tile
 from phase2_attention_kvcache.model.tiled_product import multiply_tile, new_inputs, tiles_of, write_input
@@ -245,7 +245,7 @@ def pieces_of(batch):
 def work_through(rows, inputs, layers, keys, board):
     """What every thread does: all phases in order, and of each the parts that it gets."""
     widest = max(2 * rows.stream.shape[1], rows.qkv.shape[1], layers.d_ff)
-    scratch = np.empty(max(ROWS * TILE, widest, rows.q[0].size + 2 * layers.num_heads), np.float32)
+    scratch = new_scratch(max(ROWS * TILE, widest, rows.q[0].size + 2 * layers.num_heads))
     for phase in range(len(board.num_parts)):
         layer, kind = phase // PHASES, phase % PHASES
         part = next_part(board, phase)
@@ -275,14 +275,14 @@ def work_through(rows, inputs, layers, keys, board):
             part = next_part(board, phase)
 
 
-def new_step(stream, layers, keys, num_threads):
+def new_step(stream, layers, keys):
     """What `work_through` takes: with room for what flows from phase to phase, and a board on which nothing is taken yet."""
     batch, width = stream.shape
     num_layers, _, _, num_kv_heads, head_dim = keys.k_cache.shape
-    q_size, num_splits = layers.num_heads * head_dim, splits_for(batch, num_threads)
+    q_size, num_splits = layers.num_heads * head_dim, splits_for(batch)
 
     def room(*shape):
-        return np.empty((batch, *shape), np.float32)
+        return room_for((batch, *shape), np.float32)
 
     rows = Rows(
         stream,
@@ -307,13 +307,14 @@ def new_step(stream, layers, keys, num_threads):
     return rows, inputs, layers, keys, new_board(num_parts * num_layers)
 
 
+STEPS: SimpleQueue = SimpleQueue()
+"""Whichever helper is free takes a step from here, and works through it."""
+
+
 @cache
-def helpers(number: int) -> SimpleQueue:
-    """So many threads that wait for steps: each takes one that is put into this queue, and works through it."""
-    steps: SimpleQueue = SimpleQueue()
-    for _ in range(number):
-        Thread(target=help_with, args=(steps,), daemon=True).start()
-    return steps
+def start_helper(number: int) -> None:
+    """A thread that waits for steps. A number that was started already stays as it is."""
+    Thread(target=help_with, args=(STEPS,), daemon=True).start()
 
 
 def help_with(steps: SimpleQueue) -> None:
@@ -329,8 +330,9 @@ def decode_blocks(stream, layers, keys, num_threads):
         layers: `Layers`.
         keys: `Keys` (`k_cache` and `v_cache` changed).
     """
-    step = new_step(stream, layers, keys, num_threads)
-    for _ in range(num_threads - 1):
-        helpers(num_threads - 1).put(step)
+    step = new_step(stream, layers, keys)
+    for number in range(num_threads - 1):
+        start_helper(number)
+        STEPS.put(step)
     work_through(*step)
     stream += step[0].added

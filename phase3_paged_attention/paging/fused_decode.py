@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from phase2_attention_kvcache.model.config import ModelConfig, Rotation
 from phase2_attention_kvcache.model.fused_kernels import Norm
-from phase2_attention_kvcache.model.numba_setup import stored_bits
+from phase2_attention_kvcache.model.numba_setup import room_for, stored_bits
 from phase2_attention_kvcache.model.packed_quantized import PackedQuantizedLinear, PackedQuantizedWeight
 from phase2_attention_kvcache.model.tiled_linear import TiledLinear, TiledWeight
 from phase2_attention_kvcache.model.transformer import (
@@ -105,7 +105,12 @@ def stack_norms(norms: Sequence[nn.Module | None]) -> Norm:
 def stack_tiles(linears: Sequence[PackedQuantizedLinear | TiledLinear]) -> Matrix:
     """One matrix of every layer, behind each other in memory; the layers themselves then look there."""
     kind = type(linears[0].tiles)
-    stacked = kind(*(np.stack(arrays) for arrays in zip(*(linear.tiles for linear in linears))))
+    stacked = kind(
+        *(
+            np.stack(arrays, out=room_for((len(arrays), *arrays[0].shape), arrays[0].dtype))
+            for arrays in zip(*(linear.tiles for linear in linears))
+        )
+    )
     for layer, linear in enumerate(linears):
         linear.move(kind(*(array[layer] for array in stacked)))
     return stacked

@@ -29,6 +29,7 @@ from phase4_scheduler.engine.proposers import Proposer
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduler
 from phase4_scheduler.engine.scheduler_output import SchedulerOutput
+from phase4_scheduler.engine.spare_cores import SpareCores
 
 
 @dataclass(slots=True)
@@ -115,6 +116,7 @@ class EngineCore:
         self._num_idle_steps = 0
         torch.manual_seed(config.seed)
         self._executor = executor
+        self._spare_cores = SpareCores()
 
     def shutdown(self) -> None:
         """End the processes that hold the model, if there are any."""
@@ -130,11 +132,12 @@ class EngineCore:
         if self.connector is not None:
             self.connector.start_load_kv(output.kv_connector_metadata)
         try:
-            result = self.runner.execute_step(output)
-            self._fork_sequences(output, result)
-            self.runner.sample_step(output.scheduled, result, self.sampler)
-            if self.speculation is not None:
-                self.speculation.draft(output, result)
+            with self._spare_cores.threads():
+                result = self.runner.execute_step(output)
+                self._fork_sequences(output, result)
+                self.runner.sample_step(output.scheduled, result, self.sampler)
+                if self.speculation is not None:
+                    self.speculation.draft(output, result)
         except BaseException:  # the model cannot go on at all: nothing of this step counts
             restart_step(output, self.scheduler)
             raise

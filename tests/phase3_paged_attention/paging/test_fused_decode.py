@@ -175,10 +175,9 @@ def test_which_steps(dtype, method, monkeypatch):
 class Watched:
     """Hands steps on to the helpers, or keeps them for later."""
 
-    def __init__(self, monkeypatch, threads, later=False):
-        self.steps, self.later, self.helpers = [], later, decode_phases.helpers(threads - 1)
-        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-        monkeypatch.setattr(decode_phases, "helpers", lambda number: self)
+    def __init__(self, monkeypatch, later=False):
+        self.steps, self.later, self.helpers = [], later, decode_phases.STEPS
+        monkeypatch.setattr(decode_phases, "STEPS", self)
 
     def put(self, step):
         self.steps.append(step)
@@ -186,20 +185,27 @@ class Watched:
             self.helpers.put(step)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-def test_the_same_bits_every_time(threads, monkeypatch):
+def test_the_same_bits_every_time_with_any_number_of_threads(monkeypatch):
     """Who takes which part is left to chance. No number depends on it."""
-    watched = Watched(monkeypatch, threads)
+    for number in range(3):
+        decode_phases.start_helper(number)  # they wait at the real queue
+    watched = Watched(monkeypatch)
     model = fuse_blocks(make_model("llama", "float32"))
-    results = [step(model, drafts()) for _ in range(50)]
-    for hidden, cache in results[1:]:
-        assert torch.equal(hidden, results[0][0]) and torch.equal(cache, results[0][1])
-    assert len(watched.steps) == 50 * (threads - 1)
+    for layout in (decodes(), drafts()):
+        results = []
+        for threads in (1, 2, 4):
+            monkeypatch.setattr(torch, "get_num_threads", lambda: threads)  # noqa: B023  called at once
+            watched.steps.clear()
+            results += [step(model, layout) for _ in range(30)]
+            assert len(watched.steps) == 30 * (threads - 1)
+        for hidden, cache in results[1:]:
+            assert torch.equal(hidden, results[0][0]) and torch.equal(cache, results[0][1])
 
 
 def test_a_helper_that_comes_when_all_is_done(monkeypatch):
     """Nobody has waited for it, and it changes nothing."""
-    watched = Watched(monkeypatch, 2, later=True)
+    watched = Watched(monkeypatch, later=True)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     step(fuse_blocks(make_model("llama", "float32")), decodes())
     [late] = watched.steps
     rows, _, _, keys, _ = late
@@ -264,3 +270,18 @@ def test_what_cannot_be_fused():
 
     model.blocks[1].__class__ = Own  # a learner's own block may do more than ours
     assert not can_fuse(model)
+
+
+@pytest.mark.parametrize("method", [None, "int8"])
+def test_what_registers_read_begins_where_they_begin(method, monkeypatch):
+    """64 bytes at a time: were weights or rows to begin in the middle of them, each register would take two readings."""
+    seen = []
+    real = decode_phases.work_through
+    monkeypatch.setattr(decode_phases, "work_through", lambda *step: (seen.append(step), real(*step)))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    step(fuse_blocks(make_model("llama", "bfloat16", method)), many())
+    [(rows, inputs, layers, _, _)] = seen
+    matrices = (layers.qkv, layers.out, layers.up, layers.down)
+    arrays = [*rows[1:], *(array for matrix in matrices for array in matrix)]
+    arrays += [array for array in inputs if not isinstance(array, tuple)]
+    assert [array.ctypes.data % 64 for array in arrays] == [0] * len(arrays)
