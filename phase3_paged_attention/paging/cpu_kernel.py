@@ -78,7 +78,7 @@ def attend_part(q, k_cache, v_cache, block_table, context_len, part, scale, soft
         for i in range(head_dim):
             acc[head, i] = np.float32(0)
     width = block_size + TOKENS_AT_ONCE - 1  # the scores behind those of the last token are not used
-    scores = np.empty((num_heads, width), np.float32)
+    scores, shrink = np.zeros((num_heads, width), np.float32), np.empty(num_heads, np.float32)
     flat_q, flat_k, flat_v = q.reshape(-1), k_cache.reshape(-1), v_cache.reshape(-1)
     flat_scores, flat_acc = scores.reshape(-1), acc.reshape(-1)
     step = num_kv_heads * head_dim
@@ -115,21 +115,26 @@ def attend_part(q, k_cache, v_cache, block_table, context_len, part, scale, soft
             for head in range(num_heads):
                 for t in range(tokens):
                     scores[head, t] = bend(scores[head, t] * scale, softcap)
-        # The online softmax, a block at a time.
+        # The online softmax, a block at a time. All powers of e in one long loop: so the processor takes 16 at a time.
         for head in range(num_heads):
             block_largest = np.float32(-1e30)
             for t in range(tokens):
                 block_largest = max(block_largest, scores[head, t])
             new_largest = max(largest[head], block_largest * factor)
-            shrink = exp(largest[head] - new_largest)
-            largest[head] = new_largest
-            for i in range(head_dim):
-                acc[head, i] *= shrink
+            shrink[head], largest[head] = largest[head] - new_largest, new_largest
+            for t in range(tokens):
+                scores[head, t] = scores[head, t] * factor - new_largest
+        for head in range(num_heads):
+            shrink[head] = exp(shrink[head])
+        for i in range(len(flat_scores)):
+            flat_scores[i] = exp(flat_scores[i])
+        for head in range(num_heads):
             added = np.float32(0)
             for t in range(tokens):
-                scores[head, t] = exp(scores[head, t] * factor - new_largest)
                 added += scores[head, t]
-            total[head] = total[head] * shrink + added
+            total[head] = total[head] * shrink[head] + added
+            for i in range(head_dim):
+                acc[head, i] *= shrink[head]
         for head in range(0, num_heads, shared):
             s_at, v_at, acc_at = head * width, block + head // group * head_dim, head * head_dim
             if shared == 4:

@@ -81,25 +81,38 @@ def add_values(
     def generate(context, builder, signature, args):
         weight_data, value_data, acc_data = data_of(context, builder, signature, args, 0, 3, 9)
         _, weights_at, width, _, values_at, step, tokens, head_dim, _, _, acc_at = args
-        with cgutils.for_range_slice(
-            builder, INDEX(0), in_registers(builder, head_dim), INDEX(LANES), intp=INDEX
-        ) as (i, _):
+
+        def add(i, registers):
+            """For so many registers of numbers from the i-th on."""
             places, sums = [], []
             for head in range(heads.literal_value):
-                at = builder.add(builder.add(acc_at, builder.mul(head_dim, INDEX(head))), i)
-                sums.append(zero_register(builder))
-                places.append(at)
-                builder.store(load_register(builder, acc_data, at), sums[-1])
+                for register in range(registers):
+                    at = builder.add(builder.add(acc_at, builder.mul(head_dim, INDEX(head))), i)
+                    places.append(builder.add(at, INDEX(LANES * register)))
+                    sums.append(zero_register(builder))
+                    builder.store(load_register(builder, acc_data, places[-1]), sums[-1])
             with cgutils.for_range(builder, tokens, intp=INDEX) as loop:
                 at = builder.add(builder.add(values_at, builder.mul(loop.index, step)), i)
-                value = load_register(builder, value_data, at)
-                for head, total in enumerate(sums):
+                found = [
+                    load_register(builder, value_data, builder.add(at, INDEX(LANES * register)))
+                    for register in range(registers)
+                ]
+                for head in range(heads.literal_value):
                     at = builder.add(builder.add(weights_at, builder.mul(width, INDEX(head))), loop.index)
                     weight = in_every_lane(builder, builder.load(builder.gep(weight_data, [at])), LANES)
-                    add_product(builder, total, weight, value)
+                    for register, value in enumerate(found):
+                        add_product(builder, sums[head * registers + register], weight, value)
             for place, total in zip(places, sums):
                 target = builder.bitcast(builder.gep(acc_data, [place]), REGISTER.as_pointer())
                 builder.store(builder.load(total), target, align=4)
+
+        # A sum waits for the one before it, some four ticks. Meanwhile the processor works on three others.
+        at_once = max(1, 4 // heads.literal_value)
+        whole = in_registers(builder, head_dim)
+        most = builder.sub(whole, builder.urem(whole, INDEX(at_once * LANES)))
+        for begin, end, registers in ((INDEX(0), most, at_once), (most, whole, 1)):
+            with cgutils.for_range_slice(builder, begin, end, INDEX(registers * LANES), intp=INDEX) as (i, _):
+                add(i, registers)
         return context.get_dummy_value()
 
     n = types.intp
