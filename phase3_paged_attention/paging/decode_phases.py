@@ -286,7 +286,7 @@ def new_step(stream, layers, keys):
 
     rows = Rows(
         stream,
-        np.zeros_like(stream),
+        room(width),
         room(q_size + 2 * num_kv_heads * head_dim),
         room(layers.num_heads, head_dim),
         room(num_splits, layers.num_heads, head_dim),
@@ -294,6 +294,7 @@ def new_step(stream, layers, keys):
         room(num_splits, layers.num_heads),
         room(2 * layers.d_ff if layers.gated else layers.d_ff),
     )
+    rows.added[:] = 0
     inputs = Inputs(
         new_inputs(layers.qkv, batch, width),
         new_inputs(layers.out, batch, q_size),
