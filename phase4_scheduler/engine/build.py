@@ -67,7 +67,7 @@ def prepare_weights(model: Transformer) -> Transformer:
 
 def keep_freed_memory() -> None:
     """Let this process keep memory that a step has freed for the next one. As it comes, C's library on Linux hands large pieces
-    back to the system. Who asks for them anew gets them in pages of 4 KB, each cleared and entered in a table: a third of
+    back to the system. Who asks for them anew gets them in pages of 4 KB, each cleared and entered in a table: a quarter of
     the time that a step with 2,048 tokens of prompts took.
 
     Source: mallopt(3).
