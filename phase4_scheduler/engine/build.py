@@ -74,8 +74,9 @@ def keep_freed_memory() -> None:
     """
     trim_threshold, mmap_threshold = -1, -3  # names of the two limits, in bytes
     if sys.platform == "linux" and hasattr(c_library := ctypes.CDLL(None), "mallopt"):
-        c_library.mallopt(mmap_threshold, 128 << 20)
-        c_library.mallopt(trim_threshold, 1 << 30)
+        # An older library refuses more than 32 MB. To set only the other limit would keep this one low for good.
+        if c_library.mallopt(mmap_threshold, 128 << 20) or c_library.mallopt(mmap_threshold, 32 << 20):
+            c_library.mallopt(trim_threshold, 1 << 30)
 
 
 def load_tokenizer(path_or_name: str | Path) -> Tokenizer | None:

@@ -6,7 +6,8 @@ tenth of one stands still. So two threads become slower than one: GPT-2's shape,
 260 tokens a second with two threads, 490 with one.
 
 So the engine looks around five times a second. The system counts what each core did, and how long we ourselves computed.
-What is missing went to others. If that is more than half a core, a thread less computes. Tokens stay the same.
+What is missing went to others, our own other processes among them. If that is more than half a core, a thread less computes.
+The compiled kernels take the same sums in the same order with any number of threads, so tokens stay the same.
 """
 
 import os
@@ -19,6 +20,7 @@ import psutil
 import torch
 
 LOOK = 0.2  # seconds from one look to the next; the system counts in hundredths
+FORGET = 5  # seconds after which a look says nothing any more
 
 
 def usable_cores() -> set[int]:
@@ -38,7 +40,8 @@ def used_by_others() -> float:
 
 
 class SpareCores:
-    """Limits the threads of torch and of the compiled kernels while a step runs.
+    """Limits the threads of torch and of the compiled kernels while a step runs. (One engine at a time: torch's number of threads
+    belongs to the process.)
 
     Args:
         used, clock: seconds; replaceable for tests.
@@ -52,7 +55,7 @@ class SpareCores:
     ) -> None:
         self._used, self._clock, self.taken = used, clock, 0.0
         self._looked, self._before = clock(), used()
-        self._stepped = self._looked  # when the last step ended
+        self._stepped = self._found = self._looked  # when the last step ended; when `taken` was found
 
     @contextmanager
     def threads(self) -> Iterator[int]:
@@ -60,12 +63,14 @@ class SpareCores:
         now = self._clock()
         if now - self._stepped > LOOK:  # we had nothing to do: what others did meanwhile took nothing from us
             self._looked, self._before = now, self._used()
+            if now - self._found > FORGET:
+                self.taken = 0.0
         elif now - self._looked > LOOK:
             used = self._used()
             self.taken = (used - self._before) / (now - self._looked)
-            self._looked, self._before = now, used
+            self._looked, self._before, self._found = now, used, now
         most = torch.get_num_threads()
-        number = min(most, max(1, round(len(usable_cores()) - self.taken)))
+        number = min(most, max(1, round(max(most, len(usable_cores())) - self.taken)))
         set_threads(number)
         try:
             yield number

@@ -177,6 +177,8 @@ class Watched:
 
     def __init__(self, monkeypatch, later=False):
         self.steps, self.later, self.helpers = [], later, decode_phases.STEPS
+        for number in range(3):
+            decode_phases.start_helper(number)  # they wait at the real queue
         monkeypatch.setattr(decode_phases, "STEPS", self)
 
     def put(self, step):
@@ -187,8 +189,6 @@ class Watched:
 
 def test_the_same_bits_every_time_with_any_number_of_threads(monkeypatch):
     """Who takes which part is left to chance. No number depends on it."""
-    for number in range(3):
-        decode_phases.start_helper(number)  # they wait at the real queue
     watched = Watched(monkeypatch)
     model = fuse_blocks(make_model("llama", "float32"))
     for layout in (decodes(), drafts()):

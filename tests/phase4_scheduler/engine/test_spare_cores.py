@@ -72,6 +72,25 @@ def test_what_was_seen_last_holds_after_a_pause(machine):
     assert machine.step() == 1
 
 
+def test_what_was_seen_long_ago_is_forgotten(machine):
+    """Short requests with pauses between them: nobody looks again, and the other program may have ended since."""
+    machine.taken = 3
+    assert [machine.step() for _ in range(2)] == [4, 1]
+    machine.taken = 0
+    seen = []
+    for _ in range(8):
+        machine.pause(LOOK * 4)
+        seen.append(machine.step(LOOK / 2))
+    assert seen == sorted(seen) and (seen[0], seen[-1]) == (1, 4)
+
+
+def test_a_thread_that_is_bound_to_one_core_still_has_helpers(machine, monkeypatch):
+    """OMP_PROC_BIND binds the first thread to a core, and the system then says that it may use only that one."""
+    monkeypatch.setattr(spare_cores, "usable_cores", lambda: {0})
+    machine.taken = -3
+    assert [machine.step() for _ in range(2)] == [4, 4]
+
+
 def test_threads_come_back_after_an_error(machine):
     machine.taken = 1
     machine.step()
