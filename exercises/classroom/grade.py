@@ -176,7 +176,9 @@ class Room:
     def _open(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         for package in PACKAGES:
-            shutil.copytree(ROOT / package, self.folder / package, ignore=shutil.ignore_patterns("*.png"))
+            # What another process is writing has another name until it is whole, and may be gone a moment later.
+            ignored = shutil.ignore_patterns("*.png", "*.tmp.*", "*.pyc.*")
+            shutil.copytree(ROOT / package, self.folder / package, ignore=ignored)
         for source in all_sources():
             stub = cut(source.read_text(encoding="utf-8")).student
             (self.folder / source.relative_to(ROOT)).write_text(stub, encoding="utf-8")

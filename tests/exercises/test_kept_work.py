@@ -100,7 +100,7 @@ def endless(a, b):
     open(sys.argv[1], "w").write(str(os.getpid()))
     while True:
         pass
-judge_safely(Exercise("p1t1_add", ("add",), lambda f: guard(f, 1, 2)), [endless], 1.0)
+judge_safely(Exercise("p1t1_add", ("add",), lambda f: guard(f, 1, 2)), [endless], 30.0)
 """
 
 
@@ -143,4 +143,4 @@ def test_an_interrupt_ends_the_thread_too(adding, monkeypatch):
     monkeypatch.setattr(threading.Thread, "join", interrupted)
     with pytest.raises(KeyboardInterrupt):
         judge_safely(Exercise(**{**vars(adding), "seconds": 30.0}), [loops])
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before

@@ -335,7 +335,11 @@ def test_an_answer_of_the_wrong_length_is_no_figure(monkeypatch):
 # ---------------------------------------------------------------------- what it says
 
 
-def test_main_quick(run_script):
+def test_main_quick(run_script, monkeypatch):
+    unhurried = replace(
+        plan_for("cpu", quick=True), peer_seconds=float("inf")
+    )  # however slow this machine is
+    monkeypatch.setattr(engine_benchmark, "plan_for", lambda *_: unhurried)
     data = run_script(engine_benchmark, "--quick", "--device", "cpu", figures=["engine_benchmark"])
     names = {m["name"] for m in data["results"]["measurements"]}
     assert {"ttft-tales-isl10", "ttft-tales-isl1000", "itl-tales-b1", "throughput-tales-b32"} <= names
