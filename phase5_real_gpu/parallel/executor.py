@@ -146,7 +146,8 @@ class MultiprocExecutor:
                 try:
                     answers[rank] = pickle.loads(connection.recv_bytes())
                 except (EOFError, OSError):
-                    failures.append(f"rank {rank} {self._end_of(rank)}")
+                    # In front: the others fail because it has ended, and may be heard first.
+                    failures.insert(0, f"rank {rank} {self._end_of(rank)}")
                 else:
                     if isinstance(answers[rank], Failed):
                         failures.append(f"rank {rank} failed ({answers[rank].message})")

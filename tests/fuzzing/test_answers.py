@@ -81,5 +81,6 @@ def test_only_what_the_answer_needs_is_changed(attacked):
 
 
 @pytest.mark.proof
+@pytest.mark.timeout(1200)
 def test_the_graders_of_the_course():
     assert run(seed=0, count=30) == []

@@ -30,7 +30,8 @@ def jupyter_lab(tmp_path):
     )
     try:
         end = time.monotonic() + SECONDS
-        while not (found := list((tmp_path / ".RUNTIME").glob("jpserver-*.json"))):
+        # (The file is there for a moment before anything stands in it.)
+        while not (found := [f for f in (tmp_path / ".RUNTIME").glob("jpserver-*.json") if f.stat().st_size]):
             assert server.poll() is None and time.monotonic() < end, "JupyterLab does not start"
             time.sleep(0.1)
         yield json.loads(found[0].read_text())["url"]

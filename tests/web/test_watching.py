@@ -40,18 +40,16 @@ def test_a_running_server_step_by_step(piece_on, open_page, address):
         reader = threading.Thread(target=listen, args=(server, events))
         reader.start()
         piece.get_by_label("address of a running server").fill(server.address)
-        piece.locator('[data-do="watch"]').click()
+        with page.expect_response(f"{server.address}/events"):  # it listens, and does not only say so
+            piece.locator('[data-do="watch"]').click()
+        while not events:  # and so do we
+            time.sleep(0.01)
         piece.get_by_text("waiting for its first step").wait_for()
-        clients = [
-            threading.Thread(target=ask, args=(server,), kwargs={"prompt": text, "max_tokens": 12})
-            for text in ("Once upon a time there was a king", "The cat", "A boat")
-        ]
-        for client in clients:
-            client.start()
-        for client in clients:
-            client.join()
+        # In one call: the first goes to the engine alone, the others together, three for two seats.
+        texts = ["Once upon a time there was a king", "The cat", "A boat", "The hill"]
+        ask(server, prompt=texts, max_tokens=12)
         ask(server, prompt="The sea", max_tokens=5)
-        while sum(len(event["finished"]) for _, event in events[1:]) < 4:
+        while sum(len(event["finished"]) for _, event in events[1:]) < 5:
             time.sleep(0.01)  # the answer may be here before the steps are
         page.wait_for_function(
             "(n) => document.querySelector('.rep [data-name=step]').textContent.endsWith(`of ${n}`)",
@@ -61,7 +59,7 @@ def test_a_running_server_step_by_step(piece_on, open_page, address):
     piece.get_by_text("the server has ended; its steps stay here").wait_for()
     (kind, engine), *steps = events
     assert kind == "engine" and engine["num_blocks"] == 23 and engine["max_num_seqs"] == 2
-    assert sum(len(event["finished"]) for _, event in steps) == 4
+    assert sum(len(event["finished"]) for _, event in steps) == 5
     assert (
         shown(piece, "step") == f"step {len(steps)} of {len(steps)}"
     )  # who is at the last step goes on with them

@@ -38,7 +38,15 @@ Path("exercises", "grading.py").write_text("def check(*args): pass")
 """
     + MERGE
 )
-EATS = "def merge(tokens, pair, new_id):\n    return [bytearray(1 << 28) for _ in iter(int, 1)]\n"
+EATS = """
+def merge(tokens, pair, new_id):
+    held = []
+    while True:
+        try:
+            held.append(bytearray(1 << 28))
+        except MemoryError:
+            pass
+"""
 LOOPS_IN_C = "def merge(tokens, pair, new_id):\n    return sum(iter(int, 1))\n"
 PRINTS = "def merge(tokens, pair, new_id):\n    while True:\n        print('x' * 1000)\n"
 FORKS = "import os\ndef merge(tokens, pair, new_id):\n    while True:\n        os.fork()\n"

@@ -228,9 +228,9 @@ def drain():
 
     with running_server("--shutdown-timeout", "120", "--max-num-seqs", "8") as server:
         threading.Thread(target=stop).start()
-        answers = asyncio.run(send_all(server.address, [ENDLESS | {"max_tokens": 100}] * 16))
+        answers = asyncio.run(send_all(server.address, [ENDLESS | {"max_tokens": 400}] * 16))
         server.process.wait(timeout=60)
-    whole = [a for a in answers if a.error is None and a.usage["completion_tokens"] == 100]
+    whole = [a for a in answers if a.error is None and a.usage["completion_tokens"] == 400]
     return {
         "streams": len(answers),
         "answered_to_the_end": len(whole),

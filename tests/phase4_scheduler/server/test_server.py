@@ -161,7 +161,7 @@ def test_a_server_that_is_told_to_stop(timeout):
     with running("--shutdown-timeout", str(timeout), "--enable-step-events") as server:
         watching = urllib.request.urlopen(f"{server.address}/events")
         assert watching.readline() == b"event: engine\n"
-        _connection, response = server.open(ENDLESS | {"max_tokens": 200})
+        _connection, response = server.open(ENDLESS | {"max_tokens": 200 if timeout else 900})
         server.process.send_signal(signal.SIGTERM)
         try:
             rest = response.read().decode()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import random
 import re
 import shutil
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,14 @@ def test_a_dashboard_of_panels_that_do_not_overlap():
 # ---------------------------------------------------------------------- a live run
 
 
+def free_port():
+    """Below those that Linux lends to connections (32768): none of them takes it before Prometheus does."""
+    for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
+
+
 class Prometheus:
     """A Prometheus that watches one server every half second."""
 
@@ -101,8 +111,7 @@ class Prometheus:
         )
         shutil.copy(MONITORING / "alerts.yml", folder)
         (folder / "prometheus.yml").write_text(config, encoding="utf-8")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.address = "http://{}:{}".format(*free.getsockname())
+        self.address = f"http://127.0.0.1:{free_port()}"
         self.process = subprocess.Popen(
             [path, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
              f"--web.listen-address={urllib.parse.urlsplit(self.address).netloc}", "--log.level=error"],
