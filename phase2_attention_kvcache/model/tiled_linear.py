@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from phase2_attention_kvcache.model.large_pages import empty_in_large_pages
 from phase2_attention_kvcache.model.matrix_unit import INPUTS, UnitTiles, has_matrix_unit, missing_rows
 from phase2_attention_kvcache.model.numba_setup import stored_bits, use_threads_of_torch
 from phase2_attention_kvcache.model.quantized_gemm import fill_tiles
@@ -27,7 +28,8 @@ class TiledWeight(nn.Module):
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
         self.shape = weight.shape
-        self.register_buffer("tiles", lay_out_weights(weight.detach()))
+        tiles = lay_out_weights(weight.detach())
+        self.register_buffer("tiles", empty_in_large_pages(tiles.shape, tiles.dtype).copy_(tiles))
 
     def rows(self, index: Tensor) -> Tensor:
         """Some rows [rows, in]. `index`: row numbers [rows]."""

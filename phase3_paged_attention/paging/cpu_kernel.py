@@ -85,18 +85,23 @@ def attend_part(q, k_cache, v_cache, block_table, context_len, part, scale, soft
     factor = np.float32(1) if softcap > 0 else scale  # bent scores are scaled already
     whole = head_dim - head_dim % LANES
     line = 64 // k_cache.itemsize  # numbers that one `fetch` brings
+    piece = TOKENS_AT_ONCE * step // num_heads  # of the keys, or values, of so many tokens: one for each head
     for logical in range(first, last):
         unseen = max(0, first_seen - logical * block_size)
         block = (block_table[logical] * block_size + unseen) * step  # where its numbers begin
         tokens = min(block_size, context_len - logical * block_size) - unseen
-        # Blocks lie anywhere, so a processor cannot guess which one is next, and fetch it by itself.
+        # Blocks lie anywhere, so a processor cannot guess which one is next, and fetch it by itself. Here the keys of the
+        # next tokens are fetched while those of these tokens are multiplied, and then the values of these.
         following = block_table[min(logical + 1, last - 1)] * block_size * step
         for t in range(0, tokens, TOKENS_AT_ONCE):
-            for i in range(following + t * step, following + (t + TOKENS_AT_ONCE) * step, line):
-                fetch(flat_k, i)
-                fetch(flat_v, i)
+            these = block + t * step
+            ahead = these + TOKENS_AT_ONCE * step if t + TOKENS_AT_ONCE < tokens else following
             for head in range(0, num_heads, shared):
-                q_at, k_at = head * head_dim, block + t * step + head // group * head_dim
+                # Between the products, a piece at a time: who asks for much at once waits.
+                for i in range(head * piece, (head + shared) * piece, line):
+                    fetch(flat_k, ahead + i)
+                    fetch(flat_v, these + i)
+                q_at, k_at = head * head_dim, these + head // group * head_dim
                 s_at = head * width + t
                 if shared == 4:
                     score_tokens(

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from phase2_attention_kvcache.model.config import ModelConfig, Rotation
 from phase2_attention_kvcache.model.fused_kernels import Norm
-from phase2_attention_kvcache.model.numba_setup import room_for, stored_bits
+from phase2_attention_kvcache.model.large_pages import empty_in_large_pages
+from phase2_attention_kvcache.model.numba_setup import stored_bits
 from phase2_attention_kvcache.model.packed_quantized import PackedQuantizedLinear, PackedQuantizedWeight
 from phase2_attention_kvcache.model.tiled_linear import TiledLinear, TiledWeight
 from phase2_attention_kvcache.model.transformer import (
@@ -105,15 +106,17 @@ def stack_norms(norms: Sequence[nn.Module | None]) -> Norm:
 def stack_tiles(linears: Sequence[PackedQuantizedLinear | TiledLinear]) -> Matrix:
     """One matrix of every layer, behind each other in memory; the layers themselves then look there."""
     kind = type(linears[0].tiles)
-    stacked = kind(
-        *(
-            np.stack(arrays, out=room_for((len(arrays), *arrays[0].shape), arrays[0].dtype))
-            for arrays in zip(*(linear.tiles for linear in linears))
-        )
-    )
+    stacked = kind(*(stack(arrays) for arrays in zip(*(linear.tiles for linear in linears))))
     for layer, linear in enumerate(linears):
         linear.move(kind(*(array[layer] for array in stacked)))
     return stacked
+
+
+def stack(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """As `np.stack`, in large pages."""
+    size = sum(array.nbytes for array in arrays)
+    room = empty_in_large_pages((size,), torch.uint8).numpy().view(arrays[0].dtype)
+    return np.stack(arrays, out=room.reshape(len(arrays), *arrays[0].shape))
 
 
 def can_fuse(model: Transformer) -> bool:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.kv_formats import SCALE, check_kv_cache_dtype, narrow, stored_dtype, widen
+from phase2_attention_kvcache.model.large_pages import empty_in_large_pages
 from phase3_paged_attention.paging.block_table import BlockCopy
 
 
@@ -46,10 +47,12 @@ class KVStorage:
         # One tensor for everything, so that copying a block copies it in all layers at once.
         shape = (2, config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim)
         stored = stored_dtype(kv_cache_dtype, dtype)
-        if memory is None:
-            self.data = torch.empty(shape, dtype=stored, device=device)
-        else:
+        if memory is not None:
             self.data = memory.view(stored).view(shape)
+        elif torch.device(device).type == "cpu":
+            self.data = empty_in_large_pages(shape, stored)
+        else:
+            self.data = torch.empty(shape, dtype=stored, device=device)
         self.swap = torch.empty((*shape[:2], num_swap_blocks, *shape[3:]), dtype=stored)
         self.scales = self.swap_scales = None
         if kv_cache_dtype == "int8_per_token_head":

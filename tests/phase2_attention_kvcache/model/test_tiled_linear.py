@@ -23,11 +23,13 @@ FORMATS = [(torch.float32, 1e-6), (torch.bfloat16, 1 / 256)]
 @pytest.mark.parametrize(("dtype", "digits"), FORMATS)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 70, 300])
-def test_product(rows, bias, dtype, digits):
-    """130 outputs: the third tile is not full. 582 inputs: more than one block of them. 70 rows: more than ROWS. 300: more than PANEL."""
+@pytest.mark.parametrize("inputs", [582, 608, 640])
+def test_product(inputs, rows, bias, dtype, digits):
+    """130 outputs: the third tile is not full. More than one block of inputs; for a matrix unit (where there is one) 582 are
+    too odd, 608 are one stream and 640 two. 70 rows: more than ROWS. 300: more than PANEL."""
     torch.manual_seed(rows)
-    linear = torch.nn.Linear(582, 130, bias=bias).to(dtype)
-    x = torch.randn(rows, 582).to(dtype)
+    linear = torch.nn.Linear(inputs, 130, bias=bias).to(dtype)
+    x = torch.randn(rows, inputs).to(dtype)
     exact = x.double() @ linear.weight.double().T + (linear.bias.double() if bias else 0)
     with torch.inference_mode():
         y = TiledLinear(TiledWeight(linear.weight), linear.bias)(x)
@@ -35,11 +37,12 @@ def test_product(rows, bias, dtype, digits):
     assert (y.double() - exact).abs().max() <= exact.abs().max() * digits
 
 
-def test_a_row_does_not_depend_on_its_neighbours():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_does_not_depend_on_its_neighbours(dtype):
     """Sums go in the same order however many rows share a tile, so a request's numbers do not depend on the others'."""
     torch.manual_seed(0)
-    linear = TiledLinear(TiledWeight(torch.randn(130, 96)), None)
-    x = torch.randn(7, 96)
+    linear = TiledLinear(TiledWeight(torch.randn(130, 768).to(dtype)), None)
+    x = torch.randn(70, 768).to(dtype)
     assert torch.equal(linear(x), torch.cat([linear(row[None]) for row in x]))
 
 
