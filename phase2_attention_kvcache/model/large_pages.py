@@ -23,7 +23,10 @@ def empty_in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     size = math.prod(shape) * dtype.itemsize
     if size < PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(shape, dtype=dtype)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError):  # too much: torch says how much
+        return torch.empty(shape, dtype=dtype)
     with suppress(OSError):  # a system that was built without
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)

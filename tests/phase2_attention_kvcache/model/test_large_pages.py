@@ -40,6 +40,12 @@ def test_the_system_was_asked_for_large_pages():
     assert "hg" in flags_of(large) and "hg" not in flags_of(small)
 
 
+@pytest.mark.parametrize("size", [1 << 50, 1 << 62])
+def test_too_much_is_told_as_torch_tells_it(size):
+    with pytest.raises(RuntimeError, match="memory"):
+        empty_in_large_pages((size,), torch.uint8)
+
+
 def test_without_large_pages_it_is_torchs_own_memory(monkeypatch):
     monkeypatch.delattr("mmap.MADV_HUGEPAGE", raising=False)
     assert empty_in_large_pages((2 * PAGE,), torch.uint8).shape == (2 * PAGE,)

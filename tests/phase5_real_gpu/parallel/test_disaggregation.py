@@ -176,9 +176,8 @@ def test_same_tokens_with_preemption_aborts_and_leases_that_run_out(model, alone
                 if rng.random() < 0.5:  # the proxy takes its time
                     late += clock.now >= pair.to_decode[name]["lease_until"]
                     pair.hand_over(name)
-            pair.step_decode(
-                finish_loads=rng.random() < 0.6
-            )  # some leases run out, some aborts come, under way
+            # Some leases run out, and some aborts come, while blocks are on their way.
+            pair.step_decode(finish_loads=rng.random() < 0.6)
             clock.now += rng.choice([0.1, 0.1, 0.1, 6.0])
             if rng.random() < 0.1 and (names := sorted(pair.tokens.keys() - pair.ended.keys() - aborted)):
                 aborted.add(name := rng.choice(names))
