@@ -17,7 +17,7 @@ from labkit.foreign import visible
 from labkit.lab import Lab, run_lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.story import anatomy_story as chapters
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
+from phase1_tokens_embeddings.weights import SHAPES
 
 FEW = ["gpt2", "llama-3.2-3b", "llama-2-7b", "llama-3-70b"]
 DRAWN = [*FEW, "gpt2-medium", "gpt2-large", "gpt2-xl", "tinyllama-1.1b", "llama-3.2-1b", "mistral-7b", "qwen2.5-7b",

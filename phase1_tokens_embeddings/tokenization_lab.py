@@ -20,9 +20,10 @@ from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from labkit.models import has_gpt2_vocabulary
 from labkit.options import between, whole
+from phase1_tokens_embeddings.other_tokenizers import read_tokenizer
 from phase1_tokens_embeddings.story import tokenization_story as chapters
 from phase1_tokens_embeddings.story.token_density import course_texts, read_texts
-from phase1_tokens_embeddings.tokens import BPETokenizer, read_tokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
 
 
 def story(lab: Lab) -> None:

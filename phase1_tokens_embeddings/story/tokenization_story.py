@@ -7,10 +7,10 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.lab import Lab
 from labkit.models import find_model, has_gpt2_vocabulary
+from phase1_tokens_embeddings.chat import ChatTemplate
 from phase1_tokens_embeddings.story import token_density
 from phase1_tokens_embeddings.story.token_density import CONTENT, PARTS, Density, measure_density, sample_text
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer, StreamDecoder, Tokenizer
-from phase1_tokens_embeddings.tokens.chat_template import ChatTemplate
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
 
 SENTENCE = "The goat was waiting for a boat."

@@ -1,11 +1,37 @@
 """Text from tokens as they arrive."""
 
 import codecs
+from collections.abc import Collection, Iterable
+from typing import Literal, Protocol
 
-from phase1_tokens_embeddings.tokens.library_tokenizer import LibraryTokenizer
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 
-Tokenizer = BPETokenizer | LibraryTokenizer
+class Tokenizer(Protocol):
+    """What the rest of the course asks of a tokenizer. `BPETokenizer` is one.
+
+    Attributes:
+        token_bytes: the bytes of token i at place i.
+        special_tokens, added_tokens: name -> id.
+        drops_first_space: whether `decode` removes the space that `encode` put before the text.
+    """
+
+    token_bytes: list[bytes]
+    special_tokens: dict[str, int]
+    added_tokens: dict[str, int]
+    drops_first_space: bool
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def eos_token_id(self) -> int | None: ...
+
+    def encode(
+        self, text: str, allowed_special: Collection[str] | Literal["all"] = frozenset()
+    ) -> list[int]: ...
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str: ...
+
+    def decode_bytes(self, ids: Iterable[int], skip_special_tokens: bool = False) -> bytes: ...
 
 
 class StreamDecoder:
@@ -15,9 +41,10 @@ class StreamDecoder:
     each token by itself would show "�" three times. So bytes that may be the beginning of a
     character wait until the rest is here.
 
-    Some tokenizers put a space before a text, and take it away when they decode. That is for the
-    beginning of a text only. The answer of a model goes on where its prompt ended (`continues`):
-    there the first space is a space of the text, and stays.
+    Args:
+        skip_special_tokens: leave special tokens out of the text.
+        continues: the text goes on after a prompt, so its first space belongs to it and stays, even if the
+            tokenizer drops the first space of a text.
 
     >>> tok = BPETokenizer.train([""], vocab_size=257)
     >>> stream = StreamDecoder(tok)
@@ -42,5 +69,5 @@ class StreamDecoder:
         return text
 
     def finish(self) -> str:
-        """No more tokens will come: return what waits ("�" for an unfinished character)."""
+        """No more tokens will come: return the bytes that still wait ("�" for an unfinished character)."""
         return self._utf8.decode(b"", final=True)

@@ -1,17 +1,16 @@
 """The tokenizer that the rest of the course uses: text -> ids -> text, whole or streamed.
 
-The algorithm is in `bpe.py`. Here it gets a vocabulary, special tokens, error messages, and three file
-formats: Hugging Face's `tokenizer.json` and the rank tables of tiktoken (`tokenizer_files.py`), and the keys of a
-GGUF file (`gguf_vocabulary.py`).
+The algorithm is in `bpe.py`. Here it gets a vocabulary, special tokens and error messages. The two file formats, Hugging
+Face's `tokenizer.json` and the rank tables of tiktoken, are in `tokenizer_files.py`.
 """
 
 from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import regex
 
@@ -26,7 +25,6 @@ from phase1_tokens_embeddings.tokens.bpe import (
     split_words,
     without_lone_surrogates,
 )
-from phase1_tokens_embeddings.tokens.gguf_vocabulary import from_gguf_vocabulary
 from phase1_tokens_embeddings.tokens.tokenizer_files import (
     from_tiktoken,
     read_tokenizer_json,
@@ -62,7 +60,7 @@ class BPETokenizer:
     ['low', 'e', 'r', ' low']
     """
 
-    drops_first_space = False  # a text begins with the word that it begins with (see `LibraryTokenizer`)
+    drops_first_space = False  # `encode` puts no space before a text
 
     def __init__(
         self,
@@ -156,8 +154,7 @@ class BPETokenizer:
 
         Raises:
             FileNotFoundError: no such file.
-            ValueError: not JSON, or damaged. OtherKind: not byte-level BPE, or it asks for a step that is not
-                implemented here; `read_tokenizer` then takes the library.
+            ValueError: not JSON, or damaged. OtherKind: it asks for a step that byte-level BPE does not have.
         """
         return read_tokenizer_json(cls, Path(path))
 
@@ -172,15 +169,6 @@ class BPETokenizer:
             ConnectionError: it is not on this machine and cannot be fetched.
         """
         return from_tiktoken(cls, name)
-
-    @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any]) -> BPETokenizer:
-        """Take a vocabulary out of the keys of a GGUF file (`read_gguf_header(path).metadata`).
-
-        Raises:
-            ValueError: no tokenizer in it, or one of a kind that this course does not read.
-        """
-        return from_gguf_vocabulary(cls, metadata)
 
     def save(self, path: str | Path) -> None:
         """Write a Hugging Face `tokenizer.json`: the `tokenizers` library loads it as it is."""

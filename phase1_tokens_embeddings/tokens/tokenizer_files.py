@@ -10,6 +10,7 @@ Both hold the same thing, the tokens and the order of the merges, and both neede
 `BPETokenizer` calls these functions and hands itself in as `kind`, the class to make.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ MAX_TOKENIZER_BYTES = 50_000_000  # a vocabulary of 200,000 tokens takes 25 MB
 
 
 class OtherKind(ValueError):
-    """A tokenizer.json that asks for a step which our own tokenizer does not have."""
+    """A tokenizer.json that asks for a step which byte-level BPE does not have."""
 
 
 def _printable_bytes() -> list[str]:
@@ -99,7 +100,7 @@ def to_tokenizer_json(tok: Any) -> dict[str, Any]:
 def read_tokenizer_json(kind: type[Tok], path: Path) -> Tok:
     """See `BPETokenizer.from_file`.
 
-    What this course does not implement is refused. To ignore it would give wrong ids without a word.
+    A step that is not implemented here is refused: to ignore it would give wrong ids silently.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no tokenizer at {visible(path)}: expected a file called tokenizer.json")
@@ -150,21 +151,30 @@ def _constructor_arguments(document: dict[str, Any]) -> tuple[Any, ...]:
         hole = next(i for i in range(len(tokens)) if i not in tokens)
         raise ValueError(f"id {hole} has no token: the vocabulary has a hole")
 
-    merges: list[Pair] = []
-    for merge in model["merges"]:
-        pair = merge.split(" ") if isinstance(merge, str) else merge  # older files: "a b"
-        if len(pair) != 2 or pair[0] not in vocab or pair[1] not in vocab:
-            raise ValueError(f"the merge {quoted(merge)} does not join two tokens of the vocabulary")
-        merges.append((vocab[pair[0]], vocab[pair[1]]))
     return (
         [tokens[i] for i in range(len(tokens))],
-        merges,
+        merge_pairs(model["merges"], vocab),
         special,
         split_pattern,
         bool(model.get("ignore_merges", False)),
         unicode_form,
         added,
     )
+
+
+def merge_pairs(merges: Iterable[Any], ids: Mapping[str, int]) -> list[Pair]:
+    """Merges as files name them, ["a", "b"] or (in older files) "a b" -> pairs of ids.
+
+    Raises:
+        ValueError: one that does not join two tokens.
+    """
+    pairs: list[Pair] = []
+    for merge in merges:
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if len(pair) != 2 or pair[0] not in ids or pair[1] not in ids:
+            raise ValueError(f"the merge {quoted(merge)} does not join two tokens of the vocabulary")
+        pairs.append((ids[pair[0]], ids[pair[1]]))
+    return pairs
 
 
 def bytes_of(name: str) -> bytes:

@@ -85,6 +85,10 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "olmo2": Family(norm_at="after", qk_norm="row", settings={"rms_norm_eps": 1e-5, "attention_bias": False}),
+    "gemma": Family(
+        norm="offset_rms", mlp="geglu", scaled_embedding=True,
+        settings={"head_dim": 256, "tie_word_embeddings": True, "attention_bias": False},
+    ),
     "gemma2": Family(
         norm="offset_rms", norm_at="around", mlp="geglu", scaled_embedding=True,
         settings=GEMMA | {

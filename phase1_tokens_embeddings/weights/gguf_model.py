@@ -18,13 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.foreign import quoted, read_json, visible
-from phase1_tokens_embeddings.tokens import BPETokenizer, Tokenizer, read_tokenizer
-from phase1_tokens_embeddings.tokens.chat_settings import chat_settings_of_folder, chat_settings_of_gguf
-from phase1_tokens_embeddings.tokens.chat_template import ChatTemplate
+from labkit.foreign import quoted, visible
+from phase1_tokens_embeddings.chat import ChatTemplate, chat_settings_of_folder, chat_settings_of_gguf
+from phase1_tokens_embeddings.other_tokenizers import from_gguf_vocabulary, read_tokenizer
+from phase1_tokens_embeddings.tokens import Tokenizer
 from phase1_tokens_embeddings.weights.ggml_blocks import PLAIN, READABLE, scales_of_blocks
 from phase1_tokens_embeddings.weights.gguf_file import GGUFHeader, read_gguf_header
-from phase1_tokens_embeddings.weights.model_shapes import MAX_CONFIG_BYTES
 
 # ours -> theirs, without the architecture in front
 GPT2_KEYS = {
@@ -46,17 +45,6 @@ def is_gguf(path: str | Path) -> bool:
     return Path(path).suffix == ".gguf"
 
 
-def read_raw_config(path: Path) -> dict[str, Any]:
-    """What a config.json says: of a model folder, or of a GGUF file in the same words.
-
-    Raises:
-        ValueError: no such file, a damaged one, or an architecture that is not known here.
-    """
-    if is_gguf(path):
-        return config_from_gguf(read_gguf_header(path))
-    return read_json(path / "config.json", MAX_CONFIG_BYTES)
-
-
 def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of a model folder or a GGUF file.
 
@@ -66,7 +54,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if is_gguf(path):
         header = read_gguf_header(path)
         try:
-            return BPETokenizer.from_gguf(header.metadata)
+            return from_gguf_vocabulary(header.metadata)
         except ValueError as error:
             raise ValueError(f"{visible(path)}: {error}") from None
     return read_tokenizer(path / "tokenizer.json")

@@ -6,6 +6,8 @@ small and delicate (norms, biases, positions) stays F32.
 Source: `convert_hf_to_gguf.py` of llama.cpp.
 """
 
+import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,13 @@ import torch
 from torch import Tensor
 
 from labkit.foreign import quoted, read_json, visible
+from phase1_tokens_embeddings.chat import chat_settings_of_folder
+from phase1_tokens_embeddings.other_tokenizers import to_gguf_vocabulary
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase1_tokens_embeddings.tokens.chat_settings import chat_settings_of_folder
-from phase1_tokens_embeddings.tokens.gguf_vocabulary import to_gguf_vocabulary
+from phase1_tokens_embeddings.weights.config_settings import MAX_CONFIG_BYTES, number
 from phase1_tokens_embeddings.weights.ggml_blocks import WRITABLE, quantize_blocks
 from phase1_tokens_embeddings.weights.gguf_model import ROPE_FACTORS, to_interleaved
-from phase1_tokens_embeddings.weights.model_shapes import MAX_CONFIG_BYTES, ModelShape, number, read_shape
+from phase1_tokens_embeddings.weights.model_shapes import ModelShape, read_shape
 from phase1_tokens_embeddings.weights.safetensors_file import (
     SafetensorsHeader,
     checkpoint_files,
@@ -43,6 +46,7 @@ def write_gguf(
 
     Raises:
         FileNotFoundError: the folder lacks a file.
+        OSError: the file cannot be written, as on a full disk; there is none then, or the old one.
         ValueError: an unknown type, rows that do not divide into its blocks, another kind of model, a broken file.
     """
     folder = Path(folder)
@@ -63,7 +67,8 @@ def write_gguf(
         folder, shape, file_type
     )  # before the file is begun: a wrong model leaves none
 
-    writer = gguf.GGUFWriter(path, shape.family)
+    beside = Path(f"{path}.{os.getpid()}.tmp")  # whole before it has its name
+    writer = gguf.GGUFWriter(beside, shape.family)
     writer.add_name(folder.resolve().name)
     writer.add_file_type(FILE_TYPES[file_type])
     add_settings(writer, shape, config)
@@ -75,9 +80,16 @@ def write_gguf(
         writer.add_tensor(name, array, raw_dtype=gguf.GGMLQuantizationType[kind])
     if rope_factors is not None:
         writer.add_tensor(ROPE_FACTORS, rope_factors.float().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        os.replace(beside, path)
+    finally:
+        with contextlib.suppress(OSError):
+            writer.close()
+        beside.unlink(missing_ok=True)
     writer.close()
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from labkit.foreign import read_json, visible
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.weights.config_settings import MAX_CONFIG_BYTES
 from phase1_tokens_embeddings.weights.gguf_file import GGUFHeader, read_gguf_header
-from phase1_tokens_embeddings.weights.model_shapes import MAX_CONFIG_BYTES, MAX_ROWS, Part, shape_from_config
+from phase1_tokens_embeddings.weights.model_shapes import MAX_ROWS, Part, shape_from_config
 from phase1_tokens_embeddings.weights.safetensors_file import read_safetensors_header
 
 _PATTERNS: list[tuple[Part, str]] = [  # tried in this order, on the names of GPT-2, Llama and GGUF

@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple
 from labkit.errors import LabError
 from labkit.foreign import quoted, read_json, visible
 from labkit.models import embedded_models, find_model
+from phase1_tokens_embeddings.weights.config_settings import MAX_CONFIG_BYTES, flag, windows_from_config
 from phase1_tokens_embeddings.weights.families import Family, find_family
 
 Part = Literal["embedding", "positions", "attention", "MLP", "norms", "head", "other"]
-# A config.json is a page of text that can ask for anything. No model comes near these; what is above fills the memory.
-MAX_CONFIG_BYTES = 1_000_000
+# A config.json is a page of text that can ask for anything. No model comes near these limits.
 MAX_LAYERS, MAX_WIDTH, MAX_ROWS = 1_000, 2**20, 2**24  # rows: of the tables of tokens and positions
 
 PARTS: tuple[Part, ...] = ("embedding", "positions", "attention", "MLP", "norms", "head", "other")
@@ -292,50 +292,3 @@ def shape_from_config(config: dict[str, Any], name: str) -> ModelShape:
         size("max_position_embeddings", at_most=MAX_ROWS), flag(config, "tie_word_embeddings", False),
         family.qkv_bias, windows=windows_from_config(config, layers), num_experts=experts, experts_per_token=chosen,
     )  # fmt: skip
-
-
-def windows_from_config(config: dict[str, Any], num_layers: int) -> tuple[int | None, ...]:
-    """How many tokens each layer sees, see `ModelShape.window`; () where all layers see everything.
-
-    Newer files name the kind of each layer (`layer_types`), older ones give a rule.
-    """
-    window, kinds = config.get("sliding_window"), config.get("layer_types")
-    if window is None or not flag(config, "use_sliding_window", True):
-        return ()
-    if type(window) is not int or window < 1:
-        raise ValueError(f"sliding_window is {quoted(window)}: a window has 1 token or more")
-    local, everything = "sliding_attention", "full_attention"
-    if kinds is None and (every := config.get("sliding_window_pattern")) is not None:
-        if type(every) is not int or every < 1:
-            raise ValueError(f"sliding_window_pattern is {quoted(every)}, 1 or more is needed")
-        kinds = [local if (layer + 1) % every else everything for layer in range(num_layers)]
-    elif kinds is None and type(first := config.get("max_window_layers")) is int:
-        kinds = [local if layer >= first else everything for layer in range(num_layers)]
-    elif kinds is None and "no_rope_layers" in config:
-        raise ValueError("it switches windows on, but layer_types does not say in which layers")
-    elif kinds is None:
-        kinds = [local] * num_layers
-    fitting = isinstance(kinds, list) and len(kinds) == num_layers
-    if not fitting or not {*map(str, kinds)} <= {local, everything}:
-        raise ValueError(
-            f"layer_types is {quoted(kinds)}: {num_layers} layers need as many times {local!r} or {everything!r}"
-        )
-    windows = tuple(window if kind == local else None for kind in kinds)
-    return windows if any(windows) else ()
-
-
-def number(config: dict[str, Any], key: str, default: float, least: float = 1e-30) -> float:
-    """A setting that is a number; `default` where the file does not say."""
-    value = config.get(key)
-    value = default if value is None else value
-    if type(value) not in (int, float) or not least <= value <= 1e15:
-        raise ValueError(f"{key} is {quoted(value)}, a number from {least:g} to 1e15 is needed")
-    return float(value)
-
-
-def flag(config: dict[str, Any], key: str, default: bool) -> bool:
-    """A setting that is true or false; null stands for false."""
-    value = config.get(key, default)
-    if type(value) is not bool and value is not None:
-        raise ValueError(f"{key} is {quoted(value)}, true or false is needed")
-    return bool(value)

@@ -7,15 +7,14 @@ Source: `llama-vocab.cpp` of llama.cpp.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from labkit.foreign import quoted
 from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN
-from phase1_tokens_embeddings.tokens.tokenizer_files import bytes_of, printable
-
-Tok = TypeVar("Tok")  # BPETokenizer
+from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
+from phase1_tokens_embeddings.tokens.tokenizer_files import bytes_of, merge_pairs, printable
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # kinds of tokens
 _LLAMA3 = (
@@ -39,8 +38,12 @@ PRE_TOKENIZERS = {
 }
 
 
-def from_gguf_vocabulary(kind: type[Tok], metadata: Mapping[str, Any]) -> Tok:
-    """See `BPETokenizer.from_gguf`."""
+def from_gguf_vocabulary(metadata: Mapping[str, Any]) -> BPETokenizer:
+    """The tokenizer in the keys of a GGUF file (`read_gguf_header(path).metadata`).
+
+    Raises:
+        ValueError: no tokenizer in it, or one of a kind that this course does not read.
+    """
     model, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
     if model is None:
         raise ValueError("it holds no tokenizer: convert the model again, together with its tokenizer.json")
@@ -66,16 +69,11 @@ def from_gguf_vocabulary(kind: type[Tok], metadata: Mapping[str, Any]) -> Tok:
     if len(ids) < len(names):
         raise ValueError("two of its tokens have the same name")
     tokens = [name.encode() if name in special or name in added else bytes_of(name) for name in names]
-    merges = []
-    for merge in _texts(metadata, "tokenizer.ggml.merges"):
-        pair = merge.split(" ")
-        if len(pair) != 2 or pair[0] not in ids or pair[1] not in ids:
-            raise ValueError(f"the merge {quoted(merge)} does not join two tokens of the vocabulary")
-        merges.append((ids[pair[0]], ids[pair[1]]))
-    return kind(tokens, merges, special, *PRE_TOKENIZERS[pre], added)
+    merges = merge_pairs(_texts(metadata, "tokenizer.ggml.merges"), ids)
+    return BPETokenizer(tokens, merges, special, *PRE_TOKENIZERS[pre], added)
 
 
-def to_gguf_vocabulary(tok: Any, num_rows: int) -> dict[str, Any]:
+def to_gguf_vocabulary(tok: BPETokenizer, num_rows: int) -> dict[str, Any]:
     """The keys that hold a tokenizer, without their prefix `tokenizer.ggml.`.
 
     Args:

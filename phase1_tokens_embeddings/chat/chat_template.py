@@ -14,7 +14,9 @@ Source: transformers, `utils/chat_template_utils.py`, for what templates may use
 """
 
 import json
+import math
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from datetime import datetime
@@ -61,13 +63,19 @@ class BoundedFormatter(SandboxedFormatter):
         return self._env.paid(super().format_field(value, spec))
 
 
+class Budget(threading.local):
+    """What is left to a rendering. Each thread renders on its own budget."""
+
+    left, deadline = BUDGET, math.inf
+
+
 class BoundedSandbox(ImmutableSandboxedEnvironment):
     """A sandbox in which texts and loops are paid for, and time is limited."""
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])
 
     def __init__(self) -> None:
-        self.begin()
+        self.budget = Budget()
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -87,19 +95,19 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
 
     def begin(self) -> None:
         """A rendering has the whole budget."""
-        self.left, self.deadline = BUDGET, time.monotonic() + SECONDS
+        self.budget.left, self.budget.deadline = BUDGET, time.monotonic() + SECONDS
 
     def spend(self, amount: int) -> None:
-        self.left -= amount
-        if self.left < 0:
+        self.budget.left -= amount
+        if self.budget.left < 0:
             raise jinja2.TemplateRuntimeError(f"it took more than {BUDGET:,} steps, and was stopped")
-        if time.monotonic() > self.deadline:
+        if time.monotonic() > self.budget.deadline:
             raise jinja2.TemplateRuntimeError(f"it took more than {SECONDS} seconds, and was stopped")
 
     def afford(self, amount: int) -> None:
         """Stop before what may cost so much. What it does cost is paid afterwards."""
         self.spend(amount)
-        self.left += amount
+        self.budget.left += amount
 
     def paid(self, value: Any) -> Any:
         self.spend(1 if isinstance(value, int) else size(value))

@@ -8,8 +8,7 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens import chat_template
-from phase1_tokens_embeddings.tokens.chat_template import ChatTemplate
+from phase1_tokens_embeddings.chat import ChatTemplate, chat_template
 from phase1_tokens_embeddings.weights import gguf_model
 from phase1_tokens_embeddings.weights.gguf_model import load_chat_template
 

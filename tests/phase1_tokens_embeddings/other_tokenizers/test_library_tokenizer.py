@@ -11,7 +11,8 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from phase1_tokens_embeddings.tokens import BPETokenizer, LibraryTokenizer, StreamDecoder, read_tokenizer
+from phase1_tokens_embeddings.other_tokenizers import LibraryTokenizer, read_tokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
 
 QWEN_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 WORDS = [
