@@ -20,7 +20,7 @@ from phase1_tokens_embeddings.weights.ggml_blocks import WRITABLE
 from phase1_tokens_embeddings.weights.gguf_model import is_gguf
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase2_attention_kvcache.model.config import read_config
-from phase2_attention_kvcache.model.positions import rope_factors
+from phase2_attention_kvcache.quantization.gguf_checkpoint import rope_factors
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -48,7 +48,13 @@ def convert(a: argparse.Namespace) -> int:
     factors = None
     if config.family == "llama":
         factors = rope_factors(config.head_dim, config.rope_theta, config.rope_scaling)
-    write_gguf(folder, a.out, a.type, factors)
+    try:
+        write_gguf(folder, a.out, a.type, factors)
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # numpy says how much it wrote, and no more
+        why = error.strerror or str(error)
+        raise LabError(f"cannot write {a.out} ({why}): nothing was written. Is the disk full?") from None
     nbytes, weights = read_gguf_header(a.out).file_bytes, config.num_parameters
     print(f"{a.out}: {nbytes:,} bytes, {8 * nbytes / weights:.2f} bits a weight, {weights:,} weights")
     return 0

@@ -12,6 +12,9 @@ import os
 from functools import partial
 from pathlib import Path
 
+import labkit  # noqa: F401 - first: it says so where the environment is missing
+
+# isort: split
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
@@ -92,15 +95,11 @@ def check_small_files(folder: Path) -> None:
         LabError: it does not.
     """
     # They bring torch, which takes seconds. The list of models does not need it.
-    from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer, read_raw_config
-    from phase2_attention_kvcache.model.compressed_tensors import check_scheme
+    from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
     from phase2_attention_kvcache.model.config import read_config
 
     try:
         read_config(folder)
-        scheme = read_raw_config(folder).get("quantization_config")
-        if scheme is not None:
-            check_scheme(folder, scheme)
         load_tokenizer(folder)
     except (ValueError, FileNotFoundError) as error:
         raise LabError(f"{error}. Its weights were not loaded (--anyway loads them)") from None

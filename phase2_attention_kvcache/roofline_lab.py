@@ -17,7 +17,7 @@ Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performan
 import argparse
 
 from labkit.lab import Lab, run_lab
-from phase2_attention_kvcache.model.roofline import measure_ceilings
+from phase2_attention_kvcache.measuring.roofline import measure_ceilings
 from phase2_attention_kvcache.story import roofline_story as chapters
 
 

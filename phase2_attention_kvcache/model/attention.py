@@ -1,4 +1,4 @@
-"""Attention, by its definition: scores, weights, a weighted sum; the heads cut from a vector and joined again.
+"""Attention, by its definition: scores, weights, a weighted sum.
 
 Sources: Vaswani et al. 2017, section 3.2; grouped heads: Ainslie et al. 2023 (GQA); windows: Jiang et al. 2023
 (Mistral 7B), section 2; soft cap: Gemma Team 2024 (Gemma 2), section 2.
@@ -42,7 +42,7 @@ def attention(
     """
     if v.shape != k.shape:
         raise ValueError(
-            f"k is {_shape(k)} and v is {_shape(v)}: every key needs one value of the same length"
+            f"k is {[*k.shape]} and v is {[*v.shape]}: every key needs one value of the same length"
         )
     weights = attention_weights(q, k, scale=scale, window=window, softcap=softcap)  # [num_heads, N, M]
     num_queries, num_heads, head_dim = q.shape
@@ -85,26 +85,12 @@ def attention_weights(
     return torch.softmax(scores, dim=-1).reshape(num_heads, num_queries, num_keys)
 
 
-def split_heads(x: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Cut vectors [N, d_model] into heads [N, num_heads, head_dim]. Nothing is computed or moved."""
-    if x.shape[-1] % num_heads:
-        raise ValueError(
-            f"a vector of {x.shape[-1]} numbers cannot be cut into {num_heads} heads of equal length"
-        )
-    return x.view(x.shape[0], num_heads, x.shape[-1] // num_heads)
-
-
-def merge_heads(x: torch.Tensor) -> torch.Tensor:
-    """Put the heads [N, num_heads, head_dim] back into one vector [N, d_model] per token."""
-    return x.reshape(x.shape[0], -1)
-
-
 def _check_shapes(q: torch.Tensor, k: torch.Tensor) -> None:
     if q.dim() != 3 or k.dim() != 3:
-        raise ValueError(f"q is {_shape(q)} and k is {_shape(k)}: both need [tokens, heads, head_dim]")
+        raise ValueError(f"q is {[*q.shape]} and k is {[*k.shape]}: both need [tokens, heads, head_dim]")
     if q.shape[2] != k.shape[2]:
         raise ValueError(
-            f"q is {_shape(q)} and k is {_shape(k)}: their last dimension, head_dim, must be the same"
+            f"q is {[*q.shape]} and k is {[*k.shape]}: their last dimension, head_dim, must be the same"
         )
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(
@@ -112,7 +98,3 @@ def _check_shapes(q: torch.Tensor, k: torch.Tensor) -> None:
         )
     if len(q) > len(k):
         raise ValueError(f"{len(q)} queries but only {len(k)} keys: each query needs its own key, too")
-
-
-def _shape(x: torch.Tensor) -> str:
-    return str(list(x.shape))

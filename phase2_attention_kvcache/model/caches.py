@@ -1,7 +1,7 @@
-"""Two objects that can stand behind the model: one remembers nothing, one remembers every key and value.
+"""Two caches for one sequence: `NoCache` stores nothing, `ContiguousKVCache` stores every key and value.
 
-Both hold one sequence. Phase 3 brings a cache in blocks for many sequences, phase 5 one for a GPU; all
-have the same method `attend`, so the model never changes.
+Phase 3 brings a cache in blocks for many sequences, phase 5 one for a GPU. All have the method `attend`, so the model never
+changes.
 """
 
 from typing import NamedTuple
@@ -18,13 +18,7 @@ torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 class AttentionRule(NamedTuple):
-    """What the attention of a layer does. (Not what it computes with: queries, keys and values come with each call.)
-
-    Attributes:
-        scale: scores are multiplied by it.
-        window: tokens that a query sees, itself included; None: all up to itself.
-        softcap: scores are bent so that none is larger (see `attention.attention`); None: left as they are.
-    """
+    """How a layer attends: `scale`, `window` and `softcap` of `attention.attention`."""
 
     scale: float
     window: int | None = None
@@ -43,14 +37,8 @@ def attention_rules(config: ModelConfig) -> list[AttentionRule]:
     ]
 
 
-def widest_window(config: ModelConfig) -> int | None:
-    """How far back the model looks, over all its layers; None: some layer sees everything."""
-    windows = [config.window(layer) for layer in range(config.num_layers)]
-    return None if None in windows else max(windows)
-
-
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule | None = None) -> Tensor:
-    """The same as `attention.attention`, through PyTorch's fused function.
+    """The same as `attention.attention`, through PyTorch's fused function: [N, num_heads, head_dim].
 
     The queries are the last N of M tokens; each sees itself and everything before it, as far as the window
     goes. The fused function never writes the [N, M] table of weights to memory, which is where the time would go.
@@ -58,9 +46,6 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule | None
     Args:
         q: [N, num_heads, head_dim]. k, v: [M, num_kv_heads, head_dim], M >= N.
         rule: None: the scale is 1 / sqrt(head_dim), and there is no window and no soft cap.
-
-    Returns:
-        [N, num_heads, head_dim].
     """
     scale, window, softcap = rule or AttentionRule(q.shape[2] ** -0.5)
     n, num_heads, head_dim = q.shape
@@ -88,7 +73,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule | None
 
 
 class NoCache:
-    """Remembers nothing: a call must bring the whole sequence from its first token.
+    """Stores nothing: a call must bring the whole sequence from its first token.
 
     Args:
         config: the model's; None: a model without windows, soft cap or scale of its own (GPT-2, Llama).
@@ -108,12 +93,10 @@ class NoCache:
 
 
 class ContiguousKVCache:
-    """Remembers the keys and values of one sequence, in one growing tensor a layer.
+    """Stores the keys and values of one sequence, up to the model's context, in one growing tensor per layer.
 
     Room doubles when it is used up, so that adding a token costs the same on average however long
     the sequence is. (Growing by one token each time would copy the whole cache at each step.)
-
-    It holds as many tokens as the model's context.
     """
 
     FIRST_ROOM = 64  # tokens
@@ -122,8 +105,7 @@ class ContiguousKVCache:
         self.max_tokens = config.max_context
         self._rules = attention_rules(config)
         self._lengths = [0] * config.num_layers  # while a step runs, early layers are ahead of late ones
-        self._keys: list[Tensor | None] = [None] * config.num_layers  # [room, num_kv_heads, head_dim]
-        self._values: list[Tensor | None] = [None] * config.num_layers
+        self._kv: list[Tensor | None] = [None] * config.num_layers  # [2, room, num_kv_heads, head_dim]
 
     @property
     def num_tokens(self) -> int:
@@ -133,13 +115,13 @@ class ContiguousKVCache:
     @property
     def bytes_used(self) -> int:
         """Bytes that hold keys and values."""
-        stored = zip(self._lengths, self._keys, strict=True)
-        return sum(2 * length * keys[0].nbytes for length, keys in stored if keys is not None)
+        stored = zip(self._lengths, self._kv, strict=True)
+        return sum(kv[:, :length].nbytes for length, kv in stored if kv is not None)
 
     @property
     def bytes_reserved(self) -> int:
         """Bytes taken from the machine, room for tokens to come included."""
-        return sum(2 * keys.nbytes for keys in self._keys if keys is not None)
+        return sum(kv.nbytes for kv in self._kv if kv is not None)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Append k and v of the new tokens, then attend from the new tokens to all that they may see."""
@@ -159,22 +141,20 @@ class ContiguousKVCache:
         """
         start = self._lengths[layer]
         end = start + len(k)
-        keys, values = self._with_room(layer, end, k)
-        keys[start:end] = k
-        values[start:end] = v
+        kv = self._with_room(layer, end, k)
+        kv[0, start:end], kv[1, start:end] = k, v
         self._lengths[layer] = end
-        return keys[:end], values[:end]
+        return kv[0, :end], kv[1, :end]
 
-    def _with_room(self, layer: int, needed: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        keys, values = self._keys[layer], self._values[layer]
-        if keys is not None and values is not None and needed <= len(keys):
-            return keys, values
+    def _with_room(self, layer: int, needed: int, like: Tensor) -> Tensor:
+        kv = self._kv[layer]
+        held = 0 if kv is None else kv.shape[1]
+        if kv is not None and needed <= held:
+            return kv
         if needed > self.max_tokens:
             raise ValueError(f"the KV cache is full: {needed} tokens asked for, it holds {self.max_tokens}")
-        room = max(needed, self.FIRST_ROOM) if keys is None else max(needed, 2 * len(keys))
-        room = min(room, self.max_tokens)
-        new_keys, new_values = (like.new_empty(room, *like.shape[1:]) for _ in range(2))
-        if keys is not None and values is not None:
-            new_keys[: len(keys)], new_values[: len(values)] = keys, values
-        self._keys[layer], self._values[layer] = new_keys, new_values
-        return new_keys, new_values
+        room = min(max(needed, 2 * held, self.FIRST_ROOM), self.max_tokens)
+        wider = self._kv[layer] = like.new_empty(2, room, *like.shape[1:])
+        if kv is not None:
+            wider[:, :held] = kv
+        return wider

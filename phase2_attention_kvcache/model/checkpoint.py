@@ -1,29 +1,26 @@
-"""Where a model's weights come from: a folder in the Hugging Face layout, or chance. (`gguf_checkpoint.py`: one file.)
+"""A model's weights: from a folder in the Hugging Face layout, or random.
 
-Every family names its tensors in its own way (`weight_names.py`), and GPT-2 stores its matrices turned by 90 degrees.
+Every family names its tensors in its own way (`weight_names.py`), and GPT-2 stores its matrices as [in, out].
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from labkit.foreign import quoted, visible
 from labkit.machine import memory_bytes
-from phase1_tokens_embeddings.weights.gguf_model import read_raw_config
 from phase1_tokens_embeddings.weights.safetensors_file import (
     TensorEntry,
     checkpoint_files,
     open_tensors,
     read_safetensors_header,
 )
-from phase2_attention_kvcache.model.compressed_tensors import check_scheme, entries_in_full, read_quantized
 from phase2_attention_kvcache.model.config import ModelConfig, read_config
 from phase2_attention_kvcache.model.positions import rotary_amplitude, rotary_frequencies, rotary_tables
-from phase2_attention_kvcache.model.quantized_linear import QuantizedLinear, QuantizedWeight
 from phase2_attention_kvcache.model.weight_names import WEIGHT_NAMES
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -32,9 +29,7 @@ Model = TypeVar("Model", bound=nn.Module)
 IGNORED_ENDINGS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 STORED_DTYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
-CODE_DTYPES = ("I8", "I32", "I64")  # codes, packed codes, shapes: only where config.json announces few bits
-# A Llama's rotary tables are computed, not stored, so a small file could ask for large ones. This much it may, in bytes.
-SMALL_TABLES = 64 * 2**20
+SMALL_TABLES = 64 * 2**20  # bytes that a small file may ask for: rotary tables are computed, not stored
 
 
 class Stored(NamedTuple):
@@ -46,22 +41,37 @@ class Stored(NamedTuple):
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """ "bfloat16" -> torch.bfloat16. Raises ValueError for what the course does not compute in."""
-    if dtype in DTYPES.values():
-        return dtype
-    if dtype not in DTYPES:
+    """ "bfloat16" -> torch.bfloat16. Raises ValueError for a dtype that the course does not compute in."""
+    if dtype not in (*DTYPES, *DTYPES.values()):
         raise ValueError(f"unknown dtype {dtype!r}: use {', '.join(DTYPES)}")
-    return DTYPES[dtype]
+    return DTYPES.get(dtype, dtype)
+
+
+def load_checkpoint(kind: type[Model], folder: Path, dtype: str | torch.dtype, device: str) -> Model:
+    """See `Transformer.from_pretrained`."""
+    config, target = read_config(folder), parse_dtype(dtype)
+    # config.json and the headers may say anything: they are checked against each other before any large allocation.
+    stored = read_headers(folder)
+    entries = {name: s.entry for name, s in stored.items()}
+    check_memory(folder, entries.values(), target, device)
+    model, parts = fit_model(kind, config, folder, entries)
+    tensors = read_tensors(stored)
+    state = {
+        ours: assemble(config, ours, [tensors.pop(name) for name in theirs], target, device)
+        for ours, theirs in parts.items()
+    }
+    model.load_state_dict(state, assign=True)
+    return finish_loading(model)
 
 
 def read_headers(folder: Path, dtypes: tuple[str, ...] = STORED_DTYPES) -> dict[str, Stored]:
-    """What the files of a model announce, by names without the prefix that some put before them. No weight is read.
+    """The tensors that a model's files announce, by name without the usual prefixes. No weight is read.
 
     Args:
-        dtypes: what their numbers may be.
+        dtypes: types that a tensor may have.
 
     Raises:
-        ValueError: a damaged file, a name that is there twice, or numbers that are no weights.
+        ValueError: a damaged file, a name that is there twice, or a tensor of another type.
     """
     found: dict[str, Stored] = {}
     for file in checkpoint_files(folder):
@@ -73,17 +83,14 @@ def read_headers(folder: Path, dtypes: tuple[str, ...] = STORED_DTYPES) -> dict[
                 twice = f"{visible(found[short].name)} and {visible(name)}"
                 raise ValueError(f"{visible(folder)} holds the same weights twice: {twice}")
             if entry.dtype not in dtypes:
-                kinds = ", ".join(dtypes)
-                raise ValueError(
-                    f"{visible(file)}: {visible(name)} is {entry.dtype}, but weights are {kinds}"
-                )
+                said = f"{visible(name)} is {entry.dtype}, but weights are {', '.join(dtypes)}"
+                raise ValueError(f"{visible(file)}: {said}")
             found[short] = Stored(file, name, entry)
     return found
 
 
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The weights of a model, by the names of `read_headers`."""
-    stored = read_headers(folder, STORED_DTYPES + CODE_DTYPES)
+def read_tensors(stored: Mapping[str, Stored]) -> dict[str, Tensor]:
+    """The tensors themselves, by the names of `read_headers`."""
     tensors: dict[str, Tensor] = {}
     for file in {s.file for s in stored.values()}:
         with open_tensors(file) as numbers:
@@ -91,8 +98,40 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def fit_model(
+    kind: type[Model],
+    config: ModelConfig,
+    path: Path,
+    entries: Mapping[str, TensorEntry],
+    names: Mapping[str, list[str]] | None = None,
+) -> tuple[Model, dict[str, list[str]]]:
+    """A model without memory for its weights, and the stored tensors that make up each of its parameters.
+
+    Args:
+        entries: the stored tensors, by name.
+        names: for another kind of file, where every matrix is [out, in]. By default the family's, see `is_turned`.
+
+    Raises:
+        ValueError: the settings and the stored tensors do not fit together.
+    """
+    try:
+        check_sizes(config, entries)
+        with torch.device("meta"):
+            model = kind(config)
+        shapes = {ours: list(t.shape) for ours, t in model.state_dict().items()}
+        parts = {ours: names_for(config, ours, names) for ours in shapes}
+        check_names(config, [name for theirs in parts.values() for name in theirs], entries)
+        for ours, theirs in parts.items():
+            pieces = {name: entries[name] for name in theirs}
+            check_shapes(config, ours, shapes[ours], pieces, names is None and is_turned(config, ours))
+    except ValueError as error:
+        where = "config.json" if path.is_dir() else "own settings"
+        raise ValueError(f"{visible(path)} does not fit its {where}: {error}") from None
+    return model, parts
+
+
 def names_for(config: ModelConfig, ours: str, table: Mapping[str, list[str]] | None = None) -> list[str]:
-    """The tensors of the checkpoint that make up one of our parameters. `table`: the family's own, if not given."""
+    """The stored tensors that make up one of our parameters. `table`: the family's own, if not given."""
     table = table or WEIGHT_NAMES[config.family]
     *path, kind = ours.split(".")
     numbers = [part for part in path if part.isdigit()]  # of the layer, of the expert
@@ -100,56 +139,24 @@ def names_for(config: ModelConfig, ours: str, table: Mapping[str, list[str]] | N
     return [theirs.format(*numbers, kind) for theirs in table[f"{generic}.{{}}"]]
 
 
-def load_checkpoint(kind: type[Model], folder: Path, dtype: str | torch.dtype, device: str) -> Model:
-    """See `Transformer.from_pretrained`."""
-    config, target = read_config(folder), parse_dtype(dtype)
-    scheme = read_raw_config(folder).get("quantization_config")
-    if scheme is not None:
-        check_scheme(folder, scheme)
-    # config.json and the headers may say anything: they are held against each other before anything large is made.
-    stored = read_headers(folder, STORED_DTYPES if scheme is None else STORED_DTYPES + CODE_DTYPES)
-    check_memory(folder, stored, target, device)
-    try:
-        check_sizes(config, stored)
-        with torch.device("meta"):  # shapes without memory: the weights are put in as they are read
-            model = kind(config)
-        full = entries_in_full({name: s.entry for name, s in stored.items()})
-        parts = {ours: names_for(config, ours) for ours in model.state_dict()}
-        check_names(config, [name for names in parts.values() for name in names], full)
-        for ours, shaped in model.state_dict().items():
-            entries = {name: full[name] for name in parts[ours]}
-            check_shapes(config, ours, list(shaped.shape), entries, is_turned(config, ours))
-    except ValueError as error:
-        raise ValueError(f"{visible(folder)} does not fit its config.json: {error}") from None
-
-    tensors = read_tensors(folder)
-    state: dict[str, Tensor] = {}
-    quantized: dict[str, list[QuantizedWeight]] = {}  # by the name of the layer
-    for ours, theirs in parts.items():
-        if any(full[name].dtype in ("I4", "I8") for name in theirs):
-            weights = [read_quantized(name, lambda part: tensors.pop(part, None)) for name in theirs]
-            quantized[ours.removesuffix(".weight")] = [weight.to(device) for weight in weights]
-            continue
-        pieces = [tensors.pop(name).to(device, target) for name in theirs]
-        if is_turned(config, ours):
-            pieces = [p.t() for p in pieces]
-        state[ours] = (torch.cat(pieces) if len(pieces) > 1 else pieces[0]).contiguous()
-    model.load_state_dict(state, strict=not quantized, assign=True)
-    for ours, weights in quantized.items():
-        model.set_submodule(ours, QuantizedLinear(weights, state.get(f"{ours}.bias")))
-    return finish_loading(model)
-
-
 def is_turned(config: ModelConfig, ours: str) -> bool:
     """GPT-2 stores the matrices of its blocks as [in, out]."""
     return config.family == "gpt2" and ours.startswith("blocks")
 
 
-def check_sizes(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
-    """Refuse what would take long or much memory to build, for the few weights that are there."""
-    if config.num_layers > len(stored):
-        raise ValueError(f"it asks for {config.num_layers} layers, and {len(stored)} tensors are there")
-    weights = sum(s.entry.nbytes for s in stored.values())
+def assemble(config: ModelConfig, ours: str, pieces: list[Tensor], dtype: torch.dtype, device: str) -> Tensor:
+    """One of our parameters from the stored tensors that make it up."""
+    pieces = [piece.to(device, dtype) for piece in pieces]
+    if is_turned(config, ours):
+        pieces = [piece.t() for piece in pieces]
+    return (torch.cat(pieces) if len(pieces) > 1 else pieces[0]).contiguous()
+
+
+def check_sizes(config: ModelConfig, entries: Mapping[str, TensorEntry]) -> None:
+    """Refuse settings that would take long or much memory to build, for the few weights that are there."""
+    if config.num_layers > len(entries):
+        raise ValueError(f"it asks for {config.num_layers} layers, and {len(entries)} tensors are there")
+    weights = sum(entry.nbytes for entry in entries.values())
     num_tables = (config.choices.positions == "rotary") + (config.local_rope_theta is not None)
     tables = 4 * config.max_context * config.head_dim * num_tables  # float32, cosines and sines
     if tables > weights + SMALL_TABLES:
@@ -159,30 +166,27 @@ def check_sizes(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
         )
 
 
-def check_memory(folder: Path, stored: Mapping[str, Stored], dtype: torch.dtype, device: str) -> None:
-    """Say that a model is too large before minutes go into reading it. Codes stay as they are, other weights become `dtype`."""
-    sizes = (
-        prod(s.entry.shape) * dtype.itemsize if s.entry.dtype in STORED_DTYPES else s.entry.nbytes
-        for s in stored.values()
-    )
-    needed, there = sum(sizes), memory_bytes(device)
+def check_memory(path: Path, entries: Iterable[TensorEntry], dtype: torch.dtype, device: str) -> None:
+    """Refuse a model that is too large before minutes go into reading it. Numbers become `dtype`, other types stay."""
+    needed = sum(prod(e.shape) * dtype.itemsize if e.dtype in STORED_DTYPES else e.nbytes for e in entries)
+    there = memory_bytes(device)
     if there is not None and needed > there:
-        narrower = ", or with dtype bfloat16" if dtype.itemsize > 2 else ""
+        smaller = ", or with dtype bfloat16" if dtype.itemsize > 2 else ""
         raise ValueError(
-            f"{visible(folder)}: its weights take {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, and this "
-            f"{'machine' if device == 'cpu' else 'GPU'} has {there / 1e9:.1f} GB: take a smaller model{narrower}"
+            f"{visible(path)}: its weights take {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, and this "
+            f"{'machine' if device == 'cpu' else 'GPU'} has {there / 1e9:.1f} GB: take a smaller model{smaller}"
         )
 
 
-def check_names(config: ModelConfig, needed: list[str], stored: Mapping[str, Any]) -> None:
+def check_names(config: ModelConfig, needed: list[str], entries: Mapping[str, TensorEntry]) -> None:
     """Every tensor that the model needs must be there, and no other."""
     known = {*needed, *(["lm_head.weight"] if config.tied else [])}  # a second copy of the token table
-    missing, unexpected = [n for n in needed if n not in stored], [n for n in stored if n not in known]
-    complaints = []
-    for what, names in (("missing", missing), ("unexpected", unexpected)):
-        if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            complaints.append(f"{what} {', '.join(map(visible, names[:3]))}{more}")
+    missing, unexpected = [n for n in needed if n not in entries], [n for n in entries if n not in known]
+    complaints = [
+        f"{what} {', '.join(map(visible, names[:3]))}" + f" and {len(names) - 3} more" * (len(names) > 3)
+        for what, names in (("missing", missing), ("unexpected", unexpected))
+        if names
+    ]
     if complaints:
         raise ValueError("; ".join(complaints))
 
@@ -210,36 +214,30 @@ def random_model(
     """See `Transformer.random`."""
     with torch.device("meta"):
         model = kind(config)
-    model = model.to(parse_dtype(dtype)).to_empty(device=device)
+    model = finish_loading(model.to(parse_dtype(dtype)).to_empty(device=device))
     generator = torch.Generator(device).manual_seed(seed)
     for name, parameter in model.named_parameters():
-        with torch.no_grad():
-            if parameter.ndim == 2:
-                parameter.normal_(0.0, 0.02, generator=generator)
-            else:
-                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-    return finish_loading(model)
+        if parameter.ndim == 2:
+            parameter.normal_(0.0, 0.02, generator=generator)
+        else:
+            parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+    return model
 
 
-def finish_loading(model: Model, rope_factors: Tensor | None = None) -> Model:
-    """Work out the tables that no checkpoint holds, and switch off what only training needs.
+def finish_loading(model: Model) -> Model:
+    """Compute the tables that no checkpoint holds, and switch off gradients and dropout."""
+    config, scaling = model.config, model.config.rope_scaling
 
-    Args:
-        rope_factors: [head_dim / 2], by which pairs turn slower (GGUF holds them in place of the rule).
-    """
-    config = model.config
-    if config.choices.positions == "rotary":
-        frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-        if rope_factors is not None:
-            frequencies = frequencies / rope_factors
+    def tables(theta: float, scaling: dict | None) -> list[Tensor]:
         # In float32 whatever the model's dtype: at position 100,000 a bfloat16 angle is off by turns.
-        amplitude = rotary_amplitude(config.rope_scaling)
-        tables = rotary_tables(config.max_context, frequencies, torch.float32, amplitude)
-        model.cos, model.sin = (t.to(model.device) for t in tables)
+        frequencies = rotary_frequencies(config.head_dim, theta, scaling)
+        pair = rotary_tables(config.max_context, frequencies, torch.float32, rotary_amplitude(scaling))
+        return [table.to(model.device) for table in pair]
+
+    if config.choices.positions == "rotary":
+        model.cos, model.sin = tables(config.rope_theta, scaling)
     if config.local_rope_theta is not None:
-        frequencies = rotary_frequencies(config.head_dim, config.local_rope_theta)
-        tables = rotary_tables(config.max_context, frequencies, torch.float32)
-        model.local_cos, model.local_sin = (t.to(model.device) for t in tables)
+        model.local_cos, model.local_sin = tables(config.local_rope_theta, None)
     if config.choices.scaled_embedding:  # rounded as the vectors are that it multiplies
         model.embedding_scale = torch.tensor(config.d_model**0.5, dtype=model.dtype, device=model.device)
     return model.requires_grad_(False).eval()

@@ -1,8 +1,7 @@
-"""Writing text one token at a time: the naive way, and with a KV cache.
+"""Generating text one token at a time: the naive way, and with a KV cache.
 
-Both ask the model the same question at each step: "given all of this, what comes next?" The naive way
-reads everything again for every new token. With a cache only the new token is computed, because keys and
-values of older tokens never change: a token sees only what is before it.
+The naive way computes the whole sequence again for every new token. With a cache only the new token is computed, because keys and
+values of older tokens never change: a token attends only to earlier ones.
 """
 
 import statistics
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from labkit.machine import synchronize
 from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache
+from phase2_attention_kvcache.model.layers import KVCache
 from phase2_attention_kvcache.model.sampling import Sampler
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
@@ -43,21 +43,15 @@ def sampled(
 
 @dataclass
 class Generation:
-    """What came out, what it cost.
+    """The new tokens, and their cost."""
 
-    Attributes:
-        token_ids: the new tokens, without the prompt.
-        computed_tokens: how many token positions went through the model, counted as they went.
-        step_seconds: time of each step; the first holds the prompt.
-    """
-
-    token_ids: list[int] = field(default_factory=list)
-    computed_tokens: int = 0
-    step_seconds: list[float] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)  # without the prompt
+    computed_tokens: int = 0  # token positions that went through the model
+    step_seconds: list[float] = field(default_factory=list)  # the first step holds the prompt
 
     @property
     def ttft(self) -> float:
-        """Time to first token, seconds: how long the user looks at an empty screen."""
+        """Time to first token, in seconds."""
         return self.step_seconds[0]
 
     @property
@@ -82,10 +76,7 @@ def check_prompt(model: Transformer, prompt_ids: Sequence[int], max_new_tokens: 
             f"{len(prompt_ids)} prompt tokens and {max_new_tokens} new ones do not fit the model's context "
             f"of {context}: shorten the prompt or ask for at most {max(0, context - len(prompt_ids))} tokens"
         )
-    if wrong := [i for i in prompt_ids if not 0 <= i < model.config.vocab_size]:
-        raise ValueError(
-            f"token id {wrong[0]} is out of range: this model takes 0 to {model.config.vocab_size - 1}"
-        )
+    model.check_tokens(torch.tensor(prompt_ids), torch.arange(len(prompt_ids)))
 
 
 @torch.inference_mode()
@@ -98,19 +89,9 @@ def generate_naive(
 ) -> Generation:
     """Compute the whole sequence anew for each token. Work: n(n+1)/2 instead of n."""
     check_prompt(model, prompt_ids, max_new_tokens)
-    device = model.device
-    ids = list(prompt_ids)
     result = Generation()
     for _ in range(max_new_tokens):
-        began = time.perf_counter()
-        positions = torch.arange(len(ids), device=device)
-        hidden = model(torch.tensor(ids, device=device), positions, NoCache(model.config))
-        token = choose(model.logits(hidden[-1:])[0])  # only the last token's answer is new
-        synchronize(device.type)
-        result.step_seconds.append(time.perf_counter() - began)
-        result.computed_tokens += len(ids)
-        result.token_ids.append(token)
-        ids.append(token)
+        token = step(model, [*prompt_ids, *result.token_ids], 0, NoCache(model.config), choose, result)
         if token in stop_ids:
             break
     return result
@@ -127,27 +108,31 @@ def generate_cached(
 ) -> Generation:
     """Compute each token once: the prompt in the first step (prefill), then one token a step (decode).
 
-    `on_token(id)` is called as each token arrives. The last token is never computed: what
-    would follow it is not asked for.
+    `on_token(id)` is called as each token arrives. The last token is never computed: the token after it is not needed.
     """
     check_prompt(model, prompt_ids, max_new_tokens)
-    device = model.device
-    cache = ContiguousKVCache(model.config)
-    result = Generation()
+    cache, result = ContiguousKVCache(model.config), Generation()
     new = list(prompt_ids)  # the tokens that the cache has not seen yet
     for _ in range(max_new_tokens):
-        began = time.perf_counter()
-        first = cache.num_tokens
-        positions = torch.arange(first, first + len(new), device=device)
-        hidden = model(torch.tensor(new, device=device), positions, cache)
-        token = choose(model.logits(hidden[-1:])[0])
-        synchronize(device.type)
-        result.step_seconds.append(time.perf_counter() - began)
-        result.computed_tokens += len(new)
-        result.token_ids.append(token)
+        token = step(model, new, cache.num_tokens, cache, choose, result)
         if on_token:
             on_token(token)
         if token in stop_ids:
             break
         new = [token]
     return result
+
+
+def step(
+    model: Transformer, token_ids: list[int], first: int, kv: KVCache, choose: Choose, result: Generation
+) -> int:
+    """Compute tokens that stand at the positions from `first` on, and choose the next one. Noted in `result`."""
+    began = time.perf_counter()
+    positions = torch.arange(first, first + len(token_ids), device=model.device)
+    hidden = model(torch.tensor(token_ids, device=model.device), positions, kv)
+    token = choose(model.logits(hidden[-1:])[0])  # only the answer after the last token is new
+    synchronize(model.device.type)
+    result.step_seconds.append(time.perf_counter() - began)
+    result.computed_tokens += len(token_ids)
+    result.token_ids.append(token)
+    return token

@@ -5,49 +5,71 @@ Source: vllm/v1/sample/sampler.py, apply_logits_processors, for the order; vllm/
 
 import math
 from collections.abc import Collection, Sequence
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 
 
+def changes_logits(p: SamplingParams, num_output: int) -> bool:
+    """Whether a request asks for anything in this file, once its answer has `num_output` tokens."""
+    penalised = p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
+    banned = p.allowed_token_ids is not None or bool(p.bad_words_token_ids)
+    return penalised or banned or bool(p.logit_bias) or num_output < p.min_tokens
+
+
 def apply_logits_processors(
-    logits: torch.Tensor,
-    rows: Sequence[int],
+    logits: Tensor,
     params: Sequence[SamplingParams],
     prompt_ids: Sequence[Sequence[int]],
     output_ids: Sequence[Sequence[int]],
     eos_token_ids: Collection[int],
-) -> torch.Tensor:
-    """A copy of logits [B, vocab] in float32, with these rows changed as their requests ask."""
+) -> Tensor:
+    """Logits [B, vocab] as the requests ask: a changed copy in float32, or the same tensor if none asks."""
+    rows = [i for i, p in enumerate(params) if changes_logits(p, len(output_ids[i]))]
+    if not rows:
+        return logits
     changed = logits.float().clone()
     for i in rows:
         row, p, output = changed[i], params[i], output_ids[i]
-        if p.allowed_token_ids is not None:
-            allowed = list(p.allowed_token_ids)
-            kept = row[allowed]
-            row.fill_(-math.inf)
-            row[allowed] = kept
-        for *before, last in p.bad_words_token_ids:
-            if list(output[len(output) - len(before) :]) == before:  # one more token, and it would be there
+        banned, ends, biased, bias, last_tokens = masks_of(p, eos_token_ids, logits)
+        row.masked_fill_(banned, -math.inf)
+        for (
+            length,
+            found,
+        ) in last_tokens.items():  # of bad words, by how many tokens stand before the last one
+            if (last := found.get(tuple(output[max(0, len(output) - length) :]))) is not None:
                 row[last] = -math.inf
-        if p.logit_bias:
-            row[list(p.logit_bias)] += torch.tensor(list(p.logit_bias.values()), device=row.device)
-        if len(output) < p.min_tokens and (ends := {*eos_token_ids, *p.stop_token_ids}):
-            row[list(ends)] = -math.inf
+        row[biased] += bias
+        if len(output) < p.min_tokens:
+            row.masked_fill_(ends, -math.inf)
         apply_penalties(row, p, prompt_ids[i], output)
     return changed
 
 
-def apply_penalties(
-    row: torch.Tensor, p: SamplingParams, prompt: Sequence[int], output: Sequence[int]
-) -> None:
-    """Make tokens that occurred already less likely. Writes into `row` [vocab].
+def masks_of(p: SamplingParams, eos_token_ids: Collection[int], logits: Tensor) -> tuple:
+    """What a request bans and biases, built once: so a step costs the same for 1 token id and for 100,000."""
+    if p.cache.get("masks of") != (key := (frozenset(eos_token_ids), logits.shape[1], logits.device)):
+        ids = partial(torch.tensor, dtype=torch.long, device=logits.device)
+        ends, banned = torch.zeros(2, logits.shape[1], dtype=torch.bool, device=logits.device)
+        ends[ids([*eos_token_ids, *p.stop_token_ids])] = True
+        if p.allowed_token_ids is not None:
+            banned.fill_(True)[ids(p.allowed_token_ids)] = False
+        last_tokens: dict[int, dict[tuple[int, ...], list[int]]] = {}
+        for *before, last in p.bad_words_token_ids:
+            last_tokens.setdefault(len(before), {}).setdefault(tuple(before), []).append(last)
+        bias = ids(list((p.logit_bias or {}).values()), dtype=torch.float32)
+        bad = {n: {k: ids(last) for k, last in found.items()} for n, found in last_tokens.items()}
+        p.cache.update({"masks of": key, "masks": (banned, ends, ids(list(p.logit_bias or ())), bias, bad)})
+    return p.cache["masks"]
 
-    The repetition penalty counts prompt and answer, the other two the answer alone: it is no fault of a
-    question to hold the words of its answer.
-    """
-    if p.repetition_penalty != 1 and (seen := sorted({*prompt, *output})):
+
+def apply_penalties(row: Tensor, p: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> None:
+    """Make tokens that occurred already less likely, in `row` [vocab]: in prompt and answer, or in the answer alone."""
+    if p.repetition_penalty != 1 and (prompt or output):
+        seen = torch.tensor([*prompt, *output], device=row.device).unique()
         logits = row[seen]
         # Dividing a negative logit would make its token likelier, so that one is multiplied.
         row[seen] = torch.where(logits > 0, logits / p.repetition_penalty, logits * p.repetition_penalty)

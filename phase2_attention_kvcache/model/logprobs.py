@@ -8,13 +8,9 @@ from phase2_attention_kvcache.model.sampling_params import SamplingParams
 
 
 class TokenLogprobs(dict[int, float]):
-    """Token id to log probability: the token picked first, then the likeliest ones.
+    """Token id to log probability: the token picked first, then the likeliest ones."""
 
-    Attributes:
-        rank: of the token picked; 1 is the likeliest.
-    """
-
-    rank: int
+    rank: int  # of the token picked; 1 is the likeliest
 
     def ranks(self) -> dict[int, int]:
         """The rank of every token in here."""

@@ -1,7 +1,7 @@
-"""From logits to a token: the likeliest one, or a draw.
+"""From logits to a token: the likeliest one, or a random sample.
 
-What can change even a greedy choice (penalties and the like) is in `logits_processors.py`; temperature, min-p,
-top-k and top-p are in `truncation.py`.
+Penalties and all that can change a greedy choice are in `logits_processors.py`; temperature, min-p, top-k and top-p in
+`truncation.py`.
 
 Source: vllm/v1/sample/sampler.py for the order in which they apply.
 """
@@ -11,15 +11,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 from phase2_attention_kvcache.model.logits_processors import apply_logits_processors
 from phase2_attention_kvcache.model.logprobs import report_logprobs
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.truncation import to_probs
 
+Generator = torch.Generator | None  # of random numbers; None: the common one
+
 
 class BadLogitsError(ValueError):
-    """Logits from which nothing can be drawn. `rows` says whose: an engine can drop these and go on."""
+    """Logits from which no token can be sampled. `rows` says of which requests: an engine can drop these and go on."""
 
     def __init__(self, rows: list[int], reason: str) -> None:
         self.rows = rows
@@ -32,7 +35,7 @@ class SampledTokens:
     """One token for each row, and log probabilities where they were asked for.
 
     `logprobs[i]` maps token id to natural logarithm of its probability: the token picked first, then the
-    likeliest ones. They come from the model's own logits, before any knob.
+    likeliest ones. They come from the model's own logits, before any parameter applies.
     """
 
     token_ids: list[int]
@@ -44,12 +47,16 @@ class Sampler:
 
     Args:
         eos_token_id: the model's end-of-text token(s), banned until a request has its `min_tokens`.
+        generator: of the random numbers for requests without a seed; None: torch's own.
 
     Order, as in vLLM: log probabilities to report; logit_bias and min_tokens; repetition, frequency and
     presence penalties; then greedy rows are done. For the others: temperature, min_p, top_k, top_p, draw.
     """
 
-    def __init__(self, eos_token_id: int | Collection[int] | None = None) -> None:
+    def __init__(
+        self, eos_token_id: int | Collection[int] | None = None, generator: Generator = None
+    ) -> None:
+        self.generator = generator
         self.eos_token_ids = {eos_token_id} if isinstance(eos_token_id, int) else set(eos_token_id or ())
 
     def sample(
@@ -58,7 +65,7 @@ class Sampler:
         params: Sequence[SamplingParams],
         prompt_ids: Sequence[Sequence[int]],
         output_ids: Sequence[Sequence[int]],
-        generators: Sequence[torch.Generator | None],
+        generators: Sequence[Generator],
     ) -> SampledTokens:
         """Pick one token for each row.
 
@@ -75,19 +82,15 @@ class Sampler:
             ValueError: the lists do not fit the rows, or `params` name a token outside the vocabulary.
         """
         _check_rows(logits, params, prompt_ids, output_ids, generators)
-        likeliest = _refuse_broken(logits)
-        changed = logits
-        if asking := [i for i, p in enumerate(params) if _changes_logits(p, len(output_ids[i]))]:
-            changed = apply_logits_processors(
-                logits, asking, params, prompt_ids, output_ids, self.eos_token_ids
-            )
-            likeliest = _refuse_changed(changed)
+        changed, likeliest = self._process(logits, params, prompt_ids, output_ids)
         token_ids = likeliest.tolist()
 
         if drawn := [i for i, p in enumerate(params) if not p.greedy]:
             rows = changed if len(drawn) == len(params) else changed[drawn]
             probs = to_probs(rows.float(), [params[i] for i in drawn])
-            for i, token in zip(drawn, draw(probs, [generators[i] for i in drawn]), strict=True):
+            for i, token in zip(
+                drawn, draw(probs, [generators[i] for i in drawn], self.generator), strict=True
+            ):
                 token_ids[i] = token
         logprobs: list[dict[int, float] | None] = [None] * len(params)
         if any(p.logprobs is not None for p in params):
@@ -108,57 +111,39 @@ class Sampler:
         """
         prompts, outputs = (ids or [[] for _ in params] for ids in (prompt_ids, output_ids))
         _check_rows(logits, params, prompts, outputs, params)
-        _refuse_broken(logits)
-        changed = logits.float()
-        if asking := [i for i, p in enumerate(params) if _changes_logits(p, len(outputs[i]))]:
-            changed = apply_logits_processors(logits, asking, params, prompts, outputs, self.eos_token_ids)
-            _refuse_changed(changed)
-        probs = to_probs(changed, params)
+        changed, likeliest = self._process(logits, params, prompts, outputs)
+        probs = to_probs(changed.float(), params)
         if greedy := [i for i, p in enumerate(params) if p.greedy]:
-            probs[greedy] = torch.zeros_like(probs[greedy]).scatter_(
-                1, changed[greedy].argmax(-1, keepdim=True), 1.0
-            )
+            probs[greedy] = F.one_hot(likeliest[greedy], logits.shape[1]).to(probs.dtype)
         return probs
 
+    def _process(
+        self,
+        logits: torch.Tensor,
+        params: Sequence[SamplingParams],
+        prompt_ids: Sequence[Sequence[int]],
+        output_ids: Sequence[Sequence[int]],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The logits after `logits_processors.py`, and the likeliest token of each row. Refuses broken rows."""
+        best, likeliest = logits.max(dim=-1)  # the largest of a row with a NaN is NaN
+        _refuse(~torch.isfinite(best), "NaN, infinity or nothing allowed; the model's numbers broke down")
+        changed = apply_logits_processors(logits, params, prompt_ids, output_ids, self.eos_token_ids)
+        if changed is not logits:
+            best, likeliest = changed.max(dim=-1)
+            _refuse(best == -math.inf, "every token that is left is banned: allow another one")
+            _refuse(~torch.isfinite(best), "penalties made them infinite: choose smaller ones")
+        return changed, likeliest
 
-def _check_rows(
-    logits: torch.Tensor,
-    params: Sequence[SamplingParams],
-    prompt_ids: Sequence,
-    output_ids: Sequence,
-    generators: Sequence,
-) -> None:
+
+def _check_rows(logits: torch.Tensor, params: Sequence[SamplingParams], *lists_of_rows: Sequence) -> None:
     """Raise a ValueError unless there is one of each for every row, and every token named is in the vocabulary."""
     if logits.dim() != 2:
         raise ValueError(f"logits are {list(logits.shape)}: [requests, vocabulary] is needed")
-    lists = dict(params=params, prompt_ids=prompt_ids, output_ids=output_ids, generators=generators)
-    for name, items in lists.items():
+    for name, items in zip(("params", "prompt_ids", "output_ids", "generators"), (params, *lists_of_rows)):
         if len(items) != len(logits):
             raise ValueError(f"{len(items)} {name} for {len(logits)} rows of logits: one for each is needed")
     for p in params:
-        if p.logit_bias or p.stop_token_ids or p.allowed_token_ids:
-            p.check_vocabulary(logits.shape[1])
-
-
-def _changes_logits(p: SamplingParams, num_output: int) -> bool:
-    penalised = p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
-    banned = p.allowed_token_ids is not None or bool(p.bad_words_token_ids)
-    return penalised or banned or bool(p.logit_bias) or num_output < p.min_tokens
-
-
-def _refuse_broken(logits: torch.Tensor) -> torch.Tensor:
-    """Look at the rows as the model gave them. Returns the likeliest token of each."""
-    best, likeliest = logits.max(dim=-1)  # the largest of a row with a NaN is NaN
-    _refuse(~torch.isfinite(best), "NaN, infinity or nothing allowed; the model's numbers broke down")
-    return likeliest
-
-
-def _refuse_changed(changed: torch.Tensor) -> torch.Tensor:
-    """Look at the rows again, after bans and penalties. Returns the likeliest token of each."""
-    best, likeliest = changed.max(dim=-1)
-    _refuse(best == -math.inf, "every token that is left is banned: allow another one")
-    _refuse(~torch.isfinite(best), "penalties made them infinite: choose smaller ones")
-    return likeliest
+        p.check_vocabulary(logits.shape[1])
 
 
 def _refuse(bad: torch.Tensor, reason: str) -> None:
@@ -166,14 +151,14 @@ def _refuse(bad: torch.Tensor, reason: str) -> None:
         raise BadLogitsError(bad.nonzero().flatten().tolist(), reason)
 
 
-def draw(probs: torch.Tensor, generators: Sequence[torch.Generator | None]) -> list[int]:
+def draw(probs: torch.Tensor, generators: Sequence[Generator], common: Generator = None) -> list[int]:
     """Draw one token from each row of `probs` [B, vocab].
 
     Lay the tokens side by side on a line of length 1, each as wide as it is likely, and pick one point. A row
     takes exactly one random number, from its own generator: what it gets cannot depend on its neighbours, on
     the size of the vocabulary or on the device.
     """
-    points = torch.rand(len(probs), dtype=torch.float64)
+    points = torch.rand(len(probs), dtype=torch.float64, generator=common)
     for i, generator in enumerate(generators):
         if generator is not None:
             points[i] = torch.rand(1, dtype=torch.float64, generator=generator, device=generator.device)

@@ -40,20 +40,18 @@ FUSED_NAMES = {
     "blocks.{}.attention.qkv.{}": ["layers.{}.self_attn.qkv_proj.{}"],
     "blocks.{}.mlp.gate_up.{}": ["layers.{}.mlp.gate_up_proj.{}"],
 }
-EXPERT_NAMES = {
-    "blocks.{}.mlp.router.{}": ["layers.{}.mlp.gate.{}"],
-    "blocks.{}.mlp.experts.{}.gate_up.{}": [
-        f"layers.{{}}.mlp.experts.{{}}.{p}_proj.{{}}" for p in ("gate", "up")
-    ],
-    "blocks.{}.mlp.experts.{}.down.{}": ["layers.{}.mlp.experts.{}.down_proj.{}"],
-}
-MIXTRAL_NAMES = {
-    "blocks.{}.mlp.router.{}": ["layers.{}.block_sparse_moe.gate.{}"],
-    "blocks.{}.mlp.experts.{}.gate_up.{}": [
-        f"layers.{{}}.block_sparse_moe.experts.{{}}.{w}.{{}}" for w in ("w1", "w3")
-    ],
-    "blocks.{}.mlp.experts.{}.down.{}": ["layers.{}.block_sparse_moe.experts.{}.w2.{}"],
-}
+
+
+def expert_names(router: str, experts: str, gate: str, up: str, down: str) -> dict[str, list[str]]:
+    return {
+        "blocks.{}.mlp.router.{}": [f"layers.{{}}.{router}.{{}}"],
+        "blocks.{}.mlp.experts.{}.gate_up.{}": [f"layers.{{}}.{experts}.{{}}.{w}.{{}}" for w in (gate, up)],
+        "blocks.{}.mlp.experts.{}.down.{}": [f"layers.{{}}.{experts}.{{}}.{down}.{{}}"],
+    }
+
+
+EXPERT_NAMES = expert_names("mlp.gate", "mlp.experts", "gate_proj", "up_proj", "down_proj")
+MIXTRAL_NAMES = expert_names("block_sparse_moe.gate", "block_sparse_moe.experts", "w1", "w3", "w2")
 
 WEIGHT_NAMES: dict[str, dict[str, list[str]]] = {
     "gpt2": GPT2_NAMES,
@@ -64,6 +62,7 @@ WEIGHT_NAMES: dict[str, dict[str, list[str]]] = {
     "smollm3": LLAMA_NAMES,
     "phi3": LLAMA_NAMES | FUSED_NAMES,
     "olmo2": LLAMA_NAMES | QK_NORM_NAMES | NORMED_AFTER_NAMES,
+    "gemma": LLAMA_NAMES,
     "gemma2": LLAMA_NAMES | NORMED_AFTER_NAMES,
     "gemma3_text": LLAMA_NAMES | QK_NORM_NAMES | NORMED_AFTER_NAMES,
     "qwen3_moe": LLAMA_NAMES | QK_NORM_NAMES | EXPERT_NAMES,

@@ -1,12 +1,10 @@
 """A look into real models: in which order a block works, and what its heads look at.
 
-PyTorch lets one listen to any part of a model while it runs (a forward hook). So nothing here changes the
-model, and what is shown is what it really computed.
+Nothing here changes a model: what is shown is what it really computed.
 """
 
 import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,32 +14,16 @@ from torch import nn
 from labkit.errors import LabError
 from labkit.figures import GREY, new_figure
 from labkit.lab import Lab
-from labkit.models import find_model
+from labkit.models import find_model, load_reference
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
-from phase2_attention_kvcache.model.attention import attention_weights, split_heads
+from phase2_attention_kvcache.model import Transformer
+from phase2_attention_kvcache.story.heads_at_work import weights_of
 
 MOST_TOKENS_DRAWN = 32  # more labels than this cannot be read in a figure
 
 
-def load_gpt2(folder: Path) -> nn.Module:
-    """A model of the GPT-2 kind (`GPT2LMHeadModel`) from a folder, ready to be listened to.
-
-    Raises:
-        LabError: another kind of model.
-    """
-    from transformers import AutoConfig, GPT2LMHeadModel
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    kind = AutoConfig.from_pretrained(folder).model_type
-    if kind != "gpt2":
-        raise LabError(f"{folder} is a {kind} model: this script looks into the gpt2 kind (tales, gpt2)")
-    # "eager" computes the weights openly; the fused kernels never write them down.
-    return GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-
-
 def block_order(model: nn.Module, token_ids: torch.Tensor) -> list[str]:
-    """Run a GPT-2 (`GPT2Model`) and note in which order its first block works.
+    """Run a GPT-2 (`GPT2Model`) and note in which order its first block works: PyTorch calls a forward hook after each part.
 
     A residual connection ("add the input back") has no part of its own that one could listen to. It is found
     by arithmetic: does the next part get exactly input + output?
@@ -75,26 +57,6 @@ def block_order(model: nn.Module, token_ids: torch.Tensor) -> list[str]:
             if torch.allclose(before + went_out[part], after, atol=1e-6):
                 order.append("residual")
     return order
-
-
-def model_weights(model: nn.Module, token_ids: Sequence[int]) -> list[torch.Tensor]:
-    """What every head of a GPT-2 looks at: `attention_weights` [num_heads, N, N] for each layer.
-
-    Queries and keys are picked up where the model computes them, at the output of `c_attn`: [N, 3 x d_model],
-    queries, keys and values side by side.
-    """
-    weights: list[torch.Tensor] = []
-
-    def hook(_module, _inputs, output) -> None:
-        q, k, _ = (split_heads(x, model.config.n_head) for x in output[0].chunk(3, dim=-1))
-        weights.append(attention_weights(q, k))
-
-    hooks = [block.attn.c_attn.register_forward_hook(hook) for block in model.transformer.h]
-    with torch.no_grad():
-        model(torch.tensor([list(token_ids)]))
-    for handle in hooks:
-        handle.remove()
-    return weights
 
 
 def head_habits(weights: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -147,38 +109,40 @@ def draw_heads(
     return fig
 
 
-def load_sentence(args: argparse.Namespace) -> tuple[nn.Module, list[int], list[str]]:
+def load_sentence(args: argparse.Namespace) -> tuple[Transformer, list[int], list[str]]:
     """Load --model, encode --text, check --layer.
 
     Returns:
         The model, the ids of the text, and its tokens as texts.
 
     Raises:
-        LabError: too few or too many tokens, no such layer, another kind of model.
+        LabError: too few or too many tokens, or no such layer.
     """
     folder = find_model(args.model)
-    model = load_gpt2(folder)
+    model = Transformer.from_pretrained(folder)
     tok = load_tokenizer(folder)
     ids = tok.encode(args.text)
-    longest = min(MOST_TOKENS_DRAWN, model.config.n_positions)
+    longest = min(MOST_TOKENS_DRAWN, model.config.max_context)
     if not 2 <= len(ids) <= longest:
         raise LabError(f"--text has {len(ids)} tokens: use 2 to {longest}, so that the figure can be read")
-    last = model.config.n_layer - 1
+    last = model.config.num_layers - 1
     if args.layer is not None and not 0 <= args.layer <= last:
         raise LabError(f"--layer {args.layer} is out of range: this model has layers 0 to {last}")
     return model, ids, [tok.decode([i]) for i in ids]
 
 
-def show_heads(lab: Lab, model: nn.Module, ids: list[int], tokens: list[str]) -> None:
+def show_heads(lab: Lab, model: Transformer, ids: list[int], tokens: list[str]) -> None:
     """The story's last part: the heads of --model on --text, in numbers and as a figure."""
     lab.title(f"What the heads of {lab.args.model} look at")
-    weights = model_weights(model, ids)
+    weights = weights_of(model, ids)
+    # "eager" computes the weights openly; the fused kernels never write them down.
+    theirs = load_reference(lab.args.model, attn_implementation="eager")
     with torch.no_grad():
-        own = model(torch.tensor([ids]), output_attentions=True).attentions
+        own = theirs(torch.tensor([ids]), output_attentions=True).attentions
     gap = max((w - o[0]).abs().max().item() for w, o in zip(weights, own, strict=True))
     lab.predict(
         "attention-of-a-model",
-        "from the model's queries and keys, our weights are its own to 4 decimals, in every layer",
+        "our weights are those of transformers to 4 decimals, in every layer",
         predicted=True,
         measured=gap < 1e-4,
     )
@@ -216,3 +180,17 @@ def show_heads(lab: Lab, model: nn.Module, ids: list[int], tokens: list[str]) ->
         f"{lab.args.model}, {len(ids)} tokens; an even spread would give it {even:.0%}. Rows add up to 1."
     )
     lab.figure(draw_heads(weights[layer], best, tokens, finding, subtitle), "attention_heads")
+
+
+def split_heads(x: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Cut vectors [N, d_model] into heads [N, num_heads, head_dim]. Nothing is computed or moved."""
+    if x.shape[-1] % num_heads:
+        raise ValueError(
+            f"a vector of {x.shape[-1]} numbers cannot be cut into {num_heads} heads of equal length"
+        )
+    return x.view(x.shape[0], num_heads, x.shape[-1] // num_heads)
+
+
+def merge_heads(x: torch.Tensor) -> torch.Tensor:
+    """Put the heads [N, num_heads, head_dim] back into one vector [N, d_model] per token."""
+    return x.reshape(x.shape[0], -1)

@@ -4,10 +4,10 @@ import torch
 import torch.nn.functional as F
 
 from labkit.lab import Lab
-from phase1_tokens_embeddings.weights.memory_math import kv_bytes_per_token
-from phase2_attention_kvcache.model.attention import attention, merge_heads, split_heads
+from phase1_tokens_embeddings.weights import kv_bytes_per_token
+from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.story import attention_by_hand as by_hand
-from phase2_attention_kvcache.story.attention_in_models import block_order
+from phase2_attention_kvcache.story.attention_in_models import block_order, merge_heads, split_heads
 
 DEFAULT_TEXT = "The old woman went to the door and called the little dog."
 

@@ -11,7 +11,7 @@ from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import SHAPES, ModelShape, kv_bytes_per_token, kv_of_text
 from phase1_tokens_embeddings.weights.families import FAMILIES, Family
 from phase2_attention_kvcache.model import ContiguousKVCache, ModelConfig, Transformer
-from phase2_attention_kvcache.model.transformer import Experts
+from phase2_attention_kvcache.model.layers import Experts
 from phase2_attention_kvcache.story.small_families import write_small_model
 
 GPT2, QWEN3 = SHAPES["gpt2"], SHAPES["qwen3-0.6b"]
@@ -56,7 +56,7 @@ def tell_changes(lab: Lab) -> None:
 
 def tell_families(lab: Lab) -> None:
     lab.title("A family is a row of choices")
-    lab.say("""No family has a forward pass of its own. `transformer.py` builds each from the same parts, by a row of
+    lab.say("""No family has a forward pass of its own. `layers.py` builds each from the same parts, by a row of
         this table (`FAMILIES` in phase 1) and a map of names: what its files call our tensors.""")
     lab.table(
         "Choices by family",
@@ -212,7 +212,7 @@ def tell_mixtures(lab: Lab) -> None:
     )
     lab.say("""So a mixture is cheap for one user, and for thousands, whose tokens fill every expert. In between each step
         reads nearly all experts for a few tokens each. Tokens of the same expert are computed together (`Experts` in
-        transformer.py): its weights are read once.""")
+        layers.py): its weights are read once.""")
     lab.record(experts_hit=dict(zip(counts, hit)))
 
 

@@ -9,13 +9,11 @@ from safetensors.torch import load_file
 from labkit.figures import BLUE, GREEN, GREY, MUTED, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.weights.memory_math import kv_bytes_per_token
-from phase2_attention_kvcache.model.positions import (
-    apply_rotary,
+from phase1_tokens_embeddings.weights import kv_bytes_per_token
+from phase2_attention_kvcache.model.positions import apply_rotary, rotary_frequencies, rotary_tables
+from phase2_attention_kvcache.other_positions.older_kinds import (
     apply_rotary_interleaved,
     look_up,
-    rotary_frequencies,
-    rotary_tables,
     sinusoidal_table,
     to_half_split,
 )

@@ -1,12 +1,16 @@
 """The chapters of quantisation, and its figure."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor, nn
 
 from labkit.errors import LabError
 from labkit.figures import BLUE, GREEN, INK, ORANGE, new_figure
@@ -16,19 +20,21 @@ from labkit.models import find_model
 from labkit.paths import ROOT
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer
 from phase1_tokens_embeddings.weights import CARDS, SHAPES, users_that_fit, weight_bytes
+from phase1_tokens_embeddings.weights.ggml_blocks import unpack_nibbles
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
+from phase2_attention_kvcache.measuring.evaluation import bits_per_byte
+from phase2_attention_kvcache.measuring.roofline import measure_ceilings
 from phase2_attention_kvcache.model import GPT2_124M, ContiguousKVCache, Transformer, generate_cached
-from phase2_attention_kvcache.model.evaluation import bits_per_byte
-from phase2_attention_kvcache.model.gptq import quantize_model_gptq
-from phase2_attention_kvcache.model.kv_formats import KV_CACHE_DTYPES, RoundingCache, kv_bytes_of_token
-from phase2_attention_kvcache.model.quantized_formats import METHODS
-from phase2_attention_kvcache.model.quantized_linear import (
+from phase2_attention_kvcache.quantization.gptq import quantize_model_gptq
+from phase2_attention_kvcache.quantization.kv_formats import KV_CACHE_DTYPES, RoundingCache, kv_bytes_of_token
+from phase2_attention_kvcache.quantization.quantized_formats import METHODS
+from phase2_attention_kvcache.quantization.quantized_linear import (
+    QuantizedLinear,
     QuantizedWeight,
     is_quantized,
     quantize_model,
     weight_bytes_of,
 )
-from phase2_attention_kvcache.model.roofline import measure_ceilings
 
 TEXTS = Path(__file__).parent.parent / "texts"
 CALIBRATION = ROOT / "phase1_tokens_embeddings" / "texts" / "tales.txt"
@@ -36,7 +42,7 @@ NAMES = {"int8": "int8, a scale a row", "fp8": "fp8 (E4M3), a scale a row", "q8_
          "q4_0": "Q4_0, groups of 32", "int4": "int4, groups of 32, zero points"}  # fmt: skip
 TOY_CARD = 64 * 2**20  # bytes: tales is small, so a small card makes the differences visible
 USER = 1024  # tokens of a user on it
-FAST = ("16 bits", "int8", "int4")  # formats with a compiled product
+FAST = ("16 bits", "int8", "int4")  # formats for which torch has an operator that unpacks on the way
 
 
 class Texts(NamedTuple):
@@ -287,7 +293,7 @@ def tell_speed(lab: Lab, results: Results) -> None:
         gains = [100 * (1 - mine / theirs) for mine, theirs in zip((one, many), full)]
         rows.append([name, f"{lost:+.3f}", 1 / one, f"{gains[0]:.0f}%", 64 / many, f"{gains[1]:.0f}%"])
     lab.table(
-        "A step of GPT-2's shape, compiled products that unpack on the way",
+        "A step of GPT-2's shape, operators of torch that unpack on the way",
         ["format", f"bits per byte lost by {lab.args.model}, %", "1 user, tokens/s", "TPOT shorter by", "64 users, tokens/s",
          "TPOT shorter by"],
         rows,
@@ -321,24 +327,61 @@ def tell_speed(lab: Lab, results: Results) -> None:
         kind="structure" if lab.args.model == "tales" and not lab.quick else "timing",
         note=f"int8 is free as far as can be seen here. int4 costs {lost:.2f}% bits per byte, and its speed has to be "
         "earned: unpacked by plain operators it is slower than 16 bits (the table of the whole model). Tokens/s of 1 and of 64 "
-        f"users with compiled products: {speeds}.",
+        f"users with operators that unpack on the way: {speeds}.",
     )
     lab.record(step_s=times, read_s=read, int4_gain_percent=gain)
 
 
 def fast_model(lab: Lab, name: str) -> Transformer:
-    """GPT-2's shape in a format, with the fastest product of this course for it."""
+    """GPT-2's shape in a format, with torch's own operators for weights in few bits."""
     model = Transformer.random(GPT2_124M, "bfloat16", seed=lab.seed)
     if name in METHODS:
         quantize_model(model, name)
-    try:
-        from phase2_attention_kvcache.model.packed_quantized import pack_quantized_layers
-        from phase2_attention_kvcache.model.tiled_linear import tile_linear_layers
-    except (ImportError, RuntimeError):
-        pass  # numba cannot work here, and plain operators stay: right, and slow
-    else:
-        pack_quantized_layers(tile_linear_layers(model))
+        for parent in list(model.modules()):
+            for child_name, child in list(parent.named_children()):
+                if isinstance(child, QuantizedLinear) and (layer := TorchLinear.of(child)):
+                    setattr(parent, child_name, layer)
     return model
+
+
+class TorchLinear(nn.Module):
+    """A quantized layer by torch's operator that unpacks on the way. Its scales are in bfloat16."""
+
+    def __init__(self, multiply: Callable[[Tensor], Tensor], bias: Tensor | None) -> None:
+        super().__init__()
+        self.multiply, self.bias = multiply, bias
+
+    @classmethod
+    def of(cls, layer: QuantizedLinear) -> Self | None:
+        """None for a format or a torch that has no such operator."""
+        part = layer.parts[0]
+        planes, outputs = part.planes, part.shape[0]
+        if part.kind == "int8":
+            codes, scales = planes["codes"], planes["scales"][:, 0].bfloat16()
+            multiply = lambda x: torch._weight_int8pack_mm(x, codes, scales)  # noqa: E731
+        elif part.kind == "int4":
+            whole = nn.functional.pad(unpack_nibbles(planes["codes"]), (0, 0, 0, -outputs % 16)).int()
+            zeros, scales = planes["zeros"].float(), planes["scales"].float()
+            # torch's weight is (code - 8) * scale + zero.
+            both = torch.stack((scales, (8 - zeros) * scales), -1).bfloat16()
+            both = nn.functional.pad(both, (0, 0, 0, 0, 0, -outputs % 16)).transpose(0, 1).contiguous()
+            try:
+                packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole, 1)
+            except (RuntimeError, AttributeError):
+                return None
+            product = torch.ops.aten._weight_int4pack_mm_for_cpu
+            multiply = lambda x: product(x, packed, 32, both)[:, :outputs]  # noqa: E731
+        else:
+            return None
+        try:
+            multiply(torch.zeros(1, part.shape[1], dtype=torch.bfloat16))
+        except (RuntimeError, AttributeError):
+            return None
+        return cls(multiply, layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.multiply(x)
+        return y if self.bias is None else y + self.bias
 
 
 def time_steps(lab: Lab, models: dict[str, Transformer]) -> dict[str, tuple[float, float]]:

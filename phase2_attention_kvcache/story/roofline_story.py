@@ -7,8 +7,9 @@ from matplotlib.figure import Figure
 
 from labkit.figures import BLUE, GREY, INK, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
-from phase2_attention_kvcache.model import GPT2_124M, Transformer, roofline
-from phase2_attention_kvcache.model.roofline import Ceilings, Step, limit_of, measure_step
+from phase2_attention_kvcache.measuring import roofline
+from phase2_attention_kvcache.measuring.roofline import Ceilings, Step, limit_of, measure_step
+from phase2_attention_kvcache.model import GPT2_124M, Transformer
 
 
 def load_model(lab: Lab) -> tuple[Transformer, str]:

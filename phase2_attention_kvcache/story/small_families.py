@@ -7,7 +7,7 @@ import torch
 
 SMALL = dict(
     vocab_size=97, hidden_size=32, intermediate_size=40, num_hidden_layers=4, num_attention_heads=4,
-    num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.3, pad_token_id=0, bos_token_id=1,
+    num_key_value_heads=2, head_dim=8, max_position_embeddings=64, initializer_range=0.3, pad_token_id=0, bos_token_id=1,
     eos_token_id=[2, 3],
 )  # fmt: skip
 # What a family needs to be itself at this size: a window that is shorter than the text, experts that are few.
@@ -16,9 +16,9 @@ OWN: dict[str, dict[str, Any]] = {
     "mistral": dict(sliding_window=7),
     "qwen3": dict(head_dim=16),
     "phi3": dict(sliding_window=9),
-    "gemma2": dict(head_dim=8, sliding_window=6, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
-    "gemma3_text": dict(head_dim=8, sliding_window=6, num_hidden_layers=7),
-    "qwen3_moe": dict(head_dim=8, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=True),
+    "gemma2": dict(sliding_window=6, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+    "gemma3_text": dict(sliding_window=6, num_hidden_layers=7),
+    "qwen3_moe": dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=True),
     "mixtral": dict(num_local_experts=4),
     "olmoe": dict(num_experts=6, num_experts_per_tok=2),
 }  # fmt: skip

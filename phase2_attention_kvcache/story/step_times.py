@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from labkit.machine import time_calls
-from phase2_attention_kvcache.model.caches import ContiguousKVCache
-from phase2_attention_kvcache.model.transformer import Transformer
+from phase2_attention_kvcache.model import ContiguousKVCache, Transformer
 
 DECODES = 6  # steps
 

@@ -8,11 +8,19 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
+from transformers import GPT2Config, GPT2Model
 
-from phase2_attention_kvcache.model.attention import attention, attention_weights, merge_heads, split_heads
+from phase2_attention_kvcache.model import Transformer
+from phase2_attention_kvcache.model.attention import attention, attention_weights
 from phase2_attention_kvcache.story import attention_by_hand as by_hand
-from phase2_attention_kvcache.story.attention_in_models import block_order, head_habits, model_weights
+from phase2_attention_kvcache.story.attention_in_models import (
+    block_order,
+    head_habits,
+    merge_heads,
+    split_heads,
+)
+from phase2_attention_kvcache.story.heads_at_work import weights_of
+from phase2_attention_kvcache.story.small_families import write_small_model
 
 
 def random_qkv(n, older, kv_heads, group, head_dim, seed, dtype=torch.float32):
@@ -178,17 +186,17 @@ def tiny_gpt2():
     return GPT2Config(n_layer=2, n_embd=24, n_head=3, n_positions=32, vocab_size=40, **ENDS)
 
 
-def test_model_weights_are_what_transformers_computes():
-    model = GPT2LMHeadModel._from_config(tiny_gpt2(), attn_implementation="eager").eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)  # heads that really prefer something
-    ids = [3, 1, 4, 1, 5, 9]
-    ours = model_weights(model, ids)
-    theirs = model(torch.tensor([ids]), output_attentions=True).attentions
-    assert len(ours) == 2
-    for a, b in zip(ours, theirs, strict=True):
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"])
+def test_weights_of_heads_are_what_transformers_computes(family, tmp_path):
+    """With shared heads, windows and soft caps, too."""
+    theirs = write_small_model(family, tmp_path)
+    ids = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
+    ours = weights_of(Transformer.from_pretrained(tmp_path), ids)
+    with torch.no_grad():
+        expected = theirs(torch.tensor([ids]), output_attentions=True).attentions
+    assert len(ours) == 4
+    for a, b in zip(ours, expected, strict=True):
         torch.testing.assert_close(a, b[0], atol=1e-5, rtol=1e-4)
-    assert not model.transformer.h[0].attn.c_attn._forward_hooks  # nothing is left behind
 
 
 def test_block_order_notices_a_missing_residual():

@@ -15,9 +15,9 @@ from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.model.caches import AttentionRule, ContiguousKVCache, NoCache, causal_attention
 from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
-from phase2_attention_kvcache.model.kv_formats import RoundingCache, narrow, widen
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
+from phase2_attention_kvcache.quantization.kv_formats import RoundingCache, narrow, widen
 from phase2_attention_kvcache.story.step_times import StepTimes, measure_steps, total_times
 from phase2_attention_kvcache.story.telling import WordWrap, tell
 from tests.properties import rules, with_rules

@@ -1,6 +1,7 @@
 """sampling.py against transformers' logits processors, float64 formulas, and statistics."""
 
 import math
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -349,9 +350,11 @@ def test_seeds():
     once, again, other = (run_alone(logits, SamplingParams(seed=s), []) for s in (1, 1, 2))
     assert once == again != other
     assert SamplingParams().make_generator() is None
-    second = SamplingParams(seed=1).make_generator(answer=1)
-    assert second.initial_seed() == SamplingParams(seed=2).make_generator().initial_seed()
-    assert SamplingParams(seed=2**64 - 1).make_generator(answer=1).initial_seed() == 0
+    answers = SamplingParams(seed=1, n=3, prompt_logprobs=2)
+    assert [answers.for_answer(i).seed for i in range(3)] == [1, 2, 3]
+    assert [answers.for_answer(i).prompt_logprobs for i in range(3)] == [2, None, None]
+    assert answers.for_answer(1).n == 1 and answers.n == 3
+    assert SamplingParams(seed=2**64 - 1).for_answer(1).make_generator().initial_seed() == 0
 
 
 def test_one_request_remembers():
@@ -457,7 +460,7 @@ def test_what_is_given_is_kept():
     assert p.logit_bias == {1: 2.0}
     with pytest.raises(AttributeError):
         p.temperature = 2.0
-    assert SamplingParams(**vars(p)) == p
+    assert replace(p) == p
 
 
 @pytest.mark.parametrize(
@@ -470,7 +473,7 @@ def test_what_is_given_is_kept():
         ("min_p", [-0.01, 1.01, math.nan]),
         ("presence_penalty", [-2.1, 2.1, math.nan]),
         ("frequency_penalty", [-2.1, 2.1, math.nan]),
-        ("repetition_penalty", [0, 0.0, -1, math.nan, math.inf]),
+        ("repetition_penalty", [0, 0.0, -1, math.nan, math.inf, 1e-320, 1e-21, 1e21]),
         ("max_tokens", [0, -1, 2.5]),
         ("min_tokens", [-1, 17, 1.0]),
         ("seed", [1.5, "x", 2**64]),
@@ -486,6 +489,66 @@ def test_every_bad_parameter(field, bad):
         with pytest.raises(ValueError, match=field) as error:
             SamplingParams(**{field: value})
         assert "\n" not in str(error.value)
+
+
+TENSORS = [torch.tensor(2), torch.tensor([1.0, 2.0]), torch.tensor([]), np.array([1.5, 2.5]), np.array(3.5)]
+
+
+@pytest.mark.parametrize("field", [f.name for f in fields(SamplingParams) if f.init])
+def test_a_tensor_is_no_parameter(field):
+    """Nor is an array of fractions. Some raised RuntimeError or TypeError."""
+    for value in TENSORS:
+        if field in ("stop", "stop_token_ids", "bad_words") and value.ndim and not len(value):
+            continue  # an empty list by any name
+        for wrong in (value, [value], {1: value} if field == "logit_bias" else value):
+            with pytest.raises(ValueError, match=field) as error:
+                SamplingParams(**{field: wrong})
+            assert "\n" not in str(error.value) and type(error.value) is ValueError
+
+
+@pytest.mark.parametrize("penalty", [1e-20, 1e20])
+@pytest.mark.parametrize("temperature", [1e-5, 1, 2])
+def test_the_ends_of_the_range_of_a_penalty_leave_numbers(penalty, temperature):
+    logits = torch.tensor([[1000.0, -1000.0, 0.5, 0.0]])
+    p = SamplingParams(repetition_penalty=penalty, temperature=temperature, seed=0)
+    assert Sampler().probabilities(logits, [p], [[0, 1]], [[2]]).isfinite().all()
+
+
+def test_tokens_named_twice_count_once():
+    p = SamplingParams(stop_token_ids=[3, 1, 3], allowed_token_ids=[5, 5, 2] * 50_000)
+    assert p.stop_token_ids == (3, 1) and p.allowed_token_ids == (5, 2)
+
+
+class Untouchable(tuple):
+    """Token ids that may be looked at no more."""
+
+    def __iter__(self):
+        raise AssertionError("a step went through the token ids once more")
+
+
+def test_a_step_does_not_go_through_the_tokens_that_a_request_names():
+    """Once is enough: with 131,072 of them, 60 answers took 1.6 s per step."""
+    words = {"ab": [1, 2], " ab": [4, 2], "c": [3], " c": [5]}
+    p = SamplingParams(
+        temperature=0, min_tokens=9, stop_token_ids=[7], allowed_token_ids=list(range(9)),
+        logit_bias={6: 100, 7: 100}, bad_words=["ab", "c"],
+    ).with_bad_words(words.__getitem__)  # fmt: skip
+    logits = random_logits(1, rows=2)
+    first = sample(logits, [p, p.with_seed(1)], outputs=[[1], [4]], eos=0)
+    for name in ("stop_token_ids", "allowed_token_ids", "bad_words_token_ids"):
+        object.__setattr__(p, name, Untouchable(getattr(p, name)))
+    object.__setattr__(p, "logit_bias", None)
+    assert sample(logits, [p, p.with_seed(2)], outputs=[[1], [4]], eos=0) == first
+    assert first.token_ids == [6, 6]
+
+
+def test_another_vocabulary_or_end_of_text_has_masks_of_its_own():
+    p = SamplingParams(temperature=0, allowed_token_ids=[0, 1, 2], min_tokens=1)
+    logits = torch.tensor([[9.0, 8.0, 7.0, 99.0]])
+    assert [sample(logits, [p], eos=eos).token_ids for eos in (0, 1, [0, 1])] == [[1], [0], [2]]
+    assert sample(logits[:, :3], [p], eos=0).token_ids == [1]
+    with pytest.raises(ValueError, match="allowed_token_ids holds the token 2"):
+        sample(logits[:, :2], [p], eos=0)
 
 
 def test_values_that_do_not_go_together():

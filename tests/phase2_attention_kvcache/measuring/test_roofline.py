@@ -6,12 +6,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from phase2_attention_kvcache.model import roofline
-from phase2_attention_kvcache.model.attention import attention
-from phase2_attention_kvcache.model.caches import ContiguousKVCache
-from phase2_attention_kvcache.model.config import GPT2_124M
-from phase2_attention_kvcache.model.quantized_linear import quantize_model
-from phase2_attention_kvcache.model.roofline import (
+from phase2_attention_kvcache.measuring import roofline
+from phase2_attention_kvcache.measuring.roofline import (
     Ceilings,
     Step,
     Work,
@@ -19,7 +15,11 @@ from phase2_attention_kvcache.model.roofline import (
     work_of_batch,
     work_of_step,
 )
+from phase2_attention_kvcache.model.attention import attention
+from phase2_attention_kvcache.model.caches import ContiguousKVCache
+from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.transformer import Transformer
+from phase2_attention_kvcache.quantization.quantized_linear import quantize_model
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

@@ -1,11 +1,11 @@
-"""A model out of a GGUF file. What the file holds in few bits stays in few bits.
+"""A model from a GGUF file. It attaches as a row of `CHECKPOINT_FORMATS`. Quantized matrices stay quantized in memory.
 
 Plain tensors (F32, F16, BF16) become ordinary weights. A matrix in blocks becomes a `QuantizedLinear`, the token table a
 `QuantizedEmbedding`; a tied head shares the table's memory.
 """
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,21 +13,18 @@ from torch import Tensor, nn
 from labkit.foreign import visible
 from phase1_tokens_embeddings.weights.ggml_blocks import PLAIN, dequantize_blocks
 from phase1_tokens_embeddings.weights.gguf_file import GGUFHeader, read_gguf_header
-from phase1_tokens_embeddings.weights.gguf_model import ROPE_FACTORS, from_interleaved, read_blocks
-from phase1_tokens_embeddings.weights.safetensors_file import TensorEntry
-from phase2_attention_kvcache.model.checkpoint import (
-    Stored,
-    check_memory,
-    check_names,
-    check_shapes,
-    check_sizes,
-    finish_loading,
-    names_for,
-    parse_dtype,
+from phase1_tokens_embeddings.weights.gguf_model import (
+    ROPE_FACTORS,
+    config_from_gguf,
+    from_interleaved,
+    read_blocks,
 )
+from phase1_tokens_embeddings.weights.safetensors_file import TensorEntry
+from phase2_attention_kvcache.model.checkpoint import check_memory, finish_loading, fit_model, parse_dtype
 from phase2_attention_kvcache.model.config import ModelConfig, read_config
-from phase2_attention_kvcache.model.quantized_formats import split_q4_0, split_q8_0
-from phase2_attention_kvcache.model.quantized_linear import (
+from phase2_attention_kvcache.model.positions import rotary_frequencies, rotary_tables
+from phase2_attention_kvcache.quantization.quantized_formats import split_q4_0, split_q8_0
+from phase2_attention_kvcache.quantization.quantized_linear import (
     QuantizedEmbedding,
     QuantizedLinear,
     QuantizedWeight,
@@ -54,32 +51,27 @@ GGUF_NAMES = {
 }
 
 
-def load_gguf(kind: type[Model], file: Path, dtype: str | torch.dtype, device: str) -> Model:
-    """See `Transformer.from_pretrained`."""
+def read_settings(file: Path) -> dict[str, Any]:
+    """The settings of a GGUF file, in the words of a config.json."""
+    return config_from_gguf(read_gguf_header(file))
+
+
+def load(kind: type[Model], file: Path, dtype: str | torch.dtype, device: str) -> Model:
+    """See `Transformer.from_pretrained`. `dtype`: of all weights that are not quantized, and of all computing."""
     config, target, header = read_config(file), parse_dtype(dtype), read_gguf_header(file)
-    stored = {
-        name: Stored(file, name, TensorEntry(tensor.type, tensor.dims[::-1], (0, tensor.nbytes)))
+    entries = {
+        name: TensorEntry(tensor.type, tensor.dims[::-1], (0, tensor.nbytes))
         for name, tensor in header.tensors.items()
         if name != ROPE_FACTORS
     }
-    check_memory(file, stored, target, device)
-    try:
-        check_sizes(config, stored)
-        with torch.device("meta"):  # shapes without memory: the weights are put in as they are read
-            model = kind(config)
-        shapes = {ours: list(t.shape) for ours, t in model.state_dict().items()}
-        parts = {ours: names_for(config, ours, GGUF_NAMES[config.family]) for ours in shapes}
-        check_names(config, [name for names in parts.values() for name in names], stored)
-        for ours, names in parts.items():
-            entries = {name: stored[name].entry for name in names}
-            check_shapes(config, ours, shapes[ours], entries, turned=False)
-    except ValueError as error:
-        raise ValueError(f"{visible(file)} does not fit its own settings: {error}") from None
+    check_memory(file, entries.values(), target, device)
+    model, parts = fit_model(kind, config, file, entries, GGUF_NAMES[config.family])
+    shapes = {ours: t.shape for ours, t in model.state_dict().items()}
 
     state: dict[str, Tensor] = {}
     quantized: dict[str, list[QuantizedWeight]] = {}  # by the name of the layer
     for ours, names in parts.items():
-        if all(stored[name].entry.dtype in PLAIN for name in names) or ours.startswith("position_table"):
+        if all(entries[name].dtype in PLAIN for name in names) or ours.startswith("position_table"):
             pieces = [read_plain(config, file, header, name) for name in names]
             state[ours] = torch.cat(pieces).to(device, target)
         elif ours.endswith(".weight") and len(shapes[ours]) == 2:
@@ -87,7 +79,7 @@ def load_gguf(kind: type[Model], file: Path, dtype: str | torch.dtype, device: s
             quantized[ours.removesuffix(".weight")] = [w.to(device) for w in weights]
         else:
             raise ValueError(
-                f"{visible(file)}: {names[0]} is {stored[names[0]].entry.dtype}, a vector must be F32"
+                f"{visible(file)}: {names[0]} is {entries[names[0]].dtype}, a vector must be F32"
             )
     model.load_state_dict(state, strict=False, assign=True)
     for ours, weights in quantized.items():
@@ -97,16 +89,24 @@ def load_gguf(kind: type[Model], file: Path, dtype: str | torch.dtype, device: s
                 model.head = QuantizedLinear(weights, None)
         else:
             model.set_submodule(ours, QuantizedLinear(weights, state.get(f"{ours}.bias")))
-    factors = None
+    model = finish_loading(model)
     if config.family == "llama" and ROPE_FACTORS in header.tensors:
         factors = read_plain(config, file, header, ROPE_FACTORS).flatten()
-        if (
-            factors.shape != (config.head_dim // 2,)
-            or not (factors > 0).all()
-            or not factors.isfinite().all()
-        ):
+        if len(factors) != config.head_dim // 2 or not ((factors > 0) & factors.isfinite()).all():
             raise ValueError(f"{visible(file)}: {ROPE_FACTORS} needs {config.head_dim // 2} numbers above 0")
-    return finish_loading(model, factors)
+        frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling) / factors
+        model.cos, model.sin = (t.to(device) for t in rotary_tables(config.max_context, frequencies))
+    return model
+
+
+def rope_factors(head_dim: int, theta: float, scaling: dict[str, Any] | None) -> torch.Tensor | None:
+    """By how much a scaling of the kind "llama3" slows each pair: [head_dim / 2], the form in which GGUF keeps it.
+
+    None for other kinds: what treats all pairs alike is one number, and has a key of its own there.
+    """
+    if scaling is None or scaling.get("rope_type", scaling.get("type")) != "llama3":
+        return None
+    return rotary_frequencies(head_dim, theta) / rotary_frequencies(head_dim, theta, scaling)
 
 
 def read_plain(config: ModelConfig, file: Path, header: GGUFHeader, name: str) -> Tensor:

@@ -2,7 +2,7 @@
 
 A linear layer reads every weight once a step. With few users that reading is what a step waits for, so fewer bits make it
 faster, if turning codes into weights costs less than the reading that is saved. Here plain operators do it, a tile of
-rows at a time: readable, and right. The fast product (`packed_quantized.py`) rounds activations to 8 bits as well, so it differs a little.
+rows at a time: readable, and right. A fast one for few rows is in the CPU backend (phase 4, `cpu/few_rows.py`).
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from phase2_attention_kvcache.model.quantized_formats import FORMATS, Planes, find_method
+from phase2_attention_kvcache.quantization.quantized_formats import FORMATS, Planes, find_method
 
 TILE = 2**20  # weights that are unpacked at a time
 

@@ -1,4 +1,5 @@
-"""Checkpoints in few bits as vLLM's users have them: compressed-tensors, W4A16 and W8A8.
+"""Quantized checkpoints as vLLM's users have them: compressed-tensors, W4A16 and W8A8. It attaches as a row of
+`CHECKPOINT_FORMATS`.
 
 A folder in the Hugging Face layout whose config.json holds a `quantization_config`. In place of a matrix `x.weight` there
 are:
@@ -11,29 +12,80 @@ are:
                                x.weight_scale       [out, 1]
 
 Codes here go from 0 to 15, as in "int4" (see `quantized_formats.py`). A scale for 128 weights is stored four times, for
-32 each. W8A8 rounds activations, too; the compiled product of this course does that anyway, in groups of 32.
+32 each.
 
 Source: compressed_tensors/compressors/pack_quantized/helpers.py, version 0.17.
 """
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from labkit.foreign import quoted, visible
+from labkit.foreign import quoted, read_json, visible
+from phase1_tokens_embeddings.weights.config_settings import MAX_CONFIG_BYTES
 from phase1_tokens_embeddings.weights.ggml_blocks import pack_nibbles
 from phase1_tokens_embeddings.weights.safetensors_file import TensorEntry
-from phase2_attention_kvcache.model.quantized_formats import GROUP
-from phase2_attention_kvcache.model.quantized_linear import QuantizedWeight
+from phase2_attention_kvcache.model.checkpoint import (
+    STORED_DTYPES,
+    assemble,
+    check_memory,
+    finish_loading,
+    fit_model,
+    parse_dtype,
+    read_headers,
+    read_tensors,
+)
+from phase2_attention_kvcache.model.config import read_config
+from phase2_attention_kvcache.quantization.quantized_formats import GROUP
+from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear, QuantizedWeight
 
+Model = TypeVar("Model", bound=nn.Module)
+
+CODE_DTYPES = ("I8", "I32", "I64")  # codes, packed codes, shapes
 PARTS = (".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape")
 SHIFTS = 4 * torch.arange(8, dtype=torch.int32)  # how far up each of the codes in an int32 lies
 
 
-def check_scheme(folder: Path, raw: Any) -> None:
+def read_settings(folder: Path) -> dict[str, Any]:
+    """config.json without its `quantization_config`, which is checked.
+
+    Raises:
+        ValueError: weights are stored in a way that is not read here.
+    """
+    settings = dict(read_json(folder / "config.json", MAX_CONFIG_BYTES))
+    check_scheme(settings.pop("quantization_config"))
+    return settings
+
+
+def load(kind: type[Model], folder: Path, dtype: str | torch.dtype, device: str) -> Model:
+    """See `Transformer.from_pretrained`."""
+    config, target = read_config(folder), parse_dtype(dtype)
+    stored = read_headers(folder, STORED_DTYPES + CODE_DTYPES)
+    check_memory(folder, (s.entry for s in stored.values()), target, device)
+    try:
+        full = entries_in_full({name: s.entry for name, s in stored.items()})
+    except ValueError as error:
+        raise ValueError(f"{visible(folder)} does not fit its config.json: {error}") from None
+    model, parts = fit_model(kind, config, folder, full)
+    tensors = read_tensors(stored)
+    state: dict[str, Tensor] = {}
+    quantized: dict[str, list[QuantizedWeight]] = {}  # by the name of the layer
+    for ours, theirs in parts.items():
+        if any(full[name].dtype in ("I4", "I8") for name in theirs):
+            weights = [read_quantized(name, lambda part: tensors.pop(part, None)) for name in theirs]
+            quantized[ours.removesuffix(".weight")] = [weight.to(device) for weight in weights]
+        else:
+            state[ours] = assemble(config, ours, [tensors.pop(name) for name in theirs], target, device)
+    model.load_state_dict(state, strict=False, assign=True)
+    for ours, weights in quantized.items():
+        model.set_submodule(ours, QuantizedLinear(weights, state.get(f"{ours}.bias")))
+    return finish_loading(model)
+
+
+def check_scheme(raw: Any) -> None:
     """
     Args:
         raw: the `quantization_config` of a config.json.
@@ -53,7 +105,7 @@ def check_scheme(folder: Path, raw: Any) -> None:
         found, good = quoted(raw.get("quant_method") if isinstance(raw, dict) else raw), False
     if not good:
         raise ValueError(
-            f"{visible(folder)}: its quantization_config is of a kind that is not read here ({found}): read are compressed-tensors W4A16 in "
+            f"its quantization_config is of a kind that is not read here ({found}): read are compressed-tensors W4A16 in "
             "groups of a multiple of 32, W8A8 with a scale a row, and GGUF files"
         )
 
@@ -63,10 +115,12 @@ def entries_in_full(entries: Mapping[str, TensorEntry]) -> dict[str, TensorEntry
     full = {}
     for name, entry in entries.items():
         if name.endswith(".weight_packed"):
+            if len(entry.shape) != 2:
+                raise ValueError(f"{visible(name)} is no matrix: its shape is {quoted(list(entry.shape))}")
             rows, columns = entry.shape
             full[name.removesuffix("_packed")] = TensorEntry("I4", (rows, 8 * columns), entry.offsets)
         elif name.endswith("embed_tokens.weight") and entry.dtype == "I8":
-            raise ValueError(f"its token table ({name}) is in few bits: only linear layers may be")
+            raise ValueError(f"its token table ({name}) is quantized: only linear layers may be")
         elif not name.endswith(PARTS):
             full[name] = entry
     return full

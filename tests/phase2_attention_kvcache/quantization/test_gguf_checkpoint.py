@@ -11,15 +11,19 @@ import torch
 from safetensors.torch import load_file
 
 from labkit.models import find_model
+from phase1_tokens_embeddings.chat import chat_settings_of_folder, chat_settings_of_gguf
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase1_tokens_embeddings.tokens.chat_settings import chat_settings_of_folder, chat_settings_of_gguf
 from phase1_tokens_embeddings.weights import read_gguf_header
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer, read_blocks
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase2_attention_kvcache.model import NoCache, Transformer, checkpoint
 from phase2_attention_kvcache.model.config import read_config
-from phase2_attention_kvcache.model.positions import rope_factors
-from phase2_attention_kvcache.model.quantized_linear import QuantizedWeight, is_quantized, weight_bytes_of
+from phase2_attention_kvcache.quantization.gguf_checkpoint import rope_factors
+from phase2_attention_kvcache.quantization.quantized_linear import (
+    QuantizedWeight,
+    is_quantized,
+    weight_bytes_of,
+)
 
 LLAMA3 = dict(
     rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -285,7 +289,7 @@ def test_settings_of_the_wrong_kind(tmp_path, folders, value, monkeypatch):
     for key, name in (("tokenizer.ggml.eos_token_id", "eos_token_id"), ("gpt2.embedding_length", "n_embd")):
         wrong = replace(header, metadata=header.metadata | {key: value})
         monkeypatch.setattr(
-            "phase1_tokens_embeddings.weights.gguf_model.read_gguf_header", lambda _, h=wrong: h
+            "phase2_attention_kvcache.quantization.gguf_checkpoint.read_gguf_header", lambda _, h=wrong: h
         )
         assert name in refusal(read_config, file)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 
+from phase2_attention_kvcache.model import KVCache, Transformer
 from phase2_attention_kvcache.model.caches import NoCache
-from phase2_attention_kvcache.model.transformer import KVCache, Transformer
 
 
 @torch.inference_mode()

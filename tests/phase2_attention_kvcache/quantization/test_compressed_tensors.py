@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase2_attention_kvcache.model import NoCache, Transformer
-from phase2_attention_kvcache.model.quantized_linear import QuantizedLinear, weight_bytes_of
+from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear, weight_bytes_of
 
 W4 = {"num_bits": 4, "type": "int", "symmetric": False, "strategy": "group", "group_size": 32}
 W8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}

@@ -18,7 +18,7 @@ from phase1_tokens_embeddings.weights.memory_math import kv_per_token
 from phase1_tokens_embeddings.weights.model_shapes import ModelShape
 from phase2_attention_kvcache.model.caches import NoCache
 from phase2_attention_kvcache.model.config import ModelConfig
-from phase2_attention_kvcache.model.quantized_formats import FP8, FP8_MAX, at_least_tiny
+from phase2_attention_kvcache.quantization.quantized_formats import FP8, FP8_MAX, at_least_tiny
 
 KV_CACHE_DTYPES = ("auto", "fp8", "int8_per_token_head")
 SCALE = torch.float16

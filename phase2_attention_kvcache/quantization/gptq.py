@@ -19,8 +19,12 @@ from torch import Tensor, nn
 
 from phase1_tokens_embeddings.weights.ggml_blocks import pack_nibbles
 from phase2_attention_kvcache.model.caches import NoCache
-from phase2_attention_kvcache.model.quantized_formats import GROUP, group_grid
-from phase2_attention_kvcache.model.quantized_linear import QuantizedLinear, QuantizedWeight, quantize_table
+from phase2_attention_kvcache.quantization.quantized_formats import GROUP, group_grid
+from phase2_attention_kvcache.quantization.quantized_linear import (
+    QuantizedLinear,
+    QuantizedWeight,
+    quantize_table,
+)
 
 DAMPING = 0.01  # of the mean of H's diagonal: inputs that hardly occur must not decide anything
 

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from phase1_tokens_embeddings.weights.ggml_blocks import unpack_nibbles
+from phase2_attention_kvcache.measuring.evaluation import bits_per_byte
 from phase2_attention_kvcache.model import NoCache, Transformer
 from phase2_attention_kvcache.model.config import ModelConfig
-from phase2_attention_kvcache.model.evaluation import bits_per_byte
-from phase2_attention_kvcache.model.gptq import gptq_int4, quantize_model_gptq
-from phase2_attention_kvcache.model.quantized_formats import METHODS, find_method, quantize_int4
-from phase2_attention_kvcache.model.quantized_linear import (
+from phase2_attention_kvcache.quantization.gptq import gptq_int4, quantize_model_gptq
+from phase2_attention_kvcache.quantization.quantized_formats import METHODS, find_method, quantize_int4
+from phase2_attention_kvcache.quantization.quantized_linear import (
     QuantizedEmbedding,
     QuantizedLinear,
     QuantizedWeight,
@@ -73,7 +73,7 @@ def test_zero_points_halve_the_step_of_weights_on_one_side():
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_layer_computes_with_the_weights_that_it_stores(method, bias, monkeypatch):
     monkeypatch.setattr(
-        "phase2_attention_kvcache.model.quantized_linear.TILE", 5000
+        "phase2_attention_kvcache.quantization.quantized_linear.TILE", 5000
     )  # many tiles, a last short one
     parts = [QuantizedWeight.of(random_weight(rows, seed=rows), method) for rows in (96, 33)]
     b = torch.randn(129) if bias else None

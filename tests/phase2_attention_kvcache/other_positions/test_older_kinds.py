@@ -1,0 +1,79 @@
+"""Sinusoidal and learned positions, and the paper's layout of a rotation, by their formulas."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phase2_attention_kvcache.model.positions import apply_rotary, rotary_frequencies, rotary_tables
+from phase2_attention_kvcache.other_positions.older_kinds import (
+    apply_rotary_interleaved,
+    look_up,
+    sinusoidal_table,
+    to_half_split,
+)
+from phase2_attention_kvcache.story.positions_story import compare_kinds
+
+
+@given(pairs=st.integers(1, 20), n=st.integers(1, 6), seed=st.integers(0, 999))
+@settings(max_examples=40)
+def test_both_layouts_are_the_same_up_to_order(pairs, n, seed):
+    x = torch.randn(n, 2, 2 * pairs, generator=torch.Generator().manual_seed(seed))
+    cos, sin = rotary_tables(n, rotary_frequencies(2 * pairs))
+    order = to_half_split(2 * pairs)
+    interleaved = apply_rotary_interleaved(x, cos, sin)
+    assert torch.equal(apply_rotary(x[..., order], cos, sin), interleaved[..., order])
+
+
+def test_interleaved_is_the_papers_rotation():
+    """Su et al., section 3.2.1: multiply neighbours, as a complex number, by e^(i m theta_j)."""
+    x = torch.randn(5, 1, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    frequencies = rotary_frequencies(8).double()
+    cos, sin = rotary_tables(5, frequencies, torch.float64)
+    complex_x = torch.view_as_complex(x.view(5, 1, 4, 2))
+    angles = torch.outer(torch.arange(5.0).double(), frequencies)
+    turn = torch.polar(torch.ones_like(angles), angles)
+    expected = torch.view_as_real(complex_x * turn[:, None]).flatten(-2)
+    torch.testing.assert_close(apply_rotary_interleaved(x, cos, sin), expected)
+
+
+def test_sinusoidal_follows_the_formula():
+    table = sinusoidal_table(50, 12)
+    for position in (0, 1, 17, 49):
+        for i in range(6):
+            angle = position / 10000 ** (2 * i / 12)
+            assert table[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
+            assert table[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
+
+
+def test_sinusoidal_rows_know_distances():
+    """p(m) . p(n) depends on m - n alone: every Toeplitz diagonal of the table times itself is constant."""
+    products = sinusoidal_table(40, 32).double() @ sinusoidal_table(40, 32).double().T
+    for distance in range(40):
+        diagonal = torch.diagonal(products, distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=0, atol=1e-4)
+
+
+def test_look_up():
+    table = torch.arange(8.0).view(4, 2)
+    assert torch.equal(look_up(table, torch.tensor([3, 0, 3])), table[[3, 0, 3]])
+    for bad in (4, -1):
+        with pytest.raises(ValueError, match=f"position {bad} is outside the table of 4"):
+            look_up(table, torch.tensor([0, bad]))
+
+
+def test_only_rotary_ignores_the_place():
+    scores = compare_kinds(seed=3, num_places=16)
+    assert scores["rotary"].std(0).max() < 1e-9
+    assert scores["rotary"].std(1).min() > 0.01
+    for kind in ("learned", "sinusoidal"):
+        assert scores[kind].shape == scores["rotary"].shape == (16, 65)
+        assert scores[kind].std(0).min() > 0.01
+
+
+@pytest.mark.parametrize(("sizes", "message"), [((0, 8), "num_positions is 0"), ((4, 5), "d_model is 5")])
+def test_sizes_that_make_no_table(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        sinusoidal_table(*sizes)
