@@ -19,13 +19,12 @@ Sources: Kwon et al., "Efficient Memory Management for Large Language Model Serv
 """
 
 from labkit.lab import Lab, run_lab
-from phase3_paged_attention.paging import BlockManager
 from phase3_paged_attention.story import block_manager_story as chapters
 from phase3_paged_attention.story.word_memory import WordMemory, draw_moments
 
 
 def story(lab: Lab) -> None:
-    memory = WordMemory(BlockManager(num_blocks=17, block_size=4, num_swap_blocks=6))
+    memory = WordMemory(num_blocks=17, block_size=4, num_swap_blocks=6)
     lab.say("""A token here is a word, a block has room for four, and the memory has 16 blocks. Words stand for
         their keys and values, so that you can read what is stored.""")
     chapters.tables_fill_up(lab, memory)

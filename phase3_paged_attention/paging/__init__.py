@@ -2,13 +2,7 @@
 
 from phase3_paged_attention.paging.block_allocator import BlockAllocator, PhysicalBlock
 from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import (
-    BlockCopy,
-    BlockJournal,
-    BlockTable,
-    CacheStats,
-    hash_block,
-)
+from phase3_paged_attention.paging.block_table import BlockTable, hash_block
 from phase3_paged_attention.paging.cpu_decode import compiled_kernel, switch_off_compiled_kernel
 from phase3_paged_attention.paging.kv_storage import KVStorage
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
@@ -16,11 +10,8 @@ from phase3_paged_attention.paging.paged_kv_cache import PagedCache, PagedKVCach
 
 __all__ = [
     "BlockAllocator",
-    "BlockCopy",
-    "BlockJournal",
     "BlockManager",
     "BlockTable",
-    "CacheStats",
     "KVStorage",
     "PagedCache",
     "PagedKVCache",

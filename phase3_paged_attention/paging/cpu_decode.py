@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple, Protocol
 
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from phase2_attention_kvcache.model.caches import AttentionRule
 from phase3_paged_attention.paging.kv_storage import KVStorage
+
+KERNEL = "phase3_paged_attention.compiled.cpu_kernel"
 
 
 class Decoder(Protocol):
@@ -51,10 +54,9 @@ def switch_off_compiled_kernel() -> None:
 @cache
 def _import_kernel() -> ModuleType | None:
     try:  # numba takes half a second to import: not before a cache is made
-        from phase3_paged_attention.paging import cpu_kernel
+        return import_module(KERNEL)
     except (ImportError, RuntimeError):
         return None
-    return cpu_kernel
 
 
 class Reach(NamedTuple):
@@ -116,7 +118,7 @@ class GatherDecode:
 
     def _gather(self, kind: int, layer: int, reach: Reach, batch: int) -> Tensor:
         """[B, num_kv_heads, places, head_dim]: every request's blocks in one row, 0 where no token is seen."""
-        if self._storage.is_narrow:
+        if self._storage.rounds:
             rows = self._storage.read(kind, layer, reach.blocks)
         else:
             # Into rows that are there from the layer before: fresh memory has to be cleared by the system first,

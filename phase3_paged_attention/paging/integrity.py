@@ -1,7 +1,7 @@
 """Does everything that the block manager knows fit together? For tests, and for an idle engine."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 from phase3_paged_attention.paging.block_allocator import BlockAllocator
 from phase3_paged_attention.paging.block_table import BlockTable
@@ -9,33 +9,19 @@ from phase3_paged_attention.paging.prefix_cache import PrefixCache
 
 
 def check_integrity(
-    block_size: int,
-    num_skipped_blocks: Callable[[int], int],
-    allocator: BlockAllocator,
-    prefix_cache: PrefixCache,
-    tables: Iterable[BlockTable],
-    num_swap_blocks: int,
-    free_swap_blocks: Sequence[int],
+    block_size: int, allocator: BlockAllocator, prefix_cache: PrefixCache, tables: Iterable[BlockTable]
 ) -> None:
-    """Compare block tables, reference counts, free list, prefix cache and swap blocks with each other.
+    """Compare block tables, reference counts, free list and prefix cache with each other.
 
     Raises:
         RuntimeError: they disagree; the message says on what. It is a bug, never a user's mistake.
     """
-
-    def demand(condition: bool, what: str) -> None:
-        if not condition:
-            raise RuntimeError(f"the block manager contradicts itself: {what}")
-
     for table in tables:
         demand(table.block_ids == [b.block_id for b in table.blocks], "a table's ids and blocks differ")
         demand(
-            len(table.blocks) * block_size >= table.num_tokens or bool(table.swap_blocks),
+            len(table.blocks) * block_size >= table.num_tokens,
             f"{table.num_tokens} tokens in {len(table.blocks)} blocks",
         )
-        num_null = table.block_ids.count(0)
-        demand(not any(table.block_ids[:num_null]), "a table has the null block behind another one")
-        demand(num_null <= num_skipped_blocks(table.num_tokens), "a block was given back that is still seen")
     held = Counter(block for table in tables for block in table.block_ids)
     free = Counter(block.block_id for block in allocator)
     demand(free.total() == allocator.num_free, "the free list's length and its count differ")
@@ -49,5 +35,9 @@ def check_integrity(
     hashes = {(b.block_hash, b.block_id) for b in allocator.blocks if b.block_hash is not None}
     cached = {(block_hash, b.block_id) for block_hash, b in prefix_cache}
     demand(hashes == cached, "the prefix cache and the blocks' hashes differ")
-    swap_blocks = [i for table in tables for i in table.swap_blocks] + [*free_swap_blocks]
-    demand(sorted(swap_blocks) == list(range(num_swap_blocks)), "a swap block is lost or used twice")
+
+
+def demand(condition: bool, what: str) -> None:
+    """Raise RuntimeError unless the condition holds."""
+    if not condition:
+        raise RuntimeError(f"the block manager contradicts itself: {what}")

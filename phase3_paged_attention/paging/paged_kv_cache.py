@@ -10,7 +10,6 @@ from torch import Tensor
 
 from phase2_attention_kvcache.model.caches import attention_rules, causal_attention
 from phase2_attention_kvcache.model.config import ModelConfig
-from phase3_paged_attention.paging.block_table import BlockCopy
 from phase3_paged_attention.paging.cpu_decode import GatherDecode, make_decoder
 from phase3_paged_attention.paging.kv_storage import KVStorage
 
@@ -47,7 +46,7 @@ class StepLayout:
                 self.decode_lens.append(context_len)
                 rows.append(start)
             elif query_len <= FEW_ROWS and query_len < context_len:
-                # A few tokens behind a long past, such as drafts: each is decoded as if it came alone. Keys and values
+                # A few tokens behind a long past: each is decoded as if it came alone. Keys and values
                 # of all are stored before any attends, and each sees those up to its own.
                 self.decodes += [i] * query_len
                 self.decode_lens += range(context_len - query_len + 1, context_len + 1)
@@ -73,15 +72,11 @@ def pad_tables(block_tables: Sequence[Sequence[int]]) -> np.ndarray:
 class PagedCache(Protocol):
     """Keys and values of many requests in blocks: what stands behind `kv.attend` in the engine.
 
-    Before each step: first `apply_copies` with the copies that the block manager asks for, then
-    `begin_step`. In the step every layer calls `attend` once.
+    Before each step `begin_step`. In the step every layer calls `attend` once.
     """
 
     num_blocks: int
     block_size: int
-
-    def apply_copies(self, copies: Sequence[BlockCopy]) -> None:
-        """Copy blocks, and move them to and from main memory, in the order given."""
 
     def begin_step(self, layout: StepLayout) -> None:
         """Say where the tokens of the next step lie."""
@@ -102,13 +97,14 @@ class PagedKVCache:
     """A paged cache (see `PagedCache`) in torch, with a compiled kernel for decode steps on a CPU.
 
     Args:
-        config, num_blocks, block_size, dtype, device, num_swap_blocks, kv_cache_dtype, memory: as for `KVStorage`.
+        config, num_blocks, block_size, dtype, device: as for `KVStorage`.
+        storage: the tensors; None: new ones.
         use_kernel: False copies blocks together to decode, even where the compiled kernel could run.
 
     Attributes:
         storage: the tensors.
         rules: what the attention of each layer does.
-        compiled: whether the compiled kernel decodes.
+        decoder: attends for rows that are decoded. compiled: whether it is the compiled kernel.
         layout: of the step that was begun last.
         block_tables, context_lens: of the last step with `decodes`, int32: [B, most blocks] with 0 behind a
             table's end, and [B].
@@ -121,22 +117,15 @@ class PagedKVCache:
         block_size: int = 16,
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
-        num_swap_blocks: int = 0,
         use_kernel: bool = True,
-        kv_cache_dtype: str = "auto",
-        memory: Tensor | None = None,
+        storage: KVStorage | None = None,
     ) -> None:
-        self.storage = KVStorage(
-            config, num_blocks, block_size, dtype, device, num_swap_blocks, kv_cache_dtype, memory
-        )
+        self.storage = storage or KVStorage(config, num_blocks, block_size, dtype, device)
         self.num_blocks, self.block_size = num_blocks, block_size
         self.rules = attention_rules(config)
-        self._decoder = make_decoder(self.storage, self.rules, use_kernel)
-        self.compiled = not isinstance(self._decoder, GatherDecode)
+        self.decoder = make_decoder(self.storage, self.rules, use_kernel)
+        self.compiled = not isinstance(self.decoder, GatherDecode)
         self.layout: StepLayout | None = None
-
-    def apply_copies(self, copies: Sequence[BlockCopy]) -> None:
-        self.storage.apply_copies(copies)
 
     def begin_step(self, layout: StepLayout) -> None:
         """Say where the tokens of the next step lie."""
@@ -150,12 +139,12 @@ class PagedKVCache:
                 device=self.storage.device,
             )
             for i, _ in layout.prefills
-            if layout.context_lens[i] > layout.query_lens[i] or self.storage.is_narrow
+            if layout.context_lens[i] > layout.query_lens[i] or self.storage.rounds
         }
         if layout.decodes:
             self.block_tables = pad_tables([layout.block_tables[i] for i in layout.decodes])
             self.context_lens = np.array(layout.decode_lens, dtype=np.int32)
-            self._decoder.begin_step(self.block_tables, self.context_lens)
+            self.decoder.begin_step(self.block_tables, self.context_lens)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store the new keys and values in their slots; attend from each new token to those of its own that it may see.
@@ -192,4 +181,4 @@ class PagedKVCache:
         Args:
             q: [B, num_heads, head_dim]. Returns: the same.
         """
-        return self._decoder.attend(layer, q)
+        return self.decoder.attend(layer, q)

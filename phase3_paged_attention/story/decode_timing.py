@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labkit.machine import time_calls
-from phase2_attention_kvcache.model.config import GPT2_124M, ModelConfig
-from phase3_paged_attention.paging import PagedKVCache, StepLayout, compiled_kernel
-from phase3_paged_attention.paging.paged_attention import paged_attention_loops
+from phase2_attention_kvcache.model import GPT2_124M, ModelConfig
+from phase3_paged_attention.paging import PagedKVCache, StepLayout, compiled_kernel, paged_attention_loops
 
 BLOCK = 16
 Prepare = Callable[[int], Callable[[], object]]  # part of the memory -> what is timed on it

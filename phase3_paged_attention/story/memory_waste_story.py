@@ -6,9 +6,7 @@ import numpy as np
 
 from labkit.lab import Lab
 from labkit.machine import memory_bytes
-from phase1_tokens_embeddings.weights.cards import CARDS
-from phase1_tokens_embeddings.weights.memory_math import bytes_for_kv, kv_per_token
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
+from phase1_tokens_embeddings.weights import CARDS, SHAPES, bytes_for_kv, kv_per_token
 from phase3_paged_attention.story.allocator_timing import BYTES_PER_BLOCK, links_changed, time_operations
 from phase3_paged_attention.story.memory_policies import (
     POLICIES,

@@ -9,7 +9,7 @@ import torch
 
 from labkit.figures import COLORS, new_figure
 from labkit.lab import Lab
-from phase3_paged_attention.paging.paged_attention import paged_attention_loops
+from phase3_paged_attention.paging import paged_attention_loops
 
 # One head of two numbers, blocks of two tokens. Logical blocks 0, 1, 2 are physical blocks 3, 1, 4.
 QUERY = [1.0, 2.0]

@@ -9,12 +9,9 @@ from torch import Tensor
 
 from labkit.figures import BLUE, GREY, ORANGE, YELLOW, new_figure, plain_numbers
 from labkit.lab import Lab
-from phase1_tokens_embeddings.weights.cards import CARDS
-from phase1_tokens_embeddings.weights.memory_math import GB, kv_per_token
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
-from phase1_tokens_embeddings.weights.weight_formats import weight_bytes
+from phase1_tokens_embeddings.weights import CARDS, GB, SHAPES, kv_per_token, weight_bytes
+from phase2_attention_kvcache.model import GPT2_124M, ModelConfig
 from phase2_attention_kvcache.model.attention import attention
-from phase2_attention_kvcache.model.config import GPT2_124M, ModelConfig
 from phase3_paged_attention.paging import (
     PagedKVCache,
     StepLayout,

@@ -10,12 +10,12 @@ import torch
 from labkit.figures import BLUE, GREY, MUTED, ORANGE, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
-from phase1_tokens_embeddings.weights.cards import CARDS
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.weights import CARDS, SHAPES
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
-from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging import BlockManager, BlockTable
+from phase2_attention_kvcache.model import Transformer
+from phase3_paged_attention.paging import BlockTable
+from phase3_paged_attention.sharing import RecordingBlockManager
 from phase3_paged_attention.story.prefix_server import PrefixServer, common_prefix
 
 TEXT = Path(__file__).parents[2] / "phase1_tokens_embeddings" / "texts" / "prose.txt"
@@ -67,7 +67,7 @@ def many_users(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
     warm = PrefixServer(model, 80, BLOCK)
     cold.serve([1] * len(shared), 2)  # the first run of everything is slow
     warm.serve([1] * len(shared), 2)
-    warm.manager.stats.looked_up_tokens = warm.manager.stats.hit_tokens = 0
+    warm.manager.begin_recording()
     progress = lab.progress(prompts, "readers, each served twice")
     pairs = [(cold.serve(p, new), warm.serve(p, new)) for p in progress]
     whole = len(shared) // BLOCK * BLOCK
@@ -301,7 +301,7 @@ def memory_is_short(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> No
 
 def hit_rate(order: Sequence[int], prompt_blocks: int, cache_blocks: int) -> float:
     """Hit rate when tenants come in this order, each with its own prompt and one block that is new."""
-    manager = BlockManager(cache_blocks + 1, BLOCK)
+    manager = RecordingBlockManager(cache_blocks + 1, BLOCK)
     for turn, tenant in enumerate(order):
         first = tenant * 10_000
         ids = [*range(first, first + prompt_blocks * BLOCK), *range(-(turn + 1) * BLOCK, -turn * BLOCK)]

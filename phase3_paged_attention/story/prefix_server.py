@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from labkit.machine import synchronize
-from phase2_attention_kvcache.model.generation import Generation, check_prompt, greedy
-from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging import BlockManager, BlockTable, PagedKVCache, StepLayout
+from phase2_attention_kvcache.model import Generation, Transformer
+from phase2_attention_kvcache.model.generation import check_prompt, greedy
+from phase3_paged_attention.paging import BlockTable, PagedKVCache, StepLayout
+from phase3_paged_attention.sharing import RecordingBlockManager
 
 
 @dataclass
@@ -29,7 +30,7 @@ class PrefixServer:
         self, model: Transformer, num_blocks: int, block_size: int = 16, enable_prefix_caching: bool = True
     ) -> None:
         self.model = model
-        self.manager = BlockManager(num_blocks, block_size, enable_prefix_caching)
+        self.manager = RecordingBlockManager(num_blocks, block_size, enable_prefix_caching)
         self.kv_cache = PagedKVCache(model.config, num_blocks, block_size, model.dtype, model.device)
 
     @torch.inference_mode()

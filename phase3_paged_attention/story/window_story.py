@@ -4,10 +4,9 @@ from matplotlib.figure import Figure
 
 from labkit.figures import BLUE, GREY, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
-from phase1_tokens_embeddings.weights.cards import CARDS
-from phase1_tokens_embeddings.weights.memory_math import kv_of_text, kv_per_token
-from phase1_tokens_embeddings.weights.model_shapes import SHAPES
+from phase1_tokens_embeddings.weights import CARDS, SHAPES, kv_of_text, kv_per_token
 from phase3_paged_attention.paging import BlockManager, BlockTable
+from phase3_paged_attention.sharing import WindowedBlockManager
 
 BLOCK, WINDOW, CONTEXT, PROMPT = 16, 4096, 32_768, 16_384  # Mistral 7B looks back 4,096 tokens
 CHUNK = 2048  # tokens of a prompt that a step computes
@@ -15,7 +14,11 @@ CHUNK = 2048  # tokens of a prompt that a step computes
 
 def blocks_held(window: int | None) -> dict[int, int]:
     """By the tokens of a text, the blocks that it holds. First its prompt comes in chunks, then a token a step."""
-    manager = BlockManager(CONTEXT // BLOCK + 1, BLOCK, enable_prefix_caching=False, sliding_window=window)
+    size = dict(num_blocks=CONTEXT // BLOCK + 1, block_size=BLOCK, enable_prefix_caching=False)
+    if window is None:
+        manager = BlockManager(**size)
+    else:
+        manager = WindowedBlockManager(**size, sliding_window=window, max_new_tokens=CHUNK)
     text, table, held = range(CONTEXT), BlockTable(), {}
     for num_tokens in [*range(CHUNK, PROMPT, CHUNK), *range(PROMPT, CONTEXT + 1)]:
         assert manager.allocate(table, text, num_tokens)

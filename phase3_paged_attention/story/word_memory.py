@@ -1,16 +1,18 @@
 """A cache that can be read: words in place of keys and values, and drawings of tables and blocks.
 
 The block manager never sees a tensor. Here its blocks hold words, so that one can look through a table and
-read what is there. The decisions are those of the real manager.
+read what is there. The decisions are those of the real manager, with the features of this phase.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from labkit.figures import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, TEAL, YELLOW, new_figure
-from phase3_paged_attention.paging import BlockManager, BlockTable
+from phase3_paged_attention.paging import BlockTable
+from phase3_paged_attention.sharing import ForkingBlockManager, RecordingBlockManager, SwappingBlockManager
 
 NOTHING = "·"
 
@@ -35,17 +37,25 @@ class Moment:
     remembered: list[bool]  # free, but it can still be found in the prefix cache
 
 
+class WordBlockManager(RecordingBlockManager, ForkingBlockManager, SwappingBlockManager):
+    """The block manager with its features put together: it counts, forks and swaps."""
+
+
 class WordMemory:
     """Blocks of words, and the requests that use them.
 
-    >>> memory = WordMemory(BlockManager(num_blocks=5, block_size=4))
+    Attributes:
+        num_copied: blocks copied so far, by kind: "copy", "out" (to the swap space), "in" (back).
+
+    >>> memory = WordMemory(num_blocks=5, block_size=4)
     >>> alice = memory.admit("alice", "Once upon a time there")
     >>> memory.read(alice)
     'Once upon a time there'
     """
 
-    def __init__(self, manager: BlockManager) -> None:
-        self.manager = manager
+    def __init__(self, num_blocks: int, block_size: int, num_swap_blocks: int = 0) -> None:
+        self.manager = manager = WordBlockManager(num_blocks, block_size, num_swap_blocks=num_swap_blocks)
+        self.num_copied: Counter[str] = Counter()
         self.blocks = [[NOTHING] * manager.block_size for _ in range(manager.num_blocks)]
         self.swap = [[NOTHING] * manager.block_size for _ in range(manager.num_swap_blocks)]
         self.readers: list[Reader] = []
@@ -93,6 +103,7 @@ class WordMemory:
             source_memory = self.swap if kind == "in" else self.blocks
             target_memory = self.swap if kind == "out" else self.blocks
             target_memory[target] = list(source_memory[source])
+            self.num_copied[kind] += 1
         for at in range(reader.written, len(reader.words)):
             block, offset = divmod(at, self.manager.block_size)
             self.blocks[reader.table.block_ids[block]][offset] = reader.words[at]
@@ -130,7 +141,7 @@ class WordMemory:
         fill = [0.0] * places
         for reader in self.readers:
             table, size = reader.table, manager.block_size
-            held = table.block_ids or [manager.num_blocks + slot for slot in table.swap_blocks]
+            held = table.block_ids or [manager.num_blocks + slot for slot in manager.swapped.get(table, ())]
             for i, place in enumerate(held):
                 owners[place].append(reader.name)
                 fill[place] = min(1.0, (table.num_tokens - i * size) / size)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from phase2_attention_kvcache.model.config import ModelConfig
-from phase3_paged_attention.paging import BlockManager, compiled_kernel
+from phase3_paged_attention.paging import compiled_kernel
 from phase3_paged_attention.story import paged_attention_by_hand as by_hand
 from phase3_paged_attention.story.allocator_timing import links_changed, time_operations
 from phase3_paged_attention.story.decode_timing import DecodeTimer
@@ -15,7 +15,7 @@ from phase3_paged_attention.story.word_memory import WordMemory
 
 
 def test_the_memory_of_words_reads_back_what_was_said():
-    memory = WordMemory(BlockManager(12, 4, num_swap_blocks=3))
+    memory = WordMemory(12, 4, num_swap_blocks=3)
     one = memory.admit("one", "a b c d e f")
     two = memory.admit("two", "a b c d x")
     memory.say(one, "g h i")

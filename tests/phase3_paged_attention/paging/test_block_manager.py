@@ -1,334 +1,16 @@
-"""The block manager against a naive one made of lists, and against a memory that shows every wrong pointer."""
-
-import dataclasses
-from functools import cache
+"""The block manager against a naive one made of lists, and single cases."""
 
 import pytest
 from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from phase3_paged_attention.paging import BlockJournal, BlockManager, BlockTable, hash_block
-
-# ---------------------------------------------------------------------- the naive manager
-
-
-class Naive:
-    """The same rules with plain lists: block numbers, and whole prefixes in place of hashes."""
-
-    def __init__(self, num_blocks, size, window=None):
-        self.size, self.window = size, window
-        self.free_list = list(range(1, num_blocks))
-        self.readers = dict.fromkeys(range(num_blocks), 0) | {0: 1}
-        self.taken = self.evicted = self.copied = self.looked_up = self.hit = 0
-        self.names = {}  # block -> all tokens up to its end; in the order in which they were named
-
-    def num_skipped(self, have):
-        """Blocks of which every token is further back than the window of token number `have` reaches."""
-        ends = range(self.size, have + 1, self.size)
-        return sum(end - 1 <= have - self.window for end in ends) if self.window else 0
-
-    def skip(self, blocks, have):
-        """The same blocks without those that have left the window; these are free."""
-        n = self.num_skipped(have)
-        gone = [b for b in blocks[:n] if b]
-        self.readers[0] += len(gone)
-        self.give_back(gone)
-        return [0] * n + blocks[n:]
-
-    def find(self, tokens):
-        if self.window:  # the longest beginning of which everything is there that the next token sees
-            for n in range((len(tokens) - 1) // self.size, 0, -1):
-                needed = range(self.num_skipped(n * self.size) or 0, n)
-                if all(found := [self.block_of(tokens, i) for i in needed]):
-                    return [0] * needed.start + found
-            return []
-        found = []
-        for end in range(
-            self.size, len(tokens), self.size
-        ):  # an end below len(tokens): one is left to compute
-            same = [block for block, name in self.names.items() if name == tuple(tokens[:end])]
-            if not same:
-                break
-            found.append(same[0])
-        return found
-
-    def block_of(self, tokens, i):
-        name = tuple(tokens[: (i + 1) * self.size])
-        return next((block for block, of_block in self.names.items() if of_block == name), None)
-
-    def allocate(self, blocks, tokens, have, want, prefix=(), must_fit=0):
-        """The new list of blocks, or None. `have`: tokens that are there; `want`: how many shall be."""
-        ceil = lambda n: -(-n // self.size)  # noqa: E731
-        shared = have % self.size and self.readers[blocks[have // self.size]] > 1
-        left = [b for b in self.free_list if b not in prefix]
-        new = max(ceil(want), ceil(must_fit)) - len(blocks) - len(prefix)
-        if new + bool(shared) > len(left):
-            return None
-        blocks = blocks + list(prefix)
-        self.free_list = left
-        for block in prefix:
-            self.readers[block] += 1
-        if shared:
-            self.copied += 1
-            self.readers[blocks[have // self.size]] -= 1
-            blocks[have // self.size] = self.take()
-        while len(blocks) < ceil(want):
-            blocks.append(self.take())
-        for i in range(blocks.count(0), want // self.size):
-            self.names.setdefault(blocks[i], tuple(tokens[: (i + 1) * self.size]))
-        return blocks
-
-    def take(self):
-        block = self.free_list.pop(0)
-        self.taken += 1
-        self.evicted += self.names.pop(block, None) is not None
-        self.readers[block] = 1
-        return block
-
-    def give_back(self, blocks):
-        for block in blocks:
-            self.readers[block] -= 1
-        gone = [b for b in reversed(blocks) if self.readers[b] == 0]
-        unhashed = [b for b in gone if b not in self.names]
-        self.free_list = unhashed + self.free_list + [b for b in gone if b in self.names]
-
-
-@dataclasses.dataclass(eq=False)
-class User:
-    tokens: list
-    table: BlockTable
-    blocks: list  # what the naive manager says
-    computed: int = 0  # tokens that have room, and are or will be written in this step
-    written: int = 0
-    looks_back_from: int = 0  # the first token that the last step computed
-    swapped: int = 0  # blocks in main memory
-
-
-@cache
-def name_of(tokens, size):
-    """The name that a block must have whose last token is the last of these."""
-    parent = name_of(tokens[:-size], size) if len(tokens) > size else b""
-    return hash_block(parent, tokens[-size:])
-
-
-def snapshot(manager, table):
-    """Everything that a refused call must leave as it was."""
-    return (
-        [b.block_id for b in manager.allocator],
-        [(b.ref_count, b.block_hash) for b in manager.allocator.blocks],
-        [(block_hash, b.block_id) for block_hash, b in manager.prefix_cache],
-        (list(table.block_ids), table.num_tokens, table.num_hashed, list(table.swap_blocks)),
-        dataclasses.asdict(manager.stats),
-        (sorted(manager.free_swap_blocks), list(manager._copies), len(manager.tables)),
-    )
-
-
-tokens_of = st.lists(st.integers(0, 1), min_size=1, max_size=13)  # two letters: prefixes collide all the time
-
-
-class Machine(RuleBasedStateMachine):
-    """Random requests. Memory keeps, in place of a key, all tokens that the key depends on."""
-
-    @initialize(
-        num_blocks=st.integers(2, 14),
-        size=st.integers(1, 4),
-        slots=st.integers(0, 8),
-        window=st.one_of(st.none(), st.integers(2, 9)),
-    )
-    def begin(self, num_blocks, size, slots, window):
-        self.manager = BlockManager(num_blocks, size, num_swap_blocks=slots, sliding_window=window)
-        self.naive = Naive(num_blocks, size, window)
-        self.size, self.slots, self.window = size, slots, window
-        self.memory = [[None] * size for _ in range(num_blocks)]
-        self.main_memory = [[None] * size for _ in range(slots)]
-        self.users, self.away = [], []
-
-    def pick(self, data, swapped=False):
-        return data.draw(st.sampled_from([u for u in self.users if bool(u.swapped) == swapped]))
-
-    def has(self, swapped=False):
-        return any(bool(u.swapped) == swapped for u in self.users)
-
-    def refused(self, call, table):
-        """Run a call that may be refused; if it was, nothing may have changed but blocks that were not needed."""
-        self.manager.free_skipped(table)
-        before = snapshot(self.manager, table)
-        done = call()
-        if not done:
-            assert snapshot(self.manager, table) == before
-        return done
-
-    def end_step(self):
-        """Copies first, then what was computed; then everybody reads their own past."""
-        for copy in self.manager.take_copies():
-            source = self.main_memory if copy.kind == "in" else self.memory
-            target = self.main_memory if copy.kind == "out" else self.memory
-            target[copy.target] = list(source[copy.source])
-        for u in self.users:
-            for at in range(u.written, u.computed):
-                block, offset = divmod(at, self.size)
-                self.memory[u.table.block_ids[block]][offset] = tuple(u.tokens[: at + 1])
-            u.looks_back_from, u.written = u.written, u.computed
-        for u in self.users:
-            ids, where = (
-                (u.table.swap_blocks, self.main_memory) if u.swapped else (u.table.block_ids, self.memory)
-            )
-            skipped = self.naive.num_skipped(u.computed) if u.swapped else 0
-            first = max(0, u.looks_back_from - self.window + 1) if self.window else 0
-            for at in range(max(first, skipped * self.size), u.computed):
-                assert where[ids[at // self.size - skipped]][at % self.size] == tuple(u.tokens[: at + 1])
-
-    def enter(self, u, part, all_must_fit):
-        """Admit a request: look it up, and compute a part of the rest."""
-        prefix = self.manager.match_prefix(u.table, u.tokens)
-        found = self.naive.find(u.tokens)
-        assert [b.block_id for b in prefix] == found
-        hit = len(found) * self.size
-        want = hit + max(1, round(part * (len(u.tokens) - hit)))
-        assert hit < want <= len(u.tokens)
-        must_fit = len(u.tokens) if all_must_fit else 0
-        done = self.refused(lambda: self.manager.allocate(u.table, u.tokens, want, prefix, must_fit), u.table)
-        blocks = self.naive.allocate([], u.tokens, 0, want, found, must_fit)
-        assert done == (blocks is not None)
-        if done:
-            u.blocks, u.computed, u.written = blocks, want, hit
-            self.users.append(u)
-            self.naive.looked_up += len(u.tokens)
-            self.naive.hit += hit
-        return done
-
-    @rule(tokens=tokens_of, part=st.floats(0, 1), all_must_fit=st.booleans())
-    def admit(self, tokens, part, all_must_fit):
-        self.enter(User(tokens, BlockTable(), []), part, all_must_fit)
-
-    @precondition(lambda self: self.has())
-    @rule(data=st.data(), tokens=st.lists(st.integers(0, 1), min_size=1, max_size=5))
-    def go_on(self, data, tokens):
-        u = self.pick(data)
-        if self.window and u.written < u.computed:
-            self.end_step()  # a block may go as soon as what looks back at it is computed
-        longer = u.tokens if u.computed < len(u.tokens) else u.tokens + tokens
-        want = data.draw(st.integers(u.computed + 1, len(longer)))
-        done = self.refused(lambda: self.manager.allocate(u.table, longer, want), u.table)
-        u.blocks = self.naive.skip(u.blocks, u.computed)
-        blocks = self.naive.allocate(u.blocks, longer, u.computed, want)
-        assert done == (blocks is not None)
-        if done:
-            u.tokens, u.blocks, u.computed = longer, blocks, want
-
-    @rule()
-    def step(self):
-        self.end_step()
-
-    @precondition(lambda self: self.has())
-    @rule(data=st.data())
-    def fork(self, data):
-        self.end_step()
-        u = self.pick(data)
-        twin = dataclasses.replace(
-            u, tokens=list(u.tokens), table=self.manager.fork(u.table), blocks=list(u.blocks)
-        )
-        for block in u.blocks:
-            self.naive.readers[block] += 1
-        self.users.append(twin)
-
-    @precondition(lambda self: self.has())
-    @rule(data=st.data())
-    def swap_out(self, data):
-        self.end_step()
-        u = self.pick(data)
-        in_use = sum(v.swapped for v in self.users)
-        done = self.refused(lambda: self.manager.swap_out(u.table), u.table)
-        u.blocks = self.naive.skip(u.blocks, u.computed)
-        held = len(u.blocks) - u.blocks.count(0)
-        assert done == (in_use + held <= self.slots)
-        if done:
-            u.swapped = held
-            self.naive.give_back(u.blocks)
-            u.blocks = []
-
-    @precondition(lambda self: self.has(swapped=True))
-    @rule(data=st.data(), more=st.integers(0, 9))
-    def swap_in(self, data, more):
-        u = self.pick(data, swapped=True)
-        must_fit = u.computed + more
-        done = self.refused(lambda: self.manager.swap_in(u.table, must_fit), BlockTable())
-        skipped = self.naive.num_skipped(u.computed)
-        needed = max(u.swapped, -(-must_fit // self.size) - skipped)
-        assert done == (needed <= len(self.naive.free_list))
-        if done:
-            u.blocks = [0] * skipped + [self.naive.take() for _ in range(u.swapped)]
-            self.naive.readers[0] += skipped
-            u.swapped = 0
-
-    @precondition(lambda self: self.users)
-    @rule(data=st.data(), comes_back=st.booleans())
-    def free(self, data, comes_back):
-        self.end_step()
-        u = data.draw(st.sampled_from(self.users))
-        self.users.remove(u)
-        self.manager.free(u.table)
-        self.naive.give_back(u.blocks)
-        if comes_back:  # preempted: the same table and tokens, later
-            self.away.append(User(u.tokens, u.table, []))
-
-    @precondition(lambda self: self.away)
-    @rule(part=st.floats(0, 1))
-    def come_back(self, part):
-        u = self.away.pop(0)
-        if not self.enter(u, part, True):
-            self.away.append(u)
-
-    @rule()
-    def reset(self):
-        held = any(any(u.blocks) for u in self.users)
-        assert self.manager.reset_prefix_cache() == (not held)
-        if not held:
-            self.naive.names.clear()
-
-    @invariant()
-    def everything_agrees(self):
-        if not hasattr(self, "manager"):
-            return
-        self.manager.check_integrity()
-        assert [b.block_id for b in self.manager.allocator] == self.naive.free_list
-        assert self.manager.num_free_blocks == len(self.naive.free_list)
-        blocks = self.manager.allocator.blocks
-        names = {b.block_id: b.block_hash for b in blocks if b.block_hash}
-        assert names == {block: name_of(tokens, self.size) for block, tokens in self.naive.names.items()}
-        stats = self.manager.stats
-        assert (stats.taken_blocks, stats.evicted_blocks) == (self.naive.taken, self.naive.evicted)
-        assert stats.copied_blocks == self.naive.copied
-        assert (stats.looked_up_tokens, stats.hit_tokens) == (self.naive.looked_up, self.naive.hit)
-        assert all(self.manager.prefix_cache._blocks.values()), "hashes that no block has would pile up"
-        assert all(b.ref_count == self.naive.readers[b.block_id] for b in blocks)
-        for u in self.users:
-            assert u.table.block_ids == u.blocks
-            assert u.table.num_tokens == u.computed
-
-    def teardown(self):
-        if not hasattr(self, "manager"):
-            return
-        self.end_step()
-        for u in self.users:
-            self.manager.free(u.table)
-        self.manager.check_integrity()
-        assert self.manager.num_free_blocks == self.manager.num_blocks - 1
-
+from phase3_paged_attention.paging import BlockManager, BlockTable
+from tests.phase3_paged_attention.naive_manager import Machine, admit
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=100, stateful_step_count=40)
 
 
 # ---------------------------------------------------------------------- single cases
-
-
-def admit(manager, tokens, want=None, must_fit=0):
-    table = BlockTable()
-    prefix = manager.match_prefix(table, tokens)
-    assert manager.allocate(table, tokens, want or len(tokens), prefix, must_fit)
-    return table
 
 
 def free_ids(manager):
@@ -343,7 +25,6 @@ def test_a_hit_is_not_evicted_by_its_own_allocation():
     assert free_ids(manager) == [5, 4, 3, 2, 1]
     table = admit(manager, [0, 1, 2, 3, 70, 71, 72, 73, 74, 75])
     assert table.block_ids == [1, 2, 5, 4, 3]
-    assert manager.stats.hit_tokens == 4 and manager.stats.evicted_blocks == 3
     manager.check_integrity()
 
 
@@ -374,16 +55,6 @@ def test_a_run_of_hits_ends_where_a_block_is_missing():
     assert manager.match_prefix(BlockTable(), [1, 2, 3, 4, 5]) == []
 
 
-def test_twins_name_their_blocks_each_by_its_own_tokens():
-    manager = BlockManager(10, 2)
-    one = admit(manager, [1, 2, 3])
-    two = manager.fork(one)
-    for table, tokens in ((one, [1, 2, 3, 4]), (two, [1, 2, 3, 5])):
-        assert manager.allocate(table, tokens, 4)
-    for table, tokens in ((one, [1, 2, 3, 4, 0]), (two, [1, 2, 3, 5, 0])):
-        assert [b.block_id for b in manager.match_prefix(BlockTable(), tokens)] == table.block_ids
-
-
 def test_freeing_twice_is_fine_for_a_table_and_an_error_for_a_block():
     manager = BlockManager(5, 2)
     table = admit(manager, [1, 2, 3])
@@ -398,22 +69,12 @@ def test_freeing_twice_is_fine_for_a_table_and_an_error_for_a_block():
         manager.allocator.free_to_front([manager.allocator.blocks[2]])
 
 
-def test_fork_of_nothing_and_of_what_is_swapped_out():
-    manager = BlockManager(6, 2, num_swap_blocks=4)
-    assert manager.fork(BlockTable()).blocks == []
-    table = admit(manager, [1, 2, 3])
-    manager.swap_out(table)
-    with pytest.raises(ValueError, match="swapped out"):
-        manager.fork(table)
-
-
 def test_without_prefix_caching_nothing_is_found_and_nothing_is_named():
     manager = BlockManager(6, 2, enable_prefix_caching=False)
     table = admit(manager, [1, 2, 3])
     assert manager.match_prefix(BlockTable(), [1, 2, 3]) == []
     manager.free(table)
     assert free_ids(manager) == [2, 1, 3, 4, 5]  # unhashed: to the front, the last one first
-    assert manager.stats.hit_rate == 0
 
 
 @pytest.mark.parametrize(
@@ -422,7 +83,6 @@ def test_without_prefix_caching_nothing_is_found_and_nothing_is_named():
         (dict(num_blocks=1), "num_blocks is 1"),
         (dict(num_blocks=0), "num_blocks is 0"),
         (dict(num_blocks=5, block_size=0), "block_size is 0"),
-        (dict(num_blocks=5, num_swap_blocks=-1), "num_swap_blocks is -1"),
     ],
 )
 def test_bad_arguments(arguments, message):
@@ -430,21 +90,9 @@ def test_bad_arguments(arguments, message):
         BlockManager(**arguments)
 
 
-def test_the_journal_tells_what_happened():
-    manager = BlockManager(4, 2)
-    manager.journal = BlockJournal()
-    table = admit(manager, [1, 2, 3])
-    manager.free(table)
-    again = admit(manager, [1, 2, 4, 4, 5])
-    assert manager.journal == BlockJournal(taken=[1, 2, 2, 3], hit=[1], freed=[2, 1], evicted=[])
-    manager.free(again)
-    admit(manager, [7, 7, 7])
-    assert manager.journal.evicted == [2]
-
-
-@pytest.mark.parametrize("broken", ["ref", "lost", "name", "slot", "table"])
+@pytest.mark.parametrize("broken", ["ref", "lost", "name", "table"])
 def test_check_integrity_sees_what_is_broken(broken):
-    manager = BlockManager(6, 2, num_swap_blocks=2)
+    manager = BlockManager(6, 2)
     table = admit(manager, [1, 2, 3])
     manager.check_integrity()
     if broken == "ref":
@@ -453,8 +101,6 @@ def test_check_integrity_sees_what_is_broken(broken):
         manager.allocator.remove(manager.allocator.blocks[4])
     elif broken == "name":
         manager.prefix_cache._blocks.clear()
-    elif broken == "slot":
-        manager.free_swap_blocks.pop()
     else:
         table.block_ids[0] = 5
     with pytest.raises(RuntimeError, match="contradicts itself"):

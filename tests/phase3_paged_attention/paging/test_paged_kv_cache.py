@@ -9,11 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase2_attention_kvcache.model.caches import AttentionRule, NoCache, widest_window
+from phase2_attention_kvcache.model.caches import AttentionRule, NoCache
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import (
-    BlockCopy,
     BlockManager,
     BlockTable,
     PagedKVCache,
@@ -195,7 +194,7 @@ def test_vectorised(lens, size, heads, dim, seed):
 def decode_compiled(step, num_splits):
     bits = [c.view(torch.uint16) if c.dtype == torch.bfloat16 else c for c in step.blocks()]
     out = torch.full(step.q.shape, math.nan)
-    from phase3_paged_attention.paging.cpu_kernel import as_numbers
+    from phase3_paged_attention.compiled.cpu_kernel import as_numbers
 
     [scale], [window], [softcap] = as_numbers([step.rule])
     compiled_kernel()(
@@ -314,7 +313,7 @@ def test_queries_that_are_a_view_of_something_larger():
         assert_close(attend(step, torch.float32, compiled)[1], step.expected())
 
 
-# ---------------------------------------------------------------------- sharing within a step, copies
+# ---------------------------------------------------------------------- sharing within a step
 
 
 @pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
@@ -349,25 +348,6 @@ def test_a_request_reads_what_another_writes_in_the_same_step(compiled, reader_f
     of_b = torch.cat([torch.arange(8), torch.arange(10, 10 + tail)])
     assert_close(out[:10], plain_attention(q[:10], k[:10], v[:10]))
     assert_close(out[10:], plain_attention(q[10:], k[of_b], v[of_b]))
-
-
-def test_copies_are_made_in_order():
-    cache = PagedKVCache(make_config(2, 1, 8, num_layers=3), num_blocks=6, block_size=2, num_swap_blocks=3)
-    cache.storage.data.copy_(torch.arange(6.0)[:, None, None, None].expand(6, 2, 1, 8))
-    cache.storage.swap.copy_(torch.arange(10.0, 13.0)[:, None, None, None].expand(3, 2, 1, 8))
-    cache.apply_copies(
-        [
-            BlockCopy("copy", 1, 2),  # 1 1
-            BlockCopy("out", 2, 0),  # what arrived a moment ago goes on
-            BlockCopy("in", 1, 1),
-            BlockCopy("in", 0, 4),
-            BlockCopy("copy", 1, 5),
-        ]
-    )
-    assert cache.storage.data[:, :, :, 0, 0, 0].unique(dim=1).tolist() == [[[0, 11, 1, 3, 1, 11]]] * 2
-    assert cache.storage.swap[:, :, :, 0, 0, 0].unique(dim=1).tolist() == [[[1, 11, 12]]] * 2
-    for block in range(6):  # whole blocks: all tokens, heads, numbers, in all layers
-        assert cache.storage.data[:, :, block].unique().numel() == 1
 
 
 # ---------------------------------------------------------------------- a whole model
@@ -445,8 +425,7 @@ def test_a_model_in_chunks_over_blocks_is_the_model_at_once(
     cache = PagedKVCache(model.config, num_blocks, size, use_kernel=compiled)
     cache.storage.data.fill_(math.nan)
     with torch.inference_mode():
-        window = widest_window(model.config)
-        manager = BlockManager(num_blocks, size, enable_prefix_caching=False, sliding_window=window)
+        manager = BlockManager(num_blocks, size, enable_prefix_caching=False)
         got = run_in_chunks(model, cache, manager, texts, chunks)
         for text, logits in zip(texts, got):
             whole = model.logits(model(torch.tensor(text), torch.arange(len(text)), NoCache(model.config)))

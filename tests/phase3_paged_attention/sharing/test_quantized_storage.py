@@ -6,18 +6,25 @@ import torch
 from phase2_attention_kvcache.model import GPT2_124M, ContiguousKVCache, Transformer, generate_cached
 from phase2_attention_kvcache.model.caches import AttentionRule
 from phase2_attention_kvcache.model.config import ModelConfig
-from phase2_attention_kvcache.model.kv_formats import (
+from phase2_attention_kvcache.quantization.kv_formats import (
     KV_CACHE_DTYPES,
     RoundingCache,
     kv_bytes_of_token,
     narrow,
     widen,
 )
-from phase3_paged_attention.paging import BlockCopy, KVStorage, PagedKVCache, StepLayout
+from phase3_paged_attention.paging import KVStorage, PagedKVCache, StepLayout
+from phase3_paged_attention.sharing import BlockCopy, QuantizedKVStorage, SwapSpace
 from tests.properties import with_rules
 
 NARROW = KV_CACHE_DTYPES[1:]
 SMALL = ModelConfig("small", "llama", 64, 32, 2, 4, 2, 8, 64, 128, tied=False)
+
+
+def make_storage(kind, *args, **kwargs):
+    if kind == "auto":
+        return KVStorage(*args, **kwargs)
+    return QuantizedKVStorage(*args, **kwargs, kv_cache_dtype=kind)
 
 
 @pytest.mark.parametrize("kind", NARROW)
@@ -37,20 +44,21 @@ def test_bytes_are_counted_as_they_are():
     sizes = {k: kv_bytes_of_token(GPT2_124M, k, torch.bfloat16) for k in KV_CACHE_DTYPES}
     assert sizes == {"auto": 36864, "fp8": 18432, "int8_per_token_head": 18432 + 2 * 12 * 12 * 2}
     for kind, nbytes in sizes.items():
-        storage = KVStorage(GPT2_124M, 2, 16, torch.bfloat16, kv_cache_dtype=kind)
+        storage = make_storage(kind, GPT2_124M, 2, 16, torch.bfloat16)
         assert storage.nbytes == 32 * nbytes
 
 
 @pytest.mark.parametrize("kind", KV_CACHE_DTYPES)
 def test_copies_and_swaps_take_the_scales_along(kind):
-    storage = KVStorage(SMALL, 4, 4, num_swap_blocks=1, kv_cache_dtype=kind)
+    storage = make_storage(kind, SMALL, 4, 4)
+    space = SwapSpace(storage, num_swap_blocks=1)
     k, v = torch.randn(2, 4, 2, 8, generator=torch.Generator().manual_seed(1))
     for layer in range(2):
         storage.write(layer, torch.arange(4, 8), k * (layer + 1), v)
     first = [storage.gather(layer, torch.tensor([1]), 4) for layer in range(2)]
-    storage.apply_copies([BlockCopy("copy", 1, 2), BlockCopy("out", 2, 0)])
+    space.apply([BlockCopy("copy", 1, 2), BlockCopy("out", 2, 0)])
     storage.write(0, torch.arange(4, 12), torch.ones(8, 2, 8), torch.ones(8, 2, 8))
-    storage.apply_copies([BlockCopy("in", 0, 3)])
+    space.apply([BlockCopy("in", 0, 3)])
     for layer, (keys, values) in enumerate(first):
         torch.testing.assert_close(keys, k * (layer + 1), rtol=0.1, atol=0.05)
         again = storage.gather(layer, torch.tensor([3]), 4)
@@ -59,10 +67,9 @@ def test_copies_and_swaps_take_the_scales_along(kind):
 
 def steps(model, config, kind, cuts):
     """Hidden states of one request of 40 tokens, computed in pieces."""
-    cache = PagedKVCache(config, 12, 4, kv_cache_dtype=kind)
-    cache.storage.data.view(torch.uint8).fill_(255)  # NaN, if it were ever read
-    if cache.storage.scales is not None:
-        cache.storage.scales.fill_(float("nan"))
+    cache = PagedKVCache(config, 12, 4, storage=make_storage(kind, config, 12, 4))
+    for tensor in cache.storage.tensors:
+        tensor.view(torch.uint8).fill_(255)  # NaN, if it were ever read
     ids, table, rows = torch.arange(40) * 5 % 64, list(range(1, 11)), []
     for start, end in zip(cuts, cuts[1:]):
         places = torch.arange(start, end)
@@ -94,7 +101,7 @@ def test_where_a_prompt_is_cut_changes_nothing(kind, window):
 def test_tales_writes_nearly_the_same(kind):
     model = Transformer.from_pretrained("tales")
     exact = generate_cached(model, [412, 77, 9, 130], 30).token_ids
-    cache = PagedKVCache(model.config, 8, 16, kv_cache_dtype=kind)
+    cache = PagedKVCache(model.config, 8, 16, storage=make_storage(kind, model.config, 8, 16))
     contiguous, ids = ContiguousKVCache(model.config), torch.tensor([412, 77, 9, 130, *exact])
     places = torch.arange(len(ids))
     cache.begin_step(StepLayout([len(ids)], [len(ids)], [[1, 2, 3]], places + 16))
@@ -106,4 +113,4 @@ def test_tales_writes_nearly_the_same(kind):
 
 def test_an_unknown_name_is_one_line():
     with pytest.raises(ValueError, match="unknown kv_cache_dtype 'int3': use auto, fp8, int8_per_token_head"):
-        KVStorage(SMALL, 4, kv_cache_dtype="int3")
+        QuantizedKVStorage(SMALL, 4, kv_cache_dtype="int3")

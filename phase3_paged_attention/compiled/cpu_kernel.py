@@ -1,0 +1,202 @@
+"""Decode attention on a CPU that reads keys and values where they lie.
+
+The obvious way gathers the scattered blocks of every request into one row and attends over that: it reads each key, writes
+it, and reads it again. This kernel copies nothing. It is `paged_attention_loops` of `paged_attention.py` once more: the same
+loops, compiled to machine code by numba, with the requests shared out among the cores.
+
+A block of all heads fits into a core's fastest cache, so the loops go through it a head at a time, and four tokens side by
+side: a query is then loaded once for four keys, and a sum of values is written once for four values.
+
+A single request with a long context would keep one core busy while the others wait. So its context is cut into parts ("split
+KV"), each part has its own online softmax, and the parts are merged at the end.
+
+Source: Dao et al., "Flash-Decoding" (2023).
+"""
+
+from phase3_paged_attention.compiled.numba_setup import exp, stored_bits, use_threads_of_torch, widen  # isort: skip
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numba import config, njit, prange
+from torch import Tensor
+
+from phase2_attention_kvcache.model.caches import AttentionRule
+from phase3_paged_attention.paging.kv_storage import KVStorage
+
+EVERYTHING = np.int32(2**31 - 1)  # as a window: wider than any context
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def attend_part(
+    q, k_cache, v_cache, table, context_len, window, split, num_splits, scale, softcap, acc, largest, total
+):
+    """Attention of one query token over its share of a request's blocks. Writes `acc`, `largest` and `total`.
+
+    Args:
+        q: float32 [num_heads, head_dim].
+        k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], float32, or bfloat16 as uint16.
+        table: int32, the request's blocks. context_len: its tokens, the query token included.
+        window: tokens that the query sees. split, num_splits: which share of the blocks.
+        scale: float32. softcap: float32; 0: scores are left as they are.
+        acc: float32 [num_heads, head_dim], the weighted values, each weight being exp(score - largest).
+        largest, total: float32 [num_heads], the largest score, and the sum of weights.
+    """
+    num_heads, head_dim = q.shape
+    block_size, num_kv_heads = k_cache.shape[1], k_cache.shape[2]
+    group = num_heads // num_kv_heads  # query heads that share a KV head
+    first_seen = max(0, context_len - window)
+    first_block, end = first_seen // block_size, (context_len + block_size - 1) // block_size
+    share = (end - first_block + num_splits - 1) // num_splits
+    first = first_block + split * share
+    largest[:], total[:], acc[:] = np.float32(-1e30), np.float32(0), np.float32(0)
+    scores = np.empty(
+        (num_heads, block_size + 3), np.float32
+    )  # scores behind those of the last token count for nothing
+    flat, shrink = scores.reshape(-1), np.empty(num_heads, np.float32)
+    for logical in range(first, min(end, first + share)):
+        keys, values = k_cache[table[logical]], v_cache[table[logical]]
+        begin = max(0, first_seen - logical * block_size)
+        last = min(block_size, context_len - logical * block_size) - 1
+        scores[:] = np.float32(-1e30)
+        # 1. Scores. Behind the last token the last one is read again: what lies there may be no number.
+        for head in range(num_heads):
+            kv, query = head // group, q[head]
+            for t in range(begin, last + 1, 4):
+                k0, k1 = keys[t, kv], keys[min(t + 1, last), kv]
+                k2, k3 = keys[min(t + 2, last), kv], keys[min(t + 3, last), kv]
+                s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+                for i in range(head_dim):
+                    s0 += query[i] * widen(k0[i])
+                    s1 += query[i] * widen(k1[i])
+                    s2 += query[i] * widen(k2[i])
+                    s3 += query[i] * widen(k3[i])
+                scores[head, t], scores[head, t + 1], scores[head, t + 2], scores[head, t + 3] = (
+                    s0,
+                    s1,
+                    s2,
+                    s3,
+                )
+            scores[head, last + 1 :] = np.float32(-1e30)
+        for i in range(len(flat)):
+            flat[i] *= scale
+        if softcap > 0:  # softcap x tanh(s / softcap), with tanh(x) = 1 - 2 / (e^2x + 1)
+            for i in range(len(flat)):
+                bent = np.float32(2) / (exp(np.float32(2) * flat[i] / softcap) + np.float32(1))
+                flat[i] = softcap * (np.float32(1) - bent)
+        # 2. The online softmax, a block at a time; all powers of e in one long loop.
+        for head in range(num_heads):
+            new = largest[head]
+            for t in range(begin, last + 1):
+                new = max(new, scores[head, t])
+            shrink[head], largest[head] = exp(largest[head] - new), new
+            for t in range(block_size + 3):
+                scores[head, t] -= new
+        for i in range(len(flat)):
+            flat[i] = exp(flat[i])
+        for head in range(num_heads):
+            added = np.float32(0)
+            for t in range(begin, last + 1):
+                added += scores[head, t]
+            scores[head, last + 1 :] = np.float32(0)
+            total[head] = total[head] * shrink[head] + added
+        # 3. The weighted values.
+        for head in range(num_heads):
+            kv, sums = head // group, acc[head]
+            for i in range(head_dim):
+                sums[i] *= shrink[head]
+            for t in range(begin, last + 1, 4):
+                v0, v1 = values[t, kv], values[min(t + 1, last), kv]
+                v2, v3 = values[min(t + 2, last), kv], values[min(t + 3, last), kv]
+                w0, w1, w2, w3 = (
+                    scores[head, t],
+                    scores[head, t + 1],
+                    scores[head, t + 2],
+                    scores[head, t + 3],
+                )
+                for i in range(head_dim):
+                    sums[i] += w0 * widen(v0[i]) + w1 * widen(v1[i]) + w2 * widen(v2[i]) + w3 * widen(v3[i])
+
+
+@njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
+def paged_decode_cpu(
+    q, k_cache, v_cache, block_tables, context_lens, scale, window, softcap, num_splits, out
+):
+    """One query token for each request. Writes `out`.
+
+    Args:
+        q, out: float32 [B, num_heads, head_dim].
+        k_cache, v_cache, scale, softcap: as for `attend_part`.
+        block_tables: int32 [B, most blocks]. context_lens: int32 [B], the query token included.
+        window: tokens that a query sees, itself included; EVERYTHING: all.
+        num_splits: parts into which each context is cut.
+    """
+    batch, num_heads, head_dim = q.shape
+    accs = np.empty((batch, num_splits, num_heads, head_dim), np.float32)
+    largests = np.empty((batch, num_splits, num_heads), np.float32)
+    totals = np.empty((batch, num_splits, num_heads), np.float32)
+    for item in prange(batch * num_splits):
+        b, split = item // num_splits, item % num_splits
+        attend_part(
+            q[b], k_cache, v_cache, block_tables[b], context_lens[b], window, split, num_splits, scale, softcap,
+            accs[b, split], largests[b, split], totals[b, split],
+        )  # fmt: skip
+    for b in range(batch):  # merge the parts: little work beside theirs
+        for head in range(num_heads):
+            largest, total = np.max(largests[b, :, head]), np.float32(0)
+            out[b, head] = np.float32(0)
+            for split in range(num_splits):
+                shrink = exp(largests[b, split, head] - largest)
+                total += shrink * totals[b, split, head]
+                for i in range(head_dim):
+                    out[b, head, i] += shrink * accs[b, split, head, i]
+            for i in range(head_dim):
+                out[b, head, i] /= total
+
+
+def splits_for(batch: int) -> int:
+    """Into how many parts to cut each context: two items of work for each core, since merging costs as well.
+
+    It depends on the number of cores, not of threads: so the order of sums does not change with the threads.
+    """
+    return max(1, -(-2 * config.NUMBA_NUM_THREADS // batch))
+
+
+def as_numbers(rules: Sequence[AttentionRule]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What compiled code reads: scales (float32), windows (int32) and soft caps (float32) of all layers."""
+    scales, windows, softcaps = zip(*rules)
+    return (
+        np.array(scales, np.float32),
+        np.array([EVERYTHING if window is None else window for window in windows], np.int32),
+        np.array([softcap or 0 for softcap in softcaps], np.float32),
+    )
+
+
+class CompiledDecode:
+    """Decode steps of a paged cache with the kernel: from tensors to its arrays and back."""
+
+    def __init__(self, storage: KVStorage, rules: Sequence[AttentionRule]) -> None:
+        self.rules = as_numbers(rules)
+        use_threads_of_torch()
+        self.k_cache = [stored_bits(layer) for layer in storage.k_cache]
+        self.v_cache = [stored_bits(layer) for layer in storage.v_cache]
+
+    def begin_step(self, block_tables: np.ndarray, context_lens: np.ndarray) -> None:
+        self.block_tables, self.context_lens = block_tables, context_lens
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        out = torch.empty(q.shape, dtype=torch.float32)
+        scales, windows, softcaps = self.rules
+        paged_decode_cpu(
+            q.float().contiguous().numpy(),
+            self.k_cache[layer],
+            self.v_cache[layer],
+            self.block_tables,
+            self.context_lens,
+            scales[layer],
+            windows[layer],
+            softcaps[layer],
+            splits_for(len(q)),
+            out.numpy(),
+        )
+        return out.to(q.dtype)

@@ -1,0 +1,22 @@
+"""What can be added to the block manager and its storage: each a class that extends the core's, in a file of its own."""
+
+from phase3_paged_attention.sharing.block_copies import BlockCopy, SwapSpace
+from phase3_paged_attention.sharing.fork import ForkingBlockManager
+from phase3_paged_attention.sharing.quantized_storage import QuantizedKVStorage
+from phase3_paged_attention.sharing.recording import BlockJournal, CacheStats, RecordingBlockManager, recorded
+from phase3_paged_attention.sharing.sliding_window import WindowedBlockManager, widest_window
+from phase3_paged_attention.sharing.swap import SwappingBlockManager
+
+__all__ = [
+    "BlockCopy",
+    "BlockJournal",
+    "CacheStats",
+    "ForkingBlockManager",
+    "QuantizedKVStorage",
+    "RecordingBlockManager",
+    "SwapSpace",
+    "SwappingBlockManager",
+    "WindowedBlockManager",
+    "recorded",
+    "widest_window",
+]
