@@ -16,9 +16,9 @@ from labkit.options import Parser, between, whole
 from labkit.terminal import run
 from phase1_tokens_embeddings.weights.gguf_model import load_chat_template
 from phase2_attention_kvcache.model import SamplingParams
-from phase2_attention_kvcache.model.quantized_formats import METHODS
+from phase2_attention_kvcache.quantization.quantized_formats import METHODS
 from phase4_scheduler.engine import LLMEngine
-from phase4_scheduler.engine.conversation import Conversation, ends_of_answers
+from phase4_scheduler.features.conversation import Conversation, ends_of_answers
 from phase4_scheduler.story.chat_terminal import ChatTerminal
 
 

@@ -52,7 +52,7 @@ def story(lab: Lab) -> None:
         claim="users-no-leak",
         question="blocks still held when all are served",
         predicted=0,
-        measured=engine.block_manager.num_blocks - 1 - engine.block_manager.num_free_blocks,
+        measured=engine.core.block_manager.num_blocks - 1 - engine.core.block_manager.num_free_blocks,
     )
     steps, alone = len(batch_sizes), sum(batch_sizes)
     lab.say(f"""{steps} steps served them all, {alone / steps:.1f} users a step on average and {max(batch_sizes)} at

@@ -11,15 +11,18 @@ import argparse
 import json
 from typing import Any
 
+import labkit  # noqa: F401 - first: it says so where the environment is missing
+
+# isort: split
 from pydantic import TypeAdapter
 
 from labkit.errors import LabError
 from labkit.foreign import quoted
 from labkit.options import Parser, between, whole
 from labkit.terminal import run
-from phase2_attention_kvcache.model.kv_formats import KV_CACHE_DTYPES
-from phase2_attention_kvcache.model.quantized_formats import METHODS
-from phase4_scheduler.engine.speculative_config import SpeculativeConfig
+from phase2_attention_kvcache.quantization.kv_formats import KV_CACHE_DTYPES
+from phase2_attention_kvcache.quantization.quantized_formats import METHODS
+from phase4_scheduler.features.speculation.config import SpeculativeConfig
 from phase4_scheduler.server.launch import make_server, open_socket, run_server
 from phase4_scheduler.simulator.routers import ROUTERS
 
@@ -36,7 +39,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="who may call: 127.0.0.1 this machine only, 0.0.0.0 all (127.0.0.1)",
     )
     add("--port", type=whole(0, 65535), default=8000, help="0: any that is free (8000)")
-    add("--api-key", help="calls of /v1 must carry it: Authorization: Bearer KEY")
+    add(
+        "--api-key",
+        help="calls of /v1, /tokenize and /detokenize must carry it: Authorization: Bearer KEY; /health, /metrics, "
+        "/version, /load and /ping answer without it (vLLM guards /v1 only)",
+    )
     add("--served-model-name", help="the model's name for clients (as it was given)")
     add(
         "--dtype",
@@ -101,6 +108,14 @@ def build_parser() -> argparse.ArgumentParser:
         default=[],
         metavar="JSON",
         help="pages of these addresses may read the answers: '[\"http://127.0.0.1:8080\"]' is that of `lab web` (none)",
+    )
+    add(
+        "--allowed-hosts",
+        type=json_list,
+        default=[],
+        metavar="JSON",
+        help="names by which clients may call this server, besides localhost and addresses in numbers: '[\"gpu.example\"]'; "
+        "'[\"*\"]': any (any with a --host that others reach, none otherwise)",
     )
     add(
         "--max-num-queued-reqs",
@@ -232,6 +247,7 @@ def serve(a: argparse.Namespace) -> int:
         on_ready,
         a.middleware,
         a.allowed_origins,
+        a.allowed_hosts,
     )
     return 0
 

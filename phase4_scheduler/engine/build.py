@@ -1,82 +1,120 @@
-"""The parts of an engine: the course's, or a learner's own in their place, and whether they fit together."""
+"""The parts of an engine, put together: the course's, or a learner's own in their place, with the features that are asked for.
 
-import ctypes
-import sys
+The core knows no feature by name. A feature is a `Feature`: classes that are mixed into the core's, and their arguments.
+Installed features are found as an entry point of the package; phase4_scheduler/features/README.md explains how to write one.
+"""
+
+import time
 import warnings
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 
-from labkit.foreign import visible
 from labkit.machine import memory_bytes, pick_device
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import Tokenizer
-from phase1_tokens_embeddings.weights import gguf_model
-from phase2_attention_kvcache.model.caches import widest_window
-from phase2_attention_kvcache.model.kv_formats import kv_bytes_of_token
-from phase2_attention_kvcache.model.quantized_linear import is_quantized, quantize_model
+from phase1_tokens_embeddings.weights import gguf_model, kv_per_token
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging import PagedCache, PagedKVCache, compiled_kernel
+from phase3_paged_attention.paging import KVStorage, PagedCache
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.executor import Executor
+from phase4_scheduler.engine.core import EngineCore
 from phase4_scheduler.engine.model_runner import ModelRunner
 from phase4_scheduler.engine.scheduler import Scheduler
 
 GPU_SHARE = 0.8  # of a GPU's free memory
 MEMORY_SHARE = 0.3  # of the machine's memory for keys and values, unless num_blocks says otherwise
-RUNNERS = "inference_lab.runners"  # entry points of pyproject.toml, by device
+RUNNERS = "inference_lab.runners"  # entry points of pyproject.toml: a runner's class, by device
+FEATURES = "inference_lab.features"  # and the list of features, outermost first
+
+
+class Feature:
+    """Something that an engine does beyond its core. A subclass sets and overrides what it needs.
+
+    Attributes:
+        settings: the keyword arguments of the engine that belong to it, with their defaults.
+        scheduler, block_manager, runner, core: classes that are mixed in before the core's of that name.
+        refuses: names of features that do not go together with it, and why.
+        optional: whether the engine also works without it, where a part of your own has no such class mixed in.
+    """
+
+    settings: ClassVar[Mapping[str, Any]] = {}
+    scheduler: ClassVar[type | None] = None
+    block_manager: ClassVar[type | None] = None
+    runner: ClassVar[type | None] = None
+    core: ClassVar[type | None] = None
+    refuses: ClassVar[Mapping[str, str]] = {}
+    optional: ClassVar[bool] = False
+
+    def __init__(self, **settings: Any) -> None:
+        for name, default in self.settings.items():
+            setattr(self, name, settings.get(name, default))
+
+    def is_on(self, model: Transformer, config: EngineConfig, features: Sequence["Feature"]) -> bool:
+        """Whether this engine needs it. Raises ValueError: the settings do not fit the model."""
+        return True
+
+    def arguments(self, part: str) -> dict[str, Any]:
+        """Keyword arguments for its class in the place of `part`: "scheduler", "block_manager", "runner" or "core"."""
+        return {}
+
+    def load_model(self, path: Path, dtype: str, device: str) -> Transformer | None:
+        """The model, if it is loaded in another way than by `Transformer.from_pretrained`."""
+
+    def prepare_model(self, model: Transformer) -> None:
+        """Change a model that has just been loaded."""
+
+    def kv_bytes_per_token(self, model: Transformer, nbytes: int) -> int:
+        """Bytes of a token in the caches of the engine, where it would be `nbytes` without this feature."""
+        return nbytes
+
+    def kv_storage(self, model: Transformer, config: EngineConfig, num_blocks: int) -> KVStorage | None:
+        """Where keys and values are stored, if not as the model computes them."""
+
+    def kv_cache(self, model: Transformer, config: EngineConfig, num_blocks: int) -> PagedCache | None:
+        """The cache, if it is not the runner's own."""
+
+
+@cache
+def installed_features() -> tuple[type[Feature], ...]:
+    """All features, outermost first. Empty where the course is not installed: then the engine is its core."""
+    return tuple(kind for found in entry_points(group=FEATURES) for kind in found.load())
+
+
+def find_features(settings: Mapping[str, Any]) -> list[Feature]:
+    """The installed features with these settings. Raises ValueError: a setting belongs to none, or its value is wrong."""
+    known = {f.name for f in fields(EngineConfig)} | {
+        n for kind in installed_features() for n in kind.settings
+    }
+    if unknown := sorted(set(settings) - known):
+        raise ValueError(f"unknown setting {unknown[0]!r}: the engine knows {', '.join(sorted(known))}")
+    return [kind(**{n: settings[n] for n in kind.settings if n in settings}) for kind in installed_features()]
+
+
+def split_settings(settings: Mapping[str, Any]) -> tuple[EngineConfig, list[Feature]]:
+    """The core's settings, and the features with theirs."""
+    core = {f.name for f in fields(EngineConfig)}
+    features = find_features({n: value for n, value in settings.items() if n not in core})
+    return EngineConfig(**{n: value for n, value in settings.items() if n in core}), features
 
 
 def load_model(
-    path_or_name: str | Path, dtype: str = "bfloat16", device: str = "auto", quantization: str | None = None
+    path_or_name: str | Path, dtype: str = "bfloat16", device: str = "auto", features: Sequence[Feature] = ()
 ) -> Transformer:
-    """A model, ready to serve.
-
-    Raises:
-        LabError, ValueError: as `find_model`, `Transformer.from_pretrained` and `quantize_model`.
-    """
+    """A model, ready to serve. Raises: as `find_model` and `Transformer.from_pretrained`."""
     folder, device = find_model(path_or_name), pick_device(device)
+    for feature in features:
+        if (model := feature.load_model(folder, dtype, device)) is not None:
+            return model
     model = Transformer.from_pretrained(folder, dtype, device)
-    if quantization is not None:
-        if is_quantized(model):
-            raise ValueError(f"{visible(path_or_name)} is quantised already: leave quantization out")
-        quantize_model(model, quantization)
-    return prepare_weights(model)
-
-
-def prepare_weights(model: Transformer) -> Transformer:
-    """On a CPU, lay out a model's weights as its products read them fastest, and let decode steps run as one compiled call,
-    as far as that works here. In place; returns the model.
-    """
-    if model.device.type != "cpu":
-        return model
-    keep_freed_memory()
-    if compiled_kernel() is None:
-        return model
-    # numba takes half a second to import: not before it is needed
-    from phase2_attention_kvcache.model.packed_quantized import pack_quantized_layers
-    from phase2_attention_kvcache.model.tiled_linear import tile_linear_layers
-    from phase3_paged_attention.paging.fused_decode import can_fuse, fuse_blocks
-
-    pack_quantized_layers(tile_linear_layers(model))
-    return fuse_blocks(model) if can_fuse(model) else model
-
-
-def keep_freed_memory() -> None:
-    """Let this process keep memory that a step has freed for the next one. As it comes, C's library on Linux hands large pieces
-    back to the system. Who asks for them anew gets them in pages of 4 KB, each cleared and entered in a table: a quarter of
-    the time that a step with 2,048 tokens of prompts took.
-
-    Source: mallopt(3).
-    """
-    trim_threshold, mmap_threshold = -1, -3  # names of the two limits, in bytes
-    if sys.platform == "linux" and hasattr(c_library := ctypes.CDLL(None), "mallopt"):
-        # An older library refuses more than 32 MB. To set only the other limit would keep this one low for good.
-        if c_library.mallopt(mmap_threshold, 128 << 20) or c_library.mallopt(mmap_threshold, 32 << 20):
-            c_library.mallopt(trim_threshold, 1 << 30)
+    for feature in features:
+        feature.prepare_model(model)
+    return model
 
 
 def load_tokenizer(path_or_name: str | Path) -> Tokenizer | None:
@@ -87,31 +125,40 @@ def load_tokenizer(path_or_name: str | Path) -> Tokenizer | None:
     return gguf_model.load_tokenizer(path)
 
 
-def build_parts(
+def build_core(
     model: Transformer,
     config: EngineConfig,
+    *,
     block_manager: BlockManager | None = None,
     scheduler: Scheduler | None = None,
     kv_cache: PagedCache | None = None,
-    draft_model: Transformer | None = None,
-    executor: Executor | None = None,
-) -> tuple[Scheduler, ModelRunner]:
-    """A scheduler, with its block manager, and a runner, with its cache. What is None is made from `config`.
+    clock: Callable[[], float] = time.perf_counter,
+    features: Sequence[Feature] | None = None,
+    **settings: Any,
+) -> EngineCore:
+    """An engine's core. Parts that are None are made from `config`.
 
-    An executor makes the cache of its processes.
-
-    A draft model needs memory for keys and values as well: there are fewer blocks where there is one.
+    Args:
+        features: those to use; None: the installed ones, with these `settings`.
 
     Raises:
-        ValueError: parts that do not fit together, or a limit beyond the model's context.
+        ValueError: parts or features that do not fit together, or a limit beyond the model's context.
     """
+    features = find_features(settings) if features is None else features
     context = model.config.max_context
     longest = context if config.max_model_len is None else config.max_model_len
     if not 1 <= longest <= context:
         raise ValueError(f"max_model_len is {longest:,}: from 1 to the model's context, {context:,}")
     config = replace(config, max_model_len=longest)
+    features = [feature for feature in features if feature.is_on(model, config, features)]
+    refuse_pairs(features)
+
     if scheduler is None:
-        scheduler = Scheduler(config, block_manager or _make_block_manager(model, config, draft_model))
+        if block_manager is None:
+            num_blocks = config.num_blocks or default_num_blocks(model, config, features)
+            sizes = (num_blocks, config.block_size, config.enable_prefix_caching)
+            block_manager = extended(BlockManager, "block_manager", features, *sizes)
+        scheduler = extended(Scheduler, "scheduler", features, config, block_manager)
     elif block_manager not in (None, scheduler.block_manager):
         raise ValueError("scheduler and block_manager do not belong together: give the scheduler's own")
     elif (scheduler.config.max_model_len or 0) > context:
@@ -120,75 +167,71 @@ def build_parts(
             f"{context:,}: ask for no more"
         )
     scheduler.max_model_len = min(scheduler.max_model_len, context)
-    manager, max_num_seqs = scheduler.block_manager, scheduler.config.max_num_seqs
-    needed, kept = _sliding_window(model, draft_model), manager.sliding_window
-    if kept is not None and (needed is None or kept < needed):
-        raise ValueError(
-            f"the block manager keeps the last {kept:,} tokens, the model looks back "
-            f"{'at all' if needed is None else f'{needed:,}'}: make it without sliding_window"
-        )
-    if config.world_size > 1 and executor is None:
-        raise ValueError(
-            f"{config.world_size} devices are asked for, and this model lies in one process: use "
-            "LLMEngine.from_pretrained, or give an executor"
-        )
-    if executor is not None:
-        sizes = (manager.num_blocks, manager.block_size, manager.num_swap_blocks)
-        kv_cache = executor.initialize_kv_cache(*sizes, config.kv_cache_dtype)
-    if kv_cache is None:
-        longest = scheduler.max_model_len
-        runner = make_runner(
-            model, manager, max_num_seqs, longest, config.enforce_eager, config.kv_cache_dtype
-        )
-    else:
-        runner = ModelRunner(model, kv_cache)
+    manager = scheduler.block_manager
+    for feature in features:
+        for part, given in (("scheduler", scheduler), ("block_manager", manager)):
+            needed = getattr(feature, part)
+            if needed is not None and not isinstance(given, needed) and not feature.optional:
+                raise ValueError(
+                    f"{feature_name(feature)} needs a {part} that is a {needed.__name__}: leave yours out"
+                )
+
+    config = replace(config, block_size=manager.block_size, max_num_seqs=scheduler.config.max_num_seqs)
+    for feature in features:
+        kv_cache = kv_cache or feature.kv_cache(model, config, manager.num_blocks)
+    runner = make_runner(model, config, manager.num_blocks, features, kv_cache)
     cache = runner.kv_cache
     if cache.num_blocks < manager.num_blocks or cache.block_size != manager.block_size:
         raise ValueError(
             f"kv_cache has {cache.num_blocks} blocks of {cache.block_size}, the block manager gives out "
             f"{manager.num_blocks} of {manager.block_size}: make them equal"
         )
-    return scheduler, runner
+    return extended(EngineCore, "core", features, scheduler, runner, clock)
 
 
-def _make_block_manager(
-    model: Transformer, config: EngineConfig, draft_model: Transformer | None
-) -> BlockManager:
-    num_blocks = config.num_blocks
-    if num_blocks is None:
-        num_blocks = default_num_blocks(model, config, draft_model)
-    return BlockManager(
-        num_blocks,
-        config.block_size,
-        config.enable_prefix_caching,
-        config.num_swap_blocks,
-        _sliding_window(model, draft_model),
-    )
+def feature_name(feature: Feature) -> str:
+    return next(iter(feature.settings), type(feature).__name__)
 
 
-def _sliding_window(model: Transformer, draft_model: Transformer | None) -> int | None:
-    """The tokens whose blocks must be kept; None: all. (A draft model may have to read a text over again.)"""
-    return widest_window(model.config) if draft_model is None else None
+def refuse_pairs(features: Sequence[Feature]) -> None:
+    """Raise ValueError for two features that do not go together."""
+    for one in features:
+        for other in features:
+            if (why := one.refuses.get(type(other).__name__)) is not None:
+                raise ValueError(
+                    f"{feature_name(one)} and {feature_name(other)} do not go together: {why}; leave one of them out"
+                )
+
+
+def mixed(kind: type, part: str, features: Sequence[Feature]) -> type:
+    """A class of the core with what the features add to it."""
+    mixins = [m for f in features if (m := getattr(f, part)) is not None and not issubclass(kind, m)]
+    return type(kind.__name__, (*mixins, kind), {}) if mixins else kind
+
+
+def extended(kind: type, part: str, features: Sequence[Feature], *args: Any) -> Any:
+    """An object of that class. Each mixin takes its own keyword arguments, and hands the others on."""
+    arguments = {n: value for f in features for n, value in f.arguments(part).items()}
+    return mixed(kind, part, features)(*args, **arguments)
 
 
 def make_runner(
     model: Transformer,
-    manager: BlockManager,
-    max_num_seqs: int,
-    max_model_len: int,
-    enforce_eager: bool,
-    kv_cache_dtype: str = "auto",
+    config: EngineConfig,
+    num_blocks: int,
+    features: Sequence[Feature] = (),
+    kv_cache: PagedCache | None = None,
 ) -> ModelRunner:
-    """A runner with a cache of the block manager's size: the device's own, where one is installed and can run.
-
-    Phase 5 brings the runner for "cuda". It is an entry point of the package, so this phase imports nothing of it.
-    """
+    """A runner: the device's own, where one is installed and can run, with a cache of its own unless one is given."""
+    if kv_cache is not None:
+        return mixed(ModelRunner, "runner", features)(model, kv_cache, config.seed)
+    storage = None
+    for feature in features:
+        storage = storage or feature.kv_storage(model, config, num_blocks)
     device = model.device.type
-    own = tuple(entry_points(group=RUNNERS, name=device)) if device != "cpu" else ()
-    if kv_cache_dtype != "auto":
-        pass  # only torch's cache stores keys and values in 8 bits
-    elif own:
-        runner = own[0].load()(model, manager, max_num_seqs, max_model_len, enforce_eager)
+    own = tuple(entry_points(group=RUNNERS, name=device))
+    if own:
+        runner = mixed(own[0].load(), "runner", features).create(model, config, num_blocks, storage)
         if runner is not None:
             return runner
     elif device != "cpu":
@@ -197,13 +240,10 @@ def make_runner(
             "pip install -e . in the course's folder",
             stacklevel=2,
         )
-    sizes = (manager.num_blocks, manager.block_size, model.dtype, model.device, manager.num_swap_blocks)
-    return ModelRunner(model, PagedKVCache(model.config, *sizes, kv_cache_dtype=kv_cache_dtype))
+    return mixed(ModelRunner, "runner", features).create(model, config, num_blocks, storage)
 
 
-def default_num_blocks(
-    model: Transformer, config: EngineConfig, draft_model: Transformer | None = None
-) -> int:
+def default_num_blocks(model: Transformer, config: EngineConfig, features: Sequence[Feature] = ()) -> int:
     """Enough for `max_num_seqs` requests of `max_model_len` tokens, if the memory holds them.
 
     Raises:
@@ -217,9 +257,9 @@ def default_num_blocks(
         available = torch.cuda.mem_get_info()[0] * GPU_SHARE
     else:
         available = (memory_bytes() or 8 * 2**30) * MEMORY_SHARE
-    token_bytes = kv_bytes_of_token(model.config, config.kv_cache_dtype, model.dtype)
-    if draft_model is not None:  # it stores its own as it computes them
-        token_bytes += kv_bytes_of_token(draft_model.config, "auto", draft_model.dtype)
+    token_bytes = kv_per_token(model.config, model.dtype.itemsize)
+    for feature in features:
+        token_bytes = feature.kv_bytes_per_token(model, token_bytes)
     block_bytes = config.block_size * token_bytes
     if blocks_each > available // block_bytes:
         raise ValueError(

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,12 @@ from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import Tokenizer
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging import PagedCache
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase4_scheduler.engine.admission import make_request
-from phase4_scheduler.engine.build import load_model, load_tokenizer
+from phase4_scheduler.engine.build import build_core, load_model, load_tokenizer, split_settings
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutputs
-from phase4_scheduler.engine.events import Event, StepRecorder
-from phase4_scheduler.engine.executor import Executor, start_executor
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.outputs import RequestOutput
-from phase4_scheduler.engine.proposers import Proposer
-from phase4_scheduler.engine.scheduler import Scheduler
+from phase4_scheduler.engine.request import make_request
 
 
 class LLMEngine:
@@ -34,8 +27,10 @@ class LLMEngine:
 
     Args:
         tokenizer: text to ids and back; None: prompts are token ids, and outputs have no text.
-        proposer: who drafts tokens, with `speculative_config=dict(method="custom", ...)`.
-        Others: see `EngineCore`.
+        config: the core's settings.
+        clock: seconds; replaceable for tests.
+        parts: parts of your own instead of the course's (`block_manager`, `scheduler`, `kv_cache`), and settings of
+            features: see `build_core`.
 
     Threads: one of them steps. Any may add and abort requests meanwhile.
 
@@ -51,59 +46,34 @@ class LLMEngine:
         tokenizer: Tokenizer | None = None,
         config: EngineConfig | None = None,
         *,
-        block_manager: BlockManager | None = None,
-        scheduler: Scheduler | None = None,
-        kv_cache: PagedCache | None = None,
-        proposer: Proposer | None = None,
         clock: Callable[[], float] = time.perf_counter,
-        executor: Executor | None = None,
+        **parts: Any,
     ) -> None:
-        config = config or EngineConfig()
-        self.core = EngineCore(model, config, block_manager, scheduler, kv_cache, clock, proposer, executor)
-        self.executor = executor
-        self.model, self.tokenizer, self.config, self.clock = model, tokenizer, self.core.config, clock
-        self.scheduler, self.block_manager = self.core.scheduler, self.core.block_manager
-        self.runner = self.core.runner
+        self.core: EngineCore = build_core(model, config or EngineConfig(), clock=clock, **parts)
+        self.model, self.tokenizer, self.clock = (
+            self.core.model,
+            tokenizer,
+            clock,
+        )  # a backend may have its own
         self.output_processor = OutputProcessor()
         self._stepping = threading.Lock()
         self._outputs: list[RequestOutput] = []  # of a step that an interruption kept from its caller
         self._interruption: BaseException | None = None  # raised in an on_output, to end the program
-        self._recorder: StepRecorder | None = None
         self._num_ids = 0  # requests that were given an id by the engine
 
     @classmethod
     def from_pretrained(
-        cls,
-        path_or_name: str | Path,
-        dtype: str = "bfloat16",
-        device: str = "auto",
-        proposer: Proposer | None = None,
-        distributed_executor_backend: Callable[..., Executor] | None = None,
-        **settings: Any,
+        cls, path_or_name: str | Path, dtype: str = "bfloat16", device: str = "auto", **settings: Any
     ) -> LLMEngine:
-        """Load a model and its tokenizer. `settings` are the fields of `EngineConfig`.
-
-        Args:
-            distributed_executor_backend: makes the executor, if the model is spread over devices; None: the one that is installed.
+        """Load a model and its tokenizer. `settings`: fields of `EngineConfig`, and settings of features.
 
         Raises:
             LabError: no such model or device. ValueError: a setting out of range, or unknown.
         """
-        known = {f.name for f in fields(EngineConfig)}
-        if unknown := sorted(set(settings) - known):
-            raise ValueError(f"unknown setting {unknown[0]!r}: the engine knows {', '.join(sorted(known))}")
         folder = find_model(path_or_name)
-        config = EngineConfig(**settings)
-        if config.world_size > 1:
-            executor = start_executor(config, folder, dtype, device, distributed_executor_backend)
-            tokenizer = load_tokenizer(folder)
-            return cls(executor.model, tokenizer, config, proposer=proposer, executor=executor)
-        model = load_model(folder, dtype, device, config.quantization)
-        return cls(model, load_tokenizer(folder), config, proposer=proposer)
-
-    @property
-    def num_steps(self) -> int:
-        return self.core.num_steps
+        config, features = split_settings(settings)
+        model = load_model(folder, dtype, device, features)
+        return cls(model, load_tokenizer(folder), config, features=features)
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -112,7 +82,7 @@ class LLMEngine:
     # ------------------------------------------------------------------ steps
 
     def step(self) -> list[RequestOutput]:
-        """One step of the core. Returns what is new, in text: one output for each sequence that grew.
+        """One step of the core. Returns what is new, in text: one output for each answer that grew.
 
         Ctrl-C takes effect when the step is complete; what it brought comes with the next one.
 
@@ -125,10 +95,7 @@ class LLMEngine:
             )
         try:
             with ctrl_c_waits():
-                step = self.core.step()
-                self._outputs += self._hand_out(step)
-                if self._recorder and not self._recorder.record(self.num_steps - 1, step):
-                    self.record(None)  # it failed
+                self._outputs += self._hand_out(self.core.step())
         finally:
             self._stepping.release()
         self._raise_interruption()
@@ -137,18 +104,18 @@ class LLMEngine:
 
     def _hand_out(self, step: EngineCoreOutputs) -> list[RequestOutput]:
         """The step's outputs, each told to its request's `on_output`; those of failed requests last."""
-        parents, process = self.output_processor.parents, self.output_processor.process
+        process, parents = self.output_processor.process, self.output_processor.parents
         processed = [p for new in step.outputs if (p := process(new, step.ended)) is not None]
         for p in processed:
-            if p.stopped_by_text:
-                self.core.finish(p.parent.request_id, "stop", p.output.outputs[0].index)
+            for request_id in p.to_finish:
+                self.core.finish(request_id, p.reason)
         outputs: list[RequestOutput] = []
         failed: list[RequestOutput] = []
         for p in processed:
             if parents.get(p.parent.request_id) is not p.parent:
                 continue  # an on_output has just aborted it
             if p.output.finished:
-                del parents[p.parent.request_id]
+                self.output_processor.drop(p.parent.request_id)
             (outputs if p.output.error is None else failed).append(p.output)
             error = self._tell(p.parent, p.output)
             if error and parents.get(p.parent.request_id) is p.parent:
@@ -156,9 +123,11 @@ class LLMEngine:
         return outputs + failed
 
     def _end(self, parent: ParentRequest, reason: str, error: str | None = None) -> RequestOutput:
-        """End all sequences of a request. Returns its last output."""
-        del self.output_processor.parents[parent.request_id]
-        self.core.finish(parent.request_id, reason)
+        """End all answers of a request. Returns its last output."""
+        self.output_processor.drop(parent.request_id)
+        for state in parent.states:
+            if not state.finished:
+                self.core.finish(state.request_id, reason)
         return self.output_processor.end(parent, reason, self.clock(), error)
 
     def _tell(self, parent: ParentRequest, output: RequestOutput) -> str | None:
@@ -177,13 +146,6 @@ class LLMEngine:
         if self._interruption is not None and not self._stepping.locked():
             interruption, self._interruption = self._interruption, None
             raise interruption
-
-    def record(self, where: str | Path | Callable[[Event], None] | None) -> None:
-        """Write down every step from now on: into a file of JSON lines, or into a function. None stops it."""
-        # A place that cannot be written leaves the recording as it was.
-        self._recorder = None if where is None else StepRecorder(where, self.scheduler)
-        if where is None:
-            self.block_manager.journal = None
 
     # ------------------------------------------------------------------ requests come and go
 
@@ -210,16 +172,20 @@ class LLMEngine:
         request = make_request(
             request_id, prompt, params, priority, arrival_time, self.model.config, self.tokenizer
         )
-        if request_id in self.output_processor.parents:
-            raise ValueError(f"request id {request_id!r} is in use: give each request an id of its own")
-        text = prompt if isinstance(prompt, str) else None
+        parent = ParentRequest(
+            request, prompt if isinstance(prompt, str) else None, self.tokenizer, on_output
+        )
         # Before the core knows of it: another thread's step may bring its first token at once.
-        parents = self.output_processor.parents
-        parents[request_id] = ParentRequest(request, text, self.tokenizer, on_output)
+        self.output_processor.add(parent)
+        added: list[str] = []
         try:
-            self.core.add(request)
+            for answer in parent.requests:
+                self.core.add(answer)
+                added.append(answer.request_id)
         except ValueError:
-            del parents[request_id]
+            for answer_id in added:
+                self.core.finish(answer_id, "abort")
+            self.output_processor.drop(request_id)
             raise
 
     def abort(self, request_id: str) -> bool:

@@ -1,8 +1,10 @@
 """From the scheduler's decision to tokens: the one place where requests become tensors."""
 
-import warnings
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -10,195 +12,125 @@ from torch import Tensor
 
 from phase2_attention_kvcache.model.sampling import SampledTokens, Sampler
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging import PagedCache, StepLayout
-from phase4_scheduler.engine.executor import ExecutorError
-from phase4_scheduler.engine.fault_isolation import (
-    Fault,
-    Sampled,
-    execute_one_by_one,
-    reason,
-    sample_one_by_one,
-)
-from phase4_scheduler.engine.prompt_logprobs import note_prompt_logprobs
-from phase4_scheduler.engine.rejection_sampler import RejectionSampler, Verified
+from phase3_paged_attention.paging import KVStorage, PagedCache, PagedKVCache, StepLayout
+from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.request import Request
-from phase4_scheduler.engine.scheduler_output import PADDING, Scheduled, SchedulerOutput
+from phase4_scheduler.engine.scheduler import Scheduled, SchedulerOutput
+
+
+class Sampled(NamedTuple):
+    """What a step brought to a request: its new tokens, and for each the log probabilities, if they were asked for."""
+
+    token_ids: Sequence[int] = ()
+    logprobs: Sequence[dict[int, float] | None] = ()
 
 
 @dataclass
-class ModelRunnerOutput:
-    """What a step computed and sampled, and what went wrong in it.
+class StepBatch:
+    """A step as flat rows. All tokens go through the model side by side, whichever request they belong to:
+
+        request       alice (a prompt)   bob      carol
+        token_ids     12 7 430 9         88       5
+        positions     0  1 2   3         41       17
+        slots         16 17 18 19        105      65        block_id * block_size + offset, block_size 16
 
     Attributes:
-        hidden: [N, d_model], one row for each token.
-        first_row: by request id, where its rows begin. A request whose tokens could not be computed, or that has to
-            restart, has none.
-        sampled: by request id, the next token of the requests whose tokens are all computed (where drafts were
-            verified, those that stand before it), and log probabilities if they were asked for.
-        faults: requests that cannot go on, and why.
-        to_restart: requests that have to compute all their tokens again, since others left blocks unfilled.
+        first_rows: of each request, where its rows begin. Others: see `StepLayout`.
     """
 
-    hidden: Tensor
-    first_row: dict[str, int]
-    sampled: dict[str, Sampled] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
-    to_restart: list[Request] = field(default_factory=list)
+    token_ids: list[int]
+    positions: list[int]
+    slots: list[int]
+    first_rows: list[int]
+    query_lens: list[int]
+    context_lens: list[int]
+    block_tables: list[list[int]]
+
+    @classmethod
+    def build(cls, scheduled: Sequence[Scheduled], block_size: int) -> StepBatch:
+        token_ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        first_rows: list[int] = []
+        for s in scheduled:
+            blocks, first, n = s.request.block_table.block_ids, s.num_computed, s.num_tokens
+            first_rows.append(len(token_ids))
+            token_ids += s.token_ids
+            if n == 1:
+                positions.append(first)
+                slots.append(blocks[first // block_size] * block_size + first % block_size)
+            else:
+                place = np.arange(first, first + n)
+                positions += place.tolist()
+                slots += (np.array(blocks)[place // block_size] * block_size + place % block_size).tolist()
+        return cls(
+            token_ids,
+            positions,
+            slots,
+            first_rows,
+            query_lens=[s.num_tokens for s in scheduled],
+            context_lens=[s.num_computed + s.num_tokens for s in scheduled],
+            block_tables=[s.request.block_table.block_ids for s in scheduled],
+        )
+
+    def layout(self, device: torch.device) -> StepLayout:
+        """Where the tokens lie, for a paged cache."""
+        slots = torch.tensor(self.slots, device=device)
+        return StepLayout(self.query_lens, self.context_lens, self.block_tables, slots)
 
 
 class ModelRunner:
     """Runs steps of a model over a paged cache.
 
-    All tokens of a step go through the model as one flat row, whatever request they belong to:
-
-        request       alice (a prompt)   bob      carol
-        token_ids     12 7 430 9         88       5
-        positions     0  1 2   3         41       17
-        slot          16 17 18 19        105      65        where each token's key and value are stored (block_size 16)
+    Args:
+        seed: of the random numbers for requests that have no seed of their own.
 
     Source: vllm/v1/worker/gpu_model_runner.py.
     """
 
-    def __init__(self, model: Transformer, kv_cache: PagedCache) -> None:
-        self.model = model
-        self.kv_cache = kv_cache
+    def __init__(self, model: Transformer, kv_cache: PagedCache, seed: int = 0) -> None:
+        self.model, self.kv_cache = model, kv_cache
+        self.generator = torch.Generator().manual_seed(seed % 2**64)
+        self.sampler = Sampler(model.config.eos_token_ids, self.generator)
 
-    # ------------------------------------------------------------------ a step of the engine
+    @classmethod
+    def create(
+        cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None
+    ) -> Self:
+        """A runner with a cache of its own. A backend overrides this.
 
-    def execute_step(self, output: SchedulerOutput) -> ModelRunnerOutput:
-        """Move blocks as the scheduler says, and compute the step's tokens."""
-        if output.copies:
-            self.kv_cache.apply_copies(output.copies)
+        Args:
+            storage: for the keys and values; None: as the model computes.
+        """
+        size, dtype = config.block_size, model.dtype
+        cache = PagedKVCache(model.config, num_blocks, size, dtype, model.device, storage=storage)
+        return cls(model, cache, config.seed)
+
+    def run(self, output: SchedulerOutput) -> list[Sampled]:
+        """Compute the tokens of a step, and sample the next token of each request whose tokens are all computed."""
         if not output.scheduled:
-            return ModelRunnerOutput(torch.empty(0), {})
-        try:
-            hidden = self.execute(output.scheduled)
-        except ExecutorError:  # nobody is left to compute anything alone
-            raise
-        except Exception as error:
-            hidden = None
-            warnings.warn(
-                f"a step of {len(output.scheduled)} requests failed ({reason(error)}); each is computed alone",
-                stacklevel=3,
-            )
-        if hidden is None:  # out here, where the error no longer holds on to the memory of the failed step
-            computed = execute_one_by_one(self.execute, output.scheduled, self.kv_cache.block_size)
-            hidden, first_row, faults, to_restart = computed
-            return ModelRunnerOutput(hidden, first_row, faults=faults, to_restart=to_restart)
-        first_row, row = {}, 0
-        for s in output.scheduled:
-            first_row[s.request.request_id] = row
-            row += s.num_tokens
-        return ModelRunnerOutput(hidden, first_row)
-
-    def sample_step(
-        self, scheduled: Sequence[Scheduled], result: ModelRunnerOutput, sampler: Sampler
-    ) -> None:
-        """Sample the next token of each request whose tokens are all computed, and verify its drafts."""
-        ready: list[Request] = []
-        rows: list[int] = []  # of the last token of each, drafts apart
-        drafts: list[list[int]] = []
-        for s in scheduled:
-            first = result.first_row.get(s.request.request_id)
-            if first is None:
-                continue  # it failed, or has to restart
-            if s.request.prompt_logprobs is not None:
-                result.faults += note_prompt_logprobs(self.logits, result.hidden, first, s)
-            if s.samples:
-                ready.append(s.request)
-                rows.append(first + s.num_tokens - len(s.drafts) - 1)
-                drafts.append([token for token in s.drafts if token != PADDING])
-        if not ready:
-            return
-
-        def sample(logits: Tensor, requests: Sequence[Request]) -> SampledTokens:
-            return sampler.sample(
-                logits,
-                [request.params for request in requests],
-                [request.prompt_token_ids for request in requests],
-                [request.output_token_ids for request in requests],
-                [request.generator for request in requests],
-            )
-
-        logits, names = None, [request.request_id for request in ready]
-        try:
-            if any(drafts):
-                found = self._sample_with_drafts(result.hidden, rows, ready, drafts, sampler)
-                result.sampled = dict(zip(names, found, strict=True))
-                return
-            logits = self.logits(result.hidden, rows)
-            tokens = sample(logits, ready)
-        except ExecutorError:
-            raise
-        except Exception:  # whatever it is, and whoever is to blame
-
-            def logits_of(i: int) -> Tensor:
-                return self.logits(result.hidden, [rows[i]]) if logits is None else logits[i : i + 1]
-
-            result.sampled, faults = sample_one_by_one(logits_of, sample, ready)
-            result.faults += faults
-            return
-        result.sampled = {
-            name: ([token], [logprobs])
-            for name, token, logprobs in zip(names, tokens.token_ids, tokens.logprobs, strict=True)
-        }
-
-    def _sample_with_drafts(
-        self,
-        hidden: Tensor,
-        rows: Sequence[int],
-        requests: Sequence[Request],
-        drafts: Sequence[list[int]],
-        sampler: Sampler,
-    ) -> list[Sampled]:
-        """Row `rows[i]` and those of the drafts behind it, for each request."""
-        step = [
-            Verified(
-                request,
-                own,
-                request.draft_probs[: len(own)] if own and request.draft_probs is not None else None,
-            )
-            for request, own in zip(requests, drafts, strict=True)
-        ]
-        all_rows = [first + j for first, v in zip(rows, step, strict=True) for j in range(v.num_rows)]
-        return RejectionSampler(sampler).sample(self.logits(hidden, all_rows), step)
-
-    # ------------------------------------------------------------------ tensors
+            return []
+        batch = StepBatch.build(output.scheduled, self.kv_cache.block_size)
+        return self.sample(output.scheduled, batch, self.execute(batch))
 
     @torch.inference_mode()
-    def execute(self, scheduled: Sequence[Scheduled]) -> Tensor:
-        """Compute the tokens of a step.
+    def execute(self, batch: StepBatch) -> Tensor:
+        """The tokens through the model: hidden [N, d_model]. The next step may overwrite it."""
+        device = self.model.device
+        self.kv_cache.begin_step(batch.layout(device))
+        token_ids, positions = (torch.tensor(x, device=device) for x in (batch.token_ids, batch.positions))
+        return self.model(token_ids, positions, self.kv_cache)
 
-        Returns:
-            hidden [N, d_model], one row for each token, in the order of `scheduled`.
-        """
-        size, device = self.kv_cache.block_size, self.model.device
-        token_ids: list[int] = []
-        positions: list[int] = []
-        slots: list[int] = []
-        for s in scheduled:
-            blocks, first, n = s.request.block_table.block_ids, s.num_computed, s.num_tokens
-            if n == 1:
-                token_ids.append(s.request.token_ids[first])
-                positions.append(first)
-                slots.append(blocks[first // size] * size + first % size)
-            else:
-                place = np.arange(first, first + n)
-                token_ids += s.request.token_ids[first : first + n]
-                token_ids += [max(draft, 0) for draft in s.drafts]  # padding needs some token, too
-                positions += place.tolist()
-                slots += (np.array(blocks)[place // size] * size + place % size).tolist()
-        self.kv_cache.begin_step(
-            StepLayout(
-                query_lens=[s.num_tokens for s in scheduled],
-                context_lens=[s.num_computed + s.num_tokens for s in scheduled],
-                block_tables=[s.request.block_table.block_ids for s in scheduled],
-                slot_mapping=torch.tensor(slots, device=device),
-            )
-        )
-        return self.model(
-            torch.tensor(token_ids, device=device), torch.tensor(positions, device=device), self.kv_cache
-        )
+    def sample(self, scheduled: Sequence[Scheduled], batch: StepBatch, hidden: Tensor) -> list[Sampled]:
+        """One entry for each of `scheduled`, empty in the middle of a prompt."""
+        ready = [i for i, s in enumerate(scheduled) if s.samples]
+        results = [Sampled()] * len(scheduled)
+        if ready:
+            logits = self.logits(hidden, [batch.first_rows[i] + batch.query_lens[i] - 1 for i in ready])
+            tokens = self.next_tokens(logits, [scheduled[i].request for i in ready])
+            for i, token, logprobs in zip(ready, tokens.token_ids, tokens.logprobs, strict=True):
+                results[i] = Sampled([token], [logprobs])
+        return results
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor, rows: Sequence[int]) -> Tensor:
@@ -206,3 +138,16 @@ class ModelRunner:
         if len(rows) < len(hidden) or list(rows) != list(range(len(hidden))):
             hidden = hidden[torch.tensor(rows, device=hidden.device)]
         return self.model.logits(hidden)
+
+    def next_tokens(self, logits: Tensor, requests: Sequence[Request]) -> SampledTokens:
+        """A token for each row of logits."""
+        return self.sampler.sample(
+            logits,
+            [request.params for request in requests],
+            [request.prompt_token_ids for request in requests],
+            [request.output_token_ids for request in requests],
+            [request.generator for request in requests],
+        )
+
+    def shutdown(self) -> None:
+        """Give back what the runner holds outside this object."""

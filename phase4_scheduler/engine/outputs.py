@@ -4,6 +4,7 @@ Source: vllm/outputs.py.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 
 @dataclass
@@ -73,8 +74,8 @@ class RequestOutput:
         prompt: the text, or None if the prompt came as token ids.
         outputs: the answers.
         finished: whether all answers are complete.
-        prompt_logprobs: for each token of the prompt but the first, token id -> log probability.
         error: what went wrong, if finish_reason is "error".
+        extras: what extensions of the engine say of the request; `output.NAME` reads them too.
     """
 
     request_id: str
@@ -82,13 +83,19 @@ class RequestOutput:
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     finished: bool = False
-    prompt_logprobs: list[dict[int, float] | None] | None = None
     error: str | None = None
+    extras: dict[str, Any] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        extras = vars(self).get("extras", {})
+        if name not in extras:
+            raise AttributeError(f"a RequestOutput has no {name!r}, and no extension of the engine gave one")
+        return extras[name]
 
     def add(self, new: "RequestOutput") -> None:
         """Add what a step brought to what there is so far."""
         self.finished, self.error = new.finished, new.error
-        self.prompt_logprobs = self.prompt_logprobs or new.prompt_logprobs
+        self.extras |= new.extras
         for part in new.outputs:
             known = next((c for c in self.outputs if c.index == part.index), None)
             if known is None:

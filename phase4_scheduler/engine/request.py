@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
+from numbers import Integral, Real
 from typing import Any
 
-import torch
-
+from labkit.foreign import quoted
+from phase1_tokens_embeddings.tokens import Tokenizer
+from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_table import BlockTable
+
+MOST_ANSWERS = 16_384  # VLLM_MAX_N_SEQUENCES
 
 
 class RequestStatus(Enum):
     WAITING = "waiting"  # nothing computed yet, or everything to be computed anew
-    WAITING_FOR_REMOTE_KVS = "waiting for remote KVs"  # its blocks are being filled from another engine
     RUNNING = "running"  # holds blocks, takes part in steps
     PREEMPTED = "preempted"  # had to make room; waits like the others, but at the head
     FINISHED = "finished"  # finish_reason says why
 
 
 class Request:
-    """One sequence of tokens that wants to grow.
+    """One sequence of tokens that grows.
 
     There is no prefill state and no decode state. A request has `num_tokens` tokens, of which
     `num_computed_tokens` went through the model, and the scheduler lets it catch up. A prompt that just
@@ -34,7 +38,6 @@ class Request:
         arrival_time: seconds, or any growing number; breaks ties.
         priority: smaller is more urgent; counts under the policy "priority".
         eos_token_ids: tokens that end a text, unless `params.ignore_eos`.
-        index: which of the n sequences that answer its prompt it is. The others come with `sibling`.
 
     Source: vllm/v1/request.py.
     """
@@ -47,45 +50,35 @@ class Request:
         arrival_time: float = 0.0,
         priority: int = 0,
         eos_token_ids: Collection[int] = (),
-        index: int = 0,
     ) -> None:
         if not prompt_token_ids:
             raise ValueError("the prompt is empty: give at least one token (such as <|endoftext|>)")
-        self.request_id = self.parent_id = request_id
+        self.request_id = request_id
         self.prompt_token_ids = list(prompt_token_ids)
         self.num_prompt_tokens = len(self.prompt_token_ids)
         self.params = params
         self.arrival_time = arrival_time
         self.priority = priority
-        self.index = index
         self.max_tokens = params.max_tokens
         self.min_tokens = params.min_tokens
         self.stop_token_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             self.stop_token_ids |= frozenset(eos_token_ids)
+        self.generator = params.make_generator()  # its own random numbers, if it has a seed
 
         self.status = RequestStatus.WAITING
         self.token_ids = list(self.prompt_token_ids)  # prompt and answer
         self.output_token_ids: list[int] = []
-        self.spec_token_ids: list[int] = []  # drafts of the tokens that follow, for the next step to verify
-        self.kv_transfer_params: dict[str, Any] | None = None  # to its KV connector; at its end, from it
-        self.draft_probs: torch.Tensor | None = (
-            None  # [drafts, vocab], what they were drawn from, if they were
-        )
         self.num_computed_tokens = 0
-        self.is_prefill_chunk = False  # the last step computed a part of its tokens only
         self.block_table = BlockTable()
-        self.num_seqs = params.n  # sequences that it stands for, until they fork off behind its prompt
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
         self.stop_reason: int | None = None  # the stop token, where one of `params` ended it
         self.queued_time: float | None = None  # when the core queued it up, by the core's clock
         self.first_scheduled_time: float | None = None
         self.num_cached_tokens = 0  # tokens that a prefix hit saved when it was first admitted
         self.num_preemptions = 0
-        self.generator = params.make_generator(index)  # its own source of chance, if it has a seed
-        self.prompt_logprobs: list[dict[int, float] | None] | None = None  # filled in as they are computed
-        if params.prompt_logprobs is not None and index == 0:
-            self.prompt_logprobs = [None] * self.num_prompt_tokens
+        self.extras: dict[str, Any] = {}  # what extensions of the engine are told about it, by name
+        self.skip_reading_prefix_cache = False  # every token is to be computed, cached or not
 
     @property
     def num_tokens(self) -> int:
@@ -100,20 +93,100 @@ class Request:
         self.token_ids.append(token_id)
         self.output_token_ids.append(token_id)
 
-    def sibling(self, request_id: str, index: int) -> Request:
-        """Sequence `index` of the n that answer the same prompt."""
-        prompt, stops = self.prompt_token_ids, self.stop_token_ids
-        other = Request(request_id, prompt, self.params, self.arrival_time, self.priority, stops, index)
-        other.parent_id, other.stop_token_ids = self.parent_id, stops
-        other.queued_time, other.first_scheduled_time = self.queued_time, self.first_scheduled_time
-        return other
-
-    def rewind_generator(self) -> None:
-        """Put the generator where it stood after the tokens it has: each has taken one random number."""
-        self.generator = self.params.make_generator(self.index)
-        if self.generator is not None:
-            torch.rand(len(self.output_token_ids), dtype=torch.float64, generator=self.generator)
-
     def __repr__(self) -> str:
         progress = f"{self.num_computed_tokens}/{len(self.token_ids)} computed"
         return f"Request({self.request_id!r}, {self.status.value}, {progress})"
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """How long a request may be.
+
+    Attributes:
+        max_model_len: prompt and answer together.
+        cache_tokens: tokens that the cache holds for one request; None: as many as it has.
+        step_tokens: tokens of a step, if a prompt may not be cut; None: it may.
+        extra_tokens: tokens that are stored for each request beyond its own.
+    """
+
+    max_model_len: int
+    cache_tokens: int | None = None
+    step_tokens: int | None = None
+    extra_tokens: int = 0
+
+    def check(self, num_prompt_tokens: int, max_tokens: int | None) -> None:
+        """Raise ValueError for a request that could never be served. The message names the limit."""
+        prompt, longest = num_prompt_tokens, self.max_model_len
+        if prompt >= longest:
+            raise ValueError(
+                f"the prompt has {prompt:,} tokens, the context holds {longest:,} with at least one "
+                "of an answer: shorten the prompt"
+            )
+        if max_tokens is not None:
+            longest = min(longest, prompt + max_tokens)
+        # Nothing follows the last token, so its key and value are never computed.
+        if self.cache_tokens is not None and longest - 1 + self.extra_tokens > self.cache_tokens:
+            extra = f" (and {self.extra_tokens} more for each request)" if self.extra_tokens else ""
+            raise ValueError(
+                f"{prompt:,} prompt tokens and an answer of {longest - prompt:,}{extra} do not fit the KV cache of "
+                f"{self.cache_tokens:,} tokens: shorten the prompt, lower max_tokens, or raise num_blocks"
+            )
+        if self.step_tokens is not None and longest - 1 > self.step_tokens:
+            raise ValueError(
+                f"{longest:,} tokens are over the budget of {self.step_tokens:,} a step: allow "
+                "chunked_prefill, or raise max_num_batched_tokens"
+            )
+
+
+def make_request(
+    request_id: str,
+    prompt: str | Sequence[int],
+    params: SamplingParams | None,
+    priority: int,
+    arrival_time: float,
+    config: ModelConfig,
+    tokenizer: Tokenizer | None,
+) -> Request:
+    """A request as a user gives it, checked before anything is started.
+
+    Raises:
+        ValueError: the prompt is empty, or this model cannot serve it or its parameters.
+    """
+    params = SamplingParams() if params is None else params
+    if not isinstance(params, SamplingParams):
+        raise ValueError(f"params are {quoted(params)}: give SamplingParams(...)")
+    if not isinstance(request_id, str):
+        raise ValueError(f"request id {quoted(request_id)} is no text: give a string")
+    if not isinstance(priority, Integral):
+        raise ValueError(
+            f"priority is {quoted(priority)}: it must be a whole number, the smallest goes first"
+        )
+    if not (isinstance(arrival_time, Real) and -1e300 < arrival_time < 1e300):
+        raise ValueError(f"arrival_time is {quoted(arrival_time)}: it must be a number of seconds, or None")
+    if params.n > MOST_ANSWERS:
+        raise ValueError(f"n is {params.n}: at most {MOST_ANSWERS:,} answers to a prompt")
+    token_ids = _token_ids(prompt, tokenizer)
+    vocab = config.vocab_size
+    if wrong := [i for i in token_ids if not 0 <= i < vocab]:
+        raise ValueError(f"token id {quoted(wrong[0])} is out of range: this model takes 0 to {vocab - 1}")
+    params.check_vocabulary(vocab)
+    if (params.stop or params.bad_words) and tokenizer is None:
+        raise ValueError(
+            "stop strings need text (so do bad_words), and this engine has no tokenizer: use token ids"
+        )
+    if params.bad_words:
+        params = params.with_bad_words(tokenizer.encode)
+    return Request(request_id, token_ids, params, arrival_time, priority, config.eos_token_ids)
+
+
+def _token_ids(prompt: str | Sequence[int], tokenizer: Tokenizer | None) -> list[int]:
+    if isinstance(prompt, str):
+        if tokenizer is None:
+            raise ValueError("this engine has no tokenizer: give the prompt as token ids")
+        return tokenizer.encode(prompt)
+    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes):
+        raise ValueError(f"the prompt is {quoted(prompt)}: give a text or a list of token ids")
+    token_ids = list(prompt)
+    if wrong := [i for i in token_ids if not isinstance(i, Integral) or isinstance(i, bool)]:
+        raise ValueError(f"the prompt holds {quoted(wrong[0])}: token ids are whole numbers")
+    return [int(i) for i in token_ids]

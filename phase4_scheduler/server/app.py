@@ -5,13 +5,14 @@ Source: vllm/entrypoints/openai/api_server.py.
 
 import asyncio
 import hashlib
-import json
 import secrets
 import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -23,15 +24,18 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from labkit.foreign import visible
 from labkit.machine import version_of
-from phase1_tokens_embeddings.tokens.chat_template import ChatTemplate
+from phase1_tokens_embeddings.chat import ChatTemplate
 from phase1_tokens_embeddings.tokens.tokenizer_files import printable
 from phase4_scheduler.server.async_engine import AsyncEngine, EngineDeadError, QueueFullError
-from phase4_scheduler.server.chat import Chat, plain_message
+from phase4_scheduler.server.bodies import SMALL_BODY, RequestModel, longest_body, read_body
+from phase4_scheduler.server.chat import Chat, rendered
 from phase4_scheduler.server.completions import Completion
 from phase4_scheduler.server.metrics import CountRequests
 from phase4_scheduler.server.page import page_routes
 from phase4_scheduler.server.protocol import (
+    LONGEST_REQUEST_ID,
     WRONG_TYPE,
     ApiError,
     ChatCompletionRequest,
@@ -40,10 +44,8 @@ from phase4_scheduler.server.protocol import (
     JsonResponse,
     TokenizeRequest,
     to_json,
-    validated,
 )
 
-LARGEST_BODY = 32 * 2**20
 PERMISSION = {
     "object": "model_permission", "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,
     "allow_search_indices": False, "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None,
@@ -63,19 +65,16 @@ class Server:
     ) -> None:
         self.engine, self.name, self.template, self.created = engine, name, template, created
         self.load = 0  # answers under way
+        self.large_bodies = asyncio.Semaphore(1)  # the event loop competes with one thread, not with many
 
     # ------------------------------------------------------------------ what clients ask for
 
     async def completions(self, request: Request) -> Response:
-        asked = validated(CompletionRequest, await self.body(request))
-        asked.request_id = request.headers.get("x-request-id", asked.request_id)
-        self.check_model(asked.model)
+        asked = await self.read(CompletionRequest, request)
         return await self.answer(request, Completion(self.engine, asked, asked.model or self.name))
 
     async def chat(self, request: Request) -> Response:
-        asked = validated(ChatCompletionRequest, await self.body(request))
-        asked.request_id = request.headers.get("x-request-id", asked.request_id)
-        self.check_model(asked.model)
+        asked = await self.read(ChatCompletionRequest, request)
         return await self.answer(request, Chat(self.engine, asked, asked.model or self.name, self.template))
 
     async def answer(self, request: Request, call: Completion | Chat) -> Response:
@@ -102,15 +101,13 @@ class Server:
         yield b"data: [DONE]\n\n"
 
     async def tokenize(self, request: Request) -> Response:
-        asked = validated(TokenizeRequest, await self.body(request))
-        self.check_model(asked.model)
+        asked = await self.read(TokenizeRequest, request)
         text = asked.prompt
         if asked.messages is not None and self.template is None:
             raise ApiError("this model has no chat template: give a prompt")
+        if asked.messages is not None:
+            text = await rendered(self.template, asked)
         try:
-            if asked.messages is not None:
-                plain = [plain_message(message) for message in asked.messages]
-                text = self.template.render(plain, asked.add_generation_prompt, asked.continue_final_message)
             ids = await unless_disconnected(request, self.engine.encode(text))
         except ValueError as error:
             raise ApiError(str(error)) from None
@@ -121,8 +118,7 @@ class Server:
         return JsonResponse({"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": strings})
 
     async def detokenize(self, request: Request) -> Response:
-        asked = validated(DetokenizeRequest, await self.body(request))
-        self.check_model(asked.model)
+        asked = await self.read(DetokenizeRequest, request)
         if any(token >= 2**32 for token in asked.tokens):
             raise ApiError("tokens holds an id of more than 32 bits")
         tokenizer = self.engine.tokenizer  # ids beyond the vocabulary stand for no text
@@ -159,7 +155,7 @@ class Server:
         return JsonResponse({"server_load": self.load})
 
     async def step_events(self, request: Request) -> Response:
-        """What each step does, as `engine.record` writes it, while somebody reads. The first event says the limits."""
+        """What each step does, as `record` of features/recording.py writes it, while a client reads. The first event says the limits."""
         limits = self.engine.limits
         names = ("max_num_seqs", "max_num_batched_tokens")
         engine = {
@@ -180,34 +176,41 @@ class Server:
 
     # ------------------------------------------------------------------ what all of them need
 
-    async def body(self, request: Request) -> Any:
-        """The request's JSON.
+    async def read(self, kind: type[RequestModel], request: Request) -> RequestModel:
+        """The body of a call, as a request to this server's model.
 
         Raises:
-            ApiError: it is none, or too large.
+            ApiError: it is none, too large, or for another model.
         """
-        kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-        if kind != "application/json":
+        content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+        if content_type != "application/json":
             raise ApiError("send JSON, with the header Content-Type: application/json", kind=WRONG_TYPE)
-        raw, size = bytearray(), 0
+        context = self.engine.limits.max_model_len
+        raw, size, most = bytearray(), 0, longest_body(context)
         async for piece in request.stream():
             size += len(piece)
-            if size <= LARGEST_BODY:
+            if size <= most:
                 raw += piece  # what is more is dropped, but read: a client that still sends hears no answer
-        if size > LARGEST_BODY:
-            raise ApiError(f"the body is larger than {LARGEST_BODY // 2**20} MiB", status=413)
-        try:
-            # A large body is read in a thread: nobody else is to wait for it.
-            return await asyncio.to_thread(json.loads, raw) if len(raw) > 2**16 else json.loads(raw)
-        except json.JSONDecodeError as error:
-            place = f"body.{error.pos}" if raw else "body"
-            raise ApiError(f"the body is no JSON: {error}", place, kind=WRONG_TYPE) from None
-        except (ValueError, RecursionError):  # no UTF-8, or nested too deep
-            raise HTTPException(400, "There was an error parsing the body") from None
-
-    def check_model(self, name: str | None) -> None:
-        if name and name != self.name:
-            raise ApiError(f"The model `{name}` does not exist.", "model", 404, "NotFoundError")
+        if size > most:
+            raise ApiError(
+                f"the body is larger than {most:,} bytes: this model's context needs no more", status=413
+            )
+        if size > SMALL_BODY:
+            async with self.large_bodies:
+                asked = await asyncio.to_thread(read_body, kind, raw, context)
+        else:
+            asked = read_body(kind, raw, context)
+        if asked.model and asked.model != self.name:
+            raise ApiError(
+                f"The model `{visible(asked.model)}` does not exist.", "model", 404, "NotFoundError"
+            )
+        if "request_id" in kind.model_fields:
+            asked.request_id = request.headers.get("x-request-id", asked.request_id)
+            if (length := len(asked.request_id or "")) > LONGEST_REQUEST_ID:
+                raise ApiError(
+                    f"request_id has {length:,} characters: at most {LONGEST_REQUEST_ID}", "request_id"
+                )
+        return asked
 
 
 def unexpected(error: Exception) -> ApiError:
@@ -272,13 +275,19 @@ class CountLoad:
 
 
 class ApiKey:
-    """Middleware: calls of /v1 need `Authorization: Bearer KEY`."""
+    """Middleware: whatever takes a body needs `Authorization: Bearer KEY`, and so does all of /v1.
+
+    vLLM guards /v1 and /v2 only: there any client can have texts tokenised.
+    """
+
+    GUARDED = ("/v1", "/tokenize", "/detokenize")
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self.app, self._digest = app, hashlib.sha256(key.encode()).digest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith("/v1") and scope["method"] != "OPTIONS":
+        guarded = scope["type"] == "http" and scope["path"].startswith(self.GUARDED)
+        if guarded and scope["method"] != "OPTIONS":
             scheme, _, key = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
             matches = secrets.compare_digest(hashlib.sha256(key).digest(), self._digest)
             if scheme.lower() != b"bearer" or not matches:
@@ -287,11 +296,48 @@ class ApiKey:
         await self.app(scope, receive, send)
 
 
-def create_app(server: Server, api_key: str | None = None, allowed_origins: Sequence[str] = ()) -> ASGIApp:
+class AllowedHosts:
+    """Middleware against DNS rebinding: a web page whose name suddenly resolves to this machine could read all answers.
+
+    The browser then sends that name as Host. Answered are addresses in numbers, localhost, and the names that were given.
+    """
+
+    def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
+        self.app, self.names = app, {name.lower() for name in names}
+
+    def knows(self, host: str) -> bool:
+        """Whether a Host header, such as "localhost:8000", names this server. Without one, no browser is asking."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        with suppress(ValueError):
+            return bool(ip_address(name))
+        return name in self.names or name.removesuffix(".").split(".")[-1] == "localhost" or not host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = dict(scope.get("headers", ())).get(b"host", b"").decode("latin-1")
+        if scope["type"] == "http" and not self.knows(host):
+            error = ApiError(
+                f"this server does not answer to the name {visible(host)}: start it with --allowed-hosts",
+                status=403, kind="PermissionDeniedError",
+            )  # fmt: skip
+            await error.response()(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+def create_app(
+    server: Server,
+    api_key: str | None = None,
+    allowed_origins: Sequence[str] = (),
+    allowed_hosts: Sequence[str] = ("*",),
+) -> ASGIApp:
     """The application around an engine that has been started.
 
     Args:
         allowed_origins: pages of these addresses may read what the server answers; "*": all.
+        allowed_hosts: names of this server besides localhost; "*": any.
     """
 
     def post(path: str, handler: Callable) -> Route:
@@ -336,4 +382,6 @@ def create_app(server: Server, api_key: str | None = None, allowed_origins: Sequ
             ),
         ],
     )
-    return app if api_key is None else ApiKey(app, api_key)
+    if api_key is not None:
+        app = ApiKey(app, api_key)
+    return app if "*" in allowed_hosts else AllowedHosts(app, allowed_hosts)

@@ -19,12 +19,11 @@ from typing import Any
 from phase1_tokens_embeddings.tokens import Tokenizer
 from phase2_attention_kvcache.model import SamplingParams
 from phase2_attention_kvcache.model.config import ModelConfig
-from phase4_scheduler.engine.admission import check_size, make_request
 from phase4_scheduler.engine.core import EngineCoreOutput
-from phase4_scheduler.engine.events import Event
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.outputs import RequestOutput
-from phase4_scheduler.engine.request import Request
+from phase4_scheduler.engine.request import Request, make_request
+from phase4_scheduler.features.recording import Event
 from phase4_scheduler.server.engine_process import (
     Add,
     EngineArgs,
@@ -123,6 +122,7 @@ class AsyncEngine:
         self.dead: EngineDeadError | None = None
         self.last_step = StepMessage()  # what the engine said last
         self.num_generation_tokens = 0
+        self.process: Any = None
         self._num_ids = 0
         self._long_text = asyncio.Semaphore(1)  # long texts wait for each other
         self._streams: dict[str, Stream] = {}
@@ -161,8 +161,11 @@ class AsyncEngine:
         """End the engine process, whatever it is doing."""
         if self.dead is None:
             self.dead = EngineDeadError("the server is shutting down")
-        self.process.terminate()
-        self.process.join(timeout=5)
+        if self.process is not None:
+            self.process.terminate()
+            self.process.join(timeout=5)
+            if self.process.is_alive():  # busy where it hears of no signal
+                self.process.kill()
 
     # ------------------------------------------------------------------ to and from the engine
 
@@ -183,16 +186,13 @@ class AsyncEngine:
         self._tell_watchers(message.events)
         now = time.perf_counter()
         for request_id, reason in message.refused:
-            if stream := self._drop(request_id):
-                stream.fail(RuntimeError(reason))  # what the API process checks, the core takes
+            self._fail(request_id, reason)  # what the API process checks, the core takes
         for new in message.outputs:
             try:
                 self._hand_out(new, message.ended, now)
             except Exception as error:  # a mistake in here ends this request; the others get theirs
                 traceback.print_exc()
-                if stream := self._drop(new.request_id):
-                    stream.fail(RuntimeError(f"{type(error).__name__}: {error}"))
-                self._commands.append(Finish(new.request_id, "error"))
+                self._fail(new.request_id, f"{type(error).__name__}: {error}")
         self._send()
         self.metrics.step(message)
 
@@ -201,14 +201,14 @@ class AsyncEngine:
         processed = self.output_processor.process(new, ended)
         if processed is None:
             return
-        if processed.stopped_by_text:
-            self._commands.append(Finish(new.request_id, "stop", new.index))
+        self._commands += [Finish(request_id, processed.reason) for request_id in processed.to_finish]
         for part in processed.output.outputs:
             self.metrics.grew(processed.parent, part, now)
             self.num_generation_tokens += len(part.token_ids)
-        self._streams[new.request_id].put(processed.output)
+        request_id = processed.parent.request_id
+        self._streams[request_id].put(processed.output)
         if processed.output.finished:
-            self._drop(new.request_id)
+            self._drop(request_id)
 
     def _die(self) -> None:
         if self.dead is None:
@@ -218,7 +218,7 @@ class AsyncEngine:
             stream.fail(self.dead)
         self._streams.clear()
         self.end_watches()
-        self.output_processor.parents.clear()
+        self.output_processor = OutputProcessor()
 
     def _tell_watchers(self, events: Sequence[Event | None]) -> None:
         """Who reads too slowly is told no more: nothing here may wait, or grow, for a reader."""
@@ -234,8 +234,16 @@ class AsyncEngine:
         self._tell_watchers([None])
 
     def _drop(self, request_id: str) -> Stream | None:
-        self.output_processor.parents.pop(request_id, None)
+        self.output_processor.drop(request_id)
         return self._streams.pop(request_id, None)
+
+    def _fail(self, answer_id: str, message: str) -> None:
+        """End a request of which one answer, by the core's id, cannot go on."""
+        state = self.output_processor.states.get(answer_id)
+        if state is not None:
+            self._commands += [Finish(s.request_id, "error") for s in state.parent.states if not s.finished]
+            if stream := self._drop(state.parent.request_id):
+                stream.fail(RuntimeError(message))
 
     def _send(self) -> None:
         """Send what has gathered, unless something was sent since the engine's last message.
@@ -283,7 +291,7 @@ class AsyncEngine:
             request = await asyncio.to_thread(make_request, *given)
         else:
             request = make_request(*given)
-        check_size(request, self.limits.config, self.limits.max_model_len, self.limits)
+        self.limits.requests.check(request.num_prompt_tokens, request.max_tokens)
         return request
 
     async def generate(self, request: Request) -> AsyncIterator[RequestOutput]:
@@ -301,10 +309,12 @@ class AsyncEngine:
                 self.metrics.rejected()
                 raise QueueFullError(f"{unfinished} answers are under way, {limit} may be: try again later")
         stream = self._streams[request_id] = Stream()
-        self.output_processor.parents[request_id] = ParentRequest(request, None, self.tokenizer, None)
-        self._commands.append(
-            Add(request_id, request.prompt_token_ids, params, request.arrival_time, request.priority)
-        )
+        parent = ParentRequest(request, None, self.tokenizer)
+        self.output_processor.add(parent)
+        self._commands += [
+            Add(r.request_id, r.prompt_token_ids, r.params, r.arrival_time, r.priority)
+            for r in parent.requests
+        ]
         self._send()
         try:
             finished = False
@@ -314,7 +324,7 @@ class AsyncEngine:
                 yield output
         finally:
             if self._drop(request_id) is not None:  # its reader is gone
-                self._commands.append(Finish(request_id, "abort"))
+                self._commands += [Finish(s.request_id, "abort") for s in parent.states if not s.finished]
                 self._send()
 
     async def watch(self) -> AsyncIterator[Event]:

@@ -1,17 +1,18 @@
 """POST /v1/chat/completions: messages in, the next message out.
 
-The model's chat template (`tokens/chat_template.py`, Phase 1) writes them down as one text.
+The model's chat template (`chat/chat_template.py`, Phase 1) writes them down as one text.
 
 Source: vllm/entrypoints/openai/chat_completion/serving.py.
 """
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
-from phase1_tokens_embeddings.tokens.chat_template import ChatTemplate
+from phase1_tokens_embeddings.chat import ChatTemplate
 from phase4_scheduler.engine.outputs import CompletionOutput
 from phase4_scheduler.server.async_engine import AsyncEngine
 from phase4_scheduler.server.completions import (
@@ -31,6 +32,7 @@ from phase4_scheduler.server.protocol import (
     ApiError,
     ChatCompletionRequest,
     ChatMessage,
+    TokenizeRequest,
     full_usage,
     usage,
 )
@@ -48,6 +50,23 @@ def plain_message(message: ChatMessage) -> dict[str, Any]:
         content = "\n".join(part["text"] for part in content)
     role = "system" if message.role == "developer" else message.role  # OpenAI's newer word for the same
     return message.model_dump(exclude_none=True) | {"role": role, "content": content or ""}
+
+
+async def rendered(template: ChatTemplate, request: ChatCompletionRequest | TokenizeRequest) -> str:
+    """The conversation as one text. A thread renders it: a template is a program, and many messages take it long.
+
+    Raises:
+        ApiError: a message that is not text, or that the template refuses.
+    """
+
+    def render() -> str:
+        plain = [plain_message(message) for message in request.messages]
+        return template.render(plain, request.add_generation_prompt, request.continue_final_message)
+
+    try:
+        return await asyncio.to_thread(render)
+    except ValueError as error:
+        raise ApiError(str(error)) from None
 
 
 NO_TOOLS = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning"))
@@ -74,11 +93,7 @@ class Chat:
         r, limit = self.request, self.engine.limits.max_model_len
         if self.template is None:
             raise ApiError("this model has no chat template: use /v1/completions")
-        plain = [plain_message(message) for message in r.messages]
-        try:
-            self.text = self.template.render(plain, r.add_generation_prompt, r.continue_final_message)
-        except ValueError as error:
-            raise ApiError(str(error)) from None
+        self.text = await rendered(self.template, r)
         ids = await encode(self.engine, self.text, limit, r.truncate_prompt_tokens)
         self.prompt = truncated(ids, r, limit)
         max_tokens = r.max_tokens if r.max_completion_tokens is None else r.max_completion_tokens

@@ -16,24 +16,21 @@ import gc
 import multiprocessing
 import signal
 import sys
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from labkit.interrupts import end_with_parent
+from phase2_attention_kvcache.measuring.roofline import Work, matrix_bytes, work_of_batch
 from phase2_attention_kvcache.model import SamplingParams
-from phase2_attention_kvcache.model.kv_formats import kv_bytes_of_token
-from phase2_attention_kvcache.model.roofline import Work, matrix_bytes, work_of_batch
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase4_scheduler.engine.build import load_model
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput
-from phase4_scheduler.engine.events import Event, StepRecorder
-from phase4_scheduler.engine.executor import ExecutorError, start_executor
-from phase4_scheduler.engine.request import Request
-from phase4_scheduler.engine.scheduler import SchedulerOutput
-from phase4_scheduler.engine.speculation import SpecDecodingStats
+from phase4_scheduler.engine import EngineConfig, EngineCore, EngineDeadError, Request, SchedulerOutput
+from phase4_scheduler.engine.build import Feature, build_core, load_model, split_settings
+from phase4_scheduler.engine.core import EngineCoreOutput
+from phase4_scheduler.engine.request import RequestLimits
+from phase4_scheduler.features.recording import EngineStats, Event, record
+from phase4_scheduler.features.speculation import SpecDecodingStats
 
 
 class Add(NamedTuple):
@@ -44,15 +41,14 @@ class Add(NamedTuple):
     params: SamplingParams
     arrival_time: float
     priority: int
-    kv_transfer_params: dict[str, Any] | None = None
+    extras: tuple[tuple[str, Any], ...] = ()  # what extensions of the engine are told about it
 
 
 class Finish(NamedTuple):
-    """End a request, or with `index` one of its sequences."""
+    """End a request."""
 
     request_id: str
     reason: str
-    index: int | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class EngineArgs:
 
     Attributes:
         model, dtype, device: as for `load_model`.
-        settings: fields of `EngineConfig`.
+        settings: fields of `EngineConfig`, and settings of features.
         enable_mfu_metrics, record_steps: as for `AsyncEngine`.
     """
 
@@ -72,39 +68,47 @@ class EngineArgs:
     enable_mfu_metrics: bool = False
     record_steps: bool = False
 
-    def load(self) -> tuple[Transformer, EngineConfig]:
-        """The model, warmed up, and the configuration. Raises: as `load_model` and `EngineConfig`."""
-        config = EngineConfig(**self.settings)
-        model = load_model(self.model, self.dtype, self.device, config.quantization)
-        warm_up(model)
-        return model, config
+    def load(self) -> tuple[Transformer, EngineConfig, list[Feature]]:
+        """The model, the configuration and the features. Raises: as `load_model` and `EngineConfig`."""
+        config, features = split_settings(self.settings)
+        return load_model(self.model, self.dtype, self.device, features), config, features
 
     def start(self) -> EngineCore:
-        """The engine. A model that is shared lies in processes of its own, each of which warms up with the first request."""
-        config = EngineConfig(**self.settings)
-        if config.world_size == 1:
-            return EngineCore(*self.load())
-        executor = start_executor(config, self.model, self.dtype, self.device)
-        return EngineCore(executor.model, config, executor=executor)
+        """The engine, warmed up."""
+        model, config, features = self.load()
+        core = build_core(model, config, features=features)
+        warm_up(core)
+        return core
 
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """What the API process must know to refuse a request by itself. Sent when the engine is ready."""
+    """What the API process must know of the engine. Sent when it is ready.
 
-    max_model_len: int
+    Attributes:
+        requests: how long a request may be, so that it is refused before its stream begins.
+        config: of the engine, as the metrics tell it.
+        num_speculative_tokens: 0: no drafts.
+    """
+
+    requests: RequestLimits
     num_blocks: int
-    block_size: int
     config: EngineConfig
-    sliding_window: int | None = None
-
-    # `check_size` asks the limits as it asks the manager.
-    blocks_for, most_blocks = BlockManager.blocks_for, BlockManager.most_blocks
+    num_speculative_tokens: int = 0
 
     @classmethod
     def of(cls, core: EngineCore) -> "EngineLimits":
-        manager, longest = core.block_manager, core.scheduler.max_model_len
-        return cls(longest, manager.num_blocks, manager.block_size, core.config, manager.sliding_window)
+        scheduler = core.scheduler
+        most = getattr(scheduler, "num_speculative_tokens", 0)
+        return cls(scheduler.limits, core.block_manager.num_blocks, scheduler.config, most)
+
+    @property
+    def max_model_len(self) -> int:
+        return self.requests.max_model_len
+
+    @property
+    def block_size(self) -> int:
+        return self.config.block_size
 
 
 @dataclass
@@ -118,9 +122,7 @@ class StepMessage:
     num_running: int = 0
     num_waiting: int = 0
     kv_cache_usage: float = 0.0
-    num_preemptions: int = 0  # since the start, as the next two
-    prefix_queries: int = 0
-    prefix_hits: int = 0
+    stats: EngineStats = field(default_factory=EngineStats)  # since the start
     spec_decode: SpecDecodingStats | None = None  # since the start, with speculative decoding
     events: list[Event] = field(default_factory=list)  # of the step, if steps are recorded
 
@@ -133,24 +135,26 @@ class StoredBytes(NamedTuple):
 
     @classmethod
     def of(cls, core: EngineCore) -> "StoredBytes":
-        model = core.model
-        kv = kv_bytes_of_token(model.config, core.config.kv_cache_dtype, model.dtype)
-        return cls(matrix_bytes(model), kv)
+        cache = core.runner.kv_cache
+        return cls(matrix_bytes(core.model), cache.storage.nbytes // (cache.num_blocks * cache.block_size))
 
 
 def run_engine(pipe: Connection, args: EngineArgs) -> None:
     """The engine process, from its start to its end: until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches both processes; the other one decides
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(1)
+    )  # unwinds, which ends the ranks, also while they start
+    end_with_parent()
     try:
         core = args.start()
     except Exception as error:
         pipe.send(error)
         return
-    if core.config.world_size > 1:  # nobody ends the ranks if this process is terminated at once
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     stored = StoredBytes.of(core) if args.enable_mfu_metrics else None
     events: list[Event] = []
-    recorder = StepRecorder(events.append, core.scheduler) if args.record_steps else None
+    if args.record_steps:
+        record(core, events.append)
     gc.collect()
     gc.freeze()  # as in `run_server`: no step is to wait for it
     try:
@@ -160,38 +164,39 @@ def run_engine(pipe: Connection, args: EngineArgs) -> None:
             commands: list[Add | Finish] = []
             while pipe.poll() or not (commands or core.scheduler.has_requests):
                 commands += pipe.recv()
-            message = turn(core, commands, stored, recorder)
+            message = turn(core, commands, stored)
             message.events = events.copy()
             events.clear()
             pipe.send(message)
     except (EOFError, ConnectionError):
         pass  # the API process is gone
-    except ExecutorError as error:
+    except EngineDeadError as error:
         sys.exit(str(error))
     finally:
         core.shutdown()
 
 
-def warm_up(model: Transformer) -> None:
-    """A prefill and a decode step: kernels are compiled when they are first called, and no user is to wait for that."""
-    core = EngineCore(model, EngineConfig(num_blocks=2))
-    params = SamplingParams(max_tokens=2, ignore_eos=True)
-    core.add(Request("warm-up", [0], params, 0.0, 0, model.config.eos_token_ids))
-    while core.scheduler.has_requests:
-        core.step()
+def warm_up(core: EngineCore) -> None:
+    """A prefill and a decode step: kernels are compiled when they are first called, before a user waits for that.
+
+    They write into the null block, so the engine is as new afterwards.
+    """
+    num_tokens = min(100, core.scheduler.max_model_len - 1)
+    if num_tokens < 1:
+        return
+    request = Request("warm-up", [0] * num_tokens, SamplingParams(temperature=0))
+    request.block_table.block_ids = [0] * core.block_manager.blocks_for(num_tokens)
+    for count in (num_tokens, 1):
+        output = SchedulerOutput()
+        core.scheduler.add_to_step(output, request, count, num_tokens - count)
+        core.runner.run(output)
 
 
-def turn(
-    core: EngineCore,
-    commands: list[Add | Finish],
-    stored: StoredBytes | None = None,
-    recorder: StepRecorder | None = None,
-) -> StepMessage:
+def turn(core: EngineCore, commands: list[Add | Finish], stored: StoredBytes | None = None) -> StepMessage:
     """Obey, then step, if there is anything to compute.
 
     Args:
         stored: what a step reads, if its work is to be estimated.
-        recorder: writes the step down, if steps are recorded.
     """
     message = StepMessage()
     for command in commands:
@@ -199,9 +204,9 @@ def turn(
             core.finish(*command)
             continue
         try:
-            *fields, kv_transfer_params = command
+            *fields, extras = command
             request = Request(*fields, core.model.config.eos_token_ids)
-            request.kv_transfer_params = kv_transfer_params
+            request.extras = dict(extras)
             core.add(request)
         except ValueError as error:
             message.refused.append((command.request_id, str(error)))
@@ -210,15 +215,11 @@ def turn(
         message.outputs, message.ended = step.outputs, step.ended
         if stored is not None:
             message.work = estimated_work(core.model, step.scheduler_output, stored)
-        if recorder is not None:
-            recorder.record(core.num_steps - 1, step)
-    scheduler = core.scheduler
-    message.num_running = scheduler.num_running_seqs
-    message.num_waiting = len(scheduler.waiting) + len(scheduler.holding)
+    message.num_running = len(core.scheduler.running)
+    message.num_waiting = core.scheduler.num_waiting
     message.kv_cache_usage = core.block_manager.usage
-    message.num_preemptions = scheduler.num_preemptions
-    message.prefix_queries, message.prefix_hits = scheduler.prefix_queries, scheduler.prefix_hits
-    message.spec_decode = core.speculation and deepcopy(core.speculation.stats)
+    message.stats = copy(core.stats)
+    message.spec_decode = deepcopy(getattr(core, "spec_decoding_stats", None))
     return message
 
 
@@ -230,8 +231,7 @@ def estimated_work(model: Transformer, step: SchedulerOutput, stored: StoredByte
     vllm/v1/metrics/perf.py estimates the same. It adds the vectors between the layers to the bytes. To the operations it
     adds the attention that is masked, and a third matrix to every MLP, which GPT-2 has not.
     """
-    # A fork computes nothing.
-    parts = [(s.num_computed, s.num_tokens) for s in step.scheduled if s.num_tokens]
+    parts = [(s.num_computed, s.num_tokens) for s in step.scheduled]
     return work_of_batch(model.config, parts, model.dtype.itemsize, *stored)
 
 

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from ipaddress import ip_address
 from types import FrameType
 from typing import Any
 
@@ -125,6 +126,7 @@ def run_server(
     on_ready: Callable[[str], None],
     middleware: Sequence[str] = (),
     allowed_origins: Sequence[str] = (),
+    allowed_hosts: Sequence[str] = (),
 ) -> None:
     """Serve until SIGINT or SIGTERM. Then requests under way have `shutdown_timeout` seconds to end.
 
@@ -132,33 +134,38 @@ def run_server(
         on_ready: called with the server's address when the engine has started.
         middleware: import paths of ASGI middleware; the last one is the outermost.
         allowed_origins: see `create_app`.
+        allowed_hosts: the same; none given: every name, unless only this machine can connect.
 
     Raises:
         ValueError, LabError: what the engine could not be started with.
     """
 
     around = [find_middleware(path) for path in middleware]
+    host, port = listening.getsockname()[:2]
+    if not (allowed_hosts or ip_address(host).is_loopback):
+        allowed_hosts = ("*",)
 
     async def serve() -> None:
-        await server.engine.start()
-        # Python looks for garbage now and then, and everybody waits: 0.2 s, with torch loaded. What is there now
-        # stays for ever, so it need not look there.
-        gc.collect()
-        gc.freeze()
-        sys.setswitchinterval(0.0005)  # a thread that tokenises lets the others on after half a millisecond
-        app = create_app(server, api_key, allowed_origins)
-        for wrap in around:
-            app = wrap(app)
-        config = uvicorn.Config(
-            app, log_level="critical", access_log=False,
-            timeout_graceful_shutdown=shutdown_timeout, h11_max_incomplete_event_size=64 * 1024,
-        )  # fmt: skip
-        web = WebServer(config, server.engine)
-        host, port = listening.getsockname()[:2]
-        on_ready(f"http://{host}:{port}")
         try:
+            await server.engine.start()
+            # Python looks for garbage now and then, and everybody waits: 0.2 s, with torch loaded. What is there now
+            # stays for ever, so it need not look there.
+            gc.collect()
+            gc.freeze()
+            sys.setswitchinterval(
+                0.0005
+            )  # a thread that tokenises lets the others on after half a millisecond
+            app = create_app(server, api_key, allowed_origins, allowed_hosts)
+            for wrap in around:
+                app = wrap(app)
+            config = uvicorn.Config(
+                app, log_level="critical", access_log=False,
+                timeout_graceful_shutdown=shutdown_timeout, h11_max_incomplete_event_size=64 * 1024,
+            )  # fmt: skip
+            web = WebServer(config, server.engine)
+            on_ready(f"http://{host}:{port}")
             await web.serve(sockets=[listening])
-        finally:
+        finally:  # also when a signal comes while the engine starts
             server.engine.stop()
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

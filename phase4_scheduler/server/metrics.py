@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from phase4_scheduler.engine.output_processor import ParentRequest
 from phase4_scheduler.engine.outputs import CompletionOutput
-from phase4_scheduler.engine.speculation import SpecDecodingStats
+from phase4_scheduler.features.speculation import SpecDecodingStats
 from phase4_scheduler.server.engine_process import EngineLimits, StepMessage
 
 # bounds, in seconds
@@ -124,7 +124,7 @@ class Metrics:
             for value in values
         }
         self._spec_decode, self._accepted_at = {}, []
-        if speculation := limits.config.speculative_config:
+        if limits.num_speculative_tokens:
             self._spec_decode = {
                 name: self._make(Counter, f"spec_decode_{name}", text) for name, text in SPEC_DECODE.items()
             }
@@ -132,10 +132,10 @@ class Metrics:
                 self._make(
                     Counter,
                     "spec_decode_num_accepted_tokens_per_pos",
-                    "Drafts that stood, by position.",
+                    "Accepted draft tokens, by position.",
                     position=str(i),
                 )
-                for i in range(speculation.num_speculative_tokens)
+                for i in range(limits.num_speculative_tokens)
             ]
         self._rejected = beside._rejected if beside else Counter(
             "vllm:admission_rejections", "Requests refused since too many wait.", ["model_name", "reason"],
@@ -188,7 +188,7 @@ class Metrics:
                 self._ended(parent, part, now)
 
     def _prompt(self, parent: ParentRequest, part: CompletionOutput) -> None:
-        """As in vLLM, n answers to a prompt count it n times."""
+        """n answers to a prompt count it n times: they are n requests, which share its full blocks."""
         total, computed = len(parent.prompt_token_ids), num_computed(parent, part)
         self._counters["prompt_tokens"].inc(total)
         self._counters["prompt_tokens_cached"].inc(total - computed)
@@ -231,7 +231,7 @@ class Metrics:
             ("prefix_cache_hits", "prefix_hits"),
             ("num_preemptions", "num_preemptions"),
         ):
-            self._counters[counter].inc(getattr(message, total) - getattr(self._last, total))
+            self._counters[counter].inc(getattr(message.stats, total) - getattr(self._last.stats, total))
         if stats := message.spec_decode:
             before = self._last.spec_decode or SpecDecodingStats.of(len(self._accepted_at))
             for name, counter in self._spec_decode.items():
@@ -259,8 +259,8 @@ class Metrics:
 
 
 def num_computed(parent: ParentRequest, part: CompletionOutput) -> int:
-    """Prompt tokens that were computed for an answer: none for a later one of n, which goes on in the first one's blocks."""
-    return 0 if part.index else len(parent.prompt_token_ids) - part.metrics.num_cached_tokens
+    """Prompt tokens that were computed for an answer."""
+    return len(parent.prompt_token_ids) - part.metrics.num_cached_tokens
 
 
 class CountRequests:

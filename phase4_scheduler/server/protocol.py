@@ -6,12 +6,13 @@ Source: vllm/entrypoints/openai/completion/protocol.py and chat_completion/proto
 """
 
 import json
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from starlette.responses import JSONResponse
 
+from labkit.foreign import quoted, visible
 from labkit.machine import version_of
 from phase2_attention_kvcache.model import SamplingParams
 
@@ -25,8 +26,11 @@ MOST_PROMPTS = 1024
 HIGHEST_TEMPERATURE = 2
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 TokenId = Annotated[int, Field(ge=0)]
+T = TypeVar("T")
+# A list that is refused at its first wrong item: pydantic would describe each of a million.
+Items = Annotated[list[T], Field(fail_fast=True)]
 LONGEST_BAD_WORDS = 2**14  # characters of all of them: they are tokenised, and looked for after each token
-MOST_ITEMS = 2**17  # of a list: pydantic makes an error of each wrong one
+LONGEST_REQUEST_ID = 256  # characters: every chunk of a stream repeats it
 
 
 class JsonResponse(JSONResponse):
@@ -64,6 +68,24 @@ class ApiError(Exception):
         return JsonResponse(self.body, self.status)
 
 
+def as_biases(value: Any) -> Any:
+    """`logit_bias` by token id, clamped as vLLM does. The first wrong entry is refused."""
+    if not isinstance(value, dict):
+        return value  # pydantic says what is wrong
+    biases = {}
+    for token, bias in value.items():
+        try:
+            number = float(bias)
+        except (TypeError, ValueError, OverflowError):
+            place = f"body.logit_bias.{visible(token)}"
+            raise Refused(place, f"logit_bias of {quoted(token)} is no number", WRONG_TYPE) from None
+        try:
+            biases[int(token)] = min(100.0, max(-100.0, number))
+        except ValueError:
+            raise Refused("logit_bias", f"logit_bias: the key {quoted(token)} is no token id") from None
+    return biases
+
+
 class StreamOptions(BaseModel):
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
@@ -81,7 +103,7 @@ class Generation(BaseModel):
     model: str | None = None
     n: int = 1
     seed: Int64 | None = None
-    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
+    stop: str | Annotated[list[str], Field(fail_fast=True, max_length=4)] | None = None
     stream_interval: Annotated[int, Field(ge=1)] | None = None
     response_format: ResponseFormat | None = None
     stream: bool | None = False
@@ -93,10 +115,10 @@ class Generation(BaseModel):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    stop_token_ids: list[int] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] = []
+    logit_bias: Annotated[dict[int, float] | None, BeforeValidator(as_biases)] = None
+    stop_token_ids: Items[int] | None = None
+    allowed_token_ids: Items[int] | None = None
+    bad_words: Items[str] = []
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: int = 0
@@ -140,47 +162,25 @@ class Generation(BaseModel):
         Raises:
             ValueError: a value out of its range.
         """
-        given = {
-            name: value
-            for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-                         "frequency_penalty")
-            if (value := getattr(self, name)) is not None
-        }  # fmt: skip
-        try:
-            bias = self.logit_bias and {
-                int(token): min(100.0, max(-100.0, value)) for token, value in self.logit_bias.items()
-            }
-        except ValueError:
-            raise ApiError("logit_bias: its keys must be token ids", "logit_bias") from None
         if (length := sum(map(len, self.bad_words))) > LONGEST_BAD_WORDS:
             raise ApiError(f"bad_words has {length:,} characters: at most {LONGEST_BAD_WORDS:,}", "bad_words")
         if any(word.isspace() for word in self.bad_words):
             raise ApiError("bad_words holds nothing but spaces", "bad_words")
         if (self.temperature or 0) > HIGHEST_TEMPERATURE:
             raise ApiError(f"temperature is {self.temperature}: at most {HIGHEST_TEMPERATURE}", "temperature")
-        return SamplingParams(
-            n=self.n,
-            seed=self.seed,
-            stop=self.stop,
-            stop_token_ids=self.stop_token_ids,
-            allowed_token_ids=self.allowed_token_ids,
-            bad_words=self.bad_words,
-            include_stop_str_in_output=self.include_stop_str_in_output,
-            ignore_eos=self.ignore_eos,
-            min_tokens=self.min_tokens,
-            skip_special_tokens=self.skip_special_tokens,
-            logit_bias=bias,
-            max_tokens=max_tokens,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            **given,
-        )
+        given = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
+        own = {"max_tokens": max_tokens, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
+        return SamplingParams(**given | own)
+
+
+# What a request hands on as it is: the ranges of these fields are checked in one place, where they are made.
+SAMPLING = [field.name for field in fields(SamplingParams) if field.name in Generation.model_fields]
 
 
 class CompletionRequest(Generation):
     """POST /v1/completions."""
 
-    prompt: list[TokenId] | list[list[TokenId]] | str | list[str] | None = None
+    prompt: Items[TokenId] | Items[Items[TokenId]] | str | Items[str] | None = None
     echo: bool | None = False
     logprobs: int | None = None
     max_tokens: int | None = 16
@@ -198,20 +198,20 @@ class CompletionRequest(Generation):
                 raise Refused("prompt", f"{len(prompts):,} prompts: at most {MOST_PROMPTS:,}")
             check_logprobs("logprobs", data.get("logprobs"))
             if data.get("max_tokens") is None:
-                data = {**data, "max_tokens": 16}
+                data["max_tokens"] = 16
         return data
 
 
 class ChatMessage(BaseModel, extra="allow"):
     role: str
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Items[dict[str, Any]] | None = None
     name: str | None = None
 
 
 class ChatCompletionRequest(Generation):
     """POST /v1/chat/completions."""
 
-    messages: list[ChatMessage]
+    messages: Items[ChatMessage]
     n: int | None = 1
     return_prompt_text: bool | None = False
     logprobs: bool | None = False
@@ -247,7 +247,7 @@ class TokenizeRequest(BaseModel):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[ChatMessage] | None = None
+    messages: Items[ChatMessage] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     return_token_strs: bool | None = False
@@ -266,7 +266,7 @@ class DetokenizeRequest(BaseModel):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: list[Annotated[int, Field(ge=0, le=2**63 - 1)]]
+    tokens: Items[Annotated[int, Field(ge=0, le=2**63 - 1)]]
 
 
 @dataclass
@@ -295,29 +295,6 @@ def check_logprobs(name: str, value: Any) -> None:
         raise Refused("logprobs" if value == -1 else name, f"{name} is {value}: from 0 to {MOST_LOGPROBS}")
     if value > MOST_LOGPROBS:
         raise Refused("logprobs", f"{name} is {value}: from 0 to {MOST_LOGPROBS}")
-
-
-def validated(kind: type[BaseModel], data: Any) -> Any:
-    """JSON as a request of this kind.
-
-    Raises:
-        ApiError: it is none; the message names the field.
-    """
-    for name, value in data.items() if isinstance(data, dict) else ():
-        if isinstance(value, list) and len(value) > MOST_ITEMS:
-            raise ApiError(f"{name} has {len(value):,} items: at most {MOST_ITEMS:,}", name)
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = first.get("ctx", {}).get("error")
-        if isinstance(reason, Refused):
-            raise ApiError(reason.message, reason.param, kind=reason.kind) from None
-        # The alternatives of a union stand in the place as well; they are no part of what the client sent.
-        place = [str(part) for part in first["loc"] if "[" not in str(part) and part not in ("str", "int")]
-        raise ApiError(
-            f"{'.'.join(place) or 'the body'}: {first['msg']}", ".".join(["body", *place]), kind=WRONG_TYPE
-        ) from None
 
 
 FINGERPRINT = f"inference-lab-{version_of('inference-lab') or '0'}"

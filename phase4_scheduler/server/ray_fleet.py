@@ -22,6 +22,7 @@ import queue
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import fields
 from typing import Any, NamedTuple, Protocol
 
 import ray
@@ -32,6 +33,7 @@ from phase3_paged_attention.paging.block_table import hash_block
 from phase4_scheduler.engine.core import EngineCore
 from phase4_scheduler.engine.outputs import RequestOutput
 from phase4_scheduler.engine.request import Request
+from phase4_scheduler.features.recording import EngineStats
 from phase4_scheduler.server.async_engine import AsyncEngine, EngineDeadError
 from phase4_scheduler.server.engine_process import (
     Add,
@@ -114,6 +116,9 @@ class ActorLink:
 
     def join(self, timeout: float) -> None:
         pass
+
+    def kill(self) -> None:
+        pass  # `terminate` has
 
 
 class ReplicaEngine(AsyncEngine):
@@ -237,10 +242,13 @@ class RayFleet:
         """How all replicas stand together."""
         last = [engine.last_step for engine in self.engines]
         added = {
-            name: sum(getattr(message, name) for message in last)
-            for name in ("num_running", "num_waiting", "num_preemptions", "prefix_queries", "prefix_hits")
+            name: sum(getattr(message, name) for message in last) for name in ("num_running", "num_waiting")
         }
-        return StepMessage(kv_cache_usage=sum(m.kv_cache_usage for m in last) / len(last), **added)
+        stats = EngineStats(
+            **{f.name: sum(getattr(m.stats, f.name) for m in last) for f in fields(EngineStats)}
+        )
+        usage = sum(message.kv_cache_usage for message in last) / len(last)
+        return StepMessage(kv_cache_usage=usage, stats=stats, **added)
 
     @property
     def num_generation_tokens(self) -> int:

@@ -9,9 +9,20 @@ import sys
 from array import array
 from pathlib import Path
 
-from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
+from phase1_tokens_embeddings.other_tokenizers import read_tokenizer
+from phase1_tokens_embeddings.tokens import Tokenizer
+
+
+def load(path: Path) -> Tokenizer:
+    if path.is_dir():
+        return read_tokenizer(path / "tokenizer.json")
+    # Only here, since it imports torch: seconds, and 200 MB.
+    from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
+
+    return load_tokenizer(path)
+
 
 if __name__ == "__main__":
     text = sys.stdin.buffer.read().decode()
-    ids = load_tokenizer(Path(sys.argv[1])).encode(text, "all")
+    ids = load(Path(sys.argv[1])).encode(text, "all")
     sys.stdout.buffer.write(array("I", ids).tobytes())

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.traffic import PATTERNS
 from phase4_scheduler.engine import LLMEngine
+from phase4_scheduler.features.recording import record
 from phase4_scheduler.simulator.traffic import PRIORITIES
 
 
@@ -70,9 +71,9 @@ def serve_statically(engine: LLMEngine, jobs: Sequence[Job], batch_size: int, pa
 
 
 def _serve(engine: LLMEngine, batches: Sequence[Sequence[Job]], pad: bool, static: bool) -> Served:
-    engine.block_manager.reset_prefix_cache()
+    engine.core.block_manager.reset_prefix_cache()
     served = Served()
-    engine.record(served.events.append)
+    record(engine, served.events.append)
     began = time.perf_counter()
     for batch in batches:
         wanted = {job.name: job.osl for job in batch}
@@ -96,7 +97,7 @@ def _serve(engine: LLMEngine, batches: Sequence[Sequence[Job]], pad: bool, stati
                 served.done_seconds |= dict.fromkeys(handed_out, time.perf_counter() - began)
                 handed_out.clear()
     served.seconds = time.perf_counter() - began
-    engine.record(None)
+    record(engine, None)
     return served
 
 

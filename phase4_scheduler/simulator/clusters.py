@@ -1,48 +1,36 @@
 """Finding clusters in traffic, by a method that may also answer: there are none.
 
-k-means puts points into k groups, whether there are groups or not. So its answer needs a judge. The
+k-means (scipy's) puts points into k groups, whether there are groups or not. So its answer needs a judge. The
 silhouette asks each point: how far is my own group on average (a), how far the nearest other one (b)?
 (b - a) / max(a, b) is near 1 where groups are apart, near 0 where the border runs through a crowd. Try
 several k and take the best; below 0.5 there are no groups worth the name.
 
 Sources: Rousseeuw, "Silhouettes" (1987); Kaufman, Rousseeuw, "Finding Groups in Data" (1990), chapter 2, for
-the 0.5. k-means itself is scipy's.
+the 0.5.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.cluster.vq import kmeans, vq
 from scipy.spatial.distance import cdist
-from scipy.stats.contingency import crosstab
 
 WORTH_THE_NAME = 0.5
 
 
-@dataclass(frozen=True)
-class Clusters:
+class Clusters(NamedTuple):
     """Groups of points.
 
     Attributes:
-        labels: [n] the group of each point.
-        centres: [k, d]
+        labels: [n] the group of each point. centres: [k, d].
         silhouettes: mean silhouette for each k that was tried.
     """
 
     labels: np.ndarray
     centres: np.ndarray
     silhouettes: dict[int, float]
-
-    @property
-    def count(self) -> int:
-        return len(self.centres)
-
-
-def k_means(points: np.ndarray, k: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Labels [n] and centres [k, d], the best of 20 tries. Each runs until nothing moves any more."""
-    centres, _ = kmeans(points, k, iter=20, thresh=0, rng=rng)
-    return vq(points, centres)[0], centres
 
 
 def silhouette(points: np.ndarray, labels: np.ndarray) -> float:
@@ -68,14 +56,18 @@ def find_clusters(points: np.ndarray, seed: int = 0) -> Clusters:
     """
     rng = np.random.default_rng(seed)
     some = rng.permutation(len(points))[:500]
-    found = {k: k_means(points, k, rng) for k in range(2, min(6, len(points)) + 1)}
-    scores = {k: silhouette(points[some], labels[some]) for k, (labels, _) in found.items()}
+    centres = {k: kmeans(points, k, iter=20, thresh=0, rng=rng)[0] for k in range(2, min(6, len(points)) + 1)}
+    labels = {k: vq(points, found)[0] for k, found in centres.items()}
+    scores = {k: silhouette(points[some], found[some]) for k, found in labels.items()}
     best = max(scores, key=scores.get, default=1)
     if scores.get(best, 0.0) < WORTH_THE_NAME:
         return Clusters(np.zeros(len(points), dtype=int), points.mean(axis=0, keepdims=True), scores)
-    return Clusters(*found[best], scores)
+    return Clusters(labels[best], centres[best], scores)
 
 
 def purity(labels: Sequence[int], kinds: Sequence[str]) -> float:
     """Share of points that belong to the most frequent kind of their group: 1 if each group is one kind."""
-    return float(crosstab(labels, kinds).count.max(axis=1).sum() / len(kinds))
+    most: dict[int, int] = {}
+    for (label, _), count in Counter(zip(labels, kinds)).items():
+        most[label] = max(most.get(label, 0), count)
+    return sum(most.values()) / len(kinds)

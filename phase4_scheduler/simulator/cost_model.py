@@ -26,7 +26,7 @@ from typing import Annotated, ClassVar, Protocol
 
 import numpy as np
 from pydantic import Field, TypeAdapter
-from scipy.optimize import nnls
+from scipy.optimize import least_squares
 
 from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import (
@@ -37,7 +37,7 @@ from phase1_tokens_embeddings.weights import (
     weight_bytes,
 )
 from phase1_tokens_embeddings.weights.memory_math import USABLE
-from phase2_attention_kvcache.model.roofline import Ceilings, Work
+from phase2_attention_kvcache.measuring.roofline import Ceilings, Work
 from phase4_scheduler.simulator.latency import percentiles
 from phase4_scheduler.simulator.step_size import StepSize
 
@@ -153,10 +153,10 @@ def fit_cost(
     aside = np.random.default_rng(seed).permutation(len(sizes)) < len(sizes) // 4
     scale = np.maximum(rows.max(axis=0), 1)  # columns of like size: better numbers in the least squares
     relative = rows[~aside] / scale / took[~aside, None]
-    weights = np.ones(len(relative))
-    for _ in range(20):  # a square that is divided by the last round's error is that error itself in the end
-        scaled = nnls(relative * weights[:, None], weights)[0]
-        weights = np.maximum(np.abs(relative @ scaled - 1), 0.1) ** -0.5
+    scaled = least_squares(
+        lambda prices: relative @ prices - 1, np.full(len(TERMS), 1e-3), bounds=(0, np.inf), loss="huber", f_scale=0.1,
+        ftol=1e-15, xtol=1e-15, gtol=1e-15,
+    ).x  # fmt: skip
     prices = scaled / scale
     prices *= took[~aside].sum() / (rows[~aside] @ prices).sum()
     errors = np.abs(rows[aside] @ prices - took[aside]) / took[aside]

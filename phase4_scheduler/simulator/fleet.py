@@ -17,9 +17,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from phase3_paged_attention.paging import BlockManager
-from phase4_scheduler.engine import Scheduler, SchedulerConfig
-from phase4_scheduler.simulator.cost_model import CostModel, StepSize
+from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import CostModel
 from phase4_scheduler.simulator.latency import RequestRecord
 from phase4_scheduler.simulator.routers import Router
 from phase4_scheduler.simulator.traffic import TrafficRequest
@@ -44,21 +43,7 @@ class ReplicaConfig:
 
 
 class Replica(ClockedEngine):
-    """One engine of the fleet.
-
-    Attributes:
-        busy: seconds of all its steps.
-        decode_steps, decode_seconds: of those that had no piece of a prompt in them.
-        waited: seconds in which requests waited, by what kept them out of the step: "seats", "token budget" or
-            "KV cache".
-    """
-
-    def __init__(self, config: ReplicaConfig) -> None:
-        manager = BlockManager(config.num_blocks, config.block_size, config.enable_prefix_caching)
-        super().__init__(Scheduler(config.scheduler, manager), config.cost)
-        self.busy = self.decode_seconds = 0.0
-        self.decode_steps = 0
-        self.waited: Counter[str] = Counter()
+    """One engine of the fleet."""
 
     def load(self, time: float) -> int:
         """Requests in flight at that time. (Those of a step that is not over yet have their last tokens already.)"""
@@ -67,27 +52,11 @@ class Replica(ClockedEngine):
 
     def take(self, arriving: TrafficRequest, number: int) -> None:
         """Raises ValueError if it could never fit."""
-        # Its tokens are its number, over and over. What it shares, the names of its blocks say; all others are its own.
+        # Its tokens are its number, over and over. The names of its blocks say what it shares.
         isl, size = arriving.prompt_tokens, self.scheduler.block_manager.block_size
         names = [name.to_bytes(8) for name in arriving.hash_ids[: isl // size]]
         own = range(len(names), (isl + arriving.output_tokens) // size)
         self.add(arriving, number, [number] * isl, names + [b"%d block %d" % (number, i) for i in own])
-
-    def _note_step(self, begin: float, size: StepSize) -> float:
-        seconds = self.cost.seconds(size)
-        self.busy += seconds
-        if size.num_tokens == size.num_requests:
-            self.decode_steps += 1
-            self.decode_seconds += seconds
-        if len(self.scheduler.waiting):
-            limits = self.scheduler.config
-            if len(self.scheduler.running) >= limits.max_num_seqs:
-                self.waited["seats"] += seconds
-            elif size.num_tokens >= limits.max_num_batched_tokens:
-                self.waited["token budget"] += seconds
-            else:
-                self.waited["KV cache"] += seconds
-        return seconds
 
 
 @dataclass
@@ -114,13 +83,13 @@ class FleetRun:
 
     @property
     def waited(self) -> Counter[str]:
-        return sum((replica.waited for replica in self.replicas), Counter())
+        return sum((replica.run.waited for replica in self.replicas), Counter())
 
     @property
     def decode_step(self) -> float:
         """Mean seconds of a step without a piece of a prompt in it; 0 if there was none."""
-        steps = sum(replica.decode_steps for replica in self.replicas)
-        return sum(replica.decode_seconds for replica in self.replicas) / steps if steps else 0.0
+        steps = sum(replica.run.decode_steps for replica in self.replicas)
+        return sum(replica.run.decode_seconds for replica in self.replicas) / steps if steps else 0.0
 
 
 @contextmanager
@@ -147,7 +116,14 @@ def serve_fleet(
 
     The result depends on the arguments alone: the same seed, the same run.
     """
-    replicas = [Replica(config) for _ in range(num_replicas)]
+    limits = (
+        config.scheduler,
+        config.num_blocks,
+        config.cost,
+        config.block_size,
+        config.enable_prefix_caching,
+    )
+    replicas = [Replica.of(*limits) for _ in range(num_replicas)]
     choices, refused, refusal = [], [], ""
     for number, request in enumerate(requests):
         for replica in replicas:

@@ -19,11 +19,8 @@ each device sends 2 (t - 1) / t of the size.
 
 from __future__ import annotations
 
-import csv
-import gzip
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -114,48 +111,24 @@ def fit_wire(sizes: np.ndarray, seconds: np.ndarray) -> Wire:
     return Wire(*map(tuple, zip(*points)), float(np.median(small)) - fastest, fastest)
 
 
-class Recording(NamedTuple):
-    """Calls of one kind on one machine. seconds: the median of three calls of each size (bytes)."""
-
-    machine: str
-    call: str
-    devices: int
-    devices_a_computer: int
-    sizes: np.ndarray
-    seconds: np.ndarray
+Key = tuple[str, str, int, int]  # machine, call, devices, devices per computer
 
 
 @cache
-def recordings() -> list[Recording]:
-    """All that was recorded."""
-    with gzip.open(FOLDER / "interconnect" / "calls.csv.gz", "rt", encoding="utf-8") as file:
-        rows = list(csv.reader(file))[1:]
-    found = []
-    for (machine, call, devices, near), group in groupby(rows, key=lambda row: tuple(row[:4])):
-        sizes, took = np.array([row[4:] for row in group], dtype=float).T
-        found.append(Recording(machine, call, int(devices), int(near), sizes, took * 1e-6))
-    return found
+def recordings() -> dict[Key, tuple[np.ndarray, np.ndarray]]:
+    """All that was recorded: sizes in bytes, and the median seconds of three calls of each size."""
+    file = FOLDER / "interconnect" / "calls.csv.gz"
+    table = np.genfromtxt(file, delimiter=",", skip_header=1, dtype=None, encoding="utf-8")
+    keys = [tuple(row)[:4] for row in table.tolist()]
+    sizes, seconds = np.array([tuple(row)[4:] for row in table.tolist()], dtype=float).T * [[1], [1e-6]]
+    own = {key: [k == key for k in keys] for key in dict.fromkeys(keys)}
+    return {key: (sizes[rows], seconds[rows]) for key, rows in own.items()}
 
 
 @cache
 def find_wire(machine: str, call: str, devices: int, devices_a_computer: int | None = None) -> Wire:
-    """The fit to a recording; all devices in one computer, if not said otherwise. Raises LabError if there is none."""
-    near = devices if devices_a_computer is None else devices_a_computer
-    for found in recordings():
-        if found[:4] == (machine, call, devices, near):
-            return fit_wire(found.sizes, found.seconds)
-    known = sorted({(r.devices, r.devices_a_computer) for r in recordings() if r.machine == machine})
-    raise LabError(
-        f"nobody recorded {call} of {devices} devices, {near} a computer, on {machine!r}: there are {known}"
-    )
-
-
-def held_back_error(recording: Recording, seed: int = 0) -> float:
-    """Median relative error on a quarter of the sizes, from a fit to the others."""
-    aside = np.random.default_rng(seed).permutation(len(recording.sizes)) < len(recording.sizes) // 4
-    wire = fit_wire(recording.sizes[~aside], recording.seconds[~aside])
-    predicted = np.array([wire(size) for size in recording.sizes[aside]])
-    return float(np.median(np.abs(predicted / recording.seconds[aside] - 1)))
+    """The fit to a recording; all devices in one computer, if not said otherwise."""
+    return fit_wire(*recordings()[machine, call, devices, devices_a_computer or devices])
 
 
 @dataclass(frozen=True)
@@ -192,17 +165,17 @@ def find_interconnect(name: str) -> Interconnect:
     Raises:
         LabError: another name.
     """
-    if name in ("nvlink", "nvlink-h100"):
-        machine = "a100_dgx" if name == "nvlink" else "h100_dgx"
-        wires = {t: find_wire(machine, "all_reduce", t) for t in (2, 4, 8)}
-        title = "NVLink" if name == "nvlink" else "NVLink (H100)"
-        return Interconnect(name, title, wires, find_wire(machine, "send_recv", 2))
     if name == "pcie":  # four cards in two pairs: between the pairs lies PCIe
         four = find_wire("a100_pairwise_nvlink", "all_reduce", 4)
         wires = {2: ring(four, 2), 4: four, 8: ring(four, 8)}
         send = Wire(tuple(size / 4 for size in four.sizes), tuple(s / 6 for s in four.seconds))  # one round
         return Interconnect(name, "PCIe", wires, send, frozenset({2, 8}))
-    if name == "network":
-        wires = {t: find_wire("a100_dgx", "all_reduce", t, t // 2) for t in (2, 4, 8)}
-        return Interconnect(name, "network, two computers", wires, find_wire("a100_dgx", "send_recv", 2, 1))
+    for known, title, machine, computers in (
+        ("nvlink", "NVLink", "a100_dgx", 1),
+        ("nvlink-h100", "NVLink (H100)", "h100_dgx", 1),
+        ("network", "network, two computers", "a100_dgx", 2),
+    ):
+        if name == known:
+            wires = {t: find_wire(machine, "all_reduce", t, t // computers) for t in (2, 4, 8)}
+            return Interconnect(name, title, wires, find_wire(machine, "send_recv", 2, 2 // computers))
     raise LabError(f"unknown interconnect {name!r}: choose nvlink, nvlink-h100, pcie or network")

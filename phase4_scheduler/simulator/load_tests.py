@@ -193,9 +193,10 @@ class Stall:
     ttft: float
 
     @classmethod
-    def of(cls, records: Sequence[RequestRecord], arrival: float) -> Stall:
-        """From the records of a run in which the longest prompt came at `arrival`."""
+    def of(cls, records: Sequence[RequestRecord]) -> Stall:
+        """From the records of a run in which the longest prompt came last."""
         long = max(records, key=lambda r: r.prompt_tokens)
+        arrival = long.arrival
         others = [r.token_times for r in records if r is not long]
         gaps = sorted((b, b - a) for times in others for a, b in zip(times, times[1:]))
         before = [gap for when, gap in gaps if when <= arrival]

@@ -7,8 +7,10 @@ idle replica is too slow already, no number of replicas will help.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import bisect
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -144,10 +146,7 @@ def smallest(holds: Callable[[int], bool], most: int, start: int = 1) -> int | N
         if high == most:
             return None
         low, high = high, min(2 * high, most)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+    return low + 1 + bisect.bisect_left(range(low + 1, high), True, key=holds)
 
 
 def faster(traffic: Sequence[TrafficRequest], factor: float) -> list[TrafficRequest]:
@@ -221,6 +220,9 @@ def make_plan(
     dollars_per_hour: float,
     most: int = MOST_REPLICAS,
     start: int = 1,
+    watch: Callable[[Sequence[TrafficRequest], str], Iterable[TrafficRequest]] = lambda requests, what: (
+        requests
+    ),
 ) -> Plan:
     """The smallest fleet that keeps a promise.
 
@@ -229,51 +231,40 @@ def make_plan(
         dollars_per_hour: of one replica, all its cards.
         most: replicas.
         start: a first guess of how many are needed.
+        watch: gets the requests of each simulated fleet, such as for a progress bar.
 
     Raises:
         LabError: no number of replicas does; with the limit that forbids it.
     """
     if reason := why_impossible(traffic, config, promise):
         raise LabError(f"no number of replicas keeps this promise. What forbids it is {reason}")
-    last = plan_run = None
 
-    def keeps(n: int) -> bool:
-        nonlocal last, plan_run
-        last = serve_fleet(traffic, config, n, make_router())
-        if promise.kept_share(last) < promise.share:
-            return False
-        plan_run = last  # the search asks for less and less: the last one that keeps it is the answer
-        return True
+    @cache
+    def serve(n: int, growth: int = 0) -> FleetRun:
+        what = f"{n} replicas" + f", {GROWTH[growth]:.0%} more traffic" * bool(growth)
+        return serve_fleet(watch(faster(traffic, 1 + GROWTH[growth]), what), config, n, make_router())
 
-    n = smallest(keeps, most, start)
+    n = smallest(lambda n: promise.kept_share(serve(n)) >= promise.share, most, start)
     if n is None:
+        run = serve(most)
         raise LabError(
-            f"more than {most} replicas would be needed: with {most}, {promise.kept_share(last):.1%} of the requests are within "
-            f"the promise, not {promise.share:.1%}. What is short: {binding_limit(last, promise)}"
+            f"more than {most} replicas would be needed: with {most}, {promise.kept_share(run):.1%} of the requests are within "
+            f"the promise, not {promise.share:.1%}. What is short: {binding_limit(run, promise)}"
         )
-    limit = "none up to twice the traffic"
-
-    def breaks(step: int) -> bool:
-        nonlocal limit
-        grown = serve_fleet(faster(traffic, 1 + GROWTH[step]), config, n, make_router())
-        if promise.kept_share(grown) >= promise.share:
-            return False
-        limit = binding_limit(grown, promise)
-        return True
-
-    first = smallest(breaks, len(GROWTH) - 1)
-    records = settled(plan_run)
+    run = serve(n)
+    first = smallest(lambda step: promise.kept_share(serve(n, step)) < promise.share, len(GROWTH) - 1)
+    records = settled(run)
     tokens_per_second = sum(r.output_tokens for r in traffic) / traffic[-1].arrival
     return Plan(
         n,
-        plan_run,
-        Estimate.of(promise.kept(plan_run), np.mean),
+        run,
+        Estimate.of(promise.kept(run), np.mean),
         Estimate.of([r.ttft for r in records], p95),
         Estimate.of([r.tpot for r in records], p95),
         n * dollars_per_hour,
         n * dollars_per_hour / 3600 / tokens_per_second * 1e6,
         GROWTH[-1] if first is None else GROWTH[first - 1],  # the step below the first that breaks it
-        limit,
+        "none up to twice the traffic" if first is None else binding_limit(serve(n, first), promise),
     )
 
 
@@ -294,7 +285,7 @@ def binding_limit(run: FleetRun, promise: Promise) -> str:
     if not waited:
         return "TTFT: the prompts themselves (arithmetic)"
     why = {
-        "seats": "a free seat (max_num_seqs)",
+        "max_num_seqs": "a running request to end (max_num_seqs)",
         "token budget": "earlier prompts (arithmetic)",
         "KV cache": "free blocks (KV cache)",
     }

@@ -15,6 +15,7 @@ import numpy as np
 from labkit.errors import LabError
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
+from phase4_scheduler.features.recording import record
 from phase4_scheduler.simulator.cost_model import FittedCost, fit_cost
 from phase4_scheduler.simulator.latency import RequestRecord
 from phase4_scheduler.simulator.step_size import StepSize
@@ -22,25 +23,50 @@ from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, draw
 
 
 def serve(
-    engine: LLMEngine, requests: Sequence[TrafficRequest], prompts: PromptMaker
+    engine: LLMEngine,
+    requests: Sequence[TrafficRequest],
+    prompts: PromptMaker,
+    is_due: Callable[[TrafficRequest, float, int], bool] = lambda request, now, step: request.arrival <= now,
 ) -> Iterator[RequestRecord]:
     """Send requests to an engine when they are due, and yield each as it is finished.
 
     Times are in seconds after the call. A request counts as arrived when it was due, even if the engine was
     in the middle of a step then.
+
+    Args:
+        is_due: of the next request, the seconds since the call, and the steps so far.
     """
     made = [prompts.prompt(r, i) for i, r in enumerate(requests)]  # before the clock starts
-    start, sent = time.perf_counter(), 0
-    while sent < len(requests) or engine.has_unfinished_requests:
+    arrived: list[TrafficRequest] = []
+    start, step = time.perf_counter(), 0
+    while (sent := len(arrived)) < len(requests) or engine.has_unfinished_requests:
         now = time.perf_counter() - start
-        while sent < len(requests) and requests[sent].arrival <= now:
-            _add(engine, sent, made[sent], requests[sent], start)
-            sent += 1
-        if engine.has_unfinished_requests:
-            for number, metrics in _finished(engine):
-                yield RequestRecord.of(requests[number], metrics, start)
-        else:
+        if sent < len(requests) and is_due(request := requests[sent], now, step):
+            arrived.append(replace(request, arrival=min(request.arrival, now)))
+            params = SamplingParams(temperature=0, max_tokens=request.output_tokens, ignore_eos=True)
+            arrival = start + arrived[-1].arrival
+            engine.add_request(str(sent), made[sent], params, request.priority, arrival)
+            continue
+        if not engine.has_unfinished_requests:
             time.sleep(max(0.0, requests[sent].arrival - now))
+            continue
+        for output in engine.step():
+            if output.error:
+                raise LabError(f"the engine gave up on a request: {output.error}")
+            if output.finished:
+                yield RequestRecord.of(arrived[int(output.request_id)], output.metrics, start)
+        step += 1
+
+
+def interrupt(
+    engine: LLMEngine, requests: Sequence[TrafficRequest], steps: int, prompts: PromptMaker
+) -> list[RequestRecord]:
+    """Requests that arrive at 0 run for some steps, then those come that arrive at infinity.
+
+    Counted in steps, not by the clock, so that it is the same experiment on a slow machine.
+    """
+    due = lambda request, now, step: request.arrival < math.inf or step > steps  # noqa: E731
+    return list(serve(engine, requests, prompts, due))
 
 
 def warm_up(engine: LLMEngine, requests: Sequence[TrafficRequest], prompts: PromptMaker) -> None:
@@ -49,44 +75,7 @@ def warm_up(engine: LLMEngine, requests: Sequence[TrafficRequest], prompts: Prom
     if engine.model.device.type == "cuda":
         for _ in serve(engine, [replace(r, arrival=0.0) for r in requests], prompts):
             pass
-        engine.block_manager.reset_prefix_cache()
-
-
-def interrupt(
-    engine: LLMEngine, requests: Sequence[TrafficRequest], steps: int, prompts: PromptMaker
-) -> list[RequestRecord]:
-    """Let all but the last request run for some steps. Then the last one comes in. Records in this order.
-
-    Told by steps and not by the clock, so that it is the same experiment on a slow machine.
-    """
-    made = [prompts.prompt(r, i) for i, r in enumerate(requests)]
-    requests = [replace(r, arrival=0.0) for r in requests]
-    last, start = len(requests) - 1, time.perf_counter()
-    for i in range(last):
-        _add(engine, i, made[i], requests[i], start)
-    records: dict[int, RequestRecord] = {}
-    while len(records) < len(requests):
-        for number, metrics in _finished(engine):
-            records[number] = RequestRecord.of(requests[number], metrics, start)
-        if steps == 0:
-            requests[last] = replace(requests[last], arrival=time.perf_counter() - start)
-            _add(engine, last, made[last], requests[last], start)
-        steps -= 1
-    return [records[i] for i in range(len(requests))]
-
-
-def _add(engine: LLMEngine, number: int, prompt: list[int], request: TrafficRequest, start: float) -> None:
-    params = SamplingParams(temperature=0, max_tokens=request.output_tokens, ignore_eos=True)
-    engine.add_request(str(number), prompt, params, request.priority, start + request.arrival)
-
-
-def _finished(engine: LLMEngine) -> list[tuple[int, Any]]:
-    """Make a step: (number, metrics) of each request that ended in it."""
-    outputs = engine.step()
-    for output in outputs:
-        if output.error:
-            raise LabError(f"the engine gave up on a request: {output.error}")
-    return [(int(output.request_id), output.metrics) for output in outputs if output.finished]
+        engine.core.block_manager.reset_prefix_cache()
 
 
 def size_of_event(event: dict[str, Any]) -> StepSize:
@@ -159,8 +148,8 @@ def measure_steps(
             sizes.extend(size_of_event(event) for event in steps[:-1])
             events.clear()
 
-    engine.record(events.append)
+    record(engine, events.append)
     for _ in watch(served()):
         pass
-    engine.record(None)
+    record(engine, None)
     return sizes, seconds

@@ -1,18 +1,20 @@
-"""What vLLM did with 300 requests on real cards, and the tables of kernels that belong to them.
+"""Does the simulator tell the truth? What vLLM did with 300 requests on real cards, and the same once more in virtual time.
 
 Source: LLMServingSim (https://github.com/casys-kaist/LLMServingSim, MIT licence); see recorded/README.md.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from phase4_scheduler.engine import SchedulerConfig
-from phase4_scheduler.simulator.expert_table import ExpertTable, expert_line
+from phase4_scheduler.simulator.expert_parallel import ExpertTable, expert_line, serve_in_step
 from phase4_scheduler.simulator.kernel_table import FOLDER, KernelTable, read_table
 from phase4_scheduler.simulator.traffic import TrafficRequest
+from phase4_scheduler.simulator.virtual_time import Run, simulate
 
 METRICS = ("TTFT", "TPOT", "E2E")
 STATISTICS = ("mean", "median", "p90", "p95", "p99")
@@ -50,8 +52,7 @@ class RecordedRun:
     @cached_property
     def table(self) -> np.ndarray:
         """A line a request: arrival, prompt_tokens, output_tokens, queued, first_token, last_token; in seconds."""
-        columns = ("arrival", "prompt_tokens", "output_tokens", "queued", "first_token", "last_token")
-        table = read_table(self.folder / "requests.csv", *columns)
+        table = read_table(self.folder / "requests.csv")
         return table[np.argsort(table["arrival"], kind="stable")]
 
     def requests(self) -> list[TrafficRequest]:
@@ -108,3 +109,56 @@ def expert_table() -> ExpertTable:
     experts = expert_line(QWEN3.folder / "experts.csv", 128, 8, 2)
     # To the other card goes half of what a token is: 2,048 numbers of 2 bytes.
     return ExpertTable(own, experts, trip_bytes=2048, bandwidth=16e9, latency=20e-6)
+
+
+# ---------------------------------------------------------------------- once more, in virtual time
+
+Table = TypeVar("Table", KernelTable, ExpertTable)
+
+
+def replay(recorded: RecordedRun, cost: KernelTable | ExpertTable) -> Run:
+    """Serve the recorded requests as vLLM did: each step is decided while the one before is computed."""
+    if isinstance(cost, ExpertTable):
+        return serve_in_step(recorded.requests(), recorded.config, recorded.num_blocks, cost)
+    return simulate(recorded.requests(), recorded.config, recorded.num_blocks, cost, async_scheduling=True)
+
+
+def simulated_latencies(run: Run) -> dict[str, np.ndarray]:
+    """TTFT, TPOT and E2E of each request in seconds, in the order of their arrivals."""
+    records = sorted(run.records, key=lambda record: int(record.kind))
+    moments = [(r.queued, r.token_times[0], r.token_times[-1], len(r.token_times)) for r in records]
+    return latencies(*np.array(moments).T)
+
+
+def fit_step(recorded: RecordedRun, cost: Table, rounds: int = 3) -> Table:
+    """Find the seconds a step that kernels alone do not explain, from the first half of the requests.
+
+    One number, so that their mean E2E agrees: the answer is found by following a straight line through the last
+    two tries. Never below 0, as a CPU gives no time back.
+    """
+    half = len(recorded.requests()) // 2
+
+    def too_short(step: float) -> float:
+        run = replay(recorded, replace(cost, step=step))
+        ours, theirs = simulated_latencies(run)["E2E"], recorded.latencies()["E2E"]
+        return float(np.mean(theirs[:half] - ours[:half]))
+
+    last, missing = 0.0, too_short(0.0)
+    if missing <= 0:
+        return cost
+    step = 1e-3
+    for _ in range(rounds):
+        now = too_short(step)
+        last, step, missing = step, max(0.0, step + now * (step - last) / (missing - now)), now
+    return replace(cost, step=step)
+
+
+def errors(recorded: RecordedRun, run: Run) -> np.ndarray:
+    """Percent that the simulated run is off: TTFT, TPOT, E2E x mean, median, p90, p95, p99."""
+    ours, theirs = simulated_latencies(run), recorded.latencies()
+    return np.array([100 * (spread(ours[name]) / spread(theirs[name]) - 1) for name in METRICS])
+
+
+def spread(values: np.ndarray) -> np.ndarray:
+    """Mean, median, p90, p95, p99."""
+    return np.array([values.mean(), *np.percentile(values, (50, 90, 95, 99))])

@@ -93,10 +93,8 @@ def decode_in_turn(
 
 def _drafts_so_far(engine: LLMEngine) -> list[int]:
     """How often a request had drafts verified; how often its first one stood, its second one, ..."""
-    if engine.core.speculation is None:
-        return [0]
-    stats = engine.core.speculation.stats
-    return [stats.num_drafts, *stats.num_accepted_tokens_per_pos]
+    stats = getattr(engine.core, "spec_decoding_stats", None)
+    return [0] if stats is None else [stats.num_drafts, *stats.num_accepted_tokens_per_pos]
 
 
 def expected_tokens(accepted: Sequence[float], num_drafts: int) -> float:

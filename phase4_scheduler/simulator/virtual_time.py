@@ -1,16 +1,18 @@
 """A server in virtual time: the real scheduler and the real block manager, with a clock instead of a model.
 
-Ten thousand requests take minutes or hours to serve, and seconds to simulate. What happens in each step is
-not imitated, it is decided by the same code that drives the engine. Only two things are made up: the tokens
-of the answers (nothing reads them here) and how long each step takes (see `cost_model.py`).
+Ten thousand requests take minutes or hours to serve, and seconds to simulate. The code that drives the engine decides
+each step. Only two things are made up: the tokens of the answers (nothing reads them here) and the seconds that a step
+takes (see `cost_model.py`).
 
 The clock stands still between steps. If there is no request, it jumps to the next arrival.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
+from typing import Self
 
 import numpy as np
 
@@ -19,7 +21,6 @@ from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig, SchedulerOutput
 from phase4_scheduler.simulator.cost_model import CostModel
 from phase4_scheduler.simulator.latency import RequestRecord
-from phase4_scheduler.simulator.quiet_steps import QuietSteps, all_decode
 from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest
 
@@ -43,6 +44,9 @@ class Run:
         usage: share of the KV blocks in use in each step.
         in_system_seconds: seconds that requests spent in the system, all together, counted by the scheduler.
         preemptions: of the whole run.
+        decode_steps, decode_seconds: of the steps without a prompt token.
+        waited: seconds in which requests waited, by what kept them out of the step: "max_num_seqs", "token budget" or
+            "KV cache".
     """
 
     records: list[RequestRecord] = field(default_factory=list)
@@ -55,6 +59,9 @@ class Run:
     usage: list[float] = field(default_factory=list)
     in_system_seconds: float = 0.0
     preemptions: int = 0
+    decode_steps: int = 0
+    decode_seconds: float = 0.0
+    waited: Counter[str] = field(default_factory=Counter)
 
     def mean_usage(self, since: float = -np.inf, until: float = np.inf) -> float:
         """KV usage, averaged over the time in which there was something to do."""
@@ -71,11 +78,15 @@ class Run:
 class ClockedEngine:
     """An engine with a clock in place of a model.
 
+    Most steps of a server are alike: each running request gets one more token, and none comes or goes. The scheduler is
+    not asked for each of these. They are counted, and the requests catch up with them when one arrives, one is to end,
+    or the blocks run out.
+
     Args:
         cost: says how many seconds a step takes.
         async_scheduling: decide each step while the one before is computed, as vLLM does, so that the card never
-            waits for a decision. The price: a request that comes waits a step longer, and one that ended keeps
-            its place and its blocks for one step more.
+            waits for a decision. The price: a new request waits a step longer, and a finished one keeps its sequence
+            and its blocks for one step more.
 
     Attributes:
         now: from when on the next step may be decided: the end of the last one; its begin with `async_scheduling`.
@@ -89,8 +100,25 @@ class ClockedEngine:
         self.unfinished: dict[str, RequestRecord] = {}
         self.now = 0.0
         self._end = 0.0  # of the last step that was decided
-        self._quiet: QuietSteps | None = None
         self._ending: list[Request] = []  # that get their last token in the step that is computed now
+        self._repeats = 0  # steps that are known without the scheduler
+        self._repeated: list[float] = []  # the ends of those that the requests do not know yet
+
+    @classmethod
+    def of(
+        cls,
+        config: SchedulerConfig,
+        num_blocks: int,
+        cost: CostModel,
+        block_size: int = 16,
+        enable_prefix_caching: bool = True,
+        async_scheduling: bool = False,
+    ) -> Self:
+        """With a scheduler and a block manager of its own."""
+        manager = BlockManager(num_blocks, block_size, enable_prefix_caching)
+        return cls(Scheduler(config, manager), cost, async_scheduling)
+
+    # ------------------------------------------------------------------ requests
 
     def add(
         self, arriving: TrafficRequest, number: int, prompt: list[int], block_hashes: Sequence[bytes] = ()
@@ -103,14 +131,11 @@ class ClockedEngine:
         Raises:
             ValueError: it could never fit.
         """
-        isl, osl = arriving.prompt_tokens, arriving.output_tokens
-        if isl + osl > self.scheduler.max_model_len:
-            longest = self.scheduler.max_model_len
+        isl, osl, longest = arriving.prompt_tokens, arriving.output_tokens, self.scheduler.max_model_len
+        if isl + osl > longest:
             raise ValueError(f"{isl:,} + {osl:,} tokens do not fit a context of {longest:,}")
-        params = _answer_of(osl)
-        request = Request(
-            str(number), prompt, params, arrival_time=arriving.arrival, priority=arriving.priority
-        )
+        self._catch_up()
+        request = Request(str(number), prompt, _answer_of(osl), arriving.arrival, arriving.priority)
         request.block_table.block_hashes = list(block_hashes)
         self.scheduler.add(request)
         self.now = max(self.now, arriving.arrival)
@@ -119,41 +144,77 @@ class ClockedEngine:
         # It came during the last step, and has waited for its end.
         self.run.in_system_seconds += max(self.now, self._end) - arriving.arrival
 
+    def _finish(self, request: Request) -> None:
+        record = self.unfinished.pop(request.request_id)
+        record.num_cached_tokens = request.num_cached_tokens
+        record.num_preemptions = request.num_preemptions
+        self.run.records.append(record)
+
+    # ------------------------------------------------------------------ steps
+
     def advance(self, until: float) -> None:
         """Make all steps that are decided before this time."""
         while self.now < until and self.scheduler.has_requests:
-            if self.async_scheduling or not self._step_quietly():
+            if self._repeats:
+                self._repeat()
+            else:
+                self._catch_up()
                 self._step()
-
-    def _step_quietly(self) -> bool:
-        """Make a step in which all that run decode. False if the next one is none."""
-        if self._quiet is None:
-            if not all_decode(self.scheduler):
-                return False
-            self._quiet = QuietSteps(self.scheduler, self.unfinished, ANSWER)
-        decided = self._quiet.decide()
-        if decided is None:
-            self._quiet.end()
-            self._quiet = None
-            return False
-        output, size = decided
-        self.now = self._end = self.now + self._note_step(self.now, size)
-        for request in self._quiet.hand_out(output, self.now):
-            self._finish(request)
-        return True
 
     def _step(self) -> None:
         begin = max(self.now, self._end)
         decided = self.decide()
         if decided is None:
             self.now = begin
-        else:
-            output, size = decided
-            self.hand_out(output, begin, begin + self._note_step(begin, size))
+            return
+        output, size = decided
+        free = self.scheduler.block_manager.num_free_blocks
+        finished = self.hand_out(output, begin, begin + self._note_step(begin, size, free))
+        # A step that only decodes, and ends nothing, leaves those that wait where they are.
+        settled = not len(self.scheduler.waiting) or (size.num_tokens == size.num_requests and not finished)
+        if settled and not output.preempted and not self.async_scheduling:
+            self._foresee()
+
+    def _foresee(self) -> None:
+        """How often the next step can be repeated, if each running request lacks one token only, the last one."""
+        running, manager = self.scheduler.running, self.scheduler.block_manager
+        lacks_one = all(r.num_tokens - r.num_computed_tokens == 1 for r in running)
+        if running and lacks_one and len(running) <= self.scheduler.config.max_num_batched_tokens:
+            self._repeats = min(r.max_tokens - len(r.output_token_ids) for r in running) - 1
+            self._free, self._context = manager.num_free_blocks, sum(r.num_tokens for r in running)
+            # How many requests begin a block in the first repetition, in the second, ..., until it begins anew.
+            self._takers = Counter(-r.num_computed_tokens % manager.block_size for r in running)
+
+    def _repeat(self) -> None:
+        """The last step once more, unless the blocks run out."""
+        taken = self._takers[len(self._repeated) % self.scheduler.block_manager.block_size]
+        if taken > self._free:
+            self._repeats = 0
+            return
+        n, context = len(self.scheduler.running), self._context
+        self._repeats, self._free, self._context = self._repeats - 1, self._free - taken, context + n
+        size = StepSize(n, n, context, context)
+        self.now = self._end = self.now + self._note_step(self.now, size, self._free)
+        self._repeated.append(self.now)
+
+    def _catch_up(self) -> None:
+        """Tell the running requests of the steps that were repeated."""
+        ends, self._repeated, self._repeats = self._repeated, [], 0
+        if not ends:
+            return
+        for request in self.scheduler.running:
+            for _ in ends:
+                request.append(ANSWER)
+            request.num_computed_tokens += len(ends)
+            self.scheduler.block_manager.allocate(
+                request.block_table, request.token_ids, request.num_computed_tokens
+            )
+            self.unfinished[request.request_id].token_times += ends
 
     def decide(self) -> tuple[SchedulerOutput, StepSize] | None:
         """The next step, and how much it has to do. None: nothing, some requests only had to leave."""
         output = self.scheduler.schedule()
+        self.run.preemptions += len(output.preempted)
         ended, self._ending = self._ending, []
         for request in ended:
             request.append(ANSWER)
@@ -165,40 +226,41 @@ class ClockedEngine:
             return None
         return output, StepSize.of((s.num_computed, s.num_tokens) for s in output.scheduled)
 
-    def hand_out(self, output: SchedulerOutput, begin: float, end: float) -> None:
-        """Hand the tokens of a step out that lasts from `begin` to `end`."""
-        self._end = end
-        sampling = [s for s in output.scheduled if s.samples]
-        for s in sampling:
-            self.unfinished[s.request.request_id].token_times.append(end)
+    def hand_out(self, output: SchedulerOutput, begin: float, end: float) -> list[Request]:
+        """Hand the tokens of a step out that lasts from `begin` to `end`. Returns the requests that it ends."""
+        self._end = self.now = end
+        sampling = [s.request for s in output.scheduled if s.samples]
+        for request in sampling:
+            self.unfinished[request.request_id].token_times.append(end)
         if self.async_scheduling:
-            # Decide the next step as soon as this one begins. Nobody knows yet which tokens it will sample, only
-            # how many: so its requests go on, but for those whose last token this is.
+            # The next step is decided as this one begins. Its tokens are not known yet, only how many there will be: so
+            # its requests continue, except for those that get their last token.
             self.now = begin
-            self._ending = [s.request for s in sampling if _is_last(s.request)]
-            sampling = [s for s in sampling if not _is_last(s.request)]
-        else:
-            self.now = end
-        for request in self.scheduler.update(replace(output, scheduled=sampling), [ANSWER] * len(sampling)):
+            self._ending = [r for r in sampling if len(r.output_token_ids) + 1 == r.max_tokens]
+        tokens = [[ANSWER] if s.samples and s.request not in self._ending else [] for s in output.scheduled]
+        finished = self.scheduler.update(output, tokens)
+        for request in finished:
             self._finish(request)
+        return finished
 
-    def _note_step(self, begin: float, size: StepSize) -> float:
+    def _note_step(self, begin: float, size: StepSize, free_blocks: int) -> float:
         """Write down a step. Returns the seconds that it takes."""
-        seconds, run = self.cost.seconds(size), self.run
+        seconds, run, limits = self.cost.seconds(size), self.run, self.scheduler.config
         running, waiting = len(self.scheduler.running), len(self.scheduler.waiting)
         run.times.append(begin)
         run.durations.append(seconds)
         run.running.append(running)
         run.waiting.append(waiting)
-        run.usage.append(self.scheduler.block_manager.usage)
+        run.usage.append(1 - free_blocks / (self.scheduler.block_manager.num_blocks - 1))
         run.in_system_seconds += seconds * (running + waiting)
+        if size.num_tokens == size.num_requests:
+            run.decode_steps += 1
+            run.decode_seconds += seconds
+        if waiting:
+            full = running >= limits.max_num_seqs
+            spent = size.num_tokens >= limits.max_num_batched_tokens
+            run.waited["max_num_seqs" if full else "token budget" if spent else "KV cache"] += seconds
         return seconds
-
-    def _finish(self, request: Request) -> None:
-        record = self.unfinished.pop(request.request_id)
-        record.num_cached_tokens = request.num_cached_tokens
-        record.num_preemptions = request.num_preemptions
-        self.run.records.append(record)
 
 
 def simulate(
@@ -223,8 +285,7 @@ def simulate(
     arguments alone: the same seed, the same run.
     """
     prompts = prompts or PromptMaker()
-    scheduler = Scheduler(config, BlockManager(num_blocks, block_size, enable_prefix_caching))
-    engine = ClockedEngine(scheduler, cost, async_scheduling)
+    engine = ClockedEngine.of(config, num_blocks, cost, block_size, enable_prefix_caching, async_scheduling)
     run = engine.run
     for number, arriving in enumerate(requests):
         engine.advance(arriving.arrival)
@@ -234,11 +295,5 @@ def simulate(
         except ValueError as error:
             run.refused, run.refusal = run.refused + 1, run.refusal or str(error)
     engine.advance(math.inf)
-    scheduler.block_manager.check_integrity()
-    run.preemptions = scheduler.num_preemptions
+    engine.scheduler.block_manager.check_integrity()
     return run
-
-
-def _is_last(request: Request) -> bool:
-    """Whether the token that it gets next is its last."""
-    return len(request.output_token_ids) + 1 == request.max_tokens

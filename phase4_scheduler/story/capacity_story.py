@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from labkit.errors import LabError
 from labkit.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, new_figure
 from labkit.lab import Lab
 from phase4_scheduler.simulator.fleet import serve_fleet
@@ -22,8 +23,15 @@ from phase4_scheduler.story.capacity_task import BLOCK_SIZE, Task
 def the_plan(lab: Lab, task: Task) -> Plan:
     lab.title("The plan")
     one = serve_fleet(task.traffic, task.config, 1, task.make_router()).replicas[0]
-    work = one.busy / task.traffic[-1].arrival
-    plan = task.plan(task.cards(math.ceil(work)))
+    work = sum(one.run.durations) / (
+        task.traffic[-1].arrival + task.longest
+    )  # until the last request is served, too
+    plan = task.plan(task.cards(math.ceil(work)), watch=lambda requests, what: lab.progress(requests, what))
+    if plan.replicas < work / 1.2:
+        raise LabError(
+            f"one replica would compute for {work:,.1f} seconds in each second of this traffic, and yet {plan.replicas} seem enough: "
+            "it is too short. Simulate more of it (--requests), or a lower --rate"
+        )
     cards = task.cards(plan.replicas)
     lab.predict(
         claim="cards-needed",
@@ -52,13 +60,16 @@ def the_plan(lab: Lab, task: Task) -> Plan:
         note="Intervals: block bootstrap over 25 stretches of requests. They say what another draw of such traffic "
         "would change, not what is wrong with the clock.",
     )
+    if task.cells > 1:
+        lab.say(f"""All {task.cells:,} fleets together: {task.cells * cards:,} cards, ${task.cells * plan.dollars_per_hour:,.0f} an
+            hour.""")
     if plan.kept.low < task.promise.share:
         lab.say(f"""The interval reaches below the {task.promise.share:.0%} that were promised, so this is close. Before
             you sign, simulate more (--requests), or add a card.""")
     if refused := plan.run.refused:
         lab.say(f"""{len(refused):,} of {len(task.traffic):,} requests were refused, and count as broken promises. The first:
             {plan.run.refusal}.""")
-    lab.record(plan=as_json(plan) | {"cards": cards})
+    lab.record(plan=as_json(plan) | {"cards": cards, "cells": task.cells, "estimate": task.cards(1) * work})
     return plan
 
 
@@ -70,7 +81,7 @@ def show_headroom(plan: Plan) -> str:
 
 
 def short_limit(plan: Plan) -> str:
-    """ "TTFT: waiting for a free seat (max_num_seqs)" -> "TTFT: max_num_seqs"."""
+    """ "TTFT: waiting for a running request to end (max_num_seqs)" -> "TTFT: max_num_seqs"."""
     what, _, short = plan.limit.rpartition("(")
     return f"{what.partition(':')[0]}: {short.rstrip(')')}" if what else plan.limit
 

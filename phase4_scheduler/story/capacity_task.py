@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from phase4_scheduler.simulator.trace_files import read_trace
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, at_rate, draw_traffic
 
 BLOCK_SIZE = 16
+LASTS = 5  # times the stay of a request alone: so long must the traffic last
 SHARED_BY = (1, 2, 4, 8)  # cards that share a model: all-reduces of these were recorded
 
 
@@ -38,16 +40,20 @@ class Task:
     efficiency: float
     most: int  # cards
     tensor_parallel_size: int  # cards of a replica
+    longest: float  # seconds that the longest request takes if it is alone
+    cells: int = 1  # fleets side by side, each for its part of the traffic: one of them is planned
 
     @property
     def make_router(self) -> Callable[[], Router]:
         return ROUTERS[self.router]
 
-    def plan(self, start: int = 1) -> Plan:
-        """`start`: cards."""
+    def plan(self, start: int = 1, **watch: Any) -> Plan:
+        """`start`: cards. `watch`: see `make_plan`."""
         n, dollars = self.tensor_parallel_size, self.config.cost.dollars_per_hour
         most, first = max(1, self.most // n), max(1, start // n)
-        return make_plan(self.traffic, self.config, self.promise, self.make_router, dollars, most, first)
+        return make_plan(
+            self.traffic, self.config, self.promise, self.make_router, dollars, most, first, **watch
+        )
 
     def cards(self, replicas: int) -> int:
         return replicas * self.tensor_parallel_size
@@ -71,15 +77,21 @@ class Task:
         return replace(self, config=replace(self.config, enable_prefix_caching=on))
 
 
+def drawn(lab: Lab, n: int, rate: float) -> list[TrafficRequest]:
+    """Requests of the pattern."""
+    a = lab.args
+    names = tuple(range(a.system_prompt // BLOCK_SIZE))
+    traffic = draw_traffic(a.pattern, n, rate, a.burstiness, lab.seed)
+    return [replace(r, prompt_tokens=r.prompt_tokens + a.system_prompt, hash_ids=names) for r in traffic]
+
+
 def the_traffic(lab: Lab) -> list[TrafficRequest]:
     a = lab.args
-    n = a.requests or (150 if lab.quick else 600)
+    n = a.requests or (250 if lab.quick else 600)
     if a.trace is None:
         if a.skip_bad_lines:
             raise LabError("--skip-bad-lines is for --trace FILE: give one, or leave it out")
-        traffic = draw_traffic(a.pattern, n, a.rate or 4, a.burstiness, lab.seed)
-        names = tuple(range(a.system_prompt // BLOCK_SIZE))
-        return [replace(r, prompt_tokens=r.prompt_tokens + a.system_prompt, hash_ids=names) for r in traffic]
+        return drawn(lab, n, a.rate or 4)
     if a.system_prompt:
         raise LabError("--system-prompt is for a --pattern: a trace says itself what its prompts share")
     if a.burstiness != 1:
@@ -98,7 +110,7 @@ def the_traffic(lab: Lab) -> list[TrafficRequest]:
         {trace.skipped:,} lines were skipped, {trace.unsorted:,} put in order.""")
     gap = float(np.diff([r.arrival for r in traffic]).max())
     if gap > span / 4:
-        lab.say(f"""In {gap:,.0f} s of these {span:,.0f} nobody comes. The plan is for the traffic as it is, its silence
+        lab.say(f"""For {gap:,.0f} s of these {span:,.0f} no request comes. The plan is for the traffic as it is, its silence
             included: the dollars for a million tokens count the idle time.""")
     return at_rate(traffic, a.rate) if a.rate else traffic
 
@@ -121,16 +133,23 @@ def the_task(lab: Lab) -> Task:
     shared = any(r.hash_ids for r in traffic)  # without shared blocks a prefix cache has nothing to find
     config = ReplicaConfig(cost, scheduler, cost.num_blocks * BLOCK_SIZE // block, block, shared)
     promise = Promise(a.ttft_slo, a.tpot_slo, a.share)
+    stays = [ttft + gap * r.output_tokens for r in traffic for ttft, gap in [alone(r, config)]]
+    stay = float(np.median(stays))
+    cells = 1
+    if a.trace is None and a.requests is None:
+        # The traffic must last long enough for the fleet to fill up.
+        cells = math.ceil(LASTS * stay * (a.rate or 4) / len(traffic))
+        traffic = drawn(lab, len(traffic), (a.rate or 4) / cells)
     rate = (len(traffic) - 1) / traffic[-1].arrival
+    if cells > 1:
+        lab.say(f"""{a.rate or 4:,.6g} requests a second are too many for one simulation. So they go to {cells:,} equal fleets side by
+            side, each with a router of its own ("cells"), and one of them is planned here.""")
     price = "" if a.price else " (a rough price: --price takes yours)"
     lab.say(f"""{cost.describe()}, ${cost.dollars_per_hour:.2f} an hour{price}, room for {config.num_blocks * block:,} tokens of KV
         cache. {rate:.3g} requests a second, {np.mean([r.prompt_tokens for r in traffic]):,.0f} prompt tokens and
         {np.mean([r.output_tokens for r in traffic]):,.0f} answer tokens on average. The promise: first token within
         {a.ttft_slo:g} s and a mean gap of {1000 * a.tpot_slo:g} ms, for {a.share:.0%} of the requests.""")
-    stay = float(
-        np.median([ttft + gap * r.output_tokens for r in traffic for ttft, gap in [alone(r, config)]])
-    )
-    if traffic[-1].arrival < 5 * stay:
+    if traffic[-1].arrival < 0.8 * LASTS * stay:
         lab.say(f"""Careful: this traffic lasts {traffic[-1].arrival:.0f} s, and one request alone stays {stay:.0f} s. The fleet
             hardly fills up before it is over, so the plan will be too small. Simulate more (--requests).""")
     task = Task(
@@ -144,12 +163,19 @@ def the_task(lab: Lab) -> Task:
         a.efficiency,
         a.most,
         a.tensor_parallel_size,
+        max(stays),
+        cells,
     )
     if limit := task.what_forbids():
         ways = ", ".join(ways_out(task))
         raise LabError(
             f"no number of replicas keeps this promise. What forbids it is {limit}"
             + (f". Each of these would bring it within reach: {ways}" if ways else "")
+        )
+    if traffic[-1].arrival < stay:
+        raise LabError(
+            f"this traffic lasts {traffic[-1].arrival:.3g} s, and one request alone stays {stay:.3g} s: it is over before a fleet "
+            "fills up. Simulate more of it (--requests), or a lower --rate"
         )
     return task
 

@@ -16,7 +16,7 @@ from labkit.options import between, whole
 from labkit.paths import write_whole, writing
 from labkit.terminal import Page, escape
 from phase2_attention_kvcache.story.telling import WordWrap
-from phase4_scheduler.engine.conversation import Conversation, Turn
+from phase4_scheduler.features.conversation import Conversation, Turn
 
 HELP = """\
 /system TEXT      what the model is told first, of how to answer; without TEXT: nothing

@@ -127,12 +127,12 @@ def mixed_traffic(lab: Lab) -> None:
     )  # fmt: skip
     lab.say(f"""The same machine serves {speedup:.1f} times as many users, so each costs
         {1 / speedup:.0%} of the money. Nothing was made faster: rows that were idle are in use.""")
-    engine.block_manager.check_integrity()
+    engine.core.block_manager.check_integrity()
     lab.predict(
         claim="continuous-no-leak",
         question="blocks still held when all are served",
         predicted=0,
-        measured=engine.block_manager.num_blocks - 1 - engine.block_manager.num_free_blocks,
+        measured=engine.core.block_manager.num_blocks - 1 - engine.core.block_manager.num_free_blocks,
     )
     lab.record(
         static_seconds=static.seconds,

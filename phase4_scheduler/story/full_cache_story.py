@@ -7,6 +7,7 @@ from typing import Any
 from labkit.lab import Lab
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine, RequestOutput
+from phase4_scheduler.features.recording import record
 
 BLOCK_SIZE, NUM_BLOCKS, PROMPT, USERS = 16, 40, 16, 8
 
@@ -23,9 +24,9 @@ def serve_watched(
 ) -> tuple[list[RequestOutput], float, int]:
     """Outputs of greedy requests; the highest KV usage of any step; how many requests were preempted."""
     steps: list[dict[str, Any]] = []
-    engine.record(steps.append)
+    record(engine, steps.append)
     outputs = engine.generate(prompts, SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True))
-    engine.record(None)
+    record(engine, None)
     return outputs, max(step["usage"] for step in steps), sum(len(step["preempted"]) for step in steps)
 
 
@@ -116,9 +117,9 @@ def without_batching(lab: Lab) -> None:
 def step_seconds(engine: LLMEngine, prompts: list[list[int]], steps: int = 12) -> list[float]:
     """Seconds of single decode steps."""
     events: list[dict[str, Any]] = []
-    engine.record(events.append)
+    record(engine, events.append)
     engine.generate(prompts, SamplingParams(temperature=0, max_tokens=steps, ignore_eos=True))
-    engine.record(None)
+    record(engine, None)
     return [
         event["seconds"] for event in events[2:]
     ]  # after the prompts, and after the first, which warms up

@@ -13,9 +13,13 @@ from phase4_scheduler.simulator.recorded_runs import (
     RECORDED,
     STATISTICS,
     RecordedRun,
+    errors,
     expert_table,
+    fit_step,
+    replay,
+    simulated_latencies,
+    spread,
 )
-from phase4_scheduler.simulator.replay import errors, fit_step, replay, simulated_latencies, spread
 from phase4_scheduler.simulator.virtual_time import Run
 
 Pair = tuple[RecordedRun, Run]

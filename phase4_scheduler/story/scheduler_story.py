@@ -47,7 +47,7 @@ def play(
             if s.samples:
                 played.first_step.setdefault(s.request.request_id, number)
         # The token that a model would answer. Any will do: a scheduler never reads it.
-        scheduler.update(output, [7 if s.samples else None for s in output.scheduled])
+        scheduler.update(output, [[7] if s.samples else [] for s in output.scheduled])
     return played
 
 

@@ -90,12 +90,14 @@ def three_patterns(lab: Lab) -> None:
         claim="histogram-clusters",
         question="clusters in the lengths of mixed traffic",
         predicted=3,
-        measured=found.count,
+        measured=len(found.centres),
         note="k-means, which finds groups of points, was not told how many. Its silhouette says how clearly they lie apart: "
         f"1 is perfect, below 0.5 there are none. By number of clusters: {tried}. {pure:.1%} of the requests are in a cluster of their own kind.",
     )
-    alone = tuple(find_clusters(points[:, i : i + 1], seed=lab.seed).count for i in (0, 1))
-    lab.record(clusters=dict(found=found.count, purity=pure, silhouettes=found.silhouettes, alone=alone))
+    alone = tuple(len(find_clusters(points[:, i : i + 1], seed=lab.seed).centres) for i in (0, 1))
+    lab.record(
+        clusters=dict(found=len(found.centres), purity=pure, silhouettes=found.silhouettes, alone=alone)
+    )
     lab.figure(draw_clusters(mixed, found, pure, alone), "traffic_clusters")
 
 

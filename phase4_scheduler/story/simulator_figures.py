@@ -20,11 +20,11 @@ def draw_clusters(
     isl = np.array([r.prompt_tokens for r in requests])
     osl = np.array([r.output_tokens for r in requests])
     kinds = [r.kind for r in requests]
-    groups = f"{found.count} clusters" if found.count > 1 else "no clusters"
+    groups = f"{len(found.centres)} clusters" if len(found.centres) > 1 else "no clusters"
     fig, (left, middle, right) = new_figure(
         f"Mixed traffic falls into {groups}; prompt lengths alone show {alone[0]}, answer lengths alone {alone[1]}",
         f"{len(requests):,} requests; k-means on log lengths, silhouette "
-        f"{found.silhouettes.get(found.count, 0):.2f}; {pure:.1%} of the requests in a cluster are of one kind",
+        f"{found.silhouettes.get(len(found.centres), 0):.2f}; {pure:.1%} of the requests in a cluster are of one kind",
         panels=3,
         size=(13.5, 4.6),
         width_ratios=(1.25, 1, 1),

@@ -10,6 +10,7 @@ import numpy as np
 from labkit.errors import LabError
 from labkit.lab import Lab
 from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.features.recording import record
 from phase4_scheduler.simulator import load_tests
 from phase4_scheduler.simulator.cost_model import FittedCost
 from phase4_scheduler.simulator.latency import Latency, RequestRecord, little, summarise
@@ -97,7 +98,7 @@ def real_run(lab: Lab, engines: Engines, fitted: FittedCost, trace: list[Traffic
     prompts = PromptMaker(engine.model.config.vocab_size, lab.seed, factor)
     warm_up(engine, traffic, prompts)
     usage: list[float] = []
-    engine.record(lambda event: usage.append(event["usage"]))
+    record(engine, lambda event: usage.append(event["usage"]))
     records = list(lab.progress(serve(engine, traffic, prompts), "serving", total=len(traffic)))
     felt = summarise(records, a.ttft_slo, a.tpot_slo)
     title = f"{felt.requests} requests on the real engine ({a.trace or a.pattern})"
@@ -214,7 +215,7 @@ def long_prompt(lab: Lab, server: Server, engines: Engines) -> None:
         # A short prompt first, to learn when step 60 begins: the long one comes at that moment.
         arrival = roomy.serve(stall_traffic(OTHERS, isl, osl, 1, 0.0)).times[60]
         records = roomy.serve(stall_traffic(OTHERS, isl, osl, long, arrival)).records
-        stalls.append(Stall.of(records, arrival))
+        stalls.append(Stall.of(records))
     whole, cut = stalls
     lab.predict(
         claim="chunked-prefill",
@@ -263,7 +264,7 @@ def real_stalls(lab: Lab, engines: Engines, long: int) -> tuple[Stall, Stall]:
         prompts = PromptMaker(engine.model.config.vocab_size, lab.seed)
         warm_up(engine, traffic, prompts)
         records = interrupt(engine, traffic, REAL_BEFORE, prompts)
-        rounds[chunk].append(Stall.of(records, records[-1].arrival))
+        rounds[chunk].append(Stall.of(records))
     whole, cut = (
         sorted(stalls, key=lambda stall: stall.worst)[REAL_ROUNDS // 2] for stalls in rounds.values()
     )

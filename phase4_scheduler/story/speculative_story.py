@@ -11,12 +11,11 @@ from scipy.stats import chisquare
 from labkit.figures import BLUE, GREEN, MUTED, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase2_attention_kvcache.model import SamplingParams, Transformer
-from phase2_attention_kvcache.model.config import GPT2_124M
+from phase2_attention_kvcache.model import GPT2_124M, SamplingParams, Transformer
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase4_scheduler.engine.build import load_model, load_tokenizer
-from phase4_scheduler.engine.proposers import Proposer
-from phase4_scheduler.engine.rejection_sampler import verify_drafts
+from phase4_scheduler.features.speculation.proposers import Proposer
+from phase4_scheduler.features.speculation.rejection_sampler import verify_drafts
 from phase4_scheduler.simulator.speculative_runs import (
     AlwaysProposes,
     ReadAloud,
@@ -43,8 +42,9 @@ def load_engine(
     lab: Lab, max_num_seqs: int, proposer: Proposer | None = None, serves: str = "tales", **speculation: Any
 ) -> LLMEngine:
     """`tales`, or what it `serves`, with drafts if `speculation` says whose."""
-    config = EngineConfig(max_num_seqs=max_num_seqs, seed=lab.seed, speculative_config=speculation or None)
-    return LLMEngine(*load(serves, lab.args.dtype, lab.device), config, proposer=proposer)
+    config = EngineConfig(max_num_seqs=max_num_seqs, seed=lab.seed)
+    drafts = dict(speculative_config=speculation or None, proposer=proposer)
+    return LLMEngine(*load(serves, lab.args.dtype, lab.device), config, **drafts)
 
 
 def same_words(lab: Lab) -> None:
@@ -60,10 +60,10 @@ def same_words(lab: Lab) -> None:
     for name, config in {"n-gram": NGRAM, "tales-draft": DRAFT_MODEL}.items():
         engine = load_engine(lab, count, num_speculative_tokens=3, **config)
         equal = [output.token_ids for output in engine.generate(prompts, greedy)] == wanted
-        stats, same = engine.core.speculation.stats, same and equal
+        stats, same = engine.core.spec_decoding_stats, same and equal
         accepted = stats.num_accepted_tokens / max(1, stats.num_draft_tokens)
         rows.append(
-            [name, engine.num_steps, stats.num_draft_tokens, f"{accepted:.0%}", "yes" if equal else "no"]
+            [name, engine.core.num_steps, stats.num_draft_tokens, f"{accepted:.0%}", "yes" if equal else "no"]
         )
     lab.predict(
         claim="spec-exact",
@@ -222,9 +222,14 @@ def copying(lab: Lab) -> None:
         ("verifying", dict(method="custom", num_speculative_tokens=4), wrong),
         ("n-gram", NGRAM | dict(num_speculative_tokens=4), None),
     ):
-        config = EngineConfig(max_num_seqs=1, num_blocks=64, speculative_config=config)
-        engines[name] = LLMEngine(model, None, config, proposer=proposer)
-        engines[name].core.sampler = ReadAloud({tuple(prompt): answer})
+        engines[name] = LLMEngine(
+            model,
+            None,
+            EngineConfig(max_num_seqs=1, num_blocks=64),
+            speculative_config=config,
+            proposer=proposer,
+        )
+        engines[name].core.runner.sampler = ReadAloud({tuple(prompt): answer})
     greedy = SamplingParams(temperature=0, max_tokens=600, ignore_eos=True)
     windows = decode_in_turn(engines, [prompt], greedy, steps, warm_up=6)
     cost = {name: w.step_seconds for name, w in windows.items()}

@@ -10,6 +10,7 @@ from torch import nn
 
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase3_paged_attention.paging import PagedKVCache
+from phase4_scheduler.cpu.linear import CPULinear
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 
 PARTS = (
@@ -21,7 +22,7 @@ class StepTimer:
     """Seconds by part. A part that calls another one is not charged for it.
 
     >>> timer = StepTimer()
-    >>> timer.watch(engine.scheduler, "schedule", "decide")
+    >>> timer.watch(engine.core.scheduler, "schedule", "decide")
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -59,17 +60,17 @@ def watch_engine(engine: LLMEngine) -> StepTimer:
     """Put a stopwatch around every part of a step."""
     timer = StepTimer()
     timer.watch(engine, "step", "hand out")  # what no other part claims
-    timer.watch(engine.scheduler, "schedule", "decide")
-    timer.watch(engine.scheduler, "update", "decide")
-    timer.watch(engine.runner, "execute", "prepare")
-    timer.watch(engine.runner.kv_cache, "begin_step", "prepare")
+    timer.watch(engine.core.scheduler, "schedule", "decide")
+    timer.watch(engine.core.scheduler, "update", "decide")
+    timer.watch(engine.core.runner, "execute", "prepare")
+    timer.watch(engine.core.runner.kv_cache, "begin_step", "prepare")
     timer.watch(engine.model, "forward", "norms and the rest")
-    timer.watch(engine.runner.kv_cache, "attend", "attention")
-    timer.watch(engine.runner, "logits", "head")
-    timer.watch(engine.core.sampler, "sample", "sample")
+    timer.watch(engine.core.runner.kv_cache, "attend", "attention")
+    timer.watch(engine.core.runner, "logits", "head")
+    timer.watch(engine.core.runner.sampler, "sample", "sample")
     for block in engine.model.blocks:
         for module in block.modules():
-            if isinstance(module, nn.Linear) or hasattr(module, "matrix_bytes"):  # torch's or one of our own
+            if isinstance(module, (nn.Linear, CPULinear)):
                 timer.watch(module, "forward", "linear layers")
     return timer
 
@@ -88,14 +89,14 @@ def decoding_engine(
     config = EngineConfig(**limits, num_blocks=num_blocks, enable_prefix_caching=False)
     cache = PagedKVCache(model.config, num_blocks, 16, model.dtype, model.device, use_kernel=use_kernel)
     engine = LLMEngine(model, None, config, kv_cache=cache)
-    engine.runner.kv_cache.storage.data.normal_()
+    engine.core.runner.kv_cache.storage.data.normal_()
     params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=steps + 4)
     for i in range(batch):
         engine.add_request(str(i), [(7 * i + j) % 8000 for j in range(context)], params)
     hidden = torch.zeros(batch * context, model.config.d_model, dtype=model.dtype, device=model.device)
-    engine.runner.execute = lambda scheduled: hidden  # hides the method of the class ...
+    engine.core.runner.execute = lambda scheduled: hidden  # hides the method of the class ...
     engine.step()
-    del engine.runner.execute  # ... and no longer
+    del engine.core.runner.execute  # ... and no longer
     return engine
 
 

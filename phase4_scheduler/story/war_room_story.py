@@ -2,15 +2,14 @@
 
 import math
 import random
+import re
 
 from labkit.figures import BLUE, GREEN, GREY, RED, new_figure
 from labkit.lab import Lab
 from labkit.predictions import show_value
 from phase4_scheduler.server.drills import (
     DRILLS,
-    KV,
-    RUNNING,
-    WAITING,
+    QUERIES,
     Check,
     Drill,
     Fault,
@@ -31,7 +30,8 @@ KNOWN = f"""of a range, such as x[12s]   {", ".join(OVER_RANGE)}
 of a vector                 {", ".join(AGGREGATIONS)}, with by (...) or without (...)
 between two                 + - * /   > < >= <= == !=   and or unless, with on (...) or ignoring (...)
 the runbook's A(x)          is no function: write rate(vllm:x_sum[12s]) / rate(vllm:x_count[12s])
-unknown here                histogram_quantile, deriv and the rest of PromQL"""
+of a histogram's buckets    histogram_quantile(0.95, rate(vllm:x_seconds_bucket[12s]))
+unknown here                deriv and the rest of PromQL"""
 
 
 def list_nights(lab: Lab) -> None:
@@ -86,7 +86,7 @@ def play_night(lab: Lab, number: int | None) -> None:
             kind="timing",
             choices=[cause.name for cause in drill.causes],
             note="Predicted: what the rules below make of the metrics. Measured: "
-            + ("what the clients' clocks say." if stage.fault.outcome else "the fault that was put in."),
+            + ("what the clients' clocks say." if stage.fault.measured else "the fault that was put in."),
         )
         explain(lab, night, findings)
         if not lab.quick:
@@ -118,8 +118,8 @@ def shown(value: float) -> str:
 def ask_in_promql(lab: Lab, stage: Stage) -> None:
     """Queries that the learner types, on what has been scraped so far."""
     night = stage.night
-    lab.say(f"""Ask the metrics, in PromQL. A minute of this night lasts {night.window} s, so write [{night.window}s] where the runbook says
-        [1m]: a longer range mixes before and now. Each result is shown before and now. `help` lists the functions that are
+    lab.say(f"""Ask the metrics, in PromQL. A minute of this night lasts {night.window} s, so [1m] means [{night.window}s] here. A longer
+        range would mix before and now. Each result is shown before and now. `help` lists the functions that are
         known here. An empty line goes on to your answer.""")
     first = next(iter(night.drill.watch.values()))
     lab.show(f"for example: {night.moments.text(first)}")
@@ -136,12 +136,23 @@ def ask_in_promql(lab: Lab, stage: Stage) -> None:
         if text == "help":
             lab.show(KNOWN)
             continue
+        text = night.moments.text(text)
+        if any(seconds > night.window for seconds in ranges_of(text)):
+            lab.show(f"a range above {night.window} s mixes before and now: use [1m]")
+            continue
         try:
             before, now = (as_lines(query(night.recording, text, at)) for at in (night.healthy, night.faulty))
         except ValueError as error:
             lab.show(str(error))
         else:
             lab.show(f"before  {before}\nnow     {now}")
+
+
+def ranges_of(text: str) -> list[int]:
+    """Seconds of each range in a query."""
+    return [
+        int(n) * dict(s=1, m=60, h=3600, d=86400)[unit] for n, unit in re.findall(r"\[(\d+)([smhd])\]", text)
+    ]
 
 
 def as_lines(result: float | dict) -> str:
@@ -217,8 +228,8 @@ def draw_night(night: Night):
     )
     panels = (
         (title, {"": (figure, RED)}),
-        ("requests", {"running": (RUNNING, BLUE), "waiting": (WAITING, RED)}),
-        ("KV cache, share of blocks taken", {"": (KV, GREEN)}),
+        ("requests", {"running": (QUERIES["RUNNING"], BLUE), "waiting": (QUERIES["WAITING"], RED)}),
+        ("KV cache, share of blocks taken", {"": (QUERIES["KV"], GREEN)}),
     )
     times = [t / 2 for t in range(2 * back, int(2 * night.faulty) + 1)]
     for ax, (label, lines) in zip(axes, panels, strict=True):

@@ -9,8 +9,9 @@ from labkit.figures import COLORS, GREY, new_figure
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import kv_per_token
 from phase2_attention_kvcache.model import GPT2_124M, SamplingParams, Transformer
-from phase2_attention_kvcache.model.quantized_linear import quantize_model
+from phase2_attention_kvcache.quantization.quantized_linear import quantize_model
 from phase3_paged_attention.paging import BlockManager, compiled_kernel
+from phase4_scheduler.cpu import prepare
 from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
 from phase4_scheduler.story.step_timer import PARTS, decoding_engine, time_decode
 
@@ -36,7 +37,7 @@ def two_changes(lab: Lab) -> Transformer:
         before[batch] = time_decode(decoding_engine(plain, batch, CONTEXT, steps, use_kernel=False), steps)
         if compiled_kernel() is not None:
             in_place[batch] = time_decode(decoding_engine(plain, batch, CONTEXT, steps), steps)
-    model = pack(plain)
+    model = prepare(plain, fused=False)
     after = {
         batch: time_decode(decoding_engine(model, batch, CONTEXT, steps), steps)
         for batch in lab.progress(batches, "after")
@@ -63,21 +64,18 @@ def two_changes(lab: Lab) -> Transformer:
         )
     else:
         lab.say("(The compiled kernel is not available here: numba is missing.)")
-    lab.title("Second change: lay the weights out anew, once")
-    if compiled_kernel() is not None:
-        lab.predict(
-            claim="packed-weights",
-            question="linear layers for 1 user, as they are / in tiles",
-            predicted=(0.9, 4),
-            between=True,
-            measured=before[1]["linear layers"] / after[1]["linear layers"],
-            unit="x",
-            kind="timing",
-            note="""How much depends on the processor: we have seen 1.3 to 3.2 for weights that are laid out anew. Beside a
-                busy program it may come to nothing, since the two are timed one after the other.""",
-        )
-    else:
-        lab.say("(The compiled product is not available here: numba is missing.)")
+    lab.title("Second change: rearrange the weights, once")
+    lab.predict(
+        claim="packed-weights",
+        question="linear layers for 1 user, as they are / in the fastest way here",
+        predicted=(0.9, 4),
+        between=True,
+        measured=before[1]["linear layers"] / after[1]["linear layers"],
+        unit="x",
+        kind="timing",
+        note="""How much depends on the processor and on the number of rows: `lab doctor` shows what was measured here. Beside
+            a busy program it may come to nothing, since the two are timed one after the other.""",
+    )
     show_parts(lab, after, "After both: milliseconds of a step, by part")
     lab.predict(
         claim="scheduler-share",
@@ -109,41 +107,27 @@ def two_changes(lab: Lab) -> Transformer:
     return model
 
 
-def pack(model: Transformer) -> Transformer:
-    """Weights in tiles, for the compiled product. The model itself where there is none."""
-    if compiled_kernel() is None:
-        return model
-    # numba takes half a second to import: not before it is needed
-    from phase2_attention_kvcache.model.tiled_linear import tile_linear_layers
-
-    return tile_linear_layers(model)
-
-
 def fewer_bits(lab: Lab, packed: Transformer) -> None:
-    """A step as one compiled call, in 16 bits; then with weights in 8 and 4 bits."""
+    """A block's step as one compiled call, in 16 bits; then with weights in 8 and 4 bits."""
     if compiled_kernel() is None or packed.dtype != torch.bfloat16:
         return
-    # numba takes half a second to import: not before it is needed
-    from phase2_attention_kvcache.model.packed_quantized import pack_quantized_layers
-    from phase3_paged_attention.paging.fused_decode import fuse_blocks
-
     lab.title("Third change: fewer calls, fewer bits")
     lab.say("""For one user a step should last as long as reading the weights. But it is four hundred calls of torch, each
-        with microseconds of its own, in which the other core waits or falls asleep. So all blocks can also run as one
-        compiled function. (It is compiled now, if this is the first time. That takes half a minute.) Then fewer bits:
-        8 are half the bytes, 4 a quarter; and the more the reading shrinks, the more those calls would show.""")
+        with microseconds of its own, in which the other core waits or falls asleep. So a block can also run as one compiled
+        function. (It is compiled now, if this is the first time.) Then fewer bits: 8 are half the bytes, 4 a quarter; and the
+        more the reading shrinks, the more those calls would show.""")
 
     def milliseconds(model: Transformer) -> float:
         return sum(time_decode(decoding_engine(model, 1, CONTEXT, num_steps(lab)), num_steps(lab)).values())
 
     ladder = {"16 bits, layer by layer": milliseconds(packed)}
-    plain_blocks = packed.blocks
-    ladder["16 bits, one call"] = milliseconds(fuse_blocks(packed))
-    packed.blocks = plain_blocks  # the next chapter takes them apart again
+    ladder["16 bits, one call a block"] = milliseconds(
+        prepare(Transformer.random(GPT2_124M, dtype=lab.args.dtype, seed=lab.seed))
+    )
     for method in lab.progress(("int8", "int4"), "formats"):
         model = quantize_model(Transformer.random(GPT2_124M, dtype=lab.args.dtype, seed=lab.seed), method)
-        ladder[f"{method}, layer by layer"] = milliseconds(pack_quantized_layers(model))
-        ladder[f"{method}, one call"] = milliseconds(fuse_blocks(model))
+        ladder[f"{method}, layer by layer"] = milliseconds(prepare(model, fused=False))
+        ladder[f"{method}, one call a block"] = milliseconds(prepare(model))
     first = ladder["16 bits, layer by layer"]
     lab.table(
         "A step for 1 user",
@@ -213,7 +197,7 @@ def growing_queue(lab: Lab) -> None:
         for step in range(60):
             began = time.perf_counter()
             output = scheduler.schedule()
-            scheduler.update(output, [5 if s.samples else None for s in output.scheduled])
+            scheduler.update(output, [[5] if s.samples else [] for s in output.scheduled])
             if step >= 10:
                 times.append(1e6 * (time.perf_counter() - began))
         rows.append([waiting, statistics.median(times)])

@@ -66,7 +66,7 @@ def _windows(
         line = text.replace("\n", " ")
         table.add_row(name, states[name], Text(line if len(line) <= room else "…" + line[-room + 1 :]))
     status = (
-        f"step {steps}: {len(engine.scheduler.running)} running, {len(engine.scheduler.waiting)} waiting, "
-        f"{engine.block_manager.usage:.1%} of the blocks in use"
+        f"step {steps}: {len(engine.core.scheduler.running)} running, {len(engine.core.scheduler.waiting)} waiting, "
+        f"{engine.core.block_manager.usage:.1%} of the blocks in use"
     )
     return Group(table, Text(status, style="dim"))

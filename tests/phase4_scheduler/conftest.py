@@ -119,15 +119,16 @@ def assert_empty():
     """Nothing is left in an engine: no request, no answer, no block, no swap slot. Checked after every test."""
 
     def check(engine: LLMEngine) -> None:
-        manager = engine.block_manager
+        manager = engine.core.block_manager
         manager.check_integrity()
         assert not engine.has_unfinished_requests
-        assert not engine.scheduler.has_requests
-        assert engine.scheduler.num_running_seqs == 0
-        assert not engine.core.sequences and not engine.output_processor.parents
+        assert not engine.core.scheduler.has_requests
+        assert not engine.core.requests and not engine.output_processor.parents
+        assert not engine.output_processor.states and not engine.core.runner.prompt_logprobs
+        assert not getattr(engine.core.scheduler, "drafts", None)
         assert manager.num_free_blocks == manager.num_blocks - 1
         assert all(block.ref_count == 0 for block in manager.allocator.blocks[1:])
-        assert len(manager.free_swap_blocks) == manager.num_swap_blocks
+        assert not getattr(manager, "swapped", None)
 
     made.clear()
     yield check

@@ -8,7 +8,7 @@ from phase1_tokens_embeddings.weights import CARDS
 from phase4_scheduler import capacity_planner
 from phase4_scheduler.story import capacity_story
 
-FAST = ("--quick", "--requests", 50)
+FAST = ("--quick", "--requests", 120)
 
 
 def test_script(run_script):
@@ -62,14 +62,27 @@ def test_a_trace_with_a_gap_and_unsorted_lines_for_replicas_of_four_cards(run_sc
         4,
     )
     out = " ".join(report["out"].split())
-    assert "1 lines were skipped, 1 put in order" in out and "nobody comes" in out
+    assert "1 lines were skipped, 1 put in order" in out and "no request comes" in out
     plan = report["results"]["plan"]
     assert (plan["replicas"], plan["cards"], plan["dollars_per_hour"]) == (1, 4, 8)
     assert "1 replica of 4 x H100 80 GB" in out
 
 
+def test_a_rate_that_is_too_high_for_one_simulation_is_planned_in_cells(run_script, short_story):
+    """The estimate of the planner itself is a bound: computing time in each second, on all cards together."""
+    report = run_script(capacity_planner, "--rate", 100_000, "--card", "h100", "--pattern", "chat")
+    plan = report["results"]["plan"]
+    assert plan["cards"] >= plan["estimate"] / 1.2
+    assert plan["cells"] * plan["dollars_per_hour"] > 1000 and "All " in report["out"]
+
+
+def test_a_plan_below_its_own_estimate_is_refused(mistake_of, short_story):
+    said = mistake_of(capacity_planner, "--requests", 40, "--rate", 100_000)
+    assert "it is over before a fleet fills up" in said and "--requests" in said
+
+
 def test_traffic_too_short_to_fill_the_fleet_is_said(run_script, short_story):
-    report = run_script(capacity_planner, "--requests", 40, "--pattern", "chat", "--rate", 20)
+    report = run_script(capacity_planner, "--requests", 60, "--pattern", "chat", "--rate", 2)
     assert "Careful: this traffic lasts" in " ".join(report["out"].split())
 
 
@@ -88,7 +101,7 @@ def test_traffic_too_short_to_fill_the_fleet_is_said(run_script, short_story):
         (("--skip-bad-lines",), "--skip-bad-lines is for --trace"),
         (("--trace", "nowhere.csv"), "cannot read the trace"),
         (("--trace", ""), "cannot read the trace"),
-        (("--most", 1, "--rate", 50), "more than 1 replicas would be needed"),
+        (("--most", 1, "--rate", 20, "--requests", 400), "more than 1 replicas would be needed"),
     ],
 )
 def test_mistakes(mistake_of, options, words):

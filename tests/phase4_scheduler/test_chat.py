@@ -15,7 +15,7 @@ import pytest
 
 from labkit.paths import ROOT
 from phase4_scheduler import chat
-from phase4_scheduler.engine.conversation import Turn
+from phase4_scheduler.features.conversation import Turn
 from phase4_scheduler.story.chat_terminal import describe
 
 TALK = """Who lives in the wood?

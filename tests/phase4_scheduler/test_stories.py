@@ -89,11 +89,11 @@ def test_timer_charges_a_part_only_for_its_own_time():
 
 def test_decoding_engine_decodes_and_every_part_is_seen(draft):
     engine = decoding_engine(draft, batch=3, context=20, steps=4)
-    assert [r.num_computed_tokens for r in engine.scheduler.running] == [20, 20, 20]
+    assert [r.num_computed_tokens for r in engine.core.scheduler.running] == [20, 20, 20]
     parts = time_decode(engine, steps=3)
     assert tuple(parts) == PARTS
     assert all(parts[part] > 0 for part in ("decide", "linear layers", "attention", "head", "sample"))
-    assert [r.num_computed_tokens for r in engine.scheduler.running] == [24, 24, 24]
+    assert [r.num_computed_tokens for r in engine.core.scheduler.running] == [24, 24, 24]
 
 
 def test_where_time_goes_story(monkeypatch, run_script, draft):

@@ -49,12 +49,14 @@ def seed_of(number, fault):
 
 def test_a_night_on_call(recorded, typed, run_script):
     typed(
-        "sum by (engine) (rate(vllm:generation_tokens_total[10s]))\nrate(x\nvllm:num_preemptions\nhelp\nseats\n\nclients\nclient\n\n\n"
+        "sum by (engine) (rate(vllm:generation_tokens_total[1m]))\nrate(vllm:generation_tokens_total[5m])\nrate(x\nvllm:num_preemptions\nhelp\nseats\n\nclients\nclient\n\n\n"
     )
     report = run_script(
         war_room, "--drill", 4, "--seed", seed_of(4, "client"), "--predict", figures=["war_room_4"]
     )
     out = report["out"]
+    assert "a range above 12 s mixes before and now" in out
+    assert "before  0" not in out and "now     0" not in out  # [1m] is the night's window
     assert "unclosed left parenthesis" in out and "empty: no series fits" in out
     assert "clients is none of" in out and "avg_over_time" in out
     assert "an empty line goes on to your answer" in out and "is not back" not in out

@@ -9,6 +9,7 @@ import asyncio
 import math
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,6 +29,24 @@ def words(rng: random.Random, count: int) -> str:
 def plain(count: int) -> Callable[[random.Random], str]:
     """Prompts of so many words, no two alike."""
     return lambda rng: words(rng, count)
+
+
+def documents(count: int) -> Callable[[random.Random], str]:
+    """Prompts about one of so many documents of 150 words: the same document begins with the same words."""
+
+    def prompt(rng: random.Random) -> str:
+        document = words(random.Random(f"document {rng.randrange(count)}"), 150)
+        return f"{document} {words(rng, 10)}"
+
+    return prompt
+
+
+def dated(count: int) -> Callable[[random.Random], str]:
+    """The same with the time in front, so that no two begin alike."""
+    return lambda rng: f"{time.time():.3f}: {documents(count)(rng)}"
+
+
+PROMPTS = {"words": plain, "documents": documents, "dated documents": dated}
 
 
 @dataclass(frozen=True)
@@ -96,7 +115,7 @@ class Load:
         return sum(seconds for seconds, _ in self.gaps) / pieces if pieces else math.nan
 
     async def _live(self, address: str, user: Users, rng: random.Random) -> None:
-        """One user's night."""
+        """One user."""
         await asyncio.sleep(rng.uniform(0, user.think or 0.2))  # they do not begin in step
         while True:
             body = {

@@ -5,13 +5,14 @@
     rate(vllm:generation_tokens_total[10s])                growth of a counter a second, over the last 10 s
     sum by (source) (rate(vllm:prompt_tokens_by_source_total[10s]))
     rate(vllm:x_seconds_sum[10s]) / rate(vllm:x_seconds_count[10s]) > 0.5
+    histogram_quantile(0.95, sum by (le) (rate(vllm:x_seconds_bucket[10s])))
 
 A result is a number, or a *vector*: a value for each set of labels. `a / b` divides the values whose labels are equal, so
 where no labels agree the result is empty: the most frequent trap of the language, and no error. A comparison keeps the
 values for which it holds; `a > 1 and b < 2` keeps those of a where both do.
 
 The grammar comes from the package promql-parser. What a query means follows Prometheus 2.42, promql/functions.go and
-engine.go.
+engine.go, and quantile.go.
 """
 
 import math
@@ -113,8 +114,11 @@ class Evaluation:
 
     def call(self, node: ast.Call) -> Vector:
         name = node.func.name
+        if name == "histogram_quantile":
+            return histogram_quantile(*map(self.value, node.args))
         if name not in OVER_RANGE:
-            raise ValueError(f"the function {name} is not known here: {', '.join(OVER_RANGE)}")
+            known = ", ".join([*OVER_RANGE, "histogram_quantile"])
+            raise ValueError(f"the function {name} is not known here: {known}")
         argument = node.args[0]  # a range: the parser sees to that
         selector, seconds = argument.vector_selector, argument.range.total_seconds()
         end = self.at - (selector.offset.total_seconds() if selector.offset else 0.0)
@@ -139,8 +143,11 @@ class Evaluation:
     def binary(self, node: ast.BinaryExpr) -> float | Vector:
         op, left, right, how = str(node.op), self.value(node.lhs), self.value(node.rhs), node.modifier
         matching = how.matching if how else None
-        if op in SETS and isinstance(left, dict) and isinstance(right, dict):
-            return SETS[op](left, right, lambda labels: key(labels, matching))
+        if op in ("and", "or", "unless") and isinstance(left, dict) and isinstance(right, dict):
+            there = {key(labels, matching) for labels in (left if op == "or" else right)}
+            if op == "or":
+                return left | {k: v for k, v in right.items() if key(k, matching) not in there}
+            return {k: v for k, v in left.items() if (key(k, matching) in there) == (op == "and")}
         if op in ARITHMETIC:
             return combine(ARITHMETIC[op], left, right, matching)
         if op not in COMPARISON:
@@ -153,24 +160,6 @@ class Evaluation:
         if not isinstance(right, dict):
             return {labels: left[labels] for labels in left if holds[nameless(labels)]}
         return {labels: left[labels] for labels in left if holds.get(key(labels, matching))}
-
-
-def both(left: Vector, right: Vector, key: Callable[[Labels], Labels]) -> Vector:
-    there = {key(labels) for labels in right}
-    return {labels: value for labels, value in left.items() if key(labels) in there}
-
-
-def either(left: Vector, right: Vector, key: Callable[[Labels], Labels]) -> Vector:
-    there = {key(labels) for labels in left}
-    return left | {labels: value for labels, value in right.items() if key(labels) not in there}
-
-
-def without(left: Vector, right: Vector, key: Callable[[Labels], Labels]) -> Vector:
-    there = {key(labels) for labels in right}
-    return {labels: value for labels, value in left.items() if key(labels) not in there}
-
-
-SETS = {"and": both, "or": either, "unless": without}
 
 
 def combine(
@@ -221,6 +210,38 @@ def matches(matcher: ast.Matcher, value: str) -> bool:
     if op in (ast.MatchOp.Equal, ast.MatchOp.NotEqual):
         return (value == matcher.value) == (op == ast.MatchOp.Equal)
     return bool(re.fullmatch(matcher.value, value)) == (op == ast.MatchOp.Re)
+
+
+def histogram_quantile(q: float, buckets: Vector) -> Vector:
+    """The value that a share `q` of a histogram's observations stays below: in the bucket where it lies, on the straight line.
+
+    Args:
+        buckets: by `le`, how many observations were no larger. The last one is "+Inf".
+    """
+    histograms: dict[Labels, list[tuple[float, float]]] = {}
+    for labels, count in buckets.items():
+        le = dict(labels).get("le")
+        rest = frozenset(pair for pair in nameless(labels) if pair[0] != "le")
+        if le is not None:
+            histograms.setdefault(rest, []).append((float(le), count))
+    return {labels: quantile(q, sorted(histogram)) for labels, histogram in histograms.items()}
+
+
+def quantile(q: float, histogram: list[tuple[float, float]]) -> float:
+    """Of (upper end of a bucket, observations up to there); NaN without observations or without a last bucket."""
+    (last, total) = histogram[-1]
+    if last != math.inf or len(histogram) < 2 or not total > 0:
+        return math.nan
+    if not 0 <= q <= 1:
+        return math.copysign(math.inf, q - 0.5)
+    start = below = 0.0
+    for end, count in histogram:
+        if end == math.inf:
+            return start
+        if count >= q * total:
+            return start + (end - start) * (q * total - below) / (count - below) if end > 0 else end
+        start, below = end, count
+    return math.nan
 
 
 # ---------------------------------------------------------------------- functions of a range

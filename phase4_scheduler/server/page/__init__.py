@@ -62,8 +62,8 @@ def figures(engine: AsyncEngine) -> dict[str, Any]:
         "num_blocks_used": round(last.kv_cache_usage * num_blocks),
         "num_requests_running": last.num_running,
         "num_requests_waiting": last.num_waiting,
-        "num_preemptions": last.num_preemptions,
-        "prefix_cache_queries": last.prefix_queries,
-        "prefix_cache_hits": last.prefix_hits,
+        "num_preemptions": last.stats.num_preemptions,
+        "prefix_cache_queries": last.stats.prefix_queries,
+        "prefix_cache_hits": last.stats.prefix_hits,
         "generation_tokens": engine.num_generation_tokens,
     }

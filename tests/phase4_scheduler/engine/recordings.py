@@ -2,15 +2,23 @@
 
 import gzip
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from phase3_paged_attention.paging import BlockManager
-from phase4_scheduler.engine import Request, RequestStatus
+from phase4_scheduler.engine import Request, RequestStatus, Scheduler
+from phase4_scheduler.engine.request import RequestLimits
 
 
-def read_recordings(folder: Path, name: str = "traces.jsonl.gz") -> list[dict[str, Any]]:
-    with gzip.open(folder / name, "rt") as file:
+class TakesAnything(Scheduler):
+    """Also a request that can never finish in this cache: vLLM takes it, and is stuck."""
+
+    limits = property(lambda self: RequestLimits(sys.maxsize))
+
+
+def read_recordings(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt") as file:
         return [json.loads(line) for line in file]
 
 

@@ -13,14 +13,13 @@ from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging import compiled_kernel
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
-from phase4_scheduler.engine import build
 from phase4_scheduler.engine.build import default_num_blocks
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
+from phase4_scheduler.features.recording import record
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 DRAWN = SamplingParams(temperature=0.9, top_p=0.95, max_tokens=12, ignore_eos=True, seed=11)
@@ -69,7 +68,7 @@ def serve(engine, prompts, params, seed=0, per_step=4):
             for c in out.outputs:
                 got.setdefault(out.request_id, {}).setdefault(c.index, []).extend(c.token_ids)
                 assert c.finish_reason != "error", out.error
-        engine.block_manager.check_integrity()
+        engine.core.block_manager.check_integrity()
     return [got[str(i)] for i in range(len(prompts))]
 
 
@@ -83,7 +82,7 @@ def test_greedy_tokens_are_those_of_transformers(name, tiny, make_prompts):
     answers = [a[0] for a in serve(engine, prompts, [GREEDY] * 20)]
     assert all(len(a) == 12 for a in answers)
     tiny.assert_greedy(prompts, answers)
-    assert engine.scheduler.num_preemptions > 0 or name not in PREEMPT
+    assert engine.core.stats.num_preemptions > 0 or name not in PREEMPT
 
 
 @pytest.mark.parametrize("name", ["roomy", "tight", "tight, swap", "priority"])
@@ -110,8 +109,7 @@ def test_100_prompts_on_the_tales_model(make_prompts, assert_empty, tiny):
     judge = dataclasses.replace(tiny, reference=load_reference("tales"))
     ties = judge.assert_greedy(prompts, tokens_of(outputs))
     assert ties <= 2  # ties are rare: a model that is wrong by a little would have many
-    assert engine.scheduler.num_preemptions > 0
-    assert engine.block_manager.stats.hit_tokens > 0
+    assert engine.core.stats.num_preemptions > 0
     assert_empty(engine)
 
 
@@ -176,35 +174,22 @@ def test_n_answers_equal_n_requests_with_seeds_in_a_row(name, max_tokens, tiny, 
         single = [dataclasses.replace(p, n=1, seed=p.seed + i) for i in range(3)]
         assert [answers[i] for i in range(3)] == tokens_of(tiny.engine().generate([prompt] * 3, single))
     if max_tokens == 9 and ("tight" in name or name == "priority"):
-        assert engine.scheduler.num_preemptions > 0
+        assert engine.core.stats.num_preemptions > 0
 
 
-def test_n_answers_share_the_blocks_of_their_prompt(tiny):
-    prompt = list(range(100, 118))  # 4 full blocks and a half
-    params = dataclasses.replace(DRAWN, n=4, max_tokens=3)
-    engine = tiny.engine(block_size=4, enable_prefix_caching=False)
-    engine.add_request("a", prompt, params)
+def test_n_answers_share_the_full_blocks_of_their_prompt(tiny):
+    """Through the prefix cache, as any requests that begin alike."""
+    engine = tiny.engine(block_size=4)
+    engine.add_request("a", list(range(100, 118)), dataclasses.replace(DRAWN, n=4, max_tokens=3))
+    assert list(engine.core.requests) == ["0_a", "1_a", "2_a", "3_a"]
     engine.step()
-    assert engine.block_manager.num_free_blocks == engine.block_manager.num_blocks - 1 - 5
-    engine.step()
-    stats = engine.block_manager.stats
-    assert stats.copied_blocks == 3  # the last one writes in place
-    assert stats.taken_blocks == 5 + 3
+    manager = engine.core.block_manager
+    assert (
+        manager.num_free_blocks == manager.num_blocks - 1 - 4 - 4 * 1
+    )  # 4 full ones, and the last of each answer
     while engine.has_unfinished_requests:
         engine.step()
-    separate = tiny.engine(block_size=4, enable_prefix_caching=False)
-    separate.generate([prompt] * 4, dataclasses.replace(params, n=1))
-    assert separate.block_manager.stats.taken_blocks == 4 * 5
-
-
-def test_n_answers_part_ways_only_behind_their_prompt(tiny):
-    engine = tiny.engine(block_size=4, max_num_batched_tokens=8)
-    engine.add_request("a", list(range(100, 118)), dataclasses.replace(DRAWN, n=3, max_tokens=3))
-    running = []
-    while engine.has_unfinished_requests:
-        engine.step()
-        running.append(len(engine.scheduler.running))
-    assert running == [1, 1, 3, 3, 0]
+    assert (engine.core.stats.prefix_queries, engine.core.stats.prefix_hits) == (4 * 18, 3 * 16)
 
 
 def test_n_answers_in_order_with_metrics_and_texts(tiny):
@@ -240,7 +225,7 @@ def ends(tiny, prompt, n=30, **fields):
     assert [t for o in streamed for t in o.token_ids] == whole.token_ids
     assert streamed[-1].finished and streamed[-1].finish_reason == whole.finish_reason
     assert not any(o.finished for o in streamed[:-1])
-    assert engine.block_manager.num_free_blocks == engine.block_manager.num_blocks - 1
+    assert engine.core.block_manager.num_free_blocks == engine.core.block_manager.num_blocks - 1
     return whole
 
 
@@ -329,7 +314,7 @@ def test_a_prompt_may_leave_room_for_one_token(tiny):
 @pytest.mark.parametrize("name", ["roomy", "tight", "tight, swap", "budget of 5", "block of 1"])
 def test_log_probabilities_are_those_of_transformers(name, tiny, make_prompts, monkeypatch):
     monkeypatch.setattr(
-        "phase4_scheduler.engine.prompt_logprobs.ROWS_AT_ONCE", 3
+        "phase4_scheduler.features.prompt_logprobs.ROWS_AT_ONCE", 3
     )  # most prompts take several rounds
     prompts = make_prompts(10, 400, seed=8)
     params = [dataclasses.replace(DRAWN, logprobs=i % 3, prompt_logprobs=2, seed=i) for i in range(10)]
@@ -398,7 +383,7 @@ def test_metrics_follow_the_clock(tiny):
 def test_preemptions_and_cached_tokens_are_counted(tiny):
     engine = tiny.engine(block_size=4, num_blocks=13)
     outputs = engine.generate([[i] * 12 for i in range(4)], dataclasses.replace(GREEDY, max_tokens=20))
-    assert sum(o.metrics.num_preemptions for o in outputs) == engine.scheduler.num_preemptions > 0
+    assert sum(o.metrics.num_preemptions for o in outputs) == engine.core.stats.num_preemptions > 0
     again = engine.generate([[3] * 12], GREEDY)[0]
     assert again.metrics.num_cached_tokens in (0, 4, 8)
 
@@ -410,9 +395,9 @@ def test_own_parts_are_used(tiny):
     class MyManager(BlockManager):
         allocations = 0
 
-        def allocate(self, *args, **kwargs):
+        def reserve(self, *args, **kwargs):
             self.allocations += 1
-            return super().allocate(*args, **kwargs)
+            return super().reserve(*args, **kwargs)
 
     class MyScheduler(Scheduler):
         steps = 0
@@ -438,7 +423,9 @@ def test_own_parts_are_used(tiny):
     # A scheduler brings its own block manager along.
     scheduler = MyScheduler(SchedulerConfig(max_model_len=128), MyManager(30, 8))
     engine = tiny.engine(scheduler=scheduler)
-    assert engine.block_manager is scheduler.block_manager and engine.runner.kv_cache.block_size == 8
+    assert (
+        engine.core.block_manager is scheduler.block_manager and engine.core.runner.kv_cache.block_size == 8
+    )
     assert engine.generate([[1, 2, 3]], GREEDY)[0].token_ids == wanted
 
 
@@ -498,28 +485,28 @@ def test_arguments_of_generate(tiny):
 def test_events_tell_where_every_block_is(name, tiny, make_prompts, tmp_path):
     path = tmp_path / "events.jsonl"
     engine = tiny.engine(**SETTINGS[name])
-    engine.record(path)
+    record(engine, path)
     prompts = make_prompts(16, 400, seed=2, lengths=(1, 20))
     params = [dataclasses.replace(DRAWN, seed=i, n=1 + (i % 4 == 0)) for i in range(16)]
     serve(engine, prompts, params)
     events = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [e["step"] for e in events] == list(range(engine.num_steps))
-    free = set(range(1, engine.block_manager.num_blocks))
+    assert [e["step"] for e in events] == list(range(engine.core.num_steps))
+    free = set(range(1, engine.core.block_manager.num_blocks))
     for e in events:
         free = replay(free, e)
         assert len(free) == e["free_blocks"], e
-        assert e["usage"] == pytest.approx(1 - len(free) / (engine.block_manager.num_blocks - 1))
+        assert e["usage"] == pytest.approx(1 - len(free) / (engine.core.block_manager.num_blocks - 1))
         assert set(e["tokens"]) == set(e["computed"]) == set(e["blocks"])
-        assert sum(e["tokens"].values()) <= engine.config.max_num_batched_tokens
-        assert len(e["tokens"]) <= engine.config.max_num_seqs
+        assert sum(e["tokens"].values()) <= engine.core.scheduler.config.max_num_batched_tokens
+        assert len(e["tokens"]) <= engine.core.scheduler.config.max_num_seqs
         assert {b for table in e["blocks"].values() for b in table}.isdisjoint(free)
         assert e["seconds"] >= 0
-    assert free == set(range(1, engine.block_manager.num_blocks))
-    assert sum(len(e["evicted"]) for e in events) == engine.block_manager.stats.evicted_blocks
-    assert sum(len(e["taken"]) for e in events) == engine.block_manager.stats.taken_blocks
+    assert free == set(range(1, engine.core.block_manager.num_blocks))
+    assert sum(len(e["evicted"]) for e in events) == engine.core.block_manager.stats.evicted_blocks
+    assert sum(len(e["taken"]) for e in events) == engine.core.block_manager.stats.taken_blocks
     ended = [r for e in events for r in e["finished"]]
     assert len(ended) == len(set(ended)) == sum(p.n for p in params)
-    assert sum(len(e["preempted"]) for e in events) == engine.scheduler.num_preemptions
+    assert sum(len(e["preempted"]) for e in events) == engine.core.stats.num_preemptions
 
 
 def replay(free: set[int], event: dict) -> set[int]:
@@ -547,12 +534,12 @@ def replay(free: set[int], event: dict) -> set[int]:
 def test_recording_can_be_stopped_and_started(tiny, tmp_path):
     engine, events = tiny.engine(), []
     engine.generate([[1]], GREEDY)
-    engine.record(events.append)
+    record(engine, events.append)
     engine.generate([[1]], GREEDY)
     assert len(events) == 12 and events[0]["step"] == 12 and events[-1]["finished"]
-    engine.record(None)
+    record(engine, None)
     engine.generate([[1]], GREEDY)
-    assert len(events) == 12 and engine.block_manager.journal is None
+    assert len(events) == 12 and engine.core.recorder is None
 
 
 def test_memory_that_torch_has_kept_is_free_for_the_next_engine(monkeypatch):
@@ -561,21 +548,3 @@ def test_memory_that_torch_has_kept_is_free_for_the_next_engine(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free[-1], 2**34))
     model = SimpleNamespace(device=torch.device("cuda"), dtype=torch.float16, config=GPT2_124M)
     assert default_num_blocks(model, EngineConfig(max_num_seqs=8, max_model_len=1024)) == 8 * 64 + 1
-
-
-@pytest.mark.skipif(compiled_kernel() is None, reason="needs numba")
-def test_a_quantised_model_runs_compiled(monkeypatch):
-    """With numba in one call a step; without, layer by layer in torch. Both write what the whole model writes."""
-
-    def write(**settings):
-        engine = LLMEngine.from_pretrained("tales", "float32", "cpu", num_blocks=40, **settings)
-        params = SamplingParams(temperature=0, max_tokens=12)
-        return type(engine.model.blocks).__name__, engine.generate("Once upon a time", params)[0].outputs[
-            0
-        ].text
-
-    kind, expected = write()
-    assert kind == "FusedBlocks"
-    assert write(quantization="int8") == ("FusedBlocks", expected)
-    monkeypatch.setattr(build, "compiled_kernel", lambda: None)
-    assert write(quantization="int8") == ("Blocks", expected)

@@ -14,7 +14,6 @@ CONFIG = EngineConfig(
     num_blocks=7,
     block_size=4,
     max_model_len=48,
-    kv_cache_dtype="auto",
 )
 START = [11, 42, 7, 93, 5, 60, 31, 8, 77]
 

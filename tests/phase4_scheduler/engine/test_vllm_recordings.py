@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-import pytest
-
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_manager import BlockManager
-from phase4_scheduler.engine.request import Request
-from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
-from tests.phase4_scheduler.engine.recordings import check_end, read_recordings
+from phase3_paged_attention.sharing import WindowedBlockManager
+from phase4_scheduler.engine import Request, SchedulerConfig
+from tests.phase4_scheduler.engine.recordings import TakesAnything, check_end, read_recordings
+
+HERE = Path(__file__).parent
 
 STOP = 7
 
@@ -23,12 +23,14 @@ def model_token(request: int, num_tokens: int, num_output: int, stop_after: int 
 def replay(recording):
     """Yield (recorded step, our step) for each step of a workload; then check that nothing leaked."""
     c = recording["config"]
-    manager = BlockManager(
-        c["num_blocks"], c["block_size"], c["prefix_caching"], sliding_window=c.get("sliding_window")
-    )
+    sizes, window = (c["num_blocks"], c["block_size"], c["prefix_caching"]), c.get("sliding_window")
+    manager = BlockManager(*sizes)
+    if window is not None:
+        budget = c["max_num_batched_tokens"]
+        manager = WindowedBlockManager(*sizes, sliding_window=window, max_new_tokens=budget)
     fields = {name: c[name] for name in c.keys() & SchedulerConfig.__dataclass_fields__.keys()}
     assert len(fields) == 6
-    scheduler = Scheduler(SchedulerConfig(**fields), manager, admit_oversized=True)
+    scheduler = TakesAnything(SchedulerConfig(**fields), manager)
     wanted = {r["id"]: r for r in recording["requests"]}
     requests = {}
     for theirs in recording["steps"]:
@@ -67,19 +69,15 @@ def replay(recording):
             i, request = int(s.request.request_id), s.request
             num_output = len(request.output_token_ids) + 1
             token = model_token(i, len(request.token_ids), num_output, wanted[i].get("stop_after"))
-            tokens.append(token if s.samples else None)
+            tokens.append([token] if s.samples else [])
         ours["finished"] = sorted(int(r.request_id) for r in scheduler.update(output, tokens))
         assert output.num_batched_tokens <= c["max_num_batched_tokens"]
         yield theirs, ours
     check_end(recording, requests, manager)
 
 
-@pytest.fixture(scope="module")
-def recordings(data):
-    return read_recordings(data / "vllm_scheduler_traces")
-
-
-def test_every_field_of_every_step_equals_vllm(recordings):
+def test_every_field_of_every_step_equals_vllm():
+    recordings = read_recordings(HERE / "vllm_0_32_plain.jsonl.gz")
     steps = preemptions = 0
     for recording in recordings:
         for theirs, ours in replay(recording):
@@ -95,7 +93,7 @@ def test_every_field_of_every_step_equals_vllm(recordings):
 def test_with_a_sliding_window_as_well():
     """Blocks leave early, prefix hits need only the last ones, and texts may be longer than the cache."""
     steps = preemptions = late_hits = longer = 0
-    for recording in read_recordings(Path(__file__).parent, "vllm_0_32_windows.jsonl.gz"):
+    for recording in read_recordings(HERE / "vllm_0_32_windows.jsonl.gz"):
         c = recording["config"]
         room = (c["num_blocks"] - 1) * c["block_size"]
         seen = set()

@@ -17,7 +17,13 @@ OTHERWISE = {
     "chat: logprobs of half a character": "the same",
     "chat: message with null content": "taken as empty here, as vLLM does for an assistant",
     "get /": "the page, which vLLM has not",
-}
+} | dict.fromkeys(
+    (
+        f"post /tokenize with {key}"
+        for key in ("no key", "a wrong key", "an empty key", "the key alone", "basic")
+    ),
+    "vLLM tokenises for clients without the key",
+)
 
 
 def serve(*options):

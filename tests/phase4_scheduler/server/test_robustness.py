@@ -30,7 +30,9 @@ def connect(server):
 
 def post(body, path="/v1/completions", length=None):
     """The bytes of a request."""
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    )
     return f"{head}Content-Length: {len(body) if length is None else length}\r\n\r\n".encode() + body
 
 
@@ -59,11 +61,17 @@ NONSENSE = {
     "a word for a number": (asking(max_tokens="many"), 400, "max_tokens"),
     "a number beyond all": (asking(temperature=1e300), 400, "temperature"),
     "no number": (post(b'{"prompt": "x", "temperature": NaN}'), 400, "temperature"),
-    "a body of 33 MiB": (post(b" " * 33 * 2**20), 413, "32 MiB"),
-    "a prompt of 10 MB": (asking(prompt="word " * 2 * 10**6), 400, "shorten"),
-    "a prompt of 10 MB, cut to fit": (asking(prompt="word " * 2 * 10**6, truncate_prompt_tokens=8), 200, "text"),
-    "10 MB of tokens": (asking(prompt=[1] * 3 * 10**6), 400, "items"),
-    "10 MB of bad words": (asking(bad_words=["word"] * 10**5), 400, "bad_words"),
+    "a body of 33 MiB": (post(b" " * 33 * 2**20), 413, "larger than 1,114,112 bytes"),
+    "a prompt of 1 MB": (asking(prompt="word " * 2 * 10**5), 400, "shorten"),
+    "a prompt of 1 MB, cut to fit": (asking(prompt="word " * 2 * 10**5, truncate_prompt_tokens=8), 200, "text"),
+    "1 MB of tokens": (asking(prompt=[1] * 3 * 10**5), 400, "items"),
+    "a list of a list of fractions": (asking(prompt=[[1.5] * 10**5]), 400, "prompt.0"),
+    "1 MB of empty lists": (asking(prompt=[[]] * 2 * 10**5), 400, "objects and lists"),
+    "names of 140,000 fields": (asking(**{f"{i:x}": 0 for i in range(140_000)}), 413, "larger"),
+    "1 MB of wrong parts": (asking(CHAT, messages=[{"role": "user", "content": [1] * 10**5}]), 400, "content"),
+    "1 MB of bad words": (asking(bad_words=["word"] * 10**5), 400, "bad_words"),
+    "an id of a megabyte": (asking(request_id="x" * 10**6), 400, "request_id"),
+    "a penalty that rounds to 0": (asking(repetition_penalty=1e-320), 400, "repetition_penalty"),
     "half a character in a prompt": (asking(prompt=HALF), 400, "half a character"),
     "half a character in a stop string": (asking(stop=[HALF]), 200, "text"),
     "half a character in a bad word": (asking(bad_words=[HALF]), 200, "text"),

@@ -13,7 +13,6 @@ from phase4_scheduler.simulator.interconnects import (
     find_interconnect,
     find_wire,
     fit_wire,
-    held_back_error,
     recordings,
     ring,
     step_traffic,
@@ -26,8 +25,16 @@ LLAMA = find_shape("llama-2-7b")
 USER = StepSize.of([(500, 1)])
 
 
+def held_back_error(sizes, seconds):
+    """Median relative error on a quarter of the sizes, from a fit to the others."""
+    aside = np.random.default_rng(0).permutation(len(sizes)) < len(sizes) // 4
+    wire = fit_wire(sizes[~aside], seconds[~aside])
+    predicted = np.array([wire(size) for size in sizes[aside]])
+    return float(np.median(np.abs(predicted / seconds[aside] - 1)))
+
+
 def test_sizes_that_were_held_back_are_predicted_within_15_percent_on_every_machine():
-    errors = {found[:4]: held_back_error(found) for found in recordings()}
+    errors = {key: held_back_error(*calls) for key, calls in recordings().items()}
     assert len(errors) == 20
     assert {key: error for key, error in errors.items() if error > 0.15} == {}
 
@@ -93,7 +100,6 @@ def test_cards_together_hold_what_one_does_not():
     ("make", "message"),
     [
         (lambda: find_interconnect("token ring"), "unknown interconnect 'token ring': choose nvlink"),
-        (lambda: find_wire("a100_dgx", "all_reduce", 3), "nobody recorded all_reduce of 3 devices"),
         (
             lambda: find_cost("l4x4:llama-3-70b"),
             "and 4 x L4 24 GB has 87.0 to give: choose a larger card or fewer bits, or let 8",

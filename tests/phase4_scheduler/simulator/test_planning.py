@@ -93,7 +93,9 @@ def test_what_broke_it():
 def test_what_stands_in_the_way():
     traffic = draw_traffic("chat", 60, rate=20.0, seed=0)
     run = serve_fleet(traffic, CONFIG, 1, RoundRobin())
-    assert binding_limit(run, Promise(0.01, 10)) == "TTFT: waiting for a free seat (max_num_seqs)"
+    assert (
+        binding_limit(run, Promise(0.01, 10)) == "TTFT: waiting for a running request to end (max_num_seqs)"
+    )
     assert binding_limit(run, Promise(1000, 0.01)).endswith("(memory bandwidth)")
     assert binding_limit(run, Promise(1000, 1.02 * run.decode_step)).endswith("(token budget)")
     few = replace(CONFIG, num_blocks=60)

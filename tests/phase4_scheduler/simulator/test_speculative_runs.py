@@ -23,7 +23,7 @@ def test_engines_that_take_turns_count_their_own_steps_and_drafts(tiny):
         custom = dict(method="custom", num_speculative_tokens=2)
         engines[name] = tiny.engine(proposer=AlwaysProposes(*drafts), speculative_config=custom)
     for engine in engines.values():
-        engine.core.sampler = ReadAloud({tuple(prompt): answer for prompt in prompts})
+        engine.core.runner.sampler = ReadAloud({tuple(prompt): answer for prompt in prompts})
     params = SamplingParams(temperature=0, max_tokens=90, ignore_eos=True)
     windows = decode_in_turn(engines, prompts, params, steps=8)
     assert all(len(window.seconds) == 8 for window in windows.values())

@@ -5,13 +5,13 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import CARDS, find_shape
+from phase2_attention_kvcache.measuring.roofline import work_of_step
 from phase2_attention_kvcache.model import ModelConfig
-from phase2_attention_kvcache.model.roofline import work_of_step
 from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Scheduler, SchedulerConfig
 from phase4_scheduler.simulator.cost_model import TERMS, ComputedCost, FittedCost, fit_cost
@@ -128,15 +128,16 @@ prices = st.tuples(st.floats(0.01, 1), *[st.floats(0, 0.1)] * 4)
     budget=st.integers(1, 80),
     num_blocks=st.integers(12, 40),
     policy=st.sampled_from(["fcfs", "priority"]),
+    early=st.booleans(),
 )
-@settings(max_examples=80)
-def test_every_run_is_lawful(lines, prices, max_num_seqs, budget, num_blocks, policy):
+@settings(max_examples=120)
+def test_every_run_is_lawful(lines, prices, max_num_seqs, budget, num_blocks, policy, early):
     traffic = [TrafficRequest(t, p, o, str(i), pr) for i, (t, p, o, pr) in enumerate(sorted(lines))]
     cost = FittedCost(prices)
     config = SchedulerConfig(
         max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, policy=policy, max_model_len=400
     )
-    run = simulate(traffic, config, num_blocks, cost, block_size=16)  # checks its books in the end
+    run = simulate(traffic, config, num_blocks, cost, async_scheduling=early)  # checks its books in the end
     assert run.refused == 0
     assert sorted(r.kind for r in run.records) == sorted(r.kind for r in traffic)
     shortest = cost.seconds(StepSize(1, 1, 1, 1))
@@ -151,26 +152,8 @@ def test_every_run_is_lawful(lines, prices, max_num_seqs, budget, num_blocks, po
     # Little's law: counted by the scheduler, and from what each user saw.
     seconds = summarise(run.records).seconds
     assert run.in_system_seconds / seconds == pytest.approx(little(run.records), rel=1e-9)
-    again = simulate(traffic, config, num_blocks, cost, block_size=16)
+    again = simulate(traffic, config, num_blocks, cost, async_scheduling=early)
     assert again == run
-
-
-def serve_and_look(lines, config, num_blocks, quietly):
-    """The run, and what the cache looks like in the end: its free list, and what each block holds."""
-    engine = ClockedEngine(
-        Scheduler(config, BlockManager(num_blocks)), FittedCost((0.1, 0.01, 0.003, 0.001, 0.0001))
-    )
-    if not quietly:
-        engine._step_quietly = lambda: False
-    for i, (time, isl, osl, priority, token) in enumerate(sorted(lines)):
-        engine.advance(time)
-        engine.add(TrafficRequest(time, isl, osl, str(i), priority), i, [token] * isl)
-    engine.advance(math.inf)
-    manager = engine.scheduler.block_manager
-    manager.check_integrity()
-    blocks = [(block.block_id, block.block_hash) for block in manager.allocator]
-    found = {h: manager.prefix_cache.get(h).block_id for _, h in blocks if h}
-    return engine.run, manager.stats, engine.scheduler.num_preemptions, blocks, found
 
 
 @given(
@@ -179,38 +162,44 @@ def serve_and_look(lines, config, num_blocks, quietly):
         min_size=1,
         max_size=25,
     ),
-    max_num_seqs=st.integers(1, 8),
-    budget=st.integers(1, 80),
-    threshold=st.sampled_from([0, 7]),
-    policy=st.sampled_from(["fcfs", "priority"]),
+    limits=st.builds(
+        SchedulerConfig,
+        max_num_seqs=st.integers(1, 8),
+        max_num_batched_tokens=st.integers(1, 80),
+        max_model_len=st.just(400),
+        long_prefill_token_threshold=st.sampled_from([0, 7]),
+        policy=st.sampled_from(["fcfs", "priority"]),
+    ),
     num_blocks=st.integers(12, 60),
 )
-@example(  # two fill equal blocks in one step; the later one ends with it, and the third looks for such a block
-    lines=[(0.0, 10, 40, 0, 0), (0.01, 11, 6, 0, 0), (2.0, 40, 5, 0, 0)],
-    max_num_seqs=8,
-    budget=80,
-    threshold=0,
-    policy="fcfs",
-    num_blocks=60,
-)
 @settings(max_examples=150)
-def test_quiet_steps_change_nothing(lines, max_num_seqs, budget, threshold, policy, num_blocks):
-    """Prompts are one token over and over, some of them the token of all answers. So they find blocks of each other, of
-    answers as well, and the cache is small: every block counts."""
-    config = SchedulerConfig(max_num_seqs, budget, 400, long_prefill_token_threshold=threshold, policy=policy)
-    quick, decided = (serve_and_look(lines, config, num_blocks, quietly) for quietly in (True, False))
-    assert quick == decided
+def test_steps_that_are_repeated_are_those_that_the_scheduler_would_decide(lines, limits, num_blocks):
+    """Prompts of one token over and over find blocks of each other, in a small cache: every block counts."""
+
+    def serve(repeat):
+        scheduler = Scheduler(limits, BlockManager(num_blocks))
+        engine = ClockedEngine(scheduler, FittedCost((0.1, 0.01, 0.003, 0.001, 0.0001)))
+        if not repeat:
+            engine._foresee = lambda: None
+        for i, (time, isl, osl, priority, token) in enumerate(sorted(lines)):
+            engine.advance(time)
+            engine.add(TrafficRequest(time, isl, osl, str(i), priority), i, [1 + token] * isl)
+        engine.advance(math.inf)
+        scheduler.block_manager.check_integrity()
+        return engine.run
+
+    assert serve(repeat=True) == serve(repeat=False)
 
 
-def test_quiet_steps_are_not_decided(monkeypatch):
-    """Requests that come and go: the scheduler is asked only for a prompt that is cut in two."""
+def test_the_scheduler_is_asked_only_when_something_happens(monkeypatch):
+    """For each prompt, for the last token of each request, and where a prompt is cut in two: 100 steps, 7 decisions."""
     decided = []
     monkeypatch.setattr(
         Scheduler, "schedule", lambda self, own=Scheduler.schedule: decided.append(1) or own(self)
     )
     traffic = [TrafficRequest(0.0, 10, 100), TrafficRequest(9.5, 50, 20), TrafficRequest(40.5, 100, 20)]
     run = simulate(traffic, SchedulerConfig(max_num_batched_tokens=64), 20, ONE_SECOND)
-    assert len(run.times) == 100 and len(decided) == 1
+    assert len(run.times) == 100 and len(decided) == 7
 
 
 def test_a_small_cache_preempts_and_still_serves_all():

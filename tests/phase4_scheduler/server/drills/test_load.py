@@ -7,8 +7,7 @@ import pytest
 
 from labkit.errors import LabError
 from phase4_scheduler.server.drills.bad_middleware import AskTheOldDirectory, KeepTraces
-from phase4_scheduler.server.drills.load import plain
-from phase4_scheduler.server.drills.prefix_night import dated, documents
+from phase4_scheduler.server.drills.load import dated, documents, plain
 from phase4_scheduler.server.launch import find_middleware
 
 
@@ -22,7 +21,7 @@ def test_a_document_begins_alike_each_time_and_a_date_in_front_spoils_that():
     rng = random.Random(0)
     beginnings = {documents(6)(rng)[:400] for _ in range(100)}
     assert len(beginnings) == 6
-    date, rest = dated(rng).split(": ")
+    date, rest = dated(6)(rng).split(": ")
     assert float(date) > 1e9 and rest[:400] in beginnings
 
 

@@ -42,7 +42,7 @@ def test_the_answers_are_not_all_empty():
     [
         ("rate(vllm:tokens_total", "parenthesis"),
         ("rate(vllm:tokens_total)", "expected type matrix"),
-        ("histogram_quantile(0.9, vllm:seconds_bucket)", "histogram_quantile is not known here"),
+        ("deriv(vllm:running[10s])", "deriv is not known here: rate, increase"),
         ("vllm:running % 2", "% is not known here"),
         ("topk(1, vllm:running)", "not known here"),
         ("vllm:seconds_sum[5s]", "not known here"),

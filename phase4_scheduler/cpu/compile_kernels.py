@@ -1,0 +1,26 @@
+"""Compile the CPU kernels of a step, so that nobody waits for that later.
+
+    python -m phase4_scheduler.cpu.compile_kernels
+
+numba compiles a kernel when it is first called, and keeps the machine code beside the source. `make` does it once for both
+number formats, at the end of the installation.
+
+If a kernel's own file changes, numba compiles it anew. It does not notice a change in a function that the kernel calls from
+another file. So what was compiled before is thrown away first: run this again after you have changed a kernel.
+"""
+
+from labkit.paths import ROOT
+from phase2_attention_kvcache.model import SamplingParams
+from phase4_scheduler.engine import LLMEngine
+
+
+def main() -> None:
+    for compiled in ROOT.glob("phase*/**/__pycache__/*.nb[ic]"):
+        compiled.unlink()
+    for dtype in ("float32", "bfloat16"):
+        engine = LLMEngine.from_pretrained("tales", dtype=dtype, device="cpu")
+        engine.generate(["Once upon a time"], SamplingParams(max_tokens=2))
+
+
+if __name__ == "__main__":
+    main()

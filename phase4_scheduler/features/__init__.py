@@ -1,0 +1,17 @@
+"""What the engine does beyond its core, each feature in a file or folder of its own. README.md: how to write one."""
+
+from phase4_scheduler.features.executor import Executors
+from phase4_scheduler.features.faults import FaultIsolation
+from phase4_scheduler.features.kv_transfer import KVTransfer
+from phase4_scheduler.features.prompt_logprobs import PromptLogprobs
+from phase4_scheduler.features.quantized import QuantizedKVCache, QuantizedWeights
+from phase4_scheduler.features.recording import Recording
+from phase4_scheduler.features.speculation import Speculation
+from phase4_scheduler.features.swap import Swap
+from phase4_scheduler.features.windows import Windows
+
+# Outermost first: what stands before another one sees its results.
+FEATURES = (
+    FaultIsolation, PromptLogprobs, Swap, KVTransfer, Speculation, Recording,
+    Windows, QuantizedWeights, QuantizedKVCache, Executors,
+)  # fmt: skip

@@ -1,0 +1,57 @@
+"""The connector's worker side, called around each step."""
+
+from typing import Any
+
+from phase4_scheduler.engine.build import Feature
+from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput, EngineCoreOutputs
+from phase4_scheduler.engine.model_runner import Sampled
+from phase4_scheduler.engine.request import Request
+from phase4_scheduler.engine.scheduler import Scheduled, SchedulerOutput
+from phase4_scheduler.features.kv_transfer.connector import KVConnectorOutput
+from phase4_scheduler.features.kv_transfer.scheduler import KVTransferScheduler
+
+
+class KVTransferCore(EngineCore):
+    """Its scheduler is a `KVTransferScheduler`."""
+
+    def execute(self, output: SchedulerOutput) -> list[Sampled]:
+        self.scheduler.connector.start_load_kv(self.scheduler.metadata)
+        return super().execute(output)
+
+    def step(self) -> EngineCoreOutputs:
+        step = super().step()
+        connector = self.scheduler.connector
+        sent, received = connector.get_finished()
+        invalid = connector.get_block_ids_with_load_errors()
+        self.scheduler.update_connector(KVConnectorOutput(sent, received, invalid))
+        return step
+
+    def hand_out(self, s: Scheduled, result: Sampled, token_ids: list[int]) -> EngineCoreOutput:
+        output = super().hand_out(s, result, token_ids)
+        if s.request.finished:
+            output.extras["kv_transfer_params"] = s.request.extras.get("kv_transfer_params")
+        self.scheduler.num_external.pop(s.request, None)
+        return output
+
+    def finish(self, request_id: str, reason: str) -> None:
+        request = self.requests.get(request_id)
+        super().finish(request_id, reason)
+        self.scheduler.num_external.pop(request, None)
+
+    def num_external_tokens(self, request: Request) -> int:
+        return self.scheduler.num_external.get(request, 0)
+
+
+class KVTransfer(Feature):
+    """Setting: `kv_connector`, a `KVConnector`; None: no other engine."""
+
+    settings = {"kv_connector": None}
+    refuses = {"Executors": "blocks are handed over by the process that holds the model"}
+    scheduler, core = KVTransferScheduler, KVTransferCore
+    needs_whole_text = True
+
+    def is_on(self, model: Any, config: Any, features: Any) -> bool:
+        return self.kv_connector is not None
+
+    def arguments(self, part: str) -> dict[str, Any]:
+        return {"kv_connector": self.kv_connector} if part == "scheduler" else {}

@@ -1,0 +1,190 @@
+"""The CPU backend's linear layers: every way computes the same numbers, and the table decides which one runs."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from labkit import measured
+from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear, QuantizedWeight
+from phase3_paged_attention.paging import compiled_kernel
+from phase4_scheduler.cpu import choice
+from phase4_scheduler.cpu.choice import ROWS
+from phase4_scheduler.cpu.linear import BITS, CPULinear, float_linear, pack, pack_wide, quantized_linear
+
+needs_numba = pytest.mark.skipif(compiled_kernel() is None, reason="needs numba")
+FLOATS = [torch.float32, torch.bfloat16]
+ROUNDING = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Nothing of these measurements stays on the machine, and they are short."""
+    monkeypatch.setattr(choice, "ROUNDS", 1)
+    monkeypatch.setattr(choice, "SECONDS", 0)
+    monkeypatch.setenv("INFERENCE_LAB_CACHE", str(tmp_path))
+    choice._known.cache_clear()
+    yield
+    choice._known.cache_clear()
+
+
+def assert_product(y, x, weight, bias):
+    """y = x @ weight.T + bias, as exactly as float32 sums and one rounding to y's number format can be.
+
+    A sum of n products in float32, in any order, is off by at most n 2^-24 times the sum of their sizes (Higham 2002, 3.1).
+    """
+    exact = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+    sizes = x.double().abs() @ weight.double().abs().T + (0 if bias is None else bias.double().abs())
+    bound = ROUNDING[y.dtype] * exact.abs() + (weight.shape[1] + 4) * ROUNDING[torch.float32] * sizes
+    assert ((y.double() - exact).abs() <= bound).all()
+
+
+def make(outputs, inputs, dtype, bias=True):
+    torch.manual_seed(outputs + inputs)
+    return nn.Linear(inputs, outputs, bias=bias).to(dtype)
+
+
+def few_rows(weight, bias):
+    from phase4_scheduler.cpu.few_rows import float_matrix, multiply_rows
+
+    matrix = float_matrix(weight, bias)
+    return lambda x: multiply_rows(x, matrix)
+
+
+@pytest.mark.parametrize("way", [pytest.param(few_rows, marks=needs_numba), pack, pack_wide])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 7), (130, 96), (131, 582)])
+@pytest.mark.parametrize("bias", [True, False])
+@torch.inference_mode()
+def test_every_way_is_exact(way, dtype, outputs, inputs, bias):
+    layer = make(outputs, inputs, dtype, bias)
+    run = way(layer.weight, layer.bias)
+    if run is None:
+        pytest.skip("oneDNN has no such path here")
+    for rows in (1, 2, 5, 70):
+        x = torch.randn(rows, inputs).to(dtype)
+        y = run(x)
+        assert y.dtype == dtype
+        assert_product(y, x, layer.weight, layer.bias)
+
+
+@needs_numba
+@pytest.mark.parametrize("kind", BITS)
+@pytest.mark.parametrize("rows", [1, 2, 9])
+@torch.inference_mode()
+def test_quantized(kind, rows):
+    """100 outputs: the second tile is not full. Two parts of one layer; a row and a group of zeros."""
+    torch.manual_seed(rows)
+    weight = torch.randn(100, 96)
+    weight[3], weight[:, 32:64] = 0, 0
+    parts = [QuantizedWeight.of(part, kind) for part in weight.split([60, 40])]
+    layer, bias = QuantizedLinear(parts, torch.randn(100)), torch.randn(100)
+    layer.bias = bias
+    x = torch.randn(rows, 96)
+    unpacked = torch.cat([part.rows(slice(None)) for part in parts])
+    from phase4_scheduler.cpu.few_rows import multiply_rows, quantized_matrix
+
+    planes = {name: torch.cat([part.planes[name] for part in parts]) for name in parts[0].planes}
+    assert_product(multiply_rows(x, quantized_matrix(kind, planes, bias)), x, unpacked, bias)
+    assert_product(quantized_linear(layer, torch.float32)(x), x, unpacked, bias)
+
+
+@needs_numba
+def test_scales_of_all_sizes():
+    """float16 as its bits, subnormal and negative ones as well (Q4_0 of llama.cpp has those)."""
+    from phase4_scheduler.cpu.few_rows import multiply_rows, quantized_matrix
+
+    scales = torch.tensor([1.0, -2.5, 6e-8, 65504.0, -3e-5, 0.0]).half()[:, None]
+    planes = {"codes": torch.ones(6, 32, dtype=torch.int8), "scales": scales}
+    x = torch.zeros(1, 32)
+    x[0, 7] = 1
+    assert torch.equal(multiply_rows(x, quantized_matrix("q8_0", planes, None))[0], scales[:, 0].float())
+
+
+def test_other_kinds_stay():
+    """fp8 has no kernel of ours; nor has one layer of two formats, as files may have them."""
+    mixed = QuantizedLinear(
+        [QuantizedWeight.of(torch.randn(32, 64), kind) for kind in ("int8", "q4_0")], None
+    )
+    fp8 = QuantizedLinear([QuantizedWeight.of(torch.randn(32, 64), "fp8")], None)
+    assert quantized_linear(mixed, torch.float32) is None and quantized_linear(fp8, torch.float32) is None
+
+
+def table(**times):
+    return {way.replace("_", " "): list(found) for way, found in times.items()}
+
+
+def test_the_fastest_way_runs():
+    """By number of rows; a number between two that were measured counts as the larger."""
+    asked = []
+    ways = {way: lambda way=way: lambda x: asked.append(way) or x for way in ("torch", "packed", "few rows")}
+    times = table(torch=(9, 9, 9, 1, 2), packed=(5, 5, 3, 4, 1), few_rows=(1, 60, 70, 80, 90))
+    layer = CPULinear(ways, times, matrix=("codes",))
+    for rows in (1, 2, 4, 5, 16, 17, 64, 65, 300, 0):
+        layer(torch.zeros(rows, 2))
+    expected = [
+        "few rows",
+        "packed",
+        "packed",
+        "packed",
+        "packed",
+        "torch",
+        "torch",
+        "packed",
+        "packed",
+        "packed",
+    ]
+    assert asked == expected
+    assert layer.most_rows == 1 and layer.matrix is not None
+    assert CPULinear(ways, table(torch=[1] * 5, packed=[2] * 5, few_rows=[99] * 5), ("codes",)).matrix is None
+
+
+def test_measured_once(monkeypatch):
+    """The second layer of a shape takes the first one's times, in this process and in the next one."""
+    calls, real = [], choice.measure
+    monkeypatch.setattr(choice, "measure", lambda *args: calls.append(1) or real(*args))
+    first = float_linear(torch.randn(64, 32), None)
+    float_linear(torch.randn(64, 32), None)
+    choice._known.cache_clear()  # as another process would begin
+    again = float_linear(torch.randn(64, 32), None)
+    assert len(calls) == 1 and again.ways == first.ways
+    [key] = measured.load_measured()
+    assert key == "linear float32 64 x 32" and all(
+        len(row) == len(ROWS) for row in measured.load_measured()[key].values()
+    )
+
+
+@pytest.mark.parametrize("content", ["no json", "[]", '{"x": 3}', None])
+def test_a_broken_file_is_measured_anew(content):
+    if content is None:
+        content = json.dumps({measured.machine_key(): {"linear float32 64 x 32": {"torch": ["fast"]}}})
+    measured.measured_file().write_text(content)
+    layer = float_linear(torch.randn(64, 32), None)
+    assert layer(torch.zeros(3, 32)).shape == (3, 64)
+    assert set(layer.ways) == set(ROWS)
+
+
+def test_no_folder_to_keep_it_in(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("INFERENCE_LAB_CACHE", str(tmp_path / "file"))
+    assert float_linear(torch.randn(64, 32), None)(torch.zeros(3, 32)).shape == (3, 64)
+
+
+@torch.inference_mode()
+def test_a_torch_without_onednn(monkeypatch):
+    """Another build, or a shape that it refuses: `F.linear`, and nothing fails."""
+
+    def refuse(*args):
+        raise RuntimeError("not compiled")
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", refuse)
+    layer, x = make(200, 300, torch.bfloat16), torch.randn(3, 300).bfloat16()
+    made = float_linear(layer.weight, layer.bias)
+    assert set(made.ways.values()) <= {"torch", "few rows"}
+    assert_product(made(x), x, layer.weight, layer.bias)
+
+
+def test_too_large_for_a_second_copy():
+    made = float_linear(torch.randn(256, 256), None, may_copy=False)
+    assert set(made.ways.values()) <= {"torch", "few rows"}

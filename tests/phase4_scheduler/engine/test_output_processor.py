@@ -1,0 +1,144 @@
+"""Streamed text and stop strings against the plain way: decode everything anew after each token, and search."""
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import decoders, models
+
+from phase1_tokens_embeddings.other_tokenizers import read_tokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase4_scheduler.engine.output_processor import IncrementalDetokenizer
+from phase4_scheduler.engine.outputs import RequestMetrics
+
+TOKENIZER = BPETokenizer.train(["aab abb éé 😀😀 the end the end END END aaab"], vocab_size=290)
+LETTERS = "ab é😀E\u0301N"
+
+
+def decoded(ids, params):
+    """The text of some tokens, without the bytes at its end that may still become a character."""
+    stream = StreamDecoder(TOKENIZER, params.skip_special_tokens)
+    return "".join(stream.push(i) for i in ids)
+
+
+def plain(ids, params):
+    """(text, stop string, number of tokens) by decoding everything anew after each token."""
+    for n in range(1, len(ids) + 1):
+        text, before = decoded(ids[:n], params), decoded(ids[: n - 1], params)
+        if n <= params.min_tokens:
+            continue
+        found = []
+        for s in params.stop:
+            at = text.find(s)
+            while at >= 0 and at + len(s) <= len(before):  # must end in the text of this token
+                at = text.find(s, at + 1)
+            if at >= 0:
+                found.append((at, -len(s), s))
+        if found:
+            at, _, stop = min(found)
+            return text[: at + len(stop)] if params.include_stop_str_in_output else text[:at], stop, n
+    return None, None, len(ids)
+
+
+def streamed(ids, params):
+    text = IncrementalDetokenizer(TOKENIZER, params)
+    pieces = []
+    for n, i in enumerate(ids, 1):
+        pieces.append(text.push(i))
+        if text.stopped_by is not None:
+            return pieces, text.stopped_by, n
+    pieces.append(text.finish())
+    return pieces, text.stopped_by, len(ids)
+
+
+STOPS = st.lists(st.text(LETTERS, min_size=1, max_size=4), max_size=3)
+
+
+@given(
+    text=st.text(LETTERS, max_size=30),
+    stop=STOPS,
+    keep=st.booleans(),
+    min_tokens=st.integers(0, 6),
+    cut=st.integers(0, 5),
+)
+@settings(max_examples=300)
+def test_stop_strings_are_found_as_by_decoding_everything(text, stop, keep, min_tokens, cut):
+    # `cut` splits text at odd places, so that tokens are not those that the tokenizer would choose.
+    ids = (
+        TOKENIZER.encode(text[:cut]) + list(text[cut : cut + 3].encode()) + TOKENIZER.encode(text[cut + 3 :])
+    )
+    ids = [i for i in ids if i < TOKENIZER.vocab_size]
+    params = SamplingParams(stop=stop, include_stop_str_in_output=keep, min_tokens=min_tokens, max_tokens=100)
+    wanted, by, number = plain(ids, params)
+    pieces, stopped_by, n = streamed(ids, params)
+    assert (stopped_by, n) == (by, number)
+    whole = TOKENIZER.decode(ids, skip_special_tokens=True)
+    assert "".join(pieces) == (whole if wanted is None else wanted)
+
+
+@given(ids=st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=25), stop=STOPS, skip=st.booleans())
+@settings(max_examples=150)
+def test_pieces_of_random_tokens_add_up_to_the_whole(ids, stop, skip):
+    params = SamplingParams(stop=stop, skip_special_tokens=skip)
+    pieces, stopped_by, n = streamed(ids, params)
+    whole = TOKENIZER.decode(ids[:n], skip_special_tokens=skip)
+    if stopped_by is None:
+        assert "".join(pieces) == whole
+        assert not any(s in whole for s in stop)
+    else:
+        assert decoded(ids[:n], params).startswith("".join(pieces)) or whole.startswith("".join(pieces))
+        assert not any(s in "".join(pieces) for s in stop)
+
+
+def test_only_what_may_begin_a_stop_string_waits():
+    text = IncrementalDetokenizer(TOKENIZER, SamplingParams(stop=["END", "the end"]))
+    assert [text.push(b) for b in b"an E"] == ["a", "n", " ", ""]
+    assert text.push(ord("x")) == "Ex"
+    assert [text.push(b) for b in b"EN"] == ["", ""]
+    assert text.finish() == "EN" and text.stopped_by is None
+
+
+def test_a_stop_string_may_end_in_half_a_character():
+    params = SamplingParams(stop="a�")
+    text = IncrementalDetokenizer(TOKENIZER, params)
+    assert [text.push(97), text.push("é".encode()[0])] == ["", ""]
+    assert text.finish() == "" and text.stopped_by == "a�"
+
+
+def test_of_two_that_begin_together_the_longer_one_counts():
+    text = IncrementalDetokenizer(
+        TOKENIZER, SamplingParams(stop=["a", "aab"], include_stop_str_in_output=True)
+    )
+    token = TOKENIZER.id_of_bytes[b"aab"]
+    assert text.push(token) == "aab" and text.stopped_by == "aab"
+
+
+def test_text_within_min_tokens_cannot_stop_but_may_begin_a_stop():
+    params = SamplingParams(stop="ab", min_tokens=3)
+    text = IncrementalDetokenizer(TOKENIZER, params)
+    assert [text.push(b) for b in b"aba"] == ["", "ab", ""]
+    assert text.push(ord("b")) == "" and text.stopped_by == "ab"
+
+
+def test_a_token_that_the_tokenizer_does_not_know_has_no_text():
+    text = IncrementalDetokenizer(TOKENIZER, SamplingParams(stop="ab"))
+    assert [text.push(i) for i in (97, TOKENIZER.vocab_size, 99)] == ["", "", "ac"]
+
+
+def test_metrics_before_the_first_and_after_the_last_token():
+    metrics = RequestMetrics(arrival_time=2.0)
+    assert (metrics.ttft, metrics.itls, metrics.e2e) == (None, [], None)
+    metrics.token_times += [5.0, 6.0, 8.0]
+    metrics.finished_time = 8.0
+    assert (metrics.ttft, metrics.itls, metrics.e2e) == (3.0, [1.0, 2.0], pytest.approx(6.0))
+
+
+def test_an_answer_keeps_its_first_space(tmp_path):
+    """As with the tokenizers of Llama 2 and Mistral, whose texts begin with a space that is not shown."""
+    hub = tokenizers.Tokenizer(models.BPE({"▁once": 0, "▁upon": 1}, []))
+    hub.decoder = decoders.Metaspace()
+    hub.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = read_tokenizer(tmp_path / "tokenizer.json")
+    answer = IncrementalDetokenizer(tokenizer, SamplingParams())
+    assert tokenizer.decode([0]) + answer.push(1) + answer.finish() == tokenizer.decode([0, 1]) == "once upon"

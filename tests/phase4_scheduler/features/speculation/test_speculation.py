@@ -1,0 +1,456 @@
+"""Speculative decoding changes how many steps an answer takes, and nothing else about it."""
+
+import random
+import warnings
+from functools import cache
+
+import pytest
+import torch
+from transformers import GPT2LMHeadModel
+
+from labkit.errors import LabError
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase4_scheduler.engine.engine import LLMEngine
+from phase4_scheduler.features.recording import record
+from phase4_scheduler.features.speculation.config import SpeculativeConfig
+from phase4_scheduler.features.speculation.draft_model import DraftModel
+from tests.phase4_scheduler.engine.test_engine import PREEMPT, SETTINGS, serve
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+NGRAM = dict(method="ngram", prompt_lookup_min=1, prompt_lookup_max=3)
+
+
+@pytest.fixture(scope="session")
+def small_model(tiny, tmp_path_factory):
+    """A model that often agrees with `tiny`: its weights, a little changed. Its folder, and as transformers runs it."""
+    torch.manual_seed(3)
+    reference = GPT2LMHeadModel(tiny.reference.config)
+    reference.load_state_dict(tiny.reference.state_dict())
+    with torch.no_grad():
+        for weights in reference.parameters():
+            weights += 0.02 * torch.randn_like(weights)
+    folder = tmp_path_factory.mktemp("small_model")
+    reference.eval().save_pretrained(folder)
+    return folder, reference
+
+
+@pytest.fixture
+def speculate(small_model):
+    """By name, the settings of speculative decoding with k drafts."""
+
+    def make(name, k):
+        if name == "ngram":
+            return NGRAM | dict(num_speculative_tokens=k)
+        return dict(model=small_model[0], num_speculative_tokens=k, draft_sample_method=name)
+
+    return make
+
+
+def stats(engine):
+    return engine.core.spec_decoding_stats
+
+
+# ---------------------------------------------------------------------- tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "k"),
+    [
+        ("roomy", "ngram", 5), ("roomy", "greedy", 4), ("block of 1", "greedy", 5), ("block of 7", "ngram", 3),
+        ("budget of 5", "greedy", 3), ("threshold", "ngram", 2), ("no chunks", "greedy", 1), ("tight", "ngram", 3),
+        ("tight, swap", "greedy", 2), ("tight, little swap", "ngram", 1), ("priority", "greedy", 2),
+        ("priority, no prefix cache", "ngram", 5),
+    ],
+)  # fmt: skip
+def test_greedy_tokens_are_those_of_transformers(name, method, k, tiny, make_prompts, speculate):
+    engine = tiny.engine(**SETTINGS[name] | dict(max_model_len=100), speculative_config=speculate(method, k))
+    prompts = make_prompts(14, 400, seed=len(name))
+    answers = [a[0] for a in serve(engine, prompts, [GREEDY] * 14)]
+    assert all(len(a) == 12 for a in answers)
+    tiny.assert_greedy(prompts, answers)
+    assert engine.core.stats.num_preemptions > 0 or name not in PREEMPT - {"block of 7"}
+    counted = stats(engine)
+    assert 0 < counted.num_accepted_tokens < counted.num_draft_tokens
+    assert counted.num_accepted_tokens == sum(counted.num_accepted_tokens_per_pos)
+    assert counted.num_accepted_tokens_per_pos == sorted(counted.num_accepted_tokens_per_pos, reverse=True)
+
+
+OF_500 = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def without_drafts(tiny, make_prompts):
+    """without_drafts(seed): 500 prompts and their answers, which are those of transformers, without so much as a tie."""
+
+    @cache
+    def answered(seed):
+        prompts = make_prompts(500, 400, lengths=(1, 30), seed=seed)
+        outputs = tiny.engine(num_blocks=1000, max_num_seqs=48, max_model_len=64).generate(prompts, OF_500)
+        answers = [output.token_ids for output in outputs]
+        assert tiny.assert_greedy(prompts, answers) == 0
+        return prompts, answers
+
+    return answered
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("k", [1, 3, 5])
+@pytest.mark.parametrize("method", ["ngram", "greedy"])
+def test_500_prompts_whatever_the_blocks_and_however_short_the_memory(
+    method, k, tiny, without_drafts, speculate
+):
+    prompts, answers = without_drafts(k)
+    accepted = 0
+    for size in (1, 4, 16):
+        for tight in (False, True):
+            room = 260 if tight else 4000  # tokens: for five requests at their longest, or for all that run
+            settings = dict(block_size=size, num_blocks=room // size + 1, max_num_seqs=48, max_model_len=64)
+            engine = tiny.engine(**settings, speculative_config=speculate(method, k))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of so many at a time
+                assert [output.token_ids for output in engine.generate(prompts, OF_500)] == answers
+            assert not tight or engine.core.stats.num_preemptions > 10
+            accepted += stats(engine).num_accepted_tokens
+    assert accepted > 1000
+
+
+KNOBS = {
+    "plain": {},
+    "top-p and top-k": dict(top_p=0.9, top_k=20),
+    "min-p": dict(min_p=0.05),
+    "penalties": dict(frequency_penalty=0.8, presence_penalty=0.5, repetition_penalty=1.3),
+    "bias": dict(logit_bias={5: 4.0, 9: -50.0}),
+    "bad words": dict(bad_words=["the", "a"]),
+    "allowed": dict(allowed_token_ids=list(range(0, 400, 3))),
+    "min_tokens": dict(min_tokens=6, ignore_eos=False, stop_token_ids=list(range(0, 400, 5))),
+    "stop token": dict(stop_token_ids=list(range(0, 400, 17))),
+    "stop string": dict(stop=["e", "th"]),
+    "kept stop string": dict(stop=["e", "in"], include_stop_str_in_output=True),
+    "logprobs": dict(logprobs=3),
+    "prompt_logprobs": dict(prompt_logprobs=2),
+    "n": dict(n=3),
+    "cold": dict(temperature=0.3),
+    "one token": dict(max_tokens=1),
+    "two tokens": dict(max_tokens=2),
+}
+
+
+ROOMY = dict(block_size=4, num_blocks=800, max_num_seqs=32)
+
+
+@pytest.fixture(scope="module")
+def with_seeds(tiny):
+    """Prompts, what each asks for, and the answers without drafts."""
+    rng = random.Random(1)
+    common = dict(temperature=0.8, max_tokens=14, ignore_eos=True)
+    params = [SamplingParams(**common | dict(seed=i) | knobs) for i in range(3) for knobs in KNOBS.values()]
+    prompts = [[rng.randrange(400) for _ in range(rng.randint(1, 30))] for _ in params]
+    return prompts, params, tiny.engine(**ROOMY).generate(prompts, params)
+
+
+@pytest.mark.parametrize("method", ["ngram", "greedy", "probabilistic"])
+def test_with_a_seed_every_answer_is_the_one_without_drafts(method, tiny, with_seeds, speculate):
+    """Token for token, and all that is told of them: where drafts are no matter of chance, nor is what stands of them."""
+    prompts, params, plain = with_seeds
+    engine = tiny.engine(**ROOMY, speculative_config=speculate(method, 3))
+    for one, other in zip(plain, engine.generate(prompts, params), strict=True):
+        for a, b in zip(one.outputs, other.outputs, strict=True):
+            assert (a.token_ids, a.text, a.finish_reason, a.stop_reason) == (
+                b.token_ids, b.text, b.finish_reason, b.stop_reason,
+            )  # fmt: skip
+            assert len(b.metrics.token_times) == len(b.token_ids)
+            assert (a.logprobs is None) == (b.logprobs is None)
+            for x, y in zip(a.logprobs or [], b.logprobs or [], strict=True):
+                assert x == pytest.approx(y, abs=1e-4) and x.rank == y.rank
+        for x, y in zip(one.prompt_logprobs or [], other.prompt_logprobs or [], strict=True):
+            assert x == pytest.approx(y, abs=1e-4)
+    assert 0 < stats(engine).num_accepted_tokens < stats(engine).num_draft_tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), [("tight", "ngram"), ("tight, swap", "probabilistic"), ("priority", "probabilistic")]
+)
+def test_every_sequence_of_a_request_ends(name, method, tiny, make_prompts, speculate):
+    """n > 1, draws and greedy ones side by side, aborts: nothing is lost, nothing is left."""
+    settings = SETTINGS[name] | dict(max_num_seqs=12, max_model_len=100, num_blocks=17)
+    engine = tiny.engine(**settings, speculative_config=speculate(method, 2))
+    prompts = make_prompts(16, 400, seed=4)
+    drawn = SamplingParams(temperature=1.0, max_tokens=9, ignore_eos=True, n=3)
+    rng = random.Random(0)
+    got = {}
+    for i, prompt in enumerate(prompts):
+        engine.add_request(str(i), prompt, GREEDY if i % 3 else drawn, priority=rng.randint(0, 3))
+    aborted = set()
+    while engine.has_unfinished_requests:
+        for out in engine.step():
+            for c in out.outputs:
+                got.setdefault(out.request_id, {}).setdefault(c.index, []).extend(c.token_ids)
+        engine.core.block_manager.check_integrity()
+        if rng.random() < 0.05:
+            victim = str(rng.randrange(16))
+            if engine.abort(victim):
+                aborted.add(victim)
+    for i in range(16):
+        if str(i) not in aborted:
+            lengths = [len(tokens) for tokens in got[str(i)].values()]
+            assert lengths == ([12] if i % 3 else [9] * 3)
+    done = [i for i in range(16) if i % 3 and str(i) not in aborted]
+    tiny.assert_greedy([prompts[i] for i in done], [got[str(i)][0] for i in done])
+    assert aborted and stats(engine).num_accepted_tokens > 0
+
+
+# ---------------------------------------------------------------------- the draft model's own cache
+
+
+@pytest.fixture
+def drafts_checked(small_model, monkeypatch):
+    """All tokens that a draft model drafts greedily, each compared with what transformers says without a cache."""
+    reference = small_model[1]
+    checked = []
+    draft = DraftModel.draft
+
+    @torch.inference_mode()
+    def checking(self, inputs):
+        texts = [list(given.token_ids) for given in inputs]
+        found = draft(self, inputs)
+        for text, drafts in zip(texts, found, strict=True):
+            if drafts.token_ids:
+                row = reference(torch.tensor([text + drafts.token_ids])).logits[0]
+                for j, token in enumerate(drafts.token_ids):
+                    place = row[len(text) - 1 + j]
+                    checked.append(
+                        bool(place.max() - place[token] < 1e-4)
+                    )  # (an engine survives an assert here)
+        return found
+
+    monkeypatch.setattr(DraftModel, "draft", checking)
+    return checked
+
+
+@pytest.mark.parametrize("name", ["block of 1", "budget of 5", "tight, swap", "priority"])
+def test_a_draft_model_drafts_what_it_would_without_a_cache(
+    name, tiny, make_prompts, speculate, drafts_checked
+):
+    """Prefix hits, preemption, swaps, forks and rejected drafts leave nothing wrong in its blocks."""
+    settings = SETTINGS[name] | dict(max_num_seqs=8, max_model_len=100)
+    engine = tiny.engine(**settings, speculative_config=speculate("greedy", 3))
+    prompts = make_prompts(12, 400, seed=2)
+    params = [SamplingParams(max_tokens=10, n=1 + i % 2, seed=i, ignore_eos=True) for i in range(12)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a drafter that fails only warns
+        serve(engine, prompts, params)
+    assert len(drafts_checked) > 100 and all(drafts_checked)
+
+
+# ---------------------------------------------------------------------- steps that fail
+
+POISON = 77
+
+
+@pytest.fixture
+def poisoned(tiny, speculate):
+    """Four requests, one of them with a poisonous prompt; what the others answer without drafts; an engine with them."""
+    prompts = [[5, 6, 7], [POISON, 6, 7], [8, 9], [5, 6, 7, 8]]
+    wanted = [o.token_ids for o in tiny.engine().generate(prompts, GREEDY)]
+    return prompts, wanted, tiny.engine(speculative_config=speculate("greedy", 3))
+
+
+@pytest.mark.parametrize("part", ["execute", "sample"])
+def test_a_request_that_breaks_its_step_ends_alone(part, poisoned, monkeypatch):
+    """From its third step on, so in the middle of verifying drafts."""
+    prompts, wanted, engine = poisoned
+    runner = engine.core.runner
+    execute, sample = runner.execute, runner.sampler.sample
+
+    def broken_execute(batch):
+        poison = [r.block_table.block_ids for r in engine.core.requests.values() if r.token_ids[0] == POISON]
+        if engine.core.num_steps > 2 and poison and poison[0] in batch.block_tables:
+            raise ValueError("poison")
+        return execute(batch)
+
+    def broken_sample(logits, params, prompt_ids, output_ids, generators):
+        if engine.core.num_steps > 2 and any(ids[0] == POISON for ids in prompt_ids):
+            raise ValueError("poison")
+        return sample(logits, params, prompt_ids, output_ids, generators)
+
+    if part == "execute":
+        monkeypatch.setattr(runner, "execute", broken_execute)
+    else:
+        monkeypatch.setattr(runner.sampler, "sample", broken_sample)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        answers = engine.generate(prompts, GREEDY)
+    assert answers[1].finish_reason == "error" and "poison" in answers[1].error
+    assert answers[1].token_ids == wanted[1][: len(answers[1].token_ids)] != []
+    assert [a.token_ids for i, a in enumerate(answers) if i != 1] == [
+        w for i, w in enumerate(wanted) if i != 1
+    ]
+
+
+def test_a_step_that_is_interrupted_counts_for_nothing(poisoned, monkeypatch):
+    prompts, wanted, engine = poisoned
+    draft, calls = DraftModel.draft, []
+
+    def interrupted(self, inputs):
+        calls.append(len(inputs))
+        if len(calls) in (2, 4):
+            raise KeyboardInterrupt
+        return draft(self, inputs)
+
+    monkeypatch.setattr(DraftModel, "draft", interrupted)
+    for i, prompt in enumerate(prompts):
+        engine.add_request(str(i), prompt, GREEDY)
+    got, interruptions = {}, 0
+    while engine.has_unfinished_requests:
+        try:
+            for out in engine.step():
+                got.setdefault(out.request_id, []).extend(out.token_ids)
+        except KeyboardInterrupt:
+            interruptions += 1
+    assert interruptions == 2 and [got[str(i)] for i in range(4)] == wanted
+
+
+# ---------------------------------------------------------------------- events, warnings, refusals
+
+
+def test_events_tell_what_was_drafted_and_what_stood(tiny, speculate):
+    engine = tiny.engine(speculative_config=speculate("greedy", 3))
+    events = []
+    record(engine, events.append)
+    answer = engine.generate([[5, 6, 7]], GREEDY)[0].token_ids
+    grown = sum(1 + event["accepted"]["request-1"] for event in events)
+    assert grown == 12
+    assert sum(len(event["drafted"]["request-1"]) for event in events) == stats(engine).num_draft_tokens
+    text = [answer[0]]
+    for event in events[1:]:
+        drafted, accepted = event["drafted"]["request-1"], event["accepted"]["request-1"]
+        assert drafted[:accepted] == answer[len(text) : len(text) + accepted]
+        assert accepted == len(drafted) or drafted[accepted] != answer[len(text) + accepted]
+        text = answer[: len(text) + accepted + 1]
+    assert any(event["accepted"]["request-1"] for event in events)
+
+
+def test_the_engine_warns_where_many_verify_drafts(tiny, speculate):
+    engine = tiny.engine(speculative_config=speculate("greedy", 2))
+    engine.generate([[5 + i] for i in range(15)], GREEDY)
+    with pytest.warns(UserWarning, match="16 requests verify drafts in one step"):
+        engine.generate([[5 + i] for i in range(16)], GREEDY)
+
+
+def test_a_draft_model_that_breaks_down_costs_no_request(tiny, speculate, monkeypatch):
+    prompts = [[5, 6, 7], [8, 9]]
+    wanted = [o.token_ids for o in tiny.engine().generate(prompts, GREEDY)]
+
+    def fail(self, inputs):
+        raise MemoryError("no room")
+
+    engine = tiny.engine(speculative_config=speculate("greedy", 2))
+    monkeypatch.setattr(DraftModel, "draft", fail)
+    with pytest.warns(
+        UserWarning, match=r"no drafts in this step: the drafter failed \(MemoryError: no room\)"
+    ):
+        assert [o.token_ids for o in engine.generate(prompts, GREEDY)] == wanted
+
+
+@pytest.mark.parametrize("name", ["roomy", "block of 7", "tight", "tight, swap"])
+def test_after_a_failure_of_a_draft_model_the_answers_are_the_same(name, tiny, speculate, monkeypatch):
+    """It guesses from keys that were never written, and what it guesses is verified all the same."""
+    run, calls = DraftModel._run, []
+
+    def failing(self, inputs):
+        calls.append(len(inputs))
+        if len(calls) in (1, 2, 9, 14, 25):  # while it keeps up, and while it guesses
+            raise MemoryError("no room")
+        return run(self, inputs)
+
+    prompts = [[7] * 21 + [i, 5] for i in range(10)]  # what they share lies in the prefix cache
+    params = [SamplingParams(max_tokens=10, n=1 + i % 2, seed=i, ignore_eos=True) for i in range(10)]
+    settings = SETTINGS[name] | dict(max_num_seqs=5, max_model_len=100)
+    wanted = serve(tiny.engine(**settings), prompts, params)
+    monkeypatch.setattr(DraftModel, "_run", failing)
+    engine = tiny.engine(**settings, speculative_config=speculate("greedy", 3))
+    with pytest.warns(UserWarning, match="no room"):
+        assert serve(engine, prompts, params) == wanted
+    assert len(calls) > 25
+
+
+def test_numbers_that_broke_down_are_no_drafts(tiny, speculate):
+    engine = tiny.engine(speculative_config=speculate("probabilistic", 2))
+    drafter = engine.core.drafter
+    drafter.runner.logits = lambda hidden, rows: torch.full((len(rows), 400), torch.nan)
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    assert len(engine.generate([[5, 6, 7]], params)[0].token_ids) == 8
+    assert stats(engine).num_drafts == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (dict(method="ngram"), "num_speculative_tokens is missing: give 1 or more"),
+        (dict(num_speculative_tokens=3), "method is None: use ngram, draft_model or custom"),
+        (dict(num_speculative_tokens=3, method="eagle"), "method is 'eagle': use ngram"),
+        (dict(num_speculative_tokens=0, method="ngram"), "num_speculative_tokens is 0: it must be a whole number"),
+        (dict(num_speculative_tokens=2.5, method="ngram"), "num_speculative_tokens is 2.5"),
+        (dict(num_speculative_tokens=True, method="ngram"), "num_speculative_tokens is True"),
+        (dict(num_speculative_tokens=128, method="ngram"), "num_speculative_tokens is 128, and a request holds at most 128"),
+        (
+            dict(num_speculative_tokens=3, method="ngram", prompt_lookup_min=4, prompt_lookup_max=2),
+            "prompt_lookup_min is 4, prompt_lookup_max 2: the first must not be larger",
+        ),
+        (dict(num_speculative_tokens=3, method="ngram", prompt_lookup_min=0), "prompt_lookup_min is 0"),
+        (dict(num_speculative_tokens=3, method="draft_model"), "method draft_model needs a model"),
+        (
+            dict(num_speculative_tokens=3, method="ngram", model="tales-draft"),
+            "model belongs to the method draft_model, and method is ngram: leave one out",
+        ),
+        (
+            dict(num_speculative_tokens=3, model="tales-draft", prompt_lookup_max=3),
+            "prompt_lookup_max belongs to the method ngram, and method is draft_model",
+        ),
+        (dict(num_speculative_tokens=3, method="custom"), "method is 'custom': give the engine your own"),
+        (dict(num_speculative_tokens=3, method="ngram", lookup=3), "unknown field 'lookup': it has num_spec"),
+        (
+            dict(num_speculative_tokens=3, model="x", draft_sample_method="beam"),
+            "draft_sample_method is 'beam': use greedy or probabilistic",
+        ),
+        (5, "speculative_config is 5: give a dict"),
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(given, complaint, tiny):
+    with pytest.raises(ValueError, match=complaint):
+        tiny.engine(speculative_config=given)
+
+
+def test_one_bound_of_the_lookup_is_both():
+    one = SpeculativeConfig(3, "ngram", prompt_lookup_max=2)
+    assert (one.prompt_lookup_min, one.prompt_lookup_max) == (2, 2)
+    assert SpeculativeConfig(3, "ngram").prompt_lookup_min == 5
+
+
+def test_a_draft_model_must_fit(tiny, tiny_llama, small_model):
+    with pytest.raises(ValueError, match="has a vocabulary of 211 tokens, the model one of 400"):
+        tiny.engine(speculative_config=dict(model=tiny_llama.folder, num_speculative_tokens=2))
+    with pytest.raises(LabError, match="nowhere"):
+        tiny.engine(speculative_config=dict(model="nowhere", num_speculative_tokens=2))
+    with pytest.raises(
+        ValueError, match="max_num_batched_tokens is 3: a request with 2 draft tokens needs 4"
+    ):
+        tiny.engine(
+            max_num_batched_tokens=3, speculative_config=dict(model=small_model[0], num_speculative_tokens=2)
+        )
+    with pytest.raises(ValueError, match="a proposer of your own needs speculative_config"):
+        LLMEngine(tiny.model, proposer=object())
+
+
+def test_what_could_never_fit_with_its_drafts_is_refused(tiny, speculate):
+    """Otherwise it would wait for blocks for ever."""
+    engine = tiny.engine(
+        num_blocks=6, block_size=4, max_model_len=60, speculative_config=speculate("greedy", 4)
+    )
+    fits = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    assert len(engine.generate([[5] * 5], fits)[0].token_ids) == 8
+    with pytest.raises(
+        ValueError, match=r"an answer of 9 \(and 8 more for each request\) do not fit the KV cache of 20"
+    ):
+        engine.add_request("a", [5] * 5, SamplingParams(max_tokens=9))

@@ -1,0 +1,96 @@
+"""A feature written outside the core, in a test, as features/README.md shows it; and which pairs are refused."""
+
+from typing import Any
+
+import pytest
+
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase4_scheduler.engine import EngineConfig, LLMEngine, Request, Scheduler
+from phase4_scheduler.engine.build import Feature, find_features
+from phase4_scheduler.features.kv_transfer import KVConnector
+from phase4_scheduler.features.recording import record
+
+GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+
+
+class FairScheduler(Scheduler):
+    """A request gets no more than its share of a step's tokens while others live."""
+
+    def __init__(self, *args, fair_share: float, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.most = max(1, int(fair_share * self.config.max_num_batched_tokens))
+
+    def tokens_to_compute(self, request: Request, computed: int) -> int:
+        n = super().tokens_to_compute(request, computed)
+        alone = len(self.running) + self.num_waiting <= 1
+        return n if alone else min(n, self.most)
+
+
+class FairShare(Feature):
+    settings = {"fair_share": 1.0}  # noqa: RUF012
+    scheduler = FairScheduler
+
+    def arguments(self, part: str) -> dict[str, Any]:
+        return {"fair_share": self.fair_share} if part == "scheduler" else {}
+
+
+def test_a_feature_of_ones_own_changes_the_steps_and_no_token(tiny, make_prompts):
+    prompts = [list(range(40)), *make_prompts(8, 400, lengths=(3, 8))]
+    config = EngineConfig(num_blocks=60, block_size=4, max_num_batched_tokens=64)
+    most = {}
+    for share in (1.0, 0.25):
+        features = [*find_features({}), FairShare(fair_share=share)]
+        engine, events = LLMEngine(tiny.model, tiny.tokenizer, config, features=features), []
+        record(engine, events.append)
+        outputs = engine.generate(prompts, GREEDY)
+        tiny.assert_greedy(prompts, [output.token_ids for output in outputs])
+        most[share] = max(max(event["tokens"].values()) for event in events)
+        engine.core.block_manager.check_integrity()
+    assert most == {1.0: 40, 0.25: 16}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            dict(
+                kv_connector=KVConnector(), speculative_config=dict(method="ngram", num_speculative_tokens=2)
+            ),
+            "speculative_config and kv_connector do not go together",
+        ),
+        (
+            dict(kv_connector=KVConnector(), preemption="swap", num_swap_blocks=4),
+            "preemption and kv_connector do not go together",
+        ),
+        (
+            dict(kv_connector=KVConnector(), kv_cache_dtype="fp8"),
+            "kv_cache_dtype and kv_connector do not go together",
+        ),
+        (
+            dict(executor=object(), preemption="swap", num_swap_blocks=4),
+            "preemption and tensor_parallel_size do not go together: the ranks have no swap space",
+        ),
+        (
+            dict(executor=object(), kv_connector=KVConnector()),
+            "kv_connector and tensor_parallel_size do not go together",
+        ),
+    ],
+)
+def test_pairs_that_do_not_go_together_are_refused_in_one_line(settings, message, tiny):
+    with pytest.raises(ValueError, match=message) as refusal:
+        LLMEngine(tiny.model, tiny.tokenizer, EngineConfig(num_blocks=20), **settings)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_scheduler_of_ones_own_without_the_hooks_of_a_feature_is_refused(tiny):
+    from phase3_paged_attention.paging import BlockManager
+    from phase4_scheduler.engine import SchedulerConfig
+
+    scheduler = Scheduler(SchedulerConfig(), BlockManager(20))
+    with pytest.raises(
+        ValueError, match="speculative_config needs a scheduler that is a SpeculativeScheduler"
+    ):
+        LLMEngine(
+            tiny.model, None, EngineConfig(), scheduler=scheduler,
+            speculative_config=dict(method="ngram", num_speculative_tokens=2),
+        )  # fmt: skip
