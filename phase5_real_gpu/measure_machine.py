@@ -7,11 +7,12 @@ It runs the scripts of this phase that measure, one after the other, each in a p
     engine    engine_benchmark.py     TTFT, ITL and throughput of the whole engine
     vllm      vllm_comparison.py      the real vLLM beside it, where it is installed
 
-A part that fails or takes too long is stopped, its error goes into the file, and the others go on. The file is
-written after each part: a run that is cut short leaves what it has. Together they take less than ten minutes.
-Close what else is running; the figures are only worth something on a quiet machine.
+A part that fails or takes too long is stopped, its error goes into the file, and the others go on. Figures are
+saved case by case, and the file is written after each part: a run that is cut short leaves what it has, and --resume goes on
+from there. Together they take less than ten minutes. Close other programs first; the figures need a quiet machine.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,10 @@ from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from labkit.options import between
 from labkit.paths import check_writable, outputs
-from phase5_real_gpu.measuring.gather import (
-    SCRIPTS,
-    TOTAL_SECONDS,
-    Gathered,
-    as_reference,
-    measure_all,
-)
-from phase5_real_gpu.measuring.reference_files import NAME, NAME_RULE, write_reference
+from phase5_real_gpu.measuring.measure_all import SCRIPTS, TOTAL_SECONDS, Gathered, measure_all
+from phase5_real_gpu.measuring.reference_files import as_reference, write_reference
+
+NAME_RULE = "small letters, digits and . _ + - only, at most 80 of them"
 
 
 def story(lab: Lab) -> None:
@@ -36,7 +33,7 @@ def story(lab: Lab) -> None:
         raise LabError(f"unknown part {unknown[0]!r}: use some of {','.join(SCRIPTS)}")
     if not parts:
         raise LabError(f"--parts is empty: use some of {','.join(SCRIPTS)}")
-    if args.name and not NAME.fullmatch(args.name):
+    if args.name and not re.fullmatch(r"[a-z0-9][a-z0-9._+-]{0,79}", args.name):
         raise LabError(f"--name {args.name!r}: use {NAME_RULE}")
     if len(args.title) > 300:
         raise LabError(f"--title has {len(args.title):,} characters: shorten it to 300")
@@ -47,17 +44,9 @@ def story(lab: Lab) -> None:
 
     def save(gathered: Gathered) -> None:
         reference = as_reference(
-            gathered.environment,
-            args.device,
-            gathered.card,
-            args.name,
-            args.title,
-            command=command,
-            quick=lab.quick,
-            limits=gathered.limits,
-            measurements=tuple(gathered.measurements.values()),
-            parts=tuple(gathered.parts),
-        )
+            gathered.environment, args.device, gathered.card, args.name, args.title, command=command, quick=lab.quick,
+            limits=gathered.limits, measurements=tuple(gathered.measurements.values()), parts=tuple(gathered.parts),
+        )  # fmt: skip
         write_reference(reference, out)
 
     lab.say(f"""{len(parts)} parts, together at most {args.seconds / 60:.0f} minutes. Leave the machine alone
@@ -68,7 +57,8 @@ def story(lab: Lab) -> None:
         save,
         lambda line: lab.console.print(line, markup=False, highlight=False),
         args.seconds,
-        vllm_python=args.vllm_python,
+        args.vllm_python,
+        args.resume,
     )
     lab.table(
         "What ran",
@@ -92,6 +82,9 @@ def add_arguments(parser: Any) -> None:
     parser.add_argument("--parts", metavar="A,B", default=every, help=f"only some of {every}")
     parser.add_argument(
         "--vllm-python", default="", metavar="FILE", help="python of an environment that has vLLM"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with what an earlier run has measured, part by part"
     )
     parser.add_argument(
         "--seconds",

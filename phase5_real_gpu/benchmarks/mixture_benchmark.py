@@ -19,7 +19,7 @@ from labkit.machine import time_calls
 from labkit.options import whole
 from phase1_tokens_embeddings.weights import SHAPES
 from phase2_attention_kvcache.model import ModelConfig
-from phase2_attention_kvcache.model.transformer import Experts
+from phase2_attention_kvcache.model.layers import Experts
 from phase5_real_gpu.measuring.engine_peers import quiet_transformers
 from phase5_real_gpu.measuring.measurements import Spread, in_turn
 

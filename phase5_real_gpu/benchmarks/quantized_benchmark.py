@@ -111,7 +111,7 @@ def start_ours(name: str, checkpoint: str, files: dict[str, str]) -> Timed:
         )
 
     def time_ours(workload: Workload) -> float:
-        engine.block_manager.reset_prefix_cache()
+        engine.core.block_manager.reset_prefix_cache()
         return serve(engine, workload)[0]
 
     return time_ours

@@ -12,6 +12,7 @@ writes better code.
 import argparse
 import gzip
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from labkit.options import whole
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
+from phase4_scheduler.engine.request import RequestLimits
 from phase5_real_gpu.benchmarks.vllm_process import Worker, find_vllm
 from phase5_real_gpu.measuring.measurements import Spread, in_turn
 
@@ -48,6 +50,12 @@ def many_running(count: int) -> Workload:
     return dict(config=config, requests=requests, steps=250, warm=50, stop_token_id=STOP_TOKEN_ID)
 
 
+class TakesAnything(Scheduler):
+    """Also a request that can never finish in this cache, as vLLM does."""
+
+    limits = property(lambda self: RequestLimits(sys.maxsize))
+
+
 def recorded(file: Path) -> list[Workload]:
     """The workloads of a file of JSON lines, compressed."""
     with gzip.open(file, "rt") as lines:
@@ -61,10 +69,9 @@ def decide(workload: Workload) -> dict[str, Any]:
     c = workload["config"]
     same = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "chunked_prefill",
             "long_prefill_token_threshold", "policy")  # fmt: skip
-    scheduler = Scheduler(
+    scheduler = TakesAnything(
         SchedulerConfig(**{name: c[name] for name in same}),
         BlockManager(c["num_blocks"], c["block_size"], c["prefix_caching"]),
-        admit_oversized=True,
     )
     requests: dict[int, Request] = {}
     seconds, steps, tokens_computed = 0.0, 0, 0
@@ -82,12 +89,12 @@ def decide(workload: Workload) -> dict[str, Any]:
         began = time.perf_counter()
         output = scheduler.schedule()
         spent = time.perf_counter() - began
-        tokens: list[int | None] = []
+        tokens: list[list[int]] = []
         for s in output.scheduled:
             i, request = int(s.request.request_id), s.request
             stops = workload["requests"][i].get("stop_after") == len(request.output_token_ids) + 1
             token = STOP_TOKEN_ID if stops else (i * 7919 + len(request.token_ids) * 104729) % 5000 + 100
-            tokens.append(token if s.samples else None)
+            tokens.append([token] if s.samples else [])
             tokens_computed += s.num_tokens
         began = time.perf_counter()
         scheduler.update(output, tokens)

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from labkit.lab import Lab, run_lab
 from labkit.options import whole
@@ -35,7 +35,7 @@ from phase1_tokens_embeddings.weights import SHAPES, ModelShape
 from phase4_scheduler.engine import LLMEngine
 from phase5_real_gpu.benchmarks.vllm_process import Worker, find_vllm
 from phase5_real_gpu.measuring.engine_cases import Workload
-from phase5_real_gpu.measuring.engine_peers import StaticBatches, quiet_transformers
+from phase5_real_gpu.measuring.engine_peers import StaticBatches, hf_config, quiet_transformers
 from phase5_real_gpu.measuring.engine_runs import serve
 from phase5_real_gpu.measuring.measurements import Spread, in_turn
 
@@ -106,14 +106,7 @@ def story(lab: Lab) -> None:
 
 def write_random_model(shape: ModelShape, folder: str, dtype: str) -> None:
     """A checkpoint of this shape, but for a context that is no longer than needed."""
-    config = AutoConfig.for_model(
-        shape.family, vocab_size=shape.vocab_size, hidden_size=shape.d_model, num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads, max_position_embeddings=min(CONTEXT, shape.max_context),
-        tie_word_embeddings=shape.tied, bos_token_id=0, eos_token_id=0, pad_token_id=0,
-    )  # fmt: skip
-    if shape.family != "gpt2":  # whose config has none of these
-        config.num_key_value_heads, config.head_dim = shape.num_kv_heads, shape.head_dim
-        config.intermediate_size = shape.d_ff
+    config = hf_config(shape, min(CONTEXT, shape.max_context))
     AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).save_pretrained(folder)
 
 
@@ -124,7 +117,7 @@ def start_engines(
     engine = LLMEngine.from_pretrained(checkpoint, dtype=args.dtype, device="cpu", max_num_seqs=MAX_NUM_SEQS)
 
     def ours(workload: Workload) -> float:
-        engine.block_manager.reset_prefix_cache()
+        engine.core.block_manager.reset_prefix_cache()
         return serve(engine, workload)[0]
 
     engines = {"ours": ours}

@@ -116,7 +116,7 @@ def start_ours(lab: Lab, checkpoint: str, _: ExitStack) -> Server:
     waves = in_waves(FITTED_TO, OF_EACH, CONTEXT, lab.seed)
 
     def real(traffic: Sequence[TrafficRequest], prompts: PromptMaker) -> list[RequestRecord]:
-        engine.block_manager.reset_prefix_cache()
+        engine.core.block_manager.reset_prefix_cache()
         return list(serve(engine, traffic, prompts))
 
     real(waves[0], PromptMaker(8000, lab.seed))  # the first steps are slower than all others

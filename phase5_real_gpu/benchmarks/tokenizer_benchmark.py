@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -23,6 +23,9 @@ from pathlib import Path
 # Before the libraries start their threads: each gets one core.
 os.environ["RAYON_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import tiktoken
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
@@ -36,7 +39,7 @@ ENCODE_CHARACTERS = 5_000_000
 
 def peak_memory() -> int:
     """Largest memory that this process ever held, in bytes."""
-    try:  # Linux. getrusage would count what the parent held when it started this process.
+    try:  # Linux. getrusage would count the memory of the parent that started this process.
         status = Path("/proc/self/status").read_text(encoding="ascii")
         return 1024 * int(status.split("VmHWM:")[1].split()[0])
     except OSError:
@@ -60,35 +63,13 @@ def train_ours(path: str, vocab_size: int, save_to: str) -> tuple[float, int]:
 
 def train_huggingface(texts: Sequence[str], vocab_size: int) -> float:
     """Seconds that the `tokenizers` library takes for the same job, on one core."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
     other = Tokenizer(models.BPE())
     other.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     options = dict(special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, **options)
     pieces = [piece for text in texts for piece in text.split(END_OF_TEXT)]
-    began = time.perf_counter()
-    other.train_from_iterator(pieces, trainer)
-    return time.perf_counter() - began
-
-
-def encoders(tok: BPETokenizer, file: Path) -> dict[str, Callable[[str], list[int]]]:
-    """The three libraries with one vocabulary: name -> text -> ids."""
-    import tiktoken
-    import tokenizers
-
-    special = set(tok.special_tokens.values())
-    ranks = {b: i for i, b in enumerate(tok.token_bytes) if i not in special}
-    rust = tiktoken.Encoding(
-        "ours", pat_str=tok.split_pattern, mergeable_ranks=ranks, special_tokens=tok.special_tokens
-    )
-    hub = tokenizers.Tokenizer.from_file(str(file))
-    return {
-        "this course": tok.encode,
-        "tiktoken": rust.encode_ordinary,
-        "tokenizers": lambda text: hub.encode(text).ids,
-    }
+    return time_calls(lambda: other.train_from_iterator(pieces, trainer), repeats=1, warmup=0)[0]
 
 
 def story(lab: Lab) -> None:
@@ -104,8 +85,10 @@ def story(lab: Lab) -> None:
                 training, memory = process.submit(train_ours, str(path), vocab_size, str(file)).result()
         except BrokenProcessPool:
             raise LabError("the training process was ended: is there enough memory?") from None
-        tok = BPETokenizer.from_file(file)
-        libraries = encoders(tok, file)
+        tok, hub = BPETokenizer.from_file(file), Tokenizer.from_file(str(file))
+    special = tok.special_tokens
+    ranks = {b: i for i, b in enumerate(tok.token_bytes) if i not in set(special.values())}
+    rust = tiktoken.Encoding("ours", pat_str=tok.split_pattern, mergeable_ranks=ranks, special_tokens=special)
 
     # Special tokens inside the text would be read as such by one library and not by another.
     text = "".join(texts).replace(END_OF_TEXT, "")[: ENCODE_CHARACTERS // (10 if lab.quick else 1)]
@@ -113,10 +96,11 @@ def story(lab: Lab) -> None:
     began = time.perf_counter()
     expected = tok.encode(text)  # the first text that this tokenizer meets
     first = size / (time.perf_counter() - began)
-    for name in ("tiktoken", "tokenizers"):
-        lab.predict(f"same-ids-{name}", f"{name} gives our ids", True, libraries[name](text) == expected)
+    others = {"tiktoken": rust.encode_ordinary, "tokenizers": lambda text: hub.encode(text).ids}
+    for name, encode in others.items():
+        lab.predict(f"same-ids-{name}", f"{name} gives our ids", True, encode(text) == expected)
     speed = {}
-    for name, encode in lab.progress(list(libraries.items()), "encoding"):
+    for name, encode in lab.progress(({"this course": tok.encode} | others).items(), "encoding", total=3):
         speed[name] = size / min(time_calls(lambda encode=encode: encode(text), repeats=3, warmup=0))
 
     other = train_huggingface(texts, vocab_size)
@@ -132,13 +116,10 @@ def story(lab: Lab) -> None:
         remembered word costs one look-up. tiktoken cannot train.""",
     )
     lab.record(
-        training_seconds=training,
-        training_peak_memory_bytes=memory,
-        training_megabytes=megabytes,
-        tokenizers_training_seconds=other,
-        first_encoding_megabytes_per_second=first,
+        training_seconds=training, training_peak_memory_bytes=memory, training_megabytes=megabytes,
+        tokenizers_training_seconds=other, first_encoding_megabytes_per_second=first,
         encoding_megabytes_per_second=speed,
-    )
+    )  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -115,7 +115,7 @@ def our_schedule(
     engine: LLMEngine, requests: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[list[int]]]:
     """As the worker's "schedule": the steps, and the answers."""
-    scheduler, manager = engine.scheduler, engine.block_manager
+    scheduler, manager = engine.core.scheduler, engine.core.block_manager
     decide, steps, step = scheduler.schedule, [], 0
 
     def watched() -> Any:

@@ -5,22 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from sys import executable
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 from labkit.errors import LabError
-from phase5_real_gpu.benchmarks.vllm_worker import QUIET
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
 INSTALL = (
@@ -134,55 +128,3 @@ class Worker:
                 os.killpg(self._process.pid, signal.SIGKILL)
             else:
                 self._process.kill()
-
-
-@contextmanager
-def vllm_server(python: str, model: str, *options: str) -> Iterator[str]:
-    """vLLM's HTTP server of a model, by the name "model", on a free port. Yields its address.
-
-    Raises:
-        LabError: it stopped, or was not ready in time.
-    """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [
-        python,
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        "--model",
-        model,
-        "--served-model-name",
-        "model",
-    ]
-    command += ["--port", str(port), "--disable-uvicorn-access-log", *options]
-    address = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, start_new_session=True, env={**os.environ, **QUIET}
-        )
-        try:
-            until = time.monotonic() + START_SECONDS
-            while not _is_ready(address):
-                if process.poll() is not None or time.monotonic() > until:
-                    log.seek(0)
-                    reason = ([line.strip() for line in log if "Error" in line] or ["it does not say why"])[
-                        -1
-                    ]
-                    raise LabError(f"vLLM's server in {python} did not start: {reason[:300]}")
-                time.sleep(0.5)
-            yield address
-        finally:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=30)
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # whatever it started
-            process.wait()
-
-
-def _is_ready(address: str) -> bool:
-    try:
-        with urlopen(f"{address}/health", timeout=5) as response:
-            return response.status == 200
-    except (URLError, OSError):
-        return False

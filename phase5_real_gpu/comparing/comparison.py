@@ -1,4 +1,4 @@
-"""Two machines, line by line: each figure as a fraction of what its own machine allows, and a verdict."""
+"""Two machines, line by line: each figure as a fraction of its own machine's limit, and a verdict."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -59,36 +59,33 @@ class Comparison:
 
 
 def compare(mine: Reference, theirs: Reference) -> Comparison:
-    """Every figure of `mine` that `theirs` has as well. Ceilings are no lines: they are what explains the lines."""
+    """Every figure of `mine` that `theirs` has as well. Ceilings are no lines: they explain the lines."""
     close = CLOSE_QUICK if mine.quick or theirs.quick else CLOSE
-    lines, alone = [], []
-    for m in mine.measurements:
-        if is_ceiling(m):
-            continue
-        other = theirs.get(m.name)
-        if other is None:
-            alone.append(m)
-        else:
-            lines.append(judge(m, other, close, same_device(mine, theirs)))
+    figures = [m for m in mine.measurements if not is_ceiling(m)]
+    same = same_device(mine, theirs)
+    lines = [judge(m, other, close, same) for m in figures if (other := theirs.get(m.name))]
+    if (
+        theirs.origin == "article"
+    ):  # shown beside mine; without hardware and method known, it is never a verdict
+        lines = [Line(line.mine, line.theirs, line.expected, "not comparable") for line in lines]
+    alone = [m for m in figures if theirs.get(m.name) is None]
     return Comparison(mine, theirs, tuple(lines), tuple(alone), tuple(find_causes(mine, theirs)), close)
 
 
 def judge(mine: Measurement, theirs: Measurement, close: float = CLOSE, same: bool = False) -> Line:
     """A verdict on one figure.
 
-    With floors, the fractions decide, and only they: milliseconds are shown and not judged. Without floors
+    With floors only the fractions decide: milliseconds are shown and not judged. Without floors
     figures of different machines cannot be compared at all, those of the same device by their value.
 
     Args:
         close: factor within which two fractions count as the same.
         same: whether both were measured on the same kind of device.
     """
-    if mine.unit != theirs.unit or mine.better != theirs.better:
-        return Line(mine, theirs, None, "not comparable")
     how_good = ratio_of_shares(mine, theirs)
-    by_value = theirs.value / mine.value if mine.better == "lower" else mine.value / theirs.value
-    if how_good is None and not same:
+    if mine.unit != theirs.unit or mine.better != theirs.better or (how_good is None and not same):
         return Line(mine, theirs, None, "not comparable")
+    by_value = theirs.value / mine.value if mine.better == "lower" else mine.value / theirs.value
     if how_good is None:
         how_good, expected = by_value, theirs.value
     else:
@@ -106,14 +103,13 @@ def is_ceiling(m: Measurement) -> bool:
 
 
 def pick_reference(mine: Reference, references: Iterable[Reference]) -> Reference | None:
-    """The most similar machine: the same device, else the same kind with most figures in common; measured before told.
+    """The most similar machine: the same device, else the same kind; measured before published before told in an article;
+    then the one with most figures in common. None only if there are none."""
+    origins = ("article", "published", "measured")
 
-    None only if there are none.
-    """
-
-    def similarity(other: Reference) -> tuple[bool, bool, int, bool]:
+    def similarity(other: Reference) -> tuple[bool, bool, int, int]:
         common = sum(other.get(m.name) is not None and not is_ceiling(m) for m in mine.measurements)
-        return same_device(mine, other), mine.device == other.device, common, other.origin == "measured"
+        return same_device(mine, other), mine.device == other.device, origins.index(other.origin), common
 
     return max(references, key=similarity, default=None)
 

@@ -1,7 +1,7 @@
 """The traces of the ten causes: what each leaves in a report, and how it is told from noise.
 
 Every machine has noise of its own. So a trace must stand out by a wide margin (twice, five times), and where the
-report says what really happened (which path was taken, how many steps had a prompt in them), that decides.
+report says what happened (which path was taken, how many steps had a prompt in them), that decides.
 """
 
 import re
@@ -18,16 +18,12 @@ OURS = ("ttft-", "throughput-", "itl-", "decode-", "prefill-", "cpu-decode-")  #
 LAYERS = {"gpt2": 12, "tinyllama": 22, "llama3-8b": 32, "tales": 6}
 KERNELS_A_LAYER = 12  # at least: norms, linear layers, rotation, writing keys, attention, activation, sums
 # Whose version may explain a figure, and where it stands in `environment`. A CPU has only the first.
-VERSIONS = (
-    ("torch", "packages", "torch"),
-    ("triton", "packages", "triton"),
-    ("driver", "gpu", "driver"),
-    ("CUDA", "gpu", "cuda"),
-)
+VERSIONS = (("torch", "packages", "torch"), ("triton", "packages", "triton"),
+            ("driver", "gpu", "driver"), ("CUDA", "gpu", "cuda"))  # fmt: skip
 
 
 class Trace(NamedTuple):
-    """What was seen, with figures, and the names of the measurements that it explains (none: all)."""
+    """The evidence, with figures, and the names of the measurements that it explains (none: all)."""
 
     text: str
     names: tuple[str, ...] = ()
@@ -36,9 +32,9 @@ class Trace(NamedTuple):
 def ratio_of_shares(mine: Measurement, theirs: Measurement | None) -> float | None:
     """My fraction of my machine's limit over theirs of theirs: 1.0 is as good, 0.5 half as good.
 
-    None where one of the two has no limit to be held against.
+    None where one of the two has no limit to compare it with.
     """
-    if theirs is None or mine.unit != theirs.unit or mine.better != theirs.better:
+    if theirs is None or (mine.unit, mine.better) != (theirs.unit, theirs.better):
         return None
     if mine.share_of_limit is None or theirs.share_of_limit is None:
         return None
@@ -47,10 +43,11 @@ def ratio_of_shares(mine: Measurement, theirs: Measurement | None) -> float | No
 
 def same_device(a: Reference, b: Reference) -> bool:
     """The same card; or the same processor with as many cores in use."""
-    if a.device != b.device or a.device_name != b.device_name:
+    if (a.device, a.device_name) != (b.device, b.device_name):
         return False
-    cores = ("cores", "threads")
-    return a.device == "gpu" or all(a.environment.get(k) == b.environment.get(k) for k in cores)
+    return a.device == "gpu" or all(
+        a.environment.get(k) == b.environment.get(k) for k in ("cores", "threads")
+    )
 
 
 # ---------------------------------------------------------------------- reading a report
@@ -69,9 +66,8 @@ def _series(report: Reference | None, what: str, by: str) -> dict[str, dict[int,
     return found
 
 
-def _gain(by_batch: dict[int, Measurement]) -> float:
-    """The best throughput over that of the smallest batch."""
-    return max(m.value for m in by_batch.values()) / by_batch[min(by_batch)].value
+def _better(report: Reference | None, name: str) -> Measurement | None:
+    return report.get(name) if report else None
 
 
 def _number(value: Any) -> float | None:
@@ -91,7 +87,7 @@ def _show(m: Measurement, value: float | None = None) -> str:
 
 
 def _version(text: Any) -> tuple[int, int] | None:
-    """Major and minor: "3.7.1" -> (3, 7). What comes after them seldom matters for speed."""
+    """Major and minor: "3.7.1" -> (3, 7). Later parts seldom matter for speed."""
     match = re.match(r"(\d{1,9})\.(\d{1,9})", text) if isinstance(text, str) else None
     return (int(match[1]), int(match[2])) if match else None
 
@@ -109,11 +105,6 @@ def times_beyond_the_limit(report: Reference, reference: Reference | None) -> Tr
     launch_us = report.limits.launch_us
     if launch_us and worst.unit == "us" and worst.value < 5 * launch_us:
         text += f". That is the time of asking for the work (a launch takes {show_value(launch_us)} us)"
-    for model, by_isl in _series(report, "ttft", "isl").items():
-        short, long = by_isl[min(by_isl)], by_isl[max(by_isl)]
-        if long in impossible and long.value < 1.5 * short.value:
-            text += f". And {model}'s TTFT hardly depends on the prompt: {_show(short)} for {min(by_isl)} tokens, {_show(long)} for {max(by_isl)}"
-            break
     return Trace(text, tuple(m.name for m in impossible))
 
 
@@ -121,13 +112,13 @@ def first_repeat_stands_out(report: Reference, reference: Reference | None) -> T
     """Compiling or warming up inside the timed region: the first repeat takes five times the others."""
     found = []
     for m in report.measurements:
-        seconds = _repeats(m)
-        if len(seconds) < 3:
+        first, *others = _repeats(m) or [0]
+        if len(others) < 2:
             continue
-        first, others = seconds[0], seconds[1:]
+        usual = median(others)
         # A hiccup of the system is shorter than 20 ms, and hits any repeat, not the first alone.
-        if first > 5 * median(others) and first > 2 * max(others) and first - median(others) > 0.02:
-            found.append((first / median(others), first, median(others), m.name))
+        if first > 5 * usual and first > 2 * max(others) and first - usual > 0.02:
+            found.append((first / usual, first, usual, m.name))
     if not found:
         return None
     times, first, usual, name = max(found)
@@ -139,9 +130,8 @@ def more_bytes_a_number(report: Reference, reference: Reference | None) -> Trace
     """Wrong dtype: wider numbers than the reference on the same kind of device, or float32 on a GPU."""
     found = []
     for m in _ours(report):
-        mine = m.details.get("dtype")
-        other = reference.get(m.name) if reference and reference.device == report.device else None
-        theirs = other.details.get("dtype") if other else None
+        mine, other = m.details.get("dtype"), _better(reference, m.name)
+        theirs = other.details.get("dtype") if other and reference.device == report.device else None
         if theirs is None and report.device == "gpu":
             theirs = "bfloat16"
         if BYTES.get(str(mine), 0) > BYTES.get(str(theirs), 4):
@@ -149,23 +139,21 @@ def more_bytes_a_number(report: Reference, reference: Reference | None) -> Trace
     if not found:
         return None
     name, mine, theirs = found[0]
-    text = f"{name} ran in {mine}: twice the bytes of {theirs}, which is usual on a GPU"
-    if reference and reference.get(name):
-        times = BYTES[mine] // BYTES[theirs]
-        text = f"{name} ran in {mine}, the reference in {theirs}: {times} times the bytes for every weight and key"
-    return Trace(text, tuple(name for name, *_ in found))
+    times = BYTES[mine] // BYTES[theirs]
+    whose = f"the reference in {theirs}" if _better(reference, name) else f"{theirs} is usual on a GPU"
+    return Trace(
+        f"{name} ran in {mine}, {whose}: {times} times the bytes for every weight and key",
+        tuple(n for n, *_ in found),
+    )
 
 
 def slow_path_taken(report: Reference, reference: Reference | None) -> Trace | None:
     """Eager fallback: the report says that a slow path ran; or one request is slow while many are not."""
-    taken = []
-    for m in _ours(report):
-        other = reference.get(m.name) if reference else None
-        if m.details.get("path") in SLOW_PATHS and not (other and other.details.get("path") in SLOW_PATHS):
-            taken.append(m)
+    taken = [m for m in _ours(report) if m.details.get("path") in SLOW_PATHS]
+    others = [_better(reference, m.name) for m in taken]
+    taken = [m for m, o in zip(taken, others) if not (o and o.details.get("path") in SLOW_PATHS)]
     if taken:
-        path = taken[0].details["path"]
-        text = f"{taken[0].name} ran on the path '{path}', not on the kernel"
+        text = f"{taken[0].name} ran on the path '{taken[0].details['path']}', not on the kernel"
         return Trace(text, tuple(m.name for m in taken))
     if report.device != "gpu" or reference is None:
         return None
@@ -178,28 +166,41 @@ def slow_path_taken(report: Reference, reference: Reference | None) -> Trace | N
         if slow and fine and slow < 0.5 and fine > 0.8:
             return Trace(
                 f"{one.name} gets {one.share_of_limit:.0%} of its limit, a {1 / slow:.1f}th of the reference's share, while "
-                f"{many.name} is as good as the reference's: what is missing is a fixed time in each step",
+                f"{many.name} is as good as the reference's: a fixed time in each step is missing",
                 (one.name,),
             )
     return None
 
 
 def limits_below_the_same_device(report: Reference, reference: Reference | None) -> Trace | None:
-    """Power or clock limit: set lower than the card's own, or measured ceilings below those of its twin."""
+    """Power or clock limit: the card throttled or may draw less than its own limit, or its ceilings are below its twin's."""
     gpu = report.environment.get("gpu") or {}
-    keys = ("power_limit_w", "default_power_limit_w", "highest_sm_clock_mhz", "max_sm_clock_mhz")
-    allowed, usual, clock, most = (_number(gpu.get(key)) for key in keys)
-    clocks = f" Its clock went up to {clock:,.0f} of {most:,.0f} MHz." if clock and most else ""
+    keys = (
+        "power_limit_w",
+        "default_power_limit_w",
+        "p10_sm_clock_mhz",
+        "highest_sm_clock_mhz",
+        "max_sm_clock_mhz",
+    )
+    allowed, usual, low, high, most = (_number(gpu.get(key)) for key in keys)
+    clocks = f" Its clock went up to {high:,.0f} of {most:,.0f} MHz." if high and most else ""
     if allowed and usual and allowed < 0.95 * usual:
         return Trace(f"this card may draw {allowed:.0f} W; it was built for {usual:.0f} W.{clocks}")
+    if low and high and low < 0.8 * high:
+        why = ", ".join(map(str, gpu.get("throttled_by") or ())) or "it does not say why"
+        return Trace(
+            f"while it was busy, a tenth of the time its clock was at {low:,.0f} MHz or less ({why}).{clocks}"
+        )
     if reference is None or not same_device(report, reference) or report is reference:
         return None
     # A processor has neighbours and other programs, so only a gross difference says something.
     enough, device = (0.85, "card") if report.device == "gpu" else (0.5, "processor")
     mine, theirs = report.limits, reference.limits
     pairs = [("reading memory", mine.read_gb_s, theirs.read_gb_s, "GB/s")]
-    for dtype, rate in mine.matmul_tflops.items():
-        pairs.append((f"{dtype} products", rate, theirs.matmul_tflops.get(dtype), "TFLOP/s"))
+    pairs += [
+        (f"{d} products", rate, theirs.matmul_tflops.get(d), "TFLOP/s")
+        for d, rate in mine.matmul_tflops.items()
+    ]
     lower = [p for p in pairs if p[1] and p[2] and p[1] < enough * p[2]]
     seen = "; ".join(f"{w}: {show_value(a)} {unit}, the reference {show_value(b)}" for w, a, b, unit in lower)
     return Trace(f"the same {device}, and lower ceilings. {seen}.{clocks}") if lower else None
@@ -207,6 +208,10 @@ def limits_below_the_same_device(report: Reference, reference: Reference | None)
 
 def batch_that_does_not_fill(report: Reference, reference: Reference | None) -> Trace | None:
     """Small batch: throughput that a larger batch does not raise, or was measured for one request only."""
+
+    def gain(by_batch: dict[int, Measurement]) -> float:
+        return max(m.value for m in by_batch.values()) / by_batch[min(by_batch)].value
+
     for model, by_batch in _series(report, "throughput", "b").items():
         for batch, m in by_batch.items():
             ran = _number(m.details.get("batch"))
@@ -219,15 +224,14 @@ def batch_that_does_not_fill(report: Reference, reference: Reference | None) -> 
         if largest == 1 and max(others, default=1) >= 8:
             return Trace(
                 f"{model} was measured for one request at a time, the reference for up to {max(others)}. A step for one reads all "
-                f"weights to make a single token",
+                "weights to make a single token",
                 tuple(m.name for m in by_batch.values()),
             )
-        if largest < 8 * smallest or (others and _gain(others) < 2):
-            continue
-        if _gain(by_batch) < 1.5:
+        if largest >= 8 * smallest and gain(by_batch) < 1.5 and not (others and gain(others) < 2):
+            best = max(by_batch.values(), key=lambda m: m.value)
             return Trace(
                 f"{model} makes {_show(by_batch[smallest])} with {smallest} request{'s' * (smallest > 1)} and at most "
-                f"{_show(max(by_batch.values(), key=lambda m: m.value))} with more: they ran one after the other",
+                f"{_show(best)} with more: they ran one after the other",
                 tuple(m.name for b, m in by_batch.items() if b > smallest),
             )
     return None
@@ -236,14 +240,13 @@ def batch_that_does_not_fill(report: Reference, reference: Reference | None) -> 
 def spikes_between_tokens(report: Reference, reference: Reference | None) -> Trace | None:
     """Prefill mixed into decode: now and then a token takes several times as long as the others.
 
-    Other programs make such spikes as well. A report that counts the steps with a prompt in them says which it was.
+    Other programs make such spikes as well. A report that counts the steps with a prompt in them decides.
     """
     for m in report.measurements:
         mixed = m.details.get("prefill_steps")
         if not m.name.startswith("itl-") or mixed == 0:
             continue
-        gaps = _repeats(m)[1:]  # the first one is another cause's
-        high = _number(m.details.get("p99"))
+        gaps, high = _repeats(m)[1:], _number(m.details.get("p99"))  # the first gap is another cause's
         if len(gaps) >= 20:
             usual = median(gaps)
             spikes = [g for g in gaps if g > 3 * usual]
@@ -255,8 +258,10 @@ def spikes_between_tokens(report: Reference, reference: Reference | None) -> Tra
                     (m.name,),
                 )
         elif high and high > 4 * m.value:
-            text = f"{m.name}: one token in a hundred takes {_show(m, high)}, the median is {_show(m)}"
-            return Trace(text, (m.name,))
+            return Trace(
+                f"{m.name}: one token in a hundred takes {_show(m, high)}, the median is {_show(m)}",
+                (m.name,),
+            )
     return None
 
 
@@ -269,7 +274,7 @@ def launches_fill_the_step(report: Reference, reference: Reference | None) -> Tr
         m = report.get(f"itl-{model}-b1")
         if m is None or m.details.get("path") == "graph" or (m.share_of_limit or 1) > 0.5:
             continue
-        better = ratio_of_shares(m, reference.get(m.name) if reference else None)
+        better = ratio_of_shares(m, _better(reference, m.name))
         if "path" not in m.details and not (better and better < 0.5):
             continue
         kernels = _number(m.details.get("kernels")) or KERNELS_A_LAYER * layers
@@ -284,19 +289,21 @@ def launches_fill_the_step(report: Reference, reference: Reference | None) -> Tr
 
 
 def fixed_time_in_each_step(report: Reference, reference: Reference | None) -> Trace | None:
-    """Half or more of what a step takes beyond its floor is there when there is next to nothing to compute, too."""
+    """Half or more of a step's time beyond its floor is there when there is next to nothing to compute, too."""
+
+    def step_ms(m: Measurement, value: float) -> float:
+        """An ITL as it is, a throughput by its batch, which ends its name."""
+        return 1e3 * int(m.name.rpartition("b")[2]) / value if m.unit == "tok/s" else value
+
     for model, by_batch in _series(report, "itl", "b").items():
         alone = by_batch[min(by_batch)]
         fixed = _number(alone.details.get("fixed_ms"))
-        if not fixed or reference is None:
-            continue
-        explained = []
-        for m in (*by_batch.values(), *_series(report, "throughput", "b").get(model, {}).values()):
-            worse = ratio_of_shares(m, reference.get(m.name))
-            if not worse or worse > 0.8 or m.floor is None:
-                continue
-            if fixed > 0.5 * (_step_ms(m, m.value) - _step_ms(m, m.floor)):
-                explained.append(m.name)
+        rates = _series(report, "throughput", "b").get(model, {})
+        worse = [m for m in (*by_batch.values(), *rates.values()) if m.floor]
+        worse = [m for m in worse if (ratio_of_shares(m, _better(reference, m.name)) or 1) <= 0.8]
+        explained = [
+            m.name for m in worse if fixed and fixed > 0.5 * (step_ms(m, m.value) - step_ms(m, m.floor))
+        ]
         if explained:
             return Trace(
                 f"{alone.name} is {_show(alone)}. A step with as many layers and next to nothing to read or to multiply took "
@@ -304,11 +311,6 @@ def fixed_time_in_each_step(report: Reference, reference: Reference | None) -> T
                 tuple(explained),
             )
     return None
-
-
-def _step_ms(m: Measurement, value: float) -> float:
-    """Milliseconds of a step: an ITL as it is, a throughput by its batch, which ends its name."""
-    return 1e3 * int(m.name.rpartition("b")[2]) / value if m.unit == "tok/s" else value
 
 
 def older_software(report: Reference, reference: Reference | None) -> Trace | None:

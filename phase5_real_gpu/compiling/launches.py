@@ -10,7 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from phase5_real_gpu.kernels import paged_decode, paged_prefill, quantized_gemm, write_kv
+from phase5_real_gpu.fused import quantized_gemm, write_kv_fp8
+from phase5_real_gpu.kernels import paged_decode, paged_prefill, write_kv
 from phase5_real_gpu.ladder import LADDER, Rung, run_rung
 
 NUM_BLOCKS, BATCH, MOST_BLOCKS = 4096, 64, 256
@@ -43,7 +44,7 @@ def _prefill(dtype: str, index: str = "int32", rule: dict | None = None, **shape
 def _write(dtype: str, kv_dtype: str | None = None) -> None:
     new = _empty(2048, 8, 128, dtype=dtype)
     caches = [_empty(NUM_BLOCKS, 16, 8, 128, dtype=kv_dtype or dtype) for _ in range(2)]
-    write_kv(new, new, *caches, _empty(2048, dtype="int64"))
+    (write_kv_fp8 if kv_dtype else write_kv)(new, new, *caches, _empty(2048, dtype="int64"))
 
 
 def _product(dtype: str, kind: str, rows: int = 1) -> None:

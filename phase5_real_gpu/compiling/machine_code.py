@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from phase5_real_gpu.kernels.split_rule import programs_that_fit
+
 KB = 1024
 
 
@@ -36,7 +38,6 @@ LIMITS = {  # by compute capability; phase 1's cards.py has what differs from ca
     100: Limits("sm_100", "B200", 227 * KB, 228 * KB, 2048),
     120: Limits("sm_120", "RTX 5090", 99 * KB, 100 * KB, 1536),
 }
-SHARED_RESERVED = 1 * KB  # taken by the system from each program's memory, from sm_80 on
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,10 @@ class Compiled:
         """How many programs one multiprocessor holds, by registers, shared memory and threads."""
         if self.registers is None or not self.fits:
             return None
-        limits, threads = LIMITS[self.capability], 32 * self.num_warps
-        registers = -(-self.registers // 8) * 8 * threads  # handed out in units of 8
-        reserved = SHARED_RESERVED if self.capability >= 80 else 0
-        by_shared = limits.shared_multiprocessor // max(1, self.shared + reserved)
-        return min(limits.registers // registers, by_shared, limits.threads // threads, 32)
+        limits = LIMITS[self.capability]
+        return programs_that_fit(
+            self.registers, self.shared, self.num_warps, limits.shared_multiprocessor, limits.threads
+        )
 
 
 def read_code(asm: Any) -> dict[str, Any]:

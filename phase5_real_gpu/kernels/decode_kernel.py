@@ -1,54 +1,29 @@
-"""Decode attention on scattered blocks: one new token for each request. The kernel on the engine's path.
+"""Decode attention over scattered blocks: one new token per request. `paged_decode` (decode.py) launches it.
 
-Each program takes one KV head of one request (or of one split of its context), and walks along the block table:
+Each program takes one KV head of one request (or of one split of its context) and walks along the block table:
 
-    program (request 2, KV head 5, split 0)       q_tile  the query heads that share KV head 5, one a row
+    program (request 2, KV head 5, split 0)       q_tile: the query heads that share KV head 5, one per row
 
         block table of request 2:   7   3   12  9 ...
                                     |
         a tile of 64 tokens = blocks 7, 3, 12, 9: keys [64, head_dim] -> scores -> online softmax -> values
 
-It is `paged_attention_loops` of Phase 3 with four changes that a GPU asks for; `decode_ladder.py` adds them
-one at a time, and says what each is worth:
+It is `paged_attention_loops` of Phase 3 with four changes for a GPU, which `decode_ladder.py` measures one at a time. Two are in
+`attend_tiles.py`, the loop over tiles; two are here:
 
 - The query heads that share a KV head are the rows of one matrix, so each key is fetched once for all of them.
-- A tile is wider than a block: the number of tokens fetched at a time suits the card, not the memory manager.
-- The block numbers of the *next* tile are fetched during this one. Otherwise the address of the keys depends
-  on a load that has just begun, and nothing can be fetched ahead.
 - A long context is cut into splits (`split_rule.py`); `merge_kernel` merges their results.
 
-Two things that some models ask for cost the others nothing, since they are decided when the kernel is compiled:
+Two options that some models need cost the others nothing, because they are decided when the kernel is compiled:
 
-    WINDOW     begin at the first token that the query sees; splits share what is left of the context
-    SOFTCAP    bend each score before the online softmax takes it
+    WINDOW     begin at the first token that the query sees; splits share the rest of the context
+    SOFTCAP    limit each score before the online softmax
 
-Exponentials are powers of two (exp2, one instruction): the factor log2(e) hides in the scale.
-
-Sources: Kwon et al. (2023), section 4.1; Dao, "Flash-Decoding" (2023), for the splits; vLLM,
-vllm/v1/attention/ops/triton_unified_attention.py, for tiles wider than blocks.
+Sources: Kwon et al. (2023), section 4.1; Dao, "Flash-Decoding" (2023), for the splits.
 """
 
-from __future__ import annotations
-
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import torch
-from torch import Tensor
-
-from phase5_real_gpu.kernels.kernel_checks import check_attention, check_out, check_rule, check_tables
-from phase5_real_gpu.kernels.split_rule import MOST_SPLITS, Splits, choose_splits
-from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability, has_matrix_instructions, tl, triton
-
-LOG2_E = math.log2(math.e)
-PROGRAMS_PER_MULTIPROCESSOR = 2  # that many fit side by side, by the shared memory they need
-
-
-@triton.jit
-def bend(scores, SOFTCAP: tl.constexpr):
-    """SOFTCAP x tanh(x), for tanh(x) = 1 - 2 / (e^2x + 1). scores: x times 2 log2(e), so that exp2 gives e^2x."""
-    return SOFTCAP * (1.0 - 2.0 / (tl.exp2(scores) + 1.0))
+from phase5_real_gpu.kernels.attend_tiles import attend_tiles
+from phase5_real_gpu.kernels.triton_setup import tl, triton
 
 
 @triton.jit(do_not_specialize=["table_stride"])  # it changes from step to step; one compiled kernel is enough
@@ -63,7 +38,7 @@ def decode_kernel(
     context_lens,  # [B]
     split_tokens,  # [1]: tokens of a split
     score_scale,  # see `in_powers_of_two`
-    value_scale,  # scale of fp8 values
+    out_scale,  # multiplies the results
     q_row_stride,
     q_head_stride,
     kv_block_stride,
@@ -79,14 +54,14 @@ def decode_kernel(
     IS_SPLIT: tl.constexpr,
     UPCAST: tl.constexpr,  # multiply in float32 (only for the interpreter, which cannot multiply bfloat16)
     WINDOW: tl.constexpr,  # tokens that a query sees, itself included; None: all
-    SOFTCAP: tl.constexpr,  # see `bend`, times log2(e); None: scores stay as they are
+    SOFTCAP: tl.constexpr,  # see `apply_softcap`, times log2(e); None: scores stay as they are
 ):
     request = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
     num_heads = tl.num_programs(1) * QUERIES_PER_KV
 
-    # 1. Which tokens are mine?
+    # 1. The tokens of this program.
     end = tl.load(context_lens + request).to(tl.int32)  # they may come in 64 bits
     first = 0
     if WINDOW is not None:
@@ -97,13 +72,18 @@ def decode_kernel(
             size = tl.minimum(size, tl.cdiv(tl.cdiv(WINDOW, tl.num_programs(2)), TILE) * TILE)
         first += split * size
         end = tl.minimum(end, first + size)
-
-    # 2. The queries: one row a head.
     rows = tl.arange(0, ROWS)
-    dims = tl.arange(0, DIMS)
-    places_in_tile = tl.arange(0, TILE)
     heads = kv_head * QUERIES_PER_KV + rows
     is_head = rows < QUERIES_PER_KV
+    out_rows = request * num_heads + heads
+    if IS_SPLIT:  # noqa: SIM102  one is decided when the kernel is compiled, the other when it runs
+        # Short requests leave most splits of a skewed batch empty: such a program only says that it has no result.
+        if first >= end:
+            tl.store(partial_lse + out_rows * tl.num_programs(2) + split, float("-inf"), mask=is_head)
+            return
+
+    # 2. The queries: one row per head.
+    dims = tl.arange(0, DIMS)
     is_dim = dims < HEAD_DIM
     q_tile = tl.load(
         q + request * q_row_stride + heads[:, None] * q_head_stride + dims[None, :],
@@ -113,58 +93,25 @@ def decode_kernel(
     if UPCAST:
         q_tile = q_tile.to(tl.float32)
 
-    # 3. Walk along the table. What is kept is what the online softmax of Phase 3 keeps.
-    largest = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, DIMS], tl.float32)
-    table = block_tables + request * table_stride
-    tokens = first + places_in_tile
-    blocks = tl.load(table + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
-    for start in range(first, end, TILE):
-        tokens = start + places_in_tile
-        is_token = tokens < end
-        # The next tile's blocks, one round early, so that its keys can be fetched ahead.
-        next_tokens = tokens + TILE
-        next_blocks = tl.load(table + next_tokens // BLOCK_SIZE, mask=next_tokens < end, other=0)
-        # 64-bit: a cache has more than 2^31 numbers.
-        slots = (
-            blocks.to(tl.int64) * kv_block_stride
-            + (tokens % BLOCK_SIZE) * kv_token_stride
-            + kv_head * kv_head_stride
-        )
-        keys = tl.load(
-            k_cache + slots[None, :] + dims[:, None], mask=is_token[None, :] & is_dim[:, None], other=0.0
-        ).to(q_tile.dtype)  # [DIMS, TILE]
-        scores = tl.dot(q_tile, keys, input_precision="ieee") * score_scale
-        if SOFTCAP is not None:
-            scores = bend(scores, SOFTCAP)
-        scores = tl.where(is_token[None, :], scores, float("-inf"))
-
-        new_largest = tl.maximum(largest, tl.max(scores, axis=1))
-        shrink = tl.exp2(largest - new_largest)
-        weights = tl.exp2(scores - new_largest[:, None])
-        total = total * shrink + tl.sum(weights, axis=1)
-        values = tl.load(
-            v_cache + slots[:, None] + dims[None, :], mask=is_token[:, None] & is_dim[None, :], other=0.0
-        ).to(q_tile.dtype)  # [TILE, DIMS]
-        acc = acc * shrink[:, None] + tl.dot(weights.to(q_tile.dtype), values, input_precision="ieee")
-        largest = new_largest
-        blocks = next_blocks
+    # 3. Walk along the table. Every row sees all tokens before `end`; the window has already moved `first`.
+    acc, total, largest = attend_tiles(
+        tl.zeros([ROWS, DIMS], tl.float32), tl.zeros([ROWS], tl.float32), tl.full([ROWS], float("-inf"), tl.float32),
+        q_tile, tl.zeros([ROWS], tl.int32) + end - 1, k_cache, v_cache, block_tables + request * table_stride, kv_head,
+        first, end, score_scale, kv_block_stride, kv_token_stride, kv_head_stride,
+        HEAD_DIM, BLOCK_SIZE, DIMS, TILE, True, None, SOFTCAP,
+    )  # fmt: skip
 
     # 4. Divide, once. A request without tokens gets zeros.
     is_empty = total == 0.0
-    acc = acc * value_scale / tl.where(is_empty, 1.0, total)[:, None]
-    out_rows = request * num_heads + heads
+    acc = acc * out_scale / tl.where(is_empty, 1.0, total)[:, None]
     if IS_SPLIT:
-        num_splits = tl.num_programs(2)
-        lse = tl.where(is_empty, float("-inf"), largest + tl.log2(tl.where(is_empty, 1.0, total)))
-        tl.store(partial_lse + out_rows * num_splits + split, lse, mask=is_head)
-        if first < end:  # the result of an empty split is never read
-            tl.store(
-                partial_out + (out_rows * num_splits + split)[:, None] * HEAD_DIM + dims[None, :],
-                acc,
-                mask=is_head[:, None] & is_dim[None, :],
-            )
+        place = out_rows * tl.num_programs(2) + split
+        tl.store(partial_lse + place, largest + tl.log2(total), mask=is_head)
+        tl.store(
+            partial_out + place[:, None] * HEAD_DIM + dims[None, :],
+            acc,
+            mask=is_head[:, None] & is_dim[None, :],
+        )
     else:
         tl.store(
             out + out_rows[:, None] * HEAD_DIM + dims[None, :],
@@ -199,151 +146,3 @@ def merge_kernel(
     total = tl.sum(weights, axis=0)
     merged = tl.sum(found * weights[:, None], axis=0) / tl.where(total == 0.0, 1.0, total)
     tl.store(out + row * HEAD_DIM + dims, merged.to(out.dtype.element_ty), mask=dims < HEAD_DIM)
-
-
-@dataclass
-class DecodePlan:
-    """How a step's contexts are cut, and room for the results of the splits. One plan serves all layers.
-
-    Attributes:
-        num_splits: of the longest context; 1: no cutting, no merging.
-        split_tokens: [1] int32 on the device, tokens of a split. It lies there, and is no number in the launch,
-            so that a recorded CUDA graph can serve other lengths later.
-        partial_out: [B, num_heads, num_splits, head_dim] float32. partial_lse: [B, num_heads, num_splits].
-    """
-
-    num_splits: int
-    split_tokens: Tensor
-    partial_out: Tensor
-    partial_lse: Tensor
-
-    @classmethod
-    def make(
-        cls, batch: int, num_heads: int, head_dim: int, splits: Splits, device: torch.device | str
-    ) -> DecodePlan:
-        room = splits.num_splits if splits.num_splits > 1 else 0
-        return cls(
-            splits.num_splits,
-            torch.full((1,), splits.split_tokens, dtype=torch.int32, device=device),
-            torch.empty(batch, num_heads, room, head_dim, dtype=torch.float32, device=device),
-            torch.empty(batch, num_heads, room, dtype=torch.float32, device=device),
-        )
-
-
-def in_powers_of_two(scale: float, softcap: float | None) -> tuple[float, float | None]:
-    """What a kernel multiplies its dot products by, and its SOFTCAP. scale: of the scores, times that of fp8 keys."""
-    if softcap is None:
-        return scale * LOG2_E, None
-    return scale / softcap * 2 * LOG2_E, softcap * LOG2_E
-
-
-def tile_tokens(head_dim: int, itemsize: int) -> int:
-    """Tokens a tile: 64 of up to 256 bytes a head, fewer where they are larger (shared memory is small)."""
-    if not has_matrix_instructions(itemsize):  # then products need many more registers
-        return 16
-    return max(16, min(64, 64 * 256 // (triton.next_power_of_2(head_dim) * itemsize)))
-
-
-def program_slots(device: torch.device) -> int:
-    """How many programs run at the same time. The interpreter runs one."""
-    if device.type != "cuda":
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_MULTIPROCESSOR
-
-
-def plan_decode(context_lens: Sequence[int], q: Tensor, k_cache: Tensor) -> DecodePlan:
-    """The plan that `split_rule.py` finds for these lengths. q: [B, num_heads, head_dim]."""
-    tile = tile_tokens(q.shape[2], q.element_size())
-    splits = choose_splits(context_lens, k_cache.shape[2], program_slots(q.device), tile)
-    return DecodePlan.make(*q.shape, splits, q.device)
-
-
-def paged_decode(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
-    context_lens: Tensor,
-    scale: float | None = None,
-    *,
-    window: int | None = None,
-    softcap: float | None = None,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
-    num_splits: int | None = None,
-    plan: DecodePlan | None = None,
-    out: Tensor | None = None,
-    checked: bool = False,
-) -> Tensor:
-    """Attention of one new token for each request, over keys and values that lie in blocks.
-
-    Args:
-        q: [B, num_heads, head_dim].
-        k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], the new token already in them.
-        block_tables: [B, most blocks] integers; what stands behind a request's blocks is ignored.
-        context_lens: [B] integers, the new token included; 0: a row of padding, its result is zero.
-        scale: 1 / sqrt(head_dim) if not given.
-        window: tokens that a query sees, itself included; None: all. Blocks that end before are not looked at.
-        softcap: each score s becomes softcap x tanh(s / softcap); None: it stays as it is.
-        k_scale, v_scale: what fp8 keys and values are to be multiplied by.
-        num_splits: to cut the longest context into; None: chosen by `split_rule.py`.
-        plan: cut as this plan says, into memory that is there. A step makes one for all layers.
-        out: [B, num_heads, head_dim], where to put the result.
-        checked: look into the tables first. That waits for the GPU, so only the interpreter always does.
-
-    Returns:
-        [B, num_heads, head_dim].
-
-    Raises:
-        ValueError: shapes, types or devices that do not fit; a table that points outside (if `checked`).
-        LabError: Triton is not installed.
-    """
-    check_attention(q, k_cache, v_cache, block_tables, context_lens)
-    check_rule(window, softcap)
-    batch, num_heads, head_dim = q.shape
-    num_blocks, block_size, num_kv_heads, _ = k_cache.shape
-    if len(block_tables) != batch:
-        raise ValueError(f"q has {batch} requests, block_tables {len(block_tables)}: one row each")
-    if checked or INTERPRETED:
-        check_tables(block_tables, context_lens, num_blocks, block_size)
-    if out is None:
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    check_out(out, q)
-    if batch == 0:
-        return out
-    tile = tile_tokens(head_dim, q.element_size())
-    if plan is None:
-        longest = block_tables.shape[1] * block_size  # the lengths themselves are on the GPU
-        if num_splits is None:
-            plan = plan_decode([longest] * batch, q, k_cache)
-        else:
-            if not 1 <= num_splits <= MOST_SPLITS:
-                raise ValueError(f"num_splits is {num_splits}: from 1 to {MOST_SPLITS}")
-            tiles = max(1, -(-longest // tile))
-            plan = DecodePlan.make(*q.shape, Splits(num_splits, -(-tiles // num_splits) * tile), q.device)
-    if plan.num_splits > 1 and (
-        plan.partial_lse.shape[0] < batch or plan.partial_out.shape[1::2] != (num_heads, head_dim)
-    ):
-        raise ValueError(
-            f"the plan has room for {list(plan.partial_out.shape)}, q is {list(q.shape)}: make one for q"
-        )
-    is_split = plan.num_splits > 1
-    scale = head_dim**-0.5 if scale is None else scale
-    score_scale, cap = in_powers_of_two(scale * k_scale, softcap)
-    queries_per_kv = num_heads // num_kv_heads
-    dims = triton.next_power_of_2(head_dim)
-    decode_kernel[(batch, num_kv_heads, plan.num_splits)](
-        out, plan.partial_out, plan.partial_lse, q, k_cache, v_cache, block_tables, context_lens,
-        plan.split_tokens, score_scale, v_scale,
-        *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
-        QUERIES_PER_KV=queries_per_kv, HEAD_DIM=head_dim, BLOCK_SIZE=block_size,
-        ROWS=max(16, triton.next_power_of_2(queries_per_kv)), DIMS=dims, TILE=tile,
-        IS_SPLIT=is_split, UPCAST=INTERPRETED, WINDOW=window, SOFTCAP=cap, num_warps=4, num_stages=3,
-        maxnreg=168 if capability() >= (10, 0) else None,  # left alone, the compiler takes too few there
-    )  # fmt: skip
-    if is_split:
-        merge_kernel[(batch, num_heads)](
-            out, plan.partial_out, plan.partial_lse, plan.num_splits,
-            HEAD_DIM=head_dim, DIMS=dims, SPLITS=triton.next_power_of_2(plan.num_splits), num_warps=4,
-        )  # fmt: skip
-    return out

@@ -16,17 +16,17 @@ Source: vLLM, vllm/v1/worker/gpu_model_runner.py and vllm/compilation/cuda_graph
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase4_scheduler.engine.model_runner import ModelRunner
-from phase4_scheduler.engine.scheduler_output import Scheduled
-from phase5_real_gpu.kernels.decode_kernel import MOST_SPLITS
+from phase3_paged_attention.paging import KVStorage
+from phase4_scheduler.engine import EngineConfig, ModelRunner, StepBatch
+from phase5_real_gpu.kernels.split_rule import MOST_SPLITS
 from phase5_real_gpu.kernels.triton_kv_cache import ALIGNED, Decodes, DeviceStep, TritonPagedKVCache
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, card_problem
 
@@ -108,17 +108,11 @@ class DecodeInputs:
     def split_tokens(self) -> Tensor:
         return self._numbers[4 * self.row : 4 * self.row + 1]
 
-    def fill(self, scheduled: Sequence[Scheduled], block_size: int, split_tokens: int) -> None:
+    def fill(self, batch: StepBatch, split_tokens: int) -> None:
         """Bring a step's numbers to the device. Rows beyond the scheduled requests are padding."""
         if self._copied is not None:
             self._copied.synchronize()  # the GPU may still be reading what is overwritten below
-        tokens, positions, slots, lens = [], [], [], []
-        for i, s in enumerate(scheduled):
-            blocks, place = s.request.block_table.block_ids, s.num_computed
-            tokens.append(s.request.token_ids[place])
-            positions.append(place)
-            slots.append(blocks[place // block_size] * block_size + place % block_size)
-            lens.append(place + 1)
+        for i, blocks in enumerate(batch.block_tables):
             if blocks != self._lists[i]:  # once in block_size steps, as a rule
                 self._host_tables.numpy()[i, : len(blocks)] = blocks
                 self._lists[i] = list(blocks)
@@ -126,7 +120,7 @@ class DecodeInputs:
         host = self._host.numpy()
         host[:] = 0
         host[2 * self.row : 3 * self.row] = -1
-        for number, values in enumerate((tokens, positions, slots, lens)):
+        for number, values in enumerate((batch.token_ids, batch.positions, batch.slots, batch.context_lens)):
             host[number * self.row : number * self.row + len(values)] = values
         host[4 * self.row] = split_tokens
         self._numbers.copy_(self._host, non_blocking=True)
@@ -158,8 +152,9 @@ class GPURunner(ModelRunner):
         max_num_seqs: int,
         max_model_len: int,
         record: Recorder | None = None,
+        seed: int = 0,
     ) -> None:
-        super().__init__(model, kv_cache)
+        super().__init__(model, kv_cache, seed)
         self._record = record
         self._buckets = bucket_sizes(max_num_seqs)
         self._max_blocks = -(-max_model_len // kv_cache.block_size)
@@ -168,19 +163,40 @@ class GPURunner(ModelRunner):
         # A graph knows addresses only. What lies there must not be freed, so hold on to it.
         self._recorded: list[DeviceStep] = []
 
+    @classmethod
+    def create(
+        cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None
+    ) -> Self | None:
+        """None, with a warning, if the kernels cannot run on this card, or not over this storage."""
+        problem = card_problem(model.dtype)
+        if INTERPRETED and model.device.type == "cuda":
+            problem = "TRITON_INTERPRET is set, and interpreting on a GPU takes forever: unset it"
+        if storage is not None:
+            problem = "the kernels read keys and values as the model computes them"
+        if problem:
+            warnings.warn(
+                f"{problem}. The engine gathers keys with torch instead, which is slower.", stacklevel=2
+            )
+            return None
+        kv_cache = TritonPagedKVCache(model.config, num_blocks, config.block_size, model.dtype, model.device)
+        # Which experts of a mixture a step needs, only the step itself finds out: it cannot be replayed for another.
+        record = None if config.enforce_eager or model.config.num_experts else CUDAGraphRecorder()
+        longest = config.max_model_len or model.config.max_context
+        return cls(model, kv_cache, config.max_num_seqs, longest, record, config.seed)
+
     @torch.inference_mode()
-    def execute(self, scheduled: Sequence[Scheduled]) -> Tensor:
+    def execute(self, batch: StepBatch) -> Tensor:
         """As `ModelRunner.execute`. The result is overwritten by the next step."""
-        n = len(scheduled)
-        if self._record is None or n > self._buckets[-1] or any(s.num_tokens != 1 for s in scheduled):
-            return super().execute(scheduled)
+        n = len(batch.query_lens)
+        if self._record is None or n > self._buckets[-1] or len(batch.token_ids) > n:
+            return super().execute(batch)
         kv, bucket = self.kv_cache, next(size for size in self._buckets if size >= n)
-        splits = kv.splits([s.num_computed + 1 for s in scheduled])
+        splits = kv.splits(batch.context_lens)
         num_splits = min(1 << (splits.num_splits - 1).bit_length(), MOST_SPLITS)
         inputs = self._inputs.get(bucket)
         if inputs is None:
             inputs = self._inputs[bucket] = DecodeInputs(bucket, self._max_blocks, kv.storage.device)
-        inputs.fill(scheduled, kv.block_size, splits.split_tokens)
+        inputs.fill(batch, splits.split_tokens)
 
         recording = self.recordings.get((bucket, num_splits))
         if recording is None:
@@ -196,7 +212,7 @@ class GPURunner(ModelRunner):
             try:
                 recording = self._record(step)
             except Exception as error:
-                hidden = super().execute(scheduled)  # if this fails as well, recording is not to blame
+                hidden = super().execute(batch)  # if this fails as well, recording is not to blame
                 warnings.warn(
                     f"a step cannot be recorded ({type(error).__name__}: {error}): going on without CUDA graphs",
                     stacklevel=2,
@@ -207,32 +223,3 @@ class GPURunner(ModelRunner):
             self.recordings[bucket, num_splits] = recording
         recording.replay()
         return recording.result[:n]
-
-
-def make_runner(
-    model: Transformer,
-    manager: BlockManager,
-    max_num_seqs: int,
-    max_model_len: int,
-    enforce_eager: bool = False,
-) -> ModelRunner | None:
-    """The runner for a model on a GPU; None, with a warning, if the kernels cannot run on this card."""
-    problem = card_problem(model.dtype)
-    if INTERPRETED and model.device.type == "cuda":
-        problem = "TRITON_INTERPRET is set, and interpreting on a GPU takes forever: unset it"
-    if problem:
-        warnings.warn(
-            f"{problem}. The engine gathers keys with torch instead, which is slower.", stacklevel=2
-        )
-        return None
-    kv_cache = TritonPagedKVCache(
-        model.config,
-        manager.num_blocks,
-        manager.block_size,
-        model.dtype,
-        model.device,
-        manager.num_swap_blocks,
-    )
-    # Which experts of a mixture a step needs, only the step itself finds out: it cannot be replayed for another.
-    record = None if enforce_eager or model.config.num_experts else CUDAGraphRecorder()
-    return GPURunner(model, kv_cache, max_num_seqs, max_model_len, record)

@@ -1,25 +1,26 @@
-"""What the kernels take, and one clear line for what they do not.
+"""The arguments that the kernels take, and one clear line for all others.
 
-A GPU does not say "index out of range". It reads whatever lies there, or the whole process dies with an error
-that names no line. So shapes and types are checked before each launch; that costs nothing. What lies *in*
-the tables is on the GPU, and looking at it means waiting for it: only `checked=True` does that. In the interpreter
-nothing waits, and a wrong entry would end the process: there it is always looked at.
+A GPU does not say "index out of range": it reads some other memory, or the process dies with an error that names no
+line. So shapes and types are checked before each launch. The entries *of* the tables are on the GPU, and reading them
+back means waiting for it: only `checked=True` does that, and the interpreter, where a wrong entry would end the process.
 """
 
 import torch
 from torch import Tensor
 
-from phase5_real_gpu.kernels.triton_setup import card_problem, require_triton
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED, card_problem, require_triton
 
-HEAD_DIMS = (16, 256)
-BLOCK_SIZES = (1, 256)
-MOST_QUERIES_PER_KV_HEAD = 64
 COMPUTE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-CACHE_DTYPES = (*COMPUTE_DTYPES, torch.float8_e4m3fn)
 
 
 def check_attention(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: Tensor
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> None:
     """Raise a ValueError unless shapes, types and devices fit together. Reads nothing from the GPU."""
     check_cache(k_cache, v_cache)
@@ -29,11 +30,8 @@ def check_attention(
     num_heads = q.shape[1]
     if q.shape[2] != head_dim:
         raise ValueError(f"q has head_dim {q.shape[2]}, the cache {head_dim}: they must be equal")
-    if num_heads % num_kv_heads or not 1 <= num_heads // num_kv_heads <= MOST_QUERIES_PER_KV_HEAD:
-        raise ValueError(
-            f"{num_heads} query heads on {num_kv_heads} KV heads: each KV head serves the same number, "
-            f"1 to {MOST_QUERIES_PER_KV_HEAD}"
-        )
+    if num_heads % num_kv_heads or not 1 <= num_heads // num_kv_heads <= 64:
+        raise ValueError(f"{num_heads} query heads on {num_kv_heads} KV heads: give 1 to 64 for each KV head")
     check_new_tensor("q", q, k_cache)
     if block_tables.ndim != 2 or context_lens.ndim != 1 or len(block_tables) != len(context_lens):
         raise ValueError(
@@ -44,9 +42,6 @@ def check_attention(
         check_integers(name, tensor, q.device)
     if block_tables.shape[1] and block_tables.stride(1) != 1:
         raise ValueError("block_tables must lie row by row in memory: call .contiguous() on it")
-
-
-def check_rule(window: int | None, softcap: float | None) -> None:
     if window is not None and window < 1:
         raise ValueError(f"window is {window}: a token sees at least itself")
     if softcap is not None and not softcap > 0:
@@ -62,27 +57,28 @@ def check_cache(k_cache: Tensor, v_cache: Tensor) -> None:
         )
     if k_cache.stride() != v_cache.stride() or k_cache.stride(3) != 1:
         raise ValueError("k_cache and v_cache must lie alike in memory, each head's numbers side by side")
-    if k_cache.dtype != v_cache.dtype or k_cache.dtype not in CACHE_DTYPES:
+    if k_cache.dtype != v_cache.dtype or not (k_cache.dtype in COMPUTE_DTYPES or _one_byte(k_cache)):
         raise ValueError(
-            f"k_cache is {k_cache.dtype}, v_cache {v_cache.dtype}: use one of float32, float16, bfloat16, "
-            "float8_e4m3fn for both"
+            f"k_cache is {k_cache.dtype}, v_cache {v_cache.dtype}: use one of float32, float16, bfloat16 for both"
         )
     if k_cache.device != v_cache.device:
         raise ValueError(f"k_cache is on {k_cache.device}, v_cache on {v_cache.device}: move one of them")
     if problem := card_problem(k_cache.dtype):
         raise ValueError(problem)
-    block_size, head_dim = k_cache.shape[1], k_cache.shape[3]
-    for name, value, (least, most) in (
-        ("head_dim", head_dim, HEAD_DIMS),
-        ("block size", block_size, BLOCK_SIZES),
-    ):
-        if not least <= value <= most:
-            raise ValueError(f"{name} {value} is out of range: the kernels take {least} to {most}")
+    _, block_size, _, head_dim = k_cache.shape
+    for name, value, least in (("head_dim", head_dim, 16), ("block size", block_size, 1)):
+        if not least <= value <= 256:
+            raise ValueError(f"{name} {value} is out of range: the kernels take {least} to 256")
+
+
+def _one_byte(cache: Tensor) -> bool:
+    """Whether the cache's numbers take one byte. The attention kernels widen them to the queries' format."""
+    return cache.is_floating_point() and cache.element_size() == 1
 
 
 def check_new_tensor(name: str, tensor: Tensor, cache: Tensor) -> None:
-    """q, k or v: of a number format that computes, the cache's own unless that is fp8, on its device."""
-    fitting = COMPUTE_DTYPES if cache.dtype == torch.float8_e4m3fn else (cache.dtype,)
+    """q, k or v: of a number format that computes, the cache's own unless that takes one byte, on its device."""
+    fitting = COMPUTE_DTYPES if _one_byte(cache) else (cache.dtype,)
     if tensor.dtype not in fitting:
         raise ValueError(f"{name} is {tensor.dtype}, the cache {cache.dtype}: convert one of them")
     if tensor.device != cache.device:
@@ -91,13 +87,30 @@ def check_new_tensor(name: str, tensor: Tensor, cache: Tensor) -> None:
         raise ValueError(f"{name}: each head's numbers must lie side by side: call .contiguous() on it")
 
 
+def check_write(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, checked: bool
+) -> None:
+    """Raise a ValueError unless keys, values, caches and slots fit together; `checked`: read the slots back, too."""
+    check_cache(k_cache, v_cache)
+    num_blocks, block_size, num_kv_heads, head_dim = k_cache.shape
+    needed = (len(slot_mapping), num_kv_heads, head_dim)
+    for name, new in (("k", k), ("v", v)):
+        if new.shape != needed:
+            shape = list(new.shape)
+            raise ValueError(
+                f"{name} has shape {shape}: {needed[0]} slots and this cache need {list(needed)}"
+            )
+        check_new_tensor(name, new, k_cache)
+    check_integers("slot_mapping", slot_mapping, k_cache.device)
+    if checked or INTERPRETED:
+        check_slots(slot_mapping, num_blocks * block_size)
+
+
 def check_out(out: Tensor, q: Tensor) -> None:
-    """Where results are put: like q, and in one piece."""
+    """The tensor for the results: like q, and contiguous."""
     if out.shape != q.shape or out.dtype != q.dtype or out.device != q.device or not out.is_contiguous():
-        raise ValueError(
-            f"out is {list(out.shape)} of {out.dtype} on {out.device}: give {list(q.shape)} of {q.dtype} on "
-            f"{q.device}, without gaps"
-        )
+        given = f"{list(out.shape)} of {out.dtype} on {out.device}"
+        raise ValueError(f"out is {given}: give {list(q.shape)} of {q.dtype} on {q.device}, without gaps")
 
 
 def check_integers(name: str, tensor: Tensor, device: torch.device) -> None:
@@ -109,42 +122,32 @@ def check_integers(name: str, tensor: Tensor, device: torch.device) -> None:
         raise ValueError(f"{name} must lie in a row in memory: call .contiguous() on it")
 
 
-# ---------------------------------------------------------------------- what lies in the tables
-
-
 def check_tables(block_tables: Tensor, context_lens: Tensor, num_blocks: int, block_size: int) -> None:
     """Read the tables back, and raise a ValueError for the first entry that points outside the pool."""
-    tables, lens = block_tables.cpu(), context_lens.cpu().tolist()
-    for i, context_len in enumerate(lens):
+    for i, (table, context_len) in enumerate(zip(block_tables.tolist(), context_lens.tolist())):
         if context_len < 0:
             raise ValueError(f"context_lens[{i}] is {context_len}: it must be 0 or more")
         needed = -(-context_len // block_size)
-        if needed > tables.shape[1]:
+        if needed > len(table):
             raise ValueError(
-                f"request {i} has {context_len} tokens and needs {needed} blocks, its table holds "
-                f"{tables.shape[1]}: make the table wider"
+                f"request {i} has {context_len} tokens and needs {needed} blocks, its table holds {len(table)}: "
+                "make the table wider"
             )
-        for logical, block in enumerate(tables[i, :needed].tolist()):
+        for at, block in enumerate(table[:needed]):
             if not 0 <= block < num_blocks:
-                raise ValueError(
-                    f"block_tables[{i}, {logical}] is {block}: the pool has blocks 0 to {num_blocks - 1}"
-                )
+                where = f"block_tables[{i}, {at}]"
+                raise ValueError(f"{where} is {block}: the pool has blocks 0 to {num_blocks - 1}")
 
 
 def check_slots(slot_mapping: Tensor, num_slots: int) -> None:
-    """Read the slots back. -1 means that a token is not stored; a slot may be written once a step."""
-    slots = slot_mapping.cpu()
-    outside = (slots < -1) | (slots >= num_slots)
-    if outside.any():
-        i = int(outside.nonzero()[0])
-        raise ValueError(
-            f"slot_mapping[{i}] is {int(slots[i])}: the pool has slots 0 to {num_slots - 1} (-1: none)"
-        )
-    used = slots[slots >= 0]
-    if len(used.unique()) < len(used):
-        raise ValueError(
-            "slot_mapping names a slot twice: which token's keys it holds would be a matter of chance"
-        )
+    """Read the slots back. -1 means that a token is not stored; a slot may be written once per step."""
+    used = set()
+    for i, slot in enumerate(slot_mapping.tolist()):
+        if not -1 <= slot < num_slots:
+            raise ValueError(f"slot_mapping[{i}] is {slot}: the pool has slots 0 to {num_slots - 1}")
+        if slot in used:
+            raise ValueError("slot_mapping names a slot twice: the tokens would race for it")
+        used |= {slot} - {-1}
 
 
 def check_query_lens(cu_query_lens: Tensor, context_lens: Tensor, num_tokens: int) -> None:
@@ -157,7 +160,7 @@ def check_query_lens(cu_query_lens: Tensor, context_lens: Tensor, num_tokens: in
     for i, context_len in enumerate(lens):
         query_len = starts[i + 1] - starts[i]
         if not 0 <= query_len <= context_len:
+            context = f"a context of {context_len}"
             raise ValueError(
-                f"request {i} has {query_len} new tokens and a context of {context_len}: the context counts "
-                "the new ones"
+                f"request {i} has {query_len} new tokens and {context}, which counts the new ones"
             )

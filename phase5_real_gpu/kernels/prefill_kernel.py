@@ -1,24 +1,23 @@
-"""Prefill attention on scattered blocks: many new tokens of many requests, each seeing only what came before.
+"""Prefill attention over scattered blocks: many new tokens of many requests, each seeing only earlier tokens.
 
 New tokens of all requests lie one after the other. Each program takes a run of them from one request, with all
 query heads that share a KV head, and walks along that request's block table up to its own last token:
 
     request 0: 5 new     request 1: 300 new, behind a prefix of 80
-    [........]           [........|........|........]      runs; a program each
+    [........]           [........|........|........]      runs; one program each
                           sees 80 + its own and earlier runs
 
-With at least 64 rows a program has enough arithmetic for each key it fetches. Here arithmetic is the limit, and
-not memory as in decode. The tiles that all rows may see need no mask, so they are walked without one;
-only the last few, across the diagonal, are masked. With a sliding window there is a second diagonal, where the
-window of each row begins:
+With at least 64 rows a program has enough arithmetic for each key it fetches: prefill is compute-bound, where
+decode is memory-bound. The tiles that all rows may see need no mask; only the last few, across the diagonal, are
+masked. With a sliding window there is a second diagonal, where the window of each row begins:
 
     token     0                                   own
     row 0     ..............[masked|  no mask  |masked]
-    row 1     ..............[masked|  no mask  |masked]        what lies before is not read at all
+    row 1     ..............[masked|  no mask  |masked]        earlier tokens are not read
 
-Which request does run number r belong to? The runs of request i are counted from `starts[i] // RUN + i`. That
-leaves room for each request's last, shorter run, at most one run too many each, and it can be computed
-without looking at any other request. A binary search finds i; a run too many returns at once.
+The runs of request i are counted from `starts[i] // RUN + i`. That leaves room for each request's last, shorter
+run, at most one run too many each, and needs no other request's length. A binary search finds the request of a
+run; a run too many returns at once.
 
 Sources: Dao, "FlashAttention-2" (2023), sections 3.1 to 3.3; vLLM, vllm/v1/attention/ops/triton_unified_attention.py,
 for rows of (token, head) pairs and the count of runs.
@@ -27,85 +26,20 @@ for rows of (token, head) pairs and the count of runs.
 import torch
 from torch import Tensor
 
-from phase5_real_gpu.kernels.decode_kernel import bend, in_powers_of_two, tile_tokens
+from phase5_real_gpu.kernels.attend_tiles import attend_tiles
+from phase5_real_gpu.kernels.decode import in_powers_of_two, tile_tokens
 from phase5_real_gpu.kernels.kernel_checks import (
     check_attention,
     check_integers,
     check_out,
     check_query_lens,
-    check_rule,
     check_tables,
-)
+)  # fmt: skip
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability, has_matrix_instructions, tl, triton
 
 LOWEST = tl.constexpr(-1e30)
 SMALL_SHARED = ((8, 6), (8, 9), (12, 0), (12, 1))
-"""Cards whose programs get 99 KiB of shared memory, not 163 or more: RTX, A10, L4 and the like."""
-
-
-@triton.jit
-def walk(
-    acc,  # [ROWS, DIMS] weighted values so far
-    total,  # [ROWS] sum of weights so far
-    largest,  # [ROWS] largest score so far
-    q_tile,  # [ROWS, DIMS]
-    row_positions,  # [ROWS] each row's place in its request
-    k_cache,
-    v_cache,
-    table,
-    kv_head,
-    first,
-    end,  # tokens first to end; without a mask a multiple of TILE
-    score_scale,
-    kv_block_stride,
-    kv_token_stride,
-    kv_head_stride,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    DIMS: tl.constexpr,
-    TILE: tl.constexpr,
-    MASKED: tl.constexpr,  # whether some row may not see some of these tokens
-    UPCAST: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-):
-    """The loop of `decode_kernel` over again, for many rows that see different numbers of tokens."""
-    places_in_tile = tl.arange(0, TILE)
-    dims = tl.arange(0, DIMS)
-    is_dim = dims < HEAD_DIM
-    tokens = first + places_in_tile
-    blocks = tl.load(table + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
-    for start in range(first, end, TILE):
-        tokens = start + places_in_tile
-        next_tokens = tokens + TILE
-        next_blocks = tl.load(table + next_tokens // BLOCK_SIZE, mask=next_tokens < end, other=0)
-        slots = (
-            blocks.to(tl.int64) * kv_block_stride
-            + (tokens % BLOCK_SIZE) * kv_token_stride
-            + kv_head * kv_head_stride
-        )
-        exists = tokens < end
-        keys = tl.load(
-            k_cache + slots[None, :] + dims[:, None], mask=exists[None, :] & is_dim[:, None], other=0.0
-        ).to(q_tile.dtype)
-        scores = tl.dot(q_tile, keys, input_precision="ieee") * score_scale
-        if SOFTCAP is not None:
-            scores = bend(scores, SOFTCAP)
-        if MASKED:
-            scores = tl.where(tokens[None, :] <= row_positions[:, None], scores, float("-inf"))
-            if WINDOW is not None:
-                scores = tl.where(tokens[None, :] > row_positions[:, None] - WINDOW, scores, float("-inf"))
-        new_largest = tl.maximum(largest, tl.max(scores, axis=1))
-        shrink = tl.exp2(largest - new_largest)
-        weights = tl.exp2(scores - new_largest[:, None])
-        total = total * shrink + tl.sum(weights, axis=1)
-        values = tl.load(
-            v_cache + slots[:, None] + dims[None, :], mask=exists[:, None] & is_dim[None, :], other=0.0
-        ).to(q_tile.dtype)
-        acc = acc * shrink[:, None] + tl.dot(weights.to(q_tile.dtype), values, input_precision="ieee")
-        largest = new_largest
-        blocks = next_blocks
-    return acc, total, largest
+"""Cards whose programs get 99 KiB of shared memory, not 163 or more: RTX, A10, L4."""
 
 
 # A kernel compiled for "exactly one request" or "a multiple of 16" would be compiled several times over.
@@ -120,7 +54,7 @@ def prefill_kernel(
     context_lens,  # [B], the new tokens included
     num_requests,
     score_scale,
-    value_scale,
+    out_scale,  # multiplies the results
     q_row_stride,
     q_head_stride,
     kv_block_stride,
@@ -136,9 +70,9 @@ def prefill_kernel(
     TILE: tl.constexpr,
     UPCAST: tl.constexpr,
     WINDOW: tl.constexpr,  # tokens that a query sees, itself included; None: all
-    SOFTCAP: tl.constexpr,  # see `bend`, times log2(e); None: scores stay as they are
+    SOFTCAP: tl.constexpr,  # see `apply_softcap`, times log2(e); None: scores stay as they are
 ):
-    # 1. Which run of which request? The last runs see most, so they begin first.
+    # 1. The run of this program and its request. The last runs see most, so they begin first.
     run = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
     num_heads = tl.num_programs(1) * QUERIES_PER_KV
@@ -190,24 +124,24 @@ def prefill_kernel(
         seen_by_all = begin + (before + first_new + 1 - begin) // TILE * TILE
         # From `first` on even the last row sees all.
         first = tl.minimum(begin + tl.cdiv(tl.maximum(end - WINDOW - begin, 0), TILE) * TILE, seen_by_all)
-        acc, total, largest = walk(
+        acc, total, largest = attend_tiles(
             acc, total, largest, q_tile, row_positions, k_cache, v_cache, table, kv_head,
             begin, first, score_scale, kv_block_stride, kv_token_stride, kv_head_stride,
-            HEAD_DIM, BLOCK_SIZE, DIMS, TILE, True, UPCAST, WINDOW, SOFTCAP,
+            HEAD_DIM, BLOCK_SIZE, DIMS, TILE, True, WINDOW, SOFTCAP,
         )  # fmt: skip
-    acc, total, largest = walk(
+    acc, total, largest = attend_tiles(
         acc, total, largest, q_tile, row_positions, k_cache, v_cache, table, kv_head,
         first, seen_by_all, score_scale, kv_block_stride, kv_token_stride, kv_head_stride,
-        HEAD_DIM, BLOCK_SIZE, DIMS, TILE, False, UPCAST, WINDOW, SOFTCAP,
+        HEAD_DIM, BLOCK_SIZE, DIMS, TILE, False, WINDOW, SOFTCAP,
     )  # fmt: skip
-    acc, total, largest = walk(
+    acc, total, largest = attend_tiles(
         acc, total, largest, q_tile, row_positions, k_cache, v_cache, table, kv_head,
         seen_by_all, end, score_scale, kv_block_stride, kv_token_stride, kv_head_stride,
-        HEAD_DIM, BLOCK_SIZE, DIMS, TILE, True, UPCAST, WINDOW, SOFTCAP,
+        HEAD_DIM, BLOCK_SIZE, DIMS, TILE, True, WINDOW, SOFTCAP,
     )  # fmt: skip
 
     # 4. Every row has seen at least its own token, so no sum is zero.
-    acc = acc * value_scale / total[:, None]
+    acc = acc * out_scale / total[:, None]
     tl.store(
         out + ((q_rows * num_heads + heads) * HEAD_DIM)[:, None] + dims[None, :],
         acc.to(out.dtype.element_ty),
@@ -218,7 +152,7 @@ def prefill_kernel(
 def prefill_shape(queries_per_kv: int, head_dim: int, itemsize: int) -> tuple[int, int, int]:
     """ROWS, RUN and warps of a program: as many rows as its registers hold without spilling.
 
-    `compile_report.py` shows that they do, for each kind of card.
+    `compile_report.py` shows that for each kind of card.
     """
     dims = triton.next_power_of_2(head_dim)
     if INTERPRETED:  # sizes only matter for speed; small ones show more of the seams between runs
@@ -248,35 +182,18 @@ def paged_prefill(
     *,
     window: int | None = None,
     softcap: float | None = None,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
+    out_scale: float = 1.0,
     out: Tensor | None = None,
     checked: bool = False,
 ) -> Tensor:
-    """Attention of all new tokens of all requests, each over its own context up to itself.
+    """Attention of all new tokens of all requests, each over its own context up to itself: [N, num_heads, head_dim].
 
-    Args:
+    Args: as for `paged_decode`, except
         q: [N, num_heads, head_dim], the new tokens of all requests, one request after the other.
-        k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], the new tokens already in them.
-        block_tables: [B, most blocks] integers; what stands behind a request's blocks is ignored.
         cu_query_lens: [B + 1] integers: request i has rows cu_query_lens[i] to cu_query_lens[i + 1] of q.
         context_lens: [B] integers: tokens of each request, the new ones included.
-        scale: 1 / sqrt(head_dim) if not given.
-        window: tokens that a query sees, itself included; None: all. Blocks that end before are not looked at.
-        softcap: each score s becomes softcap x tanh(s / softcap); None: it stays as it is.
-        k_scale, v_scale: what fp8 keys and values are to be multiplied by.
-        out: [N, num_heads, head_dim], where to put the result.
-        checked: look into the tables first. That waits for the GPU, so only the interpreter always does.
-
-    Returns:
-        [N, num_heads, head_dim].
-
-    Raises:
-        ValueError: shapes, types or devices that do not fit; a table that points outside (if `checked`).
-        LabError: Triton is not installed.
     """
-    check_attention(q, k_cache, v_cache, block_tables, context_lens)
-    check_rule(window, softcap)
+    check_attention(q, k_cache, v_cache, block_tables, context_lens, window, softcap)
     num_tokens, num_heads, head_dim = q.shape
     num_blocks, block_size, num_kv_heads, _ = k_cache.shape
     num_requests = len(context_lens)
@@ -296,10 +213,10 @@ def paged_prefill(
     queries_per_kv = num_heads // num_kv_heads
     rows, run, warps = prefill_shape(queries_per_kv, head_dim, q.element_size())
     scale = head_dim**-0.5 if scale is None else scale
-    score_scale, cap = in_powers_of_two(scale * k_scale, softcap)
+    score_scale, cap = in_powers_of_two(scale, softcap)
     prefill_kernel[(num_tokens // run + num_requests, num_kv_heads)](
         out, q, k_cache, v_cache, block_tables, cu_query_lens, context_lens, num_requests,
-        score_scale, v_scale,
+        score_scale, out_scale,
         *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
         QUERIES_PER_KV=queries_per_kv, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, ROWS=rows, RUN=run,
         DIMS=triton.next_power_of_2(head_dim), TILE=tile_tokens(head_dim, q.element_size()),

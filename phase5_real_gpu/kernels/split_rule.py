@@ -1,16 +1,16 @@
-"""How many splits to cut a context into.
+"""How many splits to cut a context into, and how many programs run at the same time.
 
 A GPU has many multiprocessors: 132 on an H100. A single user with 8 KV heads gives work to 8 of them, and 124
 are idle. So a context is cut into splits ("split KV"), and a second kernel merges their results. But splits
-cost something, too: merging, and a last round of work in which most multiprocessors may be idle.
+have a cost: merging, and a last round of work in which most multiprocessors may be idle.
 
-    programs = splits of all requests x KV heads       what is to be done
+    programs = splits of all requests x KV heads       the work
     rounds   = programs / resident, rounded up         resident: programs that run at the same time
     time     ~ rounds x tokens a split
 
 The rule: the fewest splits whose time is within 15% of the best.
 
-Example: one request of 32,768 tokens, 8 KV heads, 264 resident programs. One split: 8 programs, 1 round of 32,768
+Example: one request of 32,768 tokens, 8 KV heads, 264 resident programs (two per multiprocessor). One split: 8 programs, 1 round of 32,768
 tokens. 32 splits: 256 programs, 1 round of 1,024 tokens: 32 times as fast. 35 splits would need a second round. The
 rule takes 29: one round of 1,152 tokens is near enough.
 
@@ -24,6 +24,8 @@ from typing import NamedTuple
 import numpy as np
 
 MOST_SPLITS = 128
+REGISTERS = 65536  # of a multiprocessor, on every card since 2012
+RESERVED_SHARED = 1024  # bytes of shared memory that the system takes from each program
 GOOD_ENOUGH = 0.85
 
 
@@ -39,8 +41,7 @@ def choose_splits(context_lens: Sequence[int], num_kv_heads: int, resident: int,
 
     Args:
         context_lens: tokens of each request.
-        num_kv_heads: each is a program of its own.
-        resident: programs that run at the same time.
+        num_kv_heads: each needs a program. resident: programs that run at the same time.
         tile: tokens that a program reads at a time; a split is a multiple of it.
     """
     tiles = max(1, -(-max(context_lens, default=0) // tile))
@@ -54,3 +55,16 @@ def choose_splits(context_lens: Sequence[int], num_kv_heads: int, resident: int,
     best = int(np.argmax(time * GOOD_ENOUGH <= time.min()))  # the first that is good enough
     size = int(split_tiles[best])
     return Splits(-(-tiles // size), size * tile)
+
+
+def programs_that_fit(
+    registers: int, shared: int, num_warps: int, card_shared: int, card_threads: int
+) -> int:
+    """Programs of a compiled kernel that one multiprocessor holds at once, by registers, shared memory and threads.
+
+    Args: registers per thread, bytes of shared memory and warps per program; the multiprocessor's shared memory and threads.
+    Source: CUDA C++ Programming Guide, "Compute Capabilities"; registers are allocated in units of 8 per thread.
+    """
+    threads = 32 * num_warps
+    by_registers = REGISTERS // (max(1, -(-registers // 8)) * 8 * threads)
+    return max(1, min(by_registers, card_shared // (shared + RESERVED_SHARED), card_threads // threads, 32))

@@ -5,7 +5,7 @@ through `paged_decode`, those with more through `paged_prefill`; a step may hold
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from phase2_attention_kvcache.model.caches import attention_rules
 from phase2_attention_kvcache.model.config import ModelConfig
-from phase3_paged_attention.paging import BlockCopy, KVStorage, StepLayout, pad_tables
-from phase5_real_gpu.kernels.decode_kernel import DecodePlan, paged_decode, program_slots, tile_tokens
+from phase3_paged_attention.paging import KVStorage, StepLayout, pad_tables
+from phase5_real_gpu.kernels.decode import DecodePlan, paged_decode, program_slots, tile_tokens
 from phase5_real_gpu.kernels.kernel_checks import check_cache
 from phase5_real_gpu.kernels.prefill_kernel import paged_prefill
 from phase5_real_gpu.kernels.split_rule import Splits, choose_splits
@@ -33,14 +33,20 @@ class Decodes(NamedTuple):
     lens: Tensor
     plan: DecodePlan
 
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Tensor:
+        return paged_decode(q, keys, values, self.tables, self.lens, plan=self.plan, **options)
+
 
 class Prefills(NamedTuple):
-    """Those with more. starts: [B + 1] int32, counted among their own rows."""
+    """The rows of requests with more new tokens. starts: [B + 1] int32, counted among their own rows."""
 
     rows: Rows
     tables: Tensor
     starts: Tensor
     lens: Tensor
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Tensor:
+        return paged_prefill(q, keys, values, self.tables, self.starts, self.lens, **options)
 
 
 class DeviceStep(NamedTuple):
@@ -55,9 +61,7 @@ class TritonPagedKVCache:
     """Keys and values of many requests in blocks, read in place by the Triton kernels.
 
     Args: as for `KVStorage`, and
-        dtype: also torch.float8_e4m3fn: half the memory of 16 bit, and half the bytes to read.
-        compute_dtype: of q, k and v; None: dtype. With an fp8 cache it must be said.
-        k_scale, v_scale: what fp8 keys and values are divided by when stored.
+        compute_dtype: of q, k and v; None: dtype.
 
     Raises:
         LabError: Triton is not installed. ValueError: a size or number format that the kernels do not take.
@@ -70,60 +74,42 @@ class TritonPagedKVCache:
         block_size: int = 16,
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
-        num_swap_blocks: int = 0,
         *,
         compute_dtype: torch.dtype | None = None,
-        k_scale: float = 1.0,
-        v_scale: float = 1.0,
     ) -> None:
-        self.storage = KVStorage(config, num_blocks, block_size, dtype, device, num_swap_blocks)
+        self.storage = KVStorage(config, num_blocks, block_size, dtype, device)
         self.num_blocks, self.block_size = num_blocks, block_size
         check_cache(self.storage.k_cache[0], self.storage.v_cache[0])
-        if not (k_scale > 0 and v_scale > 0):
-            raise ValueError(f"k_scale is {k_scale}, v_scale {v_scale}: both must be above 0")
-        self.k_scale, self.v_scale = k_scale, v_scale
-        self.num_heads, self.num_kv_heads, self.head_dim = (
-            config.num_heads,
-            config.num_kv_heads,
-            config.head_dim,
-        )
-        self.rules = attention_rules(config)
+        self.config = config
+        self.options = [rule._asdict() for rule in attention_rules(config)]  # of the attention, by layer
         self.tile = tile_tokens(config.head_dim, (compute_dtype or dtype).itemsize)
-        self.slots_of_card = program_slots(self.storage.device)
+        self.slots_of_card = program_slots(config.num_heads, self.storage.k_cache[0], compute_dtype or dtype)
         self.step: DeviceStep | None = None
-
-    def apply_copies(self, copies: Sequence[BlockCopy]) -> None:
-        self.storage.apply_copies(copies)
 
     def begin_step(self, layout: StepLayout) -> None:
         """Say where the tokens of the next step lie. One upload for everything."""
-        lens, parts = layout.context_lens, []
-        decodes, prefills = layout.decodes, [i for i, _ in layout.prefills]
+        lens, decodes, prefills = layout.context_lens, layout.decodes, [i for i, _ in layout.prefills]
+        tables = [
+            pad_tables([layout.block_tables[i] for i in which]) if which else []
+            for which in (decodes, prefills)
+        ]
+        starts = np.cumsum([0] + [layout.query_lens[i] for i in prefills])
+        parts = [tables[0], layout.decode_lens, tables[1], starts, [lens[i] for i in prefills]]
+        of_decodes, of_prefills = (found := upload(parts, self.storage.device))[:2], found[2:]
+        self.step = DeviceStep(layout.slot_mapping, None, None)
         if decodes:
-            parts += [pad_tables([layout.block_tables[i] for i in decodes]), layout.decode_lens]
+            plan = self.plan(self.splits(layout.decode_lens), len(decodes))
+            self.step = self.step._replace(decodes=Decodes(layout.decode_rows, *of_decodes, plan))
         if prefills:
-            starts = np.cumsum([0] + [layout.query_lens[i] for i in prefills])
-            parts += [
-                pad_tables([layout.block_tables[i] for i in prefills]),
-                starts,
-                [lens[i] for i in prefills],
-            ]
-        uploaded = iter(upload(parts, self.storage.device))
-        self.step = DeviceStep(
-            layout.slot_mapping,
-            Decodes(layout.decode_rows, next(uploaded), next(uploaded), self.plan(self.splits(layout.decode_lens), len(decodes)))
-            if decodes
-            else None,
-            Prefills(self._prefill_rows(layout), next(uploaded), next(uploaded), next(uploaded))
-            if prefills
-            else None,
-        )  # fmt: skip
+            self.step = self.step._replace(prefills=Prefills(self._prefill_rows(layout), *of_prefills))
 
     def splits(self, context_lens: Sequence[int]) -> Splits:
-        return choose_splits(context_lens, self.num_kv_heads, self.slots_of_card, self.tile)
+        return choose_splits(context_lens, self.config.num_kv_heads, self.slots_of_card, self.tile)
 
     def plan(self, splits: Splits, batch: int) -> DecodePlan:
-        return DecodePlan.make(batch, self.num_heads, self.head_dim, splits, self.storage.device)
+        return DecodePlan.make(
+            batch, self.config.num_heads, self.config.head_dim, splits, self.storage.device
+        )
 
     def _prefill_rows(self, layout: StepLayout) -> Rows:
         runs = [(start, start + layout.query_lens[i]) for i, start in layout.prefills]
@@ -136,31 +122,24 @@ class TritonPagedKVCache:
         """Store the new keys and values in their slots; attend from each new token to those of its own that it may see.
 
         Args:
-            q: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].
-
-        Returns:
-            [N, num_heads, head_dim].
+            q, and the result: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].
         """
         keys, values, step = self.storage.k_cache[layer], self.storage.v_cache[layer], self.step
-        scales = {"k_scale": self.k_scale, "v_scale": self.v_scale}
-        how = scales | self.rules[layer]._asdict()
         # All of them are stored before any is read: a request may read a block that another one fills in
         # this very step.
-        write_kv(k, v, keys, values, step.slots, **scales)
+        self.store(k, v, keys, values)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        if step.decodes:
-            rows, tables, lens, plan = step.decodes
-            into = out[rows] if isinstance(rows, slice) else None
-            found = paged_decode(q[rows], keys, values, tables, lens, plan=plan, out=into, **how)
-            if into is None:
-                out[rows] = found
-        if step.prefills:
-            rows, tables, starts, lens = step.prefills
-            into = out[rows] if isinstance(rows, slice) else None
-            found = paged_prefill(q[rows], keys, values, tables, starts, lens, out=into, **how)
-            if into is None:
-                out[rows] = found
+        for part in filter(None, (step.decodes, step.prefills)):
+            in_place = isinstance(part.rows, slice)
+            into = out[part.rows] if in_place else None
+            found = part.attend(q[part.rows], keys, values, out=into, **self.options[layer])
+            if not in_place:
+                out[part.rows] = found
         return out
+
+    def store(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
+        """Write a layer's new keys and values into the slots of the step."""
+        write_kv(k, v, k_cache, v_cache, self.step.slots)
 
 
 def upload(parts: Sequence[np.ndarray | list[int]], device: torch.device) -> list[Tensor]:

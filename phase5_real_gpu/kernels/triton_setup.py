@@ -1,8 +1,7 @@
 """Where Triton kernels run on this machine: compiled on a GPU, interpreted without one, or not at all.
 
-Triton turns a Python function into machine code for a GPU. It can also *interpret* the function: run it line
-by line on the CPU, with numpy doing the arithmetic. That is slow, and good enough to prove a kernel right.
-Triton decides when a kernel is defined, so every module with a kernel gets `triton` and `tl` from here.
+Triton turns a Python function into machine code for a GPU. It can also *interpret* the function, line by line with numpy:
+slow, and good enough to prove a kernel right. Triton decides when a kernel is defined, so modules import it from here.
 """
 
 import functools
@@ -38,13 +37,8 @@ except ImportError:  # macOS, Windows
 
     triton = tl = WithoutTriton
 
-INTERPRETED = HAS_TRITON and os.environ.get("TRITON_INTERPRET", "0").lower() in (
-    "1",
-    "true",
-    "on",
-    "yes",
-    "y",
-)
+SET = ("1", "true", "on", "yes", "y")
+INTERPRETED = HAS_TRITON and os.environ.get("TRITON_INTERPRET", "0").lower() in SET
 
 
 def _interpret_what_is_compiled() -> None:
@@ -61,10 +55,6 @@ def _interpret_what_is_compiled() -> None:
 
 if INTERPRETED:
     _interpret_what_is_compiled()
-
-OLDEST_CAPABILITY = (7, 5)  # Triton knows no older cards
-BFLOAT16_CAPABILITY = (8, 0)
-FP8_CAPABILITY = (8, 9)
 
 compiling_for: tuple[int, int] | None = None
 """Compute capability of a card that is not here: `ahead_of_time.py` sets it before it records a launch."""
@@ -91,12 +81,10 @@ def card_problem(dtype: torch.dtype) -> str | None:
     if compiler_missing:
         return compiler_missing
     has = f"{name} has compute capability {capability[0]}.{capability[1]}"
-    if capability < OLDEST_CAPABILITY:
+    if capability < (7, 5):
         return f"{has}, Triton needs 7.5 or more"
-    if dtype == torch.bfloat16 and capability < BFLOAT16_CAPABILITY:
+    if dtype == torch.bfloat16 and capability < (8, 0):
         return f"{has}, bfloat16 needs 8.0 or more: use --dtype float16"
-    if dtype == torch.float8_e4m3fn and capability < FP8_CAPABILITY:
-        return f"{has}, an fp8 KV cache needs 8.9 or more: use a 16-bit one"
     return None
 
 
@@ -106,15 +94,12 @@ def _card() -> tuple[tuple[int, int], str, str | None]:
     missing = None
     if not (shutil.which("gcc") or shutil.which("clang") or os.environ.get("CC")):
         missing = "Triton needs a C compiler to start kernels: install gcc"
-    elif not (Path(_include_folder()) / "Python.h").exists():
+    # Debian's own Python names a folder in /usr/local that it does not use.
+    scheme = sysconfig.get_default_scheme()
+    paths = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)
+    if missing is None and not (Path(paths["include"]) / "Python.h").exists():
         missing = "Triton needs Python.h to start kernels: install Python's headers (python3-dev)"
     return torch.cuda.get_device_capability(), torch.cuda.get_device_name(), missing
-
-
-def _include_folder() -> str:
-    """Where Triton looks for Python.h. Debian's own Python names a folder in /usr/local that it does not use."""
-    scheme = sysconfig.get_default_scheme()
-    return sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)["include"]
 
 
 def capability() -> tuple[int, int]:

@@ -275,21 +275,3 @@ def split_kernel(
     tl.store(lse_ptr + place, lse, mask=rows < GROUP)
     mask = (rows < GROUP)[:, None] & (dims < D)[None, :]
     tl.store(partial_ptr + place.to(tl.int64)[:, None] * D + dims[None, :], acc, mask=mask)
-
-
-@triton.jit
-def merge_splits_kernel(
-    partial_ptr, lse_ptr, out_ptr, num_splits, SPLITS: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr
-):
-    """Grid (B, HQ). Each split counts in proportion to its sum of weights; SPLITS >= num_splits."""
-    row = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
-    splits, dims = tl.arange(0, SPLITS), tl.arange(0, DIMS)
-    place = row.to(tl.int64) * num_splits + splits
-    lse = tl.load(lse_ptr + place, mask=splits < num_splits, other=-float("inf"))
-    largest = tl.max(lse, axis=0)
-    weights = tl.exp2(lse - tl.where(largest == -float("inf"), 0.0, largest))  # 0 for an empty split
-    mask = (splits < num_splits)[:, None] & (dims < D)[None, :]
-    partial = tl.load(partial_ptr + place[:, None] * D + dims[None, :], mask=mask, other=0.0)
-    total = tl.sum(weights, axis=0)
-    out = tl.sum(weights[:, None] * partial, axis=0) / tl.where(total == 0, 1.0, total)
-    tl.store(out_ptr + row * D + dims, out, mask=dims < D)

@@ -11,19 +11,19 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
-from phase5_real_gpu.kernels.decode_kernel import (
+from phase5_real_gpu.kernels.decode import (
     LOG2_E,
     DecodePlan,
     paged_decode,
     program_slots,
     tile_tokens,
 )
+from phase5_real_gpu.kernels.decode_kernel import merge_kernel
 from phase5_real_gpu.kernels.kernel_checks import check_attention
 from phase5_real_gpu.kernels.split_rule import choose_splits
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, triton
 from phase5_real_gpu.ladder.ladder_kernels import (
     hoisted_kernel,
-    merge_splits_kernel,
     one_head_kernel,
     packed_kernel,
     split_kernel,
@@ -192,25 +192,24 @@ def _split(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
         block_tables.stride(0), *k_cache.stride()[:3], -(-tiles // ALWAYS_SPLITS) * tile,
         **_constants(q, k_cache, tile), **PACKED, num_warps=4, num_stages=3,
     )  # fmt: skip
-    merge_splits_kernel[q.shape[:2]](
-        partial_out, partial_lse, out, ALWAYS_SPLITS,
-        SPLITS=ALWAYS_SPLITS, D=q.shape[2], DIMS=triton.next_power_of_2(q.shape[2]), num_warps=4,
+    merge_kernel[q.shape[:2]](
+        out, partial_out, partial_lse, ALWAYS_SPLITS,
+        HEAD_DIM=q.shape[2], DIMS=triton.next_power_of_2(q.shape[2]), SPLITS=ALWAYS_SPLITS, num_warps=4,
     )  # fmt: skip
 
 
 def _direct(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
     longest = block_tables.shape[1] * k_cache.shape[1]
-    plan = _plan(q.shape, longest, k_cache.shape[2], q.element_size(), q.device)
+    slots = program_slots(q.shape[1], k_cache, q.dtype)
+    plan = _plan(q.shape, longest, k_cache.shape[2], q.element_size(), slots, q.device)
     paged_decode(q, k_cache, v_cache, block_tables, context_lens, scale, plan=plan, out=out)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=4)  # as in the engine: one plan serves all layers of a step
 def _plan(
-    shape: torch.Size, longest: int, num_kv_heads: int, itemsize: int, device: torch.device
+    shape: torch.Size, longest: int, num_kv_heads: int, itemsize: int, slots: int, device: torch.device
 ) -> DecodePlan:
-    """Made once and kept, as the engine does: one plan serves all layers of a step."""
-    tile = tile_tokens(shape[2], itemsize)
-    splits = choose_splits([longest] * shape[0], num_kv_heads, program_slots(device), tile)
+    splits = choose_splits([longest] * shape[0], num_kv_heads, slots, tile_tokens(shape[2], itemsize))
     return DecodePlan.make(*shape, splits, device)
 
 

@@ -1,7 +1,7 @@
-"""What the engine benchmark runs, and the floor of each of its figures.
+"""The cases of the engine benchmark, and the floor of each of its figures.
 
-Models by their shape (speed does not depend on the weights), workloads, the sizes that a machine can bear, and
-the arithmetic of the shortest time that a prefill or a decode step can take on it.
+Models by their shape (speed does not depend on the weights), workloads, their sizes for each kind of machine, and
+the arithmetic of the shortest time that a prefill or a decode step can take.
 """
 
 import random
@@ -11,12 +11,13 @@ import torch
 
 from labkit.errors import LabError
 from labkit.models import find_model
-from phase1_tokens_embeddings.weights import SHAPES, find_card, kv_per_token
+from phase1_tokens_embeddings.weights import SHAPES, find_card
+from phase2_attention_kvcache.measuring.roofline import Work, work_of_batch
 from phase2_attention_kvcache.model import GPT2_124M, ModelConfig
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
 from phase2_attention_kvcache.model.config import read_config
-from phase2_attention_kvcache.model.roofline import Work, work_of_step
-from phase5_real_gpu.measuring.machine_limits import Floor, MachineLimits
+from phase5_real_gpu.measuring.machine_limits import MachineLimits
+from phase5_real_gpu.measuring.measurements import Floor
 
 Workload = list[tuple[list[int], int]]
 """A prompt and the number of tokens to write, for each request."""
@@ -33,10 +34,6 @@ class BenchModel:
     name: str
     title: str
     config: ModelConfig
-
-
-def _llama(shape: str, **settings: float) -> ModelConfig:
-    return ModelConfig(**vars(SHAPES[shape]) | settings, attention_bias=False, mlp_bias=False)
 
 
 MODEL_NAMES = ("tales", "gpt2", "tinyllama", "llama3-8b")
@@ -57,10 +54,14 @@ def bench_model(name: str) -> BenchModel:
         case "gpt2":
             return BenchModel(name, "GPT-2 124M", GPT2_124M)
         case "tinyllama":
-            return BenchModel(name, "TinyLlama-1.1B", _llama("tinyllama-1.1b", max_context=8192))
+            return BenchModel(name, "TinyLlama-1.1B", llama_config("tinyllama-1.1b", max_context=8192))
         case "llama3-8b":
-            return BenchModel(name, "Llama-3-8B", _llama("llama-3-8b", rope_theta=500_000.0))
+            return BenchModel(name, "Llama-3-8B", llama_config("llama-3-8b", rope_theta=500_000.0))
     raise LabError(f"unknown model {name!r}: choose from {', '.join(MODEL_NAMES)}")
+
+
+def llama_config(shape: str, **settings: float) -> ModelConfig:
+    return ModelConfig(**vars(SHAPES[shape]) | settings, attention_bias=False, mlp_bias=False)
 
 
 @dataclass(frozen=True)
@@ -149,13 +150,8 @@ def blocks_of(workload: Workload, block_size: int) -> int:
 
 
 def step_work(config: ModelConfig, batch: int, new_tokens: int, context: int, itemsize: int) -> Work:
-    """What a step costs that computes `new_tokens` for each of `batch` requests with `context` tokens each.
-
-    The weights are read once for all of them; keys and values once for each.
-    """
-    one = work_of_step(config, new_tokens, context, itemsize)
-    kv = kv_per_token(config, itemsize) * (context + new_tokens)
-    return Work(batch * one.operations, one.bytes + (batch - 1) * kv)
+    """The work of a step that computes `new_tokens` for each of `batch` requests with `context` tokens each."""
+    return work_of_batch(config, [(context, new_tokens)] * batch, itemsize)
 
 
 def ttft_floor(config: ModelConfig, isl: int, limits: MachineLimits, dtype: str) -> Floor:
@@ -204,5 +200,5 @@ def card_ceiling(card: str, shape: str, itemsize: int = 2) -> CardCeiling:
     """
     bandwidth = find_card(card).bandwidth_gb_s * 1e9
     weights = SHAPES[shape].num_parameters * itemsize
-    read = step_work(_llama(shape), 1, 1, 0, itemsize).bytes
+    read = step_work(llama_config(shape), 1, 1, 0, itemsize).bytes
     return CardCeiling(weights, read, bandwidth / weights, bandwidth / read)

@@ -1,19 +1,22 @@
-"""The engine's measured runs: latency and throughput of ours."""
+"""The measured runs of the engine benchmark: TTFT, ITL and throughput of our engine, throughput of the other."""
 
 import gc
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
 
 import torch
 
 from labkit.machine import synchronize
 from phase1_tokens_embeddings.weights import kv_per_token
+from phase2_attention_kvcache.measuring.roofline import hollow
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
 from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.engine.build import GPU_SHARE, prepare_weights
-from phase5_real_gpu.measuring.engine_bench import Bench, path_of
+from phase4_scheduler.engine.build import GPU_SHARE
 from phase5_real_gpu.measuring.engine_cases import (
     BenchModel,
     Plan,
@@ -27,13 +30,30 @@ from phase5_real_gpu.measuring.engine_cases import (
     run_floor,
     ttft_floor,
 )
-from phase5_real_gpu.measuring.engine_peers import measure_peers, to_transformers
+from phase5_real_gpu.measuring.engine_peers import (
+    PAGE,
+    StaticBatches,
+    continuous_batches,
+    cudnn_as_usual,
+    random_transformers,
+)
+from phase5_real_gpu.measuring.measurements import Bench, Floor, Measurement, percentiles
 
 BLOCK = 16
+HOLLOW = 32  # tokens in a run of the hollow model
 
 
-# Seconds on a GPU. `measure_machine.py` may stop this script after 270, and all figures would be lost.
-PEERS_UNTIL = 210
+def path_of(engine: LLMEngine) -> str:
+    """How the engine's decode steps run: "graph", "kernel", or "gather" where no kernel can.
+
+    "graph" from the first recording on: earlier steps, such as prompts alone, were not recorded.
+    """
+    runner = engine.core.runner
+    if getattr(runner, "recordings", None):
+        return "graph"
+    cache = runner.kv_cache
+    compiled = getattr(cache, "compiled", False)
+    return "kernel" if compiled or type(cache).__name__ == "TritonPagedKVCache" else "gather"
 
 
 def workloads_of(model: BenchModel, plan: Plan, seed: int) -> dict[str, Workload]:
@@ -46,7 +66,7 @@ def workloads_of(model: BenchModel, plan: Plan, seed: int) -> dict[str, Workload
 
 def make_engine(model: Transformer, plan: Plan, workloads: Iterable[Workload]) -> LLMEngine:
     """An engine whose cache holds the largest workload and the longest prompt. No prefix caching."""
-    isl = max(i for i in plan.isls if i < model.config.max_context)
+    isl = max((i for i in plan.isls if i < model.config.max_context), default=1)
     blocks = max(*(blocks_of(w, BLOCK) for w in workloads), isl // BLOCK + 2)
     config = EngineConfig(
         max_num_seqs=max(max(plan.batches), plan.mixed[0]), max_num_batched_tokens=plan.step_tokens,
@@ -81,87 +101,155 @@ def warm_up(engine: LLMEngine, workload: Workload) -> None:
     serve(engine, workload if on_gpu else [(prompt, 2) for prompt, _ in workload[:4]])
 
 
-def that_fit(
+def workloads_that_fit(
     bench: Bench, bm: BenchModel, workloads: dict[str, Workload], free_bytes: float
 ) -> dict[str, Workload]:
-    """The workloads whose keys and values fit into the memory that is left. The others are left out.
+    """The workloads whose keys and values fit into the free memory. The others are left out.
 
     Raises:
         MemoryError: none does.
     """
     block_bytes = BLOCK * kv_per_token(bm.config, parse_dtype(bench.dtype).itemsize)
-    fitting = {}
-    for ending, workload in workloads.items():
-        needed = block_bytes * blocks_of(workload, BLOCK)
-        if needed <= free_bytes:
-            fitting[ending] = workload
-        else:
-            bench.left_out.append(
-                f"{bm.title}, {ending}: keys and values need {needed / 1e9:.1f} GB, {free_bytes / 1e9:.1f} are left"
-            )
-    if not fitting:
+    needed = {ending: block_bytes * blocks_of(w, BLOCK) for ending, w in workloads.items()}
+    for ending, size in needed.items():
+        if size > free_bytes:
+            why = f"keys and values need {size / 1e9:.1f} GB, {free_bytes / 1e9:.1f} are left"
+            bench.leave_out(f"{bm.title}, {ending}", why)
+    if not (fitting := {e: w for e, w in workloads.items() if needed[e] <= free_bytes}):
         raise MemoryError
     return fitting
 
 
-def measure_ours(bench: Bench, bm: BenchModel, engine: LLMEngine, workloads: dict[str, Workload]) -> None:
-    """TTFT of each length, then each workload. One that fails for want of memory does not stop the others."""
-    for isl in bench.plan.isls:
+def add_figure(
+    bench: Bench, name: str, values: list[float], unit: str, floor: Floor | None = None, **details: Any
+) -> Measurement:
+    """The median of several values. For a rate, `floor` is the time of the whole run that writes `details["tokens"]`."""
+    is_rate, bound = unit == "tok/s", None
+    if floor:
+        bound = details["tokens"] / floor.seconds if is_rate else 1e3 * floor.seconds
+    details = percentiles(values) | details | {"dtype": bench.dtype}
+    better = "higher" if is_rate else "lower"
+    value = statistics.median(values)
+    return bench.add(Measurement(name, value, unit, better, bound, floor and floor.limit, details))
+
+
+def measure_ours(
+    bench: Bench, plan: Plan, bm: BenchModel, engine: LLMEngine, workloads: dict[str, Workload]
+) -> None:
+    """TTFT of each length, then each workload. A lack of memory in one does not stop the others."""
+    for isl in plan.isls:
         what = f"TTFT of {isl:,} tokens, {bm.title}"
         if isl + 1 > bm.config.max_context:
-            bench.left_out.append(f"{what}: its context is {bm.config.max_context:,}")
-            continue
-        bench.attempt(what, lambda isl=isl: _ttft(bench, bm, engine, isl))
+            bench.leave_out(what, f"its context is {bm.config.max_context:,}")
+        elif f"ttft-{bm.name}-isl{isl}" not in bench.found:
+            bench.attempt(what, partial(_ttft, bench, plan, bm, engine, isl), strict=True)
     for ending, workload in workloads.items():
-        what = f"throughput of {len(workload)} requests, {bm.title}"
-        bench.attempt(what, lambda ending=ending, w=workload: _throughput(bench, bm, engine, ending, w))
+        if f"throughput-{bm.name}-{ending}" not in bench.found:
+            what = f"throughput of {len(workload)} requests, {bm.title}"
+            bench.attempt(what, partial(_throughput, bench, plan, bm, engine, ending, workload), strict=True)
 
 
-def _ttft(bench: Bench, bm: BenchModel, engine: LLMEngine, isl: int) -> None:
+def _ttft(bench: Bench, plan: Plan, bm: BenchModel, engine: LLMEngine, isl: int) -> None:
     prompt = equal_workload(1, isl, 1, bm.config.vocab_size, bench.seed)
     warm_up(engine, prompt)
-    seconds = [serve(engine, prompt)[0] for _ in range(bench.plan.repeats + 1)]
+    ms = [1e3 * serve(engine, prompt)[0] for _ in range(plan.repeats + 1)]
     floor = ttft_floor(bm.config, isl, bench.limits, bench.dtype)
-    bench.add(
-        f"ttft-{bm.name}-isl{isl}", [1e3 * s for s in seconds], "ms", floor, isl=isl, path=path_of(engine)
-    )
+    add_figure(bench, f"ttft-{bm.name}-isl{isl}", ms, "ms", floor, isl=isl, path=path_of(engine))
 
 
-def _throughput(bench: Bench, bm: BenchModel, engine: LLMEngine, ending: str, workload: Workload) -> None:
-    plan, tokens = bench.plan, num_output_tokens(workload)
+def _throughput(
+    bench: Bench, plan: Plan, bm: BenchModel, engine: LLMEngine, ending: str, workload: Workload
+) -> None:
     warm_up(engine, workload)
     runs = [serve(engine, workload) for _ in range(plan.repeats)]
     floor, details = None, dict(batch=len(workload), path=path_of(engine))
     if not ending.startswith("mixed"):
         floor = run_floor(bm.config, len(workload), plan.isl, plan.osl, bench.limits, bench.dtype)
         itls = [1e3 * statistics.median(itls) for _, itls in runs]
-        step = decode_floor(bm.config, len(workload), plan.isl + plan.osl // 2, bench.limits, bench.dtype)
-        bench.add(f"itl-{bm.name}-{ending}", itls, "ms", step, context=plan.isl + plan.osl // 2, **details)
-    name = f"throughput-{bm.name}-{ending}"
-    bench.add(name, [tokens / s for s, _ in runs], "tok/s", floor, tokens=tokens, **details)
+        context = plan.isl + plan.osl // 2
+        more = dict(context=context)
+        if (
+            len(workload) == 1
+        ):  # a request that is alone: its gaps and the time of a step without work explain it
+            more |= dict(seconds=[round(g, 7) for _, gaps in runs for g in gaps], prefill_steps=0)
+            more |= dict(fixed_ms=_hollow_ms(engine, bench.seed))
+        step = decode_floor(bm.config, len(workload), context, bench.limits, bench.dtype)
+        add_figure(bench, f"itl-{bm.name}-{ending}", itls, "ms", step, **details, **more)
+    tokens = num_output_tokens(workload)
+    rates = [tokens / seconds for seconds, _ in runs]
+    add_figure(bench, f"throughput-{bm.name}-{ending}", rates, "tok/s", floor, tokens=tokens, **details)
 
 
-def measure_model(bench: Bench, name: str, peers: bool = True) -> None:
-    """Our engine, then the others, on one model. Its memory is free again afterwards."""
-    bm = bench_model(name)
+def _hollow_ms(engine: LLMEngine, seed: int) -> float:
+    """Milliseconds of a step with as many layers and next to nothing to read: the fixed part of every step."""
+    like = engine.model
+    model = Transformer.random(hollow(like.config), like.dtype, like.device.type, seed)
+    other = LLMEngine(model, None, EngineConfig(num_blocks=8, block_size=BLOCK))
+    workload = equal_workload(1, BLOCK, HOLLOW, model.config.vocab_size, seed)
+    warm_up(other, workload)
+    return 1e3 * min(statistics.median(serve(other, workload)[1]) for _ in range(3))
 
-    def with_model() -> None:
-        workloads = workloads_of(bm, bench.plan, bench.seed)
+
+def measure_peers(
+    bench: Bench, plan: Plan, bm: BenchModel, theirs: Any, workloads: dict[str, Workload]
+) -> None:
+    """transformers on the same workloads, within the time that the plan gives it."""
+    workloads = {e: w for e, w in workloads.items() if len(w) in plan.peer_batches or e.startswith("mixed")}
+    largest = max(workloads.values(), key=lambda w: blocks_of(w, PAGE))
+    engines: list[Callable[[], AbstractContextManager[Any]]] = [
+        lambda: nullcontext(StaticBatches(theirs)),
+        lambda: continuous_batches(theirs, largest, plan.step_tokens),
+    ]
+
+    def run_all(start: Callable[[], AbstractContextManager[Any]]) -> None:
+        bench.until = min(time.monotonic() + plan.peer_seconds / len(engines), latest)
+        with cudnn_as_usual(), start() as engine:
+            for ending, workload in workloads.items():
+                name = f"{engine.name}-throughput-{bm.name}-{ending}"
+                if name not in bench.found:
+                    bench.attempt(name, partial(_their_throughput, bench, engine, name, workload), slow=True)
+
+    latest = bench.until
+    for kind, start in zip(("static", "continuous"), engines):
+        bench.attempt(f"transformers, {kind}, {bm.title}", partial(run_all, start))
+    bench.until = latest
+
+
+def _their_throughput(bench: Bench, engine: Any, name: str, workload: Workload) -> None:
+    # On a GPU: graphs, kernels and memory for every size of batch that occurs.
+    engine.run(workload if bench.device == "cuda" else [(prompt, 2) for prompt, _ in workload[:1]])
+    synchronize(bench.device)
+    began = time.perf_counter()
+    answers = engine.run(workload)
+    seconds = time.perf_counter() - began
+    if [len(a) for a in answers] != [osl for _, osl in workload]:
+        raise RuntimeError("it wrote answers of the wrong length")
+    details = dict(batch=len(workload), attention=engine.model.config._attn_implementation)
+    tokens = num_output_tokens(workload)
+    add_figure(bench, name, [tokens / seconds], "tok/s", None, tokens=tokens, **details)
+
+
+def measure_model(bench: Bench, plan: Plan, bm: BenchModel | str, peers: bool = True) -> None:
+    """Our engine, then the other, on one model. Its memory is free again afterwards."""
+    bm = bench_model(bm) if isinstance(bm, str) else bm
+    workloads = workloads_of(bm, plan, bench.seed)
+
+    def ours() -> None:
+        nonlocal workloads
         model = Transformer.random(bm.config, bench.dtype, bench.device, bench.seed)
-        theirs = None
-        if peers:  # before packing, which lets the plain weights go
-            theirs = bench.attempt(f"transformers, {bm.title}", lambda: to_transformers(model), foreign=True)
         if bench.device == "cuda":
-            workloads = that_fit(bench, bm, workloads, GPU_SHARE * torch.cuda.mem_get_info()[0])
-        engine = make_engine(prepare_weights(model), bench.plan, workloads.values())
-        measure_ours(bench, bm, engine, workloads)
-        del engine  # its cache makes room for theirs
-        free_memory(bench.device)
-        if theirs is not None:
-            measure_peers(bench, bm, theirs, workloads)
+            workloads = workloads_that_fit(bench, bm, workloads, GPU_SHARE * torch.cuda.mem_get_info()[0])
+        engine = make_engine(model, plan, workloads.values())
+        measure_ours(bench, plan, bm, engine, workloads)
 
-    # Whatever one fails with, the others count.
-    bench.attempt(bm.title, with_model, foreign=bench.device == "cuda")
+    bench.attempt(bm.title, ours, strict=bench.device == "cpu")
+    free_memory(bench.device)
+    if peers and bench.value(f"throughput-{bm.name}-{next(iter(workloads))}") is not None:
+        what = f"transformers, {bm.title}"
+        theirs = bench.attempt(what, partial(random_transformers, bm.config, bench.dtype, bench.device))
+        if theirs is not None:
+            measure_peers(bench, plan, bm, theirs, workloads)
+        del theirs
     free_memory(bench.device)
 
 

@@ -1,7 +1,8 @@
-"""What the card itself says while it works: power, clocks, temperature, driver. Asked of NVIDIA's NVML library.
+"""The card's own report while it works: power, clocks, temperature, throttling. From NVIDIA's NVML library.
 
-A card's clock is low while nothing runs, so it has to be looked at under load: every few seconds, and the
-highest value counts. Without NVML (no card, no package nvidia-ml-py) there is nothing to see, and nothing goes wrong.
+A card's clock is low while it idles, so it is sampled under load: of clock, power and temperature the highest value is
+kept, of the clock also the 10th percentile of the samples in which the card was busy, and of the reasons for a lower
+clock all that were seen. Without NVML (no card, no package nvidia-ml-py) the report is empty.
 """
 
 import os
@@ -10,9 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+BUSY = 50  # percent of the time in which a kernel ran
+# Reasons for a lower clock that are not the programs' own choice, by the name of NVML's bit.
+REASONS = ("SwPowerCap", "HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
+
 
 def ask() -> dict[str, Any]:
-    """Of the first card, or the first that CUDA_VISIBLE_DEVICES names; what the card does not tell is left out.
+    """Of the first card, or the first that CUDA_VISIBLE_DEVICES names; values that the card does not report are absent.
     {} where there is no NVML."""
     try:
         import pynvml as nvml
@@ -20,48 +25,62 @@ def ask() -> dict[str, Any]:
         nvml.nvmlInit()
         card = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
         by_number = card.isdigit()
-        handle = (
-            nvml.nvmlDeviceGetHandleByIndex(int(card)) if by_number else nvml.nvmlDeviceGetHandleByUUID(card)
-        )
+        h = nvml.nvmlDeviceGetHandleByIndex(int(card)) if by_number else nvml.nvmlDeviceGetHandleByUUID(card)
     except Exception:  # no package, no driver, no such card: each has an error of its own
         return {}
+    sm, memory = nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
     questions = {
         "driver": nvml.nvmlSystemGetDriverVersion,
-        "power_limit_w": lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000,
-        "default_power_limit_w": lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1000,
-        "max_sm_clock_mhz": lambda: float(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        "max_memory_clock_mhz": lambda: float(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)),
-        "highest_power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-        "highest_sm_clock_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        "highest_memory_clock_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
-        "highest_temperature_c": lambda: float(
-            nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-        ),
+        "power_limit_w": lambda: nvml.nvmlDeviceGetPowerManagementLimit(h) / 1000,
+        "default_power_limit_w": lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(h) / 1000,
+        "max_sm_clock_mhz": lambda: float(nvml.nvmlDeviceGetMaxClockInfo(h, sm)),
+        "max_memory_clock_mhz": lambda: float(nvml.nvmlDeviceGetMaxClockInfo(h, memory)),
+        "highest_power_w": lambda: nvml.nvmlDeviceGetPowerUsage(h) / 1000,
+        "highest_sm_clock_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(h, sm)),
+        "highest_memory_clock_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(h, memory)),
+        "highest_temperature_c": lambda: float(nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU)),
+        "busy_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(h).gpu,
+        "throttled_by": lambda: _reasons(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons(h)),
     }
     found: dict[str, Any] = {}
     for name, question in questions.items():
-        with suppress(nvml.NVMLError):
+        with suppress(nvml.NVMLError, AttributeError):
             found[name] = question()
     return found
 
 
+def _reasons(nvml: Any, bits: int) -> list[str]:
+    return [
+        name
+        for name in REASONS
+        if bits
+        & getattr(nvml, f"nvmlClocksThrottleReason{name}", getattr(nvml, f"nvmlClocksEventReason{name}", 0))
+    ]
+
+
 @contextmanager
-def watch_card(every: float = 5.0) -> Iterator[dict[str, Any]]:
-    """Asks every few seconds in a thread of its own. Yields what was seen; of what changes under load, the highest.
+def watch_card(every: float = 1.0) -> Iterator[dict[str, Any]]:
+    """Asks again and again in a thread of its own. Yields the report so far.
 
     >>> with watch_card() as seen:
     ...     work()
-    >>> seen["highest_sm_clock_mhz"]
+    >>> seen["highest_sm_clock_mhz"], seen["p10_sm_clock_mhz"], seen["throttled_by"]
     """
-    seen, stop = ask(), threading.Event()
+    seen, stop, clocks = ask(), threading.Event(), []
 
     def watch() -> None:
         while not stop.wait(every):
-            for name, value in ask().items():
-                seen[name] = max(value, seen.get(name, value)) if name.startswith("highest_") else value
+            now = ask()
+            if now.pop("busy_percent", 0) >= BUSY and "highest_sm_clock_mhz" in now:
+                clocks.append(now["highest_sm_clock_mhz"])
+                seen["p10_sm_clock_mhz"] = sorted(clocks)[len(clocks) // 10]
+            reasons = {*seen.get("throttled_by", ()), *now.pop("throttled_by", ())}
+            seen.update(now | {k: max(v, seen.get(k, v)) for k, v in now.items() if k.startswith("highest_")})
+            seen["throttled_by"] = sorted(reasons)
 
+    seen.pop("busy_percent", None)
     thread = threading.Thread(target=watch, daemon=True)
-    if seen:  # otherwise there is nothing to watch
+    if seen:  # otherwise there is no card to watch
         thread.start()
     try:
         yield seen

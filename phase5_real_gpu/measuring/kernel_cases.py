@@ -1,4 +1,4 @@
-"""What the benchmark runs: the cases, the data for them, the work in them, and the right answers.
+"""The cases of the kernel benchmark: their shapes, their work, their data and the right answers.
 
 A case is a shape and some lengths. From these follow the operations and the bytes, and with the ceilings of a
 machine the shortest time that any kernel could take. The right answer is Phase 3's vectorised attention in
@@ -13,8 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.model.roofline import Work
+from phase2_attention_kvcache.measuring.roofline import Work
 from phase3_paged_attention.paging import paged_attention_vectorised
+from phase5_real_gpu.measuring.measurements import NotHere
 
 DTYPES = {
     "float32": torch.float32,
@@ -130,6 +131,7 @@ DECODE_B64 = decode_case("decode-b64-4k", "decode, 64 users x 4k", [4 * K] * 64)
 DECODE_B1_32K = decode_case("decode-b1-32k", "decode, 1 user x 32k", [32 * K])
 DECODE_B1_4K = decode_case("decode-b1-4k", "decode, 1 user x 4k", [4 * K])
 DECODE_SKEWED = decode_case("decode-skewed", "decode, 64 unequal", skewed_lengths(64, 64 * 4 * K))
+DECODE_ONE_LONG = decode_case("decode-one-long", "decode, 128k beside 63 short", [128 * K] + [200] * 63)
 DECODE_FP8 = replace(
     DECODE_B64, name="decode-fp8-b64-4k", title="decode, fp8 KV, 64 x 4k", kv_dtype="float8_e4m3fn"
 )
@@ -235,8 +237,8 @@ def make_inputs(case: AttentionCase, device: str, seed: int = 0) -> AttentionInp
 # ---------------------------------------------------------------------- the right answer
 
 
-class WrongAnswer(Exception):
-    """A kernel's result is not what attention is."""
+class WrongAnswer(NotHere):
+    """A kernel's result is not attention, so it gets no figure."""
 
 
 @torch.inference_mode()

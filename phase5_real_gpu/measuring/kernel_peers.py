@@ -1,9 +1,8 @@
-"""Ways to compute the same attention: the course's own, and those of others, behind one handle.
+"""Implementations of the same attention: the course's own, PyTorch's and FlashInfer's, behind one interface.
 
 A runner takes one or several layers (same tables and lengths, keys and values of their own) and returns one
-call for each. Whatever may be done once a step, and not once a layer, is done here and timed apart: FlashInfer
-calls it `plan`. What a peer may have better than we do, it gets: keys in one row, not in blocks, for SDPA and
-flex attention, whose figure is thus what paging would cost nothing against.
+call for each. Work that can be done once per step, and not once per layer, is timed apart: FlashInfer calls it `plan`.
+SDPA gets its keys contiguous, not in blocks: its figure is the ceiling that paging costs something against.
 """
 
 import itertools
@@ -25,15 +24,12 @@ from phase3_paged_attention.paging import (
     paged_attention_vectorised,
 )
 from phase5_real_gpu.kernels import paged_decode, paged_prefill  # before PyTorch's own imports of Triton
-from phase5_real_gpu.kernels.decode_kernel import plan_decode
+from phase5_real_gpu.kernels.decode import plan_decode
 from phase5_real_gpu.measuring.kernel_cases import AttentionInputs
+from phase5_real_gpu.measuring.measurements import NotHere
 
 Call = Callable[[], Tensor]
 Layers = Sequence[AttentionInputs]
-
-
-class NotHere(Exception):
-    """A peer that this machine, or this case, cannot have: why, in a line."""
 
 
 class Prepared(NamedTuple):
@@ -79,11 +75,11 @@ def triton_kernel(layers: Layers) -> Prepared:
     plan = make_plan() if first.case.is_decode else None
 
     def call(x: AttentionInputs, out: Tensor) -> Tensor:
-        scales = dict(k_scale=x.k_scale, v_scale=x.v_scale)
+        scales = dict(scale=x.scale * x.k_scale, out_scale=x.v_scale)  # of an fp8 cache
         where = (x.q, x.k_cache, x.v_cache, x.block_tables)
         if plan is None:
-            return paged_prefill(*where, x.cu_query_lens, x.context_lens, x.scale, **scales, out=out)
-        return paged_decode(*where, x.context_lens, x.scale, **scales, plan=plan, out=out)
+            return paged_prefill(*where, x.cu_query_lens, x.context_lens, **scales, out=out)
+        return paged_decode(*where, x.context_lens, **scales, plan=plan, out=out)
 
     return Prepared(
         [partial(call, x, torch.empty_like(x.q)) for x in layers], make_plan if plan is not None else None
@@ -152,16 +148,13 @@ def _in_one_row(x: AttentionInputs) -> tuple[Tensor, Tensor]:
 
 
 def _fused(*qkv: Tensor, **options: bool) -> Tensor:
-    """With every way that PyTorch has, cuDNN's too, which our own models leave out (caches.py)."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+    """With every backend that PyTorch has, cuDNN's too, which our own models leave out (caches.py)."""
+    from torch.nn.attention import SDPBackend as Backend
+    from torch.nn.attention import sdpa_kernel
 
-    ways = [
-        SDPBackend.CUDNN_ATTENTION,
-        SDPBackend.FLASH_ATTENTION,
-        SDPBackend.EFFICIENT_ATTENTION,
-        SDPBackend.MATH,
-    ]
-    with sdpa_kernel(ways):
+    with sdpa_kernel(
+        [Backend.CUDNN_ATTENTION, Backend.FLASH_ATTENTION, Backend.EFFICIENT_ATTENTION, Backend.MATH]
+    ):
         return F.scaled_dot_product_attention(*qkv, **options)
 
 
@@ -178,68 +171,6 @@ def sdpa(layers: Layers) -> Prepared:
         q = x.q.view(batch, -1, h.num_heads, h.head_dim).transpose(1, 2)
         options = dict(is_causal=True, enable_gqa=h.num_heads != h.num_kv_heads)
         return lambda: _fused(q, keys, values, **options).transpose(1, 2).reshape(shape)
-
-    return Prepared([prepare(x) for x in layers])
-
-
-def _flex(device: str):
-    """Compiled on a GPU; in single steps elsewhere, where it only shows what it computes."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention, dynamic=False) if device == "cuda" else flex_attention
-
-
-def _causal(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-    return q_idx >= kv_idx
-
-
-def _everything(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-    return kv_idx >= 0
-
-
-def flex(layers: Layers) -> Prepared:
-    """torch.nn.attention.flex_attention on keys that lie in one row."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    attend = _flex(layers[0].device)
-
-    def prepare(x: AttentionInputs) -> Call:
-        keys, values = _in_one_row(x)
-        batch, n, shape = len(x.case.context_lens), x.case.query_lens[0], x.q.shape
-        q = x.q.view(batch, n, -1, shape[2]).transpose(1, 2)  # [B, num_heads, n, head_dim]
-        mask = None if n == 1 else create_block_mask(_causal, None, None, n, n, device=x.device)
-        options = dict(block_mask=mask, enable_gqa=True)
-        return lambda: attend(q, keys, values, **options).transpose(1, 2).reshape(shape)
-
-    return Prepared([prepare(x) for x in layers])
-
-
-def flex_paged(layers: Layers, page_size: int = 128) -> Prepared:
-    """Flex attention with its experimental page table: the memory is one long row of pages for all requests."""
-    from torch.nn.attention.experimental._paged_attention import PagedAttention
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    attend = _flex(layers[0].device)
-
-    def prepare(x: AttentionInputs) -> Call:
-        keys, values = _in_one_row(x)
-        batch, heads, context_len, dim = keys.shape
-        if not x.case.is_decode or context_len % page_size:
-            raise NotHere(f"tried for decode with whole pages of {page_size} only")
-        num_pages = batch * context_len // page_size
-        pages = PagedAttention(num_pages, page_size, batch, device=x.device)
-        memory_k, memory_v = (t.new_empty(1, heads, num_pages * page_size, dim) for t in (keys, values))
-        places = torch.arange(context_len, device=x.device)[None]
-        for i in range(batch):
-            which = torch.tensor(i, device=x.device)
-            pages.reserve(which, torch.tensor(context_len, device=x.device))
-            pages.assign(which[None], places, keys[i : i + 1], values[i : i + 1], memory_k, memory_v)
-        logical = create_block_mask(
-            _everything, batch, 1, 1, context_len, device=x.device, BLOCK_SIZE=(128, page_size)
-        )
-        options = dict(block_mask=pages.convert_logical_block_mask(logical), enable_gqa=True)
-        q = x.q[:, :, None]
-        return lambda: attend(q, memory_k, memory_v, **options).squeeze(2)
 
     return Prepared([prepare(x) for x in layers])
 
@@ -300,6 +231,4 @@ PROMPT = Runner("", "Phase 3 (SDPA inside)", lambda layers: phase3_cache(layers,
 VECTORISED = Runner("vectorised-", "vectorised", vectorised, slack=3.0)
 PYTHON = Runner("python-", "plain Python loops", plain_loops)
 SDPA = Runner("sdpa-", "PyTorch SDPA, one row", sdpa)
-FLEX = Runner("flex-", "flex, one row", flex)
-FLEX_PAGED = Runner("flex-paged-", "flex, paged", flex_paged)
 FLASHINFER = Runner("flashinfer-", "FlashInfer", flashinfer)

@@ -1,32 +1,27 @@
-"""What this machine can do at best: the ceilings that every figure of this phase is held against.
+"""The ceilings of this machine: every figure of this phase is compared with them.
 
-A data sheet says what the silicon could do. A program never quite gets that, and how much it gets differs
-between two cards of one kind. So the ceilings are measured, on the machine at hand, with operations as simple
-as can be: read a lot, copy a lot, multiply two large matrices, do nothing.
+A data sheet says what the silicon could do. A program never reaches that, and how near it comes differs between two
+cards of one kind. So the ceilings are measured, on the machine at hand, with operations as simple as possible: read a
+lot, copy a lot, multiply two large matrices, start an operation on one number.
 
-Ceilings are the best of several runs, since nothing may beat them. What is held against them are medians.
+Ceilings are the best of several runs. The figures that are compared with them are medians.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from pathlib import Path
 
 import torch
 
+from labkit.errors import LabError
 from labkit.machine import cpu_name
+from phase2_attention_kvcache.measuring.roofline import Ceilings, Work
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
-from phase2_attention_kvcache.model.roofline import Ceilings, Work
-from phase5_real_gpu.measuring.kernel_timing import time_call, time_in_a_row
-from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.measuring.measurements import GB, TERA, Bench, Floor, Measurement
+from phase5_real_gpu.measuring.timing import time_call, time_in_a_row
 
-GB, GIB, TERA = 10**9, 2**30, 10**12
-
-
-class Floor(NamedTuple):
-    """The shortest time that something can take, and what sets it: "bandwidth" or "arithmetic"."""
-
-    seconds: float
-    limit: Literal["bandwidth", "arithmetic"]
+GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ class MachineLimits:
             ("d2h-bandwidth", self.d2h_gb_s, "GB/s"),
         ]
         found = [Measurement(name, value, unit, "higher") for name, value, unit in rates if value]
-        return [*found, Measurement("launch", self.launch_us, "us", "lower")]
+        return [*found, *([Measurement("launch", self.launch_us, "us")] if self.launch_us else [])]
 
 
 @torch.inference_mode()
@@ -81,62 +76,75 @@ def measure_limits(device: str, dtypes: Sequence[str] = ("bfloat16",), quick: bo
     Raises:
         ValueError: an unknown number format.
     """
-    # Far more than any cache holds.
-    size = 256 * 2**20
-    if device == "cuda":
-        # Many times the caches; from 2 GiB on torch would read it in pieces.
-        size = min(GIB, torch.cuda.mem_get_info()[0] // 4)
+    # Far more than any cache holds; from 2 GiB on torch would read it in pieces.
+    size = GIB // 4 if device == "cpu" else min(GIB, torch.cuda.mem_get_info()[0] // 4 // 2**15 * 2**15)
     seconds = 0.05 if quick else 0.3
-    name = torch.cuda.get_device_name() if device == "cuda" else cpu_name()
-    tensor = torch.ones(size // 4, device=device)  # 4 bytes a number
-    read_gb_s = _measure_read(tensor, device, seconds)
-    copy_gb_s = _measure_copy(tensor, device, seconds)
-    h2d, d2h = _measure_pcie(tensor, seconds) if device == "cuda" else (None, None)
-    del tensor
-    rates = {dtype: _measure_matmul(dtype, device, seconds, quick) for dtype in dtypes}
+
+    def best(fn: Callable[[], object]) -> float:
+        """Seconds of the fastest of several calls. Each takes much longer than a launch, and fits no cache."""
+        return time_call(fn, device, seconds, cold=False).low_us / 1e6
+
+    def memory() -> list[float]:
+        """GB/s of reading and of copying; on a GPU also from main memory and back."""
+        tensor, vector = torch.ones(size // 4, device=device), torch.ones(4096, device=device)
+        matrix, (here, there) = tensor.view(-1, 4096), tensor.view(2, -1)
+        # The best of three ways to read: a ceiling that is too low would flatter every kernel.
+        read = min(best(way) for way in (tensor.sum, tensor.max, lambda: matrix @ vector))
+        rates = [tensor.nbytes / read, 2 * here.nbytes / best(lambda: there.copy_(here))]
+        if device == "cuda":
+            part = tensor[: GIB // 16]
+            host = torch.ones(
+                len(part), pin_memory=True
+            )  # the system cannot move it, so the card may fetch it itself
+            ways = (lambda: part.copy_(host, non_blocking=True), lambda: host.copy_(part, non_blocking=True))
+            rates += [part.nbytes / best(way) for way in ways]
+        return [rate / GB for rate in rates]
+
+    def tflops(kind: torch.dtype) -> float:
+        side = 8192 if device == "cuda" else 1024 if quick else 2048
+        if device == "cpu" and kind == torch.float16:
+            side = 512  # many CPUs compute in float16 only by way of float32, a hundred times slower
+        # Random numbers: zeros would cost a GPU less power and let it run faster than it really can.
+        a, b = (torch.randn(side, side, device=device).to(kind) for _ in range(2))
+        return 2 * side**3 / best(lambda: a @ b) / TERA
+
+    # Some processors multiply 16 bits slower than 32: there it is best to widen them first.
+    wider = {torch.float32} if device == "cpu" else set()
+    rates = {dtype: max(map(tflops, {parse_dtype(dtype)} | wider)) for dtype in dtypes}
     number = torch.zeros(1, device=device)
     launch = time_in_a_row([lambda: number.add_(1)] * (100 if quick else 500), device)
-    return MachineLimits(read_gb_s, copy_gb_s, rates, launch.low_us, name, h2d, d2h)
+    name = torch.cuda.get_device_name() if device == "cuda" else cpu_name()
+    read, copy, *bus = memory()
+    return MachineLimits(read, copy, rates, launch.low_us, name, *bus)
 
 
-def best_seconds(fn, device: str, seconds: float) -> float:
-    """The fastest of several calls. Only for what takes much longer than a launch, and fits no cache."""
-    return time_call(fn, device, seconds, least=5, cold=False).low_us / 1e6
+def open_bench(device: str, dtype: str, quick: bool, seed: int, resume: str | None = None) -> Bench:
+    """A bench with the ceilings of this machine.
 
+    Args:
+        resume: the report of an earlier run: its ceilings and figures are taken over. A file that does not exist yet
+            is no mistake.
 
-def _measure_read(tensor: torch.Tensor, device: str, seconds: float) -> float:
-    """GB/s, by the best of three ways to read: a ceiling that is too low would flatter every kernel."""
-    matrix = tensor[: tensor.numel() // 4096 * 4096].view(-1, 4096)
-    vector = torch.ones(4096, device=device)
-    ways = (tensor.sum, tensor.max, lambda: matrix @ vector)
-    return tensor.nbytes / min(best_seconds(way, device, seconds / 3) for way in ways) / GB
-
-
-def _measure_copy(tensor: torch.Tensor, device: str, seconds: float) -> float:
-    """GB/s, read and written, from one half of the tensor to the other."""
-    there, here = tensor[: tensor.numel() // 2], tensor[tensor.numel() // 2 :][: tensor.numel() // 2]
-    return 2 * there.nbytes / best_seconds(lambda: there.copy_(here), device, seconds) / GB
-
-
-def _measure_matmul(dtype: str, device: str, seconds: float, quick: bool) -> float:
-    """TFLOP/s. Some processors multiply 16 bits slower than 32: there it is best to widen them on the way."""
-    kinds = {parse_dtype(dtype), torch.float32} if device == "cpu" else {parse_dtype(dtype)}
-    return max(_measure_product(kind, device, seconds, quick) for kind in kinds)
-
-
-def _measure_product(kind: torch.dtype, device: str, seconds: float, quick: bool) -> float:
-    side = 8192 if device == "cuda" else 1024 if quick else 2048
-    if device == "cpu" and kind == torch.float16:
-        side = 512  # many CPUs compute in float16 only by way of float32, a hundred times slower
-    # Random numbers: zeros would cost a GPU less power and let it run faster than it really can.
-    a, b = (torch.randn(side, side, device=device).to(kind) for _ in range(2))
-    return 2 * side**3 / best_seconds(lambda: a @ b, device, seconds) / TERA
-
-
-def _measure_pcie(tensor: torch.Tensor, seconds: float) -> tuple[float, float]:
-    """GB/s to the GPU and back. Pinned memory cannot be moved by the system, so the card may fetch it itself."""
-    part = tensor[: min(tensor.numel(), 256 * 2**20 // 4)]
-    host = torch.ones(part.numel(), pin_memory=True)
-    there = best_seconds(lambda: part.copy_(host, non_blocking=True), "cuda", seconds)
-    back = best_seconds(lambda: host.copy_(part, non_blocking=True), "cuda", seconds)
-    return part.nbytes / there / GB, part.nbytes / back / GB
+    Raises:
+        LabError: the report cannot be read, or was measured on another device, in another dtype or more quickly.
+    """
+    if resume is None or not Path(resume).exists():
+        return Bench(measure_limits(device, (dtype,), quick), device, dtype, seed)
+    try:
+        report = json.loads(Path(resume).read_text(encoding="utf-8"))
+        limits = MachineLimits(**report["results"]["limits"])
+        found = {m["name"]: m for m in report["results"]["measurements"]}
+        was_quick = report["arguments"]["quick"]
+        kept = [
+            Measurement(**{k: v for k, v in m.items() if k != "share_of_limit"})
+            for name, m in found.items()
+            if name not in {ceiling.name for ceiling in limits.measurements()}
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise LabError(
+            f"{resume} holds no report to go on with ({error!r:.80}): give another --json"
+        ) from None
+    name = torch.cuda.get_device_name() if device == "cuda" else cpu_name()
+    if limits.device_name != name or dtype not in limits.matmul_tflops or was_quick != quick:
+        raise LabError(f"{resume} was measured in another way ({limits.device_name}): give another --json")
+    return Bench(limits, device, dtype, seed, found={m.name: m for m in kept})

@@ -1,15 +1,81 @@
-"""One measured figure, and the limit of the machine that it is held against.
+"""One measured figure, beside the limit of its machine; and a bench that keeps the figures of a run.
 
-The scripts of this phase that measure put what they found into their report in this one form, so that
-`compare_to_reference.py` can lay two machines side by side.
+Every script of this phase that measures puts its figures into its report in this one form, so that
+`compare_to_reference.py` can compare two machines.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+import torch
+from pydantic import AfterValidator, Field
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+GB, TERA = 10**9, 10**12
+
+
+def plain(text: str) -> str:
+    """An untrusted text for the screen: no control characters, so no escape sequences and no line breaks."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def _printable(value: Any) -> Any:
+    """The same for a tree of values, whose numbers are finite."""
+    if isinstance(value, str):
+        return plain(value[:300])
+    if isinstance(value, dict):
+        return {plain(str(k)[:300]): _printable(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_printable(v) for v in value]
+    if value is None or (isinstance(value, (bool, int, float)) and abs(value) < 1e30):
+        return value
+    raise ValueError("it holds a number that is not finite")
+
+
+Text = Annotated[str, Field(max_length=1000), AfterValidator(plain)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._+-]{0,79}$")]
+Figure = Annotated[float, Field(strict=True, gt=1e-30, lt=1e30)]
+Tree = Annotated[dict[str, Any], AfterValidator(_printable)]
+
+
+@checked_dataclass(frozen=True)
+class Measurement:
+    """One figure. Its fields are checked when it is made, so a file of an unknown source can be trusted.
+
+    Attributes:
+        name: the same on every machine: "decode-b64-4k", "ttft-gpt2-isl100".
+        value, unit: the figure (the median, where it was taken several times).
+        better: whether less or more of it is better.
+        floor: the value that this machine's limit allows, in the same unit: the shortest time, or the
+            greatest rate. None where no simple limit applies.
+        limit: what sets the floor: "bandwidth", "arithmetic" or "launch".
+        details: sizes, dtype, p10 and p90, settings: whatever explains the figure.
+    """
+
+    name: Name
+    value: Figure
+    unit: Annotated[Text, Field(max_length=20)]
+    better: Literal["lower", "higher"] = "lower"
+    floor: Figure | None = None
+    limit: Literal["bandwidth", "arithmetic", "launch"] | None = None
+    details: Tree = field(default_factory=dict)
+
+    @property
+    def share_of_limit(self) -> float | None:
+        """1.0: as fast as the machine can be. None where there is no floor."""
+        if not self.floor:
+            return None
+        return self.floor / self.value if self.better == "lower" else self.value / self.floor
+
+
+def as_records(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
+    """For a script's report, under "measurements"."""
+    return [asdict(m) | {"share_of_limit": m.share_of_limit} for m in measurements]
 
 
 class Spread(NamedTuple):
@@ -27,43 +93,102 @@ class Spread(NamedTuple):
         return f"{self.median:.2f}{unit} ({self.lowest:.2f} to {self.highest:.2f})"
 
 
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """Lowest, 10th and 90th percentile and highest of a figure's repeats, for its details."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    places = dict(lowest=0, p10=round(0.1 * last), p90=round(0.9 * last), highest=last)
+    return {name: ordered[place] for name, place in places.items()} | {"times": len(ordered)}
+
+
 def in_turn(names: Iterable[str], rounds: int) -> Iterator[str]:
-    """What runs next, round by round; no engine always goes first: a, b; b, a; a, b; ..."""
+    """The engines in the order in which they run, round by round, so that none always goes first: a, b; b, a; ..."""
     names = list(names)
     for number in range(rounds):
         yield from names[number % 2 :] + names[: number % 2]
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """One figure.
+class Floor(NamedTuple):
+    """The shortest time that a piece of work can take, and what sets it."""
+
+    seconds: float
+    limit: Literal["bandwidth", "arithmetic"]
+
+
+class NotHere(Exception):
+    """This machine, or this case, cannot have a figure: why, in a line."""
+
+
+@dataclass
+class Bench:
+    """Runs one case after the other, and keeps each figure as soon as it is there.
 
     Attributes:
-        name: what was measured, the same on every machine: "decode-b64-4k", "ttft-gpt2-isl100".
-        value, unit: the figure (the median, where it was taken several times).
-        better: whether less or more of it is better.
-        floor: the value that this machine's limit allows, in the same unit: the shortest time, or the
-            greatest rate. None where no simple limit applies.
-        limit: what sets the floor: "bandwidth", "arithmetic" or "launch".
-        details: whatever helps to explain it: sizes, dtype, lowest and highest, settings.
+        limits: of the machine (`MachineLimits`). seconds: for each timing.
+        tell: called with a line about each case that has no figure.
+        save: called after each figure. What was saved can be given back as `found`: then it is not measured again.
+        until: no case that is marked `slow` begins after this time (of time.monotonic).
+        left_out: by case, why it has no figure.
     """
 
-    name: str
-    value: float
-    unit: str
-    better: Literal["lower", "higher"] = "lower"
-    floor: float | None = None
-    limit: Literal["bandwidth", "arithmetic", "launch"] | None = None
-    details: dict[str, Any] = field(default_factory=dict)
+    limits: Any
+    device: str
+    dtype: str
+    seed: int = 0
+    seconds: float = 0.1
+    tell: Callable[[str], None] = lambda _: None
+    save: Callable[[Bench], None] = lambda _: None
+    until: float = float("inf")
+    found: dict[str, Measurement] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def share_of_limit(self) -> float | None:
-        """1.0: as fast as the machine can be. None where there is no floor."""
-        if not self.floor or not self.value:
-            return None
-        return self.floor / self.value if self.better == "lower" else self.value / self.floor
+    def add(self, measurement: Measurement) -> Measurement:
+        self.found[measurement.name] = measurement
+        self.save(self)
+        return measurement
+
+    def value(self, name: str) -> float | None:
+        return self.found[name].value if name in self.found else None
+
+    def attempt(self, what: str, run: Callable[[], Any], slow: bool = False, strict: bool = False) -> Any:
+        """Run a case. A failure leaves it out, says so in a line, and does not stop the others; None then.
+
+        Args:
+            slow: not worth beginning late. strict: only a lack of memory is forgiven, because any other failure would
+                be a mistake of this course.
+        """
+        if slow and time.monotonic() > self.until:
+            return self.leave_out(what, "no time left for it")
+        try:
+            return run()
+        except NotHere as error:
+            self.leave_out(what, str(error))
+        except Exception as error:
+            no_memory = out_of_memory(error)
+            if strict and not no_memory:
+                raise
+            line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+            self.leave_out(what, "out of memory" if no_memory else f"{type(error).__name__}: {line[:160]}")
+        if self.device == "cuda":
+            # The memory of a failed attempt must not make the next one fail.
+            torch.cuda.empty_cache()
+        return None
+
+    def leave_out(self, what: str, why: str) -> None:
+        if why not in self.left_out.values():  # the same reason once: FlashInfer is missing for all cases
+            self.tell(f"- {what}: {why}")
+        self.left_out[what] = why
+        self.save(self)
+
+    def results(self) -> dict[str, Any]:
+        """For the report of a script."""
+        measurements = [*self.limits.measurements(), *self.found.values()]
+        return dict(limits=vars(self.limits), measurements=as_records(measurements), left_out=self.left_out)
 
 
-def as_records(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
-    """For a script's report, under "measurements"."""
-    return [asdict(m) | {"share_of_limit": m.share_of_limit} for m in measurements]
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception means that memory ran out. On a CPU torch says so in a RuntimeError."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    words = ("out of memory", "not enough memory", "can't allocate memory")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)

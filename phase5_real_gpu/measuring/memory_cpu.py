@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-try:  # torch first: see phase3_paged_attention/paging/cpu_kernel.py
+try:  # torch first: see phase3_paged_attention/compiled/cpu_kernel.py
     import torch  # noqa: F401  # isort: skip
     from numba import njit
 except ImportError:

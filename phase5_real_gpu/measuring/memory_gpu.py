@@ -9,8 +9,9 @@ that find all their numbers there.
 import torch
 
 from phase5_real_gpu.kernels.triton_setup import require_triton, tl, triton
-from phase5_real_gpu.measuring.kernel_timing import time_call
-from phase5_real_gpu.measuring.memory_cpu import GB, KIB, circle
+from phase5_real_gpu.measuring.measurements import GB
+from phase5_real_gpu.measuring.memory_cpu import KIB, circle
+from phase5_real_gpu.measuring.timing import time_call
 
 BLOCK = 4096  # numbers that a program reads at a time: 16 KiB
 PROGRAMS_PER_MULTIPROCESSOR = 8

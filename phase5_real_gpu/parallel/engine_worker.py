@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,13 +15,11 @@ from typing import Any
 import torch
 
 from labkit.errors import LabError
+from labkit.interrupts import end_with_parent
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging import PagedKVCache
-from phase3_paged_attention.paging.block_manager import BlockManager
-from phase4_scheduler.engine import EngineConfig, Scheduler
-from phase4_scheduler.engine.build import default_num_blocks
-from phase4_scheduler.engine.core import EngineCore
-from phase4_scheduler.engine.kv_connector import KVConnector
+from phase3_paged_attention.paging import KVStorage, PagedKVCache
+from phase4_scheduler.engine import EngineConfig, EngineCore
+from phase4_scheduler.engine.build import build_core, default_num_blocks
 from phase4_scheduler.server.engine_process import Add, EngineArgs, Finish, turn
 from phase5_real_gpu.parallel.block_transfer import BlockServer, KVLayout
 from phase5_real_gpu.parallel.shared_memory import create_shared_memory, new_name
@@ -73,46 +72,30 @@ def prefill_core(
         memory: a name for it; None: a new one.
         clock: of its leases, in seconds.
     """
-    config, manager = _sized(model, config)
+    config = _sized(model, config)
     layout = KVLayout.of(model, config.block_size)
-    path, storage = create_shared_memory(layout.block_bytes * manager.num_blocks, memory)
+    path, memory_of_blocks = create_shared_memory(layout.block_bytes * config.num_blocks, memory)
+    sizes = (config.num_blocks, config.block_size, model.dtype, model.device)
     cache = PagedKVCache(
-        model.config, manager.num_blocks, config.block_size, model.dtype, model.device, memory=storage
+        model.config, *sizes, storage=KVStorage(model.config, *sizes, memory=memory_of_blocks)
     )
-    connector = PrefillConnector(BlockServer(layout, path, manager.num_blocks), lease_seconds, clock)
-    return _core(model, config, manager, cache, connector), path
+    connector = PrefillConnector(BlockServer(layout, path, config.num_blocks), lease_seconds, clock)
+    return build_core(model, config, kv_cache=cache, kv_connector=connector), path
 
 
 def decode_core(
     model: Transformer, config: EngineConfig, clock: Callable[[], float] = time.monotonic
 ) -> EngineCore:
     """An engine that reads blocks of prefill sides into its own cache."""
-    config, manager = _sized(model, config)
-    cache = PagedKVCache(model.config, manager.num_blocks, config.block_size, model.dtype, model.device)
+    config = _sized(model, config)
+    sizes = (config.num_blocks, config.block_size, model.dtype, model.device)
+    cache = PagedKVCache(model.config, *sizes)
     connector = DecodeConnector(KVLayout.of(model, config.block_size), cache.storage.data, clock)
-    return _core(model, config, manager, cache, connector)
+    return build_core(model, config, kv_cache=cache, kv_connector=connector)
 
 
-def _sized(model: Transformer, config: EngineConfig) -> tuple[EngineConfig, BlockManager]:
-    if config.kv_cache_dtype != "auto" or config.preemption == "swap":
-        raise LabError(
-            "blocks are handed over as the model computes them: kv_cache_dtype 'auto', no swap space"
-        )
-    config = replace(config, max_model_len=config.max_model_len or model.config.max_context)
-    num_blocks = config.num_blocks or default_num_blocks(model, config)
-    return config, BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
-
-
-def _core(
-    model: Transformer,
-    config: EngineConfig,
-    manager: BlockManager,
-    cache: PagedKVCache,
-    connector: KVConnector,
-) -> EngineCore:
-    return EngineCore(
-        model, config, scheduler=Scheduler(config, manager, connector=connector), kv_cache=cache
-    )
+def _sized(model: Transformer, config: EngineConfig) -> EngineConfig:
+    return replace(config, num_blocks=config.num_blocks or default_num_blocks(model, config))
 
 
 # ---------------------------------------------------------------------- the process
@@ -134,20 +117,31 @@ def pin(core: int) -> None:
 def run_worker(pipe: Connection, config: WorkerConfig) -> None:
     """The process, from its start to its end: until the pipe is closed. Its first message is `Ready`, or what went wrong."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches all processes; the first one decides
-    memory, address = None, None
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # unwinds, which removes the shared memory
+    end_with_parent()
+    config = replace(config, memory=config.memory or new_name())
+    try:
+        _run(pipe, config)
+    finally:
+        config.memory.unlink(missing_ok=True)
+
+
+def _run(pipe: Connection, config: WorkerConfig) -> None:
+    address = None
     try:
         if config.core is not None:
             pin(config.core)
-        model, engine_config = EngineArgs(config.model, config.dtype, "cpu", config.settings).load()
+        args = EngineArgs(config.model, config.dtype, "cpu", config.settings)
+        model, engine_config, features = args.load()
         if config.role == "prefill":
-            core, memory = prefill_core(model, engine_config, config.lease_seconds, config.memory)
-            address = core.connector.server.address
+            core, _ = prefill_core(model, engine_config, config.lease_seconds, config.memory)
+            address = core.scheduler.connector.server.address
         elif config.role == "decode":
             core = decode_core(model, engine_config)
             if config.peer is not None:
-                core.connector.connect(config.peer)
+                core.scheduler.connector.connect(config.peer)
         else:
-            core = EngineCore(model, engine_config)
+            core = build_core(model, engine_config, features=features)
     except (LabError, ValueError, OSError) as error:
         pipe.send(error if isinstance(error, LabError) else LabError(str(error)))
         return
@@ -157,10 +151,8 @@ def run_worker(pipe: Connection, config: WorkerConfig) -> None:
     except (EOFError, ConnectionError):
         pass  # the proxy is gone
     finally:
-        if core.connector is not None:
-            core.connector.shutdown()
-        if memory is not None:
-            memory.unlink(missing_ok=True)
+        if config.role != "both":
+            core.scheduler.connector.shutdown()
 
 
 def serve(pipe: Connection, core: EngineCore) -> None:
@@ -187,14 +179,15 @@ def books(core: EngineCore) -> dict[str, Any]:
     core.block_manager.check_integrity()
     report = {
         "blocks_in_use": core.block_manager.num_blocks - 1 - core.block_manager.num_free_blocks,
-        "num_preemptions": core.scheduler.num_preemptions,
+        "num_preemptions": core.stats.num_preemptions,
         "num_steps": core.num_steps,
-        "hit_tokens": core.scheduler.prefix_hits,
+        "hit_tokens": core.stats.prefix_hits,
     }
-    if isinstance(core.connector, DecodeConnector):
-        report |= core.connector.stats()
-    if isinstance(core.connector, PrefillConnector):
-        report |= {"leases": len(core.connector.leases), "num_expired": core.connector.num_expired}
+    connector = getattr(core.scheduler, "connector", None)
+    if isinstance(connector, DecodeConnector):
+        report |= connector.stats()
+    if isinstance(connector, PrefillConnector):
+        report |= {"leases": len(connector.leases), "num_expired": connector.num_expired}
     return report
 
 

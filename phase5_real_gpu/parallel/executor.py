@@ -34,8 +34,8 @@ from labkit.foreign import visible
 from labkit.machine import pick_device
 from labkit.models import find_model
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
-from phase3_paged_attention.paging import BlockCopy, StepLayout
-from phase4_scheduler.engine.executor import ExecutorError
+from phase3_paged_attention.paging import StepLayout
+from phase4_scheduler.features.executor import ExecutorError
 from phase5_real_gpu.parallel.placement import Place, check_split
 from phase5_real_gpu.parallel.shard_loading import open_checkpoint
 from phase5_real_gpu.parallel.worker import Facts, Failed, WorkerSettings, run_worker
@@ -74,6 +74,11 @@ class MultiprocExecutor:
         port: int = 0,
         timeout: float = 60.0,
     ) -> None:
+        for name, size in (
+            ("tensor_parallel_size", tensor_parallel_size), ("pipeline_parallel_size", pipeline_parallel_size),
+        ):  # fmt: skip
+            if size < 1:
+                raise ValueError(f"{name} is {size}: it must be 1 or more")
         world_size = tensor_parallel_size * pipeline_parallel_size
         one = isinstance(path_or_name, str | Path)
         folders = [find_model(path) for path in ([path_or_name] * world_size if one else path_or_name)]
@@ -108,11 +113,9 @@ class MultiprocExecutor:
                 )
         self.model = RemoteModel(self, config, parse_dtype(dtype))
 
-    def initialize_kv_cache(
-        self, num_blocks: int, block_size: int, num_swap_blocks: int, kv_cache_dtype: str
-    ) -> RemoteKVCache:
+    def initialize_kv_cache(self, num_blocks: int, block_size: int, kv_cache_dtype: str) -> RemoteKVCache:
         """A cache of the block manager's blocks, on every rank its own heads and layers of them."""
-        self.collective_rpc("initialize_kv_cache", num_blocks, block_size, num_swap_blocks, kv_cache_dtype)
+        self.collective_rpc("initialize_kv_cache", num_blocks, block_size, kv_cache_dtype)
         return RemoteKVCache(self, num_blocks, block_size)
 
     def collective_rpc(self, method: str, *arguments: Any) -> list[Any]:
@@ -201,9 +204,6 @@ class RemoteKVCache:
     def __init__(self, executor: MultiprocExecutor, num_blocks: int, block_size: int) -> None:
         self.executor, self.num_blocks, self.block_size = executor, num_blocks, block_size
         self.layout: StepLayout | None = None
-
-    def apply_copies(self, copies: Sequence[BlockCopy]) -> None:
-        self.executor.collective_rpc("apply_copies", list(copies))
 
     def begin_step(self, layout: StepLayout) -> None:
         self.layout = layout

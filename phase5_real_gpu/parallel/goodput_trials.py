@@ -16,7 +16,7 @@ import numpy as np
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
-from phase4_scheduler.engine.kv_connector import KVConnector
+from phase4_scheduler.features.kv_transfer import KVConnector, KVTransferScheduler
 from phase4_scheduler.simulator.cost_model import CostModel
 from phase4_scheduler.simulator.latency import RequestRecord
 from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, arrival_times
@@ -149,9 +149,10 @@ def serve_virtually(
 
     def engine(chunk: int, connector: KVConnector | None = None) -> ClockedEngine:
         config = SchedulerConfig(max_num_seqs, chunk)
-        return ClockedEngine(
-            Scheduler(config, BlockManager(num_blocks, BLOCK_SIZE), connector=connector), cost
-        )
+        manager = BlockManager(num_blocks, BLOCK_SIZE)
+        if connector is None:
+            return ClockedEngine(Scheduler(config, manager), cost)
+        return ClockedEngine(KVTransferScheduler(config, manager, kv_connector=connector), cost)
 
     prompts = PromptMaker()
     if not layout.split:

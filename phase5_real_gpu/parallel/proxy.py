@@ -146,7 +146,14 @@ class Proxy:
         self, worker: Worker, served: Served, params: SamplingParams, kv_transfer_params: dict | None
     ) -> None:
         worker.send(
-            Add(served.where, served.prompt_token_ids, params, served.arrival_time, 0, kv_transfer_params)
+            Add(
+                served.where,
+                served.prompt_token_ids,
+                params,
+                served.arrival_time,
+                0,
+                (("kv_transfer_params", kv_transfer_params),),
+            )
         )
 
     # ------------------------------------------------------------------ what comes back
@@ -195,7 +202,7 @@ class Proxy:
     def _from_prefill(self, output: EngineCoreOutput) -> None:
         served = self._by_name.get(output.request_id)
         if served is not None:  # its one token is thrown away: the decode process samples it itself
-            self._decode(served, output.kv_transfer_params)
+            self._decode(served, output.extras.get("kv_transfer_params"))
 
     def _from_decode(self, output: EngineCoreOutput, message: StepMessage) -> list[NewTokens]:
         served = self._by_name.get(output.request_id)

@@ -9,20 +9,17 @@ import torch
 from torch import Tensor
 
 from labkit.foreign import visible
-from phase1_tokens_embeddings.weights.gguf_model import is_gguf, read_raw_config
 from phase1_tokens_embeddings.weights.safetensors_file import open_tensors, read_safetensors_header
 from phase2_attention_kvcache.model import ModelConfig, Transformer
 from phase2_attention_kvcache.model.checkpoint import (
     Stored,
-    check_names,
-    check_shapes,
-    check_sizes,
     finish_loading,
+    fit_model,
     is_turned,
     names_for,
     read_headers,
 )
-from phase2_attention_kvcache.model.config import read_config
+from phase2_attention_kvcache.model.config import find_reader, read_config
 from phase5_real_gpu.parallel.collectives import Collectives
 from phase5_real_gpu.parallel.placement import columns_of_rank, rows_of_rank, shift
 from phase5_real_gpu.parallel.sharded_model import ShardedTransformer
@@ -36,21 +33,12 @@ def open_checkpoint(folder: Path) -> tuple[ModelConfig, dict[str, Stored]]:
     Raises:
         ValueError: it cannot be split here, or its files do not fit together.
     """
-    if is_gguf(folder) or "quantization_config" in read_raw_config(folder):
+    if find_reader(folder) is not None:
         raise ValueError(
             f"{visible(folder)} holds few bits: only checkpoints in 16 or 32 bits can be split over devices"
         )
     config, stored = read_config(folder), read_headers(folder)
-    try:
-        check_sizes(config, stored)
-        with torch.device("meta"):
-            whole = Transformer(config).state_dict()
-        check_names(config, [name for ours in whole for name in names_for(config, ours)], stored)
-        for ours, shaped in whole.items():
-            entries = {name: stored[name].entry for name in names_for(config, ours)}
-            check_shapes(config, ours, list(shaped.shape), entries, is_turned(config, ours))
-    except ValueError as error:
-        raise ValueError(f"{visible(folder)} does not fit its config.json: {error}") from None
+    fit_model(Transformer, config, folder, {name: s.entry for name, s in stored.items()})
     return config, stored
 
 

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phase2_attention_kvcache.model import ModelConfig, Transformer
-from phase2_attention_kvcache.model.transformer import Experts, KVCache, RMSNorm
+from phase2_attention_kvcache.model.layers import Experts, KVCache, RMSNorm
 from phase5_real_gpu.parallel.collectives import Collectives
 from phase5_real_gpu.parallel.placement import config_of_rank
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from phase4_scheduler.engine import Request, SchedulerOutput
-from phase4_scheduler.engine.kv_connector import KVConnector, KVTransferParams
+from phase4_scheduler.features.kv_transfer.connector import KVConnector, KVTransferParams
 from phase5_real_gpu.parallel.block_transfer import (
     CLOCK_MARGIN,
     BlockPair,
@@ -52,7 +52,7 @@ class PrefillConnector(KVConnector):
     def request_finished(
         self, request: Request, block_ids: Sequence[int]
     ) -> tuple[bool, KVTransferParams | None]:
-        params = request.kv_transfer_params or {}
+        params = request.extras.get("kv_transfer_params") or {}
         if not params.get("do_remote_decode") or request.finish_reason != "length":
             return False, None  # nobody wants its blocks, or it was aborted on its way
         until = self.leases[request.request_id] = self._clock() + self.lease_seconds
@@ -118,7 +118,7 @@ class DecodeConnector(KVConnector):
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        params = request.kv_transfer_params or {}
+        params = request.extras.get("kv_transfer_params") or {}
         if not params.get("do_remote_prefill") or self._clock() >= params["lease_until"]:
             return 0, False
         number = params["num_remote_tokens"] - num_computed_tokens
@@ -127,7 +127,7 @@ class DecodeConnector(KVConnector):
     def update_state_after_alloc(
         self, request: Request, block_ids: Sequence[int], num_external_tokens: int
     ) -> None:
-        params = request.kv_transfer_params or {}
+        params = request.extras.get("kv_transfer_params") or {}
         if not params.get("do_remote_prefill"):
             return
         pairs: list[BlockPair] = []
@@ -138,7 +138,7 @@ class DecodeConnector(KVConnector):
         self._ask_for(request, pairs)
 
     def _ask_for(self, request: Request, pairs: list[BlockPair]) -> None:
-        params = request.kv_transfer_params
+        params = request.extras["kv_transfer_params"]
         self._to_load.append(
             Load(
                 request.request_id,
@@ -148,7 +148,7 @@ class DecodeConnector(KVConnector):
                 params["lease_until"],
             )
         )
-        request.kv_transfer_params = None  # once only: after a preemption it computes by itself
+        request.extras.clear()  # once only: after a preemption it computes by itself
 
     def build_connector_meta(self, output: SchedulerOutput) -> list[Load]:
         loads, self._to_load = self._to_load, []
@@ -157,7 +157,7 @@ class DecodeConnector(KVConnector):
     def request_finished(
         self, request: Request, block_ids: Sequence[int]
     ) -> tuple[bool, KVTransferParams | None]:
-        if (request.kv_transfer_params or {}).get("do_remote_prefill"):
+        if (request.extras.get("kv_transfer_params") or {}).get("do_remote_prefill"):
             self._ask_for(request, [])  # it ended before its turn came: the other side need not wait
         return False, None
 

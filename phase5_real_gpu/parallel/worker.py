@@ -12,8 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from labkit.interrupts import end_with_parent
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
-from phase3_paged_attention.paging import BlockCopy, PagedCache, PagedKVCache, StepLayout
+from phase3_paged_attention.paging import PagedCache, PagedKVCache, StepLayout
+from phase3_paged_attention.sharing import QuantizedKVStorage
 from phase5_real_gpu.parallel.collectives import Collectives
 from phase5_real_gpu.parallel.placement import Place
 from phase5_real_gpu.parallel.shard_loading import fingerprint, load_shard
@@ -75,23 +77,19 @@ class Worker:
         self.kv_cache: PagedCache | None = None
         self.hidden: Tensor | None = None  # of the last step
 
-    def initialize_kv_cache(
-        self, num_blocks: int, block_size: int, num_swap_blocks: int, kv_cache_dtype: str
-    ) -> None:
+    def initialize_kv_cache(self, num_blocks: int, block_size: int, kv_cache_dtype: str) -> None:
         """Blocks of the engine's numbers, with this rank's KV heads of this stage's layers in them."""
-        sizes = (num_blocks, block_size, self.model.dtype, self.device, num_swap_blocks)
+        sizes = (num_blocks, block_size, self.model.dtype, self.device)
         if self.device == "cpu" or kv_cache_dtype != "auto":
             # Without the compiled kernel: to load it takes each process seconds, and two cores show no speed anyway.
-            self.kv_cache = PagedKVCache(
-                self.model.config, *sizes, use_kernel=False, kv_cache_dtype=kv_cache_dtype
-            )
+            storage = None
+            if kv_cache_dtype != "auto":
+                storage = QuantizedKVStorage(self.model.config, *sizes, kv_cache_dtype=kv_cache_dtype)
+            self.kv_cache = PagedKVCache(self.model.config, *sizes, use_kernel=False, storage=storage)
         else:
             from phase5_real_gpu.kernels import TritonPagedKVCache  # Triton takes a second to import
 
             self.kv_cache = TritonPagedKVCache(self.model.config, *sizes)
-
-    def apply_copies(self, copies: list[BlockCopy]) -> None:
-        self.kv_cache.apply_copies(copies)
 
     @torch.inference_mode()
     def execute(self, token_ids: Tensor, positions: Tensor, layout: StepLayout) -> None:
@@ -123,6 +121,8 @@ def run_worker(settings: WorkerSettings, connection: Connection) -> None:
     What goes wrong is answered with `Failed`. It ends when the engine's process has closed the pipe, or is gone.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches all processes; the engine's decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_parent()  # while it waits for other ranks it does not see that the pipe has closed
     worker = None
     try:
         while True:

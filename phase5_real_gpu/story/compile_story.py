@@ -111,57 +111,37 @@ def engine_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
     cards = sorted({c.capability for c in kernels})
     names = ", ".join(LIMITS[capability].name for capability in cards)
     known = [c for c in kernels if c.spills is not None]
-    lab.predict(
-        claim="aot-compiles",
-        question=f"{len(kernels)} kernels for {names}. How many does the compiler refuse",
-        predicted=0,
-        measured=sum(bool(c.error) for c in kernels),
-    )
-    lab.predict(
-        claim="aot-fits",
-        question="how many ask for more shared memory than a program gets on that card",
-        predicted=0,
-        measured=sum(not c.error and not c.fits for c in kernels),
-        note="Such a kernel compiles without a word, and fails at its first launch.",
-    )
-    if known:
-        lab.predict(
-            claim="aot-no-spills",
-            question="how many have a loop in which variables do not fit into registers",
-            predicted=0,
-            measured=sum(bool(c.spills_in_loops) for c in known),
-            note="A spilled variable goes through ordinary memory in every turn, the very thing decode waits for. A "
-            "few spills before or behind a loop run once and cost nothing that shows.",
-        )
-    else:
-        lab.say(
-            "Registers and spills are not shown: `cuobjdump`, which Triton's wheel brings, is missing here."
-        )
     attention = [c for c in kernels if c.kernel in ("decode_kernel", "prefill_kernel")]
     modern = [c for c in attention if c.capability >= 80 and c.case not in ("decode fp32", "prefill fp32")]
-    lab.predict(
-        claim="aot-matrix-units",
-        question="attention from sm_80 on: how many of the kernels leave the matrix units idle",
-        predicted=0,
-        measured=sum(not (c.mma or c.wgmma or c.tcgen05) for c in modern),
-        note="In 16 and 8 bits. In float32 they are not used on purpose: they would round to 10 bits.",
-    )
-    lab.predict(
-        claim="aot-wgmma",
-        question="prefill for sm_90 uses wgmma, products by four groups of 32 threads together",
-        predicted=True,
-        measured=all(c.wgmma > 0 for c in modern if c.kernel == "prefill_kernel" and c.capability == 90),
-        note="It needs 64 rows or more. A prefill tile has them; decode has 16, so there it is mma, and fast enough: "
-        "decode waits for memory.",
-    )
-    lab.predict(
-        claim="aot-fetches-ahead",
-        question="attention from sm_80 on: the fewest tiles of keys that have a place at the same time",
-        predicted=2,
-        measured=min((c.buffers for c in modern), default=0),
-        note="One that is being multiplied, one that is on its way. With a single one the program fetches, waits, "
-        "multiplies, and fetches again.",
-    )
+    claims = [
+        ("aot-compiles", f"{len(kernels)} kernels for {names}. How many does the compiler refuse",
+         0, sum(bool(c.error) for c in kernels), ""),
+        ("aot-fits", "how many ask for more shared memory than a program gets on that card",
+         0, sum(not c.error and not c.fits for c in kernels),
+         "Such a kernel compiles without a word, and fails at its first launch."),
+        ("aot-no-spills", "how many have a loop in which variables do not fit into registers",
+         0, sum(bool(c.spills_in_loops) for c in known),
+         "A spilled variable goes through ordinary memory in every turn, and decode waits for memory already. A "
+         "few spills before or behind a loop run once and cost nothing that shows."),
+        ("aot-matrix-units", "attention from sm_80 on: how many of the kernels leave the matrix units idle",
+         0, sum(not (c.mma or c.wgmma or c.tcgen05) for c in modern),
+         "In 16 and 8 bits. In float32 they are not used on purpose: they would round to 10 bits."),
+        ("aot-wgmma", "prefill for sm_90 uses wgmma, multiplications by four groups of 32 threads together",
+         True, all(c.wgmma > 0 for c in modern if c.kernel == "prefill_kernel" and c.capability == 90),
+         "It needs 64 rows or more. A prefill tile has them; decode has 16, so there it is mma, and fast enough: "
+         "decode waits for memory."),
+        ("aot-fetches-ahead", "attention from sm_80 on: the fewest tiles of keys that have a place at the same time",
+         2, min((c.buffers for c in modern), default=0),
+         "One that is being multiplied, one that is on its way. With a single one the program fetches, waits, "
+         "multiplies, and fetches again."),
+    ]  # fmt: skip
+    for claim, question, predicted, measured, note in claims:
+        if claim == "aot-no-spills" and not known:
+            lab.say(
+                "Registers and spills are not shown: `cuobjdump`, which Triton's wheel brings, is missing here."
+            )
+        else:
+            lab.predict(claim, question, predicted, measured, note=note)
     explain_columns(lab)
     if not lab.quick:
         lab.say("""d64: 12 heads of 64, as in GPT-2. d256: 16 query heads on 8 KV heads of 256. fp8: keys and values of

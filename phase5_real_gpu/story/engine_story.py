@@ -9,18 +9,18 @@ from matplotlib.ticker import LogLocator
 from labkit.figures import COLORS, INK, MUTED, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import find_card
-from phase5_real_gpu.measuring.engine_bench import Bench
 from phase5_real_gpu.measuring.engine_cases import (
     SOURCE_TOKENS_S,
     SOURCE_TTFT_MS,
     BenchModel,
+    Plan,
     bench_model,
     card_ceiling,
     decode_floor,
     ttft_floor,
 )
 from phase5_real_gpu.measuring.machine_limits import MachineLimits
-from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.measuring.measurements import Bench, Measurement
 
 T4_FP16_TFLOPS = 65.0  # NVIDIA's data sheet; the bandwidth stands in Phase 1's table
 # TTFT: "flat" is less than 1.5 times from 10 to 100 tokens, "grown" at least twice from 10 on.
@@ -72,20 +72,21 @@ def show_t4(lab: Lab) -> None:
         for 64 users.""")
 
 
-def check_claims(lab: Lab, bench: Bench, names: Sequence[str]) -> None:
+def check_claims(lab: Lab, bench: Bench, plan: Plan, models: Sequence[BenchModel]) -> None:
     """The source's claims where a GPU can say something of them, and our own predictions for the last model."""
     lab.title(f"Predictions for {bench.limits.device_name}")
-    if bench.device == "cuda" and "tinyllama" in names:
-        _claims_on_gpu(lab, bench)
+    if bench.device == "cuda" and any(bm.name == "tinyllama" for bm in models):
+        _claims_on_gpu(lab, bench, plan)
     elif bench.device == "cpu":
         remedy = "A CPU has another knee, and these sizes take it minutes: run this script on a machine with a GPU."
         ratio = "TinyLlama-1.1B: throughput at batch 64 over batch 1"
         lab.cannot_measure("t4-ttft", "TTFT of TinyLlama-1.1B: flat, then linear in ISL", "GPU", remedy)
         lab.cannot_measure("t4-throughput", ratio, "GPU", remedy)
-    if not names:
+    if not models:
         return
-    bm, most = bench_model(names[-1]), _largest_batch(bench, names[-1])
-    if itl := bench.by_name.get(f"itl-{bm.name}-b1"):
+    bm = models[-1]
+    most = _largest_batch(bench, plan, bm.name)
+    if itl := bench.found.get(f"itl-{bm.name}-b1"):
         lab.predict(
             "decode-floor",
             f"ITL at batch 1, {bm.title}: is it longer than reading all weights, and the context's keys and values, once?",
@@ -93,9 +94,9 @@ def check_claims(lab: Lab, bench: Bench, names: Sequence[str]) -> None:
             note=f"{itl.value:.1f} ms; the memory allows {itl.floor:.1f}. That is {itl.share_of_limit:.0%} of what it allows. "
             f"{_why(itl.share_of_limit)}",
         )  # fmt: skip
-        _predict_between(lab, bench, bm)
+        _predict_between(lab, bench, plan, bm)
     if theirs := bench.value(f"transformers-continuous-throughput-{bm.name}-b{most}"):
-        ours = bench.by_name[f"throughput-{bm.name}-b{most}"].value
+        ours = bench.found[f"throughput-{bm.name}-b{most}"].value
         lab.predict(
             "at-least-transformers",
             f"batch {most}: our engine is at least as fast as transformers' continuous batching",
@@ -104,9 +105,9 @@ def check_claims(lab: Lab, bench: Bench, names: Sequence[str]) -> None:
         )  # fmt: skip
 
 
-def _predict_between(lab: Lab, bench: Bench, bm: BenchModel) -> None:
+def _predict_between(lab: Lab, bench: Bench, plan: Plan, bm: BenchModel) -> None:
     """ITL of a batch, from a smaller and a larger one of the same run: a fixed part, and so much for each user."""
-    by_batch = {b: m.value for b in bench.plan.batches if (m := bench.by_name.get(f"itl-{bm.name}-b{b}"))}
+    by_batch = {b: m.value for b in plan.batches if (m := bench.found.get(f"itl-{bm.name}-b{b}"))}
     if len(by_batch) < 3:
         return
     few, *_, many = by_batch
@@ -144,8 +145,8 @@ def flat_then_linear(ttft_ms: dict[int, float]) -> bool:
     return ttft_ms[100] <= FLAT * ttft_ms[10] and ttft_ms[max(ttft_ms)] >= GROWN * ttft_ms[10]
 
 
-def _claims_on_gpu(lab: Lab, bench: Bench) -> None:
-    found = {isl: m for isl in bench.plan.isls if (m := bench.by_name.get(f"ttft-tinyllama-isl{isl}"))}
+def _claims_on_gpu(lab: Lab, bench: Bench, plan: Plan) -> None:
+    found = {isl: m for isl in plan.isls if (m := bench.found.get(f"ttft-tinyllama-isl{isl}"))}
     if {10, 100} <= found.keys():
         ms, floors = (
             " / ".join(f"{v:.1f}" for v in of) for of in zip(*((m.value, m.floor) for m in found.values()))
@@ -162,7 +163,7 @@ def _claims_on_gpu(lab: Lab, bench: Bench) -> None:
             lab, "ttft-ratio", "TTFT of 1,000 tokens over TTFT of 10, TinyLlama-1.1B, from this card's floors",
             found[1000], found[10], note=f"The source's T4: {SOURCE_TTFT_MS[1000] / SOURCE_TTFT_MS[10]:.1f}x.",
         )  # fmt: skip
-    one, many = (bench.by_name.get(f"throughput-tinyllama-b{b}") for b in (1, 64))
+    one, many = (bench.found.get(f"throughput-tinyllama-b{b}") for b in (1, 64))
     if one and many:
         _predict_ratio(
             lab, "t4-throughput", "TinyLlama-1.1B: throughput at batch 64 over batch 1, from this card's floors",
@@ -171,26 +172,26 @@ def _claims_on_gpu(lab: Lab, bench: Bench) -> None:
         )  # fmt: skip
 
 
-def _largest_batch(bench: Bench, name: str) -> int:
+def _largest_batch(bench: Bench, plan: Plan, name: str) -> int:
     """Of those that were measured, at most 64: beyond it the others are rarely run."""
-    done = [b for b in bench.plan.batches if b <= 64 and bench.value(f"throughput-{name}-b{b}") is not None]
+    done = [b for b in plan.batches if b <= 64 and bench.value(f"throughput-{name}-b{b}") is not None]
     return max(done, default=0)
 
 
-def show_model(lab: Lab, bench: Bench, bm: BenchModel) -> None:
+def show_model(lab: Lab, bench: Bench, plan: Plan, bm: BenchModel) -> None:
     lab.title(f"{bm.title}: {bm.config.num_parameters / 1e6:,.0f}M parameters, {bench.dtype}")
-    ttfts = [(isl, bench.by_name.get(f"ttft-{bm.name}-isl{isl}")) for isl in bench.plan.isls]
+    ttfts = [(isl, bench.found.get(f"ttft-{bm.name}-isl{isl}")) for isl in plan.isls]
     lab.table(
         "TTFT: one prompt, nothing else running",
         ["ISL", "TTFT, ms", "floor, ms", "limit", "floor / TTFT"],
         [[isl, m.value, m.floor, m.limit, f"{m.share_of_limit:.0%}"] for isl, m in ttfts if m],
     )
     rows = []
-    for ending in [f"b{b}" for b in bench.plan.batches] + [f"mixed{bench.plan.mixed[0]}"]:
-        ours = bench.by_name.get(f"throughput-{bm.name}-{ending}")
+    for ending in [f"b{b}" for b in plan.batches] + [f"mixed{plan.mixed[0]}"]:
+        ours = bench.found.get(f"throughput-{bm.name}-{ending}")
         if ours is None:
             continue
-        itl = bench.by_name.get(f"itl-{bm.name}-{ending}")
+        itl = bench.found.get(f"itl-{bm.name}-{ending}")
         peers = [
             bench.value(f"transformers-{p}-throughput-{bm.name}-{ending}") for p in ("static", "continuous")
         ]
@@ -199,12 +200,12 @@ def show_model(lab: Lab, bench: Bench, bm: BenchModel) -> None:
              f"{ours.share_of_limit:.0%}" if ours.floor else "", itl and itl.value, *peers,
              *(f"{ours.value / p:.2f}x" if p else "-" for p in peers)]
         )  # fmt: skip
-    count, low, high = bench.plan.mixed
+    count, low, high = plan.mixed
     lab.table(
         "Throughput, tokens a second, from the first arrival to the last token",
         ["batch", "ours", "bound", "of it", "ITL, ms", "static", "continuous", "ours/static", "ours/cont."],
         rows,
-        note=f"""Prompts of {bench.plan.isl} tokens, answers of {bench.plan.osl}. mixed{count}: {count} requests whose
+        note=f"""Prompts of {plan.isl} tokens, answers of {plan.osl}. mixed{count}: {count} requests whose
             prompts and answers have {low} to {high} tokens; static batches wait for the longest. static and
             continuous: transformers. The bound: weights, keys and values over bandwidth, or operations over
             FLOP/s, prefill included.""",
@@ -218,15 +219,15 @@ def beats_its_floor(bench: Bench) -> list[str]:
     """
     return [
         name
-        for name, m in bench.by_name.items()
+        for name, m in bench.found.items()
         if m.limit == "arithmetic" and m.share_of_limit and m.share_of_limit > 1.05
     ]
 
 
-def draw(bench: Bench, models: Sequence[BenchModel]) -> Any:
+def draw(bench: Bench, plan: Plan, models: Sequence[BenchModel]) -> Any:
     """TTFT against ISL and throughput against batch, each with its bound."""
     last = models[-1]
-    most = _largest_batch(bench, last.name)
+    most = _largest_batch(bench, plan, last.name)
     one, many = (bench.value(f"throughput-{last.name}-b{b}") for b in (1, most))
     finding = "How long a prompt is decides when its answer begins"
     if one and many and most > 1:
@@ -236,16 +237,16 @@ def draw(bench: Bench, models: Sequence[BenchModel]) -> Any:
     about = f"{bench.limits.device_name}, {bench.dtype}, random weights; {bound}"
     fig, (left, right) = new_figure(finding, about, panels=2, size=(11.6, 5.0))
     for bm, color in zip(models, COLORS, strict=False):
-        _curve(left, bench, bm, color, "ttft-{}-isl{}", bench.plan.isls)
-        _curve(right, bench, bm, color, "throughput-{}-b{}", bench.plan.batches)
+        _curve(left, bench, bm, color, "ttft-{}-isl{}", plan.isls)
+        _curve(right, bench, bm, color, "throughput-{}-b{}", plan.batches)
         for kind, marker in (("static", "x"), ("continuous", "+")):
             name = f"transformers-{kind}-throughput-{bm.name}-b"
-            points = [(b, v) for b in bench.plan.batches if (v := bench.value(f"{name}{b}"))]
+            points = [(b, v) for b in plan.batches if (v := bench.value(f"{name}{b}"))]
             if points:
                 right.plot(*zip(*points), marker, color=color, markersize=8, markeredgewidth=1.6, alpha=0.8)
     left.set(xlabel="ISL: tokens of the prompt", ylabel="TTFT, milliseconds")
     right.set(xlabel="batch: requests together", ylabel="output tokens a second")
-    for axes, ticks in ((left, bench.plan.isls), (right, bench.plan.batches)):
+    for axes, ticks in ((left, plan.isls), (right, plan.batches)):
         axes.set(xscale="log", yscale="log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=20))
         plain_numbers(axes)
@@ -261,7 +262,7 @@ def draw(bench: Bench, models: Sequence[BenchModel]) -> Any:
 
 
 def _curve(ax: Axes, bench: Bench, bm: BenchModel, color: str, name: str, sizes: Sequence[int]) -> None:
-    found = [(x, m.value, m.floor) for x in sizes if (m := bench.by_name.get(name.format(bm.name, x)))]
+    found = [(x, m.value, m.floor) for x in sizes if (m := bench.found.get(name.format(bm.name, x)))]
     if found:
         xs, values, floors = zip(*found)
         ax.plot(xs, values, "o-", color=color, label=bm.title)

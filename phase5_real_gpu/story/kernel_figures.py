@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 
 from labkit.figures import BLUE, GREEN, INK, MUTED, ORANGE, new_figure, plain_numbers
-from phase2_attention_kvcache.model.roofline import Ceilings
-from phase5_real_gpu.measuring.kernel_measure import Result
+from phase2_attention_kvcache.measuring.roofline import Ceilings
+from phase5_real_gpu.measuring.measurements import Measurement
 
 OURS, EARLIER, OTHERS = BLUE, GREEN, ORANGE
 
@@ -15,39 +15,43 @@ OURS, EARLIER, OTHERS = BLUE, GREEN, ORANGE
 def colour_of(name: str) -> str:
     if name.startswith(("gather-", "vectorised-", "python-")):
         return EARLIER
-    if name.startswith(("sdpa-", "flex-", "flashinfer-", "torch-")):
+    if name.startswith(("sdpa-", "flashinfer-", "torch-")):
         return OTHERS
     return OURS
 
 
-def draw_kernels(results: Sequence[Result], ceilings: Ceilings, machine: str, dtype: str):
+def draw_kernels(results: Sequence[Measurement], ceilings: Ceilings, machine: str, dtype: str):
     """Left: where each kernel stands under the roofline. Right: how close each comes to its own limit.
 
     Returns None if none of the course's own has a figure.
     """
-    kernels = [r for r in results if r.intensity > 0]  # storing keys computes nothing: no place on a roofline
-    ours = [r for r in kernels if colour_of(r.measurement.name) == OURS]
+    kernels = [
+        r for r in results if r.details["intensity"] > 0
+    ]  # storing keys computes nothing: no place on a roofline
+    ours = [r for r in kernels if colour_of(r.name) == OURS]
     if not ours:
         return None
-    best = max(ours, key=lambda r: r.measurement.share_of_limit)
-    cases = len({r.case for r in results})
+    best = max(ours, key=lambda r: r.share_of_limit)
+    cases = len({r.details["case"] for r in results})
     fig, (left, right) = new_figure(
-        f"The best of the course's kernels reaches {best.measurement.share_of_limit:.0%} of its limit",
+        f"The best of the course's kernels reaches {best.share_of_limit:.0%} of its limit",
         f"{machine}, {dtype}. Blue: this course's kernels. Green: its earlier readings. Orange: other people's.",
         panels=2,
         size=(13.2, max(4.8, 0.24 * len(results) + 0.3 * cases + 1.7)),
         width_ratios=(1, 1.05),
     )
-    numbers = {r.measurement.name: i for i, r in enumerate(results, 1)}
+    numbers = {r.name: i for i, r in enumerate(results, 1)}
     _roofline(left, kernels, numbers, ceilings)
     _shares(right, results, numbers)
     return fig
 
 
-def _roofline(ax: Axes, kernels: Sequence[Result], numbers: Mapping[str, int], ceilings: Ceilings) -> None:
-    low = min(r.intensity for r in kernels) / 4
-    high = max(ceilings.ridge, *(r.intensity for r in kernels)) * 3
-    gflops = [r.tflop_s * 1000 for r in kernels]
+def _roofline(
+    ax: Axes, kernels: Sequence[Measurement], numbers: Mapping[str, int], ceilings: Ceilings
+) -> None:
+    low = min(r.details["intensity"] for r in kernels) / 4
+    high = max(ceilings.ridge, *(r.details["intensity"] for r in kernels)) * 3
+    gflops = [r.details["tflop_s"] * 1000 for r in kernels]
     roof = ceilings.rate / 1e9
     ax.plot(
         [low, ceilings.ridge, high], [low * ceilings.bandwidth / 1e9, roof, roof], color=INK, linewidth=2.2
@@ -58,13 +62,16 @@ def _roofline(ax: Axes, kernels: Sequence[Result], numbers: Mapping[str, int], c
     plain_numbers(ax)
     # Many kernels share an intensity, and some a speed: their numbers stand in a row beside them.
     tall = math.log(4 * roof / bottom)
-    groups: list[list[tuple[Result, float]]] = []
+    groups: list[list[tuple[Measurement, float]]] = []
     for r, speed in sorted(
-        zip(kernels, gflops), key=lambda pair: (round(math.log(pair[0].intensity), 1), -pair[1])
+        zip(kernels, gflops), key=lambda pair: (round(math.log(pair[0].details["intensity"]), 1), -pair[1])
     ):
-        ax.plot(r.intensity, speed, "o", color=colour_of(r.measurement.name), markersize=7, clip_on=False)
+        ax.plot(r.details["intensity"], speed, "o", color=colour_of(r.name), markersize=7, clip_on=False)
         first, top = groups[-1][0] if groups else (r, math.inf)
-        if abs(math.log(r.intensity / first.intensity)) < 0.15 and math.log(top / speed) / tall < 0.045:
+        if (
+            abs(math.log(r.details["intensity"] / first.details["intensity"])) < 0.15
+            and math.log(top / speed) / tall < 0.045
+        ):
             groups[-1].append((r, speed))
         else:
             groups.append([(r, speed)])
@@ -72,8 +79,8 @@ def _roofline(ax: Axes, kernels: Sequence[Result], numbers: Mapping[str, int], c
         height = math.exp(sum(math.log(speed) for _, speed in group) / len(group))
         for place, (r, _) in enumerate(group):
             ax.annotate(
-                str(numbers[r.measurement.name]), (group[0][0].intensity, height), xytext=(9 + 16 * place, 0),
-                textcoords="offset points", color=colour_of(r.measurement.name), fontsize=9, fontweight="bold",
+                str(numbers[r.name]), (group[0][0].details["intensity"], height), xytext=(9 + 16 * place, 0),
+                textcoords="offset points", color=colour_of(r.name), fontsize=9, fontweight="bold",
                 va="center_baseline",
             )  # fmt: skip
     middle = (low * ceilings.ridge) ** 0.5
@@ -88,17 +95,17 @@ def _roofline(ax: Axes, kernels: Sequence[Result], numbers: Mapping[str, int], c
     )  # fmt: skip
 
 
-def _shares(ax: Axes, results: Sequence[Result], numbers: Mapping[str, int]) -> None:
+def _shares(ax: Axes, results: Sequence[Measurement], numbers: Mapping[str, int]) -> None:
     place, places, last = 0.0, [], ""
     for r in results:
-        share, us = r.measurement.share_of_limit, r.measurement.value
-        if r.case != last:
+        share, us = r.share_of_limit, r.value
+        if r.details["case"] != last:
             place += 0.35 if last else 0.0
-            ax.text(0.006, place, r.case, va="center", fontsize=9, fontweight="bold", color=INK)
+            ax.text(0.006, place, r.details["case"], va="center", fontsize=9, fontweight="bold", color=INK)
             place += 0.95
-            last = r.case
+            last = r.details["case"]
         bar = min(share, 1.2)
-        ax.barh(place, bar, 0.74, color=colour_of(r.measurement.name))
+        ax.barh(place, bar, 0.74, color=colour_of(r.name))
         time = f"{us:,.0f} µs" if us >= 10 else f"{us:.1f} µs"
         text = f"{share:.0%}  {time}" if share >= 0.01 else f"{share:.2%}  {time}"
         inside = share > 0.7
@@ -109,7 +116,7 @@ def _shares(ax: Axes, results: Sequence[Result], numbers: Mapping[str, int]) -> 
         places.append(place)
         place += 1
     ax.axvline(1, color=INK, linewidth=1.4, zorder=0)
-    ax.set_yticks(places, [f"{r.runner}   {numbers[r.measurement.name]}" for r in results], fontsize=8.5)
+    ax.set_yticks(places, [f"{r.details['kernel']}   {numbers[r.name]}" for r in results], fontsize=8.5)
     ax.set(xlim=(0, 1.3), xlabel="share of what this machine allows (1: as fast as can be)")
     ax.set_ylim(place - 0.4, -0.6)
     ax.grid(axis="y", visible=False)

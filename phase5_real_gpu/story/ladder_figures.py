@@ -1,7 +1,7 @@
 """The figures of decode_ladder.py: what each rung asks for, and, on a GPU, the staircase of GB/s."""
 
 from labkit.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plain_numbers
-from phase5_real_gpu.kernels.decode_kernel import tile_tokens
+from phase5_real_gpu.kernels.decode import tile_tokens
 from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG
 
 H100_MULTIPROCESSORS = 132

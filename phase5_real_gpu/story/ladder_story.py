@@ -12,10 +12,10 @@ from phase5_real_gpu.kernels.triton_setup import INTERPRETED
 from phase5_real_gpu.ladder.counted_loads import LARGE, SMALL, Counted, expected, random_step, run_counted
 from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG, Rung, Shape, Work, run_rung
 from phase5_real_gpu.measuring.kernel_cases import DECODE_B1_32K, DECODE_B64, AttentionCase, AttentionInputs
-from phase5_real_gpu.measuring.kernel_measure import Bench, floor_of
+from phase5_real_gpu.measuring.kernel_measure import floor_of, run_case
 from phase5_real_gpu.measuring.kernel_peers import Prepared, Runner
 from phase5_real_gpu.measuring.machine_limits import measure_limits
-from phase5_real_gpu.measuring.measurements import as_records
+from phase5_real_gpu.measuring.measurements import Bench
 from phase5_real_gpu.story.ladder_figures import H100_MULTIPROCESSORS, draw_staircase
 
 
@@ -153,16 +153,17 @@ def ladder_cases(dtype: str) -> list[AttentionCase]:
     ]
 
 
-def show_ladder(lab: Lab, bench: Bench, dtype: str, figure: str) -> None:
-    """What was measured of each rung: its time, the gain over the rung before, and GB/s beside the card's."""
+def show_ladder(lab: Lab, bench: Bench, figure: str) -> None:
+    """The measurements of each rung: its time, the gain over the rung before, and GB/s beside the card's."""
     gb_s: dict[str, list[float | None]] = {}
-    for case in ladder_cases(dtype):
+    for case in ladder_cases(bench.dtype):
         rows, before, gb_s[case.name] = [], None, []
         for number, rung in enumerate(LADDER, 1):
-            found = bench.results.get(f"ladder-{number}-{rung.name}-{case.name}")
-            us, rate = (found.measurement.value, found.gb_s) if found else (None, None)
-            gain = f"{before / us:.2f}x" if before and us else "-"
-            rows.append([number, rung.name, us, gain, rate, found and 100 * found.measurement.share_of_limit])
+            m = bench.found.get(f"ladder-{number}-{rung.name}-{case.name}")
+            us, rate, share = (
+                (m.value, m.details["gb_s"], 100 * m.share_of_limit) if m else (None, None, None)
+            )
+            rows.append([number, rung.name, us, f"{before / us:.2f}x" if before and us else "-", rate, share])
             gb_s[case.name].append(rate)
             before = us
         floor = 1e6 * floor_of(case, bench.limits).seconds
@@ -178,11 +179,14 @@ def show_ladder(lab: Lab, bench: Bench, dtype: str, figure: str) -> None:
 
 
 def timed(lab: Lab, dtype: str, device: str) -> None:
-    """Time each rung for both shapes, and hold it against the bandwidth measured on this card."""
+    """Time each rung for both shapes, and compare it with the bandwidth measured on this card."""
     lab.title("What each rung gained")
+    seconds = 0.05 if lab.quick else 0.2
     limits = measure_limits(device, (dtype,), quick=True)
-    bench = Bench(limits, device, 0.05 if lab.quick else 0.2, seed=lab.seed, tell=lab.show)
+    bench = Bench(
+        limits, device, dtype, lab.seed, seconds, lab.show, lambda bench: lab.save(**bench.results())
+    )
     for case in lab.progress(ladder_cases(dtype), "checking and timing"):
-        bench.run_case(case, ladder_runners())
-    show_ladder(lab, bench, dtype, "decode_ladder")
-    lab.record(measurements=as_records(bench.measurements()), left_out=bench.left_out)
+        run_case(bench, case, ladder_runners())
+    show_ladder(lab, bench, "decode_ladder")
+    lab.record(**bench.results())

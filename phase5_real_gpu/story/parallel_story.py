@@ -9,6 +9,7 @@ from phase1_tokens_embeddings.weights import find_card, find_shape
 from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
 from phase3_paged_attention.paging import PagedKVCache
 from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.features.recording import record
 from phase4_scheduler.simulator import ParallelCost, StepSize, find_interconnect, step_traffic
 from phase5_real_gpu.parallel import MultiprocExecutor, Place
 from phase5_real_gpu.story.parallel_figures import draw_bubble, draw_curve, draw_ranks
@@ -36,7 +37,7 @@ def the_ranks(lab: Lab) -> None:
     """A model in several processes: what they hold, what they answer, what crosses."""
     t, p = lab.args.tensor_parallel_size, lab.args.pipeline_parallel_size
     folder = find_model(lab.args.model)
-    config = EngineConfig(num_blocks=NUM_BLOCKS, tensor_parallel_size=t, pipeline_parallel_size=p)
+    config = EngineConfig(num_blocks=NUM_BLOCKS)
     executor = MultiprocExecutor(folder, DTYPE, lab.device, t, p)
     engine = LLMEngine(executor.model, None, config, executor=executor)
     who_holds_what(lab, executor, engine.model.config, t, p)
@@ -70,7 +71,7 @@ def answers(
 ) -> tuple[list[list[int]], list[int]]:
     """Tokens of each request, and how many tokens went through the model in each step."""
     steps: list[int] = []
-    engine.record(lambda event: steps.append(sum(event["tokens"].values())))
+    record(engine, lambda event: steps.append(sum(event["tokens"].values())))
     done = engine.generate(prompts, params)
     return [output.outputs[0].token_ids for output in done], steps
 

@@ -9,7 +9,6 @@ from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import Transformer
 from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.engine.build import prepare_weights
 from phase5_real_gpu.benchmarks.vllm_checks import (
     compare_schedules,
     compare_tokens,
@@ -127,10 +126,10 @@ def check_speed(lab: Lab, python: str, device: str) -> None:
             ) as vllm:
                 model = Transformer.random(bm.config, dtype, device, lab.seed)
                 config = EngineConfig(max_num_seqs=seqs, num_blocks=blocks_of(workload, 16) + 1)
-                engine = LLMEngine(prepare_weights(model), None, config)
+                engine = LLMEngine(model, None, config)
 
                 def ours(requests: Workload) -> float:
-                    engine.block_manager.reset_prefix_cache()
+                    engine.core.block_manager.reset_prefix_cache()
                     return serve(engine, requests)[0]
 
                 runs = {"ours": ours, "vllm": vllm.time}

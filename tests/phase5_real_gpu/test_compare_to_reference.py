@@ -5,7 +5,6 @@ import dataclasses
 import gzip
 import json
 import math
-import statistics
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from labkit.errors import LabError
 from phase4_scheduler.simulator.kernel_table import FOLDER as RECORDED
 from phase5_real_gpu import compare_to_reference
-from phase5_real_gpu.comparing import quick_measurements
 from phase5_real_gpu.comparing.comparison import CLOSE, compare, imagine, judge, pick_reference
 from phase5_real_gpu.measuring.kernel_cases import DECODE_B64
 from phase5_real_gpu.measuring.measurements import Measurement, as_records
@@ -23,6 +21,7 @@ from phase5_real_gpu.measuring.reference_files import (
     Limits,
     Part,
     Reference,
+    as_reference,
     find_reference,
     known_references,
     parse_reference,
@@ -35,25 +34,17 @@ CPU = {"cpu": "Some CPU", "cores": 2, "threads": 2, "packages": {"torch": "2.13.
 
 
 def a_reference(**changes) -> Reference:
-    fields = dict(
-        name="some-cpu",
-        title="Some CPU, 2 cores",
-        origin="measured",
-        environment=CPU,
-        command="python phase5_real_gpu/measure_machine.py",
-        measured_at="2026-11-21T10:00:00+00:00",
-        limits=Limits(20.0, 15.0, {"bfloat16": 0.4}, 2.0),
-        measurements=(
-            Measurement("itl-tales-b1", 2.0, "ms", "lower", 0.5, "bandwidth", {"dtype": "bfloat16"}),
-            Measurement("throughput-tales-b1", 450.0, "tok/s", "higher", 1800.0, "bandwidth"),
-            Measurement("throughput-tales-b8", 2400.0, "tok/s", "higher", 9000.0, "bandwidth"),
-            Measurement("read-bandwidth", 20.0, "GB/s", "higher"),
-        ),
-        parts=(
-            Part("engine_benchmark.py", "ok", 12.5),
-            Part("vllm_comparison.py", "skipped", 0.0, "no vLLM"),
-        ),
+    rows = (
+        Measurement("itl-tales-b1", 2.0, "ms", "lower", 0.5, "bandwidth", {"dtype": "bfloat16"}),
+        Measurement("throughput-tales-b1", 450.0, "tok/s", "higher", 1800.0, "bandwidth"),
+        Measurement("throughput-tales-b8", 2400.0, "tok/s", "higher", 9000.0, "bandwidth"),
+        Measurement("read-bandwidth", 20.0, "GB/s", "higher"),
     )
+    fields = dict(
+        name="some-cpu", title="Some CPU, 2 cores", origin="measured", environment=CPU, measured_at="2026-11-21",
+        limits=Limits(20.0, 15.0, {"bfloat16": 0.4}, 2.0), measurements=rows,
+        parts=(Part("engine_benchmark.py", "ok", 12.5), Part("vllm_comparison.py", "skipped", 0.0, "no vLLM")),
+    )  # fmt: skip
     return Reference(**fields | changes)
 
 
@@ -63,124 +54,81 @@ def as_file(tmp_path, text: str | bytes, name="my.json"):
     return path
 
 
-def a_report(script, facts=None, limits=None, arguments=None, with_figures=True) -> str:
-    """What one of the scripts that measure leaves (--json)."""
-    results = {"measurements": as_records(a_reference().measurements[:1]), "limits": limits}
-    environment = CPU | {"when": "2026-11-21T10:00:00+00:00"} | (facts or {})
-    report = {"script": script, "arguments": arguments, "environment": environment}
-    return json.dumps(report | {"results": results if with_figures else {}})
-
-
 # ---------------------------------------------------------------------- reading and writing
 
 
 def test_what_is_written_is_read_back(tmp_path):
-    reference = a_reference(quick=True, note="a note")
-    path = tmp_path / "deep" / "my.json"
-    write_reference(reference, path)
-    assert read_reference(path) == reference
-    assert [p.name for p in path.parent.iterdir()] == ["my.json"]  # nothing half-written beside it
-    measured = json.loads(path.read_text())["measurements"]
-    assert [m["share_of_limit"] for m in measured] == [0.25, 0.25, 2400 / 9000, None]
+    reference = a_reference(note="a note", quick=True)
+    write_reference(reference, tmp_path / "x.json")
+    assert read_reference(tmp_path / "x.json") == reference
+    with pytest.raises(LabError, match="choose a file that you may write"):
+        write_reference(reference, tmp_path / "x.json" / "y.json")
 
 
-def test_what_cannot_be_read_back_is_not_written(tmp_path):
-    broken = a_reference(measurements=(Measurement("itl-tales-b1", math.nan, "ms"),))
-    with pytest.raises(ValueError, match="above 0"):
-        write_reference(broken, tmp_path / "my.json")
-    assert not any(tmp_path.iterdir())
-    (tmp_path / "file").write_text("")
-    with pytest.raises(LabError, match="cannot write"):
-        write_reference(a_reference(), tmp_path / "file" / "my.json")
+def test_a_figure_is_checked_when_it_is_made():
+    for wrong in (
+        dict(value=float("nan")),
+        dict(value=0.0),
+        dict(name="Bad Name"),
+        dict(details={"a": math.inf}),
+    ):
+        with pytest.raises(ValueError):
+            dataclasses.replace(a_reference().measurements[0], **wrong)
 
 
-def put(tree, *keys, to):
-    """One value of a tree replaced (or removed, with to=...)."""
-    *above, last = keys
-    for key in above:
+def change(*path, to=...) -> str:
+    """The file with one value replaced; `...`: removed."""
+    tree = copy.deepcopy(a_reference().to_json())
+    put(tree, *path, to=to)
+    return json.dumps(tree)
+
+
+def put(tree, *path, to) -> None:
+    for key in path[:-1]:
         tree = tree[key]
     if to is ...:
-        del tree[last]
+        del tree[path[-1]]
     else:
-        tree[last] = to
+        tree[path[-1]] = to
 
 
-def change(*keys, to):
-    """A valid file's contents with one value replaced."""
-    data = a_reference().to_json()
-    put(data, *keys, to=to)
-    return json.dumps(data)
-
-
-def figure(**field):
-    """The same with one field of its first measurement replaced."""
-    ((name, value),) = field.items()
-    return change("measurements", 0, name, to=value)
+def figure(**fields) -> str:
+    return change("measurements", 0, to=a_reference().to_json()["measurements"][0] | fields)
 
 
 WRONG = {
-    "empty": ("", "ends too early"),
-    "truncated": (json.dumps(a_reference().to_json())[:400], "ends too early"),
-    "not JSON": ("# notes\nttft 25", "no JSON at line 1"),
-    "binary": (b"\x89PNG\r\n\x1a\n\xff\x00", "not text in UTF-8"),
-    "list": ("[1, 2]", "no reference file of the course"),
-    "foreign": ('{"figures": [1]}', "no reference file of the course"),
-    "script without figures": (
-        a_report("kv_cache.py", with_figures=False),
-        "report of kv_cache.py has no measurements",
-    ),
+    "cut": (change("title", to="x")[:-40], "no JSON at line 1"),
+    "empty": ("", "no JSON at line 1"),
+    "binary": (b"\xff\xfe\x00", "not text in UTF-8"),
+    "a list": ("[]", "no reference file of the course"),
+    "another program's": ('{"a": 1}', "no reference file of the course"),
     "newer": (change("schema", to=2), "update the course"),
-    "schema as text": (change("schema", to="1"), "'schema' is '1'"),
-    "schema true": (change("schema", to=True), "'schema' is True"),
-    "schema zero": (change("schema", to=0), "'schema' is 0"),
-    "no name": (change("name", to=...), "'name' is missing"),
-    "path as name": (change("name", to="../../etc/passwd"), "small letters"),
-    "escape in name": (change("name", to="\x1b[2Jgone"), "small letters"),
-    "endless title": (change("title", to="x" * 301), "'title' is 'xxx"),
+    "text as schema": (change("schema", to="1"), "'schema' is missing or no number"),
+    "no date": (change("measured_at"), "'measured_at' is missing"),
+    "a date that is none": (change("measured_at", to="yesterday"), "'measured_at': Invalid isoformat string"),
+    "no environment": (change("environment"), "'environment': Field required"),
+    "a card without a name": (change("environment", "gpu", to={}), "'gpu' in it has no name"),
+    "a bad name": (change("name", to="My Laptop"), "'name': String should match pattern"),
     "origin": (
-        change("origin", to="hearsay"),
-        "'origin' is 'hearsay': it should be 'measured', 'article' or 'published'",
+        change("origin", to="dreamt"),
+        "'origin': Input should be 'measured', 'article' or 'published'",
     ),
-    "date": (change("measured_at", to="yesterday"), "should be a date"),
-    "no date": (change("measured_at", to=None), "should be a date"),
-    "no environment": (change("environment", to=None), "'environment' is missing"),
-    "gpu without name": (change("environment", "gpu", to={}), "'gpu' in it has no name"),
-    "gpu as text": (change("environment", "gpu", to="H200"), "'gpu' in it is 'H200', not an object"),
-    "limits": (change("limits", to=[4300]), "'limits' is [4300]: it should be a dictionary"),
-    "negative limit": (
-        change("limits", "read_gb_s", to=-1),
-        "'limits.read_gb_s' is -1: it must be a number above 0",
-    ),
-    "rate of zero": (change("limits", "matmul_tflops", "bfloat16", to=0), "above 0"),
-    "no measurements": (change("measurements", to=...), "'measurements' is missing"),
-    "one number": (change("measurements", 0, to=25), "'measurements.0' is 25: it should be a dictionary"),
-    "NaN": (figure(value=math.nan), "it holds NaN"),
-    "infinity": (figure(value=math.inf), "it holds Infinity"),
-    "too large": (
-        figure(value=0).replace('"value": 0', '"value": 1e999'),
-        "'value' of 'itl-tales-b1' is inf",
-    ),
-    "negative": (figure(value=-2.0), "'value' of 'itl-tales-b1' is -2.0"),
-    "zero": (figure(value=0), "must be a number above 0"),
-    "true": (figure(value=True), "'value' of 'itl-tales-b1' is True"),
-    "text": (figure(value="2 ms"), "'value' of 'itl-tales-b1' is '2 ms'"),
-    "negative floor": (figure(floor=-1), "'floor' of 'itl-tales-b1' is -1"),
-    "better": (figure(better="less"), "it should be 'lower' or 'higher'"),
-    "limit": (figure(limit="luck"), "it should be 'bandwidth', 'arithmetic' or 'launch'"),
-    "details": (figure(details=[1]), "'details' of 'itl-tales-b1' is [1]"),
-    "infinite detail": (figure(details={"a": 7}).replace('{"a": 7}', '{"a": 1e999}'), "it holds inf"),
+    "limits": (change("limits", "read_gb_s", to=-1), "'limits.read_gb_s': Input should be greater"),
+    "NaN": (figure(value=7).replace('"value": 7', '"value": NaN'), "'measurements.itl-tales-b1.value'"),
+    "boolean": (figure(value=True), "Input should be a valid number; it is True"),
+    "text": (figure(value="2 ms"), "Input should be a valid number; it is '2 ms'"),
+    "zero": (figure(value=0), "'measurements.itl-tales-b1.value': Input should be greater"),
+    "better": (figure(better="less"), "Input should be 'lower' or 'higher'"),
+    "infinite detail": (figure(details={"a": 7}).replace('{"a": 7}', '{"a": 1e999}'), "not finite"),
     "twice": (change("measurements", 1, "name", to="itl-tales-b1"), "itl-tales-b1 is in it twice"),
-    "quick": (change("quick", to="yes"), "it should be a valid boolean"),
-    "parts": (change("parts", to={"a": 1}), "'parts' is {'a': 1}"),
-    "seconds": (
-        change("parts", 0, "seconds", to=-1),
-        "'parts.0.seconds' is -1: it should be greater than or equal to 0",
-    ),
+    "parts": (change("parts", to={"a": 1}), "'parts': Input should be"),
     "deep": ("[" * 100_000, "nested too deep"),
-    "deep details": (figure(details=json.loads('{"a":' * 20 + "1" + "}" * 20)), "nested too deep"),
-    "many digits": ('{"schema": ' + "9" * 5000 + "}", "4300 digits"),
-    "huge integer": ('{"schema": ' + "9" * 400 + "}", "update the course"),
-    "huge file": (b" " * (4 * 2**20 + 1), "no reference file: a few ten thousand are usual"),
+    "many digits": ('{"schema": ' + "9" * 5000 + "}", "digits"),
+    "huge file": (b" " * (4 * 2**20 + 1), "too large for a reference file"),
+    "a script without figures": (
+        '{"script": "x.py", "results": {}}',
+        "the report of x.py has no measurements",
+    ),
 }
 
 
@@ -188,7 +136,7 @@ WRONG = {
 def test_a_bad_file_gets_one_line_and_exit_code_2(tmp_path, mistake_of, text, says):
     path = as_file(tmp_path, text)
     said = mistake_of(compare_to_reference, path)
-    assert says in said and str(path) in said and "\x1b[2J" not in said
+    assert says in said and str(path) in said and "measure again" in said
 
 
 def test_a_file_that_is_not_there_or_is_a_folder(tmp_path, mistake_of):
@@ -247,28 +195,36 @@ def test_a_mutilated_file_is_read_or_refused_in_one_line(tmp_path, data):
     assert parse_reference(json.loads(json.dumps(reference.to_json()))) == reference
 
 
-def test_the_report_of_one_script_is_read_as_well(tmp_path):
-    limits = {"read_gb_s": 20.0, "device_name": "x", "h2d_gb_s": None}
-    report = a_report("engine_benchmark.py", limits=limits, arguments={"quick": True})
-    mine = read_reference(as_file(tmp_path, report, "My Laptop.json"))
-    assert (mine.name, mine.quick, mine.limits.read_gb_s) == ("my-laptop", True, 20.0)
-    assert mine.get("itl-tales-b1").value == 2.0
-
-
 @pytest.mark.parametrize(("device", "kind"), [("auto", "gpu"), ("cuda", "gpu"), ("cpu", "cpu")])
-def test_a_cpu_was_measured_beside_a_gpu(tmp_path, device, kind):
-    report = a_report("kernel_benchmark.py", {"gpu": {"name": "NVIDIA H200"}}, arguments={"device": device})
-    assert read_reference(as_file(tmp_path, report)).device == kind
+def test_the_report_of_one_script_is_read_as_well(tmp_path, device, kind):
+    """On the CPU beside a card, the card is not what was measured."""
+    limits = {"read_gb_s": 20.0, "device_name": "x", "h2d_gb_s": None}
+    facts = CPU | {"when": "2026-11-21T10:00:00+00:00", "gpu": {"name": "NVIDIA H200"}}
+    results = dict(measurements=as_records(a_reference().measurements[:1]), limits=limits)
+    report = dict(
+        script="x.py", arguments=dict(quick=True, device=device), environment=facts, results=results
+    )
+    mine = read_reference(as_file(tmp_path, json.dumps(report), "My Laptop.json"))
+    assert (mine.name, mine.quick, mine.limits.read_gb_s) == ("my-laptop", True, 20.0)
+    assert mine.get("itl-tales-b1").value == 2.0 and mine.device == kind
 
 
 def test_texts_cannot_move_the_cursor(tmp_path, capsys):
     path = as_file(tmp_path, change("title", to="fine\x1b[2J\nerror: all is lost"))
     assert "\x1b" not in read_reference(path).title and "\n" not in read_reference(path).title
-    environment = CPU | {"cpu": "[red]CPU[/] \x1b[2J"}
-    write_reference(a_reference(environment=environment), path)
+    write_reference(a_reference(environment=CPU | {"cpu": "[red]CPU[/] \x1b[2J"}), path)
     assert compare_to_reference.main([str(path)]) == 0
     said = capsys.readouterr().out
     assert "\x1b" not in said and "[red]CPU[/]" in said
+
+
+def test_a_name_is_made_from_the_processor_or_the_card():
+    facts = {"cpu": "Some CPU @ 2 GHz", "cores": 2, "packages": {}, "gpu": None}
+    on_cpu = as_reference(facts, "auto", {"driver": "580.1"})
+    assert (on_cpu.name, on_cpu.title) == ("some-cpu-2-ghz-2-cores", "Some CPU @ 2 GHz, 2 cores")
+    on_gpu = as_reference(facts | {"gpu": {"name": "NVIDIA H200"}}, "auto", {"driver": "580.1"})
+    assert (on_gpu.name, on_gpu.environment["gpu"]["driver"]) == ("nvidia-h200", "580.1")
+    assert slug("***") == "yours" and len(slug("ä b" * 90)) <= 60
 
 
 # ---------------------------------------------------------------------- the files of the course
@@ -277,9 +233,7 @@ def test_texts_cannot_move_the_cursor(tmp_path, capsys):
 def test_all_files_of_the_course_can_be_read():
     found, problems = known_references()
     assert problems == [] and "t4-article" in {r.name for r in found}
-    assert len({r.name for r in found}) == len(found)
-    for r in found:
-        assert (REFERENCES / f"{r.name}.json").is_file()
+    assert all((REFERENCES / f"{r.name}.json").is_file() for r in found)
 
 
 @pytest.mark.parametrize(
@@ -299,15 +253,12 @@ def test_published_files_hold_what_was_published(name, folder):
 def test_the_articles_figures_are_told_as_such():
     article = find_reference("t4-article")
     assert article.origin == "article" and article.limits.source == "data sheet"
-    assert (article.limits.read_gb_s, article.limits.matmul_tflops) == (320, {"float16": 65})
     ttft = {n: article.get(f"ttft-tinyllama-isl{n}").value for n in (10, 100, 500, 1000)}
     speed = {b: article.get(f"throughput-tinyllama-b{b}").value for b in (1, 8, 32, 64)}
     assert ttft == {10: 25, 100: 30, 500: 55, 1000: 95} and speed == {1: 180, 8: 800, 32: 2400, 64: 2800}
     # 1.1 billion weights of two bytes; the table of 32,000 vectors of 2,048 numbers need not be read.
     ceiling = 320e9 / (2 * (1.100e9 - 32_000 * 2_048))
     assert article.get("throughput-tinyllama-b1").floor == pytest.approx(ceiling, rel=0.01)
-    assert [m.name for m in article.measurements if m.share_of_limit > 1] == ["throughput-tinyllama-b1"]
-    assert "145" in article.note
 
 
 def test_a_broken_file_in_the_folder_does_not_hide_the_others(tmp_path):
@@ -315,14 +266,9 @@ def test_a_broken_file_in_the_folder_does_not_hide_the_others(tmp_path):
     as_file(tmp_path, "{", "broken.json")
     found, problems = known_references(tmp_path)
     assert [r.name for r in found] == ["some-cpu"] and len(problems) == 1 and "broken.json" in problems[0]
-    assert find_reference("some-cpu", tmp_path).name == "some-cpu"
-    assert find_reference(str(tmp_path / "some-cpu.json")).name == "some-cpu"
+    assert find_reference(str(tmp_path / "some-cpu.json"), tmp_path).name == "some-cpu"
     with pytest.raises(LabError, match="use one of some-cpu"):
         find_reference("other", tmp_path)
-
-
-def test_slugs_are_names():
-    assert slug("NVIDIA H200") == "nvidia-h200" and slug("***") == "yours" and len(slug("ä b" * 90)) <= 60
 
 
 # ---------------------------------------------------------------------- judging
@@ -380,28 +326,28 @@ def test_a_machine_slower_in_everything_needs_no_explanation(mine, my_floor, the
         assert after.expected == pytest.approx(before.expected * times)
 
 
-def test_an_imagined_machine_has_the_same_fractions():
-    slow = imagine(a_reference(), 3.0)
-    for a, b in zip(slow.measurements, a_reference().measurements, strict=True):
-        assert a.share_of_limit == pytest.approx(b.share_of_limit) if b.floor else a.share_of_limit is None
-    assert (slow.limits.read_gb_s, slow.limits.launch_us) == (pytest.approx(20 / 3), 6.0)
-
-
-def test_the_most_similar_machine_is_picked():
-    t4 = find_reference("t4-article")
+def test_the_most_similar_machine_is_picked_and_an_article_is_never_a_verdict():
+    t4, published = find_reference("t4-article"), find_reference("rtx-4090-published")
     other_cpu = a_reference(name="other", environment=CPU | {"cpu": "Other"})
     twin = a_reference(name="twin")
-    h200 = a_reference(name="h200", environment=CPU | {"gpu": {"name": "NVIDIA H200"}})
-    assert pick_reference(a_reference(), [t4, h200, other_cpu, twin]).name == "twin"
-    assert pick_reference(a_reference(), [t4, h200, other_cpu]).name == "other"
-    assert pick_reference(imagine(t4, 2.0), [t4, other_cpu]).name == "other"
+    assert pick_reference(a_reference(), [t4, other_cpu, twin]).name == "twin"
+    assert pick_reference(a_reference(), [t4, other_cpu]).name == "other"
     a_gpu = a_reference(environment={"gpu": {"name": "GPU"}}, measurements=t4.measurements)
     assert pick_reference(a_gpu, [twin, t4]).name == "t4-article"
+    assert (
+        pick_reference(a_gpu, [twin, t4, published]).origin == "published"
+    )  # though the article has more in common
     assert pick_reference(a_gpu, []) is None
+    slow = imagine(t4, 2.0)
+    slow = dataclasses.replace(slow, limits=t4.limits, measurements=[
+        dataclasses.replace(x, floor=y.floor) for x, y in zip(slow.measurements, t4.measurements)])  # fmt: skip
+    lines = compare(slow, t4).lines
+    assert lines and {line.verdict for line in lines} == {"not comparable"}
 
 
 def test_ceilings_explain_and_are_not_judged():
     slow = imagine(a_reference(), 2.0)
+    assert (slow.limits.read_gb_s, slow.limits.launch_us) == (10.0, 4.0)
     result = compare(slow, a_reference())
     assert "read-bandwidth" not in {x.mine.name for x in result.lines}
     assert [x.verdict for x in result.lines] == ["slower, as your limits are"] * 3 and not result.off
@@ -419,18 +365,19 @@ def two_files(folder, **details) -> list[str]:
     return [str(folder / "mine.json"), "--against", str(folder / "theirs.json")]
 
 
-def test_script_with_two_files(tmp_path, run_script):
+def test_script_with_two_files(tmp_path, run_script, mistake_of):
     files = two_files(tmp_path, path="gather")
     data = run_script(compare_to_reference, *files)
     said = data["out"]
     assert "SLOWER (1)" in said and "Eager fallback" in said and "no vLLM" in said
     assert {"fractions-carry-over", "compared-with-itself", "itl-from-reference"} <= data["claims"].keys()
-    assert {x["name"]: x["verdict"] for x in data["results"]["lines"]}["itl-tales-b1"] == (
-        "slower than your limits explain"
-    )
+    verdicts = {x["name"]: x["verdict"] for x in data["results"]["lines"]}
+    assert verdicts["itl-tales-b1"] == "slower than your limits explain"
     assert [c["cause"] for c in data["results"]["causes"]] == ["eager fallback"]
     # Its own report holds the figures, so it can be compared as well.
     run_script(compare_to_reference, tmp_path / "report.json", *files[1:])
+    (tmp_path / "report.json").unlink()
+    assert "'h9000'" in mistake_of(compare_to_reference, *files[:2], "h9000")
 
 
 def test_script_with_a_figure_that_nothing_explains(tmp_path, run_script):
@@ -440,24 +387,15 @@ def test_script_with_a_figure_that_nothing_explains(tmp_path, run_script):
     assert "Nothing stands out" in run_script(compare_to_reference, theirs, "--against", theirs)["out"]
 
 
-def test_script_against_an_unknown_name(tmp_path, mistake_of):
-    said = mistake_of(compare_to_reference, *two_files(tmp_path)[:2], "h9000")
-    assert "'h9000'" in said and "t4-article" in said
-
-
-def test_script_measures_this_machine(tmp_path, run_script, monkeypatch):
-    """What a comparison needs, and what explains it."""
-    plan = quick_measurements.plan_for("cpu", quick=True)
-    small = dataclasses.replace(plan, isls=(10, 100), batches=(1, 16), osl=8)
-    monkeypatch.setattr(quick_measurements, "plan_for", lambda *a, **k: small)
+def test_script_measures_this_machine(tmp_path, run_script):
     data = run_script(compare_to_reference, "--quick", "--device", "cpu")
     assert "itl-from-its-parts" in data["claims"]
-    mine = read_reference(tmp_path / "report.json")
-    names = {x.name for x in mine.measurements}
-    assert {"read-bandwidth", "itl-tales-b1", "ttft-tales-isl10", "throughput-tales-b1"} <= names
-    assert "cpu-decode-b16-512" in names
-    itl = mine.get("itl-tales-b1")
-    assert itl.details["prefill_steps"] == 0 and itl.details["fixed_ms"] > 0
-    assert len(itl.details["seconds"]) == 100
-    assert itl.value == pytest.approx(1e3 * statistics.median(itl.details["seconds"]), rel=1e-3)
+    names = {x.name for x in read_reference(tmp_path / "report.json").measurements}
+    assert {
+        "read-bandwidth",
+        "itl-tales-b1",
+        "ttft-tales-isl10",
+        "throughput-tales-b1",
+        "cpu-decode-b16-512",
+    } <= names
     assert {line["name"] for line in data["results"]["lines"]} >= {"itl-tales-b1", "cpu-decode-b16-512"}

@@ -23,10 +23,12 @@ from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache
 from phase3_paged_attention.paging.block_manager import BlockManager
+from phase3_paged_attention.sharing import SwapSpace
 from phase4_scheduler.engine import build
+from phase4_scheduler.engine.build import find_features, mixed
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
-from phase4_scheduler.engine.model_runner import ModelRunner
+from phase4_scheduler.engine.model_runner import ModelRunner, StepBatch
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduled
 from phase5_real_gpu.kernels import gpu_runner
@@ -36,7 +38,6 @@ from phase5_real_gpu.kernels.gpu_runner import (
     GPURunner,
     Recording,
     bucket_sizes,
-    make_runner,
     repeat_in_python,
 )
 from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
@@ -113,7 +114,11 @@ class World:
             assert self.manager.allocate(request.block_table, request.token_ids, first + n)
             scheduled.append(Scheduled(request, n, first))
             self.done[request.request_id] = first + n
-        return self.runner.execute(scheduled).clone(), self.reference.execute(scheduled)
+        return self.execute(scheduled)
+
+    def execute(self, scheduled):
+        batch = StepBatch.build(scheduled, SIZE)
+        return self.runner.execute(batch).clone(), self.reference.execute(batch)
 
     def check(self, parts):
         got, wanted = self.step(parts)
@@ -193,11 +198,10 @@ def test_a_request_moved_to_other_blocks(lab, model):
         copies.append(("copy", old, block.block_id))
         a.block_table.block_ids[place] = block.block_id
     for cache in world.caches:
-        cache.apply_copies(copies)
+        SwapSpace(cache.storage).apply(copies)
         cache.storage.data[:, :, [old for _, old, _ in copies]] = float("nan")
     a.token_ids.append(7)
-    scheduled = [Scheduled(a, 1, 11)]
-    lab.assert_near(world.runner.execute(scheduled), world.reference.execute(scheduled), 1e-4)
+    lab.assert_near(*world.execute([Scheduled(a, 1, 11)]), 1e-4)
 
 
 def test_long_contexts_have_recordings_of_their_own(lab, model):
@@ -265,13 +269,13 @@ def test_inputs_are_where_a_recording_expects_them(lab):
     request.block_table.block_ids = [3, 1, 2]
     where = [t.data_ptr() for t in (*(inputs.part(i) for i in range(4)), inputs.split_tokens, inputs.tables)]
     assert all(p % 16 == 0 for p in where)
-    inputs.fill([Scheduled(request, 1, 9), Scheduled(request, 1, 4)], 4, 64)
+    inputs.fill(StepBatch.build([Scheduled(request, 1, 9), Scheduled(request, 1, 4)], 4), 64)
     tokens, positions, slots, lens = (inputs.part(i).tolist() for i in range(4))
     assert tokens == [9, 4, 0, 0, 0] and positions == [9, 4, 0, 0, 0]
     assert slots == [2 * 4 + 1, 1 * 4, -1, -1, -1] and lens == [10, 5, 0, 0, 0]
     assert inputs.split_tokens.tolist() == [64]
     assert inputs.tables[:2, :3].tolist() == [[3, 1, 2]] * 2
-    inputs.fill([Scheduled(request, 1, 2)], 4, 128)
+    inputs.fill(StepBatch.build([Scheduled(request, 1, 2)], 4), 128)
     assert inputs.part(3).tolist() == [3, 0, 0, 0, 0] and inputs.part(2).tolist() == [14, -1, -1, -1, -1]
     again = [t.data_ptr() for t in (*(inputs.part(i) for i in range(4)), inputs.split_tokens, inputs.tables)]
     assert again == where
@@ -281,11 +285,11 @@ def test_inputs_are_where_a_recording_expects_them(lab):
 
 
 def engine_with(model, record, **config):
-    engine = LLMEngine(model, None, EngineConfig(max_num_seqs=8, num_blocks=40, block_size=4, **config))
-    cache = TritonPagedKVCache(
-        model.config, 40, 4, model.dtype, model.device, config.get("num_swap_blocks", 0)
-    )
-    engine.core.runner = engine.runner = GPURunner(model, cache, 8, 128, record)
+    config = EngineConfig(max_num_seqs=8, num_blocks=40, block_size=4, **config)
+    cache = TritonPagedKVCache(model.config, 40, 4, model.dtype, model.device)
+    engine = LLMEngine(model, None, config, kv_cache=cache)
+    kind = mixed(GPURunner, "runner", [f for f in find_features({}) if f.is_on(model, config, [])])
+    engine.core.runner = kind(model, cache, 8, 128, record)
     return engine
 
 
@@ -316,14 +320,14 @@ def test_a_request_that_survives_a_failed_step_gets_its_own_tokens(model):
 
     def tokens(fail_at):
         engine = engine_with(model, repeat_in_python)
-        execute = engine.runner.execute
+        execute = engine.core.runner.execute
 
-        def sometimes(scheduled):
-            if len(scheduled) == 3 and engine.num_steps == fail_at:
+        def sometimes(batch):
+            if len(batch.query_lens) == 3 and engine.core.num_steps == fail_at:
                 raise RuntimeError("not today")
-            return execute(scheduled)
+            return execute(batch)
 
-        engine.runner.execute = sometimes
+        engine.core.runner.execute = sometimes
         return [o.token_ids for o in engine.generate(prompts, GREEDY)]
 
     wanted = tokens(fail_at=None)
@@ -341,26 +345,32 @@ def test_a_recording_that_fails_leaves_the_engine_running(model):
     engine = engine_with(model, refuse)
     with pytest.warns(UserWarning, match="no graphs here.*going on without CUDA graphs"):
         got = [o.token_ids for o in engine.generate(prompts, GREEDY)]
-    assert engine.runner._record is None
+    assert engine.core.runner._record is None
     assert got == [o.token_ids for o in engine_with(model, repeat_in_python).generate(prompts, GREEDY)]
 
 
 def test_the_engine_takes_this_runner_on_a_gpu(lab, model, monkeypatch):
-    """`make_runner` is what the engine calls for a device "cuda"."""
-    runner = make_runner(model, BlockManager(20, 4, num_swap_blocks=3), 8, 64)
+    """`GPURunner.create` is what the engine calls for a device "cuda"."""
+
+    def create(model, **more):
+        return GPURunner.create(
+            model, EngineConfig(block_size=4, max_num_seqs=8, max_model_len=64, **more), 20
+        )
+
+    runner = create(model)
     assert isinstance(runner, GPURunner) and isinstance(runner._record, CUDAGraphRecorder)
     cache = runner.kv_cache
-    assert (cache.num_blocks, cache.block_size, cache.storage.swap.shape[2]) == (20, 4, 3)
+    assert (cache.num_blocks, cache.block_size) == (20, 4)
     assert cache.storage.data.device.type == model.device.type and cache.storage.data.dtype == model.dtype
-    assert make_runner(model, BlockManager(20, 4), 8, 64, enforce_eager=True)._record is None
+    assert create(model, enforce_eager=True)._record is None
     monkeypatch.setattr(gpu_runner, "card_problem", lambda dtype: "Some Card has compute capability 7.0")
     with pytest.warns(UserWarning, match="capability 7.0.*gathers keys with torch"):
-        assert make_runner(model, BlockManager(20, 4), 8, 64) is None
+        assert create(model) is None
     monkeypatch.setattr(gpu_runner, "card_problem", lambda dtype: None)
     monkeypatch.setattr(gpu_runner, "INTERPRETED", True)
     on_gpu = SimpleNamespace(dtype=torch.float32, device=torch.device("cuda"))
     with pytest.warns(UserWarning, match="TRITON_INTERPRET is set.*unset it.*gathers keys with torch"):
-        assert make_runner(on_gpu, BlockManager(20, 4), 8, 64) is None
+        assert create(on_gpu) is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: CUDA graphs")
@@ -390,26 +400,27 @@ def test_cuda_graphs_with_contexts_in_splits(lab, model):
 
 
 def test_the_package_names_this_runner_for_cuda():
-    """What `build_parts` finds on a machine with a GPU: an entry point, not a name in its code."""
+    """What `make_runner` finds on a machine with a GPU: an entry point, not a name in its code."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    runners = {"cuda": f"{make_runner.__module__}:{make_runner.__name__}"}
-    assert project["entry-points"][build.RUNNERS] == runners
+    runners = {"cuda": f"{GPURunner.__module__}:{GPURunner.__name__}"}
+    assert project["entry-points"][build.RUNNERS].items() >= runners.items()
 
 
 def test_an_installed_runner_serves_its_device(model, monkeypatch):
     on_gpu = SimpleNamespace(config=model.config, dtype=torch.float32, device=torch.device("meta"))
     asked = []
 
-    def make(*args):
-        asked.append(args)
-        return SimpleNamespace(kv_cache=SimpleNamespace(num_blocks=40, block_size=4))
+    class Installed(ModelRunner):
+        @classmethod
+        def create(cls, *args):
+            asked.append(args)
+            return SimpleNamespace(kv_cache=SimpleNamespace(num_blocks=40, block_size=4))
 
-    entry = SimpleNamespace(load=lambda: make)
+    entry = SimpleNamespace(load=lambda: Installed)
     monkeypatch.setattr(build, "entry_points", lambda group, name: [entry])
     config = EngineConfig(max_num_seqs=8, num_blocks=40, block_size=4, enforce_eager=True)
-    scheduler, runner = build.build_parts(on_gpu, config)
-    assert asked == [(on_gpu, scheduler.block_manager, 8, model.config.max_context, True)]
-    assert runner.kv_cache.num_blocks == 40
+    assert build.make_runner(on_gpu, config, 40).kv_cache.num_blocks == 40
+    assert asked == [(on_gpu, config, 40, None)]
     monkeypatch.setattr(build, "entry_points", lambda group, name: [])
     with pytest.warns(UserWarning, match="no runner for 'meta' is installed"):
-        assert type(build.build_parts(on_gpu, config)[1]) is ModelRunner
+        assert type(build.make_runner(on_gpu, config, 40)) is ModelRunner

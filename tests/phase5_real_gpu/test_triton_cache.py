@@ -18,14 +18,11 @@ from phase2_attention_kvcache.model.checkpoint import finish_loading
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache, StepLayout
-from phase3_paged_attention.paging.block_table import BlockCopy
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.model_runner import ModelRunner
 from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
 from tests.properties import softcaps, unshrunk, windows
-
-FP8 = torch.float8_e4m3fn
 
 request = st.one_of(
     st.tuples(st.just(0), st.integers(1, 30)),
@@ -130,139 +127,12 @@ def test_a_request_reads_what_another_writes_in_the_same_step(lab, reader_first)
     lab.assert_near(out[10:], lab.plain_attention(q[10:], k[b], v[b]))
 
 
-# ---------------------------------------------------------------------- many steps
-
-
-class Books:
-    """Block tables, kept by hand: blocks go to requests that grow, move about, and go to main memory and back."""
-
-    def __init__(self, num_blocks: int, num_swap: int, size: int, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.free = list(range(1, num_blocks))
-        self.rng.shuffle(self.free)
-        self.free_swap, self.size = list(range(num_swap)), size
-        self.tables: list[list[int]] = [[] for _ in range(4)]
-        self.lens = [0] * 4
-        self.swapped: dict[int, list[int]] = {}
-
-    def copies(self) -> list[BlockCopy]:
-        copies = []
-        for i, table in enumerate(self.tables):
-            what = self.rng.choice(["stay", "stay", "move", "swap"])
-            if i in self.swapped and what != "stay" and len(self.free) >= len(self.swapped[i]):
-                for slot in self.swapped.pop(i):
-                    table.append(self.free.pop())
-                    copies.append(BlockCopy("in", slot, table[-1]))
-                    self.free_swap.append(slot)
-            elif what == "swap" and len(self.free_swap) >= len(table) and i not in self.swapped:
-                self.swapped[i] = []
-                for block in table:
-                    self.swapped[i].append(self.free_swap.pop())
-                    copies.append(BlockCopy("out", block, self.swapped[i][-1]))
-                    self.free.insert(0, block)
-                table.clear()
-            elif what == "move" and table and self.free:
-                place = self.rng.randrange(len(table))
-                copies.append(BlockCopy("copy", table[place], self.free.pop()))
-                self.free.insert(0, table[place])
-                table[place] = copies[-1].target
-        return copies
-
-    def step(self) -> StepLayout:
-        parts = []
-        for i, table in enumerate(self.tables):
-            n = self.rng.choice([0, 1, 1, 1, 2, 7, 20])
-            if i in self.swapped or not n or self.lens[i] + n > 90:
-                continue
-            needed = -(-(self.lens[i] + n) // self.size) - len(table)
-            if needed > len(self.free):
-                continue
-            table += [self.free.pop() for _ in range(needed)]
-            first, self.lens[i] = self.lens[i], self.lens[i] + n
-            parts.append(
-                (i, n, [table[t // self.size] * self.size + t % self.size for t in range(first, first + n)])
-            )
-        self.rng.shuffle(parts)
-        self.who = [i for i, _, _ in parts]
-        return StepLayout(
-            [n for _, n, _ in parts], [self.lens[i] for i in self.who], [list(self.tables[i]) for i in self.who],
-            torch.tensor([s for _, _, slots in parts for s in slots], dtype=torch.int64),
-        )  # fmt: skip
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_steps_with_copies_and_swaps(lab, seed):
-    """Both caches go through the same 16 steps, and so does the definition, which knows nothing of blocks."""
-    config, size = lab.model_config(4, 2, 32, num_layers=1), 8
-    caches = [
-        TritonPagedKVCache(config, 40, size, device=lab.device, num_swap_blocks=16),
-        PagedKVCache(config, 40, size, device=lab.device, num_swap_blocks=16, use_kernel=False),
-    ]
-    for cache in caches:
-        cache.storage.data.fill_(math.nan)
-        cache.storage.swap.fill_(math.nan)
-    books, generator = Books(40, 16, size, seed), torch.Generator().manual_seed(seed)
-    texts = [[torch.empty(0, 2, 32, device=lab.device)] * 2 for _ in range(4)]
-    kinds, mixed = set(), 0
-    for _ in range(16):
-        copies = books.copies()
-        kinds |= {c.kind for c in copies}
-        layout = books.step()
-        for cache in caches:
-            cache.apply_copies(copies)
-        if not books.who:
-            continue
-        mixed += bool(layout.decodes and layout.prefills)
-        n = sum(layout.query_lens)
-        q = torch.randn(n, 4, 32, generator=generator).to(lab.device)
-        k, v = torch.randn(2, n, 2, 32, generator=generator).to(lab.device)
-        outs = []
-        for cache in caches:
-            slots = layout.slot_mapping.to(lab.device)
-            cache.begin_step(StepLayout(layout.query_lens, layout.context_lens, layout.block_tables, slots))
-            outs.append(cache.attend(0, q, k, v))
-        lab.assert_near(outs[0], outs[1])
-        expected = []
-        for i, *new in zip(books.who, *(x.split(layout.query_lens) for x in (q, k, v))):
-            texts[i] = [torch.cat(pair) for pair in zip(texts[i], new[1:])]
-            expected.append(lab.plain_attention(new[0], *texts[i]))
-        lab.assert_near(outs[0], torch.cat(expected))
-    assert kinds == {"copy", "in", "out"} and mixed > 2
-    assert torch.equal(lab.bits(caches[0].storage.data), lab.bits(caches[1].storage.data))
-
-
-# ---------------------------------------------------------------------- fp8
-
-
-def test_fp8_cache_with_scales(lab):
-    case = lab.Case(
-        [1, 6, 1], [40, 6, 9], kv_heads=2, dtype=torch.float16, cache_dtype=FP8, k_scale=0.02, v_scale=0.0625
-    )
-    cache = cache_of(case, compute_dtype=torch.float16, k_scale=0.02, v_scale=0.0625)
-    out = attend(case, cache)
-    # A number on the border of two may have gone to the other one.
-    lab.assert_near(out, case.expected(), 5e-3)
-    assert cache.storage.data.element_size() == 1
-
-
-def test_fp8_blocks_are_copied(lab):
-    cache = TritonPagedKVCache(
-        lab.model_config(2, 1, 32), 4, 8, FP8, lab.device, 2, compute_dtype=torch.float32
-    )
-    codes = torch.arange(256, dtype=torch.uint8, device=lab.device)
-    lab.bits(cache.storage.data)[:, :, 1] = codes.view(8, 1, 32)
-    cache.apply_copies([BlockCopy("copy", 1, 2), BlockCopy("out", 2, 1), BlockCopy("in", 1, 3)])
-    assert (lab.bits(cache.storage.data)[:, :, 1:] == codes.view(8, 1, 32)).all()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (dict(head_dim=8), "head_dim 8 is out of range"),
         (dict(block_size=512), "block size 512 is out of range"),
         (dict(dtype=torch.float64), "k_cache is torch.float64"),
-        (dict(k_scale=0.0), "k_scale is 0.0, v_scale 1.0: both must be above 0"),
-        (dict(v_scale=-1.0), "v_scale -1.0"),
     ],
     ids=str,
 )
@@ -280,10 +150,10 @@ STORY = "Once upon a time there was a little girl who lived in a dark forest wit
 
 
 def engine_on(cls, model, tokenizer=None, **config):
-    size, swap = (config["num_blocks"], config["block_size"]), config.get("num_swap_blocks", 0)
-    cache = cls(model.config, *size, model.dtype, model.device, swap)
-    engine = LLMEngine(model, tokenizer, EngineConfig(**config), kv_cache=cache)
-    assert type(engine.runner) is ModelRunner and engine.runner.kv_cache is cache
+    cache = cls(model.config, config["num_blocks"], config["block_size"], model.dtype, model.device)
+    swap = {n: config.pop(n) for n in ("preemption", "num_swap_blocks") if n in config}
+    engine = LLMEngine(model, tokenizer, EngineConfig(**config), kv_cache=cache, **swap)
+    assert isinstance(engine.core.runner, ModelRunner) and engine.core.runner.kv_cache is cache
     return engine
 
 
@@ -328,10 +198,7 @@ def test_the_engine_writes_the_same_tokens(lab, tales):
         assert answers(got) == answers(wanted)
     assert len(got[0].outputs[0].token_ids) == 4
     assert got[0].metrics.num_cached_tokens == wanted[0].metrics.num_cached_tokens >= 16
-    assert (
-        engine.block_manager.stats.copied_blocks == reference.block_manager.stats.copied_blocks > 0
-    )  # the fork
-    assert engine.num_steps == reference.num_steps
+    assert engine.core.num_steps == reference.core.num_steps
 
 
 @pytest.fixture(scope="module")
@@ -357,6 +224,4 @@ def test_the_engine_where_memory_is_short(lab, grouped, preemption):
     wanted = answers(reference.generate(prompts, params))
     engine = engine_on(TritonPagedKVCache, where_kernels_run(grouped, lab), **config)
     assert answers(engine.generate(prompts, params)) == wanted
-    assert engine.scheduler.num_preemptions == reference.scheduler.num_preemptions > 0
-    swapped = engine.block_manager.stats.swapped_in_blocks
-    assert (swapped > 0) == (preemption == "swap")
+    assert engine.core.stats.num_preemptions == reference.core.stats.num_preemptions > 0

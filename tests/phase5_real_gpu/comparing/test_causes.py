@@ -1,21 +1,18 @@
 """Each cause is provoked, or planted where only a GPU could show it, and must be named; a healthy report names none."""
 
 import dataclasses
-import time
 
 import pytest
-import torch
 
-from labkit.machine import time_calls
-from phase2_attention_kvcache.model import SamplingParams, Transformer
+from phase2_attention_kvcache.model import Transformer
 from phase3_paged_attention.paging import PagedKVCache, compiled_kernel, cpu_decode
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.comparing import quick_measurements
 from phase5_real_gpu.comparing.causes import CAUSES, find_causes
-from phase5_real_gpu.comparing.quick_measurements import gap_details, measure_gaps, measure_kernel
-from phase5_real_gpu.measuring.engine_bench import path_of
+from phase5_real_gpu.comparing.quick_measurements import measure_quickly
+from phase5_real_gpu.measuring.engine_cases import plan_for
+from phase5_real_gpu.measuring.engine_runs import path_of
 from phase5_real_gpu.measuring.kernel_cases import decode_case
-from phase5_real_gpu.measuring.machine_limits import MachineLimits
 from phase5_real_gpu.measuring.measurements import Measurement
 from phase5_real_gpu.measuring.reference_files import Limits, Reference, find_reference
 
@@ -68,167 +65,85 @@ def with_changed(reference: Reference, name: str, **fields) -> Reference:
     return dataclasses.replace(reference, measurements=tuple(rows))
 
 
-# ---------------------------------------------------------------------- what a CPU can provoke
+# ---------------------------------------------------------------------- on a CPU
 
 
-@pytest.fixture(scope="module")
-def tales():
-    return Transformer.from_pretrained("tales")
-
-
-def engine_for(model, **settings) -> LLMEngine:
-    return LLMEngine(model, None, EngineConfig(num_blocks=400, enable_prefix_caching=False, **settings))
-
-
-def greedy(tokens: int) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+def with_seconds(seconds, name="cpu-decode-b16-512", **details) -> Reference:
+    return report(Measurement(name, 50.0, "us", details={"seconds": seconds, **details}))
 
 
 def test_compiling_inside_the_timed_region():
-    numba = pytest.importorskip("numba")
-
-    def timed(warmup: int) -> list[float]:
-        @numba.njit
-        def total(n):
-            s = 0.0
-            for i in range(n):
-                s += i * 0.5
-            return s
-
-        return time_calls(lambda: total(1000), repeats=6, warmup=warmup)
-
-    def as_report(seconds):
-        return report(Measurement("cpu-decode-b16-512", 50.0, "us", details={"seconds": seconds}))
-
-    counted, warm = timed(warmup=0), timed(warmup=1)
-    assert named(as_report(counted)) == ["compile or warm-up inside the timed region"]
-    assert "cpu-decode-b16-512" in evidence(
-        as_report(counted), None, "compile or warm-up inside the timed region"
-    )
-    assert named(as_report(warm)) == []
+    cause = "compile or warm-up inside the timed region"
+    counted = with_seconds([0.4, 0.001, 0.001, 0.002])
+    assert named(counted) == [cause]
+    assert "cpu-decode-b16-512: the first repeat took 400 ms" in evidence(counted, None, cause)
     # A hiccup of the system is another thing: it is short, or hits others as well.
-    assert named(as_report([0.012, 0.001, 0.001, 0.001])) == []
-    assert named(as_report([0.5, 0.01, 0.4, 0.01, 0.01])) == []
+    for seconds in ([0.001] * 4, [0.012, 0.001, 0.001, 0.001], [0.5, 0.01, 0.4, 0.01, 0.01]):
+        assert named(with_seconds(seconds)) == []
 
 
-def test_float32_where_the_reference_has_bfloat16(monkeypatch):
-    """The same measurement in two formats, by the code of the course."""
-    limits = MachineLimits(20.0, 15.0, {"float32": 0.2, "bfloat16": 0.4}, 2.0)
-    plan = quick_measurements.plan_for("cpu", quick=True)
-    small = dataclasses.replace(plan, isls=(10,), batches=(1,), osl=4)
-    monkeypatch.setattr(quick_measurements, "plan_for", lambda *a, **k: small)
-    monkeypatch.setattr(quick_measurements, "ITL_TOKENS", 8)
-    wide, narrow = (
-        report(*quick_measurements.measure_engine("cpu", limits, dtype)) for dtype in ("float32", "bfloat16")
-    )
-    floors = [r.get("itl-tales-b1").floor for r in (wide, narrow)]
-    assert floors[0] == pytest.approx(2 * floors[1], rel=0.1)  # twice the bytes
+def test_float32_where_the_reference_has_bfloat16():
+    def in_format(dtype, **fields):
+        return report(Measurement("itl-tales-b1", 2.0, "ms", details={"dtype": dtype}), **fields)
+
+    wide, narrow = in_format("float32"), in_format("bfloat16")
     assert "float32, the reference in bfloat16: 2 times the bytes" in evidence(wide, narrow, "wrong dtype")
-    on_gpu = dataclasses.replace(narrow, environment=GPU)  # another kind of machine has formats of its own
+    on_gpu = in_format("bfloat16", environment=GPU)  # another kind of machine has formats of its own
     for mine, theirs in ((narrow, wide), (narrow, narrow), (wide, wide), (wide, on_gpu)):
         assert "wrong dtype" not in named(mine, theirs)
 
 
 @pytest.mark.skipif(compiled_kernel() is None, reason="needs numba")
-def test_gathering_instead_of_the_compiled_kernel(tales):
+def test_gathering_instead_of_the_compiled_kernel():
+    model = Transformer.from_pretrained("tales")
+
     def measured(use_kernel: bool) -> Reference:
-        config = EngineConfig(num_blocks=40, enable_prefix_caching=False)
-        cache = PagedKVCache(tales.config, 40, use_kernel=use_kernel)
-        engine = LLMEngine(tales, None, config, kv_cache=cache)
-        engine.generate([[1, 2, 3]], greedy(4))
+        cache = PagedKVCache(model.config, 40, use_kernel=use_kernel)
+        engine = LLMEngine(model, None, EngineConfig(num_blocks=40), kv_cache=cache)
         return report(Measurement("itl-tales-b1", 2.0, "ms", details={"path": path_of(engine)}))
 
     assert named(measured(False)) == ["eager fallback"] == named(measured(False), measured(True))
     assert named(measured(True)) == [] == named(measured(False), measured(False))
 
 
-@pytest.fixture
-def small_kernel(monkeypatch) -> MachineLimits:
-    """A quick look at a small case; the limits that it is held against."""
+def test_a_quick_look_says_which_path_was_taken(monkeypatch):
+    """Without numba the general way is measured under the kernel's name, and says so."""
+    monkeypatch.setattr(cpu_decode, "_switched_off", True)
     heads = quick_measurements.CPU_DECODE.heads
     case = decode_case("cpu-decode-b16-512", "small", [64] * 4, heads=heads, dtype="float32")
     monkeypatch.setattr(quick_measurements, "CPU_DECODE", case)
-    return MachineLimits(20.0, 15.0, {"float32": 0.2}, 2.0)
-
-
-def test_a_missing_kernel_leaves_its_trace_in_the_figure(small_kernel, monkeypatch):
-    """Without numba the general way is measured under the kernel's name, and says so."""
-    monkeypatch.setattr(cpu_decode, "_switched_off", True)
-    (m,) = measure_kernel("cpu", small_kernel)
-    assert (m.name, m.details["path"]) == ("cpu-decode-b16-512", "gather")
-    assert named(report(m)) == ["eager fallback"]
-
-
-@pytest.mark.parametrize("error", [ValueError("install gcc"), RuntimeError("a compiler's"), AssertionError()])
-def test_a_kernel_that_fails_is_told_and_the_general_way_is_measured(small_kernel, monkeypatch, error):
-    def fails(layers):
-        raise error
-
-    told, runner = [], dataclasses.replace(quick_measurements.COMPILED, prepare=fails)
-    monkeypatch.setattr(quick_measurements, "COMPILED", runner)
-    (m,) = measure_kernel("cpu", small_kernel, told.append)
-    assert m.details["path"] == "gather"
-    assert told == [
-        f"- compiled, in place, small: failed: {type(error).__name__}: {str(error) or 'no message'}"
+    plan = dataclasses.replace(plan_for("cpu", quick=True), isls=(10,), batches=(1,), osl=4, mixed=(1, 4, 4))
+    told = []
+    mine = measure_quickly("cpu", tell=told.append, plan=plan)
+    assert mine.get(case.name).details["path"] == "gather" and told == [
+        "ceilings",
+        "engine",
+        "attention kernel",
     ]
+    assert "eager fallback" in named(mine)
+    assert mine.get("itl-tales-b1").details["fixed_ms"] > 0 and mine.quick
 
 
-def test_requests_one_after_the_other(tales):
-    """8 requests are asked for, and a step holds one of them. (As if each step took 10 ms: a busy machine is no cause.)"""
-
-    def throughput(requests: int, max_num_seqs: int) -> Measurement:
-        engine = engine_for(tales, max_num_seqs=max_num_seqs)
-        engine.generate([[i + 1, 2, 3] for i in range(requests)], greedy(8))
-        tokens_a_second = requests * 8 / (0.01 * engine.num_steps)
-        return Measurement(f"throughput-tales-b{requests}", tokens_a_second, "tok/s", "higher")
-
-    one = throughput(1, 1)
-    assert named(report(one, throughput(8, 1))) == ["small batch"]
-    assert named(report(one, throughput(8, 8))) == []
-
-
-def test_a_batch_of_one_beside_a_batch_of_many():
+def test_a_batch_that_is_not_shared():
     rows = [Measurement(f"throughput-tales-b{b}", 400.0 * b**0.7, "tok/s", "higher") for b in (1, 8, 64)]
     assert named(report(rows[0]), report(*rows)) == ["small batch"]
     assert named(report(*rows), report(*rows)) == [] == named(report(rows[0]))
     ran_alone = dataclasses.replace(rows[1], details={"batch": 1.5})
     assert "1.5 requests shared a step" in evidence(report(rows[0], ran_alone), None, "small batch")
+    flat = dataclasses.replace(rows[1], value=rows[0].value * 1.1)
+    assert "one after the other" in evidence(report(rows[0], flat), None, "small batch")
 
 
-def test_a_long_prompt_in_the_middle_of_an_answer(tales):
-    """One request decodes; every 15 tokens another one arrives with a long prompt."""
-    engine = engine_for(tales, max_num_batched_tokens=1024)
-    events, times = [], []
-    engine.generate([[1] * 700], greedy(2))
-    engine.record(events.append)
-    engine.add_request("writer", [1, 2, 3], greedy(62), on_output=lambda o: times.append(time.perf_counter()))
-    for step in range(62):
-        if step % 15 == 10:
-            engine.add_request(f"prompt-{step}", [step + 1] * 900, greedy(1))
-        engine.step()
-    gaps = [b - a for a, b in zip(times, times[1:])]
-    mine = report(
-        Measurement("itl-tales-b1", 1e3 * sorted(gaps)[30], "ms", details=gap_details(gaps, events))
+def test_a_long_prompt_in_the_middle_of_an_answer():
+    cause, gaps = "prefill mixed into decode", [0.002] * 40 + [0.03] * 4 + [0.002] * 20
+    assert "4 steps had a prompt in them" in evidence(
+        with_seconds(gaps, "itl-tales-b1", prefill_steps=4), None, cause
     )
-    assert mine.measurements[0].details["prefill_steps"] == 4
-    assert named(mine) == ["prefill mixed into decode"]
-    assert "4 steps had a prompt in them" in evidence(mine, None, "prefill mixed into decode")
     # A report that counts no such steps has spikes of another origin; one that does not count is believed.
-    mine.measurements[0].details["prefill_steps"] = 0
-    assert named(mine) == []
-    del mine.measurements[0].details["prefill_steps"]
-    assert named(mine) == ["prefill mixed into decode"]
-
-
-def test_an_answer_that_no_prompt_disturbs(tales):
-    gaps, details = measure_gaps(engine_for(tales))
-    assert (len(gaps), details["prefill_steps"]) == (quick_measurements.ITL_TOKENS, 0)
-    assert named(report(Measurement("itl-tales-b1", 2.0, "ms", details=details))) == []
-
-
-def test_the_99th_percentile_alone_will_do():
+    assert named(with_seconds(gaps, "itl-tales-b1", prefill_steps=0)) == []
+    assert named(with_seconds(gaps, "itl-tales-b1")) == [cause]
     spiky, even = (Measurement("itl-gpt2-b1", 2.0, "ms", details={"p99": p}) for p in (11.0, 3.0))
-    assert named(report(spiky)) == ["prefill mixed into decode"] and named(report(even)) == []
+    assert named(report(spiky)) == [cause] and named(report(even)) == []
 
 
 # ---------------------------------------------------------------------- what only a GPU can show: planted
@@ -264,8 +179,9 @@ PLANTED = {
         changed("decode-b64-4k", value=9.0), None, "missing synchronise", ["9 us", "250 us", "time of asking"]),
     "the same on a CPU, whose call returns when it is done": (
         dataclasses.replace(changed("decode-b64-4k", value=9.0), environment=CPU), None, None, []),
-    "a TTFT that does not grow": (
-        changed("ttft-tinyllama-isl4000", value=3.1), None, "missing synchronise", ["hardly depends on the prompt"]),
+    "throttled while it was busy": (
+        on_card(p10_sm_clock_mhz=1200.0, throttled_by=["SwThermalSlowdown"]), None, "power or clock limit",
+        ["at 1,200 MHz or less (SwThermalSlowdown)"]),
     "float32 needs no reference": (changed("itl-llama3-8b-b1", details={"dtype": "float32"}), None, "wrong dtype", []),
     "float32 beside a reference": (
         changed("itl-llama3-8b-b1", details={"dtype": "float32"}), healthy_gpu(), "wrong dtype", []),
@@ -348,12 +264,3 @@ def test_evidence_knows_which_figures_it_explains():
     assert finding.explains("decode-b64-4k") and not finding.explains("itl-gpt2-b1")
     capped = healthy_gpu(environment=GPU | {"gpu": CARD | {"power_limit_w": 350.0}})
     assert find_causes(capped)[0].explains("itl-gpt2-b1")
-
-
-@pytest.fixture(autouse=True)
-def calm_threads():
-    """Two threads on two busy cores wait for each other; what is provoked here needs no speed."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -9,18 +9,12 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from phase3_paged_attention.paging.paged_attention import paged_attention_vectorised
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
-from tests.properties import unshrunk
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
 
 if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
-
-FP8 = torch.float8_e4m3fn
-COMPUTE = [torch.float32, torch.float16, torch.bfloat16]
 
 
 @pytest.fixture(scope="session", params=["decode", "decode in 3 splits", "prefill"])
@@ -100,21 +94,6 @@ def test_bfloat16(new_case):
     because the interpreter's own product of bfloat16 is wrong, and what the interpreter turns into bfloat16 is cut
     off instead of rounded. What a card's matrix instructions make of bfloat16 only a card can show."""
     case = new_case([(91, 9), (0, 1), (13, 20)], group=4, dim=64, dtype=torch.bfloat16, seed=9)
-    case.assert_right(case.attend())
-
-
-@given(
-    requests=st.lists(st.tuples(st.integers(0, 70), st.integers(1, 20)), min_size=1, max_size=3),
-    group=st.integers(1, 8),
-    dim=st.sampled_from([32, 80, 128]),
-    dtype=st.sampled_from([t for t in COMPUTE if not card_problem(t)]),
-    scales=st.tuples(*[st.sampled_from([0.02, 0.3, 1.0, 4.0])] * 2),
-    seed=st.integers(0, 2**31),
-)
-@settings(unshrunk, max_examples=9)
-def test_fp8_cache(new_case, requests, scales, **shape):
-    """Equal to the definition over the numbers that the 8 bits stand for."""
-    case = new_case(requests, kv_heads=1, cache_dtype=FP8, k_scale=scales[0], v_scale=scales[1], **shape)
     case.assert_right(case.attend())
 
 

@@ -13,7 +13,7 @@ if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
 
 from phase5_real_gpu.kernels import paged_prefill, write_kv
-from phase5_real_gpu.kernels.decode_kernel import tile_tokens
+from phase5_real_gpu.kernels.decode import tile_tokens
 from phase5_real_gpu.kernels.prefill_kernel import prefill_shape
 from tests.properties import softcaps, unshrunk, windows
 

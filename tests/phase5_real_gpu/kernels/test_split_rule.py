@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase5_real_gpu.kernels.split_rule import GOOD_ENOUGH, MOST_SPLITS, choose_splits
+from phase5_real_gpu.kernels.split_rule import GOOD_ENOUGH, MOST_SPLITS, choose_splits, programs_that_fit
 
 quick = settings(max_examples=150)
 contexts = st.lists(st.integers(0, 6000), min_size=1, max_size=12)
@@ -110,3 +110,18 @@ def test_the_example_of_the_text():
 def test_nothing_to_cut(context_lens):
     splits = choose_splits(context_lens, 8, 264, 64)
     assert splits.num_splits == 1 and splits.split_tokens >= max(context_lens, default=0)
+
+
+@pytest.mark.parametrize(
+    ("registers", "shared", "warps", "card", "fit"),
+    [
+        (120, 32_768, 4, (228, 2048), 4),  # by registers: 120 x 128 threads
+        (168, 65_536, 4, (228, 2048), 3),  # an H100: registers and shared memory both allow 3
+        (168, 65_536, 4, (100, 1536), 1),  # an RTX 4090 with its 100 KiB
+        (32, 0, 8, (228, 2048), 8),  # by threads
+        (16, 0, 1, (228, 2048), 32),  # no multiprocessor holds more
+        (255, 200_000, 16, (100, 1536), 1),  # what cannot start is the compiler's to refuse
+    ],
+)
+def test_programs_that_fit(registers, shared, warps, card, fit):
+    assert programs_that_fit(registers, shared, warps, card[0] * 1024, card[1]) == fit

@@ -96,11 +96,13 @@ def prompts(number: int, seed: int = 0) -> list[list[int]]:
 
 def whole_engine(folder: Path, dtype: str = "float32", **settings) -> LLMEngine:
     """One process, and the cache that the ranks have: gathered with torch."""
-    config = EngineConfig(**SETTINGS | settings)
+    core = {n: value for n, value in (SETTINGS | settings).items() if n in EngineConfig.__dataclass_fields__}
+    config = EngineConfig(**core)
+    features = {n: value for n, value in settings.items() if n not in core}
     model = Transformer.from_pretrained(folder)
     model = model.double() if dtype == "float64" else model
     cache = PagedKVCache(model.config, config.num_blocks, config.block_size, model.dtype, use_kernel=False)
-    return LLMEngine(model, None, config, kv_cache=cache)
+    return LLMEngine(model, None, config, kv_cache=cache, **features)
 
 
 def parallel_engine(
@@ -118,16 +120,14 @@ class Answers:
     def __init__(self, engine: LLMEngine, asked: Sequence[Sequence[int]], max_tokens: int = 12) -> None:
         self.steps: list[int] = []
         self.scores: list[torch.Tensor] = []
-        run, score = engine.runner.execute, engine.runner.logits
-        engine.runner.execute = lambda scheduled: (
-            self.steps.append(sum(s.num_tokens for s in scheduled)) or run(scheduled)
-        )
+        run, score = engine.core.runner.execute, engine.core.runner.logits
+        engine.core.runner.execute = lambda batch: self.steps.append(len(batch.token_ids)) or run(batch)
 
         def logits(hidden, rows):
             self.scores.append(score(hidden, rows))
             return self.scores[-1]
 
-        engine.runner.logits = logits
+        engine.core.runner.logits = logits
         params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
         done = engine.generate(asked, params)
         self.tokens = [output.outputs[0].token_ids for output in done]

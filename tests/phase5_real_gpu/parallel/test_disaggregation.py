@@ -56,7 +56,7 @@ class Pair:
             model, EngineConfig(num_blocks=num_blocks[0], **settings), lease_seconds, clock=clock
         )
         self.decode = decode_core(model, EngineConfig(num_blocks=num_blocks[1], **settings), clock=clock)
-        self._let_loads_be_told(self.decode.connector)
+        self._let_loads_be_told(self.decode.scheduler.connector)
         self.tokens, self.ended = {}, {}
         self.to_decode = {}  # request -> what the prefill side said of its blocks
         self.params = {}
@@ -89,12 +89,12 @@ class Pair:
     def add(self, name, prompt, params):
         self.tokens[name], self.params[name] = [], (prompt, params)
         request = Request(name, prompt, ONE_TOKEN)
-        request.kv_transfer_params = {"do_remote_decode": True}
+        request.extras["kv_transfer_params"] = {"do_remote_decode": True}
         self.prefill.add(request)
 
     def step_prefill(self):
         for output in self.prefill.step().outputs:
-            self.to_decode[output.request_id] = output.kv_transfer_params
+            self.to_decode[output.request_id] = output.extras["kv_transfer_params"]
 
     def compute_prompts(self, requests):
         """All of them, by the prefill side. Nothing is handed over yet."""
@@ -106,7 +106,7 @@ class Pair:
     def hand_over(self, name):
         prompt, params = self.params[name]
         request = Request(name, prompt, params)
-        request.kv_transfer_params = self.to_decode.pop(name)
+        request.extras["kv_transfer_params"] = self.to_decode.pop(name)
         self.decode.add(request)
 
     def step_decode(self, finish_loads=True):
@@ -120,7 +120,7 @@ class Pair:
     def close(self):
         self.finish_loads()
         for core in (self.prefill, self.decode):
-            core.connector.shutdown()
+            core.scheduler.connector.shutdown()
         self.memory.unlink(missing_ok=True)
 
     def leaks(self):
@@ -196,9 +196,12 @@ def test_same_tokens_with_preemption_aborts_and_leases_that_run_out(model, alone
                 assert pair.tokens[str(i)] == answer, i
         assert pair.leaks() == [0, 0]
         # It was what it is meant to be.
-        assert len(aborted) > 5 and late > 5 and pair.decode.scheduler.num_preemptions > 5
-        assert pair.prefill.connector.num_expired > 5 and pair.decode.connector.num_blocks_loaded > 100
-        assert pair.decode.connector.num_failed > 5
+        assert len(aborted) > 5 and late > 5 and pair.decode.stats.num_preemptions > 5
+        assert (
+            pair.prefill.scheduler.connector.num_expired > 5
+            and pair.decode.scheduler.connector.num_blocks_loaded > 100
+        )
+        assert pair.decode.scheduler.connector.num_failed > 5
     finally:
         pair.close()
 
@@ -223,11 +226,11 @@ def test_every_byte_is_counted_and_what_is_cached_is_not_read_again(model, alone
         for i, request in enumerate(requests):
             pair.add(str(i), *request)
             until_done(pair, [str(i)])
-            read.append(pair.decode.connector.num_blocks_loaded - sum(read))
+            read.append(pair.decode.scheduler.connector.num_blocks_loaded - sum(read))
         assert [pair.tokens[str(i)] for i in range(4)] == alone(requests)
         assert read == [4, 2, 2, 2]  # of 4, 4, 4 and 4 blocks: the first two are there
         of_a_block = 2 * 2 * SIZE * 2 * 16 * 8  # keys and values, layers, tokens, heads, numbers, bytes
-        assert pair.decode.connector.num_bytes_loaded == sum(read) * of_a_block
+        assert pair.decode.scheduler.connector.num_bytes_loaded == sum(read) * of_a_block
     finally:
         pair.close()
 
@@ -237,11 +240,14 @@ def test_a_prefill_side_that_is_gone_costs_time_and_no_answer(model, alone):
     pair = Pair(model, Clock())
     try:
         pair.compute_prompts(requests)
-        pair.prefill.connector.shutdown()  # nobody answers at its address any more
+        pair.prefill.scheduler.connector.shutdown()  # nobody answers at its address any more
         pair.memory.unlink()
         until_done(pair, [str(i) for i in range(6)])
         assert [pair.tokens[str(i)] for i in range(6)] == alone(requests)
-        assert pair.decode.connector.num_failed == 6 and pair.decode.connector.num_blocks_loaded == 0
+        assert (
+            pair.decode.scheduler.connector.num_failed == 6
+            and pair.decode.scheduler.connector.num_blocks_loaded == 0
+        )
     finally:
         pair.close()
 
@@ -255,7 +261,10 @@ def test_blocks_that_cannot_be_read_are_computed_and_the_loader_goes_on(model, a
         wrong["remote_block_ids"] = [10**6 for _ in wrong["remote_block_ids"]]  # the prefill side has 60
         until_done(pair, ["0", "1"])
         assert [pair.tokens[str(i)] for i in range(2)] == alone(requests)
-        assert pair.decode.connector.num_failed == 1 and pair.decode.connector.num_blocks_loaded > 0
+        assert (
+            pair.decode.scheduler.connector.num_failed == 1
+            and pair.decode.scheduler.connector.num_blocks_loaded > 0
+        )
     finally:
         pair.close()
 
@@ -280,12 +289,14 @@ def test_mistakes_get_one_line(model, tmp_path):
         create_shared_memory(1 << 60)
     pair = Pair(model, Clock())
     try:
-        address, layout = pair.prefill.connector.server.address, KVLayout.of(model, SIZE)
+        address, layout = pair.prefill.scheduler.connector.server.address, KVLayout.of(model, SIZE)
         with pytest.raises(LabError, match="block_size is 8, the decode side's is 16: start both") as size:
             Peer(address, replace(layout, block_size=16))
         other = Transformer.random(TINY, seed=4).double()
         with pytest.raises(LabError, match=r"model is .* start both with the same model") as weights:
-            decode_core(other, EngineConfig(num_blocks=10, block_size=SIZE)).connector.connect(address)
+            decode_core(other, EngineConfig(num_blocks=10, block_size=SIZE)).scheduler.connector.connect(
+                address
+            )
         for mistake in (full, size, weights):
             assert "\n" not in str(mistake.value)
     finally:

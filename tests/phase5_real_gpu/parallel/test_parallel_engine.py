@@ -6,6 +6,7 @@ import signal
 import socket
 import tomllib
 from math import prod
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,8 +14,8 @@ import torch
 from labkit.errors import LabError
 from labkit.paths import ROOT
 from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
-from phase4_scheduler.engine import EngineConfig, ExecutorError, LLMEngine
-from phase4_scheduler.engine.executor import EXECUTORS
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.features.executor import EXECUTORS, ExecutorError, Executors
 from phase4_scheduler.simulator import step_traffic
 from phase5_real_gpu.parallel import MultiprocExecutor, Place
 from phase5_real_gpu.parallel.placement import columns_of_rank, rows_of_rank
@@ -35,11 +36,11 @@ def check_equal(
     asked = prompts(number)
     one = Answers(whole_engine(folder, dtype, **settings), asked)
     engine = parallel_engine(folder, t, p, dtype, enable_expert_parallel=expert_parallel, **settings)
-    engine.executor.traffic()
+    engine.core.executor.traffic()
     many = Answers(engine, asked)
-    traffic = engine.executor.traffic()
-    facts = engine.executor.facts
-    engine.executor.shutdown()
+    traffic = engine.core.executor.traffic()
+    facts = engine.core.executor.facts
+    engine.core.executor.shutdown()
 
     assert one.preemptions and one.cached
     assert (many.tokens, many.steps, many.preemptions) == (one.tokens, one.steps, one.preemptions)
@@ -164,15 +165,26 @@ def test_a_checkpoint_in_few_bits_is_refused_before_any_process_starts(folders, 
 def test_two_devices_need_an_executor():
     model = Transformer.random(CONFIGS["llama"])
     with pytest.raises(ValueError, match="2 devices are asked for, and this model lies in one process"):
-        LLMEngine(model, None, EngineConfig(num_blocks=9, pipeline_parallel_size=2))
-    with pytest.raises(ValueError, match="quantization works on one device"):
-        EngineConfig(tensor_parallel_size=2, quantization="int8")
+        LLMEngine(model, None, EngineConfig(num_blocks=9), pipeline_parallel_size=2)
+    with pytest.raises(ValueError, match="quantization and tensor_parallel_size do not go together"):
+        LLMEngine(
+            model,
+            None,
+            EngineConfig(num_blocks=9),
+            executor=object(),
+            tensor_parallel_size=2,
+            quantization="int8",
+        )
 
 
-def test_several_gpus_need_a_number_of_blocks(folders, monkeypatch):
-    monkeypatch.setattr("phase4_scheduler.engine.executor.pick_device", lambda name: "cuda")
+def test_several_gpus_need_a_number_of_blocks(folders):
+    model = Transformer.random(CONFIGS["llama"])
+    feature = Executors(
+        tensor_parallel_size=2, distributed_executor_backend=lambda *args: SimpleNamespace(model=model)
+    )
+    assert feature.load_model(folders["llama"], "float32", "cuda") is model
     with pytest.raises(ValueError, match="of several GPUs holds is not worked out here: set num_blocks"):
-        LLMEngine.from_pretrained(folders["llama"], tensor_parallel_size=2)
+        feature.is_on(model, EngineConfig(), [])
 
 
 def test_the_package_names_its_executor():
@@ -197,7 +209,7 @@ def test_two_ranks_with_different_checkpoints(folders, tmp_path):
 )
 def test_a_rank_that_dies_or_hangs_ends_everybody_with_one_line(folders, signal_number, message):
     engine = parallel_engine(folders["llama"], 2, 1, timeout=2)
-    processes = engine.executor._processes
+    processes = engine.core.executor._processes
     engine.add_request("a", [1, 2, 3], SamplingParams(temperature=0, max_tokens=50, ignore_eos=True))
     engine.step()
     os.kill(processes[1].pid, signal_number)

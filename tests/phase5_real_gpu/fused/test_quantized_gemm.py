@@ -10,10 +10,10 @@ from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
 if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
 
-from phase2_attention_kvcache.model.quantized_formats import FORMATS
-from phase2_attention_kvcache.model.quantized_linear import QuantizedWeight
-from phase5_real_gpu.kernels import quantized_gemm
-from phase5_real_gpu.kernels.quantized_gemm_kernel import quantized_gemm_bytes
+from phase2_attention_kvcache.quantization.quantized_formats import FORMATS
+from phase2_attention_kvcache.quantization.quantized_linear import QuantizedWeight
+from phase5_real_gpu.fused import quantized_gemm
+from phase5_real_gpu.fused.quantized_gemm import quantized_gemm_bytes
 from tests.properties import unshrunk
 
 KINDS = ("int8", "q8_0", "q4_0", "int4")

@@ -1,4 +1,4 @@
-"""Products with weights in 8 or 4 bits: one program for a tile of outputs, weights made in registers.
+"""GEMMs with weights in 8 or 4 bits: one program per tile of outputs, weights made in registers.
 
 A decode step reads every weight once and multiplies it with few rows, so its floor is bytes over bandwidth:
 

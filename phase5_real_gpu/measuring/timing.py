@@ -1,0 +1,128 @@
+"""How long a call takes. On a GPU there are four ways to get it wrong:
+
+- *No waiting.* A call returns as soon as the work is queued. Events in the GPU's own queue measure its time.
+- *Counting Python.* If Python is slower than the kernel, the GPU idles between the first event and the kernel.
+- *A warm cache.* A kernel that has just run finds its data in the cache. In a model another layer's keys come next.
+- *The first call*, which compiles.
+
+`triton.testing.do_bench` avoids all four: it clears the cache before each run and times with events. Where the data is to
+stay in the cache, torch.utils.benchmark times a whole block of calls. On a CPU a cold call is timed by hand.
+Python's own share is measured apart (`launch_us`): in a real step it may be the larger one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch.utils.benchmark import Timer
+
+from labkit.machine import synchronize
+from phase5_real_gpu.kernels.triton_setup import require_triton
+from phase5_real_gpu.measuring.measurements import percentiles
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Microseconds of a call: all repeats, in order.
+
+    Attributes:
+        launch_us: until the call returned to Python. On a CPU that is the call itself.
+    """
+
+    repeats_us: tuple[float, ...]
+    launch_us: float
+
+    @property
+    def median_us(self) -> float:
+        return sorted(self.repeats_us)[len(self.repeats_us) // 2]
+
+    @property
+    def low_us(self) -> float:
+        return min(self.repeats_us)
+
+    def divided_by(self, calls: int) -> Timing:
+        """The time of one of `calls` equal parts."""
+        return Timing(tuple(t / calls for t in self.repeats_us), self.launch_us / calls)
+
+    def details(self) -> dict[str, float]:
+        return percentiles(self.repeats_us) | {"launch_us": self.launch_us}
+
+
+@cache
+def _more_than_caches_hold() -> torch.Tensor:
+    return torch.ones(32_000_000)
+
+
+def time_call(fn: Call, device: str, seconds: float = 0.1, least: int = 5, cold: bool = True) -> Timing:
+    """Call `fn` again and again for about `seconds`, `least` times or more.
+
+    Args:
+        cold: empty the caches before each run. Otherwise only calls much longer than a launch can be timed.
+
+    Raises:
+        LabError: cold runs on a GPU need Triton.
+    """
+    fn()
+    synchronize(device)
+    if not cold:
+        timer = Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads())
+        blocks = timer.blocked_autorange(min_run_time=max(seconds, least * timer.timeit(1).median))
+        times = [1e6 * t for t in blocks.times]
+        return Timing(tuple(times), min(times))
+    if device == "cuda":
+        require_triton()
+        from triton.testing import do_bench
+
+        launch_us = min(_until_it_returns(fn) for _ in range(3))
+        return Timing(tuple(1e3 * ms for ms in do_bench(fn, rep=1e3 * seconds, return_mode="all")), launch_us)
+    times, until = [], time.perf_counter() + seconds
+    while len(times) < least or (time.perf_counter() < until and len(times) < 1000):
+        _more_than_caches_hold().sum()  # all cores read, because each has caches of its own
+        times.append(_until_it_returns(fn))
+    timing = Timing(tuple(times), 0.0)
+    return Timing(timing.repeats_us, timing.median_us)
+
+
+def _until_it_returns(fn: Call) -> float:
+    """Microseconds."""
+    began = time.perf_counter()
+    fn()
+    return 1e6 * (time.perf_counter() - began)
+
+
+def time_in_a_row(calls: Sequence[Call], device: str, repeats: int = 10) -> Timing:
+    """Time of one call where they follow one another, as the layers of a model do: Python's share included."""
+    for fn in calls:
+        fn()
+    times, launches = [], []
+    for _ in range(repeats):
+        synchronize(device)
+        began = time.perf_counter()
+        for fn in calls:
+            fn()
+        launches.append(1e6 * (time.perf_counter() - began) / len(calls))
+        synchronize(device)
+        times.append(1e6 * (time.perf_counter() - began) / len(calls))
+    return Timing(tuple(times), min(launches))
+
+
+def as_cuda_graph(calls: Sequence[Call]) -> Call:
+    """Record the calls once; the result starts all of them at once, without Python in between."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # the first calls compile
+        for fn in calls:
+            fn()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for fn in calls:
+            fn()
+    return graph.replay

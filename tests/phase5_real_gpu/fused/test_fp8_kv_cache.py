@@ -1,0 +1,213 @@
+"""The fp8 KV cache: stored numbers are right to their last bit, attention reads them as what they stand for.
+
+Only a GPU shows how a card rounds. The interpreter's conversion to 8 bits is wrong (it loses the carry: 1.97 becomes
+1.0), so there the kernel rounds by itself first. Scales, limits and addresses are proven here.
+"""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
+
+if not HAS_TRITON:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+from phase3_paged_attention.sharing import BlockCopy, SwapSpace
+from phase5_real_gpu.fused import FP8PagedKVCache, fp8_kv_cache, write_kv_fp8
+from phase5_real_gpu.fused.fp8_kv_cache import fp8_problem
+from tests.properties import unshrunk
+
+FP8 = torch.float8_e4m3fn
+DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
+
+
+def make(lab, requests, **settings):
+    """The tokens before the step's own are in their blocks."""
+    case = lab.Case([n for _, n in requests], [p + n for p, n in requests], cache_dtype=FP8, **settings)
+    return case.fill(new_too=False)
+
+
+def write(case):
+    new = (case.new(given) for given in case.given)
+    write_kv_fp8(*new, case.k_cache, case.v_cache, case.new_slots, case.k_scale, case.v_scale)
+
+
+def one_token_each(lab):
+    return lambda requests, **settings: lab.decode_case([sum(r) for r in requests], **settings)
+
+
+# ---------------------------------------------------------------------- storing
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("scales", [(1.0, 1.0), (0.25, 2.0), (0.02, 0.3)], ids=str)
+def test_fp8_is_within_its_rounding(lab, dtype, scales):
+    case = make(
+        lab, [(5, 20), (0, 9)], kv_heads=3, dim=80, dtype=dtype, k_scale=scales[0],
+        v_scale=scales[1], seed=1,
+    )  # fmt: skip
+    write(case)
+    for cache, texts, scale in zip((case.k_cache, case.v_cache), case.given, scales):
+        got = cache.float().view(-1, 3, 80)[case.new_slots].double() * scale
+        wanted = case.new(texts).double()
+        # 3 bits behind the point: half of the last one is 1/16 of the number. Below 2^-6 steps stay equal.
+        assert ((got - wanted).abs() <= (wanted.abs() / 16).clamp_min(scale * 2**-10) * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("scales", [(1.0, 1.0), (0.25, 2.0)], ids=str)
+def test_fp8_is_rounded_as_torch_rounds(lab, scales):
+    """(By powers of two: with others, the division itself may round differently.)"""
+    case = make(lab, [(0, 33)], kv_heads=2, dim=64, k_scale=scales[0], v_scale=scales[1], seed=2)
+    write(case)
+    got = [cache.float() for cache in (case.k_cache, case.v_cache)]
+    case.fill()
+    for have, cache in zip(got, (case.k_cache, case.v_cache)):
+        assert torch.equal(have.nan_to_num(7.0), cache.float().nan_to_num(7.0))  # (0 and -0 are the same)
+
+
+FP8_ENDS = {
+    448.0: 448, 470.0: 448, 1e6: 448, -500.0: -448, math.inf: 448, -math.inf: -448,
+    0.0: 0, 2.0**-9: 2.0**-9, 2.0**-8 * 1.6: 2.0**-9 * 3, 2.0**-12: 0,
+}  # fmt: skip
+
+
+def test_fp8_stops_at_its_largest_number_and_at_its_smallest(lab):
+    """Beyond 448 there is only NaN, and one NaN among the keys ruins every later token of its request. The smallest
+    steps are 2^-9."""
+    case = make(lab, [(0, len(FP8_ENDS))], kv_heads=1)
+    for texts in case.given:
+        texts[0][:] = torch.tensor(list(FP8_ENDS), device=lab.device)[:, None, None]
+    write(case)
+    for cache in (case.k_cache, case.v_cache):
+        got = cache.float().view(-1, 32)[case.new_slots]
+        assert got[:, 0].tolist() == list(FP8_ENDS.values()) and (got == got[:, :1]).all()
+
+
+def test_numbers_that_broke_down_stay_so_in_fp8(lab):
+    """Infinity stops at the largest number, as any that is too large; NaN is not made into a number."""
+    case = make(lab, [(0, 3)], kv_heads=1)
+    for texts in case.given:
+        texts[0][:] = torch.tensor([float("nan"), float("inf"), -float("inf")], device=lab.device)[
+            :, None, None
+        ]
+    write(case)
+    for cache in (case.k_cache, case.v_cache):
+        broken, largest, smallest = cache.float().view(-1, 32)[case.new_slots]
+        assert broken.isnan().all() and (largest == 448).all() and (smallest == -448).all()
+
+
+def test_tokens_without_a_slot_are_skipped_and_the_rest_of_the_memory_stays(lab):
+    case = make(lab, [(3, 5)])
+    before = lab.bits(case.data).clone()
+    write_kv_fp8(
+        *(case.new(g) for g in case.given),
+        case.k_cache,
+        case.v_cache,
+        torch.full((5,), -1, device=lab.device),
+    )
+    assert torch.equal(lab.bits(case.data), before)
+    write(case)
+    changed = (lab.bits(case.data) != before).any(-1).any(-1).sum().item()
+    assert changed == 2 * 5
+
+
+# ---------------------------------------------------------------------- attention
+
+
+@pytest.mark.parametrize("attention", ["prefill", 1, 3])
+@given(
+    requests=st.lists(st.tuples(st.integers(0, 70), st.integers(1, 20)), min_size=1, max_size=3),
+    group=st.integers(1, 8),
+    dim=st.sampled_from([32, 80, 128]),
+    dtype=st.sampled_from(DTYPES),
+    scales=st.tuples(*[st.sampled_from([0.02, 0.3, 1.0, 4.0])] * 2),
+    seed=st.integers(0, 2**31),
+)
+@settings(unshrunk, max_examples=5)
+def test_attention_over_fp8(lab, attention, requests, scales, **shape):
+    """Equal to the definition over the numbers that the 8 bits stand for."""
+    make = lab.paged_case if attention == "prefill" else one_token_each(lab)
+    case = make(requests, kv_heads=1, cache_dtype=FP8, k_scale=scales[0], v_scale=scales[1], **shape)
+    case.assert_right(case.prefill() if attention == "prefill" else case.decode(num_splits=attention))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_every_fp8_number_is_read_as_what_it_stands_for(lab, dtype):
+    """All 254 of them, as values of requests with a single token: that one's weight is 1."""
+    case = lab.decode_case([1] * 8, kv_heads=1, group=1, dim=32, dtype=dtype, cache_dtype=FP8)
+    codes = torch.arange(256, dtype=torch.uint8, device=lab.device)
+    codes[[0x7F, 0xFF]] = 0  # NaN
+    for value, row in zip(case.stored[1], codes.view(8, 1, 1, 32)):
+        lab.bits(value)[:] = row
+    wanted = codes.view(FP8).float().to(dtype).view(8, 1, 32)
+    for num_splits in (1, 2):
+        assert torch.equal(case.fill().decode(num_splits=num_splits), wanted)
+
+
+def test_fp8_is_near_to_what_was_given(lab):
+    """3 bits behind the point: each number within 1/16 of itself, and so the mean of the values."""
+    case = lab.decode_case([64], kv_heads=1, cache_dtype=FP8, k_scale=0.01, v_scale=0.01, seed=10)
+    wanted = lab.plain_attention(case.q, case.given[0][0], case.given[1][0])
+    error = (case.decode().double() - wanted).abs().max().item()
+    assert 1e-4 < error < 0.15
+
+
+def test_an_fp8_cache_takes_no_fp8_queries(lab):
+    case = lab.decode_case([5], cache_dtype=FP8)
+    case.q = case.q.to(FP8)
+    with pytest.raises(ValueError, match=r"q is torch\.float8_e4m3fn"):
+        case.decode()
+
+
+# ---------------------------------------------------------------------- the cache
+
+
+def test_cache_with_scales(lab):
+    case = lab.Case(
+        [1, 6, 1], [40, 6, 9], kv_heads=2, dtype=torch.float16, cache_dtype=FP8, k_scale=0.02, v_scale=0.0625
+    )
+    scales = dict(k_scale=0.02, v_scale=0.0625)
+    cache = FP8PagedKVCache(case.config, case.num_blocks, case.block_size, case.dtype, lab.device, **scales)
+    cache.storage.data.copy_(torch.full(cache.storage.data.shape, math.nan))
+    case.k_cache, case.v_cache = cache.storage.k_cache[1], cache.storage.v_cache[1]
+    case.fill(new_too=False)
+    cache.begin_step(case.layout())
+    out = cache.attend(1, case.q, *(case.new(given) for given in case.given))
+    # A number on the border of two may have gone to the other one.
+    lab.assert_near(out, case.expected(), 5e-3)
+    assert cache.storage.data.element_size() == 1
+
+
+def test_blocks_are_copied(lab):
+    cache = FP8PagedKVCache(lab.model_config(2, 1, 32), 4, 8, torch.float32, lab.device)
+    codes = torch.arange(256, dtype=torch.uint8, device=lab.device)
+    lab.bits(cache.storage.data)[:, :, 1] = codes.view(8, 1, 32)
+    SwapSpace(cache.storage, 2).apply(
+        [BlockCopy("copy", 1, 2), BlockCopy("out", 2, 1), BlockCopy("in", 1, 3)]
+    )
+    assert (lab.bits(cache.storage.data)[:, :, 1:] == codes.view(8, 1, 32)).all()
+
+
+@pytest.mark.parametrize(("name", "value"), [("k_scale", 0.0), ("v_scale", -1.0)])
+def test_a_scale_that_is_not_above_0(lab, name, value):
+    with pytest.raises(ValueError, match=f"{name} is {value}|{name} {value}.* both must be above 0"):
+        FP8PagedKVCache(lab.model_config(2, 1, 32), 4, device=lab.device, **{name: value})
+
+
+def test_a_16_bit_cache_is_refused(lab):
+    case = lab.Case([4], [4], dtype=torch.float16)
+    with pytest.raises(ValueError, match=r"the cache is torch\.float16.*use write_kv"):
+        write_kv_fp8(*(case.new(g) for g in case.given), case.k_cache, case.v_cache, case.new_slots)
+
+
+@pytest.mark.parametrize(("capability", "fits"), [((8, 6), False), ((8, 9), True), ((9, 0), True)])
+def test_cards_with_and_without_fp8(monkeypatch, capability, fits):
+    monkeypatch.setattr(fp8_kv_cache, "INTERPRETED", False)
+    monkeypatch.setattr(fp8_kv_cache, "capability", lambda: capability)
+    assert fits == (fp8_problem() is None)
+    if not fits:
+        assert "capability 8.6, an fp8 KV cache needs 8.9 or more" in fp8_problem()
