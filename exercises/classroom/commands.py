@@ -1,5 +1,7 @@
 """`lab submit NAME` and `lab grade FOLDER`."""
 
+import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -10,10 +12,16 @@ from rich.progress import Progress
 
 from exercises.classroom import report
 from exercises.classroom.grade import Graded, grade
+from exercises.classroom.room import Room
 from exercises.classroom.submission import TABLES, Submission, Unread, submissions_in, submit
 from labkit.errors import LabError
 from labkit.paths import ROOT, check_writable, short, write_whole
 from labkit.terminal import Page, escape, run
+
+UNPROTECTED = (
+    "This machine gives no namespaces (Linux with unshare has them). Answers would run with your rights: they could read and "
+    "write your files, use the network and change other learners' grades. In the container they cannot: see docs/TEACHING.md."
+)
 
 
 def hand_in(console: Console, learner: str) -> int:
@@ -21,7 +29,7 @@ def hand_in(console: Console, learner: str) -> int:
     submission, path = submit(learner, ROOT / "notebooks" / "exercises")
     answers = submission.answers.values()
     many = "1 answer" if len(answers) == 1 else f"{len(answers)} answers"
-    console.print(f"{many}, {sum(a.solved for a in answers)} noted as solved")
+    console.print(f"{many}, {sum(bool(a.solved) for a in answers)} noted as solved")
     console.print(f"hand in this file: {escape(short(path))}", soft_wrap=True)
     console.print("[dim]It is signed by nothing: your teacher runs the answers again.[/]")
     return 0
@@ -30,7 +38,7 @@ def hand_in(console: Console, learner: str) -> int:
 def grade_folder(console: Console, folder: str) -> int:
     """Run all answers again, show what came out, and write it beside them as grades.csv and totals.csv."""
     by_answer, by_learner = (Path(folder) / name for name in TABLES)
-    handed_in = list(submissions_in(Path(folder)))
+    handed_in = submissions_in(Path(folder))
     submissions = [found for found in handed_in if isinstance(found, Submission)]
     unread = sorted((f for f in handed_in if isinstance(f, Unread)), key=lambda found: found.name)
     for found in unread:
@@ -42,6 +50,7 @@ def grade_folder(console: Console, folder: str) -> int:
     submissions.sort(key=lambda submission: submission.learner.casefold())
     _tell_apart(submissions)
     answers = sum(len(s.answers) for s in submissions)
+    rooms = _rooms(console, min(answers, os.cpu_count() or 1))
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("running the answers", total=answers)
 
@@ -49,7 +58,7 @@ def grade_folder(console: Console, folder: str) -> int:
             bar.advance(task)
             write_whole(by_answer, report.as_csv(so_far))  # as it goes: should the grading be stopped
 
-        graded = grade(submissions, told)
+        graded = grade(submissions, rooms, told)
     totals = report.totals_of(submissions, graded)
     report.show(console, totals, graded)
     write_whole(by_answer, report.as_csv(graded))
@@ -57,6 +66,27 @@ def grade_folder(console: Console, folder: str) -> int:
     console.print(f"\na line an answer: {escape(short(by_answer))}", soft_wrap=True)
     console.print(f"a line a learner: {escape(short(by_learner))}", soft_wrap=True)
     return 0
+
+
+def _rooms(console: Console, number: int) -> list[Room]:
+    """Rooms with walls; where there are none, rooms without, if the person who grades agrees.
+
+    Raises:
+        LabError: they do not agree.
+    """
+    first = Room(isolated=True)
+    if isolated := first.open():
+        return [first, *(Room(isolated=True) for _ in range(number - 1))]
+    first.close()
+    console.print(f"[yellow]{UNPROTECTED}[/]")
+    console.print("Type yes to run them all the same: ", end="")
+    try:
+        agreed = input().strip().lower() == "yes"
+    except EOFError:
+        agreed = False
+    if not agreed:
+        raise LabError("nothing was run: grade on Linux or in the container, or type yes")
+    return [Room(isolated) for _ in range(number)]
 
 
 def _tell_apart(submissions: list[Submission]) -> None:
@@ -72,6 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """submit NAME | grade FOLDER; `lab` has the options."""
     command, word = sys.argv[1:] if argv is None else argv
     does = {"submit": hand_in, "grade": grade_folder}[command]
+    if argv is None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which closes the rooms
     return run(lambda: does(Page(highlight=False), word))
 
 

@@ -5,7 +5,8 @@ learner wrote enough beyond the stub, and what is found is a reason to ask, not 
 """
 
 import ast
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Iterable
 from functools import cache
 
 from exercises.judging.plain_runs import parsed, without_magic
@@ -15,16 +16,11 @@ from exercises.judging.sources import cut, source_of
 LONG_ENOUGH = 60  # nodes of the syntax tree that the learner has written
 
 
-def copied(name: str, shapes: Mapping[str, str]) -> list[str]:
-    """Of an answer's functions and classes those that are the solution's."""
-    return [part for part, shape in _solution(name).items() if shapes.get(part) == shape]
-
-
 def shapes_of(name: str, cells: Iterable[str]) -> dict[str, str]:
-    """The functions and classes that an exercise asks for, without names; only those that are long enough to tell."""
+    """A hash of each function and class that an exercise asks for, without names; only of those that are long enough to tell."""
     stub = _stub_sizes(name)
     return {
-        part: ast.dump(tree)
+        part: hashlib.sha256(ast.dump(tree).encode()).hexdigest()
         for part, tree in _asked_for(name, cells).items()
         if _size(tree) - stub.get(part, 0) >= LONG_ENOUGH
     }
@@ -40,7 +36,7 @@ def _asked_for(name: str, cells: Iterable[str]) -> dict[str, ast.AST]:
 
 
 @cache
-def _solution(name: str) -> dict[str, str]:
+def solution_shapes(name: str) -> dict[str, str]:
     return shapes_of(name, [_source(name, solved=True)])
 
 

@@ -11,8 +11,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from exercises.classroom.grade import Graded, strange_graders
-from exercises.classroom.submission import Submission, Unread
+from exercises.classroom.grade import Graded
+from exercises.classroom.submission import Submission, Unread, graders_fingerprint
 from exercises.judging.sandbox import UNHARMED
 from exercises.judging.sources import all_names
 from labkit.terminal import escape
@@ -31,36 +31,32 @@ def short_name(exercise: str) -> str:
 
 @dataclass(frozen=True)
 class Total:
-    """What a learner's answers sum up to."""
+    """What a learner's answers sum up to. None: no notes came with the answers."""
 
     learner: str
     solved: int
     handed_in: int
-    tries: int | None  # None: nothing is known, since no notes came with the answers
+    tries: int | None
     hints: int | None
     looks: int
-    strange_graders: bool
+    other_graders: bool  # than the course's: changed, or of another version
 
 
 def totals_of(submissions: list[Submission], graded: list[Graded]) -> list[Total]:
     found = []
     for submission in submissions:
         own = [one for one in graded if one.learner == submission.learner]
-        solved = sum(one.solved for one in own)
         tries, hints = _sum(one.answer.tries for one in own), _sum(one.answer.hints for one in own)
-        strange = strange_graders(submission)
-        looks = sum(bool(one.look_at) for one in own) + strange
-        found.append(Total(submission.learner, solved, len(own), tries, hints, looks, strange))
+        other = submission.graders not in ("", graders_fingerprint())
+        looks = sum(bool(one.look_at) for one in own) + other
+        solved = sum(one.solved for one in own)
+        found.append(Total(submission.learner, solved, len(own), tries, hints, looks, other))
     return found
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
     known = [number for number in numbers if number is not None]
     return sum(known) if known else None
-
-
-def _or_dash(number: int | None) -> str:
-    return "–" if number is None else str(number)
 
 
 def show(console: Console, totals: list[Total], graded: list[Graded]) -> None:
@@ -70,16 +66,13 @@ def show(console: Console, totals: list[Total], graded: list[Graded]) -> None:
     for column in ("solved", "tries", "hints", "look at"):
         table.add_column(column, justify="right", no_wrap=True)
     for total in totals:
+        notes = ("–" if number is None else str(number) for number in (total.tries, total.hints))
         looks = f"[yellow]{total.looks}[/]" if total.looks else ""
-        solved = f"{total.solved} of {total.handed_in}"
-        table.add_row(escape(total.learner), solved, _or_dash(total.tries), _or_dash(total.hints), looks)
+        table.add_row(escape(total.learner), f"{total.solved} of {total.handed_in}", *notes, looks)
     console.print(table)
     console.print(f"[dim]of the answers that were handed in; the course has {len(all_names())} exercises[/]")
-    lines = [
-        f"{escape(total.learner)}: its graders are not the course's: changed, or of another version"
-        for total in totals
-        if total.strange_graders
-    ]
+    other = "its graders are not the course's: changed, or of another version"
+    lines = [f"{escape(total.learner)}: {other}" for total in totals if total.other_graders]
     for one in graded:
         lines += [f"{escape(one.learner)} {short_name(one.exercise)}: {escape(why)}" for why in one.look_at]
     if lines:
@@ -90,9 +83,8 @@ def show(console: Console, totals: list[Total], graded: list[Graded]) -> None:
     if mistakes:
         console.print("\n[bold]Mistakes met most[/]")
         for place, ((exercise, diagnosis), times) in enumerate(mistakes.most_common()):
-            if place >= 8 and diagnosis not in ALWAYS_TOLD:
-                continue
-            console.print(f"{times:3} {short_name(exercise)} {escape(diagnosis)}", highlight=False)
+            if place < 8 or diagnosis in ALWAYS_TOLD:
+                console.print(f"{times:3} {short_name(exercise)} {escape(diagnosis)}", highlight=False)
 
 
 def as_csv(graded: list[Graded]) -> str:
@@ -101,21 +93,9 @@ def as_csv(graded: list[Graded]) -> str:
     for one in graded:
         answer, verdict = one.answer, one.verdict
         noted = {True: "yes", False: "no", None: ""}[answer.solved]
+        row = [one.learner, one.exercise, verdict.state, verdict.diagnosis, answer.tries, answer.hints, noted]
         says = verdict.says.removesuffix(UNHARMED)  # that is for the learner
-        rows.append(
-            [
-                *(
-                    one.learner,
-                    one.exercise,
-                    verdict.state,
-                    verdict.diagnosis,
-                    answer.tries,
-                    answer.hints,
-                    noted,
-                ),
-                *(answer.first_try, answer.solved_at, "; ".join(one.look_at), says),
-            ]
-        )
+        rows.append([*row, answer.first_try, answer.solved_at, "; ".join(one.look_at), says])
     return _table(COLUMNS, rows)
 
 
@@ -130,10 +110,10 @@ def _table(columns: Sequence[str], rows: list[list[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([_no_formula(value) for value in row] for row in rows)
-    return text.getvalue()
+    writer.writerows([_as_text(value) for value in row] for row in rows)
+    return text.getvalue().encode("utf-8", "backslashreplace").decode()
 
 
-def _no_formula(value: str | int) -> str | int:
-    """A text that a spreadsheet would take for a formula."""
+def _as_text(value: str | int) -> str | int:
+    """A text that a spreadsheet would take for a formula gets a quotation mark."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value

@@ -1,141 +1,207 @@
-"""Where answers are run again: a process in a clean copy of the course, that takes one after the other.
+"""A room: where handed-in answers run, with a copy of the course without the solutions.
 
-    {"job": "3f9c", "exercise": "p1e1_pairs", "cells": ["def count_pairs ..."]}     a line in, on stdin
-    3f9c {"state": "not yet", "diagnosis": "merge-overlaps", ...}                   a line out, on stdout: the verdict
+With Linux namespaces (`unshare` of util-linux) the kernel shows an answer a read-only copy of the course, Python and its libraries,
+and 64 MB of memory to write in, fresh for each answer. No home, no network, no other process of the machine. It has no capabilities,
+may start no process, and has 2 GiB. When the room's first process ends, all in it ends, and the copy was only in memory.
 
-Each answer is run in a process of its own, a copy of this one as it was before any answer (exercises/judging/sandbox.py). It
-has the time of the exercise and 2 GiB, and may start no processes. The graders that judge it are not those that it finds by
-name (`import exercises.phase1.grade_encode` gives a second copy), so it cannot empty their tables in passing.
+Without namespaces each answer gets a new copy in a temporary folder and a new process, and has the rights of the person who
+grades.
 """
 
-import contextlib
-import io
+import ctypes
 import json
 import os
-import re
+import shutil
+import struct
+import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict, replace
-from functools import cache, partial
+import tempfile
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
-import nbformat
-
-from exercises import grading
-from exercises.judging.own_work import imports_of
-from exercises.judging.plain_runs import parsed, run_cells, without_magic
-from exercises.judging.registry import exercises_of, find
-from exercises.judging.sandbox import BORROWED, judge, judge_safely
-from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Verdict
+from exercises.judging.sources import all_sources, cut
 from labkit.paths import ROOT
 
-STARTS_A_PROCESS = {
-    *("os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec", "os.system", "os.startfile"),
-    *("subprocess.Popen", "pty.spawn"),
-}
-STARTS_ONE_IN_C = {"fork", "vfork", "clone", "system", "popen", "posix_spawn", "posix_spawnp", "execve"}
-A_SOURCE = re.compile(
-    r"exercises\.phase\d\.[de]\d+_|`[de]\d+_\w+` of exercises\.phase\d$"
-)  # in the words of an import
-A_SOLUTION = re.compile(r".*/(notebooks/solutions/|exercises/phase\d/[de]\d+_)[^/]+")  # the path of a file
+SCRATCH = "/scratch"  # in a room: the only place to write in
+NAMESPACES = [
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--mount",
+    "--pid",
+    "--net",
+    "--ipc",
+    "--uts",
+    "--fork",
+    "--kill-child",
+]
+PACKAGES = ("exercises", "labkit", *(p.name for p in sorted(ROOT.glob("phase?_*")) if p.is_dir()))
+LONGEST = 200.0  # seconds for one answer: more than any exercise has, and a new Python where there is no fork
 
 
-@cache
-def exercises_out_of_reach(phase: int) -> dict[str, Exercise]:
-    """The exercises of a phase, with graders that no import finds any more."""
-    own = exercises_of(phase)
-    exercises_of.cache_clear()
-    for module in list(sys.modules):
-        if module.startswith(f"exercises.phase{phase}.grade"):
-            del sys.modules[module]
-    exercises_of(phase)
-    return own
+class Room:
+    """A process that judges one answer after the other. Without namespaces it serves for one, and a new one follows."""
+
+    def __init__(self, isolated: bool) -> None:
+        self.isolated = isolated
+        self.process: subprocess.Popen[str] | None = None
+        self.folder: tempfile.TemporaryDirectory | None = None
+        self.closed = False
+
+    def open(self) -> bool:
+        """Start the process. Whether it is ready."""
+        settings = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+        shown = dict(os.environ)
+        if self.isolated:
+            shown = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
+            command = [*NAMESPACES, sys.executable, "-m", "exercises.classroom.room"]
+            settings |= {"PYTHONPATH": str(ROOT), "HOME": SCRATCH, "TMPDIR": SCRATCH}
+            settings |= {"INFERENCE_LAB_OUTPUTS": f"{SCRATCH}/outputs"}
+        else:
+            self.folder = tempfile.TemporaryDirectory(prefix="lab-grade-", ignore_cleanup_errors=True)
+            copy_course(Path(self.folder.name))
+            command = [sys.executable, "-m", "exercises.classroom.answering", "plain"]
+            settings |= {
+                "PYTHONPATH": self.folder.name,
+                "INFERENCE_LAB_OUTPUTS": f"{self.folder.name}/outputs",
+            }
+        try:
+            self.process = subprocess.Popen(
+                command,
+                cwd=self.folder.name if self.folder else ROOT,
+                env=shown | settings,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,  # out of reach of Ctrl-C: `close` ends it
+            )
+        except OSError:  # no such program
+            return False
+        assert self.process.stdout
+        return self.process.stdout.readline() == "ready\n"
+
+    def ask(self, exercise: str, cells: list[str]) -> dict[str, Any] | None:
+        """What came out of an answer; None if the room ended, or took too long."""
+        if self.closed or (self.process is None and not self.open()):
+            return None
+        process = self.process
+        assert process and process.stdin and process.stdout
+        too_late = Timer(LONGEST, process.kill)
+        too_late.start()
+        try:
+            print(json.dumps({"exercise": exercise, "cells": cells}), file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline())
+        except (OSError, ValueError):  # it has ended
+            self.close()
+            return None
+        finally:
+            too_late.cancel()
+            if not self.isolated:
+                self.close()
+
+    def close(self, for_good: bool = False) -> None:
+        self.closed = self.closed or for_good
+        process, folder, self.process, self.folder = self.process, self.folder, None, None
+        if process:
+            process.kill()
+            process.wait()
+        if folder:
+            folder.cleanup()
 
 
-def verdict_on(name: str, cells: list[str]) -> Verdict:
-    """Run the cells that an answer consists of, and judge what they define."""
-    exercise = find(name)
-    whole = replace(exercise, asks=("cells",), grade=partial(_watch_and_judge, exercise))
-    return judge_safely(whole, ([without_magic(cell) for cell in cells],))
+def copy_course(folder: Path) -> None:
+    """The course with stubs in the place of the solutions."""
+    # What another process is writing has another name until it is whole, and may be gone a moment later.
+    ignored = shutil.ignore_patterns("*.png", "*.tmp", "*.tmp.*", "*.pyc.*")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, folder / package, ignore=ignored)
+    for source in all_sources():
+        target = folder / source.relative_to(ROOT)
+        target.write_text(cut(source.read_text(encoding="utf-8")).student, encoding="utf-8")
+        for compiled in (target.parent / "__pycache__").glob(f"{target.stem}.*"):
+            compiled.unlink()
 
 
-def _watch_and_judge(exercise: Exercise, cells: list[str]) -> str:
-    """As _run_and_judge; but whoever takes the solution from the course gets no other verdict."""
-    if source := _imported_source(cells):
-        raise NotYet("borrowed", BORROWED.format(source[0].upper() + source[1:]), about=source)
-    solutions: list[str] = []
-    sys.addaudithook(partial(_note_solutions, solutions))
-    sys.addaudithook(_no_processes)
-    try:
-        return _run_and_judge(exercise, cells)
-    finally:
-        if solutions:
-            says = "Your answer opened a file of the course in which a solution stands. Write yours."
-            raise NotYet("reads-a-solution", says, about=solutions[0])
+# ------------------------------------------------------------------ the walls, put up within new namespaces
+
+STAGE = Path(
+    "/dev/shm"
+)  # the new root grows here: the folder is on every Linux, and holds nothing of the course
+SHOWN = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/sys/devices/system",
+)
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+NOSUID, NODEV, NOEXEC, READ_ONLY, REMOUNT, BIND, RECURSIVE = 2, 4, 8, 1, 32, 4096, 16384  # <sys/mount.h>
+NEW_MOUNTS = 0x20000  # CLONE_NEWNS
 
 
-def _run_and_judge(exercise: Exercise, cells: list[str]) -> str:
-    """`exercise`: found by its name. Where it is sent to a new process, its graders are loaded there on arrival."""
-    exercise = exercises_out_of_reach(exercise.phase)[exercise.name]
-    found = find(exercise.name)  # what the answer finds, too
-    as_it_was = vars(found).copy()
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    with _no_checks():
-        names, ran = run_cells(nb, exercise.name, go_on=True)
-    if any(name not in names for name in exercise.asks):
-        for cell in ran:
-            if cell["outcome"] == "failed":
-                says = f"Code cell {cell['number'] + 1}: {cell['error']}: {cell['message']}"
-                raise NotYet("raises", says)
-        raise NotAttempted(f"`{next(n for n in exercise.asks if n not in names)}` is not there.")
-    verdict = judge(exercise, [names[name] for name in exercise.asks])
-    for field, value in as_it_was.items():
-        if vars(found).get(field) is not value:
-            what = f"{field} of {exercise.name}"
-            says = f"Your answer changed `{what}`. Leave the grader as it is."
-            raise NotYet("changes-grader", says, about=what)
-    if verdict.state != "correct":
-        raise verdict.to_error()
-    return verdict.says
+def _system(call: str, *args: Any) -> None:
+    if getattr(ctypes.CDLL(None, use_errno=True), call)(*args):
+        raise OSError(ctypes.get_errno(), f"{call}: {os.strerror(ctypes.get_errno())}")
 
 
-def _imported_source(cells: list[str]) -> str | None:
-    """What the cells import of the source of an exercise, in words. Here it is a stub, in the learner's copy it is solved."""
-    trees = [tree for cell in cells if (tree := parsed(cell))]
-    uses = [words for tree in trees for words, _ in imports_of(compile(tree, "<answer>", "exec"))]
-    return next((words for words in reversed(uses) if A_SOURCE.search(words)), None)
+def _mount(source: str, target: Path, kind: str, flags: int, data: str = "") -> None:
+    _system("mount", source.encode(), bytes(target), kind.encode(), ctypes.c_ulong(flags), data.encode())
 
 
-@contextlib.contextmanager
-def _no_checks() -> Iterator[None]:
-    """While a notebook's cells run, its own calls of `check` and `hint` do nothing."""
-    check, hint = grading.check, grading.hint
-    grading.check = grading.hint = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        grading.check, grading.hint = check, hint
+def _show(path: Path) -> None:
+    """Let a file or a folder of the machine be seen in the new root, read-only."""
+    target = STAGE / path.relative_to("/")
+    if target.exists() or target.is_symlink() or not path.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink():
+        target.symlink_to(os.readlink(path))
+        return
+    target.mkdir() if path.is_dir() else target.touch()
+    _mount(str(path), target, "", BIND | RECURSIVE)
+    if path.is_dir() or path.is_file():
+        kept = os.statvfs(path).f_flag  # what the machine has forbidden there stays forbidden
+        kept = (
+            kept & (NOSUID | NODEV | NOEXEC | 1024 | 2048) | (kept & 4096) << 9
+        )  # and how it notes times of access
+        _mount("", target, "", BIND | REMOUNT | READ_ONLY | kept)
 
 
-def _no_processes(event: str, args: tuple[Any, ...]) -> None:
-    if event in STARTS_A_PROCESS or (event == "ctypes.dlsym" and args[1] in STARTS_ONE_IN_C):
-        raise RuntimeError("an answer starts no other process")
+def enter_new_root() -> None:
+    """Make a root that holds Python, a copy of the course and no more, and enter it."""
+    _mount("tmpfs", STAGE, "tmpfs", NOSUID | NODEV, "size=512m,mode=755")
+    copy_course(STAGE / "course")
+    for folder in (SCRATCH, "/proc"):
+        (STAGE / folder[1:]).mkdir()
+    _mount("proc", STAGE / "proc", "proc", NOSUID | NODEV | NOEXEC)
+    for place in (*SHOWN, *DEVICES, sys.base_prefix, sys.prefix):
+        _show(Path(place))
+    if not (STAGE / "tmp").exists():  # the course may lie in it
+        (STAGE / "tmp").symlink_to(SCRATCH)
+    _mount("", STAGE, "", REMOUNT | READ_ONLY | NOSUID | NODEV, "size=512m,mode=755")
+    os.chroot(STAGE)
+    os.chdir("/course")
 
 
-def _note_solutions(found: list[str], event: str, args: tuple[Any, ...]) -> None:
-    """Keep the paths of solutions that are opened. This copy of the course holds stubs: the graders read those."""
-    if event == "open" and isinstance(args[0], (str, bytes)):
-        path = Path(os.path.abspath(os.fsdecode(args[0])))
-        if A_SOLUTION.fullmatch(path.as_posix()) and not path.is_relative_to(ROOT):
-            found.append("/".join(path.parts[-3:]))
+def shut_in() -> None:
+    """In the fork that runs an answer: a fresh /scratch, no capabilities, bounded memory, no other processes."""
+    from exercises.judging.sandbox import calm_down
+
+    _system("unshare", NEW_MOUNTS)
+    _mount("tmpfs", Path(SCRATCH), "tmpfs", NOSUID | NODEV, "size=64m,mode=777")
+    os.chdir(SCRATCH)
+    _system("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))
+    calm_down()
 
 
-def main() -> None:
-    verdicts, sys.stdout = sys.stdout, io.StringIO()
-    for line in sys.stdin:
-        job = json.loads(line)
-        exercises_out_of_reach(int(job["exercise"][1]))  # here, so that a fork finds a phase's graders loaded
-        with contextlib.redirect_stdout(io.StringIO()):  # what answers print is of no interest here
-            verdict = verdict_on(job["exercise"], job["cells"])
-        print(job["job"], json.dumps(asdict(verdict)), file=verdicts, flush=True)
+if __name__ == "__main__":
+    enter_new_root()
+    os.environ["PYTHONPATH"] = "/course"
+    os.execv(sys.executable, [sys.executable, "-m", "exercises.classroom.answering", "isolated"])

@@ -114,28 +114,6 @@ def expect_equal(
     raise NotYet(kind, as_sentence(sentence), tried, *show_both(got, expected))
 
 
-def diagnose(
-    got: Any,
-    known: Mapping[str, tuple[Any, str]],
-    tried: Any = NOTHING,
-    expected: Any = NOTHING,
-    tolerance: float = 1e-5,
-) -> None:
-    """Raise NotYet with the diagnosis of a known mistake, if the output is what that mistake gives.
-
-    Args:
-        known: diagnosis id -> (the output of that mistake, what to say about it).
-        expected: the right output. If given, a right answer passes, also where a mistake gives the same.
-    """
-    if expected is not NOTHING and same(got, expected, tolerance):
-        return
-    for diagnosis, (wrong, says) in known.items():
-        if difference(got, wrong, tolerance) is None:
-            if expected is NOTHING:
-                raise NotYet(diagnosis, says, tried, show(got))
-            raise NotYet(diagnosis, says, tried, *show_both(got, expected))
-
-
 # ------------------------------------------------------------------ by kind
 
 

@@ -18,6 +18,7 @@ from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase3_paged_attention.paging import BlockManager, PagedKVCache
 from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.features.recording import record
 
 STORY = SamplingParams(temperature=0.7, seed=11, max_tokens=24, ignore_eos=True)
 PROMPTS = (
@@ -85,27 +86,33 @@ class TokenByToken(PagedKVCache):
 
 
 @dataclass
-class Run:
+class Answers:
+    """Attributes: tokens: of every answer. text: the first answer's, with its prompt. seconds: for all of them."""
+
+    tokens: list[list[int]]
+    text: str
+    seconds: float
+
+
+@dataclass
+class Run(Answers):
     """What came out of an engine.
 
     Attributes:
-        tokens: of every answer. text: the first answer's, with its prompt.
         steps: of each step, how many tokens of which request. taken: blocks, in the order in which they were taken.
+        Others: see `Answers`.
     """
 
     engine: LLMEngine
-    tokens: list[list[int]]
-    text: str
     steps: list[dict[str, int]]
     taken: list[int]
-    seconds: float
 
 
 def run(waves: Waves, params: SamplingParams, **parts: Any) -> Run:
     """Answer the prompts. `parts`: what `LLMEngine` is to be built of (block_manager, kv_cache, scheduler)."""
     engine = LLMEngine(*tales(), EngineConfig(), **parts)
     events: list[dict[str, Any]] = []
-    engine.record(events.append)
+    record(engine, events.append)
     began, tokens, text = time.perf_counter(), [], ""
     for prompts in waves:
         for output in engine.generate(list(prompts), params):
@@ -115,9 +122,9 @@ def run(waves: Waves, params: SamplingParams, **parts: Any) -> Run:
             tokens += [answer.token_ids for answer in output.outputs]
             text = text or f"{output.prompt}{output.outputs[0].text} ..."
     seconds = time.perf_counter() - began
-    engine.block_manager.check_integrity()
+    engine.core.block_manager.check_integrity()
     taken = [block for event in events for block in event["taken"]]
-    return Run(engine, tokens, text, [dict(event["tokens"]) for event in events], taken, seconds)
+    return Run(tokens, text, seconds, engine, [dict(event["tokens"]) for event in events], taken)
 
 
 def side_by_side(
@@ -136,7 +143,7 @@ def side_by_side(
     return tuple(replace(last, seconds=min(first.seconds, last.seconds)) for first, last in zip(*runs))
 
 
-def compare(mine: Run, course: Run, *also: tuple[str, Any, Any], note: str = "") -> None:
+def compare(mine: Answers, course: Answers, *also: tuple[str, Any, Any], note: str = "") -> None:
     """Tokens and speed side by side; raise NotYet where the tokens, or what is in `also`, differ.
 
     `note`: what has to be known of the speed.

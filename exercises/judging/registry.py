@@ -1,4 +1,4 @@
-"""All exercises, gathered from exercises/phaseN/graders.py and exercises/phaseN/hints.txt."""
+"""All exercises, gathered from the graders of each phase: exercises/phaseN/grade_*.py."""
 
 import difflib
 import importlib
@@ -7,27 +7,29 @@ from dataclasses import replace
 from functools import cache
 
 from exercises.judging.sources import SOURCES, all_names, meant_by
-from exercises.judging.verdict import Exercise, WrongCall
+from exercises.judging.verdict import Exercise, WrongCall, texts_of
 
 
 @cache
 def exercises_of(phase: int) -> dict[str, Exercise]:
     """The exercises of one phase, by name: a check in a notebook does not wait for the other phases' graders."""
-    folder = SOURCES / f"phase{phase}"
-    if not folder.is_dir():
-        return {}
-    hints = read_hints((folder / "hints.txt").read_text(encoding="utf-8"))
-    found = importlib.import_module(f"exercises.phase{phase}.graders").EXERCISES
-    return {e.name: replace(e, hints=hints[e.name]) for e in found}
-
-
-def read_hints(text: str) -> dict[str, tuple[str, ...]]:
-    """The hints by exercise. Above each exercise stands `# its name`, above each of its hints `## which one it is`."""
-    _, *parts = re.split(r"^# (\w+)\n", text, flags=re.MULTILINE)
+    graders = sorted((SOURCES / f"phase{phase}").glob("grade_*.py"))
+    found = [
+        exercise
+        for grader in graders
+        for exercise in importlib.import_module(f"exercises.phase{phase}.{grader.stem}").EXERCISES
+    ]
+    names = all_names()
     return {
-        name: tuple(hint.strip("\n") for hint in re.split(r"^## .*\n", hints, flags=re.MULTILINE)[1:])
-        for name, hints in zip(parts[::2], parts[1::2])
+        e.name: replace(e, hints=hints_of(e.name)) for e in sorted(found, key=lambda e: names.index(e.name))
     }
+
+
+def hints_of(name: str) -> tuple[str, ...]:
+    """The hints of an exercise. Above each stands `## which one it is`."""
+    return tuple(
+        h.strip("\n") for h in re.split(r"^## .*\n", texts_of(name)["hints"], flags=re.MULTILINE)[1:]
+    )
 
 
 def find(name: str) -> Exercise:

@@ -13,9 +13,7 @@ BEGIN, END, STUB = "# BEGIN SOLUTION", "# END SOLUTION", "# STUB:"
 
 def all_sources() -> list[Path]:
     """The sources, in the order of the course: by phase, then by the number in the heading."""
-    found = [
-        p for p in SOURCES.glob("phase*/*.py") if p.stem not in ("__init__", "graders") and _is_source(p)
-    ]
+    found = [p for p in SOURCES.glob("phase*/*.py") if _is_source(p)]
     return sorted(found, key=lambda p: (p.parent.name, _number(p), p.stem))
 
 

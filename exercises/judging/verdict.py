@@ -1,12 +1,11 @@
 """What an exercise is, and what can come out of grading an answer."""
 
-import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from exercises.judging.sources import SOURCES
+from exercises.judging.sources import source_of
 from labkit.errors import LabError
 
 State = Literal["correct", "not yet", "not attempted"]
@@ -23,7 +22,7 @@ class Exercise:
         asks: names of the things that the learner defines, in the order in which `check` gets them.
         grade: `grade(*answers)` raises NotYet, or returns. It may return a sentence that says what was tried.
             It runs in a process of its own, with a time limit.
-        hints: a nudge, the formula, pseudo-code; they come from hints.txt. The solution is cut out of the source.
+        hints: a nudge, the formula, pseudo-code; they come from its text file. The solution is cut out of the source.
         title: of an exercise without a source; else it is the source's first heading.
         seconds: how long the grader may run.
     """
@@ -72,6 +71,13 @@ class NotYet(Exception):
         return [f"{self.state}: {self.diagnosis}" if self.state == "not yet" else self.state]
 
 
+def texts_of(name: str) -> dict[str, str]:
+    """What exercises/phaseN/eM_name.txt says to a learner, by its headings: `# hints`, `# diagnoses`."""
+    text = source_of(name).with_suffix(".txt").read_text(encoding="utf-8")
+    _, *found = re.split(r"^# (.+)\n", text, flags=re.MULTILINE)
+    return dict(zip(found[::2], found[1::2]))
+
+
 class Diagnoses(dict[str, str]):
     """What to say of each mistake: diagnosis -> text. `raise SAYS.no("double-free", tried, got, expected)`.
 
@@ -81,10 +87,9 @@ class Diagnoses(dict[str, str]):
 
     @classmethod
     def of(cls, part: str) -> "Diagnoses":
-        """The texts of an exercise, or of one part of it: in exercises/phaseN/diagnoses.txt those below `# part`."""
-        text = (SOURCES / f"phase{part[1]}" / "diagnoses.txt").read_text(encoding="utf-8")
-        _, *found = re.split(r"^# (.+)\n", text, flags=re.MULTILINE)
-        lines = dict(zip(found[::2], found[1::2]))[part].splitlines()
+        """The texts of an exercise, or of one part of it: of "p4e9_littles_law knee" those below `# diagnoses knee`."""
+        name, *which = part.split(" ")
+        lines = texts_of(name)[" ".join(["diagnoses", *which])].splitlines()
         return cls(line.split(": ", 1) for line in lines if line)
 
     def no(
@@ -131,18 +136,3 @@ class Verdict:
         if self.state == "not attempted":
             return NotAttempted(self.says)
         return NotYet(self.diagnosis, self.says, self.tried, self.got, self.expected, self.about)
-
-    def sealed(self, seal: bytes) -> bytes:
-        """For the way to another process, behind a seal that an answer does not know."""
-        return seal + json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def unsealed(cls, told: bytes, seal: bytes) -> "Verdict | None":
-        """What `sealed` made. None: nothing came, or not all. Something without the seal comes from the answer itself."""
-        if told and not told.startswith(seal):
-            says = "Your answer wrote a verdict itself. The grader does that."
-            return cls("not yet", "writes-a-verdict", says)
-        try:
-            return cls(**json.loads(told.removeprefix(seal)))
-        except ValueError:
-            return None

@@ -85,13 +85,16 @@ passed("p1e4_header", read_header)
 FORMATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-def your_tensors(folder):
-    """All tensors of a model folder, through your `read_header`."""
-    data = bytearray((folder / "model.safetensors").read_bytes())
+def your_tensors(stored):
+    """All tensors of a model, through your `read_header`. stored: by short name, its file and its name in that file."""
     tensors = {}
-    for name, (dtype, shape, first, end) in read_header(bytes(data)).items():
-        tensor = torch.frombuffer(data[first:end], dtype=FORMATS[dtype]).view(shape)
-        tensors[name.removeprefix("transformer.")] = tensor
+    for file in {entry.file for entry in stored.values()}:
+        data = bytearray(file.read_bytes())
+        header = read_header(bytes(data))
+        for short, entry in stored.items():
+            if entry.file == file:
+                dtype, shape, first, end = header[entry.name]
+                tensors[short] = torch.frombuffer(data[first:end], dtype=FORMATS[dtype]).view(shape)
     return tensors
 
 

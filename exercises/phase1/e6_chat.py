@@ -62,9 +62,9 @@ from dataclasses import replace
 from exercises.grading import same_or_stop
 from exercises.judging.side_by_side import passed
 from labkit.models import find_model
+from phase1_tokens_embeddings.chat import ChatTemplate
 from phase1_tokens_embeddings.story.tokenization_story import CHATML, with_chat_tokens
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase1_tokens_embeddings.tokens.chat_template import ChatTemplate
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.config import GPT2_124M
 from phase4_scheduler.engine import EngineConfig, LLMEngine

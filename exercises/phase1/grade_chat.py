@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from functools import cache
 
-from exercises.grading import Diagnoses
+from exercises.grading import Diagnoses, Exercise
 from exercises.judging.judge import judge
 from phase1_tokens_embeddings.tokens import BPETokenizer
 
@@ -97,3 +97,8 @@ def grade_chat(chat_ids: Callable) -> None:
 
 def _shown(messages: Messages, encode: Callable, *prompt: bool) -> str:
     return f"chat_ids({', '.join([str(messages), 'encode', *map(str, prompt)])})"
+
+
+EXERCISES = [
+    Exercise("p1e6_chat", ("chat_ids",), grade_chat),
+]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 
-from exercises.grading import Diagnoses
+from exercises.grading import Diagnoses, Exercise
 from exercises.judging.judge import judge
 from phase1_tokens_embeddings.tokens.bpe import count_words, learn_merges
 
@@ -106,3 +106,8 @@ def grade_encode(encode: Callable) -> None:
             else f"encode({word!r}, a table of {len(ranks)} ranks)"
         ),
     )
+
+
+EXERCISES = [
+    Exercise("p1e2_encode", ("encode",), grade_encode),
+]

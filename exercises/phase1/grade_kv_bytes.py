@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from exercises.grading import Diagnoses, NotYet, guard
+from exercises.grading import Diagnoses, Exercise, NotYet, guard
 from exercises.judging.judge import judge
 from phase1_tokens_embeddings.weights import kv_bytes_per_token
 
@@ -119,3 +119,8 @@ def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
             "_ ", ", "
         ),
     )
+
+
+EXERCISES = [
+    Exercise("p1e5_kv_bytes", ("kv_bytes", "users_that_fit"), grade_kv_bytes),
+]

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
-from exercises.grading import Diagnoses
+from exercises.grading import Diagnoses, Exercise, call
 from exercises.judging.judge import judge
 from phase1_tokens_embeddings.tokens.bpe import merge_pair
 
@@ -154,13 +154,18 @@ def grade_pairs(count_pairs: Callable, merge: Callable) -> None:
         keeps_input=False,  # see below
     )
     tokens = [1, 2, 1, 2]
-    count_pairs(tokens)
+    call(count_pairs, tokens)
     if tokens != [1, 2, 1, 2]:
         raise SAYS.no(
             "pairs-changes-its-input", "count_pairs(tokens), then a look at tokens", tokens, [1, 2, 1, 2]
         )
-    merge(tokens, (1, 2), 9)
+    call(merge, tokens, (1, 2), 9)
     if tokens != [1, 2, 1, 2]:
         raise SAYS.no(
             "merge-changes-its-input", "merge(tokens, (1, 2), 9), then a look at tokens", tokens, [1, 2, 1, 2]
         )
+
+
+EXERCISES = [
+    Exercise("p1e1_pairs", ("count_pairs", "merge"), grade_pairs),
+]

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from exercises.grading import Diagnoses, NotYet, guard
+from exercises.grading import Diagnoses, Exercise, NotYet, call, guard
 
 SAYS = Diagnoses.of("p1e3_streaming")
 
@@ -104,7 +104,8 @@ def _all_or_nothing(tokens: Sequence[bytes]) -> list[str]:
 def _grade_two_at_once(streamer_class: Callable) -> None:
     """Two users: what waits for one must not turn up at the other."""
     first, second = guard(streamer_class, tried="Streamer()"), guard(streamer_class, tried="Streamer()")
-    shown = [first.push(b"\xc3"), second.push(b"A"), first.push(b"\xa9"), second.push(b"B")]
+    turns = (first, b"\xc3"), (second, b"A"), (first, b"\xa9"), (second, b"B")
+    shown = [call(streamer.push, token) for streamer, token in turns]
     if shown != ["", "A", "é", "B"]:
         tried = "two streamers in turn: the first gets C3 and A9, the second gets A and B"
         raise SAYS.no("stream-users-share", tried, shown, ["", "A", "é", "B"])
@@ -146,3 +147,8 @@ def _swallowed(got: str, expected: str) -> bool:
             missing.append(character)
     more = got.count("\ufffd") > expected.count("\ufffd")
     return here is None and more and bool(missing) and not any(c.isascii() for c in missing)
+
+
+EXERCISES = [
+    Exercise("p1e3_streaming", ("Streamer",), grade_streaming),
+]

@@ -69,7 +69,7 @@ from unittest.mock import patch
 from exercises.grading import same_or_stop
 from exercises.judging.side_by_side import passed, speed, timed
 from exercises.phase2.in_engine import small_llama, tokens_of
-from phase2_attention_kvcache.model import transformer
+from phase2_attention_kvcache.model import layers
 
 passed("p2e4_rotary", rotate)
 prompts = [list(range(20, 45)), [7, 8, 9]]
@@ -80,7 +80,7 @@ course, course_seconds = timed(lambda: tokens_of(model, prompts))
 # With positions in the tables, the positions arrive.
 model.cos = model.sin = torch.arange(model.config.max_context)
 theta = model.config.rope_theta
-with patch.object(transformer, "apply_rotary", lambda x, positions, _: rotate(x, positions, theta)):
+with patch.object(layers, "apply_rotary", lambda x, positions, _: rotate(x, positions, theta)):
     mine, my_seconds = timed(lambda: tokens_of(model, prompts))
 same_or_stop(mine, course, says="with your rotation the model writes something else")
 print("The course's tokens:")

@@ -65,8 +65,8 @@ from unittest.mock import patch
 from exercises.grading import same_or_stop
 from exercises.judging.side_by_side import passed, speed, timed
 from phase2_attention_kvcache.model import SamplingParams, Transformer
-from phase2_attention_kvcache.model.quantized_formats import FORMATS, Format
-from phase2_attention_kvcache.model.quantized_linear import quantize_model, weight_bytes_of
+from phase2_attention_kvcache.quantization.quantized_formats import FORMATS, Format
+from phase2_attention_kvcache.quantization.quantized_linear import quantize_model, weight_bytes_of
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase4_scheduler.engine.build import load_tokenizer
 

@@ -73,7 +73,7 @@ from exercises.grading import same_or_stop
 from exercises.judging.engine_runs import tales
 from exercises.judging.side_by_side import passed
 from exercises.phase2.in_engine import tokens_of, with_an_outlier
-from phase2_attention_kvcache.model.quantized_linear import QuantizedWeight
+from phase2_attention_kvcache.quantization.quantized_linear import QuantizedWeight
 
 passed("p2e9_outlier", find_outlier, mend)
 _, tokenizer = tales()

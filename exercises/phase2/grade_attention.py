@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from exercises.grading import Diagnoses, expect_equal, guard, same, show
+from exercises.grading import Diagnoses, Exercise, expect_equal, guard, same, show
 from exercises.judging.judge import judge
 from exercises.phase2.grade_mask import right_mask
 
@@ -218,3 +218,9 @@ def grade_grouped(grouped_attention: Callable) -> None:
     )
     changed = GROUPS_SAYS, "group-changes-its-input"
     expect_untouched(grouped_attention, *changed, cases[1], {"keys": 1, "values": 2})
+
+
+EXERCISES = [
+    Exercise("p2e2_one_head", ("one_head",), grade_head),
+    Exercise("p2e3_grouped", ("grouped_attention",), grade_grouped),
+]

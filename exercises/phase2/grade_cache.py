@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from exercises.grading import Diagnoses, NotYet, expect_equal, guard, same
+from exercises.grading import Diagnoses, Exercise, NotYet, call, expect_equal, guard, look, same
 
 SAYS = Diagnoses.of("p2e5_cache")
 
@@ -168,20 +168,20 @@ def _say_what_is_wrong(
 def _length_of(cache: Any, layer: int) -> Any:
     """What the cache itself notes as the length of a layer, if it does so as in the stub."""
     try:
-        return cache.lengths[layer]
+        return look(cache, "lengths")[layer]
     except Exception:
         return None
 
 
 def _grade_full(cache_class: Callable) -> None:
-    cache, right = cache_class(1, 4, 2, 4), RightCache(1, 4)
+    cache, right = call(cache_class, 1, 4, 2, 4), RightCache(1, 4)
     k, v = _new(right, 0, 3)
-    cache.append(0, k, v)
+    call(cache.append, 0, k, v)
     right.append(0, k, v)
     more_k, more_v = (x + 50 for x in _new(right, 0, 2))
     tried = "room for 4 tokens, 3 are stored, 2 more arrive"
     try:
-        got: Any = cache.append(0, more_k, more_v)
+        got: Any = call(cache.append, 0, more_k, more_v)
     except ValueError:
         pass
     except Exception as error:
@@ -202,14 +202,19 @@ def _grade_full(cache_class: Callable) -> None:
 
 def _grade_own_memory(cache_class: Callable) -> None:
     """The caller goes on using its tensors."""
-    cache, right = cache_class(1, 8, 2, 4), RightCache(1, 8)
+    cache, right = call(cache_class, 1, 8, 2, 4), RightCache(1, 8)
     k, v = _new(right, 0, 2)
     right.append(0, k, v)
-    cache.append(0, k, v)
+    call(cache.append, 0, k, v)
     k.zero_()
     v.zero_()
     k, v = _new(right, 0, 1)
-    got, want = _pair(cache.append(0, k, v)), right.append(0, k, v)
+    got, want = _pair(call(cache.append, 0, k, v)), right.append(0, k, v)
     if not same(got, want):
         tried = "append of 2 tokens; the tensors given are then set to 0; append of 1 token"
         raise SAYS.no("cache-borrows-memory", tried, _brief(got), _brief(want))
+
+
+EXERCISES = [
+    Exercise("p2e5_cache", ("Cache",), grade_cache),
+]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from exercises.grading import Diagnoses
+from exercises.grading import Diagnoses, Exercise
 from exercises.judging.judge import judge, variants
 from exercises.phase2.strangers import Shapes, Stranger
 from phase1_tokens_embeddings.weights.families import Family
@@ -110,3 +110,8 @@ def show(config: dict[str, Any], shapes: Shapes) -> str:
         part.removesuffix(".weight") for part in parts if "experts.1" not in part and "experts.2" not in part
     )
     return f"choices(config of {config['hidden_act']!r}, layer 0: {few})"
+
+
+EXERCISES = [
+    Exercise("p2e10_family", ("choices",), grade_family),
+]

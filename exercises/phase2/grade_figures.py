@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from exercises.grading import Diagnoses
+from exercises.grading import Diagnoses, Exercise
 from exercises.judging.judge import judge
 
 # ---------------------------------------------------------------------- 2.6 top-p
@@ -212,3 +212,9 @@ def grade_ttft(step_seconds: Callable, tokens_for_free: Callable) -> None:
         TTFT_SAYS,
         show=lambda size, bandwidth, rate: f"tokens_for_free({size}, bandwidth={bandwidth:g}, rate={rate:g})",
     )
+
+
+EXERCISES = [
+    Exercise("p2e6_top_p", ("keep_top_p",), grade_top_p),
+    Exercise("p2e7_ttft", ("step_seconds", "tokens_for_free"), grade_ttft),
+]

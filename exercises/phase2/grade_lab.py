@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from exercises.grading import Diagnoses, NotYet, guard
+from exercises.grading import Diagnoses, Exercise, NotYet, guard
 from exercises.judging.judge import judge
 
 Step = Callable[[list[int], int], int]
@@ -142,3 +142,8 @@ def grade_lab(generate: Callable, wrong_place: Callable) -> None:
         SAYS,
         show=lambda n, i: f"wrong_place({n}, {i})",
     )
+
+
+EXERCISES = [
+    Exercise("p2d1_words_after_a_gap", ("generate", "wrong_place"), grade_lab),
+]

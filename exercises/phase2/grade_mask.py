@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from exercises.grading import Diagnoses, guard
+from exercises.grading import Diagnoses, Exercise, guard
 from exercises.judging.judge import When, judge
 
 
@@ -39,3 +39,8 @@ def grade_mask(may_see: Callable) -> None:
     if isinstance(first, Tensor) and first.dtype != torch.bool:
         raise SAYS.no("mask-not-bool", "may_see(2, 5)", first, right_mask(2, 5))
     judge(may_see, sizes, right_mask, MASKS, SAYS, show=lambda n, m: f"may_see({n}, {m})")
+
+
+EXERCISES = [
+    Exercise("p2e1_causal_mask", ("may_see",), grade_mask),
+]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from exercises.grading import Diagnoses
+from exercises.grading import Diagnoses, Exercise
 from exercises.judging.judge import When, judge
 
 # ---------------------------------------------------------------------- 2.8 two weights in a byte
@@ -246,3 +246,9 @@ def grade_outlier(find_outlier: Callable, mend: Callable) -> None:
         tolerance=1e-6,  # of the outlier: the others are a hundred times as small
         show=lambda weight, column: f"mend(weight of shape {list(weight.shape)}, {column})",
     )
+
+
+EXERCISES = [
+    Exercise("p2e8_int4_groups", ("pack", "unpack"), grade_int4_groups),
+    Exercise("p2e9_outlier", ("find_outlier", "mend"), grade_outlier),
+]

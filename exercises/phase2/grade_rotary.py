@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from exercises.grading import Diagnoses, guard, same
+from exercises.grading import Diagnoses, Exercise, guard, same
 from exercises.judging.judge import judge
 
 
@@ -120,3 +120,8 @@ def _grade_bfloat16(rotate: Callable) -> None:
         raise SAYS.no("rotary-format-changed", tried, got.dtype, "torch.bfloat16")
     if not same(got.float(), want.float(), 0.03):
         raise SAYS.no("rotary-angles-rounded", tried, got, want)
+
+
+EXERCISES = [
+    Exercise("p2e4_rotary", ("rotate",), grade_rotary),
+]

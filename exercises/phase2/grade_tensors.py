@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from exercises.grading import Diagnoses, guard, same
+from exercises.grading import Diagnoses, Exercise, guard, same
 from exercises.judging.judge import judge
 
 
@@ -65,3 +65,8 @@ def grade_tensors(next_probabilities: Callable) -> None:
     got, want = guard(next_probabilities, large, words, tried=tried), right_probabilities(large, words)
     if not same(got, want, 1e-3):
         raise SAYS.no("tensor-overflows", tried, got, want)
+
+
+EXERCISES = [
+    Exercise("p2e0_tensors", ("next_probabilities",), grade_tensors),
+]

@@ -80,8 +80,8 @@ check("p3e1_allocate", Allocator)
 #
 # ## Into the engine
 #
-# The engine answers three prompts, three answers to each, and gets all its blocks from your allocator. Memory is short. At the
-# end every block has to be free again.
+# The engine answers three prompts, three answers to each, and gets all its blocks from your allocator. Memory is short. Then
+# three answers share the blocks of one prompt. Each time every block has to be free again at the end.
 # %% tags=["engine"]
 from exercises.phase3.into_engine import allocator_in_the_engine
 

@@ -24,7 +24,7 @@
 #     tokens 1 to 10     -> [7, 3]     tokens 9 and 10 are left
 #     tokens 1 to 8      -> [7]        with [7, 3] nothing would be left
 #
-# The course's own version is `BlockManager.match_prefix` in `phase3_paged_attention/block_manager_lab.py`.
+# The course's own version is `BlockManager.match_prefix` in `phase3_paged_attention/paging/block_manager.py`.
 # %%
 from exercises.grading import check, hint
 from phase3_paged_attention.paging import hash_block

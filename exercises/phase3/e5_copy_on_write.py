@@ -24,7 +24,7 @@
 #     pool.take()                a free block, with a count of 1
 #     pool.copy(source, target)  copies what is in a block
 #
-# In the course this is in `BlockManager.fork`, `allocate` and `copy_on_write`.
+# In the course this is `ForkingBlockManager`, in `phase3_paged_attention/sharing/fork.py`.
 # %%
 from exercises.grading import check, hint
 
@@ -63,8 +63,10 @@ check("p3e5_copy_on_write", fork, make_room)
 #
 # ## Into the engine
 #
-# Three prompts, three answers to each, drawn at random with the same seeds. If a block were written that another answer reads,
-# one of the nine would change.
+# The paper of 2023 forked; the engine of phase 4 does not, and neither does vLLM since 2025. There, three answers are three
+# requests, which find the full blocks of their prompt in the prefix cache. So here the model runs over your tables
+# directly (`exercises/phase3/forked_answers.py`): the prompt is computed once, its table is forked, and three answers
+# are drawn, each with a seed of its own. If a block were written that another answer reads, one of the three would change.
 # %% tags=["engine"]
 from exercises.phase3.into_engine import copy_on_write_in_the_engine
 

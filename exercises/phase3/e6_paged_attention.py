@@ -27,7 +27,7 @@
 # Write `paged_attention` for one query of one head. Take a block at a time (`k_cache[physical]` is a tensor `[block_size, head_dim]`), or
 # a token at a time. Keep nothing that grows with the text: neither keys copied together nor all scores. (The check notices long
 # tensors; a long Python list it cannot see.) The last block may be partly filled; behind `context_len` lies what another request left there. Do not even
-# read it. The course's version in plain loops is `paged_attention_loops` in `phase3_paged_attention/paged_attention_lab.py`.
+# read it. The course's version in plain loops is `paged_attention_loops` in `phase3_paged_attention/paging/paged_attention.py`.
 # %%
 import math
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from exercises.grading import Diagnoses, expect_equal, guard
+from exercises.grading import Diagnoses, Exercise, call, expect_equal, guard
 from exercises.judging.judge import judge
 from phase3_paged_attention.paging import paged_attention_loops
 
@@ -84,7 +84,7 @@ def as_row(got: Any) -> Tensor:
     return torch.as_tensor(got, dtype=torch.float64).reshape(-1)
 
 
-def call(attend: Attention, case: tuple, tried: str) -> Tensor:
+def row_of(attend: Attention, case: tuple, tried: str) -> Tensor:
     q, k_cache, v_cache, table, n = case
     return as_row(guard(attend, q.clone(), k_cache.clone(), v_cache.clone(), list(table), n, tried=tried))
 
@@ -122,7 +122,7 @@ def _short(x: Tensor) -> str:
 def _unused_places(paged_attention: Attention) -> None:
     case = make_case(50, 11, 4, 8, unused=math.nan)
     tried = "11 tokens in blocks of 4; every place that is not the request's holds NaN"
-    got = call(paged_attention, case, tried)
+    got = row_of(paged_attention, case, tried)
     if not bool(torch.isfinite(got).all()):
         raise AFTERWARDS.no("unused-places-read", tried, _short(got), _short(course(*case)))
     expect_equal(got, course(*case), tried=tried, tolerance=1e-3)
@@ -151,11 +151,15 @@ def _a_long_text(paged_attention: Attention) -> None:
     case = make_case(70, 400, 4, 8, unused=0.5)
     tried = "400 tokens in blocks of 4, head_dim 8"
     q, k_cache, v_cache, table, n = case
-    with _Largest(q, k_cache, v_cache) as largest:
-        got = guard(paged_attention, q, k_cache, v_cache, list(table), n, tried=tried)
+
+    def watched(*args: Any) -> tuple[Any, tuple[int, ...]]:
+        with _Largest(q, k_cache, v_cache) as largest:
+            return guard(paged_attention, *args, tried=tried), largest.shape
+
+    got, shape = call(watched, q, k_cache, v_cache, list(table), n)
     expect_equal(as_row(got), course(*case), tried=tried, tolerance=1e-3)
-    if math.prod(largest.shape) >= n:
-        got, expected = f"a tensor of shape {largest.shape}", "the largest score, a sum, and head_dim values"
+    if math.prod(shape) >= n:
+        got, expected = f"a tensor of shape {shape}", "the largest score, a sum, and head_dim values"
         raise AFTERWARDS.no("keeps-everything", tried, got, expected)
 
 
@@ -168,10 +172,16 @@ def _large_and_small_scores(paged_attention: Attention) -> None:
         tried = f"9 tokens in blocks of 4, and every score is {'above 1,000' if sign > 0 else 'below -1,000'}"
         expected = course(*case)
         try:
-            got = as_row(paged_attention(q.clone(), k_cache.clone(), v_cache.clone(), list(table), n))
+            given = (q.clone(), k_cache.clone(), v_cache.clone(), list(table), n)
+            got = as_row(call(paged_attention, *given, tried=tried))
             broken, shown = not bool(torch.isfinite(got).all()), _short(got)
         except (OverflowError, ZeroDivisionError) as error:
             broken, shown = True, f"{type(error).__name__}: {error}"
         if broken or (sign < 0 and not bool(got.any())):
             raise AFTERWARDS.no(diagnosis, tried, shown, _short(expected))
         expect_equal(got, expected, tried=tried, tolerance=1e-3)
+
+
+EXERCISES = [
+    Exercise("p3e6_paged_attention", ("paged_attention",), grade_attention),
+]

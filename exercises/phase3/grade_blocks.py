@@ -5,17 +5,17 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from exercises.grading import Diagnoses, expect_equal, guard
+from exercises.grading import Diagnoses, Exercise, call, expect_equal, guard
 from exercises.judging.judge import When, expect_unchanged, judge
 
 ALLOCATING = Diagnoses.of("p3e1_allocate")
 
 
-def expect_error(call: Callable[[], Any], error: type[Exception], diagnosis: str, tried: str) -> None:
+def expect_error(work: Callable[[], Any], error: type[Exception], diagnosis: str, tried: str) -> None:
     """The call has to raise `error`. If it does anything else, that is what the diagnosis is about."""
     no = ALLOCATING.no(diagnosis, tried, expected=f"a {error.__name__}")
     try:
-        no.got = call()
+        no.got = call(work)
     except error:
         return
     except NotImplementedError:  # a stub: the framework says so
@@ -64,7 +64,7 @@ def _take_and_give_back(Allocator: type) -> None:
     a = guard(Allocator, 3, tried=tried)
     b = guard(a.take, tried=tried)
     try:
-        a.give_back([b])
+        call(a.give_back, [b])
     except ValueError as error:
         raise ALLOCATING.no("taken-and-not-counted", tried, f"ValueError: {error}", "2 free blocks") from None
     _compare_free(a, 2, tried + "; a.num_free")
@@ -110,7 +110,7 @@ def _refused_as_a_whole(Allocator: type, order: str) -> None:
     try:
         steps = [_free(a, tried)]
         for _ in range(2):
-            a.give_back([b])
+            call(a.give_back, [b])
             steps.append(_free(a, tried))
     except ValueError as error:
         steps.append(f"ValueError: {error}")
@@ -237,3 +237,9 @@ def grade_slots(slots: Callable[[list[int], int, int, int], list[int]]) -> str:
         clean=lambda result: [int(slot) for slot in result],
     )
     return f"{len(cases)} block tables, with blocks of 1, 4 and 16 tokens."
+
+
+EXERCISES = [
+    Exercise("p3e1_allocate", ("Allocator",), grade_allocator),
+    Exercise("p3e2_block_table", ("slots",), grade_slots),
+]

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 
-from exercises.grading import Diagnoses, expect_equal, guard
+from exercises.grading import Diagnoses, Exercise, expect_equal, guard
 from exercises.phase3.pool import Pool
 
 SAYS = Diagnoses.of("p3e5_copy_on_write")
@@ -132,10 +132,15 @@ def grade_copy_on_write(fork: Fork, make_room: MakeRoom) -> str:
         answers.write(who, 100 * who + len(answers.texts[who]))
     for seed in range(20):
         rng = random.Random(seed)
-        answers = Answers(fork, make_room, 300, rng.choice([1, 2, 4]))
+        answers = Answers(fork, make_room, 130, rng.choice([1, 2, 4]))
         for step in range(60):
             if rng.random() < 0.15 and len(answers.tables) < 6:
                 answers.fork(rng.randrange(len(answers.tables)))
             else:
                 answers.write(rng.randrange(len(answers.tables)), step)
     return "Three answers by hand; then 20 times up to six of them that fork and write at random, each read back."
+
+
+EXERCISES = [
+    Exercise("p3e5_copy_on_write", ("fork", "make_room"), grade_copy_on_write),
+]

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from exercises.grading import Diagnoses, expect_equal, guard
+from exercises.grading import Diagnoses, Exercise, expect_equal, guard
 from exercises.judging.judge import expect_unchanged
 from phase3_paged_attention.paging import BlockAllocator
 
@@ -101,3 +101,8 @@ def _random_orders(FreeList: type, seed: int) -> None:
     expect_equal(_drain(f, len(expected), tried), expected, tried=tried + ", then all that is left")
     for table, own in given:
         expect_unchanged(f.give_back, [table], [own], tried)
+
+
+EXERCISES = [
+    Exercise("p3e4_eviction", ("FreeList",), grade_free_list),
+]

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Hashable
 
-from exercises.grading import Diagnoses, expect_equal, guard
+from exercises.grading import Diagnoses, Exercise, expect_equal, guard
 from phase3_paged_attention.paging import BlockManager, BlockTable
 
 SAYS = Diagnoses.of("p3e3_prefix")
@@ -103,3 +103,8 @@ def _like_the_manager(block_names: Names, find_prefix: Find, seed: int) -> None:
         expect_equal(len(names), len(text) // size, tried=f"len(block_names({text}, {size}))")
         for name, block in zip(names, table.block_ids):
             cached.setdefault(name, block)
+
+
+EXERCISES = [
+    Exercise("p3e3_prefix", ("block_names", "find_prefix"), grade_prefix),
+]

@@ -1,10 +1,22 @@
 """The way into the engine for phase 3: `LLMEngine` with a block manager or a cache that calls the learner's part."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from exercises.judging.engine_runs import PROMPTS, STORY, Run, Waves, cache_for, compare, side_by_side
+from exercises.judging.engine_runs import (
+    PROMPTS,
+    STORY,
+    Answers,
+    Run,
+    Waves,
+    cache_for,
+    compare,
+    side_by_side,
+    warm_up,
+)
 from exercises.judging.side_by_side import passed
+from exercises.phase3.forked_answers import forked_answers
 from exercises.phase3.parts import (
     AllocatorManager,
     AttentionCache,
@@ -15,12 +27,14 @@ from exercises.phase3.parts import (
 )
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager, PagedKVCache
+from phase3_paged_attention.sharing import ForkingBlockManager
 
 BEGINNING = (
     "In the middle of the great forest stood a little house, and in it lived an old woman with her three sons. The eldest "
     "was strong, the second was clever, and the youngest could talk to the birds. One morning the king's messenger came "
     "to the house and said:"
 )
+THREE_ANSWERS = SamplingParams(temperature=1.0, seed=5, n=3, max_tokens=24, ignore_eos=True)
 SHARED = tuple(BEGINNING + end for end in (" The king", " Your sons", " Who of you", " I bring"))
 
 
@@ -42,7 +56,7 @@ def managers_side_by_side(
 ) -> tuple[Run, BlockManager, Run, BlockManager]:
     """(with the learner's manager, that manager, with the course's, that manager)."""
     a, b = side_by_side(with_manager(mine), with_manager(course), waves, params)
-    return a, a.engine.block_manager, b, b.engine.block_manager
+    return a, a.engine.core.block_manager, b, b.engine.core.block_manager
 
 
 def caches_side_by_side(
@@ -51,15 +65,36 @@ def caches_side_by_side(
     compare(*side_by_side(with_manager(make, kind, part), with_manager(make), waves))
 
 
+def forks_side_by_side(
+    mine: Callable[[], ForkingBlockManager], course: Callable[[], ForkingBlockManager]
+) -> tuple[Answers, int, Answers, int]:
+    """(three answers with the learner's manager, blocks copied, with the course's, blocks copied)."""
+    warm_up()
+    pairs = [[forked_answers(make(), PROMPTS[0], THREE_ANSWERS) for make in (mine, course)] for _ in range(2)]
+    result: list[Any] = []
+    for (first, _), (last, copied) in zip(*pairs, strict=True):
+        result += [replace(last, seconds=min(first.seconds, last.seconds)), copied]
+    return tuple(result)
+
+
 def allocator_in_the_engine(Allocator: type, num_blocks: int = 16) -> None:
-    """Exercise 3.1: three prompts, three answers each; memory is short, so requests have to wait."""
+    """Exercise 3.1: three prompts, three answers each; memory is short, so requests have to wait. Then three answers
+    that share the blocks of their prompt.
+    """
     passed("p3e1_allocate", Allocator)
+
+    def make() -> AllocatorManager:
+        return AllocatorManager(Allocator(num_blocks), num_blocks)
+
     mine, manager, course, plain = managers_side_by_side(
-        lambda: AllocatorManager(Allocator(num_blocks), num_blocks),
-        lambda: BlockManager(num_blocks, enable_prefix_caching=False),
-        params=SamplingParams(temperature=1.0, seed=5, n=3, max_tokens=24, ignore_eos=True),
+        make, lambda: BlockManager(num_blocks, enable_prefix_caching=False), params=THREE_ANSWERS
     )
     compare(mine, course, ("blocks free at the end", manager.learners.num_free, plain.num_free_blocks))
+    shared, manager = [], make()
+    for each in (manager, ForkingBlockManager(num_blocks, enable_prefix_caching=False)):
+        shared.append(forked_answers(each, PROMPTS[0], THREE_ANSWERS)[0])
+    print("\n--- three answers that share the blocks of one prompt")
+    compare(*shared, ("blocks free at the end", manager.learners.num_free, num_blocks - 1))
 
 
 def slots_in_the_engine(slots: Callable) -> None:
@@ -97,14 +132,12 @@ def order_in_the_engine(FreeList: type) -> None:
 
 
 def copy_on_write_in_the_engine(fork: Callable, make_room: Callable) -> None:
-    """Exercise 3.5: three answers to each prompt."""
+    """Exercise 3.5: three answers that share the blocks of one prompt."""
     passed("p3e5_copy_on_write", fork, make_room)
-    mine, manager, course, plain = managers_side_by_side(
-        lambda: CopyManager(100, fork, make_room),
-        lambda: BlockManager(100),
-        params=SamplingParams(temperature=1.0, seed=3, n=3, max_tokens=24, ignore_eos=True),
+    mine, copied, course, copied_by_course = forks_side_by_side(
+        lambda: CopyManager(100, fork, make_room), lambda: ForkingBlockManager(100)
     )
-    compare(mine, course, ("blocks copied", manager.stats.copied_blocks, plain.stats.copied_blocks))
+    compare(mine, course, ("blocks copied", copied, copied_by_course))
 
 
 def attention_in_the_engine(paged_attention: Callable) -> None:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from exercises.judging.engine_runs import TokenByToken
-from phase3_paged_attention.paging import BlockManager, BlockTable, PagedKVCache, PhysicalBlock, StepLayout
+from phase3_paged_attention.paging import (
+    BlockAllocator,
+    BlockManager,
+    BlockTable,
+    PagedKVCache,
+    PhysicalBlock,
+    StepLayout,
+)
+from phase3_paged_attention.sharing import ForkingBlockManager
 
 
-class AllocatorManager(BlockManager):
+class AllocatorManager(ForkingBlockManager):
     """The course's manager, without prefix caching: blocks come from the learner's allocator."""
 
     def __init__(self, allocator: Any, num_blocks: int) -> None:
@@ -25,9 +33,10 @@ class AllocatorManager(BlockManager):
         block.ref_count = 1
         return block
 
-    def release_blocks(self, table: BlockTable) -> None:
-        self.learners.give_back(list(table.block_ids))
-        super().release_blocks(table)
+    def give_back(self, blocks: Iterable[PhysicalBlock]) -> None:
+        blocks = list(blocks)
+        self.learners.give_back([block.block_id for block in blocks])
+        super().give_back(blocks)
 
     def fork(self, table: BlockTable) -> BlockTable:
         for block in table.block_ids:
@@ -73,32 +82,37 @@ class PrefixManager(BlockManager):
         return list(self.block_names(list(token_ids[: num_blocks * self.block_size]), self.block_size))
 
 
-class OrderManager(BlockManager):
+class OrderedAllocator(BlockAllocator):
     """The learner's list says which free block is taken next."""
 
     def __init__(self, num_blocks: int, FreeList: type) -> None:
         super().__init__(num_blocks)
         self.order = FreeList(list(range(1, num_blocks)))
-        allocator = self.allocator
-        unlink = allocator.remove
 
-        def take() -> PhysicalBlock:
-            block = allocator.blocks[self.order.take()]
-            unlink(block)
-            block.ref_count = 1
-            return block
+    def take(self) -> PhysicalBlock:
+        block = self.blocks[self.order.take()]
+        super().remove(block)
+        block.ref_count = 1
+        return block
 
-        def remove(block: PhysicalBlock) -> None:
-            self.order.hit(block.block_id)
-            unlink(block)
+    def remove(self, block: PhysicalBlock) -> None:
+        self.order.hit(block.block_id)
+        super().remove(block)
 
-        allocator.take, allocator.remove = take, remove
 
-    def release_blocks(self, table: BlockTable) -> None:
-        freed = [block for block in table.blocks if block.ref_count == 1]
+class OrderManager(BlockManager):
+    """The course's manager over such an allocator."""
+
+    def __init__(self, num_blocks: int, FreeList: type) -> None:
+        super().__init__(num_blocks)
+        self.allocator = OrderedAllocator(num_blocks, FreeList)
+
+    def give_back(self, blocks: Iterable[PhysicalBlock]) -> None:
+        blocks = list(blocks)  # from the last block of a table to its first
+        freed = [block for block in reversed(blocks) if block.ref_count == 1]
         num_full = sum(block.block_hash is not None for block in freed)
-        self.order.give_back([block.block_id for block in freed], num_full)
-        super().release_blocks(table)
+        self.allocator.order.give_back([block.block_id for block in freed], num_full)
+        super().give_back(blocks)
 
 
 class _Counts:
@@ -115,7 +129,7 @@ class _Counts:
 
 
 class ManagerPool:
-    """What exercise 3.5 calls a pool, on the engine's own block manager."""
+    """What exercise 3.5 calls a pool, on a block manager of the course."""
 
     def __init__(self, manager: CopyManager) -> None:
         self._manager = manager
@@ -128,23 +142,33 @@ class ManagerPool:
         self._manager.copy_block(source, target)
 
 
-class CopyManager(BlockManager):
-    """Tables fork, and shared blocks are copied, the learner's way."""
+class CopyManager(ForkingBlockManager):
+    """Tables grow and fork, and shared blocks are copied, the learner's way."""
 
     def __init__(self, num_blocks: int, fork: Callable, make_room: Callable) -> None:
         super().__init__(num_blocks)
         self._fork, self._make_room, self._pool = fork, make_room, ManagerPool(self)
 
     def fork(self, table: BlockTable) -> BlockTable:
-        twin = super().fork(table)
-        for block in twin.blocks:
-            block.ref_count -= 1  # the learner's function counts
-        twin.block_ids = list(self._fork(table.block_ids, self._pool))
-        return twin
+        twin = BlockTable(
+            block_ids=list(self._fork(table.block_ids, self._pool)), num_tokens=table.num_tokens
+        )
+        return self._held(twin)
 
-    def copy_on_write(self, table: BlockTable, index: int) -> None:
-        self._make_room(table.block_ids, table.num_tokens, self._pool)
-        table.blocks[index] = self.allocator.blocks[table.block_ids[index]]
+    def reserve(
+        self, table: BlockTable, num_tokens: int, prefix: Sequence[PhysicalBlock] = (), must_fit: int = 0
+    ) -> bool:
+        for written in range(table.num_tokens, num_tokens):
+            self._make_room(table.block_ids, written, self._pool)
+        table.num_tokens = num_tokens
+        self._held(table)
+        return True
+
+    def _held(self, table: BlockTable) -> BlockTable:
+        """The table with the blocks that its ids name, known to the manager."""
+        table.blocks = [self.allocator.blocks[i] for i in table.block_ids]
+        self.tables.add(table)
+        return table
 
 
 class AttentionCache(TokenByToken):

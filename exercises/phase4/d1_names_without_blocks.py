@@ -7,7 +7,8 @@
 #
 # This is a real bug of vLLM. A proposed fix, pull request 43569 (https://github.com/vllm-project/vllm/pull/43569, May 2026), tells
 # how it comes about, and issue 57580 (September 2026) has a case to reproduce. When we last looked both were open. Below is the
-# place that it lives in, from our own scheduler, with the bug planted.
+# place that it lives in, from our own scheduler, with the bug planted. (There it is two methods: `Policy.victim` chooses,
+# `Scheduler.preempt` sends the victim back.)
 #
 # What you need to know:
 #

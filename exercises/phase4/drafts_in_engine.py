@@ -1,9 +1,8 @@
-"""The way into the engine for exercises 4.7 and 4.8: the learner's drafts, and the learner's word on which stand."""
+"""The way into the engine for exercises 4.7 and 4.8: the learner's drafts, and the learner's rule that accepts them."""
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
-from unittest.mock import patch
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +11,8 @@ from exercises.grading import NotYet, same_or_stop
 from exercises.judging.engine_runs import refuse, tales
 from exercises.judging.side_by_side import passed
 from phase2_attention_kvcache.model import NoCache, Sampler, SamplingParams
-from phase4_scheduler.engine import EngineConfig, LLMEngine, rejection_sampler
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.features.speculation.rejection_sampler import RejectionSampler
 
 
 def copied_drafts_in_the_engine(propose: Callable) -> None:
@@ -29,14 +29,14 @@ def copied_drafts_in_the_engine(propose: Callable) -> None:
     plain = LLMEngine(model, tokenizer, EngineConfig(num_blocks=100))
     config = dict(method="custom", num_speculative_tokens=4)
     drafted = LLMEngine(
-        model, tokenizer, EngineConfig(num_blocks=100, speculative_config=config), proposer=Yours()
+        model, tokenizer, EngineConfig(num_blocks=100), speculative_config=config, proposer=Yours()
     )
     wanted, got = plain.generate(prompts, params), drafted.generate(prompts, params)
     for prompt, ours, theirs in zip(prompts, got, wanted, strict=True):
         same_or_stop(ours.token_ids, theirs.token_ids, says="with drafts other tokens came out")
         print(f"{prompt}{ours.text}")
-    stats = drafted.core.speculation.stats
-    print(f"The same words in {drafted.num_steps} steps instead of {plain.num_steps}: {stats.num_accepted_tokens} of "
+    stats = drafted.core.spec_decoding_stats
+    print(f"The same words in {drafted.core.num_steps} steps instead of {plain.core.num_steps}: {stats.num_accepted_tokens} of "
           f"{stats.num_draft_tokens} drafts stood.")  # fmt: skip
 
 
@@ -45,17 +45,21 @@ def verified_drafts_in_the_engine(verify: Callable) -> None:
     passed("p4e8_verified_drafts", verify)
     model, tokenizer = tales()
 
-    def yours(p: Tensor, q: Tensor, drafts: list[int]) -> list[int]:
-        points = torch.rand(len(drafts) + 1, dtype=torch.float64).tolist()
-        return [int(token) for token in verify(p.tolist(), q.tolist(), list(drafts), points)]
+    class Yours(RejectionSampler):
+        def verify(
+            self, p: Tensor, q: Tensor, drafts: Sequence[int], generator: torch.Generator
+        ) -> list[int]:
+            points = torch.rand(len(drafts) + 1, dtype=torch.float64, generator=generator).tolist()
+            return [int(token) for token in verify(p.tolist(), q.tolist(), list(drafts), points)]
 
     speculation = dict(model="tales-draft", num_speculative_tokens=2, draft_sample_method="probabilistic")
-    config = EngineConfig(num_blocks=400, max_num_seqs=16, speculative_config=speculation)
-    engine = LLMEngine(model, tokenizer, config)
+    config = EngineConfig(num_blocks=400, max_num_seqs=16)
+    engine = LLMEngine(model, tokenizer, config, speculative_config=speculation)
+    engine.core.runner.rejection_sampler = Yours
     prompt, number = tokenizer.encode("Once upon a"), 600
     # Of the first token the draft model knows nothing: it is drawn when the prompt is done. The second one is drafted.
     params = SamplingParams(max_tokens=2 + speculation["num_speculative_tokens"], top_k=5, ignore_eos=True)
-    with patch.object(rejection_sampler, "verify_drafts", yours), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sixteen at a time
         answers = [output.token_ids for output in engine.generate([prompt] * number, params)]
     first = Counter(answer[0] for answer in answers).most_common(1)[0][0]

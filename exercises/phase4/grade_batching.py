@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from exercises.grading import Diagnoses, NotYet
+from exercises.grading import Diagnoses, Exercise, NotYet
 from exercises.judging.judge import judge, variants
 from exercises.phase4.visitors import BY_HAND
 
@@ -70,3 +70,8 @@ def grade_static_continuous(static: Callable, continuous: Callable) -> str:
             otherwise=BY_HAND,
         )
     return f"{len(cases)} crowds of up to nine users, with one to four seats."
+
+
+EXERCISES = [
+    Exercise("p4e4_static_continuous", ("static", "continuous"), grade_static_continuous),
+]

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from exercises.grading import Diagnoses
+from exercises.grading import Diagnoses, Exercise
 from exercises.judging.judge import judge, variants
 from exercises.phase4.visitors import BY_HAND, NAMES, Visitor, as_plan, plans_in_words
 
@@ -98,3 +98,8 @@ def grade_chunks(tokens_now: Callable, admit: Callable) -> str:
         otherwise=BY_HAND,
     )
     return f"{len(cases)} requests one by one, and {len(queues)} queues."
+
+
+EXERCISES = [
+    Exercise("p4e3_chunks", ("tokens_now", "admit"), grade_chunks),
+]

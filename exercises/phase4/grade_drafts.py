@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from exercises.grading import Diagnoses, NotYet, show
+from exercises.grading import Diagnoses, Exercise, NotYet, show
 from exercises.judging.judge import judge, variants
 from exercises.phase4.drafting import draw
 from exercises.phase4.visitors import BY_HAND
@@ -152,3 +152,9 @@ def grade_verified_drafts(verify: Callable) -> str:
         otherwise=BY_HAND,
     )
     return f"{len(cases)} steps with 0 to 4 drafts, good guessers and bad ones."
+
+
+EXERCISES = [
+    Exercise("p4e7_copied_drafts", ("propose",), grade_copied_drafts),
+    Exercise("p4e8_verified_drafts", ("verify",), grade_verified_drafts),
+]

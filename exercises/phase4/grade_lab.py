@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from exercises.grading import Diagnoses, NotYet, guard
+from exercises.grading import Diagnoses, Exercise, NotYet, call, guard
 from exercises.phase4.names_lab import play
 
 SAYS = Diagnoses.of("p4d1_names_without_blocks")
@@ -23,7 +23,7 @@ def grade_names(preempt_one: Callable, lying: Any) -> str:
 
     lies, half, fewer = [], [], None
     for seed in SEEDS:
-        course, mine = play(seed, None), play(seed, watched)
+        course, mine = play(seed, None), call(play, seed, watched)
         if mine.not_waiting:
             fail("victim-lost", mine.not_waiting, "in the queue")
         if mine.kept_computed:
@@ -75,3 +75,8 @@ def _the_example(lying: Any) -> None:
         return
     diagnosis = "other-blocks (one missing)" if numbers == {3} else "other-blocks"
     raise SAYS.no(diagnosis, "lying", sorted(numbers), "other numbers")
+
+
+EXERCISES = [
+    Exercise("p4d1_names_without_blocks", ("preempt_one", "lying"), grade_names, seconds=20.0),
+]

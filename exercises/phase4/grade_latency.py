@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Callable
 
-from exercises.grading import Diagnoses
+from exercises.grading import Diagnoses, Exercise
 from exercises.judging.judge import judge, variants
 from exercises.phase4.visitors import BY_HAND
 from phase4_scheduler.simulator import RequestRecord, percentiles, summarise
@@ -138,3 +138,8 @@ def _grade_goodput(goodput: Callable, rng: random.Random) -> None:
         present=lambda got, want: (f"{got:.6g} a second", f"{want:.6g} a second"),
         otherwise=BY_HAND,
     )
+
+
+EXERCISES = [
+    Exercise("p4e5_percentiles_goodput", ("percentile", "goodput"), grade_percentiles),
+]

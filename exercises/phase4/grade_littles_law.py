@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from exercises.grading import Diagnoses, NotYet, show
+from exercises.grading import Diagnoses, Exercise, NotYet, show
 from exercises.judging.judge import judge, variants
 from exercises.phase4.visitors import BY_HAND
 
@@ -139,3 +139,8 @@ def grade_littles_law(in_system: Callable, running: Callable, knee: Callable) ->
         otherwise=BY_HAND,
     )
     return f"{len(logs)} logs and {len(loads)} servers, below their knee and above it."
+
+
+EXERCISES = [
+    Exercise("p4e9_littles_law", ("in_system", "running", "knee"), grade_littles_law),
+]

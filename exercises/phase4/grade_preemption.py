@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from exercises.grading import Diagnoses, guard
+from exercises.grading import Diagnoses, Exercise, guard
 from exercises.phase4.visitors import NAMES, Plan, Pool, Visitor, as_plan, show_plan
 
 SAYS = Diagnoses.of("p4e2_preemption")
@@ -196,3 +196,8 @@ def _judge_leaving(mine: _Scene, course: _Scene, got: Plan, preempted: list[str]
         if tail in (names, names[::-1]) and len(mine.queue) > len(gone):
             fail("victim-at-the-tail")
         fail("queue-out-of-order")
+
+
+EXERCISES = [
+    Exercise("p4e2_preemption", ("step",), grade_preemption),
+]

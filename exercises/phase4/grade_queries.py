@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import promql_parser as ast
 
-from exercises.grading import Diagnoses, NotAttempted, NotYet, show
+from exercises.grading import Diagnoses, Exercise, NotAttempted, NotYet, show
 from exercises.phase4.nights import Minute, minutes_of
 from exercises.phase4.two_causes import after_a_day, at_another_pace, rings, while_idle
 from phase4_scheduler.server.drills import query
@@ -146,3 +146,12 @@ def labels_differ(tree: ast.Expr, minute: Minute) -> bool:
         isinstance(node, ast.BinaryExpr) and str(node.op) in ARITHMETIC and not values(node) and values(node.lhs) and values(node.rhs)
         for node, _ in parts(tree)
     )  # fmt: skip
+
+
+EXERCISES = [
+    Exercise(
+        "p4e6_two_causes",
+        ("too_few_seats_for_all", "one_at_a_time", "cache_too_small", "nothing_alike"),
+        grade_queries,
+    ),
+]

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from exercises.grading import Diagnoses, NotYet, guard, show
+from exercises.grading import Diagnoses, Exercise, NotYet, guard, show
 from exercises.judging.judge import judge, variants
 from exercises.phase4.visitors import BY_HAND
 
@@ -124,3 +124,8 @@ def grade_router(Router: type) -> str:
         otherwise=BY_HAND,
     )
     return f"{len(cases)} fleets of two to four replicas, with talks that come back and replicas that drown."
+
+
+EXERCISES = [
+    Exercise("p4e10_router", ("Router",), grade_router),
+]

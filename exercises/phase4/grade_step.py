@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from exercises.grading import Diagnoses
+from exercises.grading import Diagnoses, Exercise
 from exercises.judging.judge import judge, variants
 from exercises.phase4.visitors import BY_HAND, NAMES, Visitor, as_plan, plans_in_words
 
@@ -96,3 +96,8 @@ def grade_one_step(share_budget: Callable) -> str:
         otherwise=BY_HAND,
     )
     return f"{len(cases)} steps: the example, and others with up to seven requests at random."
+
+
+EXERCISES = [
+    Exercise("p4e1_one_step", ("share_budget",), grade_one_step),
+]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from exercises.grading import Diagnoses, NotYet, show
+from exercises.grading import Diagnoses, Exercise, NotYet, show
 from exercises.judging.judge import When, judge, variants
 from exercises.phase4.temperature_lab import expand_kernel
 
@@ -112,3 +112,8 @@ def _the_colleague(numbers: Any) -> None:
     else:
         diagnosis = "colleague-other"
     raise SAYS.no(diagnosis, "colleague", show(given), "other numbers")
+
+
+EXERCISES = [
+    Exercise("p4d2_temperature_from_nowhere", ("expand_batch_to_tokens", "colleague"), grade_temperature),
+]

@@ -14,7 +14,6 @@ from phase4_scheduler.engine import (
     LLMEngine,
     Request,
     RequestStatus,
-    Scheduled,
     Scheduler,
     SchedulerConfig,
     SchedulerOutput,
@@ -64,7 +63,8 @@ class LearnersScheduler(Scheduler):
         self._step = step
 
     def schedule(self) -> SchedulerOutput:
-        config, output = self.config, SchedulerOutput()
+        config = self.config
+        output = SchedulerOutput(config.max_num_batched_tokens)
         before, waiting = list(self.running), deque(self.waiting)
         plan = self._step(
             self.running,
@@ -81,14 +81,11 @@ class LearnersScheduler(Scheduler):
             if request not in self.running:
                 request.status = RequestStatus.PREEMPTED
                 request.num_preemptions += 1
-                self.num_preemptions += 1
                 output.preempted.append(request)
         for request, n in plan:
             request.status = RequestStatus.RUNNING
-            output.scheduled.append(Scheduled(request, n, request.num_computed_tokens))
+            self.add_to_step(output, request, n, request.num_computed_tokens)
             request.num_computed_tokens += n
-            output.num_batched_tokens += n
-        output.copies = self.block_manager.take_copies()
         return output
 
 
@@ -136,7 +133,7 @@ def side_by_side(
     if mine.tokens != course.tokens or len(mine.steps) != len(course.steps):
         says = "With your part the engine writes other tokens than with the course's."
         refuse(NotYet("other-tokens", says, f"{len(prompts)} prompts", mine.tokens, course.tokens))
-    count, preemptions = sum(map(len, mine.tokens)), mine.engine.scheduler.num_preemptions
+    count, preemptions = sum(map(len, mine.tokens)), mine.engine.core.stats.num_preemptions
     print(
         f"{count} tokens in {len(mine.steps)} steps, the same ones with your part and with the course's own."
     )

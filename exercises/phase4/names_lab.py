@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from exercises.grading import NotYet
@@ -17,22 +17,35 @@ from phase4_scheduler.engine import (
     RequestStatus,
     Scheduler,
     SchedulerConfig,
+    SchedulerOutput,
 )
-from phase4_scheduler.engine.queues import urgency
+from phase4_scheduler.engine.policy import urgency
 
 __all__ = ["RequestStatus", "play", "repair_in_the_engine", "show_symptom", "urgency"]
 
 
 class LabScheduler(Scheduler):
-    """The course's scheduler under the policy "priority"; who has to leave, and how, is a function of yours."""
+    """The course's scheduler under the policy "priority"; who has to leave, and how, is a function of yours.
 
-    def __init__(self, config: SchedulerConfig, block_manager: BlockManager, preempt: Callable) -> None:
+    The course's scheduler asks its policy for a victim, takes it out of `running` and out of the step, and calls
+    `preempt`. Here the policy's part and `preempt` are one function, which does all but take back the victim's part.
+
+    Attributes:
+        num_preemptions: the function counts them.
+    """
+
+    def __init__(self, config: SchedulerConfig, block_manager: BlockManager, preempt_one: Callable) -> None:
         super().__init__(config, block_manager)
-        self.preempt = preempt
+        self.preempt_one, self.policy, self.num_preemptions = preempt_one, self, 0
 
-    def preempt_one(self, output):
-        before = list(self.running)
-        victim = self.preempt(self, output)
+    def schedule_running(self, output: SchedulerOutput) -> None:
+        self._output = output
+        super().schedule_running(output)
+
+    def victim(self, running: Sequence[Request]) -> Request:
+        """In the policy's place: what the function returns has left already."""
+        before, shown = list(self.running), SchedulerOutput(scheduled=list(self._output.scheduled))
+        victim = self.preempt_one(self, shown)
         if not isinstance(victim, Request) or victim in self.running or victim not in before:
             raise NotYet(
                 "no-victim",
@@ -41,7 +54,11 @@ class LabScheduler(Scheduler):
                 got=repr(victim),
                 expected="one of those that ran, which runs no more",
             )
+        self.running.append(victim)  # the course's loop takes it out
         return victim
+
+    def preempt(self, victim: Request) -> None:
+        """Done: see `victim`."""
 
 
 def with_the_bug(scheduler, output):
@@ -106,7 +123,8 @@ def play(seed: int, preempt: Callable | None) -> Log:
             if arrivals[request] == step:
                 scheduler.add(request)
         if not scheduler.has_requests and step > 14:
-            log.counts = [scheduler.num_preemptions, *(r.num_preemptions for r in requests)]
+            counts = [r.num_preemptions for r in requests]
+            log.counts = [getattr(scheduler, "num_preemptions", sum(counts)), *counts]
             return log
         try:
             output = scheduler.schedule()
@@ -134,7 +152,7 @@ def play(seed: int, preempt: Callable | None) -> Log:
                 chain.append(hash_block(chain[-1], request.token_ids[end - size : end]))
                 meaning[chain[-1]] = request.token_ids[:end]
         _compare_names(manager, memory, meaning, log, step)
-        scheduler.update(output, [rng.randrange(50) if s.samples else None for s in output.scheduled])
+        scheduler.update(output, [[rng.randrange(50)] if s.samples else [] for s in output.scheduled])
     log.stuck = True
     return log
 

@@ -84,10 +84,11 @@ def serve(expand: Callable | None) -> list[str]:
     """The answers with drafts copied from the text, and with this function. None: without drafts."""
     model, tokenizer = tales()
     drafts = dict(method="ngram", num_speculative_tokens=3, prompt_lookup_min=1, prompt_lookup_max=3)
-    config = EngineConfig(num_blocks=100, speculative_config=drafts if expand else None)
-    engine = LLMEngine(model, tokenizer, config)
+    engine = LLMEngine(
+        model, tokenizer, EngineConfig(num_blocks=100), speculative_config=drafts if expand else None
+    )
     if expand:
-        engine.core.sampler = LabSampler(model.config.eos_token_ids, expand)
+        engine.core.runner.sampler = LabSampler(model.config.eos_token_ids, expand)
     return [output.text for output in engine.generate(list(PROMPTS), list(PROMPTS.values()))]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from exercises.grading import Diagnoses, NotYet, guard, show
+from exercises.grading import Diagnoses, Exercise, NotYet, guard, show
 from exercises.judging.judge import judge
 from exercises.phase5.benchmark_records import CARD, WORDS, Card, Record, kv_bytes, make_record
 
@@ -134,3 +134,8 @@ def diagnosis_of(kind: str, got: str) -> str:
     if kind == "bytes":
         return "bytes-not-checked" if got == "nothing" else "believes-the-author"
     return "honest-called-a-liar"
+
+
+EXERCISES = [
+    Exercise("p5e4_lying_benchmark", ("floor_us", "what_is_wrong"), grade_benchmark),
+]

@@ -1,13 +1,14 @@
 """Grader of exercise 5.1: paged decode attention as a Triton kernel, interpreted."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from exercises.grading import Diagnoses, expect_equal
+from exercises.grading import Diagnoses, Exercise, call, expect_equal
 from exercises.phase5.launching import body_of, decode_arguments, launch_in_far_blocks, launch_interpreted
 
 SAYS = Diagnoses.of("p5e1_paged_decode")
@@ -148,8 +149,12 @@ def launch(kernel: Any, case: Case) -> np.ndarray:
     out = torch.full_like(case.q, math.nan)
     lens = torch.tensor(case.lens, dtype=torch.int32)
     grid, arguments, constants = decode_arguments(case.q, case.k_cache, case.v_cache, case.tables, lens, out)
-    launch_interpreted(kernel, grid, *arguments, tried=case.tried, **constants)
+    call(_launched, launch_interpreted, case.tried, kernel, grid, *arguments, **constants)
     return out.double().numpy()
+
+
+def _launched(launcher: Callable[..., None], told: str, *args: Any, **constants: Any) -> None:
+    launcher(*args, tried=told, **constants)
 
 
 def same(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-3) -> bool:
@@ -168,7 +173,7 @@ def first_difference(got: np.ndarray, expected: np.ndarray) -> tuple[str, str]:
 
 
 def grade_decode(paged_decode: Any) -> str:
-    body_of(paged_decode)
+    call(body_of, paged_decode)
     cases = [
         make_case(0, [11, 5, 8], 4, 4, 2, 8),
         make_case(1, [3], 4, 1, 1, 4),
@@ -236,8 +241,14 @@ def _far_blocks(kernel: Any) -> None:
     )
     case.tried += f"; blocks from number {first:,} on, block_stride {block_stride}"
     try:
-        launch_in_far_blocks(kernel, grid, first * block_stride, *arguments, tried=case.tried, **constants)
+        far = (first * block_stride, *arguments)
+        call(_launched, launch_in_far_blocks, case.tried, kernel, grid, *far, **constants)
     except OverflowError as error:
         wanted = f"places from {first * block_stride:,} on, in 64 bits"
         raise OTHERS.no("place-in-32-bits", case.tried, str(error), wanted) from None
     expect_equal(out.double().numpy(), walk(case), case.tried, tolerance=1e-3)
+
+
+EXERCISES = [
+    Exercise("p5e1_paged_decode", ("paged_decode",), grade_decode, seconds=40.0),
+]

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from exercises.grading import Diagnoses, guard
+from exercises.grading import Diagnoses, Exercise, call, guard, look
 from exercises.judging.judge import sentence_number
 from exercises.phase5.small_graph import ROWS
 
@@ -18,7 +18,7 @@ def grade_lab(Runner: type, cause: Any) -> str:
     for seed in range(30):
         runner, more = _random_users(Runner, seed)
         runners, steps = [*runners, runner], steps + more
-    most = max(runner.recordings for runner in runners)
+    most = max(look(runner, "recordings") for runner in runners)
     if most > 1:  # last of all: the box says that every user reads its own text
         tried = f"{steps:,} steps of random users"
         raise SAYS.no("recorded-anew", tried, f"up to {most} recordings for one runner", "1 recording")
@@ -77,12 +77,13 @@ def _random_users(Runner: type, seed: int) -> tuple[Any, int]:
     tried = f"up to four users come, write and go at random, blocks of {size} (seed {seed})"
     m = guard(Runner, 1 + 40 // size, size, tried=tried)
     for number in range(60):
-        alive = list(m.texts)
+        texts = look(m, "texts")
+        alive = list(texts)
         if len(alive) < ROWS and rng.random() < 0.35:
             prompt = [rng.randrange(10, 1000) for _ in range(rng.randint(1, 4))]
             guard(m.start, f"user {number}", prompt, tried=tried)
-        elif alive and (rng.random() < 0.25 or any(len(m.texts[user]) >= 9 for user in alive)):
-            guard(m.end, max(alive, key=lambda user: (len(m.texts[user]) >= 9, rng.random())), tried=tried)
+        elif alive and (rng.random() < 0.25 or any(len(texts[user]) >= 9 for user in alive)):
+            guard(m.end, max(alive, key=lambda user: (len(texts[user]) >= 9, rng.random())), tried=tried)
         elif alive:
             rng.shuffle(alive)  # not every user writes in each step: a prompt may wait
             chosen = alive[: rng.randint(1, len(alive))]
@@ -94,20 +95,31 @@ def _random_users(Runner: type, seed: int) -> tuple[Any, int]:
 
 def _look(Runner: type, m: Any, n: int, tried: str) -> None:
     """Every user reads their own text."""
-    recorded_tokens, recorded_slots, _ = m.recorded
-    if m.tokens is not recorded_tokens or m.slots is not recorded_slots:
-        got = f"the recording reads slots {recorded_slots.tolist()}"
-        raise SAYS.no("recording-does-not-see-it", tried, got, f"slots {m.slots.tolist()}")
-    for user, text in m.texts.items():
+    seen, recorded_slots, tokens, slots, texts = call(_seen, m)
+    if not seen:
+        raise SAYS.no(
+            "recording-does-not-see-it",
+            tried,
+            f"the recording reads slots {recorded_slots}",
+            f"slots {slots}",
+        )
+    for user, text in texts.items():
         reads = guard(m.read, user, tried=tried)
         if reads != text:
-            diagnosis = _name(Runner, m, n)
-            rows = f"\nthe recording's rows: tokens {m.tokens.tolist()}, slots {m.slots.tolist()}"
+            diagnosis = call(_name, Runner, m, n)
+            rows = f"\nthe recording's rows: tokens {tokens}, slots {slots}"
             if (
                 diagnosis == "writes-into-anothers-block"
             ):  # nothing is done yet: that would be the cause already
                 rows = ""
             raise SAYS.no(diagnosis, tried, f"{user} reads {reads}{rows}", f"{user} reads {text}")
+
+
+def _seen(m: Any) -> tuple[bool, list[int], list[int], list[int], dict[str, list[int]]]:
+    """Whether the recording reads the runner's own rows; its slots; the runner's tokens, slots and texts."""
+    recorded_tokens, recorded_slots, _ = m.recorded
+    seen = m.tokens is recorded_tokens and m.slots is recorded_slots
+    return seen, recorded_slots.tolist(), m.tokens.tolist(), m.slots.tolist(), dict(m.texts)
 
 
 def _name(Runner: type, m: Any, n: int) -> str:
@@ -126,3 +138,8 @@ def _name(Runner: type, m: Any, n: int) -> str:
         changed = [row for row in stale if int(probe.tokens[row]) != tokens[row]]
         return "token-cleared-slot-not" if changed else "writes-into-anothers-block"
     return "some-rows-left" if stale else "padding-in-a-real-block"
+
+
+EXERCISES = [
+    Exercise("p5d1_words_of_the_departed", ("Runner", "cause"), grade_lab),
+]

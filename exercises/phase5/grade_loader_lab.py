@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from exercises.grading import Diagnoses, guard
+from exercises.grading import Diagnoses, Exercise, call, guard, look
 from exercises.judging.judge import sentence_number
 
 THE_CAUSE = 4
@@ -54,7 +54,7 @@ def _random_users(Loader: type, seed: int) -> int:
     due: dict[str, int] = {}  # steps to their arrival
     for number in range(120):
         what = rng.random()
-        if what < 0.35 and len(m.free) >= 4:
+        if what < 0.35 and len(look(m, "free")) >= 4:
             user = f"user {number}"
             texts[user] = [f"{number}.{i}" for i in range(rng.randint(1, 4))]
             due[user] = rng.randint(1, 5)
@@ -81,19 +81,26 @@ def _random_users(Loader: type, seed: int) -> int:
 
 def _look(m: Any, texts: dict[str, list[str]], tried: str) -> None:
     """Whose words have come reads them; nobody else is there."""
-    if len(set(m.free)) < len(m.free):
-        raise SAYS.no("freed-twice", tried, f"free: {m.free}", "each block once")
+    free, ready = look(m, "free", "ready")
+    if len(set(free)) < len(free):
+        raise SAYS.no("freed-twice", tried, f"free: {free}", "each block once")
     for user, words in texts.items():
-        if user not in m.ready:
-            raise SAYS.no("never-ready", tried, f"ready: {sorted(m.ready)}", f"{user} among them")
-        if m.read(user) != words:
-            raise SAYS.no("overwritten", tried, f"{user} reads {m.read(user)}", f"{user} reads {words}")
-    if strangers := sorted(m.ready - texts.keys()):
+        if user not in ready:
+            raise SAYS.no("never-ready", tried, f"ready: {sorted(ready)}", f"{user} among them")
+        if (reads := call(m.read, user)) != words:
+            raise SAYS.no("overwritten", tried, f"{user} reads {reads}", f"{user} reads {words}")
+    if strangers := sorted(ready - texts.keys()):
         raise SAYS.no("ready-after-abort", tried, f"ready: {strangers}", "nobody who has gone")
 
 
 def _all_free(m: Any, tried: str, diagnosis: str) -> None:
     _look(m, {}, tried)
-    if len(m.free) != len(m.memory) - 1:
+    free, memory = look(m, "free", "memory")
+    if len(free) != len(memory) - 1:
         tried += "; then everybody has gone, and all transfers are over"
-        raise SAYS.no(diagnosis, tried, f"{len(m.free)} blocks are free", f"{len(m.memory) - 1}")
+        raise SAYS.no(diagnosis, tried, f"{len(free)} blocks are free", f"{len(memory) - 1}")
+
+
+EXERCISES = [
+    Exercise("p5d2_blocks_still_written", ("Loader", "cause"), grade_loader_lab),
+]

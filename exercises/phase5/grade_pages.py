@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from exercises.grading import Diagnoses, NotYet, guard, show
+from exercises.grading import Diagnoses, Exercise, NotYet, guard, show
 from exercises.phase5.tile_machine import LATE, TileMachine
 
 WALK_SAYS = Diagnoses.of("p5e3_page_ids walk")
@@ -191,3 +191,8 @@ def _name_the_order(
     if got and got == next_offsets[: len(got)]:
         return no("offsets-of-the-next-tile", shown, as_it_should)
     return no("wrong-result", shown, as_it_should)
+
+
+EXERCISES = [
+    Exercise("p5e3_page_ids", ("tile_places", "walk"), grade_pages),
+]

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from exercises.grading import Diagnoses, NotYet, expect_equal, guard
+from exercises.grading import Diagnoses, Exercise, NotYet, expect_equal, guard
 from exercises.judging.judge import judge
 from exercises.phase5.other_side import OtherSide
 
@@ -116,3 +116,8 @@ def _name_the_count(case: Case, got: Any) -> None:
             raise SAYS.no("no-clock", case.told, got, case.good)
         if got == case.good + 1:
             raise SAYS.no("clock-before-reading", case.told, got, case.good)
+
+
+EXERCISES = [
+    Exercise("p5e6_block_transfer", ("load_blocks", "num_computed"), grade_transfer),
+]

@@ -1,8 +1,10 @@
-"""Write the notebooks from their sources: python -m exercises.publishing.build_notebooks [NAME ...] [--check | --execute | --pieces]
+"""Write the notebooks of the exercises, and run the companions: python -m exercises.publishing.build_notebooks [NAME ...] [--check | --execute | --pieces]
 
 exercises/phaseN/*.py     -> notebooks/exercises/*.ipynb (a stub in place of the solution) and notebooks/solutions/*.ipynb
-notebooks/sources/*.py    -> notebooks/*.ipynb, executed, with their outputs (only with --execute: it takes minutes)
+notebooks/phaseN_*.ipynb  -> the same with the outputs of a fresh run (--execute: it takes minutes)
 web/pieces/*.js           -> the pieces in those outputs, with the data that they have there (--pieces: it runs nothing)
+
+A companion notebook is its own source: change its cells in Jupyter, then run it here.
 
 Byte for byte the same at every run: cells have fixed ids, and nothing of the machine is written.
 """
@@ -21,13 +23,13 @@ from typing import Any
 import jupytext
 import nbformat
 
-from exercises.judging.sources import all_names, cut, name_of, source_of
+from exercises.judging.sources import all_names, all_sources, cut, name_of, source_of, title_of
+from labkit.catalog import SCRIPTS
 from labkit.errors import LabError
 from labkit.machine import has_gpu
 from labkit.paths import ROOT, short, write_whole
 
 NOTEBOOKS = ROOT / "notebooks"
-COMPANIONS = NOTEBOOKS / "sources"
 STUDENT, SOLUTION = NOTEBOOKS / "exercises", NOTEBOOKS / "solutions"
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -52,9 +54,12 @@ def read_source(path: Path, name: str) -> nbformat.NotebookNode:
     nb.metadata = nbformat.from_dict(METADATA)
     nb.nbformat, nb.nbformat_minor = 4, 5
     for number, cell in enumerate(nb.cells):
-        cell.metadata = _metadata(cell)
-        cell.id = f"{name[:58]}-{number:02d}".replace("_", "-")
+        cell.metadata, cell.id = _metadata(cell), _id(name, number)
     return nb
+
+
+def _id(name: str, number: int) -> str:
+    return f"{name[:58]}-{number:02d}".replace("_", "-")
 
 
 def _metadata(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -116,12 +121,21 @@ def fingerprint(nb: nbformat.NotebookNode) -> str:
     return hashlib.sha256(json.dumps(cells_of(nb)).encode()).hexdigest()[:16]
 
 
-def companion_sources() -> list[Path]:
-    return sorted(COMPANIONS.glob("*.py"))
+def companions() -> list[Path]:
+    """The notebooks beside the phases."""
+    return [NOTEBOOKS / f"{phase}.ipynb" for phase in SCRIPTS]
 
 
-def companion_of(source: Path) -> Path:
-    return NOTEBOOKS / f"{source.stem}.ipynb"
+def link_exercises(nb: nbformat.NotebookNode) -> bool:
+    """Put the exercises of today where a companion's last cell lists them. Whether they were others."""
+    last = nb.cells[-1]
+    links = re.compile(r"^- \[.+\]\(exercises/p(\d)\w+\.ipynb\)\n(?:- \[.+\]\(exercises/.+\n)*", re.MULTILINE)
+    if (found := links.search(last.source + "\n")) is None:
+        return False
+    ours = [source for source in all_sources() if source.parent.name == f"phase{found[1]}"]
+    listed = "".join(f"- [{title_of(s)}](exercises/{name_of(s)}.ipynb)\n" for s in ours)
+    last.source = (last.source + "\n").replace(found[0], listed)[:-1]
+    return found[0] != listed
 
 
 # ------------------------------------------------------------------ what is stale
@@ -152,12 +166,6 @@ def stale() -> list[tuple[Path, str]]:
                 r"p\d[ed]\d_\w+", path.stem
             ):  # any other is a learner's own
                 found.append((path, "has no source: remove it"))
-    for source in companion_sources():
-        path = companion_of(source)
-        if not path.is_file():
-            found.append((path, f"is missing: {REBUILD} --execute {path.stem}"))
-        elif cells_of(read_notebook(path)) != cells_of(read_source(source, source.stem)):
-            found.append((path, f"differs from its source: {REBUILD} --execute {path.stem}"))
     return found
 
 
@@ -221,28 +229,23 @@ def keep_old(path: Path) -> Path:
 # ------------------------------------------------------------------ executing
 
 
-def execute(source: Path, seconds: int = 120) -> nbformat.NotebookNode:
-    """Run a companion notebook and keep its outputs. Cells tagged `gpu` keep their old ones where there is none.
+def execute(path: Path, seconds: int = 120) -> nbformat.NotebookNode:
+    """A companion notebook with the outputs of a fresh run. Cells tagged `gpu` keep theirs where there is none.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.
     """
     from nbclient import NotebookClient
 
-    nb = read_source(source, source.stem)
-    target = companion_of(source)
-    before = {c.source: c for c in read_notebook(target).cells} if target.is_file() else {}
+    nb = read_notebook(path)
     gpu = has_gpu()
 
     class Client(NotebookClient):
         async def async_execute_cell(self, cell: Any, cell_index: int, *args: Any, **kwargs: Any) -> Any:
             if "gpu" in cell.metadata.get("tags", ()) and not gpu:
-                if (old := before.get(cell.source)) is not None and cell.cell_type == "code":
-                    cell.outputs, cell.execution_count = old.outputs, old.execution_count
                 return cell
             return await super().async_execute_cell(cell, cell_index, *args, **kwargs)
 
-    path = os.environ.get("PYTHONPATH")
     client = Client(
         nb,
         timeout=seconds,
@@ -250,15 +253,17 @@ def execute(source: Path, seconds: int = 120) -> nbformat.NotebookNode:
         record_timing=False,
         resources={"metadata": {"path": str(NOTEBOOKS)}},
     )
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *([path] if path else [])])}
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    }
     env.pop("JPY_SESSION_NAME", None)  # of a notebook that started this: the pieces would come out alive
     client.execute(env=env)
     nb.metadata = nbformat.from_dict(
         METADATA | ({"widgets": nb.metadata.widgets} if nb.metadata.get("widgets") else {})
     )
     number = 0
-    for cell in nb.cells:
-        cell.metadata = _metadata(cell)
+    for place, cell in enumerate(nb.cells):
+        cell.metadata, cell.id = _metadata(cell), _id(path.stem, place)
         if cell.cell_type == "code" and "gpu" not in cell.metadata.get("tags", ()):
             number += 1  # the same with and without a GPU: 1, 2, ... says that it was not worked in
             for told in (cell, *(o for o in cell.outputs if o.output_type == "execute_result")):
@@ -328,6 +333,11 @@ def _write(names: Sequence[str]) -> int:
         written += 1
         print(f"wrote {short(path)}")
     print(f"{len(texts)} notebooks of exercises, {written} of them changed")
+    for path in companions():
+        nb = read_notebook(path)
+        if link_exercises(nb) and not has_been_worked_in(path):
+            write_whole(path, text_of(nb))
+            print(f"{short(path)} ends with other exercises now")
     for path, why in stale():
         if path not in texts:
             print(f"{short(path)} {why}")
@@ -337,31 +347,25 @@ def _write(names: Sequence[str]) -> int:
 def _execute(names: Sequence[str]) -> int:
     from nbclient.exceptions import CellExecutionError
 
-    sources = {source.stem: source for source in companion_sources()}
-    if unknown := [n for n in names if n not in sources]:
-        raise ValueError(
-            f"no companion notebook is called {unknown[0]!r}: {', '.join(sources) or 'there is none'}"
-        )
+    paths = {path.stem: path for path in companions()}
+    if unknown := [n for n in names if n not in paths]:
+        raise ValueError(f"no companion notebook is called {unknown[0]!r}: {', '.join(paths)}")
     failed = 0
-    for stem, source in sources.items():
-        if names and stem not in names:
-            continue
+    for path in [paths[name] for name in names or paths]:
         try:
-            nb = execute(source)
+            write_whole(path, text_of(execute(path)))
+            print(f"ran {short(path)}")
         except CellExecutionError as error:
             failed += 1
-            print(f"{stem}: a cell failed, nothing is written\n{error}", file=sys.stderr)
-            continue
-        write(companion_of(source), text_of(nb))
-        print(f"executed and wrote {short(companion_of(source))}")
+            print(f"{path.stem}: a cell failed, nothing is written\n{error}", file=sys.stderr)
     return 1 if failed else 0
 
 
 def _renew_pieces() -> int:
-    for path in map(companion_of, companion_sources()):
+    for path in companions():
         nb = read_notebook(path)
         renew_pieces(nb)
-        write(path, text_of(nb))
+        write_whole(path, text_of(nb))
         print(f"put the pieces of today into {short(path)}")
     return 0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import nbformat
 
-from exercises.publishing.build_notebooks import NOTEBOOKS, companion_of, companion_sources, read_notebook
+from exercises.publishing.build_notebooks import NOTEBOOKS, companions, read_notebook
 from labkit.errors import LabError
 from labkit.paths import short, write_whole
 from labkit.terminal import run
@@ -70,11 +70,11 @@ def publish(repository: str, folder: Path) -> list[Path]:
         [],
         "# The notebooks, on a computer on the web\n\nThe first cell of each installs the course.\n\n",
     )
-    for source in companion_sources():
+    for source in companions():
         line = badge(repository, source.stem)
         page += f"- {source.stem} {line}\n"
         path = folder / f"{source.stem}.ipynb"
-        nb = with_install_cell(read_notebook(companion_of(source)), repository, line)
+        nb = with_install_cell(read_notebook(source), repository, line)
         write_whole(path, nbformat.writes(nb, version=4) + "\n")
         written.append(path)
     write_whole(folder / "README.md", page)

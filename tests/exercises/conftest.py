@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from exercises.grading import Exercise, diagnose, expect_equal, guard
+from exercises.grading import Exercise, NotYet, expect_equal, guard
 from exercises.judging import registry
 from exercises.judging.sources import all_names
-from exercises.publishing.build_notebooks import NOTEBOOKS, companion_of, companion_sources
+from exercises.publishing.build_notebooks import NOTEBOOKS, companions
 from exercises.publishing.nbval_report import NEEDS_GPU
 from exercises.publishing.nbval_runs import run_nbval
 
@@ -18,7 +18,8 @@ from exercises.publishing.nbval_runs import run_nbval
 def grade_add(add: Callable[[int, int], int]) -> str:
     for a, b in ((1, 2), (5, 5), (-3, 3)):
         out = guard(add, a, b)
-        diagnose(out, {"subtracts": (a - b, "You take `b` away.")}, f"add({a}, {b})", expected=a + b)
+        if out == a - b != a + b:
+            raise NotYet("subtracts", "You take `b` away.", f"add({a}, {b})", out, a + b)
         expect_equal(out, a + b, f"add({a}, {b})")
     return "three sums"
 
@@ -66,7 +67,7 @@ def cells_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], l
     @cache
     def run(kind: str) -> dict[str, list[dict[str, Any]]]:
         if kind == "companions":
-            paths = [companion_of(source) for source in companion_sources()]
+            paths = companions()
         else:
             paths = [NOTEBOOKS / kind / f"{name}.ipynb" for name in ONE_A_PHASE]
         with pytest.MonkeyPatch.context() as patch:

@@ -17,14 +17,15 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from exercises.classroom.answering import recorded, replayed
 from exercises.judging.registry import exercises_of, find
-from exercises.judging.sandbox import calm_down, judge
+from exercises.judging.sandbox import calm_down
 from exercises.judging.sources import all_names, all_sources, source_of, title_of
-from exercises.judging.verdict import Verdict
+from exercises.judging.verdict import Verdict, texts_of
 from labkit.models import embedded_models
 from labkit.paths import ROOT
 
@@ -33,7 +34,7 @@ NAMES = all_names()
 OF_THE_FRAMEWORK = {
     *("not-attempted", "returns-nothing", "wrong-type", "wrong-shape", "wrong-result", "raises"),
     *("wrong-signature", "not-a-function", "unusable-result", "endless", "ends-python", "crashes-python"),
-    *("changes-python", "changes-grader", "borrowed", "writes-a-verdict"),
+    *("borrowed", "too-much-data", "transcript-ends"),
 }
 IN_THE_ENGINE = {  # said by a notebook's last cell, where no bank comes
     *("other-steps", "other-tokens", "other-figure", "other-than-the-course", "fails-in-the-engine")
@@ -89,26 +90,32 @@ CRASHES = ((misspells, "NameError"), (forgets_an_import, "nunpy"), (adds_text, "
 CALLED = [name for name in NAMES if crashing(right_ones(name)[0], misspells) != right_ones(name)[0]]
 
 
-def judge_all(name: str) -> dict[str, list[Verdict]]:
+class Judged(NamedTuple):
+    verdict: Verdict
+    again: Verdict | None  # by the transcript, as `lab grade` judges; None: not tried
+
+
+def judge_all(name: str, again: bool) -> dict[str, list[Judged]]:
     """Verdicts on the right answers, the wrong ones, and the first right one made to crash in each way."""
-    first = right_ones(name)[0]
-    answers = {
-        "right": right_ones(name),
-        "wrong": [answer for _, answer in wrong_ones(name)],
-        "crashing": [crashing(first, crash) for crash, _ in CRASHES] if name in CALLED else [],
-    }
-    exercise = find(name)
+    first, exercise = right_ones(name)[0], find(name)
+
+    def judged(answer: Any, again: bool) -> Judged:
+        verdict, lines = recorded(exercise, answer if isinstance(answer, tuple) else (answer,))
+        return Judged(verdict, replayed(exercise, lines) if again else None)
+
+    crashes = [crashing(first, crash) for crash, _ in CRASHES] if name in CALLED else []
     return {
-        kind: [judge(exercise, a if isinstance(a, tuple) else (a,)) for a in some]
-        for kind, some in answers.items()
+        "right": [judged(answer, True) for answer in right_ones(name)],
+        "wrong": [judged(answer, again or i < 2) for i, (_, answer) in enumerate(wrong_ones(name))],
+        "crashing": [judged(answer, again) for answer in crashes],
     }
 
 
 @cache
-def verdicts(name: str) -> dict[str, list[Verdict]]:
+def verdicts(name: str, again: bool = False) -> dict[str, list[Judged]]:
     """From one process for the whole bank: one for each answer, as a learner has it, would take four times as long."""
     with ProcessPoolExecutor(1, mp_context=get_context("fork"), initializer=calm_down) as one_process:
-        return one_process.submit(judge_all, name).result()
+        return one_process.submit(judge_all, name, again).result()
 
 
 # ------------------------------------------------------------------ what there is
@@ -116,7 +123,7 @@ def verdicts(name: str) -> dict[str, list[Verdict]]:
 
 def test_every_source_has_a_grader_and_every_grader_a_source():
     assert [name for phase in range(1, 6) for name in exercises_of(phase)] == NAMES, (
-        "the order of `EXERCISES` in graders.py and of the sources' headings"
+        "the order of the sources' headings"
     )
 
 
@@ -137,39 +144,46 @@ def test_an_exercise_is_whole(name):
 # ------------------------------------------------------------------ answers
 
 
-@pytest.mark.parametrize(
-    ("name", "which"), [(name, i) for name in NAMES for i in range(len(right_ones(name)))]
-)
-def test_a_right_answer_is_correct(name, which):
-    verdict = verdicts(name)["right"][which]
-    assert verdict.state == "correct", verdict
+@pytest.mark.parametrize("name", NAMES)
+def test_right_answers_are_correct_and_their_transcripts_say_so(name):
+    for verdict, again in verdicts(name)["right"]:
+        assert verdict.state == again.state == "correct", (verdict, again)
 
 
-@pytest.mark.parametrize(
-    ("name", "which", "diagnosis"),
-    [(name, i, diagnosis) for name in NAMES for i, (diagnosis, _) in enumerate(wrong_ones(name))],
-)
-def test_a_wrong_answer_gets_its_own_diagnosis(name, which, diagnosis):
-    verdict = verdicts(name)["wrong"][which]
-    assert (verdict.state, verdict.diagnosis) == ("not yet", diagnosis), verdict
-    assert verdict.says
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrong_answer_gets_its_own_diagnosis(name):
+    for (diagnosis, _), (verdict, again) in zip(wrong_ones(name), verdicts(name)["wrong"], strict=True):
+        assert (verdict.state, verdict.diagnosis) == ("not yet", diagnosis), verdict
+        assert verdict.says and (again is None or again.state == "not yet"), (diagnosis, again)
 
 
 @pytest.mark.parametrize("name", CALLED)
-@pytest.mark.parametrize("which", range(len(CRASHES)))
-def test_an_answer_that_crashes_is_told_its_own_exception(name, which):
-    verdict = verdicts(name)["crashing"][which]
-    assert (verdict.state, verdict.diagnosis) == ("not yet", "raises"), verdict
-    assert CRASHES[which][1] in verdict.says
+def test_an_answer_that_crashes_is_told_its_own_exception(name):
+    for (_, told), (verdict, _) in zip(CRASHES, verdicts(name)["crashing"], strict=True):
+        assert (verdict.state, verdict.diagnosis) == ("not yet", "raises"), verdict
+        assert told in verdict.says
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", NAMES)
+def test_no_transcript_of_a_wrong_answer_says_that_it_is_correct(name):
+    wrong = [*verdicts(name, again=True)["wrong"], *verdicts(name, again=True)["crashing"]]
+    assert all(judged.again and judged.again.state == "not yet" for judged in wrong)
 
 
 @pytest.mark.parametrize("phase", range(1, 6))
 def test_every_diagnosis_has_a_wrong_answer_that_gets_it(phase):
-    """All in diagnoses.txt, and any text in a phase's graders that looks like-this, is a diagnosis."""
+    """All in an exercise's text file, and any text in a phase's graders that looks like-this, is a diagnosis."""
     known = {d for name in NAMES if find(name).phase == phase for d, _ in wrong_ones(name)}
     folder = ROOT / "exercises" / f"phase{phase}"
-    texts = re.findall(r"^([\w-]+).*: ", (folder / "diagnoses.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    unheard = dict.fromkeys(texts, "diagnoses.txt")
+    unheard = {
+        text: f"{name}.txt"
+        for name in NAMES
+        if find(name).phase == phase
+        for part, lines in texts_of(name).items()
+        if part.startswith("diagnoses")
+        for text in re.findall(r"^([\w-]+).*: ", lines, re.MULTILINE)
+    }
     assert unheard
     for path in sorted(folder.glob("*.py")):
         if path in all_sources():

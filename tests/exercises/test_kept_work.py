@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from exercises.grading import Exercise, check
+from exercises.grading import check
 from exercises.judging import progress
-from exercises.judging.sandbox import judge_safely
 from exercises.judging.sources import source_of
 from exercises.publishing import build_notebooks
 from exercises.publishing.build_notebooks import (
     build_student,
-    companion_of,
-    companion_sources,
+    companions,
     has_been_worked_in,
     read_notebook,
     text_of,
@@ -56,8 +54,8 @@ def test_an_answer_that_was_typed_and_never_run_is_kept(tmp_path, capsys):
 
 def test_a_guess_in_a_companion_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(build_notebooks, "NOTEBOOKS", tmp_path)
-    original = read_notebook(ROOT / "notebooks" / f"{companion_sources()[0].stem}.ipynb")
-    path = companion_of(companion_sources()[0])
+    original = read_notebook(ROOT / "notebooks" / f"{companions()[0].stem}.ipynb")
+    path = companions()[0]
     path.write_text(text_of(original), encoding="utf-8")
     assert not has_been_worked_in(path)
     write_in(path, "guess = 7")
@@ -123,24 +121,3 @@ def test_the_child_ends_by_itself_when_its_parent_is_killed(tmp_path):
         except OSError:
             return
         time.sleep(0.05)
-
-
-def test_an_interrupt_ends_the_thread_too(adding, monkeypatch):
-    import threading
-
-    monkeypatch.setenv("INFERENCE_LAB_JUDGE", "thread")
-    before = set(threading.enumerate())
-    real = threading.Thread.join
-
-    def interrupted(self, timeout=None):
-        monkeypatch.setattr(threading.Thread, "join", real)
-        raise KeyboardInterrupt
-
-    def loops(a, b):
-        while True:
-            pass
-
-    monkeypatch.setattr(threading.Thread, "join", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        judge_safely(Exercise(**{**vars(adding), "seconds": 30.0}), [loops])
-    assert set(threading.enumerate()) <= before

@@ -7,7 +7,7 @@ import pytest
 from nbclient import NotebookClient
 
 from exercises.publishing import build_notebooks
-from exercises.publishing.build_notebooks import companion_of, companion_sources, read_notebook, stale
+from exercises.publishing.build_notebooks import companions, stale
 from labkit.paths import ROOT
 
 # ------------------------------------------------------------------ what is in the repository
@@ -51,19 +51,6 @@ def test_a_student_never_gets_a_solution():
             assert all(not c.outputs and c.execution_count is None for c in nb.cells if c.cell_type == "code")
 
 
-@pytest.mark.parametrize("source", companion_sources(), ids=lambda path: path.stem)
-def test_a_companion_ships_with_its_outputs(source, being_worked_in):
-    if source.stem in being_worked_in:
-        pytest.skip("you work in this notebook")
-    nb = read_notebook(companion_of(source))
-    code = [c for c in nb.cells if c.cell_type == "code" and "gpu" not in c.metadata.get("tags", ())]
-    assert [c.execution_count for c in code] == list(range(1, len(code) + 1))
-    assert not [o for c in code for o in c.outputs if o.output_type == "error"]
-    assert any("image/png" in o.get("data", {}) for c in code for o in c.outputs)
-    text = companion_of(source).read_text(encoding="utf-8")
-    assert str(ROOT) not in text and len(text) < 5_000_000
-
-
 def test_a_kernel_finds_the_exercises():
     """They are installed with the course: a notebook runs in its own folder."""
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
@@ -76,7 +63,7 @@ def test_a_kernel_finds_the_exercises():
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("source", companion_sources(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("source", companions(), ids=lambda path: path.stem)
 def test_a_companion_runs(cells_of, being_worked_in, source):
     if source.stem in being_worked_in:
         pytest.skip("you work in this notebook")
@@ -139,6 +126,16 @@ def test_what_comes_after_a_guess_is_folded(tmp_path):
         {"tags": ["gpu"]},
         {},
     ]
+
+
+def test_a_companion_lists_the_exercises_of_today():
+    (phase1, *_) = map(build_notebooks.read_notebook, companions())
+    before = phase1.cells[-1].source
+    assert not build_notebooks.link_exercises(phase1)
+    phase1.cells[-1].source = before.replace("- [1.2 From", "- [1.3 Of").replace(
+        "- [1.5 How many", "- [1.9 Why"
+    )
+    assert build_notebooks.link_exercises(phase1) and phase1.cells[-1].source == before
 
 
 def test_in_jupyter_a_check_shows_one_box_and_no_traceback(tmp_path, monkeypatch):

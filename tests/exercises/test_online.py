@@ -4,7 +4,7 @@ import nbformat
 import pytest
 
 from exercises.publishing import online
-from exercises.publishing.build_notebooks import companion_sources, read_source
+from exercises.publishing.build_notebooks import companions, read_notebook
 from labkit.errors import LabError
 from labkit.paths import ROOT
 
@@ -14,7 +14,7 @@ HERE = "https://github.com/you/inference-lab"
 def test_each_companion_gets_a_badge_and_a_cell_that_installs(tmp_path):
     written = online.publish(HERE, tmp_path)
     page = (tmp_path / "README.md").read_text()
-    for source in companion_sources():
+    for source in companions():
         nb = nbformat.read(tmp_path / f"{source.stem}.ipynb", as_version=4)
         nbformat.validate(nb)
         badge, install = nb.cells[0].source, next(c for c in nb.cells if c.cell_type == "code")
@@ -22,8 +22,8 @@ def test_each_companion_gets_a_badge_and_a_cell_that_installs(tmp_path):
         assert badge in page and HERE in install.source
         assert not any(c.get("outputs") for c in nb.cells)
         own = [c.source for c in nb.cells if c.id not in ("badge", "install")]
-        assert own == [c.source for c in read_source(source, source.stem).cells]
-    assert len(written) == len(companion_sources()) + 1
+        assert own == [c.source for c in read_notebook(source).cells]
+    assert len(written) == len(companions()) + 1
 
 
 def test_where_the_course_is_installed_the_cell_does_nothing(monkeypatch):

@@ -4,16 +4,17 @@ import ast
 import json
 import re
 import string
+import subprocess
+import sys
 
 import pytest
 
 from exercises.judging.registry import exercises_of
 from exercises.publishing.build_notebooks import (
     STUDENT,
-    companion_of,
-    companion_sources,
+    companions,
     read_notebook,
-    read_source,
+    written_in,
 )
 from labkit.catalog import SCRIPTS
 from labkit.paths import ROOT
@@ -21,14 +22,14 @@ from notebooks.widgets.questions import QUESTIONS
 from web.on_page import PIECES
 from web.pieces.piece import Piece, _inside_script
 
-SOURCES = companion_sources()
+SOURCES = companions()
 PHASES = tuple(SCRIPTS)
 each_notebook = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 
 
 def outputs_of(source):
     """(cell, output) of every code cell that was run."""
-    for cell in read_notebook(companion_of(source)).cells:
+    for cell in read_notebook(source).cells:
         for output in cell.get("outputs", ()):
             yield cell, output
 
@@ -56,10 +57,20 @@ def skip_where_a_learner_works(request, being_worked_in):
 
 @each_notebook
 def test_it_was_run_and_nothing_went_wrong(source):
-    cells = [c for c in read_notebook(companion_of(source)).cells if c.cell_type == "code"]
+    nb = read_notebook(source)
+    assert not written_in(nb), "cells have changed since: make companions"
+    cells = [c for c in nb.cells if c.cell_type == "code"]
     run = [c.execution_count for c in cells if "gpu" not in c.metadata.get("tags", ())]
     assert run == list(range(1, len(run) + 1)), "from top to bottom, in a fresh kernel"
     assert not [o for _, o in outputs_of(source) if o.output_type == "error" or o.get("name") == "stderr"]
+
+
+@each_notebook
+def test_its_code_is_in_the_style_of_the_course(source):
+    for command in (["check"], ["format", "--check"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--config", "extend-exclude=[]", source]
+        done = subprocess.run(ruff, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @each_notebook
@@ -75,7 +86,7 @@ def test_outputs_hold_nothing_of_this_machine(source):
 
 @each_notebook
 def test_its_size_is_fit_for_a_code_host(source):
-    assert companion_of(source).stat().st_size < 1_500_000
+    assert source.stat().st_size < 1_500_000
 
 
 @each_notebook
@@ -112,7 +123,7 @@ def test_questions_are_asked_before_they_are_answered(source):
     """The question's name is in the notebook, its answer is not; a text's figures are all given."""
     questions = QUESTIONS[source.stem]
     asked = {}
-    for cell in read_source(source, source.stem).cells:
+    for cell in read_notebook(source).cells:
         if cell.cell_type != "code" or "reveal(" not in cell.source:
             continue
         for call in ast.walk(ast.parse(cell.source)):
@@ -136,7 +147,7 @@ def test_answers_stay_folded_until_a_guess(source):
 
 def test_cells_for_a_gpu_show_only_what_was_measured():
     """Nothing of a card in the outputs unless one was there."""
-    cells = [c for c in read_notebook(companion_of(SOURCES[-1])).cells if "gpu" in c.metadata.get("tags", ())]
+    cells = [c for c in read_notebook(SOURCES[-1]).cells if "gpu" in c.metadata.get("tags", ())]
     assert cells
     for cell in cells:
         assert "else:" in cell.source, "without a GPU it says so"
@@ -149,7 +160,7 @@ def is_after_guess(cell):
 
 @each_notebook
 def test_outputs_that_would_tell_an_answer_are_folded(source):
-    cells = read_notebook(companion_of(source)).cells
+    cells = read_notebook(source).cells
     folded = [i for i, c in enumerate(cells) if c.metadata.get("jupyter", {}).get("outputs_hidden")]
     assert folded
     assert folded == [i for i, c in enumerate(cells) if is_after_guess(c)]
@@ -160,7 +171,7 @@ def test_outputs_that_would_tell_an_answer_are_folded(source):
 @each_notebook
 def test_the_line_that_stays_of_a_folded_output_tells_nothing(source):
     """JupyterLab shows the first line that is not empty, of HTML if there is any, else of the text."""
-    for cell in filter(is_after_guess, read_notebook(companion_of(source)).cells):
+    for cell in filter(is_after_guess, read_notebook(source).cells):
         first = cell.outputs[0]
         data = first.get("data", {})
         text = data.get("text/html") or data.get("text/plain") or first.get("text")
@@ -170,7 +181,7 @@ def test_the_line_that_stays_of_a_folded_output_tells_nothing(source):
 
 @each_notebook
 def test_what_stands_right_below_a_guess_waits_for_it(source):
-    cells = read_notebook(companion_of(source)).cells
+    cells = read_notebook(source).cells
     for above, below in zip(cells, cells[1:]):
         if below.cell_type == "code" and "reveal(" in above.source and "reveal(" not in below.source:
             assert is_after_guess(below), f"give it the tag after-guess: {below.source[:60]!r}"
@@ -197,7 +208,7 @@ def test_no_open_output_tells_an_answer(source):
 
 @each_notebook
 def test_it_ends_with_the_exercises_of_its_phase(source):
-    last = read_source(source, source.stem).cells[-1].source
+    last = read_notebook(source).cells[-1].source
     linked = re.findall(r"^- \[(.+)\]\(exercises/(\w+)\.ipynb\)$", last, re.MULTILINE)
     assert [name for _, name in linked] == list(exercises_of(PHASES.index(source.stem) + 1))
     for title, name in linked:

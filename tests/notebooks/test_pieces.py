@@ -23,6 +23,7 @@ from notebooks.widgets import (
 )
 from phase1_tokens_embeddings.story.tokenization_story import with_first_merges
 from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.measuring.evaluation import bits_per_byte
 from phase2_attention_kvcache.model import (
     ModelConfig,
     NoCache,
@@ -31,9 +32,7 @@ from phase2_attention_kvcache.model import (
     generate_cached,
     generate_naive,
 )
-from phase2_attention_kvcache.model.evaluation import bits_per_byte
-from phase2_attention_kvcache.model.quantized_linear import QuantizedWeight
-from phase3_paged_attention.paging import BlockManager
+from phase2_attention_kvcache.quantization.quantized_linear import QuantizedWeight
 from phase4_scheduler.engine import LLMEngine
 from web.on_page import cramped_run
 from web.pieces import piece as piece_module
@@ -164,7 +163,7 @@ def books(page) -> dict:
 
 def books_of(setup: tuple[int, int, bool], operations: list) -> dict:
     """The same of the real manager."""
-    played = play_operations(BlockManager(*setup), operations)
+    played = play_operations(operations, *setup)
     manager = played.manager
     manager.check_integrity()
     return {
@@ -174,7 +173,7 @@ def books_of(setup: tuple[int, int, bool], operations: list) -> dict:
         "free": [b.block_id for b in manager.allocator],
         "hit": manager.stats.hit_tokens,
         "evicted": manager.stats.evicted_blocks,
-        "copied": manager.stats.copied_blocks,
+        "copied": played.num_copied,
         "refused": played.refused,
     }
 
@@ -186,7 +185,7 @@ def test_allocator_clicked_at_random_keeps_the_managers_books(open_piece, seed, 
     operations: list = []
     refused = 0
     for _ in range(40):
-        names = list(play_operations(BlockManager(*setup), operations).guests)
+        names = list(play_operations(operations, *setup).guests)
         what = rng.choice(["add", "append", "append", "append", "fork", "free"]) if names else "add"
         if what == "add":
             shared, own = rng.choice([0, 4, 8, 9]), rng.randint(1, 6)
@@ -205,7 +204,7 @@ def test_allocator_clicked_at_random_keeps_the_managers_books(open_piece, seed, 
         assert shown == books_of(setup, operations), operations
         assert "no block is lost" in text_of(page, "invariant")
         refused += shown["refused"]
-        if play_operations(BlockManager(*setup), operations).count >= 25:
+        if play_operations(operations, *setup).count >= 25:
             break
     assert refused, "the pool was never full: the test is too easy"
 
@@ -227,9 +226,9 @@ def test_allocator_goes_back_and_forward_and_starts_anew(open_piece):
 
 def test_unknown_operations_and_names():
     with pytest.raises(ValueError, match="no request is called 'B'"):
-        play_operations(BlockManager(5, 4), [("add", 0, 3), ("append", "B")])
+        play_operations([("add", 0, 3), ("append", "B")])
     with pytest.raises(ValueError, match="unknown operation 'sell'"):
-        play_operations(BlockManager(5, 4), [("add", 0, 3), ("sell", "A")])
+        play_operations([("add", 0, 3), ("sell", "A")])
 
 
 # ---------------------------------------------------------------------- 4: replay a run

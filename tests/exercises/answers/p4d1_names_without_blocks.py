@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from phase4_scheduler.engine.queues import urgency
+from phase4_scheduler.engine.policy import urgency
 from phase4_scheduler.engine.request import RequestStatus
 
 

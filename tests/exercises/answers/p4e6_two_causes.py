@@ -67,7 +67,7 @@ WRONG = {
         but(alike="rate(vllm:prefix_cache_hits_total) == 0"),
     ],
     "not-known-here": [
-        but(too_few="histogram_quantile(0.9, rate(vllm:time_to_first_token_seconds_sum[10s])) > 1"),
+        but(too_few="deriv(vllm:num_requests_waiting[10s]) > 1"),
         but(small="topk(1, vllm:kv_cache_usage_perc) > 0.9"),
     ],
     "a-number-alone": but(one="1 < bool 2"),

@@ -34,13 +34,14 @@ def of(learner, *cells, name="p1e1_pairs", **noted):
     return Submission(learner=learner, answers={name: answer})
 
 
-def hand_in(folder, one):
+def hand_in(folder, one, name=None):
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{one.learner}.submission.json").write_text(one.model_dump_json())
+    stem = (name or one.learner).replace(" ", "-")
+    (folder / f"{stem}.submission.json").write_text(one.model_dump_json())
 
 
 def notebooks(folder, *cells):
-    """A folder as a learner has it who knows nothing of `lab submit`."""
+    """A folder of notebooks, without `lab submit`."""
     folder.mkdir(parents=True)
     nb = build_student(source_of("p1e1_pairs"))
     next(c for c in nb.cells if c.metadata.get("tags") == ["answer"]).source = "\n".join(cells)

@@ -1,194 +1,296 @@
-"""Answers that are run again: those that reach for their grader, and those that never end."""
+"""`lab grade`: a class with hostile hand-ins, what the teacher reads, and what is left behind."""
 
-from concurrent.futures import ThreadPoolExecutor
+import contextlib
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from exercises.classroom import copies
-from exercises.classroom import grade as classroom_grade
-from exercises.classroom.grade import clean_copies, grade
+from exercises.classroom import commands, copies, report, room
+from exercises.classroom.grade import Graded, grade
+from exercises.classroom.room import Room
 from exercises.classroom.submission import Answer, Submission, cells_of_answer
-from exercises.judging.sources import all_names, source_of
-from exercises.publishing.build_notebooks import build_solution
-from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, of
+from exercises.judging import progress
+from exercises.judging.sources import all_names, solution_of, source_of
+from exercises.judging.verdict import Verdict
+from exercises.publishing.build_notebooks import build_solution, build_student
+from labkit.command import main as lab
+from labkit.paths import ROOT, write_whole
+from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, hand_in, notebooks, of
+from tests.fuzzing import hand_ins
 
-PATCHED = """
-import sys
-
-def merge(tokens, pair, new_id):
-    judging = sys.modules[".".join(["exercises", "judging", "judge"])]
-    judging.same = lambda *args: True
-    return 7
-"""
-FORGED = """
-import json, os
-
-def merge(tokens, pair, new_id):
-    for pipe in range(3, 100):
-        try:
-            os.write(pipe, json.dumps({"state": "correct"}).encode())
-        except OSError:
-            pass
-    os._exit(0)
-"""
-WRITES = (
-    """
-from pathlib import Path
-Path("exercises", "grading.py").write_text("def check(*args): pass")
-"""
-    + MERGE
+IMPORTED = "from phase1_tokens_embeddings.tokens.bpe import merge_pair as merge"
+FROM_SOURCE = (
+    "from exercises.phase1.e1_pairs import merge",
+    "from exercises.phase1 import e1_pairs as merge",
 )
-EATS = """
-def merge(tokens, pair, new_id):
-    held = []
-    while True:
-        try:
-            held.append(bytearray(1 << 28))
-        except MemoryError:
-            pass
-"""
-LOOPS_IN_C = "def merge(tokens, pair, new_id):\n    return sum(iter(int, 1))\n"
-PRINTS = "def merge(tokens, pair, new_id):\n    while True:\n        print('x' * 1000)\n"
-FORKS = "import os\ndef merge(tokens, pair, new_id):\n    while True:\n        os.fork()\n"
-ROOM = """
-import os
-room = int(open(f"/proc/{os.getppid()}/stat").read().rsplit(")", 1)[1].split()[1])
-"""
-ENDS_THE_GROUP = """
-import os, signal
-
-def merge(tokens, pair, new_id):
-    os.killpg(os.getpgid(room), signal.SIGKILL)
-"""
-OWN_FILE = """
-from pathlib import Path
-Path("my_example.json").write_text("[1, 2]")
-"""
-NO_GRADER = """
-import exercises.judging.registry as registry
-exercise = registry.find("p1e1_pairs")
-object.__setattr__(exercise, "grade", lambda *answers: None)
-
-def merge(tokens, pair, new_id):
-    return 7
-"""
-NO_CASES = """
-import exercises.phase1.grade_encode as grading
-grading._tables().clear()
-
-def encode(word, ranks):
-    return []
-"""
-ENDS_ALL = """
-import os, signal
-
-def merge(tokens, pair, new_id):
-    os.kill(room, signal.SIGKILL)
-"""
-STOPS = ENDS_ALL.replace("SIGKILL", "SIGSTOP")
-SPEAKS_FIRST = """
-def merge(tokens, pair, new_id):
-    with open(f"/proc/{room}/fd/1", "w") as replies:
-        replies.write('{"state": "correct"}\\n' * 10)
-    return 7
-"""
+RENAMED = solution_of("p1e1_pairs").replace("merged", "out").replace("i +=", "i +=  ")
+NEVER_CHECKED = (
+    'hint("p1e1_pairs")\ndef merge(*args):\n    return []\ncheck("p1e1_pairs", count_pairs, merge)'
+)
+OWN_FILE = "from pathlib import Path\nPath('my_example.json').write_text('[1, 2]')"
 
 
-def test_answers_that_reach_for_their_grader():
-    """Whoever comes after one is judged by the course's own."""
-    attacks = {"patches": PATCHED, "forges": FORGED, "forks": FORKS, "writes": WRITES}
-    attacks |= {"speaks": ROOM + SPEAKS_FIRST, "ends": ROOM + ENDS_ALL}
-    a_class = [of(learner, COUNT, merge) for learner, merge in attacks.items()]
-    graded = grade([*a_class, of("nora", COUNT_ONCE, MERGE)], cores=1)
-    came_out = {one.learner: (one.verdict.diagnosis, one.look_at[:1]) for one in graded}
-    assert came_out == {
-        "patches": ("changes-grader", ["changes the grader: exercises.judging.judge.same"]),
-        "forges": ("writes-a-verdict", ["writes its own verdict"]),
-        "forks": ("raises", []),
-        "writes": ("", ["writes in the course's files: exercises/grading.py"]),
-        "speaks": ("wrong-type", []),
-        "ends": ("ends-the-grading", []),
-        "nora": ("pairs-counted-once", ["`merge` is the same as that of writes"]),
+@pytest.fixture(scope="module")
+def rooms():
+    """Whether this machine has namespaces: rooms are tried with walls, else without."""
+    first = Room(isolated=True)
+    isolated = first.open()
+    first.close()
+    return lambda number=1: [Room(isolated) for _ in range(number)]
+
+
+@pytest.fixture(autouse=True)
+def agrees(monkeypatch):
+    """Where there are no walls, the person who grades agrees."""
+    monkeypatch.setattr("builtins.input", lambda: "yes")
+
+
+def table(folder, name):
+    with (folder / name).open() as file:
+        return {row["learner"]: row for row in csv.DictReader(file)}
+
+
+def test_a_class(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    folder = tmp_path / "handed in"
+    for one in (
+        of("ada", COUNT, MERGE, solved=True, tries=2, hints=1),
+        of("ben", COUNT_ONCE, MERGE.replace("list(tokens)", "tokens[:]"), tries=4),
+        of(
+            "cleo",
+            OWN_FILE,
+            COUNT,
+            "%timeit 1\n" + NEVER_CHECKED,
+            MERGE.replace("while rest", "while len(rest)"),
+        ),
+        of("dora", "1 / 0", COUNT, MERGE.replace("list(tokens)", "[*tokens]"), solved=True, tries=1),
+        of("emil", "def count_pairs(tokens)\n    return {}"),
+        of("ivy", IMPORTED + "\n" + COUNT, solved=True, tries=1),
+        of("una", FROM_SOURCE[0], COUNT),
+        of("vic", FROM_SOURCE[1], COUNT),
+        of("jon", RENAMED, solved=True, tries=1),
+    ):
+        hand_in(folder / one.learner, one)
+    notebooks(folder / "fred" / "notebooks" / "exercises", COUNT, MERGE.replace("list(tokens)", "tokens"))
+    whole = folder / "hal" / "inference-lab"
+    notebooks(whole / "notebooks" / "exercises", COUNT_ONCE, MERGE.replace("first", "one"))
+    shutil.copytree(ROOT / "exercises", whole / "exercises", ignore=shutil.ignore_patterns("__pycache__"))
+    (whole / "exercises" / "phase1" / "grade_pairs.py").write_text("def grade_pairs(*args): pass")
+    (whole / "outputs").mkdir()
+    notes = {"exercises": {"p1e1_pairs": progress.FRESH | {"solved": True, "tries": 1}}}
+    (whole / "outputs" / "progress.json").write_text(json.dumps(notes))
+    (folder / "gus").mkdir()
+    assert commands.main(["grade", str(folder)]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "Traceback" not in out
+    rows, totals = table(folder, "grades.csv"), table(folder, "totals.csv")
+    assert {learner: row["mistake"] or row["state"] for learner, row in rows.items()} == {
+        "ada": "correct",
+        "ben": "pairs-counted-once",
+        "cleo": "correct",
+        "dora": "correct",
+        "emil": "raises",
+        "fred": "merge-changes-its-input",
+        "hal": "pairs-counted-once",
+        "ivy": "borrowed",
+        "jon": "correct",
+        "una": "borrowed",
+        "vic": "borrowed",
     }
-
-
-def test_answers_that_change_what_judges_them():
-    a_class = [
-        of("ann", COUNT, NO_GRADER),
-        of("bob", NO_CASES, name="p1e2_encode"),
-        of("cy", COUNT, ROOM + ENDS_THE_GROUP),
-    ]
-    so_far = []
-    graded = grade(
-        [*a_class, of("dee", OWN_FILE, COUNT, MERGE)], lambda found: so_far.append(len(found)), cores=1
+    assert (totals["ada"]["solved"], totals["ada"]["handed in"], totals["fred"]["tries"]) == ("1", "1", "")
+    assert totals["gus"]["handed in"] == "0" and "no exercise notebook" in totals["gus"]["not read"]
+    assert rows["ben"]["what was said"].endswith(".") and (rows["ada"]["tries"], rows["ada"]["hints"]) == (
+        "2",
+        "1",
     )
-    ann, bob, cy, dee = graded
-    assert ann.verdict.diagnosis == "changes-grader"
-    assert ann.look_at == ["changes the grader: grade of p1e1_pairs"]
-    assert not bob.solved and bob.verdict.diagnosis != "raises"
-    assert cy.verdict.diagnosis == "ends-the-grading"
-    assert dee.solved and dee.look_at == []  # a file of one's own is no offence
-    assert so_far == [1, 2, 3, 4]
+    again = "noted as solved, but graded again"
+    assert {learner: row["look at"] for learner, row in rows.items() if row["look at"]} == {
+        "ada": "`merge` is the same as that of hal",
+        "hal": f"{again}: pairs-counted-once; `merge` is the same as that of ada",
+        "ivy": f"uses `merge_pair` of phase1_tokens_embeddings.tokens.bpe; {again}: borrowed",
+        "jon": "`merge` is the solution",
+        "una": "uses `merge` of exercises.phase1.e1_pairs",
+        "vic": "uses `e1_pairs` of exercises.phase1",
+    }
+    assert "hal: its graders are not the course's" in out.replace("\n", " ") and list(rows) == sorted(rows)
 
 
-def test_answers_that_take_the_solution_from_the_course(tmp_path):
-    solved = tmp_path / "notebooks" / "solutions" / "p1e1_pairs.ipynb"  # as in the teacher's own copy
-    solved.parent.mkdir(parents=True)
-    solved.write_text("")
-    reads = f"import os\nos.chdir({str(tmp_path)!r})\nopen('notebooks/solutions/{solved.name}').read()\n"
-    imports = [
-        "from exercises.phase1.e1_pairs import merge",
-        "from exercises.phase1 import e1_pairs as merge",
-    ]
-    a_class = [of("una", COUNT, imports[0]), of("vic", COUNT, imports[1]), of("wim", reads + COUNT, MERGE)]
-    una, vic, wim = grade(a_class, cores=1)
-    assert una.verdict.diagnosis == vic.verdict.diagnosis == "borrowed"
-    assert una.look_at == ["uses `merge` of exercises.phase1.e1_pairs"]
-    assert vic.look_at == ["uses `e1_pairs` of exercises.phase1"]
-    assert wim.verdict.diagnosis == "reads-a-solution"
-    assert wim.look_at[0] == "reads the solution: notebooks/solutions/p1e1_pairs.ipynb"
+# ------------------------------------------------------------------ hostile hand-ins
+
+QUICK = [
+    name for name in hand_ins.BODIES if name not in ("fills the disk", "opens everything", "reads solutions")
+]
 
 
-def test_an_answer_that_stops_its_room(monkeypatch):
-    with clean_copies(1) as (room,):
-        assert room.judge("p1e1_pairs", [COUNT, MERGE])[0].state == "correct"
-        monkeypatch.setattr(classroom_grade, "LONGEST", 1.0)
-        assert room.judge("p1e1_pairs", [COUNT, ROOM + STOPS])[0].diagnosis == "ends-the-grading"
+def test_hostile_hand_ins_change_no_other_grade(tmp_path, rooms):
+    """Each has one line, and no one is solved."""
+    if not rooms()[0].isolated:
+        pytest.skip("needs Linux namespaces")
+    grades, totals = hand_ins.grade_class(tmp_path, 2, QUICK, list(hand_ins.FILES))
+    assert hand_ins.wrong_in(grades, totals, 2, QUICK, list(hand_ins.FILES)) == []
+    came_out = {row["learner"]: (row["mistake"], row["look at"]) for row in grades}
+    claims = "claims to be correct, and its results are not"
+    for kind in ("patches the judge", "patches the comparison", "claims to be correct", "pipes"):
+        assert claims in came_out[kind][1], (kind, came_out[kind])
+    for kind in ("plants bytecode", "writes in the course", "forks", "fork_exec", "calls out"):
+        assert came_out[kind][0] == "raises", (kind, came_out[kind])
 
 
 @pytest.mark.proof
-def test_without_fork_nobody_is_blamed_for_it(monkeypatch):
-    """As on Windows, where each answer is sent to a new process."""
-    monkeypatch.setenv("INFERENCE_LAB_JUDGE", "process")
-    answers = {name: Answer(cells=cells_of_solution(name)) for name in ("p1e2_encode", "p1e1_pairs")}
-    graded = grade(
-        [Submission(learner=name, answers={name: answer}) for name, answer in answers.items()], cores=1
+def test_forty_hostile_hand_ins_in_a_class_of_thirty(tmp_path, rooms):
+    if not rooms()[0].isolated:
+        pytest.skip("needs Linux namespaces")
+    answers, files = [*hand_ins.BODIES, *hand_ins.SLOW_BODIES], list(hand_ins.FILES)
+    assert len(answers) + len(files) >= 40
+    grades, totals = hand_ins.grade_class(tmp_path, 10, answers, files)
+    assert hand_ins.wrong_in(grades, totals, 10, answers, files) == []
+
+
+def test_what_an_answer_sees(rooms):
+    if not rooms()[0].isolated:
+        pytest.skip("needs Linux namespaces")
+    looks = f"""
+import os
+seen = [os.listdir("/"), os.listdir("/scratch"), os.environ, os.path.exists({str(ROOT / "exercises")!r}), os.listdir("/proc")]
+open("left", "w")
+raise ValueError(f"{{sorted(seen[0])}} {{seen[1]}} {{'SECRET' in seen[2]}} {{seen[3]}} {{sum(map(str.isdigit, seen[4]))}}")
+"""
+    os.environ["SECRET"] = "1"
+    try:
+        for one in grade([of("ada", looks), of("ben", looks)], rooms()):
+            said = one.verdict.says
+            assert "home" not in said and said.endswith("[] False False 2"), (
+                said
+            )  # the room and the answer: two processes
+    finally:
+        del os.environ["SECRET"]
+
+
+def test_without_namespaces_the_teacher_is_asked(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(room, "NAMESPACES", ["false"])
+    hand_in(tmp_path, of("ada", COUNT, MERGE))
+    monkeypatch.setattr("builtins.input", lambda: "no")
+    assert commands.main(["grade", str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert "would run with your rights" in " ".join(out.split()) and err.startswith("error: nothing was run")
+    monkeypatch.setattr("builtins.input", lambda: "yes")
+    assert commands.main(["grade", str(tmp_path)]) == 0
+    assert table(tmp_path, "grades.csv")["ada"]["state"] == "correct"
+    assert not list(Path(tempfile.gettempdir()).glob("lab-grade-*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_it_is_ended(tmp_path, number, rooms):
+    if not rooms()[0].isolated:
+        pytest.skip("needs Linux namespaces")
+    note = "open('/proc/self/comm', 'w').write('lab-left-over')"
+    hand_in(tmp_path, of("ada", COUNT, f"{note}\ndef merge(*args):\n    while True: pass"))
+    grading = subprocess.Popen(
+        [sys.executable, "-m", "exercises.classroom.commands", "grade", str(tmp_path)], cwd=ROOT
     )
-    assert [(one.exercise, one.verdict.state) for one in graded] == [(name, "correct") for name in answers]
+    while not left_over():  # pytest's own time limit ends these loops
+        assert grading.poll() is None
+    grading.send_signal(number)
+    grading.wait()
+    while left_over():
+        pass
 
 
-@pytest.mark.proof
-def test_answers_that_never_end(capsys):
-    """Each in a room that the next answer is judged in, too; all three rooms at once, since each waits for the time limit."""
-
-    def judged_after(merge):
-        return grade([of("mallory", COUNT, merge), of("nora", COUNT, MERGE)], cores=1)
-
-    with ThreadPoolExecutor() as threads:
-        for mallory, nora in threads.map(judged_after, [EATS, LOOPS_IN_C, PRINTS]):
-            assert mallory.verdict.diagnosis == "endless" and nora.solved
-    assert "xxx" not in capsys.readouterr().out
+def left_over():
+    found = []
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            found += [comm.parent.name] if comm.read_text() == "lab-left-over\n" else []
+    return found
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(900)
-def test_all_solutions_pass_and_are_known_as_solutions():
-    cells = {name: cells_of_solution(name) for name in all_names()}
-    graded = grade([Submission(learner="sol", answers={n: Answer(cells=c) for n, c in cells.items()})])
+def test_all_solutions_pass_and_are_known_as_solutions(rooms):
+    cells = {name: cells_of_answer(build_solution(source_of(name))) for name in all_names()}
+    graded = grade(
+        [Submission(learner="sol", answers={n: Answer(cells=c) for n, c in cells.items()})], rooms(2)
+    )
     assert [one for one in graded if not one.solved] == []
     told = {one.exercise for one in graded if any("is the solution" in look for look in one.look_at)}
     assert told == {name for name in all_names() if copies.shapes_of(name, cells[name])} and len(told) > 15
 
 
-def cells_of_solution(name):
-    return cells_of_answer(build_solution(source_of(name)))
+# ------------------------------------------------------------------ commands and tables
+
+
+def test_one_answer_is_told_as_one(tmp_path, capsys, monkeypatch):
+    notebooks(tmp_path / "notebooks" / "exercises", COUNT, MERGE)
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    assert commands.main(["submit", "Ada"]) == 0
+    assert "1 answer, 0 noted as solved" in capsys.readouterr().out
+
+
+def test_the_table_is_written_as_the_grading_goes(tmp_path, monkeypatch, rooms):
+    for learner in ("ada", "ben"):
+        hand_in(tmp_path, of(learner, COUNT, MERGE))
+
+    def stopped(path, text):
+        write_whole(path, text)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "write_whole", stopped)
+    with contextlib.suppress(KeyboardInterrupt):
+        commands.main(["grade", str(tmp_path)])
+    assert list(table(tmp_path, "grades.csv")) == ["ada"] and not (tmp_path / "totals.csv").exists()
+
+
+def test_lab_passes_it_on(capfd, tmp_path, monkeypatch):
+    (tmp_path / "class").mkdir()
+    monkeypatch.chdir(tmp_path)  # a folder is meant from here
+    nothing = f"nothing was handed in: no file of `lab submit` and no notebooks in {tmp_path / 'class'}"
+    for words, says in (
+        (["grade", "class"], nothing),
+        (["grade", "x"], "x is not a folder"),
+        (["submit", "?"], "'?' is no name"),
+    ):
+        assert lab(words) == 2
+        out, err = capfd.readouterr()
+        assert out == "" and err.count("\n") == 1 and err.startswith(f"error: {says}"), err
+
+
+def test_the_table_fits_into_60_columns_and_tells_what_is_rare(capsys):
+    name = "Wolfeschlegelsteinhausenbergerdorff " * 2
+    handed_in = of(name, tries=12, hints=4)
+    answer = handed_in.answers["p1e1_pairs"]
+    often = [f"mistake-{number}" for number in range(9)]
+    mistakes = [*often, *often, "endless", "wrong-result"]
+    graded = [Graded(name, "p1e1_pairs", answer, Verdict("not yet", m), ["x " * 80]) for m in mistakes]
+    report.show(Console(width=60), report.totals_of([handed_in], graded), graded)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 60 and "0 of 20" in out
+    assert "1 p1e1 endless" in out and "wrong-result" not in out and "mistake-8" not in out
+
+
+def test_a_table_for_a_spreadsheet_holds_no_formula():
+    one = Graded("=cmd()", "p1e1_pairs", Answer(cells=[]), Verdict("correct", says="\ud800"))
+    assert "'=cmd()" in report.as_csv([one])
+
+
+def test_trivial_answers_are_no_copies():
+    stub = next(
+        c for c in build_student(source_of("p1e1_pairs")).cells if c.metadata.get("tags") == ["answer"]
+    )
+    for cell in (
+        stub.source,
+        "def merge(tokens, pair, new_id):\n    return tokens\n",
+        "(" * 10_000,
+        "-" * 10_000 + "1",
+        "\0",
+    ):
+        assert copies.shapes_of("p1e1_pairs", [cell]) == {}
+    assert list(copies.shapes_of("p1e1_pairs", [MERGE])) == ["merge"]

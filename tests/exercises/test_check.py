@@ -1,0 +1,507 @@
+"""check, hint and progress: what an answer may do to them, and what the learner then reads."""
+
+import linecache
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from exercises import grading
+from exercises.grading import (
+    Exercise,
+    NotAttempted,
+    NotYet,
+    WrongCall,
+    check,
+    expect_equal,
+    guard,
+    hint,
+    same_or_stop,
+)
+from exercises.judging import progress, sandbox
+from exercises.judging.answers import is_stub
+from labkit.paths import ROOT
+from tests.exercises.adding import minus, right, stub, times
+
+
+def written(body, arguments="a, b"):
+    """A learner's function `add` with this body, whose lines a traceback finds."""
+    source = f"def add({arguments}):\n" + "\n".join(f"    {line}" for line in body.split("\n"))
+    filename = f"<{body}>"
+    linecache.cache[filename] = len(source), None, source.splitlines(keepends=True), filename
+    names = {"os": os, "sys": sys, "time": time}
+    exec(compile(source, filename, "exec"), names)
+    return names["add"]
+
+
+LOOPS = "while True: pass"
+CATCHES_ALL = "while True:\n    try: time.sleep(0.01)\n    except BaseException: continue"
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="memory can be limited on Linux only")
+
+
+def verdict(answer, exercise):
+    return sandbox.judge_safely(exercise, (answer,))
+
+
+# ------------------------------------------------------------------ every kind of answer has its own word
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis", "says"),
+    [
+        (stub, "not-attempted", "`add` is still empty"),
+        (written("..."), "not-attempted", "`add` is still empty"),
+        (written("pass"), "not-attempted", "`pass`"),
+        (..., "not-attempted", "`add` has no value yet"),
+        (None, "not-attempted", "`add` has no value yet"),
+        (minus, "subtracts", "You take `b` away."),
+        (times, "wrong-result", "2 where 3 is right"),
+        (written("a + b"), "returns-nothing", "`return`"),
+        (written("return str(a + b)"), "wrong-type", "a number is asked for, and a str came back"),
+        (
+            written("\nreturn a / 0"),
+            "raises",
+            "ZeroDivisionError in line 3 of your `add`, `return a / 0`: division by zero.",
+        ),
+        (written("return sum([1 / n for n in range(2)])"), "raises", "line 2 of your `add`"),
+        (written("return a", "a"), "wrong-signature", "Keep the arguments of the stub"),
+        (7, "not-a-function", "this is 7"),
+        (written("sys.exit('done')"), "ends-python", "line 2 of your `add`"),
+        (written("quit()"), "ends-python", "line 2 of your `add`"),
+        (written("os._exit(0)"), "ends-python", "exit code 0"),
+        (written("__import__('ctypes').string_at(0)"), "crashes-python", "SIGSEGV"),
+        (written("os.kill(os.getpid(), 9)"), "crashes-python", "SIGKILL"),
+        pytest.param(
+            written("kept = []\nwhile True: kept.append(bytearray(1 << 28))"),
+            "raises",
+            "MemoryError",
+            marks=ON_LINUX,
+        ),
+        (written("return add(a, b)"), "raises", "calls itself too often"),
+        (written("return int(input('a number, please: '))"), "raises", "input() asks a person"),
+    ],
+)
+def test_every_kind_of_wrong_answer_has_its_own_word(adding, monkeypatch, answer, diagnosis, says):
+    monkeypatch.setattr(sandbox, "MORE_MEMORY", 1 << 29)  # sooner filled than 2 GiB
+    v = verdict(answer, adding)
+    assert v.diagnosis == diagnosis, v
+    assert says.lower() in v.says.lower(), v
+    assert v.state == ("not attempted" if diagnosis == "not-attempted" else "not yet")
+
+
+@pytest.mark.parametrize("body", [LOOPS, CATCHES_ALL])
+def test_an_endless_loop_ends_with_a_message(adding, body):
+    quick = Exercise(**{**vars(adding), "seconds": 0.5})
+    v = verdict(written(body), quick)
+    assert v.diagnosis == "endless" and "still ran after 0.5 s" in v.says
+
+
+def test_a_right_answer_passes_and_says_what_was_tried(adding, capfd):
+    assert check("p1t1_add", right) is None
+    out = capfd.readouterr().out
+    assert "✓ Correct" in out and "three sums" in out
+
+
+def test_check_shows_one_box_and_raises(adding, capsys):
+    with pytest.raises(NotYet, match="subtracts") as caught:
+        check("p1t1_add", minus)
+    out = capsys.readouterr().out
+    assert out.count("┌") == out.count("└") == 1
+    for part in ("✗ Not yet", "You take `b` away.", "add(1, 2)", "-1", "3", 'Stuck? hint("p1t1_add")'):
+        assert part in out
+    assert "Traceback" not in out and "subtracts" not in out  # the id is for `lab progress` and for tests
+    assert (caught.value.diagnosis, caught.value.got, caught.value.expected) == ("subtracts", "-1", "3")
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: check(), 'in quotes: check("NAME")'),
+        (lambda: check(right, minus), 'in quotes: check("NAME", right, minus)'),
+        (lambda: check(3, right), 'in quotes: check("NAME", ..., right)'),
+        (lambda: check("", right), 'in quotes: check("NAME", right)'),
+        (lambda: check("p1t1_add"), 'takes 1 answer, and 0 came: check("p1t1_add", add)'),
+        (lambda: check("p1t1_add", right, right), 'takes 1 answer, and 2 came: check("p1t1_add", add)'),
+        (lambda: check("nonsense", right), "no exercise is called 'nonsense'. It is called as its notebook"),
+        (lambda: check("p9e9_nothing", right), "no exercise is called 'p9e9_nothing'"),
+        (lambda: check("p1e1_pears", right), "did you mean p1e1_pairs?"),
+        (lambda: check("p1", right), "'p1' is the beginning of 6 exercises: p1e1_pairs, "),
+        (lambda: hint(), 'in quotes: hint("NAME")'),
+        (lambda: hint(3), 'in quotes: hint("NAME")'),
+        (lambda: hint(right), 'in quotes: hint("NAME")'),
+        (lambda: hint("nonsense"), "no exercise is called 'nonsense'"),
+        (lambda: hint("p1e1", 5), "there are 4 hints, 1 to 4, and 5 was asked for"),
+        (lambda: hint("p1e1", "2"), "there are 4 hints, 1 to 4, and '2' was asked for"),
+    ],
+)
+def test_a_slip_in_a_call_is_told_in_one_line(adding, call, says):
+    with pytest.raises(WrongCall) as caught:
+        call()
+    (line,) = caught.value._render_traceback_()
+    assert line.startswith("error: ") and says in line and "\n" not in line
+    assert isinstance(caught.value, ValueError)
+    assert progress.load() == {}
+
+
+def test_the_beginning_of_a_name_is_enough(capsys):
+    def count_pairs(tokens):
+        raise NotImplementedError("your turn")
+
+    with pytest.raises(NotAttempted):
+        check("p1e1", count_pairs, count_pairs)
+    hint("p1e1")
+    out = capsys.readouterr().out
+    assert 'hint("p1e1_pairs")' in out and out.count("1.1 Which pair comes most often?") == 2
+
+
+def test_answers_that_have_changed_places_are_told(course):
+    def one(x):
+        return 1
+
+    def two(x):
+        return 2
+
+    def grade(first, second):
+        expect_equal((guard(first, 0), guard(second, 0)), (1, 2))
+
+    course(Exercise("p1t5_two", ("one", "two"), grade))
+    with pytest.raises(WrongCall, match="in the place of `one` stands `two`: have they changed places"):
+        check("p1t5_two", two, one)
+    for answers in ((two, two), (lambda x: 2, lambda x: 1)):  # these are graded
+        with pytest.raises(NotYet):
+            check("p1t5_two", *answers)
+    check("p1t5_two", one, two)
+
+
+@pytest.mark.parametrize(
+    ("mine", "course", "shown"),
+    [
+        ([1, 2, 3], [1, 2, 4], ["At [2]: 3 where 4 is right.", "[1, 2, 4]"]),
+        (torch.zeros(2), torch.ones(2), ["2 of 2 values differ"]),
+        (3 < 2, True, []),
+    ],
+)
+def test_same_or_stop(capsys, mine, course, shown):
+    assert same_or_stop(course, course, "it writes something else") is None
+    assert capsys.readouterr().out == ""
+    with pytest.raises(NotYet, match="differs-in-engine"):
+        same_or_stop(mine, course, "it writes something else")
+    out = capsys.readouterr().out
+    assert out.count("┌") == 1 and "It writes something else." in out
+    for part in shown or ["│ It writes something else.\n└"]:
+        assert part in out
+    assert progress.load() == {}
+
+
+def test_a_class_as_answer(course):
+    def grade(box):
+        b = guard(box)
+        b.put(3)
+        expect_equal(guard(b.take), 3, "take()")
+
+    box = course(Exercise("p1t2_box", ("Box",), grade))
+
+    class Empty:
+        def put(self, x):
+            raise NotImplementedError("your turn")
+
+        def take(self):
+            raise NotImplementedError("your turn")
+
+    class Half:
+        def put(self, x):
+            self.x = x
+
+        def take(self):
+            raise NotImplementedError("your turn")
+
+    class Broken(Half):
+        def put(self, x):
+            self.y = x.nothing
+
+    class Good(Half):
+        def take(self):
+            return self.x
+
+    assert verdict(Empty, box).diagnosis == "not-attempted"
+    half = verdict(Half, box)
+    assert half.diagnosis == "not-attempted" and "take" in half.says
+    broken = verdict(Broken, box)
+    assert broken.diagnosis == "raises" and "line 2 of your `Broken.put`" in broken.says
+    assert verdict(Good, box).state == "correct"
+
+
+def grader(text):
+    """A grader in a file of its own: what it raises is not in a line of the learner's."""
+    names = {"guard": guard}
+    exec(compile(text, "graders.py", "exec"), names)
+    return names["grade"]
+
+
+def test_a_grader_that_trips_over_the_result_blames_it_in_words(course):
+    grade = grader("def grade(f):\n    out = guard(f, 2, 3)\n    assert out.shape == (2, 3)")
+    shape = course(Exercise("p1t3_shape", ("f",), grade))
+    v = verdict(right, shape)
+    assert v.diagnosis == "unusable-result" and "`right`" in v.says and v.got == "5"
+    assert verdict(written("a + b"), shape).diagnosis == "returns-nothing"
+
+
+def test_a_grader_that_fails_by_itself_does_not_blame_the_learner(course):
+    grade = grader("def grade(f):\n    raise KeyError('oops')")
+    v = verdict(right, course(Exercise("p1t4", ("f",), grade)))
+    assert v.diagnosis == "grader-failed" and "fault of the course" in v.says
+
+
+@pytest.mark.parametrize(
+    ("value", "empty"),
+    [
+        (stub, True),
+        (written("..."), True),
+        (lambda: None, True),
+        ({"a": ..., "b": None}, True),
+        ([..., ...], True),
+        (lambda: 0, False),
+        (lambda: NotImplemented, False),
+        (written("a + b"), False),
+        ({}, False),
+        ({"a": ..., "b": 0}, False),
+        (0, False),
+        ("", False),
+    ],
+)
+def test_what_counts_as_not_attempted(value, empty):
+    assert is_stub(value) is empty
+
+
+# ------------------------------------------------------------------ what the child process may not harm
+
+
+def test_prints_of_the_answer_are_passed_on(adding, capsys):
+    def chatty(a, b):
+        print("adding", a)
+        os.write(1, b"from below\n")
+        return a + b
+
+    check("p1t1_add", chatty)
+    out = capsys.readouterr().out
+    assert out.count("adding 1\n") == 1 and "from below" in out
+    assert out.index("adding") < out.index("Correct")
+
+
+def test_a_huge_print_is_cut(adding, capsys):
+    def floods(a, b):
+        print("é" * 3_000_000)
+        return a + b
+
+    check("p1t1_add", floods)
+    out = capsys.readouterr().out
+    assert out.count("é") == sandbox.MOST_PRINTED
+    assert "more characters that your answer printed" in out and "Correct" in out
+
+
+def test_a_huge_result_is_shown_short(adding, capsys):
+    with pytest.raises(NotYet):
+        check("p1t1_add", lambda a, b: list(range(10**6)))
+    assert len(capsys.readouterr().out) < 5000
+
+
+def test_the_answer_cannot_change_what_is_outside(adding):
+    seen = []
+
+    def remembers(a, b):
+        seen.append(a)
+        os.environ["INFERENCE_LAB_TEST"] = "1"
+        os.chdir("/")
+        return a + b
+
+    here = os.getcwd()
+    assert verdict(remembers, adding).state == "correct"
+    assert not seen and "INFERENCE_LAB_TEST" not in os.environ and os.getcwd() == here
+
+
+def test_an_interrupted_check_shows_no_traceback(adding, monkeypatch):
+    monkeypatch.setattr(grading, "judge_safely", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        check("p1t1_add", right)
+    assert len(caught.value._render_traceback_()) == 1
+    assert progress.of("p1t1_add") == progress.FRESH
+
+
+STARTS_A_PROCESS = {
+    "fork": "os.fork()",
+    "exec": "os.execv('/bin/true', ['true'])",
+    "subprocess": "__import__('subprocess').run(['true'])",
+    "spawn": "os.posix_spawn('/bin/true', ['true'], {})",
+    "in C": "__import__('ctypes').CDLL(None).system(b'true') or 1 / 0; raise PermissionError",
+    "fork_exec": "__import__('subprocess').Popen(['true'], preexec_fn=print)",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux refuses new processes")
+@pytest.mark.parametrize("way", STARTS_A_PROCESS)
+def test_an_answer_starts_no_process(adding, way):
+    judged = verdict(written(STARTS_A_PROCESS[way]), adding)
+    assert judged.diagnosis == "raises" and "PermissionError" in judged.says, judged
+
+
+def test_threads_go_on_in_the_child(adding):
+    from threading import Thread
+
+    def threaded(a, b):
+        out = []
+        thread = Thread(target=lambda: out.append(a + b))
+        thread.start()
+        thread.join()
+        return out[0]
+
+    assert verdict(threaded, adding).state == "correct"
+
+
+def test_an_interrupt_ends_the_child_too(adding, monkeypatch):
+    forked = []
+    real = os.fork
+    monkeypatch.setattr(os, "fork", lambda: forked.append(real()) or forked[-1])
+    monkeypatch.setattr(sandbox.selectors.DefaultSelector, "select", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        verdict(written(LOOPS), adding)
+    with pytest.raises(ProcessLookupError):
+        os.kill(forked[0], 0)
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+LONELY = """
+import torch
+from exercises.grading import Exercise
+from exercises.judging.sandbox import judge_safely
+def told(grade):
+    verdict = judge_safely(Exercise("p1t1", ("f",), grade, seconds=60.0), (lambda x: x,))
+    print(verdict.state, verdict.says)
+"""
+IN_THE_CHILD = {
+    "torch": """
+torch.set_num_threads(4)  # the threads of OpenMP's pool do not come along in a fork: without care it hangs
+def work():
+    a = torch.randn(1500, 1500); (a @ a).sum(); (a + a).exp().sum(); torch.sort(a)
+    torch.nn.functional.scaled_dot_product_attention(*[torch.randn(1, 4, 512, 64)] * 3).sum()
+work()
+told(lambda f: work())
+""",
+    "numba": """
+from phase2_attention_kvcache.model import SamplingParams
+from phase4_scheduler.engine import LLMEngine
+def answer():  # numba ends a process that was forked after its threads began; the sandbox leaves it out there
+    engine = LLMEngine.from_pretrained('tales', device='cpu')
+    return [list(o.token_ids) for o in engine.generate(['Once upon a time', 'The dog'], SamplingParams(temperature=0))]
+before = answer()
+def grade(f):
+    assert answer() == before
+told(grade)
+""",
+    "triton": """
+import linecache
+source = '''
+import triton, triton.language as tl
+@triton.jit
+def double(x, out, n: tl.constexpr):
+    i = tl.arange(0, n)
+    tl.store(out + i, tl.load(x + i) * 2)
+'''
+linecache.cache["<kernel>"] = (len(source), None, source.splitlines(True), "<kernel>")
+names = {"__name__": "kernel"}
+exec(compile(source, "<kernel>", "exec"), names)
+def grade(f=None):
+    x, out = torch.arange(8.0), torch.zeros(8)
+    names["double"][(1,)](x, out, 8)
+    assert out.tolist() == [2 * i for i in range(8)], out
+grade()
+told(grade)
+""",
+}
+
+
+@pytest.mark.parametrize("library", IN_THE_CHILD)
+def test_libraries_work_in_the_child_after_threads_in_the_parent(library):
+    pytest.importorskip(library)
+    env = os.environ | {"OMP_NUM_THREADS": "4", "TRITON_INTERPRET": "1"}
+    code = LONELY + IN_THE_CHILD[library]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0 and done.stdout.startswith("correct"), done
+
+
+LEFT_OVER = """
+def loops_in_c(a, b):
+    return sum(iter(int, 1))
+def raises(a, b):
+    print("héllo")
+    return a / 0
+def right(a, b):
+    return a * ONE + b
+ONE = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis", "says"),
+    [
+        ("right", "", "three sums"),
+        ("loops_in_c", "endless", "still ran after 3 s"),
+        ("raises", "raises", "line 3 of your `raises`, `return a / 0`"),
+    ],
+)
+def test_without_fork_a_new_process_serves(adding, monkeypatch, answer, diagnosis, says):
+    monkeypatch.setenv("INFERENCE_LAB_JUDGE", "process")
+    cell = {"__name__": "__main__"}  # as in a notebook: the new process has to be told what stands there
+    lines = LEFT_OVER.splitlines(keepends=True)
+    monkeypatch.setitem(linecache.cache, "<a cell>", (len(LEFT_OVER), None, lines, "<a cell>"))
+    exec(compile(LEFT_OVER, "<a cell>", "exec"), cell)
+    judged = sandbox.judge_safely(adding, (cell[answer],), 3.0 if answer == "loops_in_c" else None)
+    assert judged.diagnosis == diagnosis and says in judged.says, judged
+
+
+def test_what_cannot_be_sent_is_judged_here(adding, monkeypatch):
+    monkeypatch.setenv("INFERENCE_LAB_JUDGE", "process")
+    with open(__file__) as file:
+        assert sandbox.judge_safely(adding, (lambda a, b: a + b + (file is None),)).state == "correct"
+
+
+# ------------------------------------------------------------------ in a script
+
+
+def test_a_script_shows_the_box_and_no_traceback(tmp_path):
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "from exercises.judging import registry\nfrom exercises.grading import *\n"
+        "def grade(f):\n    expect_equal(guard(f, 1), 2, 'f(1)')\n"
+        "e = Exercise('p1t1', ('f',), grade, title='One more')\n"
+        "registry.find = lambda name: e\n"
+        "check('p1t1', lambda x: x)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert done.returncode == 1 and done.stderr == ""
+    assert "✗ Not yet · One more" in done.stdout
+    script.write_text("from exercises.grading import check\ncheck()\n")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+def test_the_exceptions_show_no_traceback_in_jupyter():
+    assert NotYet("mask-off-by-one", "Long story")._render_traceback_() == ["not yet: mask-off-by-one"]
+    assert NotAttempted("x")._render_traceback_(NotAttempted, None, None) == ["not attempted"]
