@@ -46,7 +46,6 @@ figures: setup
 	$(BIN)/lab run 4 --figures phase4_scheduler/figures
 	$(BIN)/lab run 5 --figures phase5_real_gpu/figures
 	$(BIN)/python docs/draw_pipeline.py
-	$(BIN)/python docs/draw_architecture.py
 
 # Build the course as a web page: static files in web/build/site. `lab web` shows it.
 web: setup
@@ -60,8 +59,8 @@ $(VENV)/installed: requirements.txt requirements.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@if [ -d wheels ]; then $(PIP) install --no-index --find-links wheels -r requirements.txt; else \
 		$(PIP) install --no-deps --require-hashes -r requirements.lock && $(PIP) install -r requirements.txt; fi
-	@echo "Compiling the CPU kernels: a minute, once."
-	@$(BIN)/python -m phase4_scheduler.engine.compile_kernels
+	@echo "Compiling the CPU kernels: some 20 seconds, once."
+	@$(BIN)/python -m phase4_scheduler.cpu.compile_kernels
 	@touch $@
 
 # For a room without network: all that the course needs, in wheels/. Where that folder is, `setup` takes everything from it. The

@@ -2,12 +2,24 @@
 
 import os
 import signal
+import sys
+from importlib.util import find_spec
 
 from labkit.interrupts import end_at_once, is_a_program
 
 # From the first import of a script on: the rest of them takes seconds.
 if is_a_program() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, end_at_once)
+
+if (is_a_program() or sys.argv[0] == "-m") and (
+    missing := next((m for m in ("rich", "torch") if find_spec(m) is None), None)
+):
+    print(
+        f"error: this Python has no {missing}, so it is not the course's: `source .venv/bin/activate` first "
+        "(`make setup` makes that environment)",
+        file=sys.stderr,
+    )
+    raise SystemExit(2)
 
 # The threads of a step wait for each other a hundred times. A waiting thread spins for a while before it sleeps, by default
 # for milliseconds. If another program wants a core as well, it so keeps the core from the very thread that it waits for,

@@ -1,7 +1,9 @@
 """The `lab` command: list and run the scripts, see the claims, look at the machine, check an exercise."""
 
 import argparse
+import difflib
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -18,8 +20,8 @@ from labkit.claims import CLAIMS, SOURCES, measured_claims, verdict_of
 from labkit.course import run_script, take_course
 from labkit.errors import LabError
 from labkit.foreign import visible
-from labkit.interrupts import STOPPED, in_its_own_process
-from labkit.options import Parser
+from labkit.interrupts import STOPPED, in_its_own_process, is_a_program
+from labkit.options import OPTIONS, SHARED_BY_ALL, Parser
 from labkit.paths import ROOT
 from labkit.predictions import show_value
 from labkit.terminal import READER_LEFT, Page, escape, run
@@ -59,6 +61,7 @@ def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int
         raise LabError(f"scripts come before options: lab run {passed_on[-1]} {' '.join(passed_on[:-1])}")
     if "--json" in passed_on and len(scripts) > 1:
         raise LabError("--json names one file, for one script: all reports are in outputs/reports anyway")
+    refuse_unknown(scripts, passed_on)
     outcomes: list[tuple[Path, int, float]] = []
     for number, script in enumerate(scripts, 1):
         console.print()
@@ -83,6 +86,23 @@ def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int
         console.print()
         console.print(table)
     return max(code if code >= 0 else 1 for _, code, _ in outcomes)  # below 0: killed
+
+
+def refuse_unknown(scripts: list[Path], passed_on: list[str]) -> None:
+    """Stop before the first script at an option that none of them has. (One that some have is for those.)
+
+    Raises:
+        LabError: it names the nearest option.
+    """
+    written = " ".join(script.read_text(encoding="utf-8") for script in scripts)
+    known = {*SHARED_BY_ALL, *(f"--{name}" for name in OPTIONS), *re.findall(r'"(--[a-z][a-z-]*)"', written)}
+    for word in (word.partition("=")[0] for word in passed_on):
+        if word.startswith("--") and word != "--" and word not in known:
+            near = difflib.get_close_matches(word, sorted(known), 1, 0.75)
+            raise LabError(
+                f"no script here has the option {visible(word)}"
+                + (f": did you mean {near[0]}?" if near else "; each lists its options with --help")
+            )
 
 
 def show_claims(console: Console) -> int:
@@ -139,6 +159,9 @@ def exercises(command: str, *words: str) -> int:
         is_path = Path.is_dir if command == "grade" else Path.is_file
         words = tuple(str(Path(w).resolve()) if is_path(Path(w)) else w for w in words)
     folder = "classroom" if command in ("submit", "grade") else "publishing"
+    if command == "grade" and is_a_program() and os.name == "posix":  # signals are for that process alone
+        os.chdir(ROOT)
+        os.execv(sys.executable, [sys.executable, "-m", "exercises.classroom.commands", command, *words])
     return in_its_own_process("-m", f"exercises.{folder}.commands", command, *words, cwd=ROOT)
 
 

@@ -4,9 +4,11 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 
 from labkit.fetching import RECORD, models_folder
 from labkit.machine import cpu_name, gpu_too_old, has_gpu, memory_bytes, version_of
+from labkit.measured import load_measured
 from labkit.models import embedded_models, has_gpt2_vocabulary
 from labkit.paths import ROOT
 
@@ -37,6 +39,7 @@ def examine() -> list[Finding]:
         Finding("torch", torch.__version__, True, "every phase from 2 on"),
         *(_package(name) for name in ("transformers", "tiktoken", "numpy", "matplotlib", "jupyter", "pytest", "nbval")),
         _package("numba", "attention on a CPU reads blocks in place; without it the engine copies them, and is slower"),
+        _linear_layers(),
         _gpu(),
         _triton(),
         Finding("GPT-2 vocabulary", here(vocabulary), vocabulary,
@@ -54,6 +57,41 @@ def examine() -> list[Finding]:
 def _package(name: str, effect: str = "") -> Finding:
     version = version_of(name)
     return Finding(name, version or "missing", version is not None, effect, INSTALL)
+
+
+def _linear_layers() -> Finding:
+    """What the engine multiplies with on a CPU, and for how many rows (phase 4, `cpu/`)."""
+    import torch
+
+    what = "linear layers on the CPU"
+    if not entry_points(group="inference_lab.runners", name="cpu"):
+        return Finding(what, "torch's own", False, "the CPU backend is not installed, so the engine is slower",
+                       "pip install -e . in the course's folder")  # fmt: skip
+    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
+        return Finding(
+            what, "torch's own: this build has no oneDNN", True, "right, and slower for many users"
+        )
+    shapes = {
+        key.removeprefix("linear "): times
+        for key, times in load_measured().items()
+        if key.startswith("linear ")
+    }
+    if not shapes:
+        return Finding(
+            what,
+            "not measured yet",
+            True,
+            "the first engine measures each shape, a second in all, and keeps it",
+        )
+    formats: dict[str, list[str]] = {}
+    for shape, times in sorted(shapes.items()):
+        number_format, outputs, _, inputs = shape.split()
+        ways = [min(times, key=lambda way: times[way][i]) for i in range(len(next(iter(times.values()))))]
+        formats.setdefault(number_format, []).append(f"{outputs} x {inputs} {', '.join(ways)}")
+    told = "; ".join(f"{name}: {', '.join(found)}" for name, found in formats.items())
+    return Finding(
+        what, told, True, "the fastest way for 1, 4, 16, 64 and 256 rows of each shape, as measured here"
+    )
 
 
 def _gpu() -> Finding:

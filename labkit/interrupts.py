@@ -1,10 +1,12 @@
-"""Ctrl-C: at a moment that suits, and never a traceback.
+"""Ctrl-C and SIGTERM: at a moment that suits, and never a traceback.
 
 Python raises KeyboardInterrupt wherever it happens to be. In the middle of an import that is a bad place: libraries
 swallow it, or keep half a module, and torch takes seconds to import. There is nothing to put in order then, so a
-program of the course ends at once. Elsewhere it unwinds as usual, and `labkit/terminal.py` says "stopped".
+program of the course ends at once. Elsewhere it unwinds as usual, and `labkit/terminal.py` says "stopped". SIGTERM, which
+`kill` and `timeout` send, unwinds as well: temporary files are removed, and the processes that were started end.
 """
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -34,7 +36,7 @@ def is_a_program() -> bool:
 def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
     """What Ctrl-C does before a program has begun and after it has ended."""
     os.write(2, b"stopped\n")
-    os._exit(STOPPED)
+    os._exit(128 + number)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -43,20 +45,44 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         if where.f_code.co_filename.startswith("<frozen importlib"):
             end_at_once(number, frame)
         where = where.f_back
-    raise KeyboardInterrupt
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    signal.signal(number, signal.SIG_IGN)  # a second one must not cut off what the first one has begun
+    raise SystemExit(128 + number)
 
 
 @contextmanager
-def ctrl_c_unwinds() -> Iterator[None]:
-    """A Ctrl-C inside raises KeyboardInterrupt, except while something is imported."""
-    if signal.getsignal(signal.SIGINT) is not end_at_once:  # not a program of its own, or Ctrl-C is ignored
-        yield
-        return
-    signal.signal(signal.SIGINT, _interrupt)
+def signals_unwind() -> Iterator[None]:
+    """Ctrl-C inside raises KeyboardInterrupt and SIGTERM raises SystemExit, except while something is imported."""
+    usual = {signal.SIGINT: end_at_once, signal.SIGTERM: signal.SIG_DFL}
+    # Nothing changes for what is not a program of its own, or ignores the signal.
+    usual = {
+        number: action
+        for number, action in usual.items()
+        if is_a_program() and signal.getsignal(number) == action
+    }
+    for number in usual:
+        signal.signal(number, _interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, end_at_once)
+        for number, action in usual.items():
+            signal.signal(number, action)
+
+
+def end_with_parent() -> None:
+    """Send this process a SIGTERM as soon as the process that started it has ended, in whatever way it ended.
+
+    For processes of `multiprocessing`: a parent that is killed cannot end them.
+    """
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if parent is not None:
+        threading.Thread(target=wait, name="end with parent", daemon=True).start()
 
 
 @contextmanager

@@ -12,7 +12,6 @@ import argparse
 import inspect
 import io
 import json
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -235,6 +234,13 @@ class Lab:
         """Keep figures for the JSON report."""
         self.results.update(results)
 
+    def save(self, **results: Any) -> None:
+        """Record figures, and write the report of --json as it is now: a run that is cut short keeps them."""
+        self.record(**results)
+        if self.args.json:
+            with writing(Path(self.args.json)):
+                write_whole(Path(self.args.json), json.dumps(self.report(0.0), indent=1))
+
     def rng(self) -> Any:
         """Numpy's random numbers, as --seed begins them."""
         import numpy as np
@@ -360,9 +366,6 @@ def _tell(
     argv: Sequence[str] | None,
 ) -> int:
     script = Path(inspect.getfile(story)).resolve()
-    # Python put it there. Phase 5's `kernels` would hide a library of that name.
-    if sys.path[:1] == [str(script.parent)]:
-        del sys.path[0]
     parser = build_parser(script, doc or "", options)
     if add_arguments:
         add_arguments(parser)

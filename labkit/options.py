@@ -68,6 +68,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "quick": dict(action="store_true", help="smaller sizes, fewer repeats: a look in seconds"),
 }
 
+SHARED_BY_ALL = ("--help", "--predict", "--json", "--figures")
+
 
 def build_parser(script: Path, doc: str, options: Sequence[str]) -> argparse.ArgumentParser:
     """The shared options. `options` names those of OPTIONS that this script honours.

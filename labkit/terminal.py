@@ -12,7 +12,7 @@ from rich.console import Console
 
 from labkit.errors import LabError
 from labkit.foreign import harmless, quoted, visible
-from labkit.interrupts import STOPPED, ctrl_c_unwinds
+from labkit.interrupts import STOPPED, signals_unwind
 
 WIDTH = 100
 NARROWEST = 30  # columns; in a narrower terminal the lines go on in the next one
@@ -45,11 +45,11 @@ def run(work: Callable[[], int | None]) -> int | None:
 
     Raises:
         Exception: a bug of ours, or with INFERENCE_LAB_DEBUG whatever it was.
-        SystemExit: argparse has said what it had to say.
+        SystemExit: argparse has said what it had to say; or SIGTERM came (143).
     """
     _open_streams()
     try:
-        with ctrl_c_unwinds():
+        with signals_unwind():
             try:
                 return work()
             finally:

@@ -13,9 +13,10 @@ from labkit.paths import ROOT
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights.embeddings import load_embeddings
 from phase2_attention_kvcache.model import SamplingParams, Transformer
+from phase2_attention_kvcache.story.heads_at_work import weights_of
 from phase4_scheduler.engine import LLMEngine
 from web.pieces.allocator import allocator_piece
-from web.pieces.attention import attention_piece, weights_of
+from web.pieces.attention import attention_piece
 from web.pieces.batching import batching_piece
 from web.pieces.bytes import bytes_piece
 from web.pieces.cards import cards_piece

@@ -182,7 +182,7 @@ class Linker:
             return target
         name, _, anchor = target.partition("#")
         path = os.path.normpath(os.path.join(os.path.dirname(file), name)) if name else file
-        if Path(path).suffix in (".png", ".ipynb"):
+        if Path(path).suffix in (".png", ".svg", ".ipynb"):
             self.copies[path] = "copies/" + re.sub(r"\.png$", ".webp", path)
             return f"/{self.copies[path]}"
         if path.endswith("README.md") and (section := self._section(path, anchor)):

@@ -9,6 +9,8 @@ import pytest
 from exercises.judging.sources import all_sources, title_of
 from labkit.catalog import SCRIPTS
 from labkit.paths import ROOT
+from phase1_tokens_embeddings.weights import CARDS, SHAPES
+from phase5_real_gpu.measuring.memory_step import step_bytes
 
 READMES = [
     ROOT / "README.md",
@@ -85,21 +87,40 @@ def test_the_pipeline_is_drawn():
     assert draw_pipeline.draw(facts).axes
 
 
-def test_the_architecture_is_drawn_and_its_files_are_there():
-    from docs import draw_architecture as drawings
+def test_drawings_name_files_and_states_that_are_there():
+    drawn = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "docs").glob("*.svg")}
+    named = {word for text in drawn.values() for word in re.findall(r"[\w/]+\.py", text)}
+    assert len(named) > 10
+    for path in named:
+        assert (ROOT / path).is_file() or list(ROOT.glob(f"phase*/**/{path}")), path
+    assert set(re.findall(r">([A-Z]{6,})<", drawn["request_states"])) >= {"WAITING", "RUNNING", "PREEMPTED"}
 
-    for path in drawings.FILES.values():
-        assert (ROOT / path).is_file(), path
-    for name, draw in drawings.DRAWINGS.items():
-        assert draw().axes and (ROOT / "docs" / f"{name}.png").is_file()
+
+def test_figures_in_drawings_are_those_of_the_shapes():
+    card, step = CARDS["h100"], step_bytes(SHAPES["llama-3-8b"], 32, 4096)
+    text = (ROOT / "docs" / "h100_decode.svg").read_text(encoding="utf-8")
+    for wanted in (
+        f"{1000 * step.seconds(card.bandwidth_gb_s):.1f} ms",
+        f"weights: {step.weights / 1e9:.1f} GB",
+        f"keys and values: {step.kv / 1e9:.1f} GB",
+        f"{step.activations / 1e6:.0f} MB",
+        f"{step.from_memory / 64e6:.0f} ms",
+        f"{card.multiprocessors} x 256 KiB",
+    ):
+        assert wanted in text, wanted
+    d, wide = SHAPES["gpt2"].d_model, SHAPES["gpt2"].d_ff
+    text = (ROOT / "docs" / "block.svg").read_text(encoding="utf-8")
+    for parameters in (4 * d * d, 2 * d * wide):
+        assert f"{parameters / 1e6:.1f} million parameters" in text
 
 
 def test_the_syllabus_has_every_exercise_once():
-    """By the numbers in the titles; "lab 2" is the debugging lab of phase 2."""
+    """By the numbers in the titles; "lab 2" is the debugging lab of phase 2; "others of phase 2": those not named."""
     text = (ROOT / "docs" / "TEACHING.md").read_text(encoding="utf-8")
     rows = [line.split("|")[4:6] for line in text.splitlines() if re.match(r"\| \d \| \d+ \|", line)]
     lessons = re.sub(r"\(.*?\)", "", " ".join(" ".join(row) for row in rows))
-    named = re.findall(r"\b(?:lab )?\d(?:\.\d+|b)?\b", lessons)
+    assert re.findall(r"others of phase (\d)", lessons) == list("12345")
+    named = re.findall(r"\b(?:lab )?\d(?:\.\d+|b)?\b", re.sub(r"others of phase \d", "", lessons))
     titles = [title_of(source).partition(":")[0] for source in all_sources()]
     wanted = [t.replace("Debugging ", "") if "lab" in t else t.split()[0] for t in titles]
-    assert sorted(named) == sorted(wanted)
+    assert len(set(named)) == len(named) and set(named) <= set(wanted)

@@ -14,7 +14,10 @@ import random
 ATTACKERS = {
     "engine": "random traffic and faults, against each request served alone",
     "model_files": "damaged model files",
+    "http_bodies": "large, deep, wide, wrong and valid bodies, against memory and the latency of others",
+    "signals": "Ctrl-C and SIGTERM while programs start, run and end",
     "command_line": "options, reports and pipes",
+    "hand_ins": "hostile hand-ins among honest ones, against `lab grade`",
     "answers": "right answers to the exercises with a mistake in them, against the graders",
     "properties": "the suite's property-based tests on fresh examples",
 }

@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -70,9 +71,11 @@ def make_model(family: str, windows: tuple[int | None, ...]) -> Transformer:
     return model
 
 
-def random_config(rng: random.Random) -> EngineConfig:
+def random_config(rng: random.Random) -> tuple[EngineConfig, dict[str, Any]]:
+    """Settings of the core, and of features."""
     swap = rng.choice([0, 0, 8])
-    return EngineConfig(
+    features: dict[str, Any] = {"preemption": "swap", "num_swap_blocks": swap} if swap else {}
+    config = EngineConfig(
         max_num_seqs=rng.choice([3, 4, 8, 16]),
         max_num_batched_tokens=rng.choice([64, 80, 256]),
         num_blocks=rng.choice([18, 24, 34, 60]),
@@ -81,9 +84,16 @@ def random_config(rng: random.Random) -> EngineConfig:
         chunked_prefill=rng.random() < 0.8,
         long_prefill_token_threshold=rng.choice([0, 0, 5]),
         policy=rng.choice(["fcfs", "priority"]),
-        preemption="swap" if swap else "recompute",
-        num_swap_blocks=swap,
     )
+    own = random.Random(repr(config))
+    if own.random() < 0.3:
+        lookup = {"prompt_lookup_min": 1, "prompt_lookup_max": 3}
+        features["speculative_config"] = {
+            "method": "ngram",
+            "num_speculative_tokens": own.choice([1, 3]),
+            **lookup,
+        }
+    return config, features
 
 
 def random_params(rng: random.Random) -> SamplingParams:
@@ -110,8 +120,8 @@ def random_params(rng: random.Random) -> SamplingParams:
 def run_case(rng: random.Random, models: dict[str, Transformer], counts: Counter) -> list[str]:
     """One engine from its first request to its last. Returns what did not hold."""
     model = models[rng.choice(sorted(models))]
-    breaking, config = Breaking(model), random_config(rng)
-    engine = LLMEngine(breaking, None, config)
+    breaking, (config, features) = Breaking(model), random_config(rng)
+    engine = LLMEngine(breaking, None, config, **features)
     keeps_all = BlockManager(200, config.block_size, enable_prefix_caching=False)
     alone = LLMEngine(Breaking(model), None, replace(config, max_num_seqs=16), block_manager=keeps_all)
     beginnings = [[rng.randrange(20, VOCAB - 1) for _ in range(24)] for _ in range(3)]
@@ -121,7 +131,7 @@ def run_case(rng: random.Random, models: dict[str, Transformer], counts: Counter
     errors: dict[str, str] = {}
     may_fail: set[str] = set()  # poisoned, or with a listener that raises, or for which the sampler raises
     findings: list[str] = []
-    sample = engine.core.sampler.sample
+    sample = engine.core.runner.sampler.sample
 
     def sampling(logits, params, prompt_ids, *rest):
         answer = sample(logits, params, prompt_ids, *rest)  # generators have moved
@@ -129,7 +139,7 @@ def run_case(rng: random.Random, models: dict[str, Transformer], counts: Counter
             raise rng.choice([ValueError, IndexError, MemoryError])("a sampler's mistake")
         return answer
 
-    engine.core.sampler.sample = sampling
+    engine.core.runner.sampler.sample = sampling
 
     def note(output) -> None:
         for part in output.outputs:
@@ -179,7 +189,7 @@ def run_case(rng: random.Random, models: dict[str, Transformer], counts: Counter
         if rng.random() < 0.02:
             breaking.once = rng.choice([RuntimeError("once"), MemoryError("once"), KeyboardInterrupt()])
         if rng.random() < 0.02:
-            engine.block_manager.reset_prefix_cache()
+            engine.core.block_manager.reset_prefix_cache()
         try:
             if rng.random() < 0.02 and requests:
                 engine.abort(rng.choice(sorted(requests)))
@@ -189,22 +199,22 @@ def run_case(rng: random.Random, models: dict[str, Transformer], counts: Counter
         except KeyboardInterrupt:
             counts["interrupts"] += 1
         if step % 8 == 0:
-            engine.block_manager.check_integrity()
+            engine.core.block_manager.check_integrity()
         if len(requests) >= 40 and not engine.has_unfinished_requests:
             break
     else:
         findings.append("requests are left after 4,000 steps")
-    counts["steps"] += engine.num_steps
+    counts["steps"] += engine.core.num_steps
     counts["requests"] += len(requests)
-    counts["preemptions"] += engine.scheduler.num_preemptions
+    counts["preemptions"] += engine.core.stats.num_preemptions
     counts["failed"] += sum(end == "error" for end in ends.values())
 
-    manager = engine.block_manager
+    manager = engine.core.block_manager
     manager.check_integrity()
     if (
         manager.num_free_blocks != manager.num_blocks - 1
-        or engine.core.sequences
-        or engine.scheduler.has_requests
+        or engine.core.requests
+        or engine.core.scheduler.has_requests
     ):
         findings.append("something is left when all requests have ended")
     for request_id, (prompt, params) in requests.items():

@@ -51,6 +51,42 @@ def test_an_unknown_script_is_one_line(capsys):
     assert "no phase or script is called 'phase9'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["2", "--predct"], "no script here has the option --predct: did you mean --predict?\n"),
+        (["1", "--drill=3"], "no script here has the option --drill; each lists its options with --help\n"),
+    ],
+)
+def test_an_option_that_no_script_has_is_told_once_and_nothing_runs(argv, says, capsys):
+    assert command.main(["run", *argv]) == 2
+    told = capsys.readouterr()
+    assert told.err == f"error: {says}" and told.out == ""
+
+
+def test_all_options_of_all_scripts_are_known(monkeypatch):
+    """Those that a script adds are found in its text."""
+    ran = []
+    monkeypatch.setattr(command, "run_script", lambda script, *options: ran.append(script) or 0)
+    own = {"gpu_memory_equation": "--usable", "war_room": "--drill", "workload_simulator": "--save-cost"}
+    for script, option in own.items():
+        assert command.main(["run", script, option, "1", "--quick", "--figures=x"]) == 0
+    assert [script.stem for script in ran] == list(own)
+
+
+@pytest.mark.parametrize(
+    "script", ["phase1_tokens_embeddings/tokenization_lab.py", "phase4_scheduler/serve.py"]
+)
+def test_without_the_environment_a_script_says_so(script, tmp_path):
+    # -S: nothing but Python's own library
+    for way in ([str(ROOT / script)], ["-m", script.removesuffix(".py").replace("/", ".")]):
+        done = subprocess.run(
+            [sys.executable, "-S", *way], cwd=ROOT, capture_output=True, text=True, env={"PATH": ""}
+        )
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+        assert "source .venv/bin/activate" in done.stderr
+
+
 @pytest.mark.parametrize("old", ["attention", "kv_cache.py", "phase4_scheduler/scheduler.py"])
 def test_a_script_that_has_a_new_name_says_so(old, capsys):
     assert command.main(["run", old, "--quick"]) == 2

@@ -3,8 +3,6 @@
 import io
 import json
 import os
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -204,13 +202,6 @@ def test_a_gpu_that_torch_has_no_code_for_is_not_taken(monkeypatch, card, built,
             LabError, match=r"Some Card has compute capability 7.0, torch .* begins at 7.5: use"
         ):
             pick_device("cuda")
-
-
-def test_the_folder_of_a_script_hides_no_library(monkeypatch):
-    here, seen = str(Path(__file__).resolve().parent), []
-    monkeypatch.setattr(sys, "path", [here, *sys.path])
-    assert run(lambda lab: seen.extend(sys.path[:1])) == 0
-    assert seen and seen != [here]
 
 
 def test_cuda_without_a_gpu_is_refused(capsys):

@@ -14,14 +14,15 @@ from phase1_tokens_embeddings.weights import SHAPES
 from phase1_tokens_embeddings.weights.embeddings import load_embeddings, pca_2d
 from phase2_attention_kvcache.model import NoCache, SamplingParams, Transformer, generate_cached
 from phase2_attention_kvcache.model.truncation import to_probs
+from phase2_attention_kvcache.story.heads_at_work import weights_of
 from phase2_attention_kvcache.story.inside_the_tower import guesses_by_layer
 from phase2_attention_kvcache.story.trained_without import read_trained
 from phase4_scheduler.engine import LLMEngine
+from phase4_scheduler.features.recording import record
 from phase4_scheduler.simulator.batching import Job, serve_continuously, serve_statically
 from phase4_scheduler.simulator.step_size import StepSize
 from tests.web.clicking import number, shown, slide
 from tests.web.hostile import HOSTILE
-from web.pieces.attention import weights_of
 from web.pieces.cards import bubble, tensor_parallel
 from web.pieces.chunks import steps_of
 from web.pieces.decoding import Decoding
@@ -373,7 +374,7 @@ def test_a_recording_is_shown_as_the_engine_wrote_it(piece_on, tmp_path):
         max_num_seqs=3, max_num_batched_tokens=12, num_blocks=14, block_size=4, max_model_len=48,
     )  # fmt: skip
     file = tmp_path / "run.jsonl"
-    engine.record(file)
+    record(engine, file)
     prompts = [
         "Once upon a time there was a king who lived by the sea",
         "Once upon a time",
@@ -381,7 +382,7 @@ def test_a_recording_is_shown_as_the_engine_wrote_it(piece_on, tmp_path):
         "A boat",
     ]
     engine.generate(prompts, SamplingParams(temperature=0, max_tokens=16, ignore_eos=True))
-    engine.record(None)
+    record(engine, None)
     events = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     _, piece = piece_on("scheduler", "replay")
     piece.get_by_label("a recording of your own").set_input_files(file)
@@ -398,8 +399,8 @@ def test_a_recording_is_shown_as_the_engine_wrote_it(piece_on, tmp_path):
                 row = piece.locator(f'tr[data-request="{name}"] [data-name="text"]')
                 assert row.text_content() == "blocks " + " ".join(map(str, blocks))
         if event["waiting"]:
-            reasons.add(why(event, engine.scheduler.config))
-            assert why(event, engine.scheduler.config) in shown(piece, "why")
+            reasons.add(why(event, engine.core.scheduler.config))
+            assert why(event, engine.core.scheduler.config) in shown(piece, "why")
         if step < len(events):
             piece.locator('[data-do="forward"]').click()
     assert len(reasons) >= 2

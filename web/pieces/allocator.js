@@ -1,5 +1,5 @@
 // Poke a paged allocator: add, append, fork and free requests, and see what happens to the blocks.
-// The rules are those of phase3_paged_attention/paging/block_manager.py, without its swap space.
+// The rules are those of phase 3's paging/block_manager.py and sharing/fork.py.
 
 import { COLORS, box, button, element, showCounts } from "./common.js";
 

@@ -1,10 +1,11 @@
-"""Poke the paged allocator. What the piece shows after each click is what Phase 3's `BlockManager` decides."""
+"""Poke the paged allocator. What the piece shows after each click is what phase 3's `ForkingBlockManager` decides."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from phase3_paged_attention.paging import BlockManager, BlockTable
+from phase3_paged_attention.paging import BlockTable
+from phase3_paged_attention.sharing import ForkingBlockManager, RecordingBlockManager
 from web.pieces.piece import HOW_TO_RUN, Piece
 
 Operation = Sequence[Any]
@@ -20,22 +21,33 @@ class Guest:
     table: BlockTable = field(default_factory=BlockTable)
 
 
+class PokedBlockManager(RecordingBlockManager, ForkingBlockManager):
+    """It forks, and counts."""
+
+
 @dataclass
 class Played:
-    """What a manager did with some operations: guests by name, and whether the last one was refused."""
+    """What a manager did with some operations: guests by name, blocks copied, whether the last one was refused."""
 
-    manager: BlockManager
+    manager: PokedBlockManager
     guests: dict[str, Guest] = field(default_factory=dict)
     count: int = 0
+    num_copied: int = 0
     refused: bool = False
 
 
-def play_operations(manager: BlockManager, operations: Sequence[Operation]) -> Played:
+def play_operations(
+    operations: Sequence[Operation],
+    num_blocks: int = 17,
+    block_size: int = 4,
+    caching: bool = True,
+) -> Played:
     """Do with a real block manager what the piece's buttons do. Requests are named A, B, C in their order.
 
     Raises:
         ValueError: an unknown operation, or a name that no request has.
     """
+    manager = PokedBlockManager(num_blocks, block_size, caching)
     played = Played(manager)
     for what, *rest in operations:
         played.refused = False
@@ -61,6 +73,7 @@ def play_operations(manager: BlockManager, operations: Sequence[Operation]) -> P
             if not manager.allocate(guest.table, guest.tokens, len(guest.tokens)):
                 guest.tokens.pop()
                 played.refused = True
+            played.num_copied += len(manager.take_copies())
         elif what == "fork":
             played.count += 1
             twin = Guest(played.count, list(guest.tokens), manager.fork(guest.table))
@@ -85,7 +98,7 @@ def allocator_piece(
         num_blocks: the null block included, as in `BlockManager`.
         operations: what has happened before the first click.
     """
-    played = play_operations(BlockManager(num_blocks, block_size, caching), operations)
+    played = play_operations(operations, num_blocks, block_size, caching)
     lines = [
         f"request {n}: {len(g.tokens)} tokens in blocks {g.table.block_ids}" for n, g in played.guests.items()
     ]

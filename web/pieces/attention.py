@@ -2,35 +2,18 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.model import NoCache, Transformer
-from phase2_attention_kvcache.model.attention import attention_weights
 from web.pieces.piece import HOW_TO_RUN, Piece
 
 MOST_TOKENS = 40
-
-
-@torch.inference_mode()
-def weights_of(model: Transformer, token_ids: Sequence[int]) -> list[Tensor]:
-    """What every head of a model looks at: [num_heads, N, N] for each layer."""
-    weights = []
-
-    class Looking(NoCache):
-        def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            weights.append(attention_weights(q, k))
-            return super().attend(layer, q, k, v)
-
-    model(torch.tensor(token_ids), torch.arange(len(token_ids)), Looking())
-    return weights
 
 
 def attention_piece(weights: Sequence[Tensor], tokens: Sequence[str], layer: int = 0, head: int = 0) -> Piece:
     """A heat map for each layer and head, and the text itself, coloured by who is looked at.
 
     Args:
-        weights: for each layer [num_heads, N, N], as `model_weights` of Phase 2 gives them.
+        weights: for each layer [num_heads, N, N], as `weights_of` of Phase 2 gives them.
         tokens: the N tokens as text.
 
     Raises:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.measuring.evaluation import bits_per_byte
 from phase2_attention_kvcache.model import Transformer, generate_cached
-from phase2_attention_kvcache.model.evaluation import bits_per_byte
-from phase2_attention_kvcache.model.quantized_formats import group_grid
+from phase2_attention_kvcache.quantization.quantized_formats import group_grid
 from web.pieces.piece import HOW_TO_RUN, Piece
 
 BITS = (2, 3, 4, 5, 6, 7, 8)

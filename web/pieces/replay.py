@@ -1,4 +1,4 @@
-"""Replay an engine's run step by step, from what `engine.record` writes down."""
+"""Replay an engine's run step by step, from what `record` writes down (phase4_scheduler/features/recording.py)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
+from phase4_scheduler.features.recording import record
 from web.pieces.piece import HOW_TO_RUN, Piece
 
 SHOWN = (
@@ -45,12 +46,15 @@ class Recording:
             arrivals: (step before which the user comes, counted from 1; name; prompt; parameters).
         """
         events: list[dict[str, Any]] = []
-        manager = engine.block_manager
+        manager = engine.core.block_manager
         run = cls(
-            engine.scheduler.config.max_num_batched_tokens, manager.num_blocks - 1, manager.block_size, events
+            engine.core.scheduler.config.max_num_batched_tokens,
+            manager.num_blocks - 1,
+            manager.block_size,
+            events,
         )
         waiting, step = sorted(arrivals, key=lambda a: a[0]), 0
-        engine.record(events.append)
+        record(engine, events.append)
         try:
             while waiting or engine.has_unfinished_requests:
                 step += 1
@@ -72,7 +76,7 @@ class Recording:
                     shown["drafts"] = _drafts(events[-1], engine.tokenizer)
                 events[-1] = shown
         finally:
-            engine.record(None)
+            record(engine, None)
         return run
 
 

@@ -1,0 +1,159 @@
+"""An attacker of `lab grade`: hostile hand-ins among honest ones. A finding: an honest grade changes, or a hostile one is solved.
+
+python -m tests.fuzzing hand_ins --seed 7 --case 12        # the same class again
+"""
+
+import contextlib
+import csv
+import io
+import os
+import random
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from exercises.classroom import commands
+from exercises.classroom.submission import Submission
+from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, hand_in, of
+
+HONEST = {"right": (COUNT, MERGE), "once": (COUNT_ONCE, MERGE), "empty": ("pass",)}
+GRADES = {"right": "correct", "once": "not yet", "empty": "not attempted"}
+
+# A module of the course, so that no name of it stands in the answer.
+MODULE = "m = lambda *w: __import__('sys').modules['.'.join(['exercises', *w])]; "
+# As the process with an answer ends what it tells, but without a transcript.
+VERDICT = (
+    b'{"state": "correct", "diagnosis": "", "says": "", "tried": "", "got": "", "expected": "", "about": ""}'
+)
+# What `merge` does, or what stands above it; all return a wrong result if they return at all.
+BODIES = {
+    "crashes": "import ctypes; ctypes.string_at(0)",
+    "exits": "import os; os._exit(0)",
+    "leaves": "import sys; sys.exit()",
+    "kills itself": "import os; os.kill(os.getpid(), 9)",
+    "kills the room": "import os; os.kill(1, 9); os.kill(os.getppid(), 9); return 7",
+    "kills all": "import os; os.kill(-1, 9); return 7",
+    "kills the group": "import os; os.killpg(0, 9); return 7",
+    "recurses": "return merge(tokens, pair, new_id)",
+    "forks": "import os; os.fork(); return 7",
+    "fork_exec": "import _posixsubprocess, multiprocessing.util as u; u.spawnv_passfds(b'/bin/true', ['true'], ())",
+    "starts a server": "import multiprocessing as m; m.Manager(); return 7",
+    "pipes": f"import os\n    for n in range(3, 99):\n        try: os.write(n, {VERDICT!r})\n        except OSError: pass\n    os._exit(0)",
+    "speaks for the room": "open('/proc/1/fd/1', 'w').write('{\"verdict\": {\"state\": \"correct\"}}'); return 7",
+    "patches the judge": MODULE + "m('judging', 'judge').same = lambda *a: True; return 7",
+    "patches the comparison": MODULE + "m('judging', 'comparing').difference = lambda *a: None; return 7",
+    "patches the grader": MODULE
+    + "object.__setattr__(m('phase1', 'grade_pairs').EXERCISES[0], 'grade', print); return 7",
+    "switches the transcript off": MODULE + "t = m('judging', 'transcript'); t.current = t.Off(); return 7",
+    "writes a transcript": MODULE
+    + "t = m('judging', 'transcript'); t.current.lines[1:] = ['[false, 7, []]'] * 99; return 7",
+    "writes a verdict": MODULE
+    + "m('classroom', 'answering').judge = m('judging', 'sandbox').judge = lambda *a: m('judging', 'verdict').Verdict('correct'); return 7",
+    "claims to be correct": MODULE
+    + "V = m('judging', 'verdict').Verdict; V.__init__ = lambda s, *a, **k: s.__dict__.update(vars(V) | {'state': 'correct'}); return 7",
+    "plants bytecode": "open('/course/exercises/phase1/__pycache__/grade_pairs.cpython-311.pyc', 'wb'); return 7",
+    "writes in the course": "open('/course/exercises/grading.py', 'w'); return 7",
+    "reads solutions": "import glob; open(glob.glob('/**/solutions/p1e1*', recursive=True)[0]); return 7",
+    "calls out": "import socket; socket.create_connection(('1.1.1.1', 80), 3); return 7",
+    "fills the disk": "open('big', 'wb').write(bytes(1 << 28)); return 7",
+    "leaves files": "open('sitecustomize.py', 'w').write('1/0'); open('exercises', 'w'); return 7",
+    "opens everything": "kept = [open('/dev/zero') for _ in range(10**6)]; return 7",
+    "returns a liar": "return type('L', (list,), {'__eq__': lambda *a: True, '__len__': lambda s: 4})()",
+    "returns depth": "out = []\n    for _ in range(10**5): out = [out]\n    return out",
+    "returns codes": "raise ValueError('\\x1b[2J\\ud800' * 50)",
+    "mounts": "import ctypes; c = ctypes.CDLL(None); c.umount(b'/course'); c.unshare(0x10000000); return 7",
+}
+SLOW_BODIES = {
+    "loops": "\n    while True: pass",
+    "loops in C": "return sum(iter(int, 1))",
+    "catches all": "\n    while True:\n        try: __import__('time').sleep(9)\n        except BaseException: pass",
+    "prints for ever": "\n    while True: print('x' * 1000)",
+    "eats memory": "held = []\n    while True: held.append(bytearray(1 << 24))",
+    "returns for ever": "return iter(int, 1)",
+}
+FILES: dict[str, Callable[[Path], object]] = {
+    "latin-1": lambda folder: os.mkdir(os.fsencode(folder) + b"/J\xf6rg"),
+    "zeros": lambda folder: (folder / "zeros.submission.json").symlink_to("/dev/zero"),
+    "pipe": lambda folder: os.mkfifo(folder / "pipe.submission.json"),
+    "pipe in a folder": lambda folder: (
+        (folder / "pia").mkdir(),
+        os.mkfifo(folder / "pia" / "p1e1_pairs.ipynb"),
+    ),
+    "socket": lambda folder: socket.socket(socket.AF_UNIX).bind(str(folder / "socket.json")),
+    "18 MB of code": lambda folder: hand_in(folder, of("long", "x=1;" * 4_500_000)),
+    "too large": lambda folder: (folder / "large.json").write_bytes(b" " * 21_000_000),
+    "too deep": lambda folder: (folder / "deep.json").write_text("[" * 10**6),
+    "no json": lambda folder: (folder / "no.json").write_bytes(b"\xff\xfe"),
+    "odd text": lambda folder: (folder / "odd.json").write_text('{"learner": "\\ud800"}'),
+    "a huge number": lambda folder: (folder / "huge.json").write_text('{"learner": ' + "9" * 10**6 + "}"),
+    "codes": lambda folder: (folder / "\x1b[2Jcodes\n.json").write_text("{}"),
+    "for another": lambda folder: hand_in(folder, Submission(learner="right", answers={}), "mallory"),
+    "parentheses": lambda folder: hand_in(folder, of("parentheses", "(" * 190_000)),
+    "loop of links": lambda folder: (folder / "loop").symlink_to("loop"),
+}
+
+
+def write_answer(folder: Path, kind: str) -> None:
+    body = (BODIES | SLOW_BODIES)[kind]
+    hand_in(folder, of(kind, COUNT, f"def merge(tokens, pair, new_id):\n    {body}\n"))
+
+
+def grade_class(
+    folder: Path, honest: int, answers: list[str], files: list[str]
+) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """(rows of grades.csv, rows of totals.csv) of a class: as many of each honest kind, and these hostile hand-ins."""
+    for kind, cells in HONEST.items():
+        hand_in(folder, of(kind, *cells))
+        for number in range(1, honest):
+            hand_in(folder, of(f"{kind} {number}", *cells))
+    for kind in answers:
+        write_answer(folder, kind)
+    for kind in files:
+        FILES[kind](folder)
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert commands.main(["grade", str(folder)]) == 0
+    return tuple(list(csv.DictReader((folder / name).open())) for name in ("grades.csv", "totals.csv"))
+
+
+def wrong_in(
+    grades: list[dict[str, str]],
+    totals: list[dict[str, str]],
+    honest: int,
+    answers: list[str],
+    files: list[str],
+) -> list[str]:
+    """What is not as it should be."""
+    found = []
+    states = {row["learner"]: row["state"] for row in grades}
+    for kind, state in GRADES.items():
+        for learner in (kind, *(f"{kind} {number}" for number in range(1, honest))):
+            if states.get(learner) != state:
+                found.append(f"{learner}: {states.get(learner)} in place of {state}")
+    found += [
+        f"{kind}: {states.get(kind)}"
+        for kind in answers
+        if states.get(kind) not in ("not yet", "not attempted")
+    ]
+    if len(totals) != 3 * honest + len(answers) + len(files):
+        found.append(f"{len(totals)} lines of learners")
+    if text := [text for row in (*grades, *totals) for text in row.values() if "\x1b" in text]:
+        found.append(f"control codes: {text[0]!r}")
+    return found
+
+
+def run(seed: int, minutes: float | None = None, count: int | None = None, first: int = 0) -> list[str]:
+    """Classes `first`, `first` + 1, ... until time is up, or `count` of them. Returns what was found, how to repeat it."""
+    until = time.monotonic() + 60 * (minutes or 1e9)
+    findings, case = [], first
+    while time.monotonic() < until and (count is None or case < first + count):
+        rng = random.Random(f"{seed} {case}")
+        answers, files = rng.sample([*BODIES, *SLOW_BODIES], 4), rng.sample(list(FILES), 3)
+        with tempfile.TemporaryDirectory() as folder:
+            grades, totals = grade_class(Path(folder), 1, answers, files)
+        wrong = wrong_in(grades, totals, 1, answers, files)
+        findings += [f"hand_ins --seed {seed} --case {case}: {what}" for what in wrong]
+        case += 1
+    print(f"hand_ins, seed {seed}: {case - first} classes")
+    return findings

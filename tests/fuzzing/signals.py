@@ -1,0 +1,141 @@
+"""An attacker with signals: Ctrl-C and SIGTERM at any moment of a program's start, run and end.
+
+    python -m tests.fuzzing signals --minutes 5
+    python -m tests.fuzzing signals --seed 7 --case 12       # the same program and moment again, as far as the machine allows
+
+Whatever the moment, soon nothing of the program is left: no process, no shared memory, no temporary file, no file half
+written. A signal goes to the program alone, as `kill` sends it, or to all its processes, as a terminal does. Linux only.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+from labkit.paths import ROOT
+
+SECONDS = 20.0  # in which everything has to be gone, on a machine however busy
+LONGEST = 14.0  # seconds after which the signal comes at the latest
+PROGRAMS = {
+    "serve": ["phase4_scheduler/serve.py", "--port", "0"],
+    "serve, 4 ranks": ["phase4_scheduler/serve.py", "--port", "0", "-tp", "2", "-pp", "2"],
+    "serve, 2 ranks": ["phase4_scheduler/serve.py", "--port", "0", "-tp", "2"],
+    "serve, drafts": [
+        *("phase4_scheduler/serve.py", "--port", "0", "--speculative-config"),
+        '{"model": "tales-draft", "num_speculative_tokens": 3}',
+    ],
+    "convert": [
+        "phase2_attention_kvcache/convert_model.py",
+        "tales",
+        "{folder}/out/tales.gguf",
+        "--type",
+        "Q8_0",
+    ],
+    "anatomy": ["phase1_tokens_embeddings/model_file_anatomy.py", "--quick"],
+    "server lab": ["phase4_scheduler/server_lab.py", "--quick"],
+    "disaggregation": ["phase5_real_gpu/disaggregation.py", "--quick"],
+    "tensor parallel": ["phase5_real_gpu/tensor_parallel.py", "--quick"],
+    "chat": ["phase4_scheduler/chat.py", "--tokens", "50"],
+}
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGTERM]
+
+
+def processes_of(mark: str) -> dict[int, str]:
+    """All processes with this mark in their environment, which children inherit: their command by process id."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes():
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+                if state != "Z":
+                    found[int(folder.name)] = command[:150]
+    return found
+
+
+def shared_memory() -> set[Path]:
+    return set(Path("/dev/shm").glob("inference-lab-*"))
+
+
+def run_case(
+    rng: random.Random, counts: Counter, name: str | None = None, after: float | None = None
+) -> list[str]:
+    """One program, ended by a signal. Returns what it left."""
+    name = rng.choice(sorted(PROGRAMS)) if name is None else name
+    after = rng.choice([rng.uniform(0, 2), rng.uniform(0, LONGEST)]) if after is None else after
+    number, everywhere = rng.choice(SIGNALS), rng.random() < 0.3
+    mark = f"FUZZ_MARK={uuid4().hex}"
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for part in ("tmp", "out", "outputs"):
+            (folder / part).mkdir()
+        before = shared_memory()
+        environment = os.environ | dict([mark.split("=")])
+        environment |= {"TMPDIR": str(folder / "tmp"), "INFERENCE_LAB_OUTPUTS": str(folder / "outputs")}
+        program = subprocess.Popen(
+            [sys.executable, *(word.format(folder=folder) if "{folder}" in word else word for word in PROGRAMS[name])],
+            cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+        ended_before = False
+        try:
+            program.wait(after)
+            ended_before = True
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                (os.killpg if everywhere else os.kill)(program.pid, number)
+        counts["ended before"] += ended_before
+        counts["signals"] += not ended_before
+        until = time.monotonic() + SECONDS
+        while (left := processes_of(mark)) and time.monotonic() < until:
+            time.sleep(0.05)
+        findings = [f"process {pid} is left: {command}" for pid, command in left.items()]
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        program.wait(SECONDS)
+        said = program.stderr.read().decode(errors="replace")
+        program.stderr.close()
+        if "Traceback" in said:
+            findings.append(f"a traceback: {said[-600:]}")
+        findings += [f"shared memory is left: {path}" for path in shared_memory() - before]
+        # What several programs keep for the next one is no remainder: compiled kernels, and folders of libraries.
+        kept = {"torchinductor", "numba", "triton"}
+        findings += [
+            f"a temporary file is left: {path.name}"
+            for path in (folder / "tmp").iterdir()
+            if not any(word in path.name for word in kept)
+        ]
+        findings += [f"half a file is left: {path.name}" for path in folder.rglob("*.tmp")]
+        where = "to all its processes" if everywhere else "to the program"
+    return [f"{name}, {number.name} after {after:.2f} s {where}: {finding}" for finding in findings]
+
+
+def run(seed: int, minutes: float | None = None, count: int | None = None, first: int = 0) -> list[str]:
+    """As in `tests.fuzzing.engine`."""
+    if not sys.platform.startswith("linux"):
+        print("signals: processes are looked for in /proc, which only Linux has")
+        return []
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # as of what a shell starts in the background; children inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    until = time.monotonic() + 60 * (minutes or 1e9)
+    counts: Counter = Counter()
+    findings: list[str] = []
+    case = first
+    while time.monotonic() < until and (count is None or case < first + count):
+        found = run_case(random.Random(f"{seed} {case}"), counts)
+        findings += [f"signals --seed {seed} --case {case}: {what}" for what in found]
+        case += 1
+    print(
+        f"signals, seed {seed}: {case - first} programs, " + ", ".join(f"{n} {k}" for k, n in counts.items())
+    )
+    return findings
