@@ -6,7 +6,6 @@ what follows it looks like a message of ours.
 
 import json
 import reprlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +52,13 @@ def quoted(value: object) -> str:
 
 
 def read_json(path: Path, at_most: int) -> Any:
-    """The content of a JSON file.
+    """The content of a JSON file. NaN and Infinity are Python's own, and no JSON.
 
     Args:
         at_most: bytes. What Python makes of JSON takes up to 40 times its size in memory.
 
     Raises:
-        ValueError: no such file, a larger one, one that cannot be read, or no JSON.
+        ValueError: no such file, a larger one, one that cannot be read, no JSON in UTF-8, or nested too deeply.
     """
     if not path.is_file():
         raise ValueError("there is no such file")
@@ -70,21 +69,12 @@ def read_json(path: Path, at_most: int) -> Any:
         raise ValueError(f"it cannot be read ({error.strerror}): check its permissions") from None
     if len(raw) > at_most:
         raise ValueError(f"it is larger than {at_most:,} bytes, more than such a file needs")
-    return parse_json(raw)
-
-
-def parse_json(raw: bytes, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """The value that a JSON text stands for. NaN and Infinity are Python's own, and no JSON.
-
-    Raises:
-        ValueError: no JSON in UTF-8, or nested too deeply.
-    """
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not UTF-8 text (byte {error.start}): fetch or write it again") from None
     try:
-        return json.loads(text, object_pairs_hook=pairs_hook, parse_constant=_no_constants)
+        return json.loads(text, parse_constant=_no_constants)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"it is not JSON: {error.msg} at character {error.pos}; fetch or write it again"

@@ -13,7 +13,6 @@ from typing import Any
 
 import gguf
 import numpy as np
-import torch
 from torch import Tensor
 
 from labkit.foreign import quoted, read_json, visible
@@ -25,8 +24,8 @@ from phase1_tokens_embeddings.weights.ggml_blocks import WRITABLE, quantize_bloc
 from phase1_tokens_embeddings.weights.gguf_model import ROPE_FACTORS, to_interleaved
 from phase1_tokens_embeddings.weights.model_shapes import ModelShape, read_shape
 from phase1_tokens_embeddings.weights.safetensors_file import (
-    SafetensorsHeader,
     checkpoint_files,
+    open_tensors,
     read_safetensors_header,
 )
 
@@ -151,26 +150,30 @@ def converted_tensors(folder: Path, shape: ModelShape, file_type: str) -> dict[s
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[shape.family.upper()], shape.num_layers)
     tensors: dict[str, tuple[str, np.ndarray]] = {}
     for file in checkpoint_files(folder):
-        header = read_safetensors_header(file)
-        for name in header.tensors:
-            new_name = gguf_name(names, name)
-            if new_name is None or (new_name == "output.weight" and shape.tied):
-                continue  # no weight (old checkpoints also store masks and frequencies), or the table a second time
-            array = read_tensor(file, header, name)
-            if shape.family == "gpt2" and array.ndim == 2 and new_name.startswith("blk."):
-                array = array.T  # GPT-2's checkpoint keeps matrices as [in, out], GGUF wants [out, in]
-            weight = torch.from_numpy(np.ascontiguousarray(array))
-            if shape.family == "llama" and ".attn_q." in new_name:
-                weight = to_interleaved(weight, shape.num_heads)
-            elif shape.family == "llama" and ".attn_k." in new_name:
-                weight = to_interleaved(weight, shape.num_kv_heads)
-            kind = file_type if weight.ndim == 2 and new_name != "position_embd.weight" else "F32"
-            try:
-                packed = quantize_blocks(kind, weight).numpy()
-            except ValueError as error:
-                raise ValueError(f"{visible(file)}: {quoted(name)} cannot be {kind}: {error}") from None
-            plain = {"F32": "<f4", "F16": "<f2"}.get(kind)  # the package wants numbers as numbers
-            tensors[new_name] = (kind, packed.view(plain) if plain else packed)
+        stored = read_safetensors_header(file).tensors
+        with open_tensors(file) as numbers:
+            for name, entry in stored.items():
+                new_name = gguf_name(names, name)
+                if new_name is None or (new_name == "output.weight" and shape.tied):
+                    continue  # no weight (old checkpoints also store masks and frequencies), or the table a second time
+                if entry.dtype not in ("F32", "F16", "BF16"):
+                    raise ValueError(
+                        f"tensor {quoted(name)} holds {entry.dtype}: F32, F16 and BF16 can be converted"
+                    )
+                weight = numbers.get_tensor(name).float()
+                if shape.family == "gpt2" and weight.ndim == 2 and new_name.startswith("blk."):
+                    weight = weight.T  # GPT-2's checkpoint keeps matrices as [in, out], GGUF wants [out, in]
+                if shape.family == "llama" and ".attn_q." in new_name:
+                    weight = to_interleaved(weight, shape.num_heads)
+                elif shape.family == "llama" and ".attn_k." in new_name:
+                    weight = to_interleaved(weight, shape.num_kv_heads)
+                kind = file_type if weight.ndim == 2 and new_name != "position_embd.weight" else "F32"
+                try:
+                    packed = quantize_blocks(kind, weight).numpy()
+                except ValueError as error:
+                    raise ValueError(f"{visible(file)}: {quoted(name)} cannot be {kind}: {error}") from None
+                plain = {"F32": "<f4", "F16": "<f2"}.get(kind)  # the package wants numbers as numbers
+                tensors[new_name] = (kind, packed.view(plain) if plain else packed)
     return tensors
 
 
@@ -180,21 +183,3 @@ def gguf_name(names: Any, name: str) -> str | None:
         if found := names.get_name(full, (".weight", ".bias")):
             return found
     return None
-
-
-def read_tensor(path: str | Path, header: SafetensorsHeader, name: str) -> np.ndarray:
-    """One tensor of a safetensors file as float32, by hand.
-
-    Raises:
-        ValueError: it holds no F32, F16 or BF16 numbers.
-    """
-    entry = header.tensors[name]
-    types = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-    if entry.dtype not in types:
-        raise ValueError(f"tensor {quoted(name)} holds {entry.dtype}: F32, F16 and BF16 can be converted")
-    with Path(path).open("rb") as file:
-        file.seek(header.data_start + entry.offsets[0])
-        numbers = np.frombuffer(file.read(entry.nbytes), types[entry.dtype]).reshape(entry.shape)
-    if entry.dtype == "BF16":  # BF16 is the upper half of an FP32: put 16 zeros behind it
-        return (numbers.astype("u4") << 16).view("f4")
-    return numbers.astype("f4")

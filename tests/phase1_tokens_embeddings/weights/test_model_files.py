@@ -20,11 +20,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from phase1_tokens_embeddings.story.anatomy_story import layers_from_total
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights.gguf_file import GGML_TYPES, read_gguf_header
-from phase1_tokens_embeddings.weights.gguf_writer import read_tensor, write_gguf
+from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase1_tokens_embeddings.weights.model_box import missing_keys, open_gguf, open_safetensors, part_of
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES, ModelShape, TensorSpec
 from phase1_tokens_embeddings.weights.safetensors_file import (
-    DTYPE_BITS,
     checkpoint_files,
     read_safetensors_header,
 )
@@ -79,75 +78,23 @@ def test_safetensors_header_agrees_with_the_package(tmp_path, tensors, metadata)
     assert header.file_bytes == len(raw)
 
 
-def test_every_dtype_has_the_size_that_the_package_gives_it():
-    for dtype, bits in DTYPE_BITS.items():
-        entry = {"dtype": dtype, "shape": [8], "data_offsets": [0, bits]}
-        safetensors.deserialize(with_header({"x": entry}, bytes(bits)))  # raises if it disagrees
-
-
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b"", "too short"),
-        (b"1234567", "too short"),
+        (b"", "announces a header"),
         (struct.pack("<Q", 2**60) + b"{}", "announces a header of 1152921504606846976 bytes"),
         (struct.pack("<Q", 2**64 - 1) + b"{}", "announces a header"),
         (with_header({"a": U8}, b"12")[:-20], "announces a header"),
-        (with_header({"a": U8}, b"1"), "hold.* 1 bytes of data"),
-        (with_header({"a": U8}, b"123"), "holds 3 bytes of data"),
-        (with_header(b" {}"), "does not begin with"),
-        (with_header(b""), "does not begin with"),
-        (with_header(b"[]"), "does not begin with"),
-        (with_header(b"{"), "not JSON"),
-        (with_header(b'{"a": NaN}'), "NaN is not a JSON number"),
-        (with_header(b'{"a\xff": 1}'), "not UTF-8"),
-        (with_header(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"), "nested too deeply"),
-        (with_header(b'{"a":{"shape":' + b"9" * 5000 + b"}}"), "sound safetensors"),
-        (with_header(b'{"a":%b,"a":%b}' % ((json.dumps(U8).encode(),) * 2), b"12"), "'a' occurs twice"),
-        (
-            with_header(b'{"a":{"dtype":"U8","dtype":"U8","shape":[2],"data_offsets":[0,2]}}', b"12"),
-            "occurs twice",
-        ),
-        (with_header({"a": 7}), "needs a name in UTF-8, a dtype"),
-        (with_header({"a": ["U8", [2], [0, 2]]}, b"12"), "needs a name"),
-        (with_header({"a": {"dtype": "U8", "shape": [2]}}, b"12"), "data_offsets"),
-        (with_header(b'{"\\ud800":%b}' % json.dumps(U8).encode(), b"12"), "UTF-8"),
-        (with_header({"__metadata__": {"a": 1}, "a": U8}, b"12"), "__metadata__"),
-        (with_header({"__metadata__": [], "a": U8}, b"12"), "__metadata__"),
-        (with_header({"a": U8 | {"dtype": "I4"}}, b"12"), "unknown dtype 'I4'"),
-        (with_header({"a": U8 | {"dtype": {}}}, b"12"), "unknown dtype"),
-        (with_header({"a": U8 | {"shape": [-2]}}, b"12"), "from 0 up"),
-        (with_header({"a": U8 | {"shape": [2.0]}}, b"12"), "from 0 up"),
-        (with_header({"a": U8 | {"shape": [True, 2]}}, b"12"), "from 0 up"),
-        (with_header({"a": U8 | {"shape": "2"}}, b"12"), "from 0 up"),
-        (with_header({"a": U8 | {"shape": [2**63, 4]}}, b"12"), "larger than any file"),
-        (with_header({"a": U8 | {"shape": [2**40] * 100_000}}, b"12"), "larger than any file"),
-        (with_header({"a": U8 | {"shape": [3]}}, b"12"), "takes 3 bytes, not 2"),
-        (with_header({"a": U8 | {"dtype": "F32"}}, b"12"), "takes 8 bytes, not 2"),
-        (with_header({"a": {"dtype": "F4", "shape": [3], "data_offsets": [0, 1]}}, b"1"), "takes 1.5 bytes"),
-        (with_header({"a": U8 | {"data_offsets": [2, 0]}}, b"12"), "data_offsets"),
-        (with_header({"a": U8 | {"data_offsets": [-1, 1]}}, b"12"), "data_offsets"),
-        (with_header({"a": U8 | {"data_offsets": [0]}}, b"12"), "data_offsets"),
-        (with_header({"a": U8 | {"data_offsets": [0, 2, 4]}}, b"12"), "data_offsets"),
-        (with_header({"a": U8, "b": U8}, b"12"), "begins at 0, inside tensor 'a'"),
-        (
-            with_header({"a": U8, "b": U8 | {"data_offsets": [1, 3]}}, b"123"),
-            "begins at 1, inside tensor 'a'",
-        ),
-        (with_header({"a": U8, "b": U8 | {"data_offsets": [3, 5]}}, b"12345"), "1 bytes before tensor 'b'"),
-        (with_header({"a": U8 | {"data_offsets": [2, 4]}}, b"1234"), "2 bytes before tensor 'a'"),
-        (with_header({"a": U8 | {"data_offsets": [2**62, 2**62 + 2]}}, b"1234"), "bytes before tensor 'a'"),
-        (with_header({"\x1b[2J" * 1000: 7}), "needs a name"),
-        (with_header({"\n\x1b[2Jerror: \u202e" * 1000: U8 | {"shape": [3]}}, b"12"), "takes 3 bytes"),
-        (with_header({"a": U8 | {"more": [[[[]]]]}}, b"12"), "and nothing else"),
-        (
-            with_header(b'{"__metadata__":{"a":"\\ud800"},"a":%b}' % json.dumps(U8).encode(), b"12"),
-            "__metadata__",
-        ),
-        (
-            with_header(b'{"__metadata__":{"\\udfff":"a"},"a":%b}' % json.dumps(U8).encode(), b"12"),
-            "__metadata__",
-        ),
+        (with_header({"a": U8}, b"1"), "sound safetensors"),
+        (with_header({"a": U8}, b"123"), "sound safetensors"),
+        (with_header(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"), "sound safetensors"),
+        (with_header(b'{"\\ud800":%b}' % json.dumps(U8).encode(), b"12"), "sound safetensors"),
+        (with_header({"__metadata__": {"a": 1}, "a": U8}, b"12"), "sound safetensors"),
+        (with_header({"a": U8 | {"dtype": "I4"}}, b"12"), "unknown variant `I4`"),
+        (with_header({"a": U8 | {"shape": [2**40] * 100_000}}, b"12"), "sound safetensors"),
+        (with_header({"a": U8, "b": U8}, b"12"), "sound safetensors"),
+        (with_header({"a": U8, "b": U8 | {"data_offsets": [3, 5]}}, b"12345"), "sound safetensors"),
+        (with_header({"\n\x1b[2Jerror: \u202e" * 1000: U8 | {"shape": [3]}}, b"12"), "sound safetensors"),
     ],
     ids=by_message,
 )
@@ -156,13 +103,6 @@ def test_a_hostile_safetensors_file_gets_one_clear_line(tmp_path, raw, message):
         read_safetensors_header(write(tmp_path / "x.safetensors", raw))
     text = str(error.value)
     assert "\n" not in text and "\x1b" not in text and len(text) < len(str(tmp_path)) + 250
-
-
-@pytest.fixture(scope="module")
-def good_safetensors() -> bytes:
-    generator = torch.Generator().manual_seed(0)
-    tensors = {"a": torch.rand(3, 4, generator=generator), "b.c": torch.ones(5, dtype=torch.bfloat16)}
-    return save(tensors | {"empty": torch.zeros(0, 7), "scalar": torch.tensor(3)}, {"format": "pt"})
 
 
 def mutate(raw: bytes, seed: int, header: int) -> bytes:
@@ -188,70 +128,6 @@ def mutate(raw: bytes, seed: int, header: int) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=150)
-@given(seed=st.integers(0, 2**32))
-def test_a_mutated_safetensors_file_parses_or_is_refused(tmp_path, good_safetensors, seed):
-    raw = mutate(good_safetensors, seed, header=len(good_safetensors))
-    try:
-        header = read_safetensors_header(write(tmp_path / "x.safetensors", raw))
-    except ValueError:
-        return
-    theirs = dict(safetensors.deserialize(raw))  # what we accept, the package accepts
-    assert {n: (t.dtype, list(t.shape)) for n, t in header.tensors.items()} == {
-        n: (t["dtype"], t["shape"]) for n, t in theirs.items()
-    }
-
-
-def judged_alike(path, entries, data):
-    raw = with_header(entries, data)
-    write(path, raw)
-    try:
-        safetensors.deserialize(raw)
-    except safetensors.SafetensorError:
-        with pytest.raises(ValueError):
-            read_safetensors_header(path)
-    else:
-        assert set(read_safetensors_header(path).tensors) == set(entries)
-
-
-@settings(max_examples=100)
-@given(
-    entries=st.dictionaries(
-        st.sampled_from("abc"),
-        st.fixed_dictionaries(
-            {
-                "dtype": st.sampled_from(["U8", "F16", "F4", "x"]),
-                "shape": st.lists(st.sampled_from([0, 1, 2, 3, 2**62]), max_size=3),
-                "data_offsets": st.lists(st.integers(0, 8), min_size=2, max_size=2),
-            }
-        ),
-    ),
-    data=st.binary(max_size=8),
-)
-def test_safetensors_headers_are_judged_as_the_package_judges_them(tmp_path, entries, data):
-    judged_alike(tmp_path / "x.safetensors", entries, data)
-
-
-@pytest.mark.parametrize("dtype", ["U8", "F32", "C64", "F4"])
-@pytest.mark.parametrize(
-    "shape",
-    [
-        [2**62, 0],
-        [2**64 - 1, 0],
-        [2**62, 2, 0],
-        [2**62, 4, 0],
-        [2**63, 2, 0],
-        [0, 2**62, 4],
-        [2**62],
-        [2**61],
-    ],
-)
-def test_empty_tensors_with_huge_sides_are_judged_as_the_package_judges_them(tmp_path, dtype, shape):
-    """A side of 0 makes a tensor empty, but not if the sides before it overflow already."""
-    entry = {"dtype": dtype, "shape": shape, "data_offsets": [0, 0]}
-    judged_alike(tmp_path / "x.safetensors", {"a": entry}, b"")
-
-
 def peak_of(read, path) -> int:
     tracemalloc.start()
     try:
@@ -260,15 +136,6 @@ def peak_of(read, path) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-
-
-def test_a_lying_safetensors_file_costs_no_memory(tmp_path):
-    for raw in (
-        struct.pack("<Q", 2**60) + b"{}" * 50,
-        with_header({"a": {"dtype": "F32", "shape": [2**50], "data_offsets": [0, 2**52]}}),
-        with_header({"a": U8 | {"shape": [2**20] * 50}}, b"12"),
-    ):
-        assert peak_of(read_safetensors_header, write(tmp_path / "x.safetensors", raw)) < 200_000
 
 
 def test_a_header_of_fifty_megabytes_is_refused_before_it_is_read(tmp_path):
@@ -288,15 +155,6 @@ def test_an_index_may_name_anything_but_reaches_nothing(tmp_path):
             checkpoint_files(tmp_path)
         text = str(error.value)
         assert text.isprintable() and len(text) < len(str(tmp_path)) + 200
-
-
-def test_reading_the_header_does_not_read_the_tensors(tmp_path):
-    save_file({"a": torch.zeros(4_000_000)}, tmp_path / "x.safetensors")
-    tracemalloc.start()
-    header = read_safetensors_header(tmp_path / "x.safetensors")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert header.tensors["a"].nbytes == 16_000_000 and peak < 200_000
 
 
 def test_what_is_no_file_is_named(tmp_path):
@@ -430,19 +288,6 @@ def test_an_old_checkpoint_as_gguf(tmp_path, gpt2_folder):
     write_gguf(gpt2_folder, tmp_path / "new.gguf")
     old_names, new_names = (set(read_gguf_header(tmp_path / f"{x}.gguf").tensors) for x in ("old", "new"))
     assert old_names == new_names and len(new_names) == len(tensors)  # tied, so its head is the table again
-
-
-def test_read_tensor_by_hand_equals_torch(tmp_path):
-    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
-    save_file(
-        {"f": x, "h": x.half(), "b": x.bfloat16(), "i": torch.ones(2, dtype=torch.int32)}, tmp_path / "x"
-    )
-    header = read_safetensors_header(tmp_path / "x")
-    np.testing.assert_array_equal(read_tensor(tmp_path / "x", header, "f"), x.numpy())
-    np.testing.assert_array_equal(read_tensor(tmp_path / "x", header, "h"), x.half().float().numpy())
-    np.testing.assert_array_equal(read_tensor(tmp_path / "x", header, "b"), x.bfloat16().float().numpy())
-    with pytest.raises(ValueError, match="holds I32"):
-        read_tensor(tmp_path / "x", header, "i")
 
 
 def test_another_family_is_not_written(tmp_path, gpt2_folder):
