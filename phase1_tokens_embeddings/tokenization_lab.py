@@ -30,7 +30,6 @@ def story(lab: Lab) -> None:
     if not lab.args.sentence.strip():
         raise LabError("--sentence is empty: give a sentence, or leave the option out")
     texts = read_texts(lab.args.text) if lab.args.text else course_texts()
-    sample = "\n".join(texts)[: chapters.SPEED_SAMPLE]
     chosen = chapters.tokenizer_of(lab.args.model)
     # GPT-2's vocabulary comes first where it is on this machine: the claims are about it.
     vocabularies = {"GPT-2": BPETokenizer.from_tiktoken("gpt2")} if has_gpt2_vocabulary() else {}
@@ -42,9 +41,8 @@ def story(lab: Lab) -> None:
     learned = chapters.watch_merges(lab, texts)
     chapters.look_at_words(lab, vocabularies)
     chapters.protect_and_stream(lab, *next(iter(vocabularies.items())))
-    chapters.compare_density(lab, vocabularies, sample if lab.args.text else "")
+    chapters.compare_density(lab, vocabularies, "\n".join(texts) if lab.args.text else "")
     chapters.chat_becomes_text(lab, learned)
-    chapters.measure_speed(lab, learned.vocab_size, sample)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

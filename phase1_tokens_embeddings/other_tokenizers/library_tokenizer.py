@@ -17,8 +17,8 @@ Source: Kudo and Richardson, "SentencePiece" (2018); the library's `models::bpe`
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,8 +46,9 @@ class LibraryTokenizer:
     """
 
     def __init__(self, document: dict[str, Any], hub: Any) -> None:
-        self._hub = hub
-        self._one_at_a_time = threading.Lock()  # what it finds is a setting of the library's object
+        # Whether it finds special tokens is a setting of the library's object: two objects, so that threads need not wait.
+        self._hub, self._distrusting_hub = hub, deepcopy(hub)
+        self._distrusting_hub.encode_special_tokens = True  # as ordinary text, that is
         to_bytes, self.drops_first_space = _decoding(document.get("decoder"))
         added = document.get("added_tokens") or []
         self.special_tokens: dict[str, int] = {t["content"]: t["id"] for t in added if t["special"]}
@@ -93,9 +94,8 @@ class LibraryTokenizer:
         return ids
 
     def _encode(self, text: str, trusting: bool) -> list[int]:
-        with self._one_at_a_time:
-            self._hub.encode_special_tokens = not trusting  # as ordinary text, that is
-            return self._hub.encode(text, add_special_tokens=False).ids
+        hub = self._hub if trusting else self._distrusting_hub
+        return hub.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """Turn ids back into text. Bytes that form no character become U+FFFD."""

@@ -41,9 +41,8 @@ def layers_from_total(shape: ModelShape, total: float) -> int:
 def tell_the_model(lab: Lab, folder: Path, name: str) -> dict[str, Box]:
     """A model folder: the same numbers as safetensors and as GGUF."""
     files, shape = checkpoint_files(folder), read_shape(folder / "config.json", name)
-    lab.say(f"""{name}, as it lies in its folder. A model is a set of tensors: blocks of numbers, each with a
-        name and a shape. The config promises {shape.num_layers} layers of width {shape.d_model} and a
-        vocabulary of {shape.vocab_size:,} tokens. That is enough to foretell every tensor.""")
+    lab.say(f"""The config of {name} promises {shape.num_layers} layers of width {shape.d_model} and a
+        vocabulary of {shape.vocab_size:,} tokens. That fixes every tensor.""")
     box = model_box.open_safetensors(files)
     stored = sum(n for part, n in box.parameters.items() if part != "other")  # old files also hold masks
     if stored != shape.num_parameters:
@@ -82,9 +81,6 @@ def tell_the_model(lab: Lab, folder: Path, name: str) -> dict[str, Box]:
         if gguf_folder == folder:
             boxes["GGUF"] = model_box.open_gguf(file)
     show_boxes(lab, boxes)
-    if "GGUF" in boxes:
-        lab.say("""Our GGUF writer stores positions and norms in FP32 and the large matrices in FP16. Its
-            vocabulary is smaller because JSON spends more signs on the same words.""")
     return boxes
 
 
@@ -174,14 +170,9 @@ def tell_precisions(lab: Lab, shapes: list[ModelShape]) -> None:
     lab.title("Sizes by precision")
     llama7b = SHAPES["llama-2-7b"]
     q4_k, q6_k = bits_per_weight("Q4_K"), bits_per_weight("Q6_K")
-    lab.say(f"""Bytes = parameters x bits / 8. FP32, FP16, BF16, FP8 and INT8 spend 32, 16, 16, 8 and 8 bits
-        on each weight. Below that, weights come in blocks that share a scale. A Q4_K block: 256 weights of
-        4 bits and 16 bytes of scales, {q4_k} bits a weight. A Q6_K block: 256 weights of 6 bits and 18 bytes
-        of scales, {q6_k} bits a weight.
-
-        Q4_K_M, the usual choice of llama.cpp, is a mixture: Q4_K for most matrices, Q6_K where rounding
-        hurts most. In a Llama that is the output matrix and, in half of the layers, the value matrix of
-        attention and the last matrix of the MLP.""")
+    lab.say(f"""Bytes = parameters x bits / 8. Below 8 bits weights come in blocks that share a scale: {q4_k} bits a
+        weight in a Q4_K block, {q6_k} in a Q6_K block. Q4_K_M is a mixture: Q4_K for most matrices, Q6_K where
+        rounding hurts most.""")
     share = q4_k_m_mix(llama7b)["Q6_K"] / llama7b.num_parameters
     mixed = (1 - share) * q4_k + share * q6_k
     lab.predict(

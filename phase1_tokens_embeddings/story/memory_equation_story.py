@@ -8,7 +8,6 @@ from phase1_tokens_embeddings.weights import (
     CARDS,
     GB,
     GIB,
-    PRECISIONS,
     SHAPES,
     Card,
     ModelShape,
@@ -17,7 +16,7 @@ from phase1_tokens_embeddings.weights import (
     users_that_fit,
     weight_bytes,
 )
-from phase1_tokens_embeddings.weights.memory_math import KV_BYTES, cards_that_hold
+from phase1_tokens_embeddings.weights.memory_math import KV_BYTES
 
 CONTEXTS = (512, 2048, 4096, 8192, 32768, 131072)
 
@@ -121,8 +120,8 @@ def tell_your_model(lab: Lab, shape: ModelShape, card: Card, precision: str) -> 
     )
     if bytes_for_kv(shape, card, precision, usable) <= 0:
         lab.say(f"""{shape.name} in {precision} does not fit on one {card.title}: its weights take
-            {both(weight_bytes(shape, precision))}, and {both(card.memory_bytes * usable)} are usable.
-            What would do: {what_would_do(shape, card, precision, usable)}.""")
+            {both(weight_bytes(shape, precision))}, and {both(card.memory_bytes * usable)} are usable. The table above
+            shows which precision fits, the one below which card. Or several cards hold a slice of every layer each.""")
         return
     users = users_that_fit(shape, card, a.context, precision, kv_bytes, usable)
     if users:
@@ -132,18 +131,6 @@ def tell_your_model(lab: Lab, shape: ModelShape, card: Card, precision: str) -> 
         tokens = users_that_fit(shape, card, 1, precision, kv_bytes, usable)
         lab.say(f"""The weights fit in {precision}, but no user with {a.context:,} tokens does: there is room
             for {tokens:,} tokens in all. A shorter --context, --kv FP8 or a larger card would do.""")
-
-
-def what_would_do(shape: ModelShape, card: Card, precision: str, usable: float) -> str:
-    """Ways out for a model that does not fit."""
-    larger = ", ".join(c.name for c in cards_that_hold(shape, precision, usable))
-    smaller = ", ".join(p for p in PRECISIONS if bytes_for_kv(shape, card, p, usable) > 0)
-    ways = [f"a larger card ({larger})"] if larger else []
-    ways += [f"this card with weights in {smaller}"] if smaller else []
-    if not ways:
-        smallest = {p: cards_that_hold(shape, p, usable)[:1] for p in ("FP8", "Q4_K_M")}
-        ways = [f"one {c.title} with weights in {p}" for p, cards in smallest.items() for c in cards]
-    return "; or ".join([*ways, "several cards, each with a slice of every layer"])
 
 
 def tell_users(lab: Lab, shape: ModelShape, precision: str, cards: list[Card]) -> None:

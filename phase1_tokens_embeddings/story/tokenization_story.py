@@ -1,6 +1,5 @@
 """The chapters of the tokenization lab."""
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
 
 SENTENCE = "The goat was waiting for a boat."
 CONTEXT = 128_000  # "128K" tokens; models that say 128K often mean 131,072
-SPEED_SAMPLE = 200_000  # characters of a large text that are enough to time encoding
 FETCH = "`lab fetch gpt2` once, while online"
 
 
@@ -182,9 +180,7 @@ def compare_density(lab: Lab, vocabularies: dict[str, Tokenizer], own: str) -> N
     lab.say(
         f"""The price of ${price:g} per million tokens is an assumption: set yours with --price. The three
         stories are one story. With the vocabulary of {first} it takes {chinese:.1f} times as many tokens in
-        Chinese as in English, and {hindi:.1f} times in Hindi: so much more money, waiting and
-        memory for the same words. Newer models have 100,000 to 260,000 tokens, learned from many languages,
-        to narrow this gap."""
+        Chinese as in English, and {hindi:.1f} times in Hindi."""
     )
     lab.record(density={v: {n: vars(d) | {"mean": d.mean} for n, d in ds.items()} for v, ds in found.items()})
     lab.figure(token_density.draw_density(found, labels), "token_density")
@@ -277,26 +273,3 @@ def chat_becomes_text(lab: Lab, tok: BPETokenizer) -> None:
         note="""Rendered first and encoded then, as most servers do, what a user types becomes a real special token: the user
         speaks as the system. Who encodes the user's part by itself, and trusts no special token in it, is safe.""",
     )
-
-
-def measure_speed(lab: Lab, vocab_size: int, text: str) -> None:
-    lab.title("6. Speed")
-    megabytes = len(text.encode("utf-8")) / 1e6
-    seconds: dict[str, list[float]] = {"training": [], "encoding": [], "again": []}
-    for _ in range(1 if lab.quick else 3):
-        began = time.perf_counter()
-        tok = BPETokenizer.train([text], vocab_size)
-        seconds["training"].append(time.perf_counter() - began)
-        for label in ("encoding", "again"):
-            began = time.perf_counter()
-            tokens = len(tok.encode(text))
-            seconds[label].append(time.perf_counter() - began)
-    speed = {label: megabytes / min(times) for label, times in seconds.items()}
-    lab.say(
-        f"""{1000 * megabytes:.0f} KB of text on one core: training runs at {speed["training"]:.2g} MB/s,
-        encoding at {speed["encoding"]:.2g} MB/s, and at {speed["again"]:.2g} MB/s once the words are known.
-        The time of training goes into merges and different words, so a large text does better than a small
-        one: 10 MB take some seconds. A prompt of 1,000 tokens is ready in {1e6 * min(seconds["encoding"]) / tokens:.1f} ms, little
-        beside the work of a model. phase5_real_gpu/benchmarks/tokenizer_benchmark.py compares with other tokenizers."""
-    )
-    lab.record(megabytes_per_second=speed)

@@ -1,6 +1,6 @@
 """The arithmetic of GPU memory: bytes of KV cache a token, what the weights leave, how many users fit."""
 
-from phase1_tokens_embeddings.weights.cards import CARDS, Card
+from phase1_tokens_embeddings.weights.cards import Card
 from phase1_tokens_embeddings.weights.model_shapes import ModelShape
 from phase1_tokens_embeddings.weights.weight_formats import weight_bytes
 
@@ -81,9 +81,3 @@ def users_that_fit(
         )
     room = max(0, bytes_for_kv(shape, card, precision, usable))
     return room // kv_of_text(shape, context, bytes_per_value)
-
-
-def cards_that_hold(shape: ModelShape, precision: str = "FP16", usable: float = USABLE) -> list[Card]:
-    """The cards on which the weights fit and leave room for at least one token, the smallest first."""
-    cards = sorted(CARDS.values(), key=lambda card: card.memory_mib)
-    return [card for card in cards if users_that_fit(shape, card, 1, precision, usable=usable)]

@@ -76,19 +76,6 @@ def percent(weights: Sequence[float]) -> list[int]:
     return [round(100 * w) for w in weights]
 
 
-def divisors_that_give(scores: Sequence[float], wanted: Sequence[int]) -> tuple[float, float] | None:
-    """Which divisors turn raw scores into these percentages?
-
-    Solved by looking: every divisor from 0.1 to 20 in steps of 0.001 is tried.
-
-    Returns:
-        The smallest and the largest that do, or None.
-    """
-    tried = (i / 1000 for i in range(100, 20_001))
-    fitting = [d for d in tried if percent(softmax([s / d for s in scores])) == list(wanted)]
-    return (fitting[0], fitting[-1]) if fitting else None
-
-
 def side_by_side(titled: Sequence[tuple[str, Matrix]], labels: Sequence[str], decimals: int = 0) -> str:
     """Matrices with the same number of rows as text, next to one another.
 

@@ -154,10 +154,8 @@ def show_heads(lab: Lab, model: Transformer, ids: list[int], tokens: list[str]) 
     best = int(chosen["previous"].argmax())
     rounded = [[round(x, 2) for x in chosen[name].tolist()] for name in ("previous", "itself", "first")]
     weight, even = chosen["previous"][best].item(), chosen["even"][0].item()
-    lab.say(f"""Does a head have a habit? Nothing tells a head what to do: habits form in training, and here
-        they are measured, not assumed. The table holds weights averaged over the {len(ids) - 1} tokens
-        after the first, which has only itself to look at. A head that spread its attention weight evenly would give
-        {even:.2f} to each of the three.""")
+    lab.say(f"""Weights averaged over the {len(ids) - 1} tokens after the first, which has only itself to look at. A
+        head that spread its attention weight evenly would give {even:.2f} to each of the three.""")
     lab.table(
         f"Habits of layer {layer}",
         ["head", "previous token", "itself", "first token"],
@@ -180,17 +178,3 @@ def show_heads(lab: Lab, model: Transformer, ids: list[int], tokens: list[str]) 
         f"{lab.args.model}, {len(ids)} tokens; an even spread would give it {even:.0%}. Rows add up to 1."
     )
     lab.figure(draw_heads(weights[layer], best, tokens, finding, subtitle), "attention_heads")
-
-
-def split_heads(x: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Cut vectors [N, d_model] into heads [N, num_heads, head_dim]. Nothing is computed or moved."""
-    if x.shape[-1] % num_heads:
-        raise ValueError(
-            f"a vector of {x.shape[-1]} numbers cannot be cut into {num_heads} heads of equal length"
-        )
-    return x.view(x.shape[0], num_heads, x.shape[-1] // num_heads)
-
-
-def merge_heads(x: torch.Tensor) -> torch.Tensor:
-    """Put the heads [N, num_heads, head_dim] back into one vector [N, d_model] per token."""
-    return x.reshape(x.shape[0], -1)

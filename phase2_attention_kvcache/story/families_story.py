@@ -183,9 +183,8 @@ def draw_kv(now: dict[str, float], all_heads: dict[str, float]) -> Figure:
 
 def tell_mixtures(lab: Lab) -> None:
     lab.title("A mixture of experts")
-    lab.say("""A clinic has many doctors. Nobody sees all of them: at the desk somebody looks at you and sends you to two. In
-        a mixture each block has many MLPs, the experts, and a router, one small matrix, that picks a few for each token.
-        Knowledge is spread over all of them; a token pays for a few.""")
+    lab.say("""In a mixture each block has many MLPs, the experts, and a router, one small matrix, that picks a few of them
+        for each token.""")
     shape = SHAPES["qwen3-30b-a3b"]
     expert = 3 * shape.d_model * shape.d_ff * shape.num_layers
     lab.predict(
@@ -198,8 +197,6 @@ def tell_mixtures(lab: Lab) -> None:
         tolerance=1e-9,
         note=f"An expert of all blocks has {expert / 1e9:.2f} billion. The name says it: A3B, 3 billion active.",
     )
-    lab.say("""So a step for one user reads a tenth of the weights. And a step for many? Each token sends for its own eight
-        experts.""")
     counts = [1, 4, 16, 64]
     hit = experts_hit(counts, lab.seed)
     lab.predict(
@@ -210,9 +207,8 @@ def tell_mixtures(lab: Lab) -> None:
         tolerance=0.15,
         note="Measured with a router of random weights. A trained one has favourites, so it needs somewhat fewer.",
     )
-    lab.say("""So a mixture is cheap for one user, and for thousands, whose tokens fill every expert. In between each step
-        reads nearly all experts for a few tokens each. Tokens of the same expert are computed together (`Experts` in
-        layers.py): its weights are read once.""")
+    lab.say("""A mixture is cheap for one user, and for thousands, whose tokens fill every expert. In between each step
+        reads nearly all experts for a few tokens each.""")
     lab.record(experts_hit=dict(zip(counts, hit)))
 
 

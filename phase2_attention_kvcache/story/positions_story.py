@@ -81,11 +81,9 @@ def kinds_story(lab: Lab) -> None:
     )
     lab.record(place_over_distance={row[0]: row[3] for row in rows})
     lab.figure(draw_scores(scores), "positions_scores")
-    lab.say("""Why rotary alone does this: turning the query by m steps and the key by n steps leaves an angle
-        of m - n steps between them, and a dot product only knows the angle. Where a position is added
-        instead, the score also holds products of one token's content with the other one's place. A trained
-        model can learn to make good use of those, but nothing guarantees it. Careful: "depends on the distance
-        only" is said of two given contents. Other contents, another score.""")
+    lab.say("""Turning the query by m steps and the key by n steps leaves an angle of m - n steps between them, and a
+        dot product depends on the angle alone. Where a position is added instead, the score also holds products of
+        one token's content with the other one's place.""")
 
 
 def layout_story(lab: Lab) -> None:
@@ -106,11 +104,9 @@ def layout_story(lab: Lab) -> None:
 
 def long_context_story(lab: Lab) -> None:
     lab.title("A longer context")
-    lab.say("""A learned table ends: GPT-2 has 1,024 rows and no row 1,024. A rotary angle can be computed
-        for any position, but a slow hand then comes to angles that it never showed in training, and the
-        model does not know them. Llama 3.1 was trained on 8,192 tokens first. On the way to 131,072 its
-        slow hands were slowed down by 8, so that far positions look more like angles it has seen, and it
-        was trained on with long texts. The fast hands, which tell neighbours apart, stay.""")
+    lab.say("""A rotary angle can be computed for any position, but the slow pairs then come to angles that the model
+        never met in training. Llama 3.1 was trained on 8,192 tokens first. For 131,072 its slow pairs were slowed down
+        by 8; the fast pairs, which tell neighbours apart, stay.""")
     plain = rotary_frequencies(128, 500_000.0)
     scaled = rotary_frequencies(128, 500_000.0, LLAMA31)
     slower_by = (plain / scaled).tolist()

@@ -101,9 +101,6 @@ def tell_continuations(lab: Lab, writer: Writer) -> None:
         ["setting", "the text goes on", "different tokens"],
         [[n, writer.text(a), f"{len(set(a))} of {len(a)}"] for n, a in zip(SETTINGS, answers, strict=True)],
     )
-    lab.say("""No knob knows what is true or good: they only reshape the model's probabilities. Greedy suits
-        answers that must be the same every time. For prose, a temperature a little below 1 with top_p or
-        min_p cuts the absurd tail and leaves the rest to chance.""")
     context = writer.config.max_context
     lab.say(f"""What it costs: a token has the same price however it is picked, but the knobs decide how
         many there are. n = 4 writes, and bills, four answers. Without max_tokens a request may write on to

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from labkit.machine import time_calls
 from phase2_attention_kvcache.model import GPT2_124M, ModelConfig
-from phase3_paged_attention.paging import PagedKVCache, StepLayout, compiled_kernel, paged_attention_loops
+from phase3_paged_attention.paging import PagedKVCache, StepLayout, compiled_kernel
 
 BLOCK = 16
 Prepare = Callable[[int], Callable[[], object]]  # part of the memory -> what is timed on it
@@ -54,9 +53,8 @@ class DecodeTimer:
         dtype: torch.dtype,
         device: str,
         seed: int = 0,
-        shape: ModelConfig = GPT2_124M,
     ) -> None:
-        config = ModelConfig(**vars(shape) | {"num_layers": 1})
+        config = ModelConfig(**vars(GPT2_124M) | {"num_layers": 1})
         self.batch, self.config, self.device = batch, config, device
         self.num_blocks = batch * longest // BLOCK
         self.gathering = PagedKVCache(config, self.num_blocks, BLOCK, dtype, device, use_kernel=False)
@@ -72,13 +70,7 @@ class DecodeTimer:
 
     @torch.inference_mode()
     def measure(self, context: int, repeats: int = 8) -> DecodeTimes:
-        """Time a step in which every request has `context` tokens, a multiple of the block size.
-
-        Raises:
-            ValueError: a context that does not divide the memory into equal parts.
-        """
-        if context < BLOCK or self.num_blocks * BLOCK % (self.batch * context):
-            raise ValueError(f"context {context} does not divide {self.num_blocks * BLOCK // self.batch}")
+        """Time a step in which every request has `context` tokens, which divide the memory into equal parts."""
         parts = (-1, self.batch, context // BLOCK)
         scattered = torch.randperm(self.num_blocks).view(parts)
         in_order = torch.arange(self.num_blocks).view(parts)
@@ -132,10 +124,3 @@ class DecodeTimer:
             return lambda: cache.attend(0, self.q, self.k, self.v)
 
         return prepare
-
-
-def seconds_of_loops() -> float:
-    """Seconds that plain Python needs for one token of context and one head of 64 numbers."""
-    rng = np.random.default_rng(0)
-    q, k, v = (rng.normal(size=s).tolist() for s in ((1, 64), (3, 16, 1, 64), (3, 16, 1, 64)))
-    return min(time_calls(lambda: paged_attention_loops(q, k, v, [2, 0, 1], 48), repeats=3)) / 48

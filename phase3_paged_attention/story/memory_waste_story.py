@@ -219,11 +219,8 @@ def block_sizes(lab: Lab, rng: np.random.Generator) -> dict[str, dict[int, tuple
         note="Each block is an entry in the table, 4 bytes, that a kernel looks up in every layer before it can read "
         "a key; and one more thing to take, to name and to free.",
     )  # fmt: skip
-    lab.say("""So why not one token a block? Memory would be perfect. But a kernel has to look up each block
-        before it can load a key from it, and the smaller the block, the more it looks up (Kwon et al., section
-        7.2, measured it). Why not 256? A chat then leaves 128 slots empty, and two prompts share whole blocks
-        only. 16 is vLLM's compromise: 2% waste at most for all of this traffic, and a block of Llama-3 8B is 32 KiB of keys in one
-        piece in each layer.""")
+    lab.say("""16 is vLLM's compromise. A kernel has to look up each block before it can load a key from it (Kwon et al.,
+        section 7.2), so small blocks cost time; large ones leave slots empty, and two prompts share whole blocks only.""")
     lab.record(block_sizes={name: {str(k): v for k, v in by.items()} for name, by in found.items()})
     return found
 
@@ -241,7 +238,7 @@ def constant_time(lab: Lab) -> None:
     room = (memory_bytes() or 8 * 2**30) / 4
     sizes = [n for n in sizes if n * BYTES_PER_BLOCK < room]
     times = {n: time_operations(n) for n in lab.progress(sizes, "timing free lists")}
-    names = ("take", "free", "remove")
+    names = ("take and free", "remove and free")
     slower = max(times[sizes[-1]][name] / times[sizes[0]][name] for name in names)
     lab.predict(
         claim="o1-alloc",
@@ -254,10 +251,9 @@ def constant_time(lab: Lab) -> None:
     )
     lab.table(
         "Nanoseconds an operation (the best of several rounds)",
-        ["free blocks", "take", "free", "remove, middle", "the same, first touch", "deque: remove, middle"],
-        [[n, *(round(t[name]) for name in (*names, "first touch", "deque"))] for n, t in times.items()],
-        note="First touch: the block has to come from main memory. O(1) counts steps; a step may still be slower "
-        "when the blocks' entries no longer fit the processor's cache.",
+        ["free blocks", *names, "deque: remove, middle"],
+        [[n, *map(round, t.values())] for n, t in times.items()],
+        note="O(1) counts steps; a step may still be slower when the blocks' entries no longer fit the processor's cache.",
     )
     lab.record(operations={str(n): t for n, t in times.items()})
 

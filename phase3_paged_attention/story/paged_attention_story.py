@@ -20,7 +20,7 @@ from phase3_paged_attention.paging import (
     paged_attention_loops,
     paged_attention_vectorised,
 )
-from phase3_paged_attention.story.decode_timing import BLOCK, DecodeTimer, DecodeTimes, seconds_of_loops
+from phase3_paged_attention.story.decode_timing import BLOCK, DecodeTimer, DecodeTimes
 
 # ---------------------------------------------------------------------- the same answer, three times
 
@@ -137,14 +137,12 @@ def costs(lab: Lab) -> None:
     contexts = [64, 256, 1024] if lab.quick else [64, 128, 256, 512, 1024]
     dtype, device = getattr(torch, lab.args.dtype), lab.device
     lab.title(f"What each reading costs: {batch} users decode, one layer of GPT-2's shape")
-    lab.say("""In a decode step each user brings one query, and for it all of that user's keys and values have to
-        come out of memory. Each number of them takes part in one multiplication and one addition: next to
-        nothing. So time goes into moving bytes, and what counts is how often each byte is moved.""")
+    lab.say("""In a decode step each number of a user's keys and values takes part in one multiplication and one
+        addition. So time goes into moving bytes, and what counts is how often each byte is moved.""")
     timer = DecodeTimer(batch, contexts[-1], dtype, device, lab.seed)
     progress = lab.progress(contexts, f"timing contexts of 64 to {contexts[-1]:,} tokens")
     times = [timer.measure(context, repeats=3 if lab.quick else 10) for context in progress]
     last = times[-1]
-    loops = seconds_of_loops() * batch * GPT2_124M.num_heads * last.context
     if last.in_place is None:
         on_cpu = "without numba" if compiled_kernel() is None else "in float16"
         where = "on a GPU" if device == "cuda" else on_cpu
@@ -182,7 +180,6 @@ def costs(lab: Lab) -> None:
             note=f"A block holds {row_kib:.0f} KiB of keys side by side. One jump after that much hardly shows.",
         )
     rows = [
-        ["plain loops (worked out from one head)", loops],
         ["copied together, then torch", last.gather],
         ["    only the copy, into fresh memory", last.fresh_copy],
         ["    only the copy, into rows that are there", last.copy],
@@ -198,7 +195,7 @@ def costs(lab: Lab) -> None:
         "extra: the operating system hands it out in small pages, and clears each. Torch's function is made for "
         "many queries at a time, and does less well with one.",
     )
-    lab.record(decode_times=[vars(t) for t in times], loops_seconds=loops)
+    lab.record(decode_times=[vars(t) for t in times])
     lab.figure(draw_costs(times, batch, lab.args.dtype), "paged_attention_cost")
     in_dollars(lab)
 

@@ -1,10 +1,5 @@
 """The tokenization lab: its small library, its sample texts, its story and its errors."""
 
-import ast
-import math
-import unicodedata
-from collections import Counter
-
 import pytest
 import tiktoken
 
@@ -12,9 +7,9 @@ from labkit.models import has_gpt2_vocabulary
 from labkit.paths import EMBEDDED_MODELS, ROOT
 from phase1_tokens_embeddings import tokenization_lab
 from phase1_tokens_embeddings.story import token_density, tokenization_story
-from phase1_tokens_embeddings.story.token_density import CONTENT, measure_density, read_texts, sample_text
-from phase1_tokens_embeddings.story.tokenization_story import show_tokens, stream_steps, with_first_merges
-from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
+from phase1_tokens_embeddings.story.token_density import measure_density, read_texts, sample_text
+from phase1_tokens_embeddings.story.tokenization_story import show_tokens, with_first_merges
+from phase1_tokens_embeddings.tokens import BPETokenizer
 
 CLAIMS = ["gpt2-vocab", "hello-ids", "unbelievable-ids", "prompt-ids", "density", "context-128k"]
 
@@ -27,22 +22,6 @@ def run(run_script):
 # ---------------------------------------------------------------------- the sample texts
 
 
-@pytest.mark.parametrize("name", CONTENT)
-def test_sample_texts(name):
-    text = sample_text(name)
-    assert 2_500 <= len(text.encode("utf-8")) <= 8_000
-    assert text == unicodedata.normalize("NFC", text)
-    assert "\N{REPLACEMENT CHARACTER}" not in text
-    assert text.endswith("\n")
-    names = {"chinese": "CJK", "hindi": "DEVANAGARI"}
-    letters = Counter(unicodedata.name(c).split()[0] for c in text if c.isalpha())
-    assert letters.most_common(1)[0][0] == names.get(name, "LATIN")
-
-
-def test_the_code_sample_is_python():
-    ast.parse(sample_text("code"))
-
-
 def test_the_story_is_one_story():
     """The same paragraphs in three languages: else the comparison of their tokens means nothing."""
     paragraphs = [sample_text(name).split("\n\n") for name in ("prose", "chinese", "hindi")]
@@ -53,33 +32,12 @@ def test_the_story_is_one_story():
 # ---------------------------------------------------------------------- the small library
 
 
-def test_density_against_tiktoken(gpt2_vocabulary):
-    reference = tiktoken.get_encoding("gpt2")
-    tok = BPETokenizer.from_tiktoken("gpt2")
-    for name in CONTENT:
-        text = sample_text(name)
-        found = measure_density(tok, text, parts=4)
-        cuts = [0, len(text) // 4, len(text) // 2, 3 * len(text) // 4, len(text)]
-        parts = [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
-        densities = [len(part) / len(reference.encode_ordinary(part)) for part in parts]
-        assert found.tokens == len(reference.encode_ordinary(text))
-        assert found.mean == pytest.approx(len(text) / found.tokens)
-        assert (found.lowest, found.highest) == pytest.approx((min(densities), max(densities)))
-
-
 def test_density_of_one_token_per_byte():
     tok = BPETokenizer.train([""], 257)
     found = measure_density(tok, "aaaa" + "é" * 4, parts=2)
     assert (found.characters, found.tokens, found.lowest, found.highest) == (8, 12, 0.5, 1.0)
     with pytest.raises(ValueError, match="a text of 1 characters cannot be cut into 8 parts"):
         measure_density(tok, "a")
-
-
-def test_filling_a_context_and_blanks():
-    tok = BPETokenizer.train([""], 257)
-    assert token_density.characters_that_fit(tok, "abc", 1000) == 1000
-    assert token_density.characters_that_fit(tok, "é", 1000) == 500
-    assert token_density.share_of_blanks(tok, "    a\n b") == pytest.approx(5 / 8)
 
 
 def test_first_merges():
@@ -97,19 +55,6 @@ def test_the_readme_prints_what_is_learned():
         ids = with_first_merges(tok, merges).encode(sentence)
         assert len(ids) == int(count.split()[0].strip(",")) and count in readme
         assert show_tokens(tok, ids) in readme
-
-
-def test_showing_tokens():
-    tok = BPETokenizer.train(["ab ab"], 258)
-    assert show_tokens(tok, tok.encode("ab \n\té")) == "ab|_|\\n|\\t|<C3>|<A9>"
-
-
-def test_stream_steps():
-    tok = BPETokenizer.train([""], 257)
-    steps = stream_steps(tok, "é!")
-    replaced = "\N{REPLACEMENT CHARACTER}"
-    assert steps == [(195, b"\xc3", replaced, ""), (169, b"\xa9", replaced, "é"), (33, b"!", "!", "!")]
-    assert StreamDecoder(tok).finish() == ""
 
 
 def test_reading_texts(tmp_path):
@@ -224,4 +169,3 @@ def test_a_tokenizer_from_a_model_folder(run, tmp_path):
     density = report["results"]["density"][tmp_path.name]
     expected = measure_density(tok, sample_text("prose"))
     assert density["prose"]["mean"] == pytest.approx(expected.mean)
-    assert math.isfinite(report["results"]["megabytes_per_second"]["training"])

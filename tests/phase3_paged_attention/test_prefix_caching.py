@@ -5,12 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.models import find_model
-from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.generation import generate_cached
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.story.prefix_caching_story import hit_rate, long_text, share_that_gives
+from phase3_paged_attention.story.prefix_caching_story import hit_rate, share_that_gives
 from phase3_paged_attention.story.prefix_server import PrefixServer, common_prefix
 
 VOCABULARY = 61
@@ -105,9 +103,3 @@ def test_share_that_gives():
     assert share_that_gives(0.5, [0, 0.5, 1], [1, 0.6, 0.2]) == pytest.approx(0.625)
     # Noise that rises is cut off.
     assert share_that_gives(0.9, [0, 0.5, 1], [1, 1.3, 0.2]) == pytest.approx(0.5625)
-
-
-def test_long_text_has_exactly_that_many_tokens():
-    tokenizer = BPETokenizer.from_file(find_model("tales") / "tokenizer.json")
-    short, long = long_text(tokenizer, 100), long_text(tokenizer, 2000)
-    assert len(short) == 100 and len(long) == 2000 and long[:100] == short

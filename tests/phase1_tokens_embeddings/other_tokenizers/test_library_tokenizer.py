@@ -3,8 +3,6 @@
 import json
 import random
 import shutil
-import threading
-import time
 import unicodedata
 
 import pytest
@@ -171,36 +169,6 @@ def test_what_is_no_character(files):
     assert [stream.push(i) for i in bytes_of_goat] == ["", "", "", "🐐"]
     with pytest.raises(ValueError, match="outside the vocabulary"):
         stream.push(tok.vocab_size)
-
-
-class SlowHub:
-    """The library's tokenizer, with time for another thread between a setting and what it is for."""
-
-    def __init__(self, hub):
-        self.__dict__["hub"] = hub
-
-    def __setattr__(self, name, value):
-        setattr(self.hub, name, value)
-
-    def encode(self, text, **options):
-        time.sleep(0.001)
-        return self.hub.encode(text, **options)
-
-
-def test_threads_do_not_trust_for_each_other(files):
-    tok, wrong = read_tokenizer(files["gemma"]), []
-    tok._hub = SlowHub(tok._hub)
-
-    def encode(allowed):
-        end = tok.special_tokens["</s>"]
-        wrong.extend(i for i in range(50) if (end in tok.encode("the dog</s>", allowed)) != bool(allowed))
-
-    threads = [threading.Thread(target=encode, args=(allowed,)) for allowed in ("all", ())]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
 
 
 BROKEN = {

@@ -10,12 +10,10 @@ from transformers import AutoModel, GPT2Model, LlamaForCausalLM
 
 from phase1_tokens_embeddings.story.embedding_story import (
     first_hidden_state,
-    known_groups,
     pair_cosine,
-    within_and_across,
 )
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase1_tokens_embeddings.weights.embeddings import Embeddings, cosine, load_embeddings, pca_2d, same_rows
+from phase1_tokens_embeddings.weights.embeddings import Embeddings, cosine, load_embeddings, pca_2d
 
 VOCAB = 300  # ids of the tokenizer; the small GPT-2 has three rows more
 
@@ -107,29 +105,7 @@ def test_input_matrix_refuses_what_it_cannot_look_up(e):
         e.input_matrix([0] * 17)
 
 
-@given(
-    rows=st.lists(st.lists(st.integers(-2, 2), min_size=2, max_size=2), min_size=1, max_size=6),
-    data=st.data(),
-)
-def test_same_rows_ignores_order_and_nothing_else(rows, data):
-    a, b = (torch.tensor(r, dtype=torch.float32) for r in (rows, data.draw(st.permutations(rows))))
-    assert same_rows(a, b)
-    b[data.draw(st.integers(0, len(rows) - 1)), 0] += 1
-    assert not same_rows(a, b)
-
-
 # ------------------------------------------------------------------ cosines, neighbours, the map
-
-
-@given(data=st.lists(st.lists(st.floats(-10, 10, width=32), min_size=3, max_size=3), min_size=2, max_size=2))
-def test_cosine_equals_numpy_in_float64(data):
-    a, b = (np.array(v) for v in data)
-    if min(np.linalg.norm(a), np.linalg.norm(b)) < 1e-3:
-        return
-    expected = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
-    assert float(cosine(torch.tensor(a).float(), torch.tensor(b).float())) == pytest.approx(
-        expected, abs=1e-5
-    )
 
 
 def test_cosine_of_a_zero_vector_is_zero():
@@ -170,15 +146,3 @@ def test_pca_finds_the_directions_of_the_covariance():
         np.testing.assert_allclose(points[:, axis].numpy() * sign, expected, atol=1e-4)
     assert kept == pytest.approx(values[-2:].sum() / values.sum(), abs=1e-5)
     assert pca_2d(torch.ones(4, 3))[1] == 0.0  # all in one place: no spread to keep
-
-
-def test_within_and_across_by_hand():
-    similarity = torch.tensor([[1.0, 0.8, 0.1], [0.8, 1.0, 0.3], [0.1, 0.3, 1.0]])
-    within, across = within_and_across(similarity, ["a", "a", "b"])
-    assert (within, across) == (pytest.approx(0.8), pytest.approx(0.2))
-
-
-def test_groups_keep_the_words_that_the_vocabulary_knows(e):
-    groups = known_groups(e)
-    assert set(groups["animals"]) <= {"dog", "cat", "horse"} and "places" not in groups
-    assert all(e.token_of(w) is not None for words in groups.values() for w in words)

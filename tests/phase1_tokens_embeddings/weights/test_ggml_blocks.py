@@ -10,7 +10,6 @@ from phase1_tokens_embeddings.weights.ggml_blocks import (
     READABLE,
     WRITABLE,
     dequantize_blocks,
-    pack_nibbles,
     quantize_blocks,
     scales_of_blocks,
     unpack_nibbles,
@@ -58,15 +57,6 @@ def test_the_worked_example_of_the_docstring():
     assert unpack_nibbles(packed[:, 2:])[0, :4].tolist() == [0, 11, 8, 3]
     back = dequantize_blocks("Q4_0", packed)[0]
     torch.testing.assert_close(back[:4], torch.tensor([-0.8, 0.3, 0.0, -0.5]), rtol=0, atol=1e-3)
-
-
-def test_nibbles_go_in_and_come_out():
-    codes = torch.arange(64).remainder(16).view(1, 64).to(torch.uint8)
-    codes[0, 40] = 3
-    packed = pack_nibbles(codes)
-    assert packed.shape == (1, 32) and packed[0, 0] == 0 | 0 << 4 and packed[0, 5] == 5 | 5 << 4
-    assert packed[0, 16 + 8] == 3 << 0 | 8 << 4  # code 32 + 8 is low, code 32 + 8 + 16 high
-    assert torch.equal(unpack_nibbles(packed), codes)
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_K", "Q6_K"])

@@ -18,7 +18,7 @@ from phase2_attention_kvcache.model.generation import generate_cached, generate_
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.quantization.kv_formats import RoundingCache, narrow, widen
-from phase2_attention_kvcache.story.step_times import StepTimes, measure_steps, total_times
+from phase2_attention_kvcache.story.step_times import StepTimes, total_times
 from phase2_attention_kvcache.story.telling import WordWrap, tell
 from tests.properties import rules, with_rules
 
@@ -180,23 +180,11 @@ def test_stops_at_a_stop_token(tales, generate):
     assert generate(tales, [4078, 639], 20, stop_ids={stop}).token_ids == free.token_ids[: first + 1]
 
 
-def test_on_token_sees_each_token_once_and_in_order(tales):
-    seen = []
-    result = generate_cached(tales, [4078], 12, on_token=seen.append)
-    assert seen == result.token_ids
-
-
 def test_total_times_sums_steps():
     times = [StepTimes(1, 1.0, 0.5), StepTimes(101, 101.0, 0.5)]  # naive step at length L takes L seconds
     naive, cached = total_times(times, 1, np.array([1, 2, 100]))
     np.testing.assert_allclose(naive, [1, 3, 5050])
     np.testing.assert_allclose(cached, [1, 1.5, 1 + 99 * 0.5])
-
-
-def test_measured_steps_are_real_times(tales):
-    times = measure_steps(tales, (1, 30), range(2))
-    assert [t.tokens for t in times] == [1, 30]
-    assert all(t.decode > 0 and t.prefill > 0 for t in times)
 
 
 def test_a_story_is_streamed_as_it_is_decoded(tales):

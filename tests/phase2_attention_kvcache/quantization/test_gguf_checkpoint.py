@@ -8,9 +8,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from labkit.models import find_model
 from phase1_tokens_embeddings.chat import chat_settings_of_folder, chat_settings_of_gguf
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights import read_gguf_header
@@ -98,49 +96,47 @@ def test_a_file_in_fewer_bits_computes_with_the_numbers_that_the_package_reads(t
         )
 
 
-def as_the_package_reads(file, path) -> Transformer:
-    """The same file with all tensors turned to F32 by the package."""
-    source = gguf.GGUFReader(file)
+def rewritten(source, path, change, keys=True):
+    """A GGUF file again, by the package. change: gives of a tensor its data and, if they are bytes, their type."""
+    source = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(path, source.get_field("general.architecture").contents())
-    for name, field in source.fields.items():
+    for name, field in source.fields.items() if keys else ():
         if not name.startswith("GGUF.") and name != "general.architecture":
             inner = field.types[-1] if len(field.types) > 1 else None
             writer.add_key_value(name, field.contents(), field.types[0], inner)
     for t in source.tensors:
-        writer.add_tensor(t.name, gguf.quants.dequantize(t.data, t.tensor_type))
+        data, kind = change(t)
+        writer.add_tensor(t.name, data, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return path
+
+
+def as_the_package_reads(file, path) -> Transformer:
+    """The same file with all tensors turned to F32 by the package."""
+    rewritten(file, path, lambda t: (gguf.quants.dequantize(t.data, t.tensor_type), None))
     return Transformer.from_pretrained(path)
 
 
 def with_blocks(folder, path, kinds):
     """A file whose matrices are random super-blocks, as the package writes them: names end in -> kind."""
-    plain = convert(folder, path.with_name("base.gguf"))
-    source, rng = gguf.GGUFReader(plain), np.random.default_rng(0)
-    writer = gguf.GGUFWriter(path, "llama")
-    for name, field in source.fields.items():
-        if not name.startswith("GGUF.") and name != "general.architecture":
-            inner = field.types[-1] if len(field.types) > 1 else None
-            writer.add_key_value(name, field.contents(), field.types[0], inner)
-    for t in source.tensors:
+    rng = np.random.default_rng(0)
+
+    def random_blocks(t):
         kind = next((k for ending, k in kinds.items() if t.name.endswith(ending)), None)
         if kind is None:
-            writer.add_tensor(t.name, t.data)
-            continue
+            return t.data, None
         size, nbytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
         rows, width = t.data.shape
         raw = rng.integers(0, 256, (rows, width // size, nbytes), dtype=np.uint8)
         for at in {"Q4_K": [0, 2], "Q6_K": [208]}[kind]:
             scale = rng.uniform(1e-4, 3e-4, (rows, width // size, 1)).astype(np.float16)
             raw[:, :, at : at + 2] = scale.view(np.uint8)
-        writer.add_tensor(t.name, raw.reshape(rows, -1), raw_dtype=gguf.GGMLQuantizationType[kind])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+        return raw.reshape(rows, -1), gguf.GGMLQuantizationType[kind]
+
+    return rewritten(convert(folder, path.with_name("base.gguf")), path, random_blocks)
 
 
 def test_super_blocks_and_mixed_types_as_in_q4_k_m(tmp_path, folders):
@@ -151,13 +147,6 @@ def test_super_blocks_and_mixed_types_as_in_q4_k_m(tmp_path, folders):
     read, expected = Transformer.from_pretrained(file), as_the_package_reads(file, tmp_path / "plain.gguf")
     torch.testing.assert_close(logits(read), logits(expected), rtol=1e-3, atol=1e-3)
     assert [p.kind for p in read.blocks[0].attention.qkv.parts] == ["Q4_K", "Q4_K", "Q6_K"]
-
-
-def test_tales_as_a_file_says_the_same_as_in_its_folder(tmp_path):
-    file = convert(find_model("tales"), tmp_path / "tales.gguf", "F32")
-    torch.testing.assert_close(
-        logits(Transformer.from_pretrained(file)), logits(Transformer.from_pretrained("tales"))
-    )
 
 
 # ------------------------------------------------------------------ bad input
@@ -223,17 +212,13 @@ def test_an_unknown_architecture_type_or_tokenizer(tmp_path, folders):
 
 
 def test_a_type_that_is_not_read_here(tmp_path, folders):
+    def to_q5_1(t):
+        if not t.name.endswith("ffn_up.weight"):
+            return t.data, None
+        return gguf.quants.quantize(t.data, gguf.GGMLQuantizationType.Q5_1), gguf.GGMLQuantizationType.Q5_1
+
     plain = convert(folders["super-blocks"], tmp_path / "x.gguf")
-    source, other = gguf.GGUFReader(plain), tmp_path / "y.gguf"
-    writer = gguf.GGUFWriter(other, "llama")
-    for t in source.tensors:
-        kind = gguf.GGMLQuantizationType.Q5_1
-        data = gguf.quants.quantize(t.data, kind) if t.name.endswith("ffn_up.weight") else t.data
-        writer.add_tensor(t.name, data, raw_dtype=kind if t.name.endswith("ffn_up.weight") else None)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    other = rewritten(plain, tmp_path / "y.gguf", to_q5_1, keys=False)
     said = refusal(read_blocks, other, read_gguf_header(other), "blk.0.ffn_up.weight")
     assert "'blk.0.ffn_up.weight' is Q5_1; read here are F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K" in said
 
@@ -292,15 +277,6 @@ def test_settings_of_the_wrong_kind(tmp_path, folders, value, monkeypatch):
             "phase2_attention_kvcache.quantization.gguf_checkpoint.read_gguf_header", lambda _, h=wrong: h
         )
         assert name in refusal(read_config, file)
-
-
-def test_old_files_of_a_tied_model_with_a_copy_of_the_table(tmp_path, folders):
-    """`lm_head.weight` is the table again and is not written twice."""
-    folder = shutil.copytree(folders["gpt2"], tmp_path / "old")
-    tensors = load_file(folder / "model.safetensors")
-    assert "lm_head.weight" not in tensors
-    assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"]
-    assert "output.weight" not in read_gguf_header(convert(folder, tmp_path / "x.gguf")).tensors
 
 
 def test_a_file_larger_than_the_memory_is_refused_before_it_is_read(folders, tmp_path, monkeypatch):

@@ -20,11 +20,3 @@ def test_allocator_takes_in_order_and_gives_from_the_middle():
     with pytest.raises(MemoryError, match="no free block"):
         allocator.take()
     assert list(allocator) == [] and allocator.num_free == 0
-
-
-def test_allocator_keeps_the_order_of_what_comes_back():
-    allocator = BlockAllocator(7)
-    blocks = [allocator.take() for _ in range(6)]
-    allocator.free_to_back([blocks[4], blocks[1]])
-    allocator.free_to_front([blocks[5], blocks[0]])
-    assert [b.block_id for b in allocator] == [6, 1, 5, 2]
