@@ -12,6 +12,7 @@ from transformers import GPT2Config, GPT2Model
 
 from phase2_attention_kvcache.model import Transformer
 from phase2_attention_kvcache.model.attention import attention, attention_weights
+from phase2_attention_kvcache.model.caches import AttentionRule
 from phase2_attention_kvcache.story import attention_by_hand as by_hand
 from phase2_attention_kvcache.story.attention_in_models import (
     block_order,
@@ -19,6 +20,7 @@ from phase2_attention_kvcache.story.attention_in_models import (
 )
 from phase2_attention_kvcache.story.heads_at_work import weights_of
 from phase2_attention_kvcache.story.small_families import write_small_model
+from tests.properties import plain_attention
 
 
 def random_qkv(n, older, kv_heads, group, head_dim, seed, dtype=torch.float32):
@@ -32,20 +34,6 @@ any_qkv = st.builds(
     random_qkv, n=st.integers(1, 9), older=st.integers(0, 12), kv_heads=st.integers(1, 4),
     group=st.integers(1, 4), head_dim=st.sampled_from([1, 2, 8, 17]), seed=st.integers(0, 2**16),
 )  # fmt: skip
-
-
-def by_loops(q, k, v, scale):
-    """Attention in float64, one query and one head at a time."""
-    q, k, v = (x.double().numpy() for x in (q, k, v))
-    group = q.shape[1] // k.shape[1]
-    out = np.zeros(q.shape)
-    for i, seen in enumerate(range(len(k) - len(q) + 1, len(k) + 1)):
-        for h in range(q.shape[1]):
-            scores = np.array([q[i, h] @ k[j, h // group] * scale for j in range(seen)])
-            weights = np.exp(scores - scores.max())
-            weights /= weights.sum()
-            out[i, h] = sum(w * v[j, h // group] for j, w in enumerate(weights))
-    return out
 
 
 @given(any_qkv)
@@ -66,7 +54,9 @@ def test_agrees_with_pytorch(qkv):
 @settings(max_examples=40)
 def test_any_scale(qkv, scale):
     q, k, v = qkv
-    np.testing.assert_allclose(attention(q, k, v, scale=scale), by_loops(q, k, v, scale), atol=5e-5)
+    np.testing.assert_allclose(
+        attention(q, k, v, scale=scale), plain_attention(q, k, v, AttentionRule(scale)), atol=5e-5
+    )
 
 
 @given(any_qkv)
@@ -96,8 +86,10 @@ def test_number_formats(dtype):
     q, k, v = random_qkv(5, 3, 2, 3, 16, 1, dtype)
     out = attention(q, k, v)
     assert out.dtype == dtype
-    expected = by_loops(q, k, v, 0.25)
-    np.testing.assert_allclose(out.double().numpy(), expected, rtol=torch.finfo(dtype).eps * 4, atol=1e-4)
+    expected = plain_attention(q, k, v)
+    np.testing.assert_allclose(
+        out.double().numpy(), expected.numpy(), rtol=torch.finfo(dtype).eps * 4, atol=1e-4
+    )
     # The softmax itself is at least float32.
     assert attention_weights(q, k).dtype == torch.promote_types(dtype, torch.float32)
 

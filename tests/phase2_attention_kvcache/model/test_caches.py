@@ -20,7 +20,7 @@ from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.quantization.kv_formats import RoundingCache, narrow, widen
 from phase2_attention_kvcache.story.step_times import StepTimes, total_times
 from phase2_attention_kvcache.story.telling import WordWrap, tell
-from tests.properties import rules, with_rules
+from tests.properties import plain_attention, rules, with_rules
 
 
 @pytest.fixture(scope="module")
@@ -78,21 +78,6 @@ def test_any_way_of_cutting_the_prompt_gives_the_same_hidden_states(llama, lengt
             parts.append(model(ids[a:b], positions[a:b], cache))
     torch.testing.assert_close(torch.cat(parts), whole, atol=2e-5, rtol=1e-4)
     assert cache.num_tokens == length
-
-
-def plain_attention(q, k, v, rule):
-    """In float64, with a table of who sees whom."""
-    (n, heads, _), (m, kv_heads, _) = q.shape, k.shape
-    k, v = (x.double().repeat_interleave(heads // kv_heads, dim=1) for x in (k, v))
-    scores = torch.einsum("nhd,mhd->hnm", q.double(), k) * rule.scale
-    if rule.softcap:
-        scores = rule.softcap * torch.tanh(scores / rule.softcap)
-    for row in range(n):
-        own = m - n + row
-        for place in range(m):
-            if place > own or place <= own - (rule.window or m):
-                scores[:, row, place] = -torch.inf
-    return torch.einsum("hnm,mhd->nhd", scores.softmax(-1), v)
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 4]), rules)

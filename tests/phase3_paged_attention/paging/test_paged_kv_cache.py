@@ -22,7 +22,7 @@ from phase3_paged_attention.paging import (
     paged_attention_loops,
     paged_attention_vectorised,
 )
-from tests.properties import rules, with_rules
+from tests.properties import plain_attention, rules, with_rules
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
@@ -36,26 +36,6 @@ def make_config(num_heads, num_kv_heads, head_dim, num_layers=1, **changes):
         mlp_bias=False,
     ) | changes  # fmt: skip
     return ModelConfig(**settings)
-
-
-def plain_attention(q, keys, values, rule=None):
-    """The definition in float64: q [n, H, D], the last n of the m tokens of keys, values [m, KV, D]."""
-    rule = rule or AttentionRule(q.shape[2] ** -0.5)
-    q, keys, values = (t.double().numpy() for t in (q, keys, values))
-    n, heads, _ = q.shape
-    m, kv_heads, _ = keys.shape
-    of_head = [h // (heads // kv_heads) for h in range(heads)]
-    out = np.empty_like(q)
-    for i in range(n):
-        last = m - n + i
-        sees = slice(max(0, last - (rule.window or m) + 1), last + 1)
-        scores = np.einsum("hd,khd->hk", q[i], keys[sees, of_head]) * rule.scale
-        if rule.softcap:
-            scores = rule.softcap * np.tanh(scores / rule.softcap)
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
-        out[i] = np.einsum("hk,khd->hd", weights, values[sees, of_head])
-    return out
 
 
 @dataclass
@@ -142,7 +122,7 @@ class Step:
         for n, keys, values in zip(self.query_lens, self.keys, self.values):
             out.append(plain_attention(self.q[rows : rows + n], keys, values, self.rule))
             rows += n
-        return np.concatenate(out)
+        return torch.cat(out)
 
     def padded_tables(self, fill=0):
         width = max(map(len, self.tables)) + 2
