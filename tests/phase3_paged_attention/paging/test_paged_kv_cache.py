@@ -409,4 +409,5 @@ def test_a_model_in_chunks_over_blocks_is_the_model_at_once(
         got = run_in_chunks(model, cache, manager, texts, chunks)
         for text, logits in zip(texts, got):
             whole = model.logits(model(torch.tensor(text), torch.arange(len(text)), NoCache(model.config)))
-            torch.testing.assert_close(logits, whole, atol=1e-5, rtol=1e-5)
+            # With weights ten times as large, what float32 rounds grows through softmax and layers.
+            torch.testing.assert_close(logits, whole, atol=2e-4, rtol=2e-4)
