@@ -24,6 +24,7 @@ from phase2_attention_kvcache.quantization.kv_formats import KV_CACHE_DTYPES
 from phase2_attention_kvcache.quantization.quantized_formats import METHODS
 from phase4_scheduler.features.speculation.config import SpeculativeConfig
 from phase4_scheduler.server.launch import make_server, open_socket, run_server
+from phase4_scheduler.server.tools import TOOL_CALL_PARSERS
 from phase4_scheduler.simulator.routers import ROUTERS
 
 
@@ -128,6 +129,12 @@ def build_parser() -> argparse.ArgumentParser:
         default=0,
         help="seconds that answers under way have to end at SIGTERM (0)",
     )
+    add("--tool-call-parser", choices=TOOL_CALL_PARSERS, help="how the model writes tool calls down (none)")
+    add(
+        "--enable-auto-tool-choice",
+        action="store_true",
+        help="the model may choose whether it calls a tool; needs --tool-call-parser",
+    )
     add(
         "--middleware",
         action="append",
@@ -208,6 +215,10 @@ def serve(a: argparse.Namespace) -> int:
         raise LabError(
             "--enable-mfu-metrics estimates what one device does: leave it out, or the parallel sizes"
         )
+    if a.enable_auto_tool_choice and a.tool_call_parser is None:
+        raise LabError(
+            "--enable-auto-tool-choice needs --tool-call-parser: say how the model writes calls down"
+        )
     server = make_server(
         a.model,
         a.served_model_name,
@@ -219,6 +230,7 @@ def serve(a: argparse.Namespace) -> int:
         a.enable_step_events,
         a.replicas,
         ROUTERS[a.router](),
+        a.tool_call_parser if a.enable_auto_tool_choice else None,
         max_num_seqs=a.max_num_seqs,
         max_num_batched_tokens=a.max_num_batched_tokens,
         max_model_len=a.max_model_len,

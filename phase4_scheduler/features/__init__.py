@@ -7,11 +7,12 @@ from phase4_scheduler.features.prompt_logprobs import PromptLogprobs
 from phase4_scheduler.features.quantized import QuantizedKVCache, QuantizedWeights
 from phase4_scheduler.features.recording import Recording
 from phase4_scheduler.features.speculation import Speculation
+from phase4_scheduler.features.structured_output import StructuredOutput
 from phase4_scheduler.features.swap import Swap
 from phase4_scheduler.features.windows import Windows
 
 # Outermost first: what stands before another one sees its results.
 FEATURES = (
-    FaultIsolation, PromptLogprobs, Swap, KVTransfer, Speculation, Recording,
-    Windows, QuantizedWeights, QuantizedKVCache, Executors,
+    FaultIsolation, PromptLogprobs, StructuredOutput, Swap, KVTransfer, Speculation,
+    Recording, Windows, QuantizedWeights, QuantizedKVCache, Executors,
 )  # fmt: skip

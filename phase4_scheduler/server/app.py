@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -53,17 +54,32 @@ PERMISSION = {
 }  # fmt: skip
 
 
+BODIES = {
+    "/v1/completions": CompletionRequest,
+    "/v1/chat/completions": ChatCompletionRequest,
+    "/tokenize": TokenizeRequest,
+    "/detokenize": DetokenizeRequest,
+}
+
+
 class Server:
     """What the routes share.
 
     Args:
         name: of the model, as clients call it.
+        tool_call_parser: how the model writes tool calls down when it may choose; None: it may not.
     """
 
     def __init__(
-        self, engine: AsyncEngine, name: str, template: ChatTemplate | None, created: int = 0
+        self,
+        engine: AsyncEngine,
+        name: str,
+        template: ChatTemplate | None,
+        created: int = 0,
+        tool_call_parser: str | None = None,
     ) -> None:
         self.engine, self.name, self.template, self.created = engine, name, template, created
+        self.tool_call_parser = tool_call_parser
         self.load = 0  # answers under way
         self.large_bodies = asyncio.Semaphore(1)  # the event loop competes with one thread, not with many
 
@@ -75,7 +91,10 @@ class Server:
 
     async def chat(self, request: Request) -> Response:
         asked = await self.read(ChatCompletionRequest, request)
-        return await self.answer(request, Chat(self.engine, asked, asked.model or self.name, self.template))
+        name = asked.model or self.name
+        return await self.answer(
+            request, Chat(self.engine, asked, name, self.template, self.tool_call_parser)
+        )
 
     async def answer(self, request: Request, call: Completion | Chat) -> Response:
         if call.request.stream:
@@ -125,8 +144,10 @@ class Server:
         text = tokenizer.decode(token for token in asked.tokens if token < tokenizer.vocab_size)
         return JsonResponse({"prompt": text})
 
-    async def models(self, request: Request) -> Response:
-        card = {
+    @property
+    def card(self) -> dict[str, Any]:
+        """The model, as OpenAI's clients want it described."""
+        return {
             "id": self.name,
             "object": "model",
             "created": self.created,
@@ -136,7 +157,32 @@ class Server:
             "max_model_len": self.engine.limits.max_model_len,
             "permission": [PERMISSION | {"id": f"modelperm-{uuid.uuid4().hex}", "created": self.created}],
         }
-        return JsonResponse({"object": "list", "data": [card]})
+
+    async def models(self, request: Request) -> Response:
+        return JsonResponse({"object": "list", "data": [self.card]})
+
+    async def model(self, request: Request) -> Response:
+        if (name := request.path_params["name"]) != self.name:
+            raise no_such_model(name)
+        return JsonResponse(self.card)
+
+    async def openapi(self, request: Request) -> Response:
+        """What the calls take, from the same models that check them."""
+        keyed, schema = models_json_schema(
+            [(kind, "validation") for kind in BODIES.values()], ref_template="#/components/schemas/{model}"
+        )
+        paths = {
+            path: {
+                "post": {
+                    "requestBody": {"content": {"application/json": {"schema": keyed[kind, "validation"]}}},
+                    "responses": {"200": {"description": "see vLLM's and OpenAI's references"}},
+                }
+            }
+            for path, kind in BODIES.items()
+        }
+        info = {"title": "Inference Lab", "version": version_of("inference-lab") or "0"}
+        parts = {"schemas": schema["$defs"]}
+        return JsonResponse({"openapi": "3.1.0", "info": info, "paths": paths, "components": parts})
 
     async def health(self, request: Request) -> Response:
         return Response(status_code=200 if self.engine.is_alive else 503)
@@ -201,9 +247,7 @@ class Server:
         else:
             asked = read_body(kind, raw, context)
         if asked.model and asked.model != self.name:
-            raise ApiError(
-                f"The model `{visible(asked.model)}` does not exist.", "model", 404, "NotFoundError"
-            )
+            raise no_such_model(asked.model)
         if "request_id" in kind.model_fields:
             asked.request_id = request.headers.get("x-request-id", asked.request_id)
             if (length := len(asked.request_id or "")) > LONGEST_REQUEST_ID:
@@ -211,6 +255,10 @@ class Server:
                     f"request_id has {length:,} characters: at most {LONGEST_REQUEST_ID}", "request_id"
                 )
         return asked
+
+
+def no_such_model(name: str) -> ApiError:
+    return ApiError(f"The model `{visible(name)}` does not exist.", "model", 404, "NotFoundError")
 
 
 def unexpected(error: Exception) -> ApiError:
@@ -349,6 +397,8 @@ def create_app(
         post("/tokenize", server.tokenize),
         post("/detokenize", server.detokenize),
         Route("/v1/models", server.models),
+        Route("/v1/models/{name}", server.model),
+        Route("/openapi.json", server.openapi),
         Route("/health", server.health),
         Route("/ping", server.health, methods=["GET", "POST"]),
         Route("/version", server.version),

@@ -220,6 +220,11 @@ class AsyncEngine:
         self.end_watches()
         self.output_processor = OutputProcessor()
 
+    def end_streams(self) -> None:
+        """All answers under way end with an error: the server shuts down."""
+        self.dead = self.dead or EngineDeadError("the server is shutting down: ask again later")
+        self._die()
+
     def _tell_watchers(self, events: Sequence[Event | None]) -> None:
         """Who reads too slowly is told no more: nothing here may wait, or grow, for a reader."""
         for queue in list(self._watchers):

@@ -6,6 +6,7 @@ Source: vllm/entrypoints/openai/chat_completion/serving.py.
 """
 
 import asyncio
+import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -21,6 +22,7 @@ from phase4_scheduler.server.completions import (
     collect,
     described,
     encode,
+    make_params,
     raise_error,
     spelled,
     speller,
@@ -36,6 +38,7 @@ from phase4_scheduler.server.protocol import (
     full_usage,
     usage,
 )
+from phase4_scheduler.server.tools import NamedTool, ToolCallReader, is_json, read_calls
 
 
 def plain_message(message: ChatMessage) -> dict[str, Any]:
@@ -49,7 +52,11 @@ def plain_message(message: ChatMessage) -> dict[str, Any]:
             raise ApiError(f"a part of type {wrong[0].get('type')!r}: this model reads text only")
         content = "\n".join(part["text"] for part in content)
     role = "system" if message.role == "developer" else message.role  # OpenAI's newer word for the same
-    return message.model_dump(exclude_none=True) | {"role": role, "content": content or ""}
+    plain = message.model_dump(exclude_none=True) | {"role": role, "content": content or ""}
+    for call in plain.get("tool_calls", ()):  # templates write the arguments down by themselves
+        if is_json(text := call["function"]["arguments"]):
+            call["function"]["arguments"] = json.loads(text)
+    return plain
 
 
 async def rendered(template: ChatTemplate, request: ChatCompletionRequest | TokenizeRequest) -> str:
@@ -61,7 +68,9 @@ async def rendered(template: ChatTemplate, request: ChatCompletionRequest | Toke
 
     def render() -> str:
         plain = [plain_message(message) for message in request.messages]
-        return template.render(plain, request.add_generation_prompt, request.continue_final_message)
+        tools = [tool.model_dump(exclude_none=True) for tool in getattr(request, "tools", None) or ()]
+        prompts, goes_on = request.add_generation_prompt, request.continue_final_message
+        return template.render(plain, prompts, goes_on, tools=tools or None)
 
     try:
         return await asyncio.to_thread(render)
@@ -81,9 +90,11 @@ class Chat:
         request: ChatCompletionRequest,
         model: str,
         template: ChatTemplate | None,
+        tool_call_parser: str | None = None,
     ) -> None:
         self.arrival_time = time.perf_counter()
         self.engine, self.request, self.template = engine, request, template
+        self.tool_call_parser = tool_call_parser
         self.request_id = f"chatcmpl-{request.request_id or uuid.uuid4().hex[:16]}"
         request.n = 1 if request.n is None else request.n
         self.head = {"id": self.request_id, "created": int(time.time()), "model": model}
@@ -93,6 +104,12 @@ class Chat:
         r, limit = self.request, self.engine.limits.max_model_len
         if self.template is None:
             raise ApiError("this model has no chat template: use /v1/completions")
+        if r.tool_choice == "auto":
+            if self.tool_call_parser is None:
+                raise ApiError(
+                    'the tool_choice "auto" needs a server with --enable-auto-tool-choice and --tool-call-parser'
+                )
+            r.skip_special_tokens = False  # the tags are special tokens of some models
         self.text = await rendered(self.template, r)
         ids = await encode(self.engine, self.text, limit, r.truncate_prompt_tokens)
         self.prompt = truncated(ids, r, limit)
@@ -100,7 +117,7 @@ class Chat:
         name = "max_tokens" if r.max_completion_tokens is None else "max_completion_tokens"
         prompt_logprobs = r.top_logprobs if r.prompt_logprobs is None and r.echo else r.prompt_logprobs
         room = answer_room(self.prompt, max_tokens, limit, name)
-        params = r.params(room, (r.top_logprobs or 0) if r.logprobs else None, prompt_logprobs)
+        params = await make_params(r, room, (r.top_logprobs or 0) if r.logprobs else None, prompt_logprobs)
         self.accepted = await self.engine.accept(
             self.request_id, self.prompt, params, self.arrival_time, r.priority
         )
@@ -120,6 +137,29 @@ class Chat:
             content.append(_entry(spell, token, found[token]) | {"bytes": whole, "top_logprobs": entries})
         return {"content": content}
 
+    def tool_call_reader(self) -> ToolCallReader | None:
+        """What finds the tool calls in an answer; None: it has none."""
+        choice = self.request.tool_choice
+        if choice in (None, "none"):
+            return None
+        named = choice.function.name if isinstance(choice, NamedTool) else None
+        return ToolCallReader(named, tagged=choice == "auto")
+
+    def message(self, part: CompletionOutput) -> dict[str, Any]:
+        """A whole answer."""
+        message = {"role": self.role, "content": self.echoed + part.text, **NO_TOOLS}
+        if reader := self.tool_call_reader():
+            content, calls = read_calls(reader, part.text)
+            if calls:
+                message |= {"content": content or None, "tool_calls": calls}
+        return message
+
+    def finish_reason(self, part: CompletionOutput, called: bool) -> str | None:
+        """As OpenAI has it: with a tool that the client has named an ordinary end."""
+        forced = self.request.tool_choice == "required" and part.finish_reason == "stop"
+        auto = self.request.tool_choice == "auto" and called and part.finish_reason is not None
+        return "tool_calls" if forced or auto else part.finish_reason
+
     async def whole(self) -> dict[str, Any]:
         output = await collect(self.engine.generate(self.accepted))
         raise_error(output)
@@ -127,9 +167,9 @@ class Chat:
         choices = [
             {
                 "index": part.index,
-                "message": {"role": self.role, "content": self.echoed + part.text, **NO_TOOLS},
+                "message": (message := self.message(part)),
                 "logprobs": self.logprobs(part),
-                "finish_reason": part.finish_reason,
+                "finish_reason": self.finish_reason(part, "tool_calls" in message),
                 "stop_reason": part.stop_reason,
                 "token_ids": list(part.token_ids) if r.return_token_ids else None,
                 "routed_experts": None,
@@ -156,6 +196,7 @@ class Chat:
         include_usage = bool(options and options.include_usage)
         continuous = include_usage and bool(options.continuous_usage_stats)
         written, cached = [0] * r.n, None
+        readers = [self.tool_call_reader() for _ in range(r.n)]
         begun = False
         async with aclosing(self.engine.generate(self.accepted)) as outputs:
             async for output in outputs:
@@ -178,11 +219,19 @@ class Chat:
                 for part in output.outputs:
                     written[part.index] += len(part.token_ids)
                     cached = self.engine.cached(output)
+                    delta, reader = {"content": part.text}, readers[part.index]
+                    if reader is not None:
+                        content, calls = reader.push(part.text, part.finish_reason is not None)
+                        delta = ({"content": content} if content else {}) | (
+                            {"tool_calls": calls} if calls else {}
+                        )
+                        if not (delta or part.finish_reason or r.logprobs or r.return_token_ids):
+                            continue
                     choice = {
                         "index": part.index,
-                        "delta": {"content": part.text},
+                        "delta": delta,
                         "logprobs": self.logprobs(part),
-                        "finish_reason": part.finish_reason,
+                        "finish_reason": self.finish_reason(part, bool(reader and reader.num_calls)),
                         "token_ids": list(part.token_ids) if r.return_token_ids else None,
                     }
                     if part.finish_reason is not None:

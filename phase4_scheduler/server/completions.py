@@ -11,6 +11,7 @@ from contextlib import aclosing
 from typing import Any
 
 from phase1_tokens_embeddings.tokens import Tokenizer
+from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine.outputs import CompletionOutput, RequestOutput
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.server.async_engine import AsyncEngine
@@ -60,7 +61,7 @@ class Completion:
             prompt_logprobs = r.prompt_logprobs
             if prompt_logprobs is None and r.echo:
                 prompt_logprobs = r.logprobs
-            params = r.params(answer_room(ids, max_tokens, limit), r.logprobs, prompt_logprobs)
+            params = await make_params(r, answer_room(ids, max_tokens, limit), r.logprobs, prompt_logprobs)
             self.accepted.append(
                 await self.engine.accept(self.request_id, ids, params, self.arrival_time, r.priority)
             )
@@ -192,6 +193,13 @@ def truncated(ids: list[int], request: Generation, limit: int) -> list[int]:
         )
     most = limit - 1 if most == -1 else most
     return ids[:most] if request.truncation_side == "right" else ids[max(0, len(ids) - most) :]
+
+
+async def make_params(request: Generation, *limits: int | None) -> SamplingParams:
+    """`Generation.params`, in a thread where a grammar is checked: that may take 0.3 s."""
+    if request.constraint() is None:
+        return request.params(*limits)
+    return await asyncio.to_thread(request.params, *limits)
 
 
 async def encode(engine: AsyncEngine, text: str, limit: int, truncate: int | None = None) -> list[int]:

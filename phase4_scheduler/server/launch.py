@@ -29,6 +29,9 @@ except ImportError:  # there is none for Windows
     from asyncio import new_event_loop
 
 
+TO_SAY_GOODBYE = 2  # seconds, at most
+
+
 class WebServer(uvicorn.Server):
     """One that says in its output why it ends, and does not wait for those who watch its steps: they watch for ever."""
 
@@ -45,6 +48,10 @@ class WebServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.engine.end_watches()
+        # When the time of the answers under way is over, they end with an error, and that needs a moment to be sent.
+        loop, patience = asyncio.get_running_loop(), self.config.timeout_graceful_shutdown
+        loop.call_later(patience, self.engine.end_streams)
+        self.config.timeout_graceful_shutdown = patience + TO_SAY_GOODBYE
         await super().shutdown(sockets)
 
 
@@ -59,12 +66,14 @@ def make_server(
     record_steps: bool = False,
     replicas: int = 1,
     router: Any = None,
+    tool_call_parser: str | None = None,
     **settings: Any,
 ) -> Server:
     """A server whose engine has not been started yet. `settings` are the fields of `EngineConfig`.
 
     Args:
         replicas: engines; more than one run on Ray, and `router` chooses one for each request (`ray_fleet.py`).
+        tool_call_parser: see `Server`.
 
     Raises:
         LabError: no such model, or one without a tokenizer; no Ray for replicas, or their steps to be recorded. ValueError:
@@ -84,7 +93,8 @@ def make_server(
         record_steps=record_steps, **settings,
     )  # fmt: skip
     created = int(folder.stat().st_mtime)
-    return Server(engine, served_model_name or model, load_chat_template(folder), created)
+    template = load_chat_template(folder)
+    return Server(engine, served_model_name or model, template, created, tool_call_parser)
 
 
 def find_fleet() -> Callable:

@@ -15,6 +15,8 @@ from starlette.responses import JSONResponse
 from labkit.foreign import quoted, visible
 from labkit.machine import version_of
 from phase2_attention_kvcache.model import SamplingParams
+from phase4_scheduler.features.structured_output import StructuredSamplingParams
+from phase4_scheduler.server.tools import CalledTool, NamedTool, Tool, calls_schema
 
 MOST_LOGPROBS = 20
 WRONG_TYPE = "Bad Request"  # vLLM spells it so where a field's type is wrong, and BadRequestError elsewhere
@@ -23,6 +25,12 @@ NAMED = {
     *("logit_bias", "allowed_token_ids", "stop_token_ids"),
 }
 MOST_PROMPTS = 1024
+GUIDED = ("json", "regex", "choice", "grammar", "json_object", "decoding_backend", "whitespace_pattern")
+# Fields that clients know from elsewhere, and that would change the answer.
+NOT_DONE = {
+    "use_beam_search": "this server samples; ask for n answers instead",
+    "logprob_token_ids": "top_logprobs (of chat) and logprobs report the likeliest tokens",
+} | {f"guided_{name}": "structured_outputs has taken its place" for name in GUIDED}
 HIGHEST_TEMPERATURE = 2
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 TokenId = Annotated[int, Field(ge=0)]
@@ -91,10 +99,32 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool | None = False
 
 
-class ResponseFormat(BaseModel):
-    """Only plain text: this engine does not constrain its answers to a grammar."""
+class JsonSchema(BaseModel):
+    """OpenAI's way to give a JSON schema: with a name around it."""
 
-    type: Literal["text"] = "text"
+    name: str
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(BaseModel, extra="allow"):
+    """OpenAI's names for what an answer must match; a structural tag stands in fields of its own."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"] = "text"
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def check_schema(self) -> "ResponseFormat":
+        if self.type == "json_schema" and self.json_schema is None:
+            raise Refused("response_format", "response_format: the type json_schema needs json_schema")
+        return self
+
+    def constraint(self) -> dict[str, Any] | None:
+        """As fields of `StructuredOutputsParams`."""
+        if self.type == "json_schema":
+            return {"json": self.json_schema.schema_}
+        if self.type == "json_object":
+            return {"json_object": True}
+        return {"structural_tag": self.model_extra} if self.type == "structural_tag" else None
 
 
 class Generation(BaseModel):
@@ -106,6 +136,7 @@ class Generation(BaseModel):
     stop: str | Annotated[list[str], Field(fail_fast=True, max_length=4)] | None = None
     stream_interval: Annotated[int, Field(ge=1)] | None = None
     response_format: ResponseFormat | None = None
+    structured_outputs: dict[str, Any] | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     temperature: float | None = None
@@ -154,7 +185,15 @@ class Generation(BaseModel):
             raise Refused("cache_salt", "cache_salt is empty: leave it out")
         if data.get("suffix") is not None:
             raise Refused("suffix", "suffix: this model cannot fill in")
+        for name, why in NOT_DONE.items():
+            if data.get(name):
+                raise Refused(name, f"{name} is not supported: {why}")
         return data
+
+    def constraint(self) -> dict[str, Any] | None:
+        """What the answer must match, as fields of `StructuredOutputsParams`. `response_format` goes before."""
+        own = self.response_format and self.response_format.constraint()
+        return self.structured_outputs if own is None else (self.structured_outputs or {}) | own
 
     def params(self, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None):
         """SamplingParams, where None is vLLM's default.
@@ -170,7 +209,9 @@ class Generation(BaseModel):
             raise ApiError(f"temperature is {self.temperature}: at most {HIGHEST_TEMPERATURE}", "temperature")
         given = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
         own = {"max_tokens": max_tokens, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
-        return SamplingParams(**given | own)
+        if (constraint := self.constraint()) is None:
+            return SamplingParams(**given | own)
+        return StructuredSamplingParams(**given | own, structured_outputs=constraint)
 
 
 # What a request hands on as it is: the ranges of these fields are checked in one place, where they are made.
@@ -206,6 +247,7 @@ class ChatMessage(BaseModel, extra="allow"):
     role: str
     content: str | Items[dict[str, Any]] | None = None
     name: str | None = None
+    tool_calls: Items[CalledTool] | None = None
 
 
 class ChatCompletionRequest(Generation):
@@ -222,6 +264,9 @@ class ChatCompletionRequest(Generation):
     continue_final_message: bool = False
     echo: bool = False
     user: str | None = None
+    tools: Items[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = True
 
     @model_validator(mode="before")
     @classmethod
@@ -239,7 +284,29 @@ class ChatCompletionRequest(Generation):
                 raise Refused(None, "chat_template: this server takes no templates from clients")
             if "messages" in data and data["messages"] is None:
                 raise Refused(None, "messages is null: give at least one")
+            if data.get("tools"):
+                data.setdefault("tool_choice", "auto")
         return data
+
+    @model_validator(mode="after")
+    def check_tool_choice(self) -> "ChatCompletionRequest":
+        if isinstance(self.tool_choice, NamedTool):
+            if not any(tool.function.name == self.tool_choice.function.name for tool in self.tools):
+                raise Refused("tool_choice", "tool_choice names none of the tools")
+            if super().constraint() is not None:
+                raise Refused(None, "structured_outputs and tool_choice exclude each other: leave one out")
+        return self
+
+    def constraint(self) -> dict[str, Any] | None:
+        """That of a forced tool call goes before all others."""
+        if self.tool_choice == "required":
+            schema = calls_schema(self.tools, self.parallel_tool_calls)
+        elif isinstance(self.tool_choice, NamedTool):
+            name = self.tool_choice.function.name
+            schema = next(tool.function.schema_ for tool in self.tools if tool.function.name == name)
+        else:
+            return super().constraint()
+        return {"json": schema, "disable_any_whitespace": True}
 
 
 class TokenizeRequest(BaseModel):

@@ -11,6 +11,7 @@ from phase4_scheduler.engine.build import Feature, load_model, make_runner
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutputs
 from phase4_scheduler.engine.model_runner import Sampled
+from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import SchedulerOutput
 from phase4_scheduler.features.speculation.config import SpeculativeConfig
 from phase4_scheduler.features.speculation.draft_model import DraftModel
@@ -18,6 +19,7 @@ from phase4_scheduler.features.speculation.proposers import (
     Drafter,
     DraftInput,
     DraftOneByOne,
+    Drafts,
     NgramProposer,
     Proposer,
 )
@@ -92,10 +94,15 @@ class SpeculativeCore(EngineCore):
             why = f"{type(error).__name__}: {error}"
             warnings.warn(f"no drafts in this step: the drafter failed ({why})", stacklevel=2)
             return results
-        for s, drafts in zip(output.scheduled, found, strict=True):
+        for s, result, drafts in zip(output.scheduled, results, found, strict=True):
+            drafts = self.useful_drafts(s.request, result.token_ids, drafts)
             if drafts.token_ids and not s.request.finished:
                 self.scheduler.drafts[s.request] = drafts
         return results
+
+    def useful_drafts(self, request: Request, sampled: Sequence[int], drafts: Drafts) -> Drafts:
+        """The drafts worth verifying, behind what has just been `sampled`. For features that refuse some."""
+        return drafts
 
     def _input(self, s: Speculated, result: Sampled) -> DraftInput:
         request, sampled = s.request, result.token_ids

@@ -17,6 +17,7 @@ OTHERWISE = {
     "chat: logprobs of half a character": "the same",
     "chat: message with null content": "taken as empty here, as vLLM does for an assistant",
     "get /": "the page, which vLLM has not",
+    "get /v1/models/tales": "OpenAI describes one model by its name; vLLM has no such route",
 } | dict.fromkeys(
     (
         f"post /tokenize with {key}"

@@ -161,13 +161,20 @@ def test_a_server_that_is_told_to_stop(timeout):
     with running("--shutdown-timeout", str(timeout), "--enable-step-events") as server:
         watching = urllib.request.urlopen(f"{server.address}/events")
         assert watching.readline() == b"event: engine\n"
-        _connection, response = server.open(ENDLESS | {"max_tokens": 200 if timeout else 900})
+        asked = ENDLESS | {"max_tokens": 200 if timeout else 900}
+        _connection, response = server.open(asked)
+        whole = []
+        waiting = threading.Thread(
+            target=lambda: whole.append(server.call("/v1/completions", asked | {"stream": False}))
+        )
+        waiting.start()
+        server.wait_for("num_requests_running", 2)
         server.process.send_signal(signal.SIGTERM)
-        try:
-            rest = response.read().decode()
-        except http.client.IncompleteRead as error:
-            rest = error.partial.decode()
-        assert ('"finish_reason":"length"' in rest) == (timeout > 0)
+        rest = response.read().decode()
+        waiting.join()
+        assert ('"finish_reason":"length"' in rest) == (timeout > 0) and rest.endswith("data: [DONE]\n\n")
+        assert ("shutting down" in rest) == (timeout == 0)
+        assert whole[0][0] == (200 if timeout else 503) and json.loads(whole[0][1])
         server.process.wait(timeout=60)
 
 

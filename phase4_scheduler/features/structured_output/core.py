@@ -1,0 +1,206 @@
+"""Grammars in the engine: compiled beside the steps, consulted before each token is sampled."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phase1_tokens_embeddings.tokens import Tokenizer
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase4_scheduler.engine.build import Feature, load_tokenizer
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput
+from phase4_scheduler.engine.model_runner import ModelRunner, Sampled, StepBatch
+from phase4_scheduler.engine.request import Request, RequestStatus
+from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerOutput
+from phase4_scheduler.features.structured_output.grammar import GrammarCompiler, RequestGrammar
+
+Grammars = dict[Request, "Future[RequestGrammar]"]
+LONGEST_PAUSE = 0.05  # seconds in which an engine that waits for a grammar alone hears no command
+
+
+class StructuredScheduler(Scheduler):
+    """A request joins the queue when its grammar is compiled.
+
+    Attributes:
+        grammars: of requests that have one. compiling: requests that wait for it.
+    """
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.grammars: Grammars = {}
+        self.compiling: dict[Request, Future] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        return super().num_waiting + len(self.compiling)
+
+    @property
+    def waits_for_others(self) -> bool:
+        return super().waits_for_others or bool(self.compiling)
+
+    def add(self, request: Request) -> None:
+        grammar = self.grammars.get(request)
+        if grammar is None or grammar.done():
+            super().add(request)
+            return
+        self.limits.check(request.num_prompt_tokens, request.max_tokens)
+        request.status = RequestStatus.WAITING
+        self.compiling[request] = grammar
+
+    def schedule(self) -> SchedulerOutput:
+        if self.compiling and len(self.compiling) == len(self.running) + self.num_waiting:
+            wait(list(self.compiling.values()), LONGEST_PAUSE, FIRST_COMPLETED)
+        for request, grammar in list(self.compiling.items()):
+            if grammar.done() and self.compiling.pop(request, None):
+                super().add(request)
+        return super().schedule()
+
+    def remove(self, request: Request) -> None:
+        if self.compiling.pop(request, None) is None:
+            super().remove(request)
+
+
+class StructuredRunner(ModelRunner):
+    """Masks the logits from which a token of such a request is sampled.
+
+    Attributes:
+        grammars, compiler: the core's. A grammar that failed raises here, which ends its request alone.
+    """
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.grammars: Grammars = {}
+        self._masked: list[int] = []  # rows of the step, and what is banned in each
+        self._banned = torch.empty(0)
+
+    def sample(self, scheduled: Sequence[Scheduled], batch: StepBatch, hidden: Tensor) -> list[Sampled]:
+        asked, rows = [], []
+        for s, first in zip(scheduled, batch.first_rows, strict=True):
+            request = s.request
+            if s.samples and (future := self.grammars.get(request)):
+                grammar = future.result()
+                grammar.read(request.output_token_ids)
+                certain = len(request.token_ids) - s.num_computed  # the tokens behind them are drafts
+                drafts = s.token_ids[certain:]
+                asked.append((grammar, drafts))
+                rows += range(first + certain - 1, first + certain + len(drafts))
+        if not asked:
+            return super().sample(scheduled, batch, hidden)
+        self._banned = torch.from_numpy(self.compiler().banned(asked)).to(hidden.device)
+        self._masked = rows
+        try:
+            return super().sample(scheduled, batch, hidden)
+        finally:
+            self._masked = []
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor, rows: Sequence[int]) -> Tensor:
+        logits = super().logits(hidden, rows)
+        if not self._masked:
+            return logits
+        if self._masked == list(rows):
+            return logits.masked_fill_(self._banned, -torch.inf)
+        place = {row: i for i, row in enumerate(self._masked)}
+        if at := [i for i, row in enumerate(rows) if row in place]:
+            banned = self._banned[[place[rows[i]] for i in at]]
+            logits[at] = logits[at].masked_fill(banned, -torch.inf)
+        return logits
+
+
+class StructuredCore(EngineCore):
+    """Has the grammar of a new request compiled, and drops it with the request."""
+
+    def __init__(self, *args, compiler: LazyCompiler, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.grammars: Grammars = {}
+        self.compiler = self.runner.compiler = compiler
+        self.scheduler.grammars = self.runner.grammars = self.grammars
+
+    def add(self, request: Request) -> None:
+        wanted = getattr(request.params, "structured_outputs", None)
+        if wanted is not None:
+            self.grammars[request] = self.compiler.submit(wanted.source)
+        try:
+            super().add(request)
+        except ValueError:
+            self.grammars.pop(request, None)
+            raise
+
+    def hand_out(self, s: Scheduled, result: Sampled, token_ids: list[int]) -> EngineCoreOutput:
+        if s.request.finished:
+            self.grammars.pop(s.request, None)
+        return super().hand_out(s, result, token_ids)
+
+    def finish(self, request_id: str, reason: str) -> None:
+        self.grammars.pop(self.requests.get(request_id), None)
+        super().finish(request_id, reason)
+
+    def useful_drafts(self, request: Request, sampled: Sequence[int], drafts: Any) -> Any:
+        """With speculation: the drafts before the first that the grammar refuses."""
+        drafts = super().useful_drafts(request, sampled, drafts)
+        if (future := self.grammars.get(request)) is None or not drafts.token_ids:
+            return drafts
+        grammar = future.result()
+        grammar.read(request.output_token_ids)
+        return drafts.first(max(0, grammar.num_allowed([*sampled, *drafts.token_ids]) - len(sampled)))
+
+
+class LazyCompiler:
+    """A `GrammarCompiler` that is made for the first request that needs it, in threads of its own.
+
+    Args:
+        tokenizer: or the folder from which it is loaded then.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | Path, model: Transformer) -> None:
+        self._tokenizer, self._config = tokenizer, model.config
+        self._making = threading.Lock()
+        self._made: GrammarCompiler | None = None
+        self._threads: ThreadPoolExecutor | None = None
+
+    def __call__(self) -> GrammarCompiler:
+        with self._making:
+            if self._made is None:
+                tokenizer, config = self._tokenizer, self._config
+                tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, Path) else tokenizer
+                self._made = GrammarCompiler(tokenizer, config.vocab_size, config.eos_token_ids)
+        return self._made
+
+    def submit(self, source: str) -> Future[RequestGrammar]:
+        """Have a grammar compiled. Raises ValueError: the model has no tokenizer, or no end of text."""
+        if self._tokenizer is None:
+            raise ValueError(
+                "structured_outputs need the tokenizer: use LLMEngine.from_pretrained, or give the engine "
+                "structured_tokenizer=..."
+            )
+        if not self._config.eos_token_ids:
+            raise ValueError("structured_outputs need an end-of-text token, and this model has none")
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(((os.cpu_count() or 1) + 1) // 2, "grammar")
+        return self._threads.submit(lambda: self().start(source))
+
+
+class StructuredOutput(Feature):
+    """Settings: `structured_tokenizer`, where the model was not loaded by name."""
+
+    settings = {"structured_tokenizer": None}
+    scheduler, runner, core = StructuredScheduler, StructuredRunner, StructuredCore
+    optional = True  # with a scheduler of your own, the first step of a request waits for its grammar
+
+    def load_model(self, path: Path, dtype: str, device: str) -> Transformer | None:
+        self.structured_tokenizer = self.structured_tokenizer or path
+
+    def is_on(self, model: Transformer, config: EngineConfig, features: Sequence[Feature]) -> bool:
+        self._compiler = LazyCompiler(self.structured_tokenizer, model)
+        return True
+
+    def arguments(self, part: str) -> dict[str, Any]:
+        return {"compiler": self._compiler} if part == "core" else {}

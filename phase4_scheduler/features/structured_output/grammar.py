@@ -1,0 +1,134 @@
+"""From a grammar to the tokens that may come next: `llguidance` compiles it for a vocabulary and keeps track of each answer.
+
+For each answer llguidance keeps where it stands: a lexer (an automaton over bytes, for the regular parts) and an Earley parser
+over it (for what nests). To mask, it walks the trie of all tokens' bytes and stops at each byte that the automaton refuses:
+a whole branch of the vocabulary at once, so that a mask over 100,000 tokens takes some 50 microseconds.
+
+Source: https://github.com/guidance-ai/llguidance, docs/toktrie.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from phase1_tokens_embeddings.tokens import Tokenizer
+from phase4_scheduler.features.structured_output.params import one_line
+
+if TYPE_CHECKING:
+    import llguidance
+
+KEPT = 256  # compiled grammars
+
+
+class RequestGrammar:
+    """Where one answer stands in its grammar.
+
+    Attributes:
+        ended: whether the answer holds its end of text; what follows (with `ignore_eos`) is free.
+    """
+
+    def __init__(self, matcher: llguidance.LLMatcher, eos_token_ids: Collection[int]) -> None:
+        self.matcher, self.eos_token_ids = matcher, eos_token_ids
+        self.num_read = 0
+        self.ended = False
+
+    def read(self, output_token_ids: Sequence[int]) -> None:
+        """Take in what is new of an answer. Raises ValueError: the grammar refuses it."""
+        for token in output_token_ids[self.num_read :]:
+            self.num_read += 1
+            if not self.ended and not self.matcher.consume_token(token):
+                raise ValueError(f"the grammar refuses token {token}: {one_line(self.matcher.get_error())}")
+            self.ended = self.ended or token in self.eos_token_ids
+
+    def num_allowed(self, token_ids: Sequence[int]) -> int:
+        """How many of these tokens, from the first on, may follow."""
+        return len(token_ids) if self.ended else self.matcher.validate_tokens(list(token_ids))
+
+
+class GrammarCompiler:
+    """Compiles grammars for a vocabulary, and fills masks over it.
+
+    Args:
+        vocab_size: the model's: tokens that the tokenizer does not know are never allowed.
+        eos_token_ids: allowed where the grammar is complete.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Collection[int]) -> None:
+        import llguidance
+
+        self.vocab_size, self.eos_token_ids = vocab_size, eos_token_ids
+        self._vocabulary = llguidance.LLTokenizer(
+            llguidance.TokenizerWrapper(_Vocabulary(tokenizer, vocab_size, eos_token_ids)),
+            eos_token=list(eos_token_ids),
+        )
+        self._words = -(-self._vocabulary.vocab_size // 32)  # of 32 bits, in a mask
+        self._threads = llguidance.LLExecutor()
+        self._compiled = lru_cache(maxsize=KEPT)(self._compile)
+
+    def _compile(self, source: str) -> llguidance.LLMatcher:
+        import llguidance
+
+        matcher = llguidance.LLMatcher(self._vocabulary, source, log_level=0)
+        matcher.compute_bitmask()  # the first mask takes the longest: the lexer is built for it
+        return matcher
+
+    def start(self, source: str) -> RequestGrammar:
+        """The grammar for an answer that begins. Raises ValueError: it is invalid, or too complex."""
+        matcher = self._compiled(source)
+        if error := matcher.get_error():
+            raise ValueError(f"structured_outputs: the grammar cannot be used: {one_line(error)}")
+        return RequestGrammar(matcher.deep_copy(), self.eos_token_ids)
+
+    def banned(self, asked: Sequence[tuple[RequestGrammar, Sequence[int]]]) -> np.ndarray:
+        """What may not come next.
+
+        Args:
+            asked: answers, each with the draft tokens that its step verifies.
+
+        Returns:
+            bool [rows, vocab_size]: of each answer a row, and one behind each of its drafts. Rows behind a draft that is
+            refused, or ends the text, ban nothing: they do not count.
+        """
+        num_rows = sum(1 + len(drafts) for _, drafts in asked)
+        masks = np.full((num_rows, self._words), -1, np.int32)
+        plain, drafted, row = [], [], 0
+        for grammar, drafts in asked:
+            if not grammar.ended and drafts:
+                drafted.append((grammar.matcher, row, list(drafts)))
+            elif not grammar.ended:
+                plain.append((grammar.matcher, row))
+            row += 1 + len(drafts)
+        where = (masks.ctypes.data, self._words * masks.itemsize, num_rows)
+        if plain:
+            self._threads.unsafe_compute_mask_ptr(plain, *where)
+        if drafted:
+            self._threads.unsafe_compute_mask_ptr_with_draft_token(drafted, *where)
+        for grammar, _ in asked:  # one that failed would allow the end of text only, from here on
+            if grammar.matcher.is_error():
+                error = one_line(grammar.matcher.get_error())
+                raise ValueError(f"structured_outputs: the grammar failed: {error}")
+        banned = np.ones((num_rows, self.vocab_size), bool)
+        known = min(self.vocab_size, self._vocabulary.vocab_size)
+        bits = np.unpackbits(masks.view(np.uint8), axis=1, count=known, bitorder="little")
+        np.equal(bits, 0, out=banned[:, :known])
+        return banned
+
+
+class _Vocabulary:
+    """A tokenizer as llguidance asks for it."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Collection[int]) -> None:
+        self._tokenizer = tokenizer
+        self.eos_token_id = next(iter(eos_token_ids))
+        self.tokens = tokenizer.token_bytes[:vocab_size]
+        self.special_token_ids = [i for i in tokenizer.special_tokens.values() if i < vocab_size]
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        return self._tokenizer.encode(text)

@@ -1,0 +1,383 @@
+"""Every answer matches what was asked for, with random weights, beside every other feature; and nothing else changes."""
+
+import json
+import random
+import re
+import threading
+
+import jsonschema
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase3_paged_attention.paging import BlockManager
+from phase4_scheduler.engine import LLMEngine, Scheduler, SchedulerConfig
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.features.structured_output import (
+    GrammarCompiler,
+    StructuredOutputsParams,
+    StructuredSamplingParams,
+)
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "pets": {"type": "array", "maxItems": 2, "items": {"enum": ["cat", "dog", None]}},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+TAG = {
+    "structures": [{"begin": "<f=a>", "schema": {"const": 7}, "end": "</f>"}],
+    "triggers": ["<f="],
+}
+# What is asked for, and how an answer that has ended is checked by others: re, jsonschema, or by eye.
+ASKED = {
+    "choice": (dict(choice=["yes", 'no "no"', "peut-être", "日本"]), lambda t: t in ("yes", 'no "no"', "peut-être", "日本")),
+    "regex": (dict(regex=r"[a-c]{2,4}-\d{1,3}(é|\n)?"), lambda t: re.fullmatch(r"[a-c]{2,4}-\d{1,3}(é|\n)?", t)),
+    "schema": (dict(json=PERSON), lambda t: matches(t, PERSON)),
+    "schema as text": (dict(json=json.dumps(PERSON)), lambda t: matches(t, PERSON)),
+    "schema true": (dict(json=True), lambda t: matches(t, True)),
+    "object": (dict(json_object=True), lambda t: isinstance(json.loads(t), dict)),
+    "compact": (dict(json=PERSON, disable_any_whitespace=True), lambda t: matches(t, PERSON) and not re.search(r"\s", re.sub(r'"(\\.|[^"\\])*"', "", t))),
+    "EBNF": (dict(grammar='root ::= "(" root ")" | [xy]'), lambda t: re.fullmatch(r"(\(*)[xy](\)*)", t) and t.count("(") == t.count(")")),
+    "Lark": (dict(grammar='start: "a" NUMBER\nNUMBER: /[1-9][0-9]{0,2}/'), lambda t: re.fullmatch("a[1-9][0-9]{0,2}", t)),
+    "tag": (dict(structural_tag=TAG), lambda t: all(part.startswith("a>7</f>") for part in t.split("<f=")[1:])),
+}  # fmt: skip
+
+
+def matches(text, schema):
+    jsonschema.validate(json.loads(text), schema)
+    return True
+
+
+def asking(max_tokens=60, seed=None, n=1, logprobs=None, temperature=1.0, **constraint):
+    return StructuredSamplingParams(
+        n=n, max_tokens=max_tokens, seed=seed, logprobs=logprobs, temperature=temperature,
+        structured_outputs=constraint,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def make(tiny, tmp_path):
+    def make(**settings):
+        drafts = settings.pop("drafts", None)
+        if drafts == "ngram":
+            settings["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 2}  # fmt: skip
+        elif drafts:  # the model itself, which draws: most drafts are accepted, until the grammar differs
+            settings["speculative_config"] = {"model": str(tiny.folder), "num_speculative_tokens": 3, "draft_sample_method": drafts}  # fmt: skip
+        settings = {"max_num_seqs": 16, "num_blocks": 300, "block_size": 4} | settings
+        return tiny.engine(structured_tokenizer=tiny.tokenizer, **settings)
+
+    return make
+
+
+def random_schema(rng, depth=2):
+    """A schema that llguidance, jsonschema and 40 tokens are enough for."""
+    kinds = ["string", "integer", "boolean", "null", "enum", "number"] + ["object", "array", "anyOf"] * (
+        depth > 0
+    )
+    kind = rng.choice(kinds)
+    if kind == "enum":
+        return {"enum": rng.sample(["a", "bc", 1, 2.5, None, True, "é", {"x": [1]}], 3)}
+    if kind == "object":
+        names = rng.sample(["a", "b", "c d", "é", 'q"'], rng.randint(0, 3))
+        required = [name for name in names if rng.random() < 0.6]
+        properties = {name: random_schema(rng, depth - 1) for name in names}
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        }
+    if kind == "array":
+        least = rng.randint(0, 1)
+        return {
+            "type": "array",
+            "items": random_schema(rng, depth - 1),
+            "minItems": least,
+            "maxItems": least + 1,
+        }
+    if kind == "anyOf":
+        return {"anyOf": [random_schema(rng, depth - 1) for _ in range(2)]}
+    if kind == "string":
+        return rng.choice([{"maxLength": 4}, {"pattern": "^[a-f]{1,5}$"}, {"format": "date"}, {"minLength": 1, "maxLength": 2}]) | {"type": "string"}  # fmt: skip
+    if kind == "integer":
+        low = rng.randint(-200, 200)
+        return {"type": "integer", "minimum": low, "maximum": low + rng.randint(0, 2000)}
+    if kind == "number":
+        return {"type": "number", "minimum": 0, "maximum": 8}
+    return {"type": kind}
+
+
+def check_schemas(engine, number, seed):
+    rng = random.Random(seed)
+    schemas = [random_schema(rng) for _ in range(number)]
+    params = [asking(110, i, json=schema, disable_any_whitespace=True) for i, schema in enumerate(schemas)]
+    outputs = engine.generate([[1 + i % 50] for i in range(number)], params)
+    ended = 0
+    for schema, output in zip(schemas, outputs, strict=True):
+        answer = output.outputs[0]
+        assert output.error is None, output.error
+        if answer.finish_reason == "stop":
+            matches(answer.text, schema)
+            ended += 1
+    return ended
+
+
+def test_answers_to_many_schemas_are_valid(make):
+    assert check_schemas(make(), 120, seed=0) > 100  # a number may have digits without end
+
+
+@pytest.mark.proof
+def test_answers_to_a_thousand_schemas_are_valid(make):
+    assert check_schemas(make(max_num_seqs=64, num_blocks=2000), 1000, seed=1) > 850
+
+
+SETTINGS = {
+    "plain": {},
+    "small steps": {"max_num_batched_tokens": 17},
+    "ngram drafts": {"drafts": "ngram"},
+    "a draft model": {"drafts": "greedy"},
+    "a draft model that draws": {"drafts": "probabilistic"},
+    "preemption": {"num_blocks": 44},
+    "swap": {"num_blocks": 44, "num_swap_blocks": 100, "preemption": "swap"},
+    "a quantized cache": {"kv_cache_dtype": "fp8"},
+    "priorities": {"policy": "priority"},
+    "drafts and preemption": {"num_blocks": 44, "drafts": "ngram"},
+}
+
+
+def answers_of(engine):
+    """Each kind of constraint three times, n = 2, log probabilities and a free request beside them."""
+    params = [asking(24, 10 * i, logprobs=2, **asked) for i, (asked, _) in enumerate(ASKED.values())] * 3
+    params += [asking(24, 5, n=2, **asked) for asked, _ in ASKED.values()]
+    params += [SamplingParams(max_tokens=20, seed=3), SamplingParams(max_tokens=9, seed=4, prompt_logprobs=1)]
+    prompts = [[7 + i, 8, 9, 7 + i, 8] for i in range(len(params))]
+    return engine.generate(prompts, params)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_answer_matches_beside_every_other_feature(name, make):
+    engine = make(**SETTINGS[name])
+    outputs = answers_of(engine)
+    checks = [check for _, check in ASKED.values()] * 4
+    assert [output.error for output in outputs] == [None] * len(outputs)
+    num_ended = 0
+    for output, check in zip(outputs, checks):
+        for answer in output.outputs:
+            if answer.finish_reason == "stop":
+                assert check(answer.text), answer.text
+                num_ended += 1
+    assert num_ended > 25
+    if "blocks" in str(SETTINGS[name]):
+        assert sum(part.metrics.num_preemptions for output in outputs for part in output.outputs) > 0
+    assert not engine.core.grammars and not engine.core.scheduler.compiling
+
+
+@pytest.mark.parametrize("name", ["small steps", "ngram drafts", "a draft model", "preemption", "swap"])
+def test_other_features_change_no_answer(name, make):
+    plain, other = answers_of(make()), answers_of(make(**SETTINGS[name]))
+    for one, two in zip(plain, other, strict=True):
+        assert [a.token_ids for a in one.outputs] == [a.token_ids for a in two.outputs]
+
+
+# ---------------------------------------------------------------------- the distribution
+
+
+def allowed_by(tokenizer, choices, end):
+    """By trying each token: those with which one of the choices can begin."""
+    texts = [choice.encode() for choice in choices]
+    names = enumerate(tokenizer.token_bytes)
+    return [i for i, token in names if i != end and any(text.startswith(token) for text in texts)]
+
+
+@pytest.mark.parametrize("drafts", [None, "probabilistic"])
+def test_tokens_are_distributed_like_the_masked_softmax(drafts, make, tiny):
+    choices, prompt, number = ["the cat", "he", "and so on", "wolf", "Once", "in"], [5, 6, 7], 1500
+    allowed = allowed_by(tiny.tokenizer, choices, end=399)
+    logits = tiny.logits([prompt])[0][-1]
+    expected = logits[allowed].double().softmax(-1)
+    assert len(allowed) > 8
+    engine = make(drafts=drafts, max_num_seqs=64, num_blocks=2000)
+    outputs = engine.generate([prompt] * number, [asking(8, choice=choices, logprobs=20)] * number)
+    first = [output.outputs[0] for output in outputs]
+    counts = torch.tensor([sum(a.token_ids[0] == token for a in first) for token in allowed]).double()
+    assert counts.sum() == number
+    wanted, likely = expected * number, expected * number > 5
+
+    def pooled(values):  # what is expected less than five times counts as one
+        return [*values[likely].tolist(), values[~likely].sum().item()] if not likely.all() else values
+
+    assert chisquare(pooled(counts), pooled(wanted)).pvalue > 0.001
+    if drafts is None:  # what is reported is what was drawn from
+        reported = first[0].logprobs[0]
+        for token, p in zip(allowed, expected.log().tolist(), strict=True):
+            assert reported[token] == pytest.approx(p, abs=1e-3)
+        assert all(p == -torch.inf for token, p in reported.items() if token not in allowed)
+
+
+def test_masks_allow_what_trying_every_token_allows(tiny):
+    compiler = GrammarCompiler(tiny.tokenizer, 410, [399])  # the model's table is padded
+    texts = ["ab", "the end", "thé"]
+    source = StructuredOutputsParams(choice=texts).source
+    for written in ("", "t", "th", "the end"):
+        grammar = compiler.start(source)
+        ids = tiny.tokenizer.encode(written)
+        grammar.read(ids)
+        rest = [text[len(written) :] for text in texts if text.startswith(written)]
+        banned = compiler.banned([(grammar, [])])[0]
+        allowed = allowed_by(tiny.tokenizer, rest, end=399) + [399] * ("" in rest)
+        assert (~banned).nonzero()[0].tolist() == allowed
+    drafts = [*tiny.tokenizer.encode("the end"), 399]
+    grammar = compiler.start(source)
+    rows = compiler.banned([(grammar, drafts)])
+    for i, row in enumerate(rows[:-1]):  # as if each draft had been read; the grammar itself has not moved
+        one_by_one = compiler.start(source)
+        one_by_one.read(drafts[:i])
+        assert (row == compiler.banned([(one_by_one, [])])[0]).all()
+    assert not row.all() and grammar.num_allowed(drafts) == len(drafts)
+
+
+# ---------------------------------------------------------------------- drafts, ends and limits
+
+
+class Oracle:
+    """Proposes what comes next in a text, and then what the grammar refuses."""
+
+    def __init__(self, text, wrong):
+        self.text, self.wrong = text, wrong
+
+    def propose(self, token_ids, num_drafts):
+        return [*self.text[len(token_ids) - 1 :], self.wrong, self.wrong, self.wrong][:num_drafts]
+
+
+def test_drafts_are_cut_where_the_grammar_refuses(make, tiny):
+    only = "qzxjqzxjqz"  # no token holds two of these: there is one way to write it
+    text, wrong = tiny.tokenizer.encode(only), tiny.tokenizer.encode("a")[0]
+    config = {"method": "custom", "num_speculative_tokens": 3}
+    engine = make(speculative_config=config, proposer=Oracle(text, wrong))
+    answer = engine.generate([[1]], [asking(choice=[only])])[0].outputs[0]
+    stats = engine.core.spec_decoding_stats
+    assert (answer.text, answer.finish_reason) == (only, "stop") and len(text) == len(only)
+    assert stats.num_draft_tokens == stats.num_accepted_tokens > 0  # none of the wrong ones was ever verified
+
+
+def test_a_stop_string_max_tokens_and_an_ignored_end(make):
+    engine = make()
+    stopped, cut, free = engine.generate(
+        [[3]] * 3,
+        [
+            StructuredSamplingParams(max_tokens=60, stop="b", structured_outputs={"regex": "a{3}b{9}"}),
+            asking(3, regex="a{99}"),
+            StructuredSamplingParams(
+                max_tokens=30, ignore_eos=True, seed=1, structured_outputs={"regex": "x"}
+            ),
+        ],
+    )
+    assert (stopped.outputs[0].text, stopped.outputs[0].stop_reason) == ("aaa", "b")
+    assert set(cut.outputs[0].text) == {"a"} and cut.outputs[0].finish_reason == "length"
+    assert free.outputs[0].text.startswith("x") and len(free.outputs[0].token_ids) == 30
+    assert free.outputs[0].token_ids.count(399) < 25  # behind its end an answer is free, as in vLLM
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({}, "no constraint"),
+        ({"regex": "a", "choice": ["b"]}, "regex and choice: give one of"),
+        ({"regex": "[a-"}, "unclosed character class"),
+        ({"regex": "(?=a)b"}, "look-ahead"),
+        ({"regex": 7}, "7 is no text"),
+        ({"json": {"type": "strin"}}, "strin"),
+        ({"json": '{"type": '}, "JSONDecodeError"),
+        ({"json": [1]}, "is no schema"),
+        ({"json": {"$ref": "#/$defs/a"}}, "a"),
+        ({"json_object": False}, "must be true"),
+        ({"choice": []}, "at least one text"),
+        ({"choice": "yes"}, "at least one text"),
+        ({"choice": ["a", 1]}, "at least one text"),
+        ({"grammar": "  "}, "empty"),
+        ({"grammar": "start: foo"}, "foo"),
+        ({"grammar": "root ::= " + "(" * 5000}, "structured_outputs: grammar"),
+        ({"json": '{"items":' * 5000 + "{}" + "}" * 5000}, "structured_outputs: json"),
+        ({"structural_tag": {"triggers": ["<"]}}, "structures"),
+        ({"structural_tag": TAG | {"triggers": ["["]}}, "none of the triggers"),
+        ({"color": "red"}, "color"),
+    ],
+)  # fmt: skip
+def test_a_wrong_grammar_is_one_clear_line(wrong, message):
+    with pytest.raises(ValueError) as caught:
+        StructuredSamplingParams(structured_outputs=wrong)
+    text = str(caught.value)
+    assert text.startswith("structured_outputs") and message in text and "\n" not in text and len(text) < 400
+
+
+def test_objects_are_closed_and_spaces_are_left_out():
+    schema = {
+        "properties": {"a": {"properties": {}}, "properties": {"type": "string"}},
+        "$defs": {"b": {"properties": {}}},
+    }
+    given = StructuredOutputsParams(
+        json=schema, disable_additional_properties=True, disable_any_whitespace=True
+    )
+    assert json.loads(given.source)["grammars"][0]["json_schema"]["properties"]["a"] == {
+        "properties": {}, "additionalProperties": False,
+    }  # fmt: skip
+    assert given.source.count('"additionalProperties"') == 3 and '"whitespace_flexible": false' in given.source.replace('":f', '": f')  # fmt: skip
+
+
+# ---------------------------------------------------------------------- while a grammar is compiled
+
+
+def test_others_go_on_while_a_grammar_is_compiled(make, monkeypatch):
+    engine, begin = make(), threading.Event()
+    start = GrammarCompiler.start
+
+    def slow(self, source):
+        begin.wait(60)
+        return start(self, source)
+
+    monkeypatch.setattr(GrammarCompiler, "start", slow)
+    engine.add_request("slow", [5], asking(9, choice=["a", "b"]))
+    engine.add_request("gone", [5], asking(9, choice=["a", "b"]))
+    free = engine.generate([[5]], [SamplingParams(max_tokens=5, ignore_eos=True)])[0]
+    assert len(free.outputs[0].token_ids) == 5
+    assert (
+        not engine.step() and engine.core.scheduler.num_waiting == 2
+    )  # alone, it waits a moment and says nothing
+    assert engine.abort("gone") and engine.core.scheduler.num_waiting == 1
+    begin.set()
+    outputs = []
+    while engine.has_unfinished_requests:
+        outputs += engine.step()
+    assert "".join(o.outputs[0].text for o in outputs) in ("a", "b")
+
+
+def test_a_grammar_that_fails_in_the_engine_ends_its_request_alone(make, monkeypatch):
+    engine, start = make(), GrammarCompiler.start
+
+    def fail(self, source):
+        if "bad" in source:
+            raise ValueError("too complex")
+        return start(self, source)
+
+    monkeypatch.setattr(GrammarCompiler, "start", fail)
+    with pytest.warns(UserWarning, match="each is computed alone"):
+        bad, good = engine.generate([[5]] * 2, [asking(9, choice=["bad"]), asking(9, choice=["good"])])
+    assert "too complex" in bad.error and good.outputs[0].text == "good"
+
+
+def test_engines_without_a_tokenizer_or_with_a_scheduler_of_ones_own(tiny):
+    with pytest.raises(ValueError, match="structured_tokenizer"):
+        tiny.engine().generate([[5]], [asking(choice=["a"])])
+    scheduler = Scheduler(SchedulerConfig(), BlockManager(50, 4))
+    engine = LLMEngine(
+        tiny.model, tiny.tokenizer, EngineConfig(), scheduler=scheduler, structured_tokenizer=tiny.tokenizer
+    )
+    assert engine.generate([[5]], [asking(choice=["mine"])])[0].outputs[0].text == "mine"
+    named = LLMEngine.from_pretrained("tales", "float32", "cpu", num_blocks=20, max_model_len=64)
+    assert named.generate(["Yes or no?"], [asking(choice=["Yes", "No"])])[0].outputs[0].text in ("Yes", "No")

@@ -1,0 +1,125 @@
+"""Structured output and tools over HTTP, with the openai package and by hand; what is not done is refused by its name."""
+
+import json
+
+import jsonschema
+import openai
+import pytest
+
+from tests.phase4_scheduler.server.test_server import running
+from tests.phase4_scheduler.server.test_tools import TOOLS
+
+pytestmark = pytest.mark.proof
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "hero": {"enum": ["king", "queen"]},
+        "age": {"type": "integer", "minimum": 1, "maximum": 99},
+    },
+    "required": ["hero", "age"],
+    "additionalProperties": False,
+}
+PROMPT = {"prompt": "Once upon a time", "max_tokens": 60}
+MESSAGES = {"messages": [{"role": "user", "content": "Who is there?"}], "max_tokens": 80}
+TOOL = {"tools": TOOLS}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running("--enable-auto-tool-choice", "--tool-call-parser", "hermes") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return openai.OpenAI(base_url=f"{server.address}/v1", api_key="none")
+
+
+def test_every_kind_of_constraint(server):
+    compact = {"disable_any_whitespace": True}
+    for constraint, fits in {
+        "choice": ({"choice": ["yes", "no"]}, lambda t: t in ("yes", "no")),
+        "regex": ({"regex": "[ab]{3}"}, lambda t: len(t) == 3 and set(t) <= {"a", "b"}),
+        "json": ({"json": SCHEMA} | compact, lambda t: jsonschema.validate(json.loads(t), SCHEMA) is None),
+        "grammar": ({"grammar": 'root ::= "a" | "(" root ")"'}, lambda t: t.strip("()") == "a"),
+    }.values():
+        status, text = server.call("/v1/completions", PROMPT | {"n": 3, "structured_outputs": constraint})
+        assert status == 200, text
+        ended = [c["text"] for c in json.loads(text)["choices"] if c["finish_reason"] == "stop"]
+        assert all(fits(answer) for answer in ended) and (ended or "grammar" in constraint)
+    form = {"type": "json_schema", "json_schema": {"name": "hero", "schema": SCHEMA}}
+    for path, body in (("/v1/completions", PROMPT), ("/v1/chat/completions", MESSAGES)):
+        asked = body | {"response_format": form, "structured_outputs": compact, "temperature": 0}
+        choice = json.loads(server.call(path, asked)[1])["choices"][0]
+        jsonschema.validate(json.loads(choice.get("text") or choice["message"]["content"]), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "fields, message, param",
+    [
+        ({"structured_outputs": {"regex": "[a-"}}, "unclosed character class", None),
+        ({"structured_outputs": {}}, "no constraint", None),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "give one of", None),
+        ({"structured_outputs": {"colour": "red"}}, "colour", None),
+        ({"response_format": {"type": "json_schema"}}, "needs json_schema", "response_format"),
+        ({"response_format": {"type": "structural_tag"}}, "structures", None),
+        ({"use_beam_search": True, "n": 2, "temperature": 0}, "use_beam_search is not supported", "use_beam_search"),
+        ({"logprob_token_ids": [1], "logprobs": 1}, "logprob_token_ids is not", "logprob_token_ids"),
+        ({"guided_json": SCHEMA}, "guided_json is not supported: structured_outputs", "guided_json"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_or_not_done_is_one_line(fields, message, param, server):
+    status, text = server.call("/v1/completions", PROMPT | fields)
+    error = json.loads(text)["error"]
+    assert status == 400 and message in error["message"] and "\n" not in error["message"]
+    assert error["param"] == param
+
+
+def test_forced_tool_calls_whole_and_streamed(client):
+    named = {"type": "function", "function": {"name": "weather"}}
+    for choice, reason in ((named, "stop"), ("required", "tool_calls")):
+        asked = dict(MESSAGES | TOOL, model="tales", tool_choice=choice, seed=3, parallel_tool_calls=False)
+        whole = client.chat.completions.create(**asked).choices[0]
+        calls = [(c.function.name, c.function.arguments) for c in whole.message.tool_calls]
+        names, arguments, ended = {}, {}, None
+        for chunk in client.chat.completions.create(stream=True, **asked):
+            assert not chunk.choices[0].delta.content
+            ended = chunk.choices[0].finish_reason or ended
+            for call in chunk.choices[0].delta.tool_calls or ():
+                names.setdefault(call.index, call.function.name)
+                arguments[call.index] = arguments.get(call.index, "") + call.function.arguments
+        assert calls == list(zip(names.values(), arguments.values(), strict=True)) and calls
+        assert whole.finish_reason == ended
+        assert ended == reason and all(isinstance(json.loads(text), dict) for _, text in calls)
+
+
+def test_auto_needs_a_parser_and_leaves_text_alone(client, server):
+    asked = dict(MESSAGES | TOOL, model="tales", temperature=0)
+    free = client.chat.completions.create(**asked).choices[0].message
+    assert free.tool_calls is None
+    assert free == client.chat.completions.create(**asked | {"tool_choice": "none"}).choices[0].message
+    streamed = client.chat.completions.create(stream=True, **asked)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == free.content
+    called = {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    talk = [
+        *MESSAGES["messages"],
+        {"role": "assistant", "tool_calls": [called]},
+        {"role": "tool", "content": "noon"},
+    ]
+    assert client.chat.completions.create(**asked | {"messages": talk}).choices
+    for wrong in (5, ["x"], [{"function": {"name": "now", "arguments": 7}}]):
+        messages = [{"role": "assistant", "tool_calls": wrong}]
+        assert server.call("/v1/chat/completions", {"messages": messages})[0] == 400
+    with running() as plain:
+        status, text = plain.call("/v1/chat/completions", MESSAGES | TOOL)
+        assert status == 400 and "--tool-call-parser" in json.loads(text)["error"]["message"]
+
+
+def test_the_model_by_its_name_and_the_description_of_the_calls(client, server):
+    assert client.models.retrieve("tales").id == "tales"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+    status, text = server.get("/openapi.json")
+    schemas = json.loads(text)["components"]["schemas"]
+    assert status == 200 and "structured_outputs" in schemas["CompletionRequest"]["properties"]
+    assert server.get("/nothing")[0] == 404
