@@ -35,6 +35,7 @@ SCRIPTS: dict[str, list[str]] = {
         "continuous_batching.py",
         "where_time_goes.py",
         "speculative_decoding.py",
+        "structured_output.py",
         "workload_simulator.py",
         "capacity_planner.py",
         "scaling_strategies.py",
