@@ -13,7 +13,14 @@ from rich.progress import Progress
 from exercises.classroom import report
 from exercises.classroom.grade import Graded, grade
 from exercises.classroom.room import Room
-from exercises.classroom.submission import TABLES, Submission, Unread, submissions_in, submit
+from exercises.classroom.submission import (
+    TABLES,
+    Submission,
+    Unread,
+    is_solution_notebook,
+    submissions_in,
+    submit,
+)
 from labkit.errors import LabError
 from labkit.paths import ROOT, check_writable, short, write_whole
 from labkit.terminal import Page, escape, run
@@ -30,6 +37,11 @@ def hand_in(console: Console, learner: str) -> int:
     answers = submission.answers.values()
     many = "1 answer" if len(answers) == 1 else f"{len(answers)} answers"
     console.print(f"{many}, {sum(bool(a.solved) for a in answers)} noted as solved")
+    for name, answer in submission.answers.items():
+        if is_solution_notebook(name, answer.cells):
+            console.print(
+                f"[yellow]{name} is the solution notebook, copied: `lab grade` tells your teacher[/]"
+            )
     console.print(f"hand in this file: {escape(short(path))}", soft_wrap=True)
     console.print("[dim]It is signed by nothing: your teacher runs the answers again.[/]")
     return 0

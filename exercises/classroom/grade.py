@@ -9,7 +9,7 @@ from typing import Any
 
 from exercises.classroom.copies import solution_shapes
 from exercises.classroom.room import Room
-from exercises.classroom.submission import Answer, Submission
+from exercises.classroom.submission import Answer, Submission, is_solution_notebook
 from exercises.judging.sources import all_names
 from exercises.judging.verdict import Verdict
 from labkit.foreign import visible
@@ -80,6 +80,8 @@ def _graded(submission: Submission, name: str, result: dict[str, Any] | None) ->
         graded.look_at.append("claims to be correct, and its results are not")
     if answer.solved and not graded.solved:
         graded.look_at.append(f"noted as solved, but graded again: {verdict.diagnosis}")
+    if is_solution_notebook(name, answer.cells):
+        graded.look_at.append("is the solution notebook, copied")
     for part, shape in solution_shapes(name).items():
         if graded.shapes.get(part) == shape:
             shown = " (hint 4 showed it)" if (answer.hints or 0) >= 4 else ""

@@ -20,8 +20,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from exercises.judging import progress
 from exercises.judging.sandbox import limit_memory, run_apart
-from exercises.judging.sources import SOURCES, all_names
-from exercises.publishing.build_notebooks import read_notebook, written_in
+from exercises.judging.sources import SOURCES, all_names, source_of
+from exercises.publishing.build_notebooks import build_solution, read_notebook, written_in
 from labkit.errors import LabError
 from labkit.foreign import visible
 from labkit.paths import outputs, write_whole
@@ -95,6 +95,11 @@ def cells_of_answer(nb: nbformat.NotebookNode) -> list[str]:
     return [cell.source for cell in code if not {"engine", "gpu"} & set(cell.metadata.get("tags", ()))]
 
 
+def is_solution_notebook(name: str, cells: list[str]) -> bool:
+    """Whether these are the cells of the course's own solution notebook."""
+    return cells == cells_of_answer(build_solution(source_of(name)))
+
+
 def answers_in(
     notebooks: Mapping[str, Path], notes: Mapping[str, dict[str, Any]] | None
 ) -> dict[str, Answer]:
@@ -106,9 +111,10 @@ def answers_in(
     found = {}
     for name, path in notebooks.items():
         read_regular(path)
-        if written_in(nb := read_notebook(path)):
+        cells = cells_of_answer(nb := read_notebook(path))
+        if written_in(nb) or is_solution_notebook(name, cells):  # which is as it was generated, too
             noted = {} if notes is None else progress.FRESH | notes.get(name, {})
-            found[name] = Answer(**noted | {"cells": cells_of_answer(nb)})
+            found[name] = Answer(**noted | {"cells": cells})
     return found
 
 

@@ -8,7 +8,7 @@ first case that went wrong and more than half of all that did.
 import copy
 import inspect
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,11 +28,6 @@ class When:
 Way = Callable[..., Any] | When
 # By diagnosis: what the mistake would give. A tuple of ways: several to make the same mistake.
 Mistakes = Mapping[str, Way | tuple[Way, ...]]
-
-
-def variants(function: Callable[..., Any], diagnoses: Iterable[str]) -> Mistakes:
-    """Mistakes that one function makes on request: `function(*arguments, mistake=diagnosis)`."""
-    return {diagnosis: partial(function, mistake=diagnosis) for diagnosis in diagnoses}
 
 
 class Raised:

@@ -6,6 +6,7 @@ from functools import cache
 
 from exercises.grading import Diagnoses, Exercise
 from exercises.judging.judge import judge
+from exercises.judging.slips import slips
 from phase1_tokens_embeddings.tokens import BPETokenizer
 
 START, END = "<|im_start|>", "<|im_end|>"
@@ -25,20 +26,15 @@ def encode(text: str, allowed_special: str | set[str] = frozenset()) -> list[int
 
 
 def _ids(
-    messages: Messages,
-    encode: Callable[..., list[int]],
-    add_generation_prompt: bool = True,
-    *,
-    join: Callable[..., list[int]] = lambda encode, role, words: encode(f"{role}\n{words}"),
-    after: str = "\n",
-    prompt: str | None = "assistant\n",
+    messages: Messages, encode: Callable[..., list[int]], add_generation_prompt: bool = True
 ) -> list[int]:
     start, end = encode(START, "all"), encode(END, "all")
     ids = []
     for message in messages:
-        ids += start + join(encode, message["role"], message["content"]) + end + encode(after)
-    if add_generation_prompt and prompt is not None:
-        ids += start + encode(prompt)
+        role, words = message["role"], message["content"]
+        ids += start + encode(f"{role}\n{words}") + end + encode("\n")
+    if add_generation_prompt:
+        ids += start + encode("assistant\n")
     return ids
 
 
@@ -47,29 +43,26 @@ def _text(messages: Messages, prompt: bool) -> str:
     return text + (f"{START}assistant\n" if prompt else "")
 
 
-def _without_marks(text: str) -> str:
-    return text.replace(START, "").replace(END, "")
-
-
+MESSAGE, ANSWER = r'encode(f"{role}\n{words}")', r'encode("assistant\n")'
 WRONG = {
     "chat-forged": (
         lambda m, encode, prompt=True: encode(_text(m, prompt), "all"),
-        lambda m, encode, prompt=True: _ids(m, encode, prompt, join=lambda e, r, w: e(f"{r}\n{w}", "all")),
+        {MESSAGE: r'encode(f"{role}\n{words}", "all")'},
     ),
     "chat-marks-are-words": lambda m, encode, prompt=True: encode(_text(m, prompt)),
     "chat-cut-in-pieces": (
-        lambda m, encode, prompt=True: _ids(m, encode, prompt, join=lambda e, r, w: e(r) + e("\n") + e(w)),
-        lambda m, encode, prompt=True: _ids(m, encode, prompt, join=lambda e, r, w: e(r + "\n") + e(w)),
+        {MESSAGE: r'encode(role) + encode("\n") + encode(words)'},
+        {MESSAGE: r'encode(f"{role}\n") + encode(words)'},
     ),
-    "chat-words-left-out": lambda m, encode, prompt=True: _ids(m, encode, prompt, join=lambda e, r, w: e(f"{r}\n{_without_marks(w)}")),
-    "chat-words-trimmed": lambda m, encode, prompt=True: _ids(m, encode, prompt, join=lambda e, r, w: e(f"{r}\n{w.strip()}")),
-    "chat-no-line-break": lambda m, encode, prompt=True: _ids(m, encode, prompt, after=""),
-    "chat-no-generation-prompt": lambda m, encode, prompt=True: _ids(m, encode, prompt, prompt=None),
-    "chat-always-a-prompt": lambda m, encode, prompt=True: _ids(m, encode, True),
-    "chat-prompt-without-line-break": lambda m, encode, prompt=True: _ids(m, encode, prompt, prompt="assistant"),
-    "chat-answer-is-over": lambda m, encode, prompt=True: _ids(m, encode, prompt) + (encode(END, "all") if prompt else []),
-    "chat-only-the-last": lambda m, encode, prompt=True: _ids(m[-1:], encode, prompt),
-}  # fmt: skip
+    "chat-words-left-out": {"{words}": "{words.replace(START, '').replace(END, '')}"},
+    "chat-words-trimmed": {"{words}": "{words.strip()}"},
+    "chat-no-line-break": {r' + encode("\n")': ""},
+    "chat-no-generation-prompt": {"if add_generation_prompt:": "if False:"},
+    "chat-always-a-prompt": {"if add_generation_prompt:": "if True:"},
+    "chat-prompt-without-line-break": {ANSWER: 'encode("assistant")'},
+    "chat-answer-is-over": {ANSWER: f"{ANSWER} + end"},
+    "chat-only-the-last": {"in messages:": "in messages[-1:]:"},
+}
 
 
 def grade_chat(chat_ids: Callable) -> None:
@@ -92,7 +85,7 @@ def grade_chat(chat_ids: Callable) -> None:
         roles = rng.choices(["user", "assistant", "system"], k=rng.randint(1, 4))
         talk = [{"role": r, "content": "".join(rng.choices(pieces, k=rng.randint(0, 6)))} for r in roles]
         cases.append((talk, encode, rng.random() < 0.7))
-    judge(chat_ids, cases, _ids, WRONG, SAYS, show=_shown)
+    judge(chat_ids, cases, _ids, slips(_ids, WRONG), SAYS, show=_shown)
 
 
 def _shown(messages: Messages, encode: Callable, *prompt: bool) -> str:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from exercises.grading import Diagnoses, Exercise
 from exercises.judging.judge import judge
+from exercises.judging.slips import slips
 from phase1_tokens_embeddings.tokens.bpe import count_words, learn_merges
 
 
@@ -38,20 +39,15 @@ def _tables() -> list[tuple[dict[bytes, int], list[bytes]]]:
     return tables
 
 
-def _encode_by(choose: Callable, most: int = 10**9) -> Callable:
-    """Encode by joining what `choose(list of (rank, place))` picks, at most `most` times."""
-
-    def encode(word: bytes, ranks: dict[bytes, int]) -> list[int]:
-        parts = [word[i : i + 1] for i in range(len(word))]
-        for _ in range(most):
-            joins = [(ranks[a + b], i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in ranks]
-            if not joins:
-                break
-            _, i = choose(joins)
-            parts[i : i + 2] = [parts[i] + parts[i + 1]]
-        return [ranks[part] for part in parts]
-
-    return encode
+def _right_encode(word: bytes, ranks: dict[bytes, int]) -> list[int]:
+    parts = [word[i : i + 1] for i in range(len(word))]
+    while True:
+        joins = [(ranks[a + b], i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in ranks]
+        if not joins:
+            break
+        _, i = min(joins)
+        parts[i : i + 2] = [parts[i] + parts[i + 1]]
+    return [ranks[part] for part in parts]
 
 
 def _longest_match(word: bytes, ranks: dict[bytes, int]) -> list[int]:
@@ -73,21 +69,15 @@ def _one_pass(word: bytes, ranks: dict[bytes, int]) -> list[int]:
     return [ranks[part] for part in parts]
 
 
-def _bytes_as_ids(word: bytes, ranks: dict[bytes, int]) -> list[int]:
-    names = {rank: piece for piece, rank in ranks.items()}
-    return [names[i][0] if len(names[i]) == 1 else i for i in _right_encode(word, ranks)]
-
-
-_right_encode = _encode_by(min)
 ENCODING = {
     "encode-longest-first": _longest_match,
-    "encode-leftmost-first": _encode_by(lambda joins: min(joins, key=lambda join: join[1])),
+    "encode-leftmost-first": {"min(joins)": "min(joins, key=lambda join: join[1])"},
     "encode-one-pass": _one_pass,
-    "encode-highest-rank": _encode_by(lambda joins: max(joins, key=lambda join: (join[0], -join[1]))),
-    "encode-stops-after-one": _encode_by(min, most=1),
-    "encode-no-joins": lambda word, ranks: [ranks[word[i : i + 1]] for i in range(len(word))],
-    "encode-rightmost-of-equals": _encode_by(lambda joins: min(joins, key=lambda join: (join[0], -join[1]))),
-    "encode-bytes-are-not-ids": _bytes_as_ids,
+    "encode-highest-rank": {"min(joins)": "max(joins, key=lambda join: (join[0], -join[1]))"},
+    "encode-stops-after-one": {"while True:": "for _ in range(1):"},
+    "encode-no-joins": {"while True:": "while False:"},
+    "encode-rightmost-of-equals": {"min(joins)": "min(joins, key=lambda join: (join[0], -join[1]))"},
+    "encode-bytes-are-not-ids": {"[ranks[part] for": "[ranks[part] if len(part) > 1 else part[0] for"},
 }
 SAYS = Diagnoses.of("p1e2_encode")
 
@@ -98,7 +88,7 @@ def grade_encode(encode: Callable) -> None:
         encode,
         cases,
         _right_encode,  # its ids are those of the course's apply_merges and of tiktoken: see the tests
-        ENCODING,
+        slips(_right_encode, ENCODING),
         SAYS,
         show=lambda word, ranks: (
             f"encode({word!r}, {ranks})"

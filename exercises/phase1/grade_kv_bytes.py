@@ -2,10 +2,10 @@
 
 import random
 from collections.abc import Callable
-from functools import partial
 
 from exercises.grading import Diagnoses, Exercise, NotYet, guard
 from exercises.judging.judge import judge
+from exercises.judging.slips import slips
 from phase1_tokens_embeddings.weights import kv_bytes_per_token
 
 LLAMA3 = dict(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
@@ -19,21 +19,11 @@ QWEN3_4B = dict(
 LLAMA2 = dict(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=32, hidden_size=4096)
 
 
-def _kv(
-    config: dict, size: int = 2, two: int = 2, layers: bool = True, query: bool = False, given: bool = True
-) -> int:
+def _kv(config: dict, size: int = 2) -> int:
     heads = config["num_attention_heads"]
-    kv_heads = heads if query else config.get("num_key_value_heads", heads)
-    head_dim = config["hidden_size"] // heads
-    if given:
-        head_dim = config.get("head_dim", head_dim)
-    return two * (config["num_hidden_layers"] if layers else 1) * kv_heads * head_dim * size
-
-
-def _width_over_kv_heads(config: dict, size: int = 2) -> int:
-    heads = config.get("num_key_value_heads", config["num_attention_heads"])
+    kv_heads = config.get("num_key_value_heads", heads)
     head_dim = config.get("head_dim", config["hidden_size"] // heads)
-    return 2 * config["num_hidden_layers"] * heads * head_dim * size
+    return 2 * config["num_hidden_layers"] * kv_heads * head_dim * size
 
 
 def _right_kv(config: dict, size: int = 2) -> int:
@@ -46,15 +36,17 @@ def _right_kv(config: dict, size: int = 2) -> int:
     )
 
 
+QUERY_HEADS = {"* kv_heads *": "* heads *"}
+NO_HEAD_DIM = {'config.get("head_dim", config["hidden_size"] // heads)': 'config["hidden_size"] // heads'}
 KV = {
-    "kv-only-one-of-two": partial(_kv, two=1),
-    "kv-query-heads": partial(_kv, query=True),
-    "kv-one-layer": partial(_kv, layers=False),
-    "kv-head-dim-ignored": partial(_kv, given=False),
-    "kv-width-over-kv-heads": _width_over_kv_heads,
-    "kv-whole-width": partial(_kv, query=True, given=False),
-    "kv-always-two-bytes": lambda c, size=2: _right_kv(c),
-    "kv-other-default": (lambda c, size=4: _right_kv(c, size), lambda c, size=1: _right_kv(c, size)),
+    "kv-only-one-of-two": {"return 2 *": "return"},
+    "kv-query-heads": QUERY_HEADS,
+    "kv-one-layer": {'config["num_hidden_layers"] * ': ""},
+    "kv-head-dim-ignored": NO_HEAD_DIM,
+    "kv-width-over-kv-heads": {"// heads": "// kv_heads"},
+    "kv-whole-width": QUERY_HEADS | NO_HEAD_DIM,
+    "kv-always-two-bytes": {"* size": "* 2"},
+    "kv-other-default": ({"size: int = 2": "size: int = 4"}, {"size: int = 2": "size: int = 1"}),
 }
 SAYS = Diagnoses.of("p1e5_kv_bytes")
 USERS = {
@@ -94,7 +86,14 @@ def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
         )
         config["num_key_value_heads"] = heads // rng.choice([1, 2, 4])
         cases.append((config, rng.choice([1, 2, 4])))
-    judge(kv_bytes, cases, _right_kv, KV, SAYS, show=lambda *args: f"kv_bytes({', '.join(map(str, args))})")
+    judge(
+        kv_bytes,
+        cases,
+        _right_kv,
+        slips(_kv, KV),
+        SAYS,
+        show=lambda *args: f"kv_bytes({', '.join(map(str, args))})",
+    )
 
     users = [
         (24 * 10**9, 16_060_522_496, 131_072, 8_192),

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from exercises.grading import Diagnoses, Exercise, call
 from exercises.judging.judge import judge
+from exercises.judging.slips import changed, slips
 from phase1_tokens_embeddings.tokens.bpe import merge_pair
 
 SAYS = Diagnoses.of("p1e1_pairs")
@@ -31,28 +32,11 @@ COUNTING = {
 }
 
 
-def _merge_where(
-    tokens: list[int], pair: tuple[int, int], new_id: int, step: int, last: bool, most: int
-) -> list:
-    merged, i, done = [], 0, 0
-    while i < len(tokens) - (0 if last else 1):
-        if tuple(tokens[i : i + 2]) == pair and done < most:
-            merged.append(new_id)
-            i, done = i + step, done + 1
-        else:
-            merged.append(tokens[i])
-            i += 1
-    return merged
-
-
-def _merge_from_the_right(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
-    return merge_pair(tokens[::-1], pair[::-1], new_id)[::-1]
-
-
-def _merge_either_order(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+def _merge(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+    """As the course's `merge_pair`: the mistakes are slips in this one."""
     merged, i = [], 0
     while i < len(tokens):
-        if tuple(tokens[i : i + 2]) in (pair, pair[::-1]):
+        if tuple(tokens[i : i + 2]) == pair:
             merged.append(new_id)
             i += 2
         else:
@@ -82,13 +66,6 @@ def _slice_while_zipping(tokens: list[int], pair: tuple[int, int], new_id: int) 
     return tokens
 
 
-def _slice_while_pairwise(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
-    for i, p in enumerate(pairwise(tokens)):
-        if p == pair:
-            tokens[i : i + 2] = [new_id]
-    return tokens
-
-
 def _slice_in_a_range(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
     for i in range(len(tokens) - 1):
         if (tokens[i], tokens[i + 1]) == pair:
@@ -104,18 +81,23 @@ def _slice_a_copy(tokens: list[int], pair: tuple[int, int], new_id: int) -> list
     return merged
 
 
+MATCH = "tuple(tokens[i : i + 2]) == pair"
 MERGING = {
     "merge-nothing": lambda tokens, pair, new_id: tokens,
-    "merge-while-going-over-it": (_slice_while_zipping, _slice_while_pairwise, _slice_in_a_range),
+    "merge-while-going-over-it": (
+        _slice_while_zipping,
+        changed(_slice_while_zipping, {"zip(tokens, tokens[1:])": "pairwise(tokens)"}),
+        _slice_in_a_range,
+    ),
     "merge-at-old-places": _slice_a_copy,
     "merge-over-pairs": _merge_over_pairs,
     "merge-inside-numbers": _merge_as_text,
-    "merge-keeps-the-second": lambda t, p, n: _merge_where(t, p, n, step=1, last=True, most=10**9),
+    "merge-keeps-the-second": {"i += 2": "i += 1"},
     "merge-overlaps": _merge_overlapping,
-    "merge-first-only": lambda t, p, n: _merge_where(t, p, n, step=2, last=True, most=1),
-    "merge-drops-the-last": lambda t, p, n: _merge_where(t, p, n, step=2, last=False, most=10**9),
-    "merge-from-the-right": _merge_from_the_right,
-    "merge-in-any-order": _merge_either_order,
+    "merge-first-only": {MATCH: f"{MATCH} and new_id not in merged"},
+    "merge-drops-the-last": {"i < len(tokens)": "i < len(tokens) - 1"},
+    "merge-from-the-right": lambda t, p, new_id: _merge(t[::-1], p[::-1], new_id)[::-1],
+    "merge-in-any-order": {MATCH: "sorted(tokens[i : i + 2]) == sorted(pair)"},
 }
 
 
@@ -148,7 +130,7 @@ def grade_pairs(count_pairs: Callable, merge: Callable) -> None:
         merge,
         cases,
         merge_pair,
-        MERGING,
+        slips(_merge, MERGING),
         SAYS,
         show=lambda tokens, pair, new_id: f"merge({tokens}, {pair}, {new_id})",
         keeps_input=False,  # see below

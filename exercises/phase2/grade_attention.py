@@ -9,6 +9,7 @@ from torch import Tensor
 
 from exercises.grading import Diagnoses, Exercise, expect_equal, guard, same, show
 from exercises.judging.judge import judge
+from exercises.judging.slips import slips
 from exercises.phase2.grade_mask import right_mask
 
 # ---------------------------------------------------------------------- 2.2 one head
@@ -28,57 +29,27 @@ def right_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return torch.tensor(out, dtype=torch.float64).to(q.dtype)
 
 
-def head_with(
-    scale: Callable[[Tensor, Tensor], float] = lambda q, k: q.shape[-1] ** -0.5,
-    dim: int = -1,
-    mask_how: str = "before",
-) -> Callable:
-    """One head with a detail changed."""
-
-    def head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        scores = (q.double() @ k.double().T) * scale(q, k)
-        if mask_how == "inverted":
-            mask = ~mask
-        if mask_how == "zero score":
-            scores = scores * mask
-        elif mask_how in ("before", "inverted"):
-            scores = scores.masked_fill(~mask, -math.inf)
-        weights = scores.softmax(dim)
-        if mask_how == "after":
-            weights = weights * mask
-        return (weights @ v.double()).to(q.dtype)
-
-    return head
+def head_in_tensors(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """The same in tensors, as learners write it: the mistakes are slips in this one."""
+    scores = (q.double() @ k.double().T) * q.shape[-1] ** -0.5
+    weights = scores.masked_fill(~mask, -math.inf).softmax(-1)
+    return (weights @ v.double()).to(q.dtype)
 
 
-def _no_softmax(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    return (((q @ k.T) * q.shape[-1] ** -0.5) * mask) @ v
-
-
-def _own_mask(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    return right_head(q, k, v, right_mask(len(q), len(k)))
-
-
-def _own_mask_top_left(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """As PyTorch's attention does it with is_causal=True."""
-    return right_head(q, k, v, torch.ones(len(q), len(k), dtype=torch.bool).tril())
-
-
+SCALE, MASKED = " * q.shape[-1] ** -0.5", ".masked_fill(~mask, -math.inf)"
 HEADS = {
-    "head-not-scaled": head_with(scale=lambda q, k: 1.0),
-    "head-divided-by-d": head_with(scale=lambda q, k: 1 / q.shape[-1]),
-    "head-scaled-by-tokens": (
-        head_with(scale=lambda q, k: k.shape[0] ** -0.5),
-        head_with(scale=lambda q, k: q.shape[0] ** -0.5),
-    ),
-    "head-multiplied": head_with(scale=lambda q, k: q.shape[-1] ** 0.5),
-    "head-softmax-over-queries": head_with(dim=0),
-    "head-masked-after-softmax": head_with(mask_how="after"),
-    "head-masked-with-zero": head_with(mask_how="zero score"),
-    "head-no-mask": head_with(mask_how="none"),
-    "head-mask-inverted": head_with(mask_how="inverted"),
-    "head-own-mask": (_own_mask, _own_mask_top_left),
-    "head-no-softmax": _no_softmax,
+    "head-not-scaled": {SCALE: ""},
+    "head-divided-by-d": {SCALE: " / q.shape[-1]"},
+    "head-scaled-by-tokens": ({SCALE: " * len(k) ** -0.5"}, {SCALE: " * len(q) ** -0.5"}),
+    "head-multiplied": {SCALE: " * q.shape[-1] ** 0.5"},
+    "head-softmax-over-queries": {"softmax(-1)": "softmax(0)"},
+    "head-masked-after-softmax": {MASKED: "", "(weights @": "(weights * mask @"},
+    "head-masked-with-zero": {"-math.inf": "0.0"},
+    "head-no-mask": {MASKED: ""},
+    "head-mask-inverted": {"~mask": "mask"},
+    # Of the learner's own; the second as PyTorch's attention does it with is_causal=True.
+    "head-own-mask": ({"~mask": "~right_mask(len(q), len(k))"}, {"~mask": "~torch.ones_like(mask).tril()"}),
+    "head-no-softmax": {MASKED: ".masked_fill(~mask, 0.0)", ".softmax(-1)": ""},
 }
 HEADS_SAYS = Diagnoses.of("p2e2_one_head")
 
@@ -103,7 +74,9 @@ def grade_head(one_head: Callable) -> None:
         if q.numel() > 4
         else f"one_head(q {q.tolist()}, k {k.tolist()}, v {v.tolist()}, mask {mask.tolist()})"
     )
-    judge(one_head, cases, right_head, HEADS, HEADS_SAYS, show=show, keeps_input=False)
+    judge(
+        one_head, cases, right_head, slips(head_in_tensors, HEADS), HEADS_SAYS, show=show, keeps_input=False
+    )
 
     _grade_large_scores(one_head)
     q, k, v, mask = cases[2]

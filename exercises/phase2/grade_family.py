@@ -5,46 +5,31 @@ from functools import cache
 from typing import Any
 
 from exercises.grading import Diagnoses, Exercise
-from exercises.judging.judge import judge, variants
-from exercises.phase2.strangers import Shapes, Stranger
+from exercises.judging.judge import judge
+from exercises.judging.slips import slips
+from exercises.phase2.unknown_models import Shapes, UnknownModel
 from phase1_tokens_embeddings.weights.families import Family
 
 SAYS = Diagnoses.of("p2e10_family")
-MISTAKES = (
-    "family-post-attention-is-after",
-    "family-around-is-after",
-    "family-after-missed",
-    "family-norm-always-rms",
-    "family-norm-by-any-bias",
-    "family-qk-missed",
-    "family-qk-always-head",
-    "family-qk-by-kv-heads",
-    "family-gate-by-activation",
-    "family-gate-always-silu",
-    "family-fused-gate-missed",
-    "family-router-is-a-gate",
-    "family-experts-missed",
-    "family-learned-by-config",
-)
 CASES = [
-    Stranger(Family()),
-    Stranger(Family(norm="layer", mlp="gelu"), biases=True),
-    Stranger(Family(positions="learned", norm="layer", mlp="gelu")),
-    Stranger(Family(qk_norm="head")),
-    Stranger(Family(norm_at="after", qk_norm="row"), num_kv_heads=4),
-    Stranger(Family(norm_at="around", mlp="geglu"), biases=True),
-    Stranger(Family(norm_at="around", qk_norm="head", mlp="geglu"), num_heads=2, num_kv_heads=1, head_dim=16),
-    Stranger(Family(), fused=True, num_kv_heads=4),
-    Stranger(Family(mlp="geglu"), fused=True),
-    Stranger(Family(qk_norm="row", mixture=True)),
-    Stranger(Family(qk_norm="head", mixture=True)),
-    Stranger(Family(mixture=True, mlp="gelu")),
+    UnknownModel(Family()),
+    UnknownModel(Family(norm="layer", mlp="gelu"), biases=True),
+    UnknownModel(Family(positions="learned", norm="layer", mlp="gelu")),
+    UnknownModel(Family(qk_norm="head")),
+    UnknownModel(Family(norm_at="after", qk_norm="row"), num_kv_heads=4),
+    UnknownModel(Family(norm_at="around", mlp="geglu"), biases=True),
+    UnknownModel(
+        Family(norm_at="around", qk_norm="head", mlp="geglu"), num_heads=2, num_kv_heads=1, head_dim=16
+    ),
+    UnknownModel(Family(), fused=True, num_kv_heads=4),
+    UnknownModel(Family(mlp="geglu"), fused=True),
+    UnknownModel(Family(qk_norm="row", mixture=True)),
+    UnknownModel(Family(qk_norm="head", mixture=True)),
+    UnknownModel(Family(mixture=True, mlp="gelu")),
 ]
 
 
-def right_choices(config: dict[str, Any], shapes: Shapes, mistake: str = "") -> dict[str, Any]:
-    """With a mistake, if one is named."""
-
+def right_choices(config: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
     def has(word: str) -> bool:
         return any(word in name.split(".") for name in shapes)
 
@@ -52,55 +37,46 @@ def right_choices(config: dict[str, Any], shapes: Shapes, mistake: str = "") -> 
     before, after = has("input_layernorm"), has("post_feedforward_layernorm")
     gated, activation = has("gate_proj") or has("gate_up_proj"), config["hidden_act"]
     wide = [shape for name, shape in shapes.items() if name.endswith("q_norm.weight")]
-    qk_norm = None if not wide else "head" if wide[0] == (config["head_dim"],) else "row"
-    positions = "learned" if has("embed_positions") else "rotary"
-    match mistake:
-        case "family-post-attention-is-after":
-            after = has("post_attention_layernorm")
-        case "family-around-is-after":
-            before = before and not after
-        case "family-after-missed":
-            after = False
-        case "family-norm-always-rms":
-            biased = False
-        case "family-norm-by-any-bias":
-            biased = any(name.endswith(".bias") for name in shapes)
-        case "family-qk-missed":
-            qk_norm = None
-        case "family-qk-always-head":
-            qk_norm = (wide and "head") or None
-        case "family-qk-by-kv-heads":
-            qk_norm = qk_norm and (
-                "head" if config["num_key_value_heads"] < config["num_attention_heads"] else "row"
-            )
-        case "family-gate-by-activation":
-            gated = activation == "silu"
-        case "family-gate-always-silu":
-            activation = "silu"
-        case "family-fused-gate-missed":
-            gated = has("gate_proj")
-        case "family-router-is-a-gate":
-            gated = gated or has("gate")
-        case "family-learned-by-config":
-            positions = "learned" if "max_position_embeddings" in config else "rotary"
     return {
-        "positions": positions,
+        "positions": "learned" if has("embed_positions") else "rotary",
         "norm": "layer" if biased else "rms",
         "norm_at": "around" if before and after else "after" if after else "before",
-        "qk_norm": qk_norm,
+        "qk_norm": None if not wide else "head" if wide[0] == (config["head_dim"],) else "row",
         "mlp": "gelu" if not gated else "swiglu" if activation == "silu" else "geglu",
-        "mixture": has("experts") and mistake != "family-experts-missed",
+        "mixture": has("experts"),
     }
+
+
+MISTAKES = {
+    "family-post-attention-is-after": {"post_feedforward_layernorm": "post_attention_layernorm"},
+    "family-around-is-after": {"before and after": "False"},
+    "family-after-missed": {'has("post_feedforward_layernorm")': "False"},
+    "family-norm-always-rms": {'"layer" if biased else "rms"': '"rms"'},
+    "family-norm-by-any-bias": {'"norm.bias"': '".bias"'},
+    "family-qk-missed": {"None if not wide else": "None and"},
+    "family-qk-always-head": {'"head" if wide[0] == (config["head_dim"],) else "row"': '"head"'},
+    "family-qk-by-kv-heads": {
+        'wide[0] == (config["head_dim"],)': 'config["num_key_value_heads"] < config["num_attention_heads"]'
+    },
+    "family-gate-by-activation": {
+        'has("gate_proj") or has("gate_up_proj")': 'config["hidden_act"] == "silu"'
+    },
+    "family-gate-always-silu": {'config["hidden_act"]': '"silu"'},
+    "family-fused-gate-missed": {' or has("gate_up_proj")': ""},
+    "family-router-is-a-gate": {'has("gate_up_proj")': 'has("gate_up_proj") or has("gate")'},
+    "family-experts-missed": {'has("experts")': "False"},
+    "family-learned-by-config": {'has("embed_positions")': '"max_position_embeddings" in config'},
+}
 
 
 @cache
 def announced() -> list[tuple[dict[str, Any], Shapes]]:
     """What the files of each case say."""
-    return [stranger.announced() for stranger in CASES]
+    return [model.announced() for model in CASES]
 
 
 def grade_family(choices: Callable) -> None:
-    judge(choices, announced(), right_choices, variants(right_choices, MISTAKES), SAYS, show=show)
+    judge(choices, announced(), right_choices, slips(right_choices, MISTAKES), SAYS, show=show)
 
 
 def show(config: dict[str, Any], shapes: Shapes) -> str:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from exercises.grading import Diagnoses, Exercise
 from exercises.judging.judge import judge
+from exercises.judging.slips import slips
 
 # ---------------------------------------------------------------------- 2.6 top-p
 
@@ -24,87 +25,48 @@ def right_top_p(probs: Tensor, p: float) -> Tensor:
     return torch.tensor([value / total for value in kept], dtype=torch.float64).float()
 
 
-def top_p_with(
-    keep: Callable[[Tensor, float], Tensor], divide: bool = True, back: str = "to its place"
-) -> Callable:
-    """`keep(sorted probabilities, p)` says which of them stay."""
-
-    def top_p(probs: Tensor, p: float) -> Tensor:
-        ordered, places = probs.double().sort(descending=True)
-        kept = torch.where(keep(ordered, p), ordered, 0.0)
-        if divide:
-            kept = kept / kept.sum()
-        if back == "to its place":
-            kept = torch.zeros_like(kept).scatter(0, places, kept)
-        elif back == "gathered":  # the permutation instead of its inverse
-            kept = kept[places]
-        return kept.float()
-
-    return top_p
-
-
-def _right_keep(ordered: Tensor, p: float) -> Tensor:
-    return ordered.cumsum(0) - ordered < p
-
-
-def _one_more(ordered: Tensor, p: float) -> Tensor:
-    keep = _right_keep(ordered, p)
-    keep[min(int(keep.sum()), len(keep) - 1)] = True
-    return keep
-
-
-def _cuts_but_keeps_one(ordered: Tensor, p: float) -> Tensor:
-    keep = ordered.cumsum(0) <= p
-    keep[0] = True
-    return keep
-
-
-def _shifted(ordered: Tensor, p: float) -> Tensor:
-    """Cut what lies above p, moved on by one place; the first place got lost."""
-    above = ordered.cumsum(0) > p
-    above[1:] = above[:-1].clone()
-    return ~above
-
-
-def _softmax_again(probs: Tensor, p: float) -> Tensor:
-    kept = top_p_with(_right_keep, divide=False)(probs, p)
-    return kept.softmax(0)
-
-
-def _softmax_of_the_kept(probs: Tensor, p: float) -> Tensor:
-    kept = top_p_with(_right_keep, divide=False)(probs, p)
-    return kept.masked_fill(kept == 0, float("-inf")).softmax(0)
-
-
-def _least_likely_first(probs: Tensor, p: float) -> Tensor:
-    ordered, places = probs.double().sort()
-    kept = torch.where(_right_keep(ordered, p), ordered, 0.0)
-    return torch.zeros_like(kept).scatter(0, places, kept / kept.sum()).float()
-
-
-def _not_sorted(probs: Tensor, p: float) -> Tensor:
-    kept = torch.where(_right_keep(probs.double(), p), probs.double(), 0.0)
+def top_p_in_tensors(probs: Tensor, p: float) -> Tensor:
+    """The same in tensors, as learners write it: the mistakes are slips in this one."""
+    probs = probs.double()
+    ordered, places = probs.sort(descending=True)
+    before = ordered.cumsum(0) - ordered
+    kept = torch.zeros_like(probs)
+    kept[places] = torch.where(before < p, ordered, 0.0)
     return (kept / kept.sum()).float()
 
 
+KEPT, SHARES = "before < p", "(kept / kept.sum()).float()"
 TOP_P = {
     "top-p-cuts-the-crossing-token": (
-        top_p_with(lambda o, p: o.cumsum(0) <= p),
-        top_p_with(_cuts_but_keeps_one),
+        {KEPT: "before + ordered <= p"},
+        {KEPT: "(before + ordered <= p).index_fill(0, torch.tensor(0), True)"},
     ),
-    "top-p-keeps-one-too-many": (top_p_with(_one_more), top_p_with(lambda o, p: o.cumsum(0) - o <= p)),
-    "top-p-empty": top_p_with(_shifted),
-    "top-p-softmax-again": (_softmax_again, _softmax_of_the_kept),
-    "top-p-not-divided": top_p_with(_right_keep, divide=False),
-    "top-p-divided-by-p": lambda probs, p: (
-        top_p_with(_right_keep, divide=False)(probs, p).double() / p
-    ).float(),
-    "top-p-order-lost": top_p_with(_right_keep, back="stays sorted"),
-    "top-p-put-back-wrongly": top_p_with(_right_keep, back="gathered"),
-    "top-p-single-probability": top_p_with(lambda o, p: o >= p),
-    "top-p-least-likely-first": _least_likely_first,
-    "top-p-not-sorted": _not_sorted,
-    "top-p-nothing-cut": lambda probs, p: probs,
+    "top-p-keeps-one-too-many": (
+        {KEPT: "(before < p).index_fill(0, (before < p).sum().clamp(max=len(probs) - 1), True)"},
+        {KEPT: "before <= p"},
+    ),
+    # Cuts what lies above p, moved on by one place; the first place got lost.
+    "top-p-empty": {KEPT: "~torch.cat(((before + ordered > p)[:1], (before + ordered > p)[:-1]))"},
+    "top-p-softmax-again": (
+        {SHARES: "kept.float().softmax(0)"},
+        {SHARES: "kept.masked_fill(kept == 0, -math.inf).float().softmax(0)"},
+    ),
+    "top-p-not-divided": {SHARES: "kept.float()"},
+    "top-p-divided-by-p": {SHARES: "(kept / p).float()"},
+    "top-p-order-lost": {"kept[places] = ": "kept = "},
+    "top-p-put-back-wrongly": {
+        "kept[places] = ": "kept = ",
+        "kept / kept.sum()": "kept[places] / kept.sum()",
+    },
+    # The largest p, the tail 1 - p, or a share of the likeliest (min-p) as a limit for each.
+    "top-p-single-probability": (
+        {KEPT: "ordered >= p"},
+        {KEPT: "ordered >= 1 - p"},
+        {KEPT: "ordered >= p * ordered[0]"},
+    ),
+    "top-p-least-likely-first": {"descending=True": "descending=False"},
+    "top-p-not-sorted": {"probs.sort(descending=True)": "probs, torch.arange(len(probs))"},
+    "top-p-nothing-cut": {KEPT: "before < 2"},
 }
 TOP_P_SAYS = Diagnoses.of("p2e6_top_p")
 
@@ -122,7 +84,7 @@ def grade_top_p(keep_top_p: Callable) -> None:
         keep_top_p,
         cases,
         right_top_p,
-        TOP_P,
+        slips(top_p_in_tensors, TOP_P),
         TOP_P_SAYS,
         show=lambda probs, p: (
             f"keep_top_p({[round(x, 3) for x in probs.tolist()]}, {p})"

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from exercises.grading import Diagnoses, Exercise
 from exercises.judging.judge import When, judge
+from exercises.judging.slips import slips
 
 # ---------------------------------------------------------------------- 2.8 two weights in a byte
 
@@ -21,19 +22,8 @@ def right_pack(codes: Tensor) -> Tensor:
 
 
 def right_unpack(packed: Tensor, scales: Tensor) -> Tensor:
-    return unpack_with()(packed, scales)
-
-
-def unpack_with(
-    halves: Callable[[Tensor], tuple[Tensor, Tensor]] = lambda p: (p % 16, p // 16),
-    join: Callable[[Tensor, Tensor], Tensor] = lambda low, high: torch.cat((low, high), -1),
-    zero: int = 8,
-) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda packed, scales: (join(*halves(packed)).double() - zero).mul(scales[..., None]).float()
-
-
-def _neighbours(low: Tensor, high: Tensor) -> Tensor:
-    return torch.stack((low, high), -1).flatten(-2)
+    low, high = packed % 16, packed // 16
+    return (torch.cat((low, high), -1).double() - 8).mul(scales[..., None]).float()
 
 
 PACK = {
@@ -48,17 +38,16 @@ PACK = {
     ),
     "pack-not-packed": lambda codes: codes,
 }
+CODES = "torch.cat((low, high), -1).double() - 8"
 UNPACK = {
-    "unpack-neighbours": unpack_with(join=_neighbours),
-    "unpack-halves-exchanged": unpack_with(join=lambda low, high: torch.cat((high, low), -1)),
-    "unpack-not-masked": unpack_with(halves=lambda p: (p, p // 16)),
-    "unpack-zero-forgotten": unpack_with(zero=0),
-    "unpack-zero-in-the-middle": (unpack_with(zero=7), unpack_with(zero=7.5)),
-    "unpack-below-zero": lambda packed, scales: (
-        (torch.cat((packed & 15, packed >> 4), -1) - 8).float() * scales[..., None]
-    ),
-    "unpack-scale-forgotten": lambda packed, scales: right_unpack(packed, torch.ones_like(scales)),
-    "unpack-scale-divides": lambda packed, scales: right_unpack(packed, 1 / scales),
+    "unpack-neighbours": {"torch.cat((low, high), -1)": "torch.stack((low, high), -1).flatten(-2)"},
+    "unpack-halves-exchanged": {"(low, high), -1": "(high, low), -1"},
+    "unpack-not-masked": {"packed % 16": "packed"},
+    "unpack-zero-forgotten": {" - 8": ""},
+    "unpack-zero-in-the-middle": ({" - 8": " - 7"}, {" - 8": " - 7.5"}),
+    "unpack-below-zero": {CODES: "(torch.cat((low, high), -1) - 8).float()"},
+    "unpack-scale-forgotten": {".mul(scales[..., None])": ""},
+    "unpack-scale-divides": {".mul(": ".div("},
 }
 
 
@@ -94,7 +83,7 @@ def grade_int4_groups(pack: Callable, unpack: Callable) -> None:
         unpack,
         cases,
         right_unpack,
-        UNPACK,
+        slips(right_unpack, UNPACK),
         INT4_SAYS,
         show=lambda packed, scales: (
             f"unpack(packed of shape {list(packed.shape)}, scales of {list(scales.shape)})"
@@ -113,59 +102,12 @@ def right_find(weight: Tensor) -> int:
     return max(set(largest), key=largest.count)
 
 
-def rounded(weight: Tensor, scales: Tensor) -> Tensor:
-    return torch.where(scales > 0, (weight / scales).round() * scales, 0.0)
-
-
-def row_scales(weight: Tensor) -> Tensor:
-    return weight.abs().amax(1, keepdim=True) / 127
-
-
-def without(weight: Tensor, column: int) -> Tensor:
-    return weight.index_fill(1, torch.tensor([column]), 0.0)
-
-
-def mend_with(
-    make_scales: Callable[[Tensor], Tensor] = row_scales,
-    round_: Callable[[Tensor, Tensor], Tensor] = rounded,
-) -> Callable[[Tensor, int], Tensor]:
-    """The column is left out, `make_scales` and `round_` see the rest, and the column is put back."""
-
-    def mend(weight: Tensor, column: int) -> Tensor:
-        rest = without(weight, column)
-        back = round_(rest, make_scales(rest))
-        back[:, column] = weight[:, column]
-        return back
-
-    return mend
-
-
-right_mend = mend_with()
-
-
-def _outlier_decides(weight: Tensor, column: int, put_back: bool = True) -> Tensor:
-    back = rounded(weight, row_scales(weight))
-    if put_back:
-        back[:, column] = weight[:, column]
+def right_mend(weight: Tensor, column: int) -> Tensor:
+    rest = weight.index_fill(1, torch.tensor([column]), 0.0)
+    scales = rest.abs().amax(1, keepdim=True) / 127
+    back = torch.where(scales > 0, (rest / scales).round() * scales, 0.0)
+    back[:, column] = weight[:, column]
     return back
-
-
-def _outlier_cut(weight: Tensor, column: int) -> Tensor:
-    scales = row_scales(without(weight, column))
-    codes = torch.where(scales > 0, weight / scales, 0.0).round().clamp(-127, 127)
-    return codes * scales
-
-
-def _keeps_a_row(weight: Tensor, column: int) -> Tensor:
-    rest = weight.clone()
-    rest[column] = 0
-    back = rounded(rest, row_scales(rest))
-    back[column] = weight[column]
-    return back
-
-
-def _codes(rest: Tensor, scales: Tensor) -> Tensor:
-    return torch.where(scales > 0, rest / scales, 0.0).round()
 
 
 FIND = {
@@ -187,25 +129,26 @@ FIND = {
     "find-flat-place": (lambda w: int(w.abs().argmax()), lambda w: int(w.argmax())),
     "find-count": lambda w: int(w.abs().argmax(1).bincount().max()),
 }
+PUT_BACK = "back[:, column] = weight[:, column]"
 MEND = {
-    "mend-outlier-decides": (_outlier_decides, lambda w, c: _outlier_decides(w, c, put_back=False)),
-    "mend-outlier-lost": lambda w, c: without(right_mend(w, c), c),
-    "mend-outlier-cut": _outlier_cut,
-    "mend-one-scale": mend_with(lambda rest: rest.abs().max() / 127),
-    "mend-scale-a-column": mend_with(lambda rest: rest.abs().amax(0, keepdim=True) / 127),
-    "mend-sign-forgotten": mend_with(lambda rest: rest.amax(1, keepdim=True) / 127),
-    "mend-not-rounded": lambda w, c: w.clone(),
-    "mend-rounded-down": (
-        mend_with(round_=lambda rest, scales: torch.where(scales > 0, (rest / scales).trunc() * scales, 0.0)),
-        mend_with(round_=lambda rest, scales: torch.where(scales > 0, (rest / scales).floor() * scales, 0.0)),
+    "mend-outlier-decides": (
+        {"scales = rest": "scales = weight"},
+        {"rest =": "rest = weight  #", PUT_BACK: "pass"},
     ),
-    "mend-codes": mend_with(round_=_codes),
-    "mend-another-range": tuple(
-        mend_with(lambda rest, most=most: rest.abs().amax(1, keepdim=True) / most)
-        for most in (128, 255, 256, 127.5, 7, 15)
-    ),
+    "mend-outlier-lost": {PUT_BACK: "pass"},
+    "mend-outlier-cut": {
+        "(rest / scales).round()": "(weight / scales).round().clamp(-127, 127)",
+        PUT_BACK: "pass",
+    },
+    "mend-one-scale": {"amax(1, keepdim=True)": "max()"},
+    "mend-scale-a-column": {"amax(1,": "amax(0,"},
+    "mend-sign-forgotten": {"rest.abs().amax": "rest.amax"},
+    "mend-not-rounded": lambda weight, column: weight.clone(),
+    "mend-rounded-down": ({".round()": ".trunc()"}, {".round()": ".floor()"}),
+    "mend-codes": {".round() * scales": ".round()"},
+    "mend-another-range": tuple({"/ 127": f"/ {most}"} for most in (128, 255, 256, 127.5, 7, 15)),
     "mend-nan": When(lambda got, want, *_: isinstance(got, Tensor) and bool(got.isnan().any())),
-    "mend-wrong-column": _keeps_a_row,
+    "mend-wrong-column": {"index_fill(1,": "index_fill(0,", PUT_BACK: "back[column] = weight[column]"},
 }
 
 
@@ -241,7 +184,7 @@ def grade_outlier(find_outlier: Callable, mend: Callable) -> None:
         mend,
         [(small, 2), (below, 4), (wide, 28), (tall, 2), (zeros, 3)],
         right_mend,
-        MEND,
+        slips(right_mend, MEND),
         OUTLIER_SAYS,
         tolerance=1e-6,  # of the outlier: the others are a hundred times as small
         show=lambda weight, column: f"mend(weight of shape {list(weight.shape)}, {column})",

@@ -8,78 +8,48 @@ from torch import Tensor
 
 from exercises.grading import Diagnoses, Exercise, guard, same
 from exercises.judging.judge import judge
+from exercises.judging.slips import slips
 
 
 def right_rotation(x: Tensor, positions: Tensor, theta: float = 10_000.0) -> Tensor:
     """Each pair as a complex number, multiplied by e^(i angle), one by one."""
-    half = x.shape[-1] // 2
+    d = x.shape[-1]
     out = x.double().clone()
     for token, position in enumerate(positions.tolist()):
         for head in range(x.shape[1]):
-            for i in range(half):
-                point = complex(out[token, head, i], out[token, head, i + half])
-                point *= cmath.exp(1j * position * theta ** (-2 * i / x.shape[-1]))
-                out[token, head, i], out[token, head, i + half] = point.real, point.imag
+            for i in range(d // 2):
+                first, second = i, i + d // 2
+                a, b = out[token, head, first].item(), out[token, head, second].item()
+                angle = position * theta ** (-2 * i / d)
+                turned = complex(a, b) * cmath.exp(1j * angle)
+                out[token, head, first], out[token, head, second] = turned.real, turned.imag
     return out.to(x.dtype)
 
 
-def rotation_with(
-    speed: Callable[[Tensor, int], Tensor] | None = None,
-    place: Callable[[Tensor], Tensor] = lambda positions: positions,
-    sign: float = 1.0,
-    pairs: str = "halves",
-    angles: Callable[[Tensor], Tensor] = lambda angles: angles,
-    theta_given: bool = True,
-) -> Callable:
-    """The rotation with a detail changed."""
-
-    def rotate(x: Tensor, positions: Tensor, theta: float = 10_000.0) -> Tensor:
-        d = x.shape[-1]
-        theta = theta if theta_given else 10_000.0
-        i = torch.arange(d // 2).double()
-        speeds = theta ** (-2 * i / d) if speed is None else speed(i, d)
-        turn = sign * angles(place(positions).double()[:, None] * speeds)
-        cos, sin = turn.cos()[:, None], turn.sin()[:, None]
-        x64 = x.double()
-        if pairs == "neighbours":
-            a, b = x64[..., 0::2], x64[..., 1::2]
-            out = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
-        else:
-            a, b = x64.chunk(2, dim=-1)
-            first, second = a * cos - b * sin, b * cos + a * sin
-            if pairs == "mirrored":
-                second = a * cos + b * sin
-            elif pairs == "no minus":
-                first = a * cos + b * sin
-            elif pairs == "exchanged":
-                first, second = a * sin - b * cos, b * sin + a * cos
-            elif pairs == "one after the other":
-                second = b * cos + first * sin
-            out = torch.cat((first, second), dim=-1)
-        return out.to(x.dtype)
-
-    return rotate
-
-
-ROTATIONS = {
-    "rotary-positions-start-anew": rotation_with(place=lambda p: torch.arange(len(p))),
-    "rotary-one-position-for-all": rotation_with(place=lambda p: torch.arange(len(p)) + p[0]),
-    "rotary-counts-from-one": rotation_with(place=lambda p: p + 1),
-    "rotary-pairs-of-neighbours": rotation_with(pairs="neighbours"),
-    "rotary-turns-backwards": rotation_with(sign=-1.0),
-    "rotary-is-no-rotation": rotation_with(pairs="mirrored"),
-    "rotary-no-minus": rotation_with(pairs="no minus"),
-    "rotary-first-half-overwritten": rotation_with(pairs="one after the other"),
-    "rotary-speed-without-two": rotation_with(speed=lambda i, d: 10_000.0 ** (-i / d)),
-    "rotary-too-slow": rotation_with(speed=lambda i, d: 10_000.0 ** (-4 * i / d)),
-    "rotary-one-speed": rotation_with(speed=lambda i, d: torch.ones_like(i)),
-    "rotary-grows": rotation_with(speed=lambda i, d: 10_000.0 ** (2 * i / d)),
-    "rotary-speed-from-one": rotation_with(speed=lambda i, d: 10_000.0 ** (-2 * (i + 1) / d)),
-    "rotary-sine-for-cosine": rotation_with(pairs="exchanged"),
+SPEED, PLACES, BACKWARDS = "theta ** (-2 * i / d)", "positions.tolist()", {"1j *": "-1j *"}
+MIRRORED = "(complex(a, b) * cmath.exp(-1j * angle)).real"
+MISTAKES = {
+    "rotary-positions-start-anew": {PLACES: "range(len(positions))"},
+    "rotary-one-position-for-all": {PLACES: "(positions[0] + torch.arange(len(x))).tolist()"},
+    "rotary-counts-from-one": {"angle = position *": "angle = (position + 1) *"},
+    "rotary-pairs-of-neighbours": {"second = i, i + d // 2": "second = 2 * i, 2 * i + 1"},
+    "rotary-turns-backwards": BACKWARDS,
+    "rotary-is-no-rotation": {"turned.imag": MIRRORED},
+    "rotary-no-minus": {"turned.real": MIRRORED},
+    "rotary-first-half-overwritten": {
+        "turned.imag": "b * cmath.cos(angle).real + turned.real * cmath.sin(angle).real"
+    },
+    "rotary-speed-without-two": {SPEED: "theta ** (-i / d)"},
+    "rotary-too-slow": {SPEED: "theta ** (-4 * i / d)"},
+    "rotary-one-speed": {SPEED: "1"},
+    "rotary-grows": {SPEED: "theta ** (2 * i / d)"},
+    "rotary-speed-from-one": {SPEED: "theta ** (-2 * (i + 1) / d)"},
+    "rotary-sine-for-cosine": {**BACKWARDS, "turned.real, turned.imag": "-turned.imag, turned.real"},
     "rotary-unchanged": lambda x, positions, theta=10_000.0: x,
-    "rotary-degrees": rotation_with(angles=torch.deg2rad),
-    "rotary-theta-ignored": rotation_with(theta_given=False),
+    "rotary-degrees": {"angle = position": "angle = cmath.pi / 180 * position"},
+    "rotary-theta-ignored": {"theta **": "10_000.0 **"},
 }
+ROTATIONS = slips(right_rotation, MISTAKES)
 SAYS = Diagnoses.of("p2e4_rotary")
 
 

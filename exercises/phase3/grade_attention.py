@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from exercises.grading import Diagnoses, Exercise, call, expect_equal, guard
 from exercises.judging.judge import judge
+from exercises.judging.slips import slips
 from phase3_paged_attention.paging import paged_attention_loops
 
 Attention = Callable[[Tensor, Tensor, Tensor, list[int], int], Tensor]
@@ -19,42 +19,49 @@ SAYS = Diagnoses.of("p3e6_paged_attention")
 AFTERWARDS = Diagnoses.of("p3e6_paged_attention afterwards")
 
 
-def walk(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Sequence[int], n: int, mistake: str = ""
-) -> Tensor:
-    """The online softmax a block at a time, with one mistake on request."""
+def walk(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Sequence[int], n: int) -> Tensor:
+    """The online softmax a block at a time."""
     q, k_cache, v_cache = q.double(), k_cache.double(), v_cache.double()
     size, dim = k_cache.shape[1:]
-    scale = dim ** {"no-square-root": 0.0, "divided-by-head-dim": -1.0}.get(mistake, -0.5)
     largest, total, acc = -math.inf, 0.0, torch.zeros(dim, dtype=torch.float64)
-    of_blocks = []
-    for logical in range(n // size if mistake == "last-block-lost" else -(-n // size)):
-        physical = logical if mistake == "logical-as-physical" else table[logical]
-        tokens = size if mistake == "reads-past-the-end" else min(size, n - logical * size)
-        scores = k_cache[physical, :tokens] @ q * scale
-        values = v_cache[physical, :tokens]
-        of_blocks.append(scores.softmax(0) @ values)
+    for logical in range(-(-n // size)):
+        tokens = min(size, n - logical * size)
+        scores = k_cache[table[logical], :tokens] @ q / dim**0.5
         new = max(largest, float(scores.max()))
-        shrink = math.exp(largest - new)
-        weights = (scores - new).exp()
-        total = total * (1 if mistake in ("sum-not-rescaled", "nothing-rescaled") else shrink) + float(
-            weights.sum()
-        )
-        acc = acc * (1 if mistake in ("acc-not-rescaled", "nothing-rescaled") else shrink) + weights @ values
+        shrink, weights = math.exp(largest - new), (scores - new).exp()
+        total = total * shrink + float(weights.sum())
+        acc = acc * shrink + weights @ v_cache[table[logical], :tokens]
         largest = new
-    if mistake == "softmax-of-each-block":
-        return torch.stack(of_blocks).mean(0)
-    return acc if mistake == "not-divided" else acc / total if total else acc
+    return acc / total
 
 
-def by_token(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Sequence[int], n: int, mistake: str
-) -> Tensor:
-    """As `walk`, a token at a time: some mistakes look different then."""
-    size, dim = k_cache.shape[1:]
-    singles = [int(table[t // size]) * size + t % size for t in range(n)]
-    flat_k, flat_v = k_cache.reshape(-1, 1, dim), v_cache.reshape(-1, 1, dim)
-    return walk(q, flat_k, flat_v, singles, n, mistake)
+SHRUNK = "acc * shrink + weights @"
+MISTAKES = {
+    "logical-as-physical": {"table[logical]": "logical"},
+    "no-square-root": {" / dim**0.5": ""},
+    "divided-by-head-dim": {"dim**0.5": "dim"},
+    "reads-past-the-end": {"min(size, n - logical * size)": "size"},
+    "last-block-lost": {
+        "range(-(-n // size))": "range(n // size)",
+        "acc / total": "acc / total if total else acc",
+    },
+    "acc-not-rescaled": {"acc * shrink": "acc"},
+    "sum-not-rescaled": {"total * shrink": "total"},
+    "nothing-rescaled": {"acc * shrink": "acc", "total * shrink": "total"},
+    "not-divided": {"acc / total": "acc"},
+    "softmax-of-each-block": {SHRUNK: "acc + scores.softmax(0) @", "acc / total": "acc / -(-n // size)"},
+}
+
+
+def by_token(walk: Attention) -> Attention:
+    """The walk a token at a time: some mistakes look different then."""
+
+    def walk_tokens(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: list[int], n: int) -> Tensor:
+        size, dim = k_cache.shape[1:]
+        singles = [int(table[t // size]) * size + t % size for t in range(n)]
+        return walk(q, k_cache.reshape(-1, 1, dim), v_cache.reshape(-1, 1, dim), singles, n)
+
+    return walk_tokens
 
 
 def make_case(seed: int, n: int, size: int, dim: int, unused: float, spread: float = 2.0) -> tuple:
@@ -95,7 +102,7 @@ def grade_attention(paged_attention: Attention) -> str:
         paged_attention,
         [make_case(seed, *shape, unused=0.5) for seed, shape in enumerate(shapes)],
         course,
-        {d: (partial(walk, mistake=d), partial(by_token, mistake=d)) for d in SAYS},
+        {d: (wrong, by_token(wrong)) for d, wrong in slips(walk, MISTAKES).items()},
         SAYS,
         show=lambda q, k_cache, v_cache, table, n: (
             f"{n} tokens in blocks of {k_cache.shape[1]}, head_dim {len(q)}, block_table {table}"

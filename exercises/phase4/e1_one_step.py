@@ -20,9 +20,14 @@
 
 # %%
 from exercises.grading import check, hint
-from exercises.phase4.visitors import Visitor
+from exercises.phase4.small_requests import SmallRequest
 
-ann, ben, lea, tom = Visitor("Ann", 10, 9), Visitor("Ben", 5, 4), Visitor("Lea", 40), Visitor("Tom", 3)
+ann, ben, lea, tom = (
+    SmallRequest("Ann", 10, 9),
+    SmallRequest("Ben", 5, 4),
+    SmallRequest("Lea", 40),
+    SmallRequest("Tom", 3),
+)
 
 
 # %% tags=["answer"]

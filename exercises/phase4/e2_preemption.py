@@ -38,11 +38,11 @@
 from collections import deque
 
 from exercises.grading import check, hint
-from exercises.phase4.visitors import Pool, Visitor
+from exercises.phase4.small_requests import Pool, SmallRequest
 
 # The example above, to try your step on: step(running, waiting, 16, 4, pool)
 pool = Pool(num_blocks=4, block_size=4)
-ann, ben, cal = Visitor("Ann", 9, 8), Visitor("Ben", 8, 7), Visitor("Cal", 3)
+ann, ben, cal = SmallRequest("Ann", 9, 8), SmallRequest("Ben", 8, 7), SmallRequest("Cal", 3)
 running, waiting = [ann, ben], deque([cal])
 for request in running:
     pool.allocate(request, request.num_computed_tokens)

@@ -23,9 +23,9 @@
 
 # %%
 from exercises.grading import check, hint
-from exercises.phase4.visitors import Visitor
+from exercises.phase4.small_requests import SmallRequest
 
-lea, tom = Visitor("Lea", 400), Visitor("Tom", 3)
+lea, tom = SmallRequest("Lea", 400), SmallRequest("Tom", 3)
 
 
 # %% tags=["answer"]

@@ -5,42 +5,48 @@ from collections.abc import Callable
 from typing import Any
 
 from exercises.grading import Diagnoses, Exercise, NotYet
-from exercises.judging.judge import judge, variants
-from exercises.phase4.visitors import BY_HAND
+from exercises.judging.judge import judge
+from exercises.judging.slips import changed, slips
+from exercises.phase4.small_requests import BY_HAND
 
 STATIC = Diagnoses.of("p4e4_static_continuous static")
 CONTINUOUS = Diagnoses.of("p4e4_static_continuous continuous")
 
 
-def _static(lengths, seats, mistake=""):
+def _static(lengths, seats):
     done, clock = [], 0
     for start in range(0, len(lengths), seats):
         batch = lengths[start : start + seats]
-        if mistake == "hands-out-early":
-            done += [clock + n for n in batch]
-        clock += {"adds-up": sum(batch), "first-of-the-batch": batch[0]}.get(mistake, max(batch))
-        if mistake != "hands-out-early":
-            done += [clock] * len(batch)
-    if mistake == "clock-starts-anew":
-        done = [max(lengths[i // seats * seats : i // seats * seats + seats]) for i in range(len(lengths))]
+        clock += max(batch)
+        done += [clock] * len(batch)
     return done
 
 
-def _continuous(lengths, seats, mistake=""):
-    if mistake == "waits-for-the-batch":
-        return _static(lengths, seats, "hands-out-early")
+STATIC_WRONG = {
+    "hands-out-early": {"[clock] * len(batch)": "[clock - max(batch) + n for n in batch]"},
+    "adds-up": {"max(batch)": "sum(batch)"},
+    "clock-starts-anew": {"clock += ": "clock = "},
+    "first-of-the-batch": {"max(batch)": "batch[0]"},
+}
+
+
+def _continuous(lengths, seats):
     free, done, order = [0] * seats, [0] * len(lengths), range(len(lengths))
-    if mistake == "shortest-first":
-        order = sorted(order, key=lambda i: lengths[i])
-    for turn, i in enumerate(order):
-        seat = turn % seats if mistake == "fixed-seats" else free.index(min(free))
-        begin = free[seat]
-        if begin and mistake == "seat-empty-for-a-step":
-            begin += 1
-        if begin and mistake == "two-on-a-seat":
-            begin -= 1
-        free[seat] = done[i] = begin + lengths[i]
+    for i in order:
+        seat = free.index(min(free))
+        free[seat] += lengths[i]
+        done[i] = free[seat]
     return done
+
+
+TAKEN = "free[seat] += lengths[i]"
+CONTINUOUS_WRONG = {
+    "waits-for-the-batch": changed(_static, STATIC_WRONG["hands-out-early"]),
+    "seat-empty-for-a-step": {TAKEN: f"{TAKEN} + (free[seat] > 0)"},
+    "two-on-a-seat": {TAKEN: f"{TAKEN} - (free[seat] > 0)"},
+    "shortest-first": {"range(len(lengths))": "sorted(range(len(lengths)), key=lengths.__getitem__)"},
+    "fixed-seats": {"free.index(min(free))": "i % seats"},
+}
 
 
 def as_steps(result: Any) -> list[int]:
@@ -55,15 +61,15 @@ def grade_static_continuous(static: Callable, continuous: Callable) -> str:
     rng = random.Random(4)
     cases = [([5, 2, 3], 2), ([500, 10, 800], 3), ([4, 4, 4, 4], 2), ([3, 9, 2, 7, 1], 2)]
     cases += [([rng.randint(1, 30) for _ in range(rng.randint(1, 9))], rng.randint(1, 4)) for _ in range(100)]
-    for name, answer, right, says in (
-        ("static", static, _static, STATIC),
-        ("continuous", continuous, _continuous, CONTINUOUS),
+    for name, answer, right, wrong, says in (
+        ("static", static, _static, STATIC_WRONG, STATIC),
+        ("continuous", continuous, _continuous, CONTINUOUS_WRONG, CONTINUOUS),
     ):
         judge(
             answer,
             cases,
             right,
-            variants(right, says),
+            slips(right, wrong),
             says,
             show=lambda lengths, seats, name=name: f"{name}: answers of {lengths} tokens, {seats} seats",
             clean=as_steps,

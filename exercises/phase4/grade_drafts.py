@@ -4,37 +4,38 @@ import random
 from collections.abc import Callable
 
 from exercises.grading import Diagnoses, Exercise, NotYet, show
-from exercises.judging.judge import judge, variants
+from exercises.judging.judge import judge
+from exercises.judging.slips import slips
 from exercises.phase4.drafting import draw
-from exercises.phase4.visitors import BY_HAND
+from exercises.phase4.small_requests import BY_HAND
 
 COPIED = Diagnoses.of("p4e7_copied_drafts")
 VERIFIED = Diagnoses.of("p4e8_verified_drafts")
 
 
-def _propose(tokens, least, most, k, mistake=""):
-    lengths = range(min(most, len(tokens) - 1), least - 1, -1)
-    if mistake == "shortest-ending":
-        lengths = reversed(lengths)
-    elif mistake == "ignores-the-minimum":
-        lengths = range(min(most, len(tokens) - 1), 0, -1)
-    elif mistake == "ignores-the-maximum":
-        lengths = range(len(tokens) - 1, least - 1, -1)
-    elif mistake == "only-the-maximum":
-        lengths = [most] if most < len(tokens) else []
-    for length in lengths:
+def _propose(tokens, least, most, k):
+    for length in range(min(most, len(tokens) - 1), least - 1, -1):
         ending = tokens[len(tokens) - length :]
-        last = len(tokens) - length - (length - 1 if mistake == "overlap-missed" else 0)
-        places = [i for i in range(last) if tokens[i : i + length] == ending]
-        if mistake == "finds-itself":
-            places = [len(tokens) - length]
-        if mistake == "wants-all-k":
-            places = [i for i in places if i + length + k <= len(tokens)]
+        places = [i for i in range(len(tokens) - length) if tokens[i : i + length] == ending]
         if places:
-            place = places[-1] if mistake == "last-place" else places[0]
-            begin = place if mistake == "proposes-the-ending" else place + length
-            return tokens[begin:] if mistake == "more-than-k" else tokens[begin : begin + k]
+            begin = places[0] + length
+            return tokens[begin : begin + k]
     return []
+
+
+LENGTHS = "range(min(most, len(tokens) - 1), least - 1, -1)"
+COPIED_WRONG = {
+    "last-place": {"places[0]": "places[-1]"},
+    "shortest-ending": {LENGTHS: f"reversed({LENGTHS})"},
+    "ignores-the-minimum": {"least - 1": "0"},
+    "ignores-the-maximum": {"min(most, len(tokens) - 1)": "len(tokens) - 1"},
+    "only-the-maximum": {LENGTHS: "[most] if most < len(tokens) else []"},
+    "finds-itself": {"if places:": "if True:", "places[0] + length": "len(tokens)"},
+    "overlap-missed": {"range(len(tokens) - length)": "range(len(tokens) - 2 * length + 1)"},
+    "wants-all-k": {"== ending]": "== ending and i + length + k <= len(tokens)]"},
+    "proposes-the-ending": {"places[0] + length": "places[0]"},
+    "more-than-k": {"begin : begin + k": "begin:"},
+}
 
 
 def _token_list(result):
@@ -64,7 +65,7 @@ def grade_copied_drafts(propose: Callable) -> str:
         propose,
         cases,
         _propose,
-        variants(_propose, COPIED),
+        slips(_propose, COPIED_WRONG),
         COPIED,
         show=lambda tokens, least, most, k: f"{tokens}, least {least}, most {most}, k {k}",
         clean=_token_list,
@@ -73,40 +74,33 @@ def grade_copied_drafts(propose: Callable) -> str:
     return f"{len(cases)} texts, with endings that occur often, once, and never."
 
 
-def _verify(p, q, drafts, points, mistake=""):
-    at = points[-1]
+def _verify(p, q, drafts, points):
     for j, x in enumerate(drafts):
-        ratio = p[j][x] / q[j][x]
-        stands = points[j] < ratio
-        if mistake == "greedy-comparison":
-            stands = x == max(range(len(p[j])), key=p[j].__getitem__)
-        elif mistake == "stands-with-p":
-            stands = points[j] < p[j][x]
-        elif mistake == "ratio-upside-down":
-            stands = p[j][x] == 0 or points[j] < q[j][x] / p[j][x]
-        if stands:
-            continue
-        if mistake == "goes-on-behind":
+        if points[j] * q[j][x] < p[j][x]:
             continue
         left = [max(a - b, 0) for a, b in zip(p[j], q[j], strict=True)]
-        if mistake == "resamples-from-p":
-            left = p[j]
-        elif mistake == "resamples-from-q":
-            left = [max(b - a, 0) for a, b in zip(p[j], q[j], strict=True)]
-        if mistake == "reuses-the-point":
-            at = points[j]
-        if mistake == "nothing-in-its-place":
-            return list(drafts[:j])
-        kept = drafts[: j + 1] if mistake == "keeps-the-rejected" else drafts[:j]
-        return [*kept, draw(left, at)]
-    if mistake == "no-bonus-token":
-        return list(drafts)
-    if mistake == "goes-on-behind":
-        good = [x for j, x in enumerate(drafts) if points[j] < p[j][x] / q[j][x]]
-        return [*good, draw(p[-1], at)]
-    if mistake == "bonus-from-the-row-before":
-        return [*drafts, draw(p[-2] if len(p) > 1 else p[-1], at)]
-    return [*drafts, draw(p[-1], at)]
+        return [*drafts[:j], draw(left, points[-1])]
+    return [*drafts, draw(p[-1], points[-1])]
+
+
+STANDS, BONUS = "points[j] * q[j][x] < p[j][x]", "[*drafts, draw(p[-1], points[-1])]"
+REDRAWN = "[*drafts[:j], draw(left, points[-1])]"
+VERIFIED_WRONG = {
+    "resamples-from-p": {"max(a - b, 0)": "a"},
+    "resamples-from-q": {"a - b": "b - a"},
+    "greedy-comparison": {STANDS: "x == max(range(len(p[j])), key=p[j].__getitem__)"},
+    "reuses-the-point": {REDRAWN: "[*drafts[:j], draw(left, points[j])]"},
+    "no-bonus-token": {BONUS: "list(drafts)"},
+    "nothing-in-its-place": {REDRAWN: "list(drafts[:j])"},
+    "keeps-the-rejected": {"*drafts[:j]": "*drafts[: j + 1]"},
+    "goes-on-behind": lambda p, q, drafts, points: [
+        *(x for j, x in enumerate(drafts) if points[j] * q[j][x] < p[j][x]),
+        draw(p[-1], points[-1]),
+    ],
+    "stands-with-p": {STANDS: "points[j] < p[j][x]"},
+    "ratio-upside-down": {STANDS: "points[j] * p[j][x] < q[j][x]"},
+    "bonus-from-the-row-before": {BONUS: "[*drafts, draw(p[max(len(p) - 2, 0)], points[-1])]"},
+}
 
 
 def _distribution(rng, size, zeros):
@@ -145,7 +139,7 @@ def grade_verified_drafts(verify: Callable) -> str:
         verify,
         cases,
         _verify,
-        variants(_verify, VERIFIED),
+        slips(_verify, VERIFIED_WRONG),
         VERIFIED,
         show=as_call,
         clean=_token_list,

@@ -3,10 +3,12 @@
 import math
 import random
 from collections.abc import Callable
+from statistics import fmean
 
 from exercises.grading import Diagnoses, Exercise
-from exercises.judging.judge import judge, variants
-from exercises.phase4.visitors import BY_HAND
+from exercises.judging.judge import judge
+from exercises.judging.slips import slips
+from exercises.phase4.small_requests import BY_HAND
 from phase4_scheduler.simulator import RequestRecord, percentiles, summarise
 
 
@@ -36,50 +38,46 @@ def _goodput(requests, ttft_slo, tpot_slo):
     return summarise(records, ttft_slo, tpot_slo).goodput
 
 
-def _goodput_with(requests, ttft_slo, tpot_slo, mistake):
-    def gaps(times):
-        return [b - a for a, b in zip(times, times[1:])]
+def _goodput_by_hand(requests, ttft_slo, tpot_slo):
+    good = 0
+    for arrival, times in requests:
+        gaps = [b - a for a, b in zip(times, times[1:])]
+        mean_gap = sum(gaps) / max(len(gaps), 1)
+        good += times[0] - arrival <= ttft_slo and mean_gap <= tpot_slo
+    begin = min(arrival for arrival, _ in requests)
+    end = max(times[-1] for _, times in requests)
+    return good / (end - begin)
 
-    def mean(values):
-        return sum(values) / len(values) if values else 0.0
 
-    seconds = max(t[-1] for _, t in requests) - min(a for a, _ in requests)
-    ttfts, itls = [t[0] - a for a, t in requests], [gaps(t) for _, t in requests]
-    if mistake == "averages-first":
-        kept = mean(ttfts) <= ttft_slo and mean([mean(g) for g in itls]) <= tpot_slo
-        return len(requests) / seconds if kept else 0.0
-    if mistake == "limit-not-kept":
-        good = sum(t < ttft_slo and mean(g) < tpot_slo for t, g in zip(ttfts, itls))
-    elif mistake == "worst-gap":
-        good = sum(t <= ttft_slo and max(g, default=0) <= tpot_slo for t, g in zip(ttfts, itls))
-    elif mistake == "either-half":
-        good = sum(t <= ttft_slo or mean(g) <= tpot_slo for t, g in zip(ttfts, itls))
-    elif mistake == "absolute-ttft":
-        good = sum(t[0] <= ttft_slo and mean(g) <= tpot_slo for (_, t), g in zip(requests, itls))
-    elif mistake == "ttft-in-the-mean":
-        good = sum(t <= ttft_slo and (x[-1] - a) / len(x) <= tpot_slo for t, (a, x) in zip(ttfts, requests))
-    elif mistake == "gaps-counted-as-tokens":
-        good = sum(
-            t <= ttft_slo and (x[-1] - x[0]) / len(x) <= tpot_slo for t, (_, x) in zip(ttfts, requests)
-        )
-    else:
-        good = sum(t <= ttft_slo and mean(g) <= tpot_slo for t, g in zip(ttfts, itls))
-    if mistake == "share-not-rate":
-        return good / len(requests)
-    if mistake == "count-not-rate":
-        return good
-    if mistake == "run-begins-late":
-        return good / (max(t[-1] for _, t in requests) - min(t[0] for _, t in requests))
-    if mistake == "run-begins-with-the-first-listed":
-        return good / (max(t[-1] for _, t in requests) - requests[0][0])
-    if mistake == "clock-from-zero":
-        return good / max(t[-1] for _, t in requests)
-    if mistake == "adds-up-times":
-        return good / sum(t[-1] - a for a, t in requests)
-    if mistake == "one-token-answer":
-        for t in (t for _, t in requests):
-            (t[-1] - t[0]) / (len(t) - 1)
-    return good / seconds
+def _averages_first(requests, ttft_slo, tpot_slo):
+    mean_gaps = [(times[-1] - times[0]) / max(len(times) - 1, 1) for _, times in requests]
+    kept = (
+        fmean(times[0] - arrival for arrival, times in requests) <= ttft_slo and fmean(mean_gaps) <= tpot_slo
+    )
+    return _goodput_by_hand(requests, math.inf, math.inf) if kept else 0.0
+
+
+MEAN_GAP, BEGIN, RATE = (
+    "sum(gaps) / max(len(gaps), 1)",
+    "min(arrival for arrival, _ in requests)",
+    "good / (end - begin)",
+)
+GOODPUT_WRONG = {
+    "averages-first": _averages_first,
+    "worst-gap": {MEAN_GAP: "max(gaps, default=0)"},
+    "either-half": {"ttft_slo and mean_gap": "ttft_slo or mean_gap"},
+    "absolute-ttft": {"times[0] - arrival": "times[0]"},
+    "ttft-in-the-mean": {MEAN_GAP: "(times[-1] - arrival) / len(times)"},
+    "gaps-counted-as-tokens": {MEAN_GAP: "sum(gaps) / len(times)"},
+    "limit-not-kept": {"<=": "<"},
+    "share-not-rate": {RATE: "good / len(requests)"},
+    "count-not-rate": {RATE: "good"},
+    "run-begins-late": {BEGIN: "min(times[0] for _, times in requests)"},
+    "run-begins-with-the-first-listed": {BEGIN: "requests[0][0]"},
+    "clock-from-zero": {RATE: "good / end"},
+    "adds-up-times": {RATE: "good / sum(times[-1] - arrival for arrival, times in requests)"},
+    "one-token-answer": {MEAN_GAP: "sum(gaps) / len(gaps)"},
+}
 
 
 def grade_percentiles(percentile: Callable, goodput: Callable) -> str:
@@ -131,7 +129,7 @@ def _grade_goodput(goodput: Callable, rng: random.Random) -> None:
         goodput,
         cases,
         _goodput,
-        variants(_goodput_with, GOODPUT),
+        slips(_goodput_by_hand, GOODPUT_WRONG),
         GOODPUT,
         show=tried,
         tolerance=1e-6,

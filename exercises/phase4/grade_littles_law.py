@@ -5,71 +5,69 @@ from collections.abc import Callable
 from typing import Any
 
 from exercises.grading import Diagnoses, Exercise, NotYet, show
-from exercises.judging.judge import judge, variants
-from exercises.phase4.visitors import BY_HAND
+from exercises.judging.judge import judge
+from exercises.judging.slips import slips
+from exercises.phase4.small_requests import BY_HAND
 
 IN_SYSTEM = Diagnoses.of("p4e9_littles_law in_system")
 RUNNING = Diagnoses.of("p4e9_littles_law running")
 KNEE = Diagnoses.of("p4e9_littles_law knee")
 
 
-def _in_system(requests, mistake=""):
+def _in_system(requests):
     arrivals, ends = zip(*requests)
     stays = [end - arrival for arrival, end in requests]
-    seconds = max(ends) - min(arrivals)
-    if mistake == "clock-from-zero":
-        seconds = max(ends)
-    elif mistake == "run-by-the-list":
-        seconds = ends[-1] - arrivals[0]
-    elif mistake == "run-ends-with-the-last-arrival":
-        seconds = max(arrivals) - min(arrivals)
-    elif mistake == "mean-stay":
-        return sum(stays) / len(stays)
-    elif mistake == "sum-of-stays":
-        return sum(stays)
-    elif mistake == "rate-only":
-        return len(stays) / seconds
-    elif mistake == "the-most-at-once":
-        return max(sum(a <= time < e for a, e in requests) for time in arrivals)
-    elif mistake == "as-arrivals-see-it":
-        return sum(sum(a <= time < e for a, e in requests) for time in arrivals) / len(requests)
-    return sum(stays) / seconds
+    return sum(stays) / (max(ends) - min(arrivals))
 
 
-def _running(rate, tokens, fixed, each, most, mistake=""):
-    def leaving(n):
-        step = fixed + each * n
-        if mistake == "step-of-one":
-            step = fixed + each
-        elif mistake == "step-of-the-fullest":
-            step = fixed + each * most
-        elif mistake == "weights-for-each":
-            step = n * (fixed + each)
-        stay = step if mistake == "one-step-each" else tokens * step
-        return n / stay
-
-    if mistake == "largest-that-suffices":
-        return most if leaving(most) >= rate else 0
-    last = 10_000 if mistake == "over-the-cache" else most
-    for n in range(1, last + 1):
-        if leaving(n) > rate or (leaving(n) == rate and mistake != "exactly-is-too-few"):
-            return max(1, n - 1) if mistake == "one-too-few" else n
-    return most if mistake == "most-for-never" else 0
+SECONDS, SEEN = (
+    "(max(ends) - min(arrivals))",
+    "[sum(a <= time < e for a, e in requests) for time in arrivals]",
+)
+MEAN = f"sum(stays) / {SECONDS}"
+IN_SYSTEM_WRONG = {
+    "clock-from-zero": {SECONDS: "max(ends)"},
+    "run-by-the-list": {SECONDS: "(ends[-1] - arrivals[0])"},
+    "run-ends-with-the-last-arrival": {"max(ends)": "max(arrivals)"},
+    "mean-stay": {SECONDS: "len(stays)"},
+    "sum-of-stays": {MEAN: "sum(stays)"},
+    "rate-only": {"sum(stays)": "len(stays)"},
+    "the-most-at-once": {MEAN: f"max({SEEN})"},
+    "as-arrivals-see-it": {MEAN: f"sum({SEEN}) / len(requests)"},
+}
 
 
-def _knee(tokens, fixed, each, most, mistake=""):
-    step = fixed + each * most
-    if mistake == "step-of-one":
-        step = fixed + each
-    elif mistake == "weights-for-each":
-        step = most * (fixed + each)
-    elif mistake == "tokens-a-second":
-        return most / step
-    elif mistake == "one-request":
-        return 1 / (tokens * step)
-    elif mistake == "upside-down":
-        return tokens * step / most
-    return most / (tokens * step)
+def _running(rate, tokens, fixed, each, most):
+    for n in range(1, most + 1):
+        if n / (tokens * (fixed + each * n)) >= rate:
+            return n
+    return 0
+
+
+RUNNING_WRONG = {
+    "step-of-one": {"each * n": "each"},
+    "step-of-the-fullest": {"each * n": "each * most"},
+    "weights-for-each": {"(fixed + each * n)": "n * (fixed + each)"},
+    "one-step-each": {"tokens * ": ""},
+    "largest-that-suffices": {"range(1, most + 1)": "range(most, 0, -1)"},
+    "over-the-cache": {"range(1, most + 1)": "range(1, 10_001)"},
+    "exactly-is-too-few": {">=": ">"},
+    "one-too-few": {"return n": "return max(1, n - 1)"},
+    "most-for-never": {"return 0": "return most"},
+}
+
+
+def _knee(tokens, fixed, each, most):
+    return most / (tokens * (fixed + each * most))
+
+
+KNEE_WRONG = {
+    "step-of-one": {"each * most": "each"},
+    "weights-for-each": {"(fixed + each * most)": "most * (fixed + each)"},
+    "tokens-a-second": {"tokens * ": ""},
+    "one-request": {"return most": "return 1"},
+    "upside-down": {"return ": "return 1 / (", "most))": "most)))"},
+}
 
 
 def _whole_number(result: Any) -> int:
@@ -92,7 +90,7 @@ def grade_littles_law(in_system: Callable, running: Callable, knee: Callable) ->
         in_system,
         logs,
         _in_system,
-        variants(_in_system, IN_SYSTEM),
+        slips(_in_system, IN_SYSTEM_WRONG),
         IN_SYSTEM,
         show=lambda log: f"in_system({[(round(a, 2), round(e, 2)) for a, e in log]})",
         tolerance=1e-6,
@@ -117,7 +115,7 @@ def grade_littles_law(in_system: Callable, running: Callable, knee: Callable) ->
         running,
         loads,
         _running,
-        variants(_running, RUNNING),
+        slips(_running, RUNNING_WRONG),
         RUNNING,
         show=lambda rate, tokens, fixed, each, most: (
             f"running(rate={rate:.4g}, tokens={tokens}, fixed={fixed:.4g}, each={each:.4g}, most={most})"
@@ -129,7 +127,7 @@ def grade_littles_law(in_system: Callable, running: Callable, knee: Callable) ->
         knee,
         servers,
         _knee,
-        variants(_knee, KNEE),
+        slips(_knee, KNEE_WRONG),
         KNEE,
         show=lambda tokens, fixed, each, most: (
             f"knee(tokens={tokens}, fixed={fixed:.4g}, each={each:.4g}, most={most})"

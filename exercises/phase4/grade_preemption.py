@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from exercises.grading import Diagnoses, Exercise, guard
-from exercises.phase4.visitors import NAMES, Plan, Pool, Visitor, as_plan, show_plan
+from exercises.phase4.small_requests import NAMES, Plan, Pool, SmallRequest, as_plan, show_plan
 
 SAYS = Diagnoses.of("p4e2_preemption")
 
@@ -43,19 +43,19 @@ class _WatchedPool(Pool):
 
     def __init__(self, num_blocks: int) -> None:
         super().__init__(num_blocks)
-        self.at_first: list[Visitor] = []
-        self.freed: list[Visitor] = []
-        self.asked_too_late: Visitor | None = None
-        self.served_outside: Visitor | None = None  # as one of those that run, after its preemption
+        self.at_first: list[SmallRequest] = []
+        self.freed: list[SmallRequest] = []
+        self.asked_too_late: SmallRequest | None = None
+        self.served_outside: SmallRequest | None = None  # as one of those that run, after its preemption
 
-    def allocate(self, request: Visitor, num_tokens: int, must_fit: int = 0) -> bool:
+    def allocate(self, request: SmallRequest, num_tokens: int, must_fit: int = 0) -> bool:
         if self.freed and (request in self.freed or request not in self.at_first):
             self.asked_too_late = request
         if request in self.freed and not must_fit:
             self.served_outside = self.served_outside or request
         return super().allocate(request, num_tokens, must_fit)
 
-    def free(self, request: Visitor) -> None:
+    def free(self, request: SmallRequest) -> None:
         self.freed.append(request)
         super().free(request)
 
@@ -67,8 +67,8 @@ class _Scene:
         self, running: list[tuple[int, int]], waiting: list[int], free: int, budget: int, seats: int
     ) -> None:
         names = iter(NAMES)
-        self.running = [Visitor(next(names), tokens, computed) for tokens, computed in running]
-        self.waiting = deque(Visitor(next(names), tokens) for tokens in waiting)
+        self.running = [SmallRequest(next(names), tokens, computed) for tokens, computed in running]
+        self.waiting = deque(SmallRequest(next(names), tokens) for tokens in waiting)
         self.pool = _WatchedPool(10**6)
         self.pool.at_first = list(self.running)
         for v in self.running:
@@ -85,7 +85,7 @@ class _Scene:
         return self.running, self.waiting, self.budget, self.seats, self.pool
 
     @property
-    def gone(self) -> list[Visitor]:
+    def gone(self) -> list[SmallRequest]:
         """Those that ran before the step and do not run after it, in the order of their preemption."""
         gone = [v for v in self.before if v not in self.running]
         freed = self.pool.freed

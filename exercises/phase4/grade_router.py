@@ -5,59 +5,42 @@ from collections.abc import Sequence
 from typing import Any
 
 from exercises.grading import Diagnoses, Exercise, NotYet, guard, show
-from exercises.judging.judge import judge, variants
-from exercises.phase4.visitors import BY_HAND
+from exercises.judging.judge import judge
+from exercises.judging.slips import slips
+from exercises.phase4.small_requests import BY_HAND
 
 SAYS = Diagnoses.of("p4e10_router")
 Asked = Sequence[tuple[list[int], list[int]]]  # (blocks, loads) of each request
 
 
-class _Rule:
-    """The rule, or the rule with a mistake."""
-
-    def __init__(self, num_replicas: int, slack: int, mistake: str) -> None:
-        self.slack, self.mistake = slack, mistake
-        self.given: list[set[int]] = [set() for _ in range(num_replicas)]
-        self.first: dict[int, int] = {}
-
-    def choose(self, blocks: list[int], loads: list[int]) -> int:
-        known = [self._known(blocks, replica) for replica in range(len(loads))]
-        equals = [0] * len(loads) if self.mistake == "first-among-equals" else loads
-        best = min(range(len(loads)), key=lambda replica: (-known[replica], equals[replica]))
-        least = loads.index(min(loads))
-        drowns = self._drowns(loads[best], loads)
-        other = drowns or self._too_little(known[best], len(blocks)) or self.mistake == "never-looks"
-        replica = least if other else best
-        if not (drowns and self.mistake == "forgets-the-overflow"):
-            self.given[best if self.mistake == "writes-down-the-best" else replica].update(blocks)
-        for block in blocks:
-            self.first.setdefault(block, replica)
-        return replica
-
-    def _known(self, blocks: list[int], replica: int) -> int:
-        if self.mistake == "first-owner-only":
-            mine = [self.first.get(block) == replica for block in blocks]
-        else:
-            mine = [block in self.given[replica] for block in blocks]
-        if self.mistake == "not-from-the-beginning":
-            return sum(mine)
-        return (*mine, False).index(False)
-
-    def _too_little(self, known: int, blocks: int) -> bool:
-        if self.mistake == "any-beginning-will-do":
-            return known == 0
-        return known * 2 <= blocks if self.mistake == "more-than-half" else known * 2 < blocks
-
-    def _drowns(self, load: int, loads: list[int]) -> bool:
-        above = (max(loads) if self.mistake == "looks-at-the-highest" else load) - min(loads)
-        if self.mistake == "slack-counts-as-drowning":
-            return above >= self.slack
-        return above > self.slack and self.mistake != "drowns"
+def _choices(num_replicas: int, slack: int, asked: Asked) -> list[int]:
+    given: list[set[int]] = [set() for _ in range(num_replicas)]
+    chosen = []
+    for blocks, loads in asked:
+        known = [[*(block in mine for block in blocks), False].index(False) for mine in given]
+        best = min(range(num_replicas), key=lambda replica: (-known[replica], loads[replica]))
+        drowns = loads[best] - min(loads) > slack
+        too_little = known[best] * 2 < len(blocks)
+        replica = loads.index(min(loads)) if drowns or too_little else best
+        given[replica].update(blocks)
+        chosen.append(replica)
+    return chosen
 
 
-def _choices(num_replicas: int, slack: int, asked: Asked, mistake: str = "") -> list[int]:
-    rule = _Rule(num_replicas, slack, mistake)
-    return [rule.choose(blocks, loads) for blocks, loads in asked]
+KNOWN, GIVEN = "[*(block in mine for block in blocks), False].index(False)", "given[replica].update(blocks)"
+MISTAKES = {
+    "never-looks": {"drowns or too_little": "True"},
+    "drowns": {"drowns or too_little": "too_little"},
+    "any-beginning-will-do": {"known[best] * 2 < len(blocks)": "known[best] == 0"},
+    "more-than-half": {"known[best] * 2 <": "known[best] * 2 <="},
+    "slack-counts-as-drowning": {"> slack": ">= slack"},
+    "looks-at-the-highest": {"loads[best] - min(loads)": "max(loads) - min(loads)"},
+    "first-owner-only": {GIVEN: "given[replica].update(set(blocks).difference(*given))"},
+    "forgets-the-overflow": {GIVEN: f"drowns or {GIVEN}"},
+    "writes-down-the-best": {GIVEN: "given[best].update(blocks)"},
+    "first-among-equals": {"(-known[replica], loads[replica])": "-known[replica]"},
+    "not-from-the-beginning": {KNOWN: "sum(block in mine for block in blocks)"},
+}
 
 
 def _asked(rng: random.Random, num_replicas: int) -> Asked:
@@ -117,7 +100,7 @@ def grade_router(Router: type) -> str:
         routed,
         cases,
         _choices,
-        variants(_choices, SAYS),
+        slips(_choices, MISTAKES),
         SAYS,
         show=in_words,
         clean=numbers,

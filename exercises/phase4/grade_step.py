@@ -4,49 +4,49 @@ import random
 from collections.abc import Callable
 
 from exercises.grading import Diagnoses, Exercise
-from exercises.judging.judge import judge, variants
-from exercises.phase4.visitors import BY_HAND, NAMES, Visitor, as_plan, plans_in_words
+from exercises.judging.judge import judge
+from exercises.judging.slips import slips
+from exercises.phase4.small_requests import BY_HAND, NAMES, SmallRequest, as_plan, plans_in_words
 
-MISTAKES = Diagnoses.of("p4e1_one_step")
+SAYS = Diagnoses.of("p4e1_one_step")
 CHANGES = Diagnoses.of("p4e1_one_step changes")
 
 
-def _one_step(running, waiting, budget, seats, mistake=""):
-    if mistake == "seats-ignored":
-        seats = 10**6
-    whole, plan, left = budget, [], seats - (0 if mistake == "running-seats-not-counted" else len(running))
-
-    def lag(request):
-        return request.num_tokens - (0 if mistake == "lag-ignores-computed" else request.num_computed_tokens)
-
-    def run():
-        nonlocal budget
-        for request in running:
-            n = min(lag(request), whole if mistake == "budget-per-request" else budget)
-            if mistake == "one-token-for-running":
-                n = min(n, 1)
-            if n > 0 or mistake == "parts-of-nothing":
-                plan.append((request, n))
-                budget -= n
-
-    if mistake != "waiting-first":
-        run()
-    if mistake == "idle-seats-given-away":
-        left = seats - len(plan)
+def _one_step(running, waiting, budget, seats):
+    plan = []
+    for request in running:
+        n = min(request.num_tokens - request.num_computed_tokens, budget)
+        if n > 0:
+            plan.append((request, n))
+            budget -= n
+    left = seats - len(running)
     for request in waiting:
-        if left <= 0 or (budget <= 0 and mistake not in ("budget-per-request", "parts-of-nothing")):
+        lag = request.num_tokens - request.num_computed_tokens
+        if left <= 0 or budget <= 0:
             break
-        n = min(lag(request), whole if mistake == "budget-per-request" else budget)
-        if mistake in ("whole-prompts-only", "jumps-the-queue") and lag(request) > budget:
-            if mistake == "jumps-the-queue":
-                continue
-            break
-        plan.append((request, n))
-        budget -= n
+        plan.append((request, min(lag, budget)))
+        budget -= plan[-1][1]
         left -= 1
-    if mistake == "waiting-first":
-        run()
     return plan
+
+
+STOP = "if left <= 0 or budget <= 0:\n            break"
+MISTAKES = {
+    "budget-per-request": {"budget -= n": "pass", "budget -= plan[-1][1]": "pass"},
+    "lag-ignores-computed": {" - request.num_computed_tokens": ""},
+    "waiting-first": {
+        "in running:": "in waiting[: max(seats - len(running), 0)]:",
+        "in waiting:": "in running:",
+        "left <= 0 or budget <= 0": "budget <= 0 or lag <= 0",
+    },
+    "one-token-for-running": {"num_computed_tokens, budget)": "num_computed_tokens, budget, 1)"},
+    "seats-ignored": {"left <= 0 or ": ""},
+    "running-seats-not-counted": {"seats - len(running)": "seats"},
+    "idle-seats-given-away": {"seats - len(running)": "seats - len(plan)"},
+    "parts-of-nothing": {"if n > 0:": "if True:", " or budget <= 0": ""},
+    "jumps-the-queue": {STOP: "if left <= 0 or budget < lag:\n            continue"},
+    "whole-prompts-only": {"budget <= 0": "budget < lag"},
+}
 
 
 def _unchanged(before: tuple, after: tuple) -> None:
@@ -63,7 +63,7 @@ def _unchanged(before: tuple, after: tuple) -> None:
 
 def grade_one_step(share_budget: Callable) -> str:
     rng = random.Random(1)
-    v = Visitor
+    v = SmallRequest
     cases: list[tuple] = [
         ([v("Ann", 10, 9), v("Ben", 5, 4)], [v("Lea", 40), v("Tom", 3)], 16, 4),
         ([v("Ann", 10, 9), v("Lea", 40, 14)], [v("Tom", 3)], 16, 4),
@@ -87,8 +87,8 @@ def grade_one_step(share_budget: Callable) -> str:
         share_budget,
         cases,
         _one_step,
-        variants(_one_step, MISTAKES),
-        MISTAKES,
+        slips(_one_step, MISTAKES),
+        SAYS,
         show=show,
         clean=as_plan,
         present=plans_in_words,

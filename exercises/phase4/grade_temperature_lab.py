@@ -1,45 +1,23 @@
 """Grader of debugging lab 4b: one value a request becomes one value a row."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from exercises.grading import Diagnoses, Exercise, NotYet, show
-from exercises.judging.judge import When, judge, variants
-from exercises.phase4.temperature_lab import expand_kernel
+from exercises.judging.judge import When, judge
+from exercises.judging.slips import slips
 
 SAYS = Diagnoses.of("p4d2_temperature_from_nowhere")
 COLLEAGUE = [1, 1, 1, 1, 1, 2]
 
 
-def _expand(x: Tensor, ends: Tensor, replace_from: int = 0, replace_to: int = 0, mistake: str = "") -> Tensor:
+def _expand(x: Tensor, ends: Tensor, replace_from: int = 0, replace_to: int = 0) -> Tensor:
     counts = torch.diff(ends, prepend=torch.zeros_like(ends[:1]))
     values = torch.where(x == replace_from, replace_to, x).to(x.dtype)
-    if mistake == "nothing-arrives":
-        return torch.zeros(int(ends[-1]), dtype=x.dtype)
-    if mistake == "no-whole-numbers":
-        whole = torch.zeros(int(ends[-1]), dtype=torch.int64)
-        expand_kernel(whole, x.long(), ends.long(), replace_from, replace_to)
-        return whole.to(x.dtype)
-    if mistake == "other-kind-of-number":
-        values = values.float()
-    elif mistake == "nothing-replaced":
-        values = x
-    elif mistake == "always-replaced":
-        values = torch.full_like(x, replace_to)
-    elif mistake == "ends-as-lengths":
-        counts = ends
-    elif mistake == "one-row-late":
-        return values[torch.bucketize(torch.arange(int(ends[-1])), ends.long())]
     return values.repeat_interleave(counts.long())
-
-
-def _copied_back(x, ends, replace_from=0, replace_to=0):
-    """Another way to whole numbers: rounded."""
-    return _expand(x.round(), ends, replace_from, replace_to)
 
 
 def _of_nobody(
@@ -50,13 +28,19 @@ def _of_nobody(
     return len(got) == len(want) and any(value not in known for value in got[1:])
 
 
-EXPANDED_WRONG = (
-    *("nothing-arrives", "other-kind-of-number", "nothing-replaced", "always-replaced"),
-    *("ends-as-lengths", "one-row-late"),
-)
+VALUES, ROWS = "torch.where(x == replace_from, replace_to, x)", "values.repeat_interleave(counts.long())"
 MISTAKES = {
-    **variants(_expand, EXPANDED_WRONG),
-    "no-whole-numbers": (partial(_expand, mistake="no-whole-numbers"), _copied_back),
+    "nothing-arrives": {ROWS: f"torch.zeros_like({ROWS})"},
+    "other-kind-of-number": {".to(x.dtype)": ".float()"},
+    "nothing-replaced": {VALUES: "x"},
+    "always-replaced": {VALUES: "torch.full_like(x, replace_to)"},
+    "ends-as-lengths": {"counts.long()": "ends.long()"},
+    "one-row-late": {ROWS: "values[torch.bucketize(torch.arange(int(ends[-1])), ends.long())]"},
+    # Cut off, or rounded.
+    "no-whole-numbers": (
+        {"values =": "x = x.long().to(x.dtype)\n    values ="},
+        {"values =": "x = x.round()\n    values ="},
+    ),
     "numbers-of-nobody": When(_of_nobody),
 }
 
@@ -89,7 +73,7 @@ def grade_temperature(expand_batch_to_tokens: Callable, colleague: Any) -> str:
         return f"x = {values} ({kind}), cu_num_tokens = {ends.tolist()}, {replace_from} becomes {replace_to}"
 
     judge(
-        expand_batch_to_tokens, CASES, _expand, MISTAKES, SAYS, show=as_call, clean=_with_kind
+        expand_batch_to_tokens, CASES, _expand, slips(_expand, MISTAKES), SAYS, show=as_call, clean=_with_kind
     )  # fmt: skip
     _the_colleague(colleague)
     return f"{len(CASES)} steps: temperatures, top-p and top-k, with and without drafts."

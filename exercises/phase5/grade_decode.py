@@ -9,17 +9,11 @@ import numpy as np
 import torch
 
 from exercises.grading import Diagnoses, Exercise, call, expect_equal
+from exercises.judging.slips import slips
 from exercises.phase5.launching import body_of, decode_arguments, launch_in_far_blocks, launch_interpreted
 
 SAYS = Diagnoses.of("p5e1_paged_decode")
 OTHERS = Diagnoses.of("p5e1_paged_decode others")
-
-VARIANTS = {
-    "masked-with-zero": ("values masked", "values read"),
-    "wrong-kv-head": ("modulo", "query head", "first"),
-    "softmax-of-each-block": ("mean", "sum"),
-    "keys-as-values": ("keys", "values"),
-}
 
 
 @dataclass
@@ -83,66 +77,77 @@ def make_case(
     return Case(q, memory, *caches, tables, lens, size, tried)
 
 
-def walk(case: Case, mistake: str = "", variant: str = "") -> np.ndarray:
-    """What a kernel with this mistake writes: [requests, heads, dim], in float64."""
+def walk(case: Case) -> np.ndarray:
+    """What the kernel is to write: [requests, heads, dim], in float64, from the flat memory."""
     requests, heads, dim = case.q.shape
     block_size, kv_heads = case.k_cache.shape[1:3]
-    group = heads // kv_heads
     block_stride, token_stride, head_stride = case.k_cache.stride()[:3]
-    if mistake == "strides-assumed":
-        block_stride = block_size * kv_heads * dim
-    if mistake == "block-stride-times-size":
-        block_stride *= block_size
-    if mistake == "page-id-as-token":
-        block_stride = token_stride
-    if mistake == "strides-mixed":
-        token_stride, head_stride = head_stride, token_stride
-    scale = {"no-scale": 1.0, "scale-twice": 1.0 / dim}.get(mistake, dim**-0.5)
     keys_at, values_at = (m.double().numpy() for m in case.memory)
-    if mistake == "keys-as-values":
-        keys_at = values_at = keys_at if variant == "keys" else values_at
-    entries = torch.as_strided(case.tables, (case.tables.stride(0) * (requests + 4),), (1,)).tolist()
+    row_stride = case.tables.stride(0)
+    entries = torch.as_strided(case.tables, (row_stride * (requests + 4),), (1,)).tolist()
     out = np.zeros((requests, heads, dim))
-    for r in range(requests):
-        n = case.lens[0] if mistake == "length-of-request-0" else case.lens[r]
-        first_entry = 0 if mistake == "table-of-request-0" else r * case.tables.stride(0)
-        if mistake == "row-by-own-blocks":
-            first_entry = r * -(-n // block_size)
-        for h in range(heads):
-            kv = h // group
-            if mistake == "wrong-kv-head":
-                kv = {"modulo": h % kv_heads, "query head": h, "first": 0}[variant]
-            q = case.q[r, h].double().numpy()
-            largest, total, acc, parts = -math.inf, 0.0, np.zeros(dim), []
-            for logical in range(n // block_size if mistake == "last-block-lost" else -(-n // block_size)):
-                physical = logical if mistake == "logical-as-physical" else entries[first_entry + logical]
-                valid = logical * block_size + np.arange(block_size) < n
-                if mistake == "unmasked-tail":
-                    valid[:] = True
-                begins = case.origin + physical * block_stride + kv * head_stride
-                begins = begins + np.arange(block_size) * token_stride
-                places = np.clip(begins[:, None] + np.arange(dim), 0, len(keys_at) - 1)
-                scores, values = keys_at[places] @ q * scale, values_at[places]
-                if mistake == "masked-with-zero":
-                    scores = np.where(valid, scores, 0.0)
-                    values = np.where((valid | (variant == "values read"))[:, None], values, 0.0)
-                else:
-                    scores, values = np.where(valid, scores, -math.inf), np.where(valid[:, None], values, 0.0)
-                new = max(largest, scores.max())
-                shrink, weights = np.exp(largest - new), np.exp(scores - new)
-                parts.append(weights @ values / weights.sum())
-                keeps_total = mistake in ("total-not-rescaled", "nothing-rescaled")
-                keeps_acc = mistake in ("acc-not-rescaled", "nothing-rescaled")
-                if mistake == "total-of-the-last-block":
-                    total = 0.0
-                total = total * (1.0 if keeps_total else shrink) + weights.sum()
-                acc = acc * (1.0 if keeps_acc else shrink) + weights @ values
-                largest = -math.inf if mistake == "largest-never-moves" else new
-            if mistake == "softmax-of-each-block":
-                out[r, h] = np.sum(parts, 0) / (len(parts) if variant == "mean" else 1)
-            else:
-                out[r, h] = acc if mistake == "not-divided" else acc / total if total else math.nan
+    for r, h in np.ndindex(requests, heads):
+        n = case.lens[r]
+        first_entry, kv = r * row_stride, h // (heads // kv_heads)
+        q = case.q[r, h].double().numpy()
+        largest, total, acc = -math.inf, 0.0, np.zeros(dim)
+        for logical in range(-(-n // block_size)):
+            physical = entries[first_entry + logical]
+            valid = logical * block_size + np.arange(block_size) < n
+            begins = case.origin + physical * block_stride + kv * head_stride
+            begins = begins + np.arange(block_size) * token_stride
+            places = np.clip(begins[:, None] + np.arange(dim), 0, len(keys_at) - 1)
+            scores = np.where(valid, keys_at[places] @ q * dim**-0.5, -math.inf)
+            values = np.where(valid[:, None], values_at[places], 0.0)
+            new = max(largest, scores.max())
+            shrink, weights = np.exp(largest - new), np.exp(scores - new)
+            total = total * shrink + weights.sum()
+            acc = acc * shrink + weights @ values
+            largest = new
+        out[r, h] = acc / total if total else math.nan
     return out
+
+
+KV_HEAD, RESULT, ADDED = (
+    "h // (heads // kv_heads)",
+    "acc / total if total else math.nan",
+    "acc * shrink + weights @ values",
+)
+SOFTMAX_OF_BLOCK = {ADDED: "acc + weights @ values / weights.sum()"}
+NO_SCORE = {"-math.inf)\n": "0.0)\n"}
+MISTAKES = {
+    "unmasked-tail": {"np.arange(block_size) < n": "np.arange(block_size) < math.inf"},
+    "masked-with-zero": (
+        NO_SCORE,
+        {**NO_SCORE, "np.where(valid[:, None], values_at[places], 0.0)": "values_at[places]"},
+    ),
+    "acc-not-rescaled": {"acc * shrink": "acc"},
+    "total-not-rescaled": {"total * shrink": "total"},
+    "nothing-rescaled": {"acc * shrink": "acc", "total * shrink": "total"},
+    "page-id-as-token": {"physical * block_stride": "physical * token_stride"},
+    "block-stride-times-size": {"physical * block_stride": "physical * block_stride * block_size"},
+    "strides-mixed": {
+        "block_stride, token_stride, head_stride =": "block_stride, head_stride, token_stride ="
+    },
+    "strides-assumed": {"physical * block_stride": "physical * block_size * kv_heads * dim"},
+    "wrong-kv-head": ({KV_HEAD: "h % kv_heads"}, {KV_HEAD: "h"}, {KV_HEAD: "0"}),
+    "no-scale": {" * dim**-0.5": ""},
+    "scale-twice": {"dim**-0.5": "dim**-1.0"},
+    "largest-never-moves": {"largest = new": "pass"},
+    "keys-as-values": ({"values_at[places]": "keys_at[places]"}, {"keys_at[places]": "values_at[places]"}),
+    "row-by-own-blocks": {"r * row_stride": "r * -(-n // block_size)"},
+    "table-of-request-0": {"r * row_stride": "0"},
+    "length-of-request-0": {"case.lens[r]": "case.lens[0]"},
+    "logical-as-physical": {"entries[first_entry + logical]": "logical"},
+    "last-block-lost": {"range(-(-n // block_size))": "range(n // block_size)"},
+    "total-of-the-last-block": {"total * shrink + ": ""},
+    "not-divided": {RESULT: "acc"},
+    "softmax-of-each-block": (
+        {**SOFTMAX_OF_BLOCK, RESULT: "acc / -(-n // block_size)"},
+        {**SOFTMAX_OF_BLOCK, RESULT: "acc"},
+    ),
+}
+WAYS = slips(walk, MISTAKES)
 
 
 def launch(kernel: Any, case: Case) -> np.ndarray:
@@ -199,10 +204,10 @@ def _name_the_mistake(got: np.ndarray, expected: np.ndarray, case: Case) -> None
     shown, wanted = first_difference(got, expected)
     if np.isnan(got).all():
         raise OTHERS.no("nan-everywhere", case.tried, shown, wanted)
-    for mistake in SAYS:
-        for variant in VARIANTS.get(mistake, ("",)):
+    for mistake, ways in WAYS.items():
+        for way in ways if isinstance(ways, tuple) else (ways,):
             with np.errstate(all="ignore"):
-                wrong = walk(case, mistake, variant)
+                wrong = way(case)
             if same(got, wrong) and not same(wrong, expected):
                 raise SAYS.no(mistake, case.tried, shown, wanted)
     raise OTHERS.no("wrong-result", case.tried, shown, wanted)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from exercises.grading import Diagnoses, Exercise, NotYet, guard, show
+from exercises.judging.slips import slips
 from exercises.phase5.tile_machine import LATE, TileMachine
 
 WALK_SAYS = Diagnoses.of("p5e3_page_ids walk")
@@ -31,24 +32,19 @@ def right_places(start: int, tile: int, context_len: int, block_size: int) -> Pl
     return tokens // block_size, tokens % block_size, tokens < context_len
 
 
-def wrong_places(
-    start: int, tile: int, context_len: int, block_size: int
-) -> dict[str, dict[int, np.ndarray]]:
-    """What each mistake gives: number of the array -> its values."""
-    lanes = np.arange(tile)
-    tokens = start + lanes
-    pages = -(-context_len // block_size)
-    return {
-        "tile-as-page": {0: np.full(tile, start // tile)},
-        "one-page-for-the-tile": {0: np.full(tile, start // block_size)},
-        "start-forgotten": {0: lanes // block_size},
-        "offset-in-the-tile": {1: lanes},
-        "offset-not-modulo": {1: tokens},
-        "one-lane-too-many": {2: tokens <= context_len},
-        "whole-last-page": {2: tokens // block_size < pages},
-        "valid-counts-lanes": {2: lanes < context_len},
-        "all-valid": {2: np.full(tile, True)},
-    }
+PAGE, VALID = "tokens // block_size", "tokens < context_len"
+WRONG_PLACES = {
+    "tile-as-page": {PAGE: "np.full(tile, start // tile)"},
+    "one-page-for-the-tile": {PAGE: "np.full(tile, start // block_size)"},
+    "start-forgotten": {PAGE: "np.arange(tile) // block_size"},
+    "offset-in-the-tile": {"tokens % block_size": "np.arange(tile)"},
+    "offset-not-modulo": {"tokens % block_size": "tokens"},
+    "one-lane-too-many": {VALID: "tokens <= context_len"},
+    "whole-last-page": {VALID: "tokens // block_size < -(-context_len // block_size)"},
+    "valid-counts-lanes": {VALID: "np.arange(tile) < context_len"},
+    "all-valid": {VALID: "np.full(tile, True)"},
+}
+WAYS = slips(right_places, WRONG_PLACES)
 
 
 def grade_pages(tile_places: Callable[..., Places], walk: Callable[..., None]) -> str:
@@ -111,9 +107,7 @@ def _name_the_array(number: int, name: str, tries: list[tuple[tuple[int, ...], l
 def _gives(mistake: str, number: int, sizes: tuple[int, ...], got: np.ndarray) -> bool:
     """Whether this is what the mistake gives, or ("") what is right."""
     right = right_places(*sizes)
-    wanted = wrong_places(*sizes)[mistake].get(number) if mistake else right[number]
-    if wanted is None:
-        return False
+    wanted = WAYS[mistake](*sizes)[number] if mistake else right[number]
     counts = right[2] | (number == 2)  # a lane without a token may hold anything: it is never read
     return np.array_equal(got[counts], wanted[counts])
 

@@ -1,24 +1,41 @@
-"""A wrong answer as a right one with a slip in it."""
+"""The banks of answers, and the solutions with slips in them."""
 
-import inspect
-import linecache
-import textwrap
+import ast
+import importlib
 from collections.abc import Mapping
-from itertools import count
+from types import ModuleType
 from typing import Any
 
-_numbers = count()
+from exercises.judging.registry import find
+from exercises.judging.slips import changed, defined_by, with_slip
+from exercises.judging.sources import cut, source_of
+
+__all__ = ["bank_of", "changed", "solution", "solution_source"]
 
 
-def changed(answer: Any, slips: Mapping[str, str]) -> Any:
-    """A function, a kernel or a class like `answer`, with other text in its source: {what stands there: what the learner wrote}."""
-    answer = getattr(answer, "fn", answer)  # a kernel: the function under its decorator
-    source = textwrap.dedent(inspect.getsource(answer))
-    for old, new in slips.items():
-        assert old in source, f"{old!r} does not stand in {answer.__name__}"
-        source = source.replace(old, new)
-    filename = f"<{answer.__name__}, changed {next(_numbers)}>"
-    linecache.cache[filename] = len(source), None, source.splitlines(keepends=True), filename
-    defined: dict[str, Any] = {}
-    exec(compile(source, filename, "exec"), vars(inspect.getmodule(answer)), defined)
-    return defined[answer.__name__]
+def bank_of(name: str) -> ModuleType:
+    """The bank of an exercise: RIGHT and WRONG."""
+    return importlib.import_module(f"tests.exercises.answers.{name}")
+
+
+def solution_source(name: str, slip: Mapping[str, str]) -> str:
+    """The solution's source up to the check, with slips in it: what it imports, defines and answers. It runs nothing."""
+    source = source_of(name).read_text(encoding="utf-8").partition('# %% tags=["check"]')[0]
+    lines = with_slip(cut(source).solution, slip, name).splitlines()
+    for node in ast.parse("\n".join(lines)).body:
+        answers = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in find(name).asks
+        if not answers and not isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
+    return "\n".join(lines) + "\n"
+
+
+def solution(name: str, slip: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The answers of an exercise's solution, with slips in them.
+
+    Args:
+        slip: {what stands in the solution: what the learner wrote there}, or {name of an answer: another answer}.
+    """
+    texts = {old: new for old, new in slip.items() if isinstance(new, str)}
+    names: dict[str, Any] = {"__name__": f"answers_{name}"}
+    defined_by(solution_source(name, texts), name, names, into=names)
+    return tuple(slip.get(asked, names[asked]) for asked in find(name).asks)

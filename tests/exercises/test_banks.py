@@ -1,22 +1,20 @@
 """The graders, tried with answers that learners give: answers/<exercise>.py holds right ones and wrong ones.
 
-    RIGHT = [answer, ...]                  # at least two, written differently
+    RIGHT = [answer, ...]                  # at least one that is written otherwise than the solution
     WRONG = {"diagnosis-id": answer, ...}  # at least four, each with the diagnosis that it must get
     WRONG = {"diagnosis-id": [answer, answer], ...}   # if several get the same one
 
-An answer is what `check` gets after the name: one thing, or a tuple where an exercise asks for several.
-A wrong one that is a right one but for a slip is written as that: changed(right, {what stands there: the slip}).
+An answer is what `check` gets after the name: one thing, or a tuple where an exercise asks for several. A dictionary is
+the solution with slips in it: {what stands there: what the learner wrote}, or {name of an answer: another answer}.
 """
 
 import ast
-import importlib.util
 import re
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import pytest
@@ -28,6 +26,7 @@ from exercises.judging.sources import all_names, all_sources, source_of, title_o
 from exercises.judging.verdict import Verdict, texts_of
 from labkit.models import embedded_models
 from labkit.paths import ROOT
+from tests.exercises.changed import bank_of, solution
 
 BANKS = Path(__file__).parent / "answers"
 NAMES = all_names()
@@ -41,25 +40,25 @@ IN_THE_ENGINE = {  # said by a notebook's last cell, where no bank comes
 }
 
 
+def answers_of(name: str, answer: Any) -> tuple[Any, ...]:
+    if isinstance(answer, dict):
+        return solution(name, answer)
+    return answer if isinstance(answer, tuple) else (answer,)
+
+
 @cache
-def bank(name: str) -> ModuleType:
-    path = BANKS / f"{name}.py"
-    if not path.is_file():  # then only the tests that need it fail
-        return ModuleType(name)
-    spec = importlib.util.spec_from_file_location(f"answers_{name}", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where `changed` finds the source of a class
-    spec.loader.exec_module(module)
-    return module
+def right_ones(name: str) -> list[tuple[Any, ...]]:
+    """The solution, and the right answers of the bank."""
+    return [answers_of(name, answer) for answer in ({}, *bank_of(name).RIGHT)]
 
 
-def right_ones(name: str) -> list[Any]:
-    return getattr(bank(name), "RIGHT", [])
-
-
-def wrong_ones(name: str) -> list[tuple[str, Any]]:
-    wrong = getattr(bank(name), "WRONG", {}).items()
-    return [(d, one) for d, answers in wrong for one in (answers if isinstance(answers, list) else [answers])]
+@cache
+def wrong_ones(name: str) -> list[tuple[str, tuple[Any, ...]]]:
+    return [
+        (diagnosis, answers_of(name, answer))
+        for diagnosis, answers in bank_of(name).WRONG.items()
+        for answer in (answers if isinstance(answers, list) else [answers])
+    ]
 
 
 def misspells(*args, **kwargs):
@@ -99,8 +98,8 @@ def judge_all(name: str, again: bool) -> dict[str, list[Judged]]:
     """Verdicts on the right answers, the wrong ones, and the first right one made to crash in each way."""
     first, exercise = right_ones(name)[0], find(name)
 
-    def judged(answer: Any, again: bool) -> Judged:
-        verdict, lines = recorded(exercise, answer if isinstance(answer, tuple) else (answer,))
+    def judged(answer: tuple[Any, ...], again: bool) -> Judged:
+        verdict, lines = recorded(exercise, answer)
         return Judged(verdict, replayed(exercise, lines) if again else None)
 
     crashes = [crashing(first, crash) for crash, _ in CRASHES] if name in CALLED else []
@@ -138,7 +137,7 @@ def test_an_exercise_is_whole(name):
     assert exercise.asks and len(exercise.hints) == 3 and all(h.strip() for h in exercise.hints)
     assert (BANKS / f"{name}.py").is_file(), "a bank of answers is missing"
     assert len(right_ones(name)) >= 2
-    assert len(set(getattr(bank(name), "WRONG", {})) - OF_THE_FRAMEWORK) >= 4
+    assert len(set(bank_of(name).WRONG) - OF_THE_FRAMEWORK) >= 4
 
 
 # ------------------------------------------------------------------ answers

@@ -15,7 +15,7 @@ from exercises.judging.comparing import expect_equal
 from exercises.judging.judge import unchanged
 from exercises.judging.transcript import Decoder, Encoder, Opaque
 from exercises.judging.verdict import Exercise, NotYet
-from exercises.phase4.visitors import Pool, Visitor
+from exercises.phase4.small_requests import Pool, SmallRequest
 from tests.exercises.adding import minus, right
 
 VALUES = [
@@ -67,7 +67,7 @@ def test_what_a_call_changed_is_changed_again_and_is_the_same_thing():
         return [(ann, 3), table]
 
     def grade(step):
-        table, pool, ann, noted = [[1]], Pool(9), Visitor("Ann", 10), []
+        table, pool, ann, noted = [[1]], Pool(9), SmallRequest("Ann", 10), []
         note = lambda x: noted.append(x)  # noqa: E731
         note.__module__ = "exercises.phase4.grade_it"
         (who, n), same = guard(step, table, pool, ann, note)

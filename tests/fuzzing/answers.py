@@ -26,9 +26,10 @@ from typing import Any, NamedTuple
 
 from exercises.judging.registry import find
 from exercises.judging.sandbox import judge_safely
-from exercises.judging.sources import all_names, source_of
+from exercises.judging.sources import all_names
 from exercises.judging.verdict import NotYet, Verdict
 from labkit.paths import ROOT
+from tests.exercises.changed import bank_of, solution_source
 
 BANKS = ROOT / "tests" / "exercises" / "answers"
 RIGHT_ALL_THE_SAME = Path(__file__).with_name("right_all_the_same.txt")
@@ -49,12 +50,22 @@ class RightAnswer(NamedTuple):
 def programs(name: str) -> Iterator[ast.Module]:
     bank = ast.parse((BANKS / f"{name}.py").read_text(encoding="utf-8")).body
     (right,) = (s.value for s in bank if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == "RIGHT")
-    for answer in right.elts:
-        yield _program(bank, answer if isinstance(answer, ast.Tuple) else ast.Tuple([answer], ast.Load()))
-    cells, *_ = source_of(name).read_text(encoding="utf-8").partition('# %% tags=["check"]')
-    source = ast.parse(cells).body
-    asked: list[ast.expr] = [ast.Name(name, ast.Load()) for name in find(name).asks]
-    yield _program(source, ast.Tuple(asked, ast.Load()))
+    for answer, value in zip(right.elts, bank_of(name).RIGHT, strict=True):
+        if isinstance(value, dict):
+            others = {key: part for key, part in zip(value, answer.values) if not isinstance(value[key], str)}
+            yield _solution(name, value, others, bank)
+        else:
+            yield _program(bank, answer if isinstance(answer, ast.Tuple) else ast.Tuple([answer], ast.Load()))
+    yield _solution(name, {}, {}, [])
+
+
+def _solution(
+    name: str, slips: dict[str, Any], others: dict[str, ast.expr], bank: list[ast.stmt]
+) -> ast.Module:
+    """The solution with slips in it that leave it right; `others` are answers of the bank."""
+    source = ast.parse(solution_source(name, {k: v for k, v in slips.items() if k not in others})).body
+    asked = [others.get(part, ast.Name(part, ast.Load())) for part in find(name).asks]
+    return _program([*source, *bank], ast.Tuple(asked, ast.Load()))
 
 
 def _program(statements: list[ast.stmt], answer: ast.expr) -> ast.Module:
@@ -88,8 +99,6 @@ def _defined_by(statement: ast.stmt) -> set[str]:
 def right_answers(name: str) -> list[RightAnswer]:
     found = []
     for program in programs(name):
-        if "def _make(" in ast.unparse(program):  # it holds the bank's mistakes as well, switched off
-            continue
         began = time.perf_counter()
         with tempfile.NamedTemporaryFile() as note:
             verdict = graded(name, program, 200, Path(note.name))

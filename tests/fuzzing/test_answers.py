@@ -1,6 +1,7 @@
 """The attacker of the graders finds what a careless grader takes, and only that."""
 
 import ast
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,7 +40,8 @@ CARELESS = grade_by(((2, 1, 3), 2), ((4, 1, 3), 3))  # nothing below the limits
 def attacked(monkeypatch, tmp_path):
     """The findings of an attack on a grader."""
     (tmp_path / "p1e1.py").write_text(BANK)
-    (tmp_path / "source.py").write_text(BANK)
+    bank: dict = {}
+    exec(BANK, bank)
     known = tmp_path / "known.txt"
 
     def attack(grade, right_all_the_same=""):
@@ -48,7 +50,8 @@ def attacked(monkeypatch, tmp_path):
         monkeypatch.setattr(answers, "BANKS", tmp_path)
         monkeypatch.setattr(answers, "RIGHT_ALL_THE_SAME", known)
         monkeypatch.setattr(answers, "all_names", lambda: ["p1e1"])
-        monkeypatch.setattr(answers, "source_of", lambda name: tmp_path / "source.py")
+        monkeypatch.setattr(answers, "bank_of", lambda name: SimpleNamespace(**bank))
+        monkeypatch.setattr(answers, "solution_source", lambda name, slips: BANK)
         monkeypatch.setattr(answers, "find", lambda name: Exercise("p1e1", ("clamp",), grade))
         return {finding.partition(": ")[2] for finding in run(seed=1, count=20)}
 

@@ -1,21 +1,5 @@
 """Answers to p1e2_encode: right ones, and mistakes by the diagnosis they must get."""
 
-from tests.exercises.changed import changed
-
-
-def by_ids(word, ranks):
-    parts = [bytes([b]) for b in word]
-    while len(parts) > 1:
-        best, at = None, None
-        for i in range(len(parts) - 1):
-            rank = ranks.get(parts[i] + parts[i + 1])
-            if rank is not None and (best is None or rank < best):
-                best, at = rank, i
-        if at is None:
-            break
-        parts = [*parts[:at], parts[at] + parts[at + 1], *parts[at + 2 :]]
-    return [ranks[p] for p in parts]
-
 
 def all_of_one_rank_at_a_time(word, ranks):
     """Merge every occurrence of the best pair before looking again, as in training."""
@@ -47,19 +31,6 @@ def longest(word, ranks):
     return ids
 
 
-def leftmost(word, ranks):
-    parts = [bytes([b]) for b in word]
-    joined = True
-    while joined:
-        joined = False
-        for i in range(len(parts) - 1):
-            if parts[i] + parts[i + 1] in ranks:
-                parts[i : i + 2] = [parts[i] + parts[i + 1]]
-                joined = True
-                break
-    return [ranks[p] for p in parts]
-
-
 def one_pass(word, ranks):
     out = []
     for b in word:
@@ -71,31 +42,16 @@ def one_pass(word, ranks):
     return [ranks[p] for p in out]
 
 
-def one_join(word, ranks):
-    parts = [bytes([b]) for b in word]
-    known = [(ranks[a + b], i) for i, (a, b) in enumerate(zip(parts, parts[1:])) if a + b in ranks]
-    if known:
-        i = min(known)[1]
-        parts[i : i + 2] = [parts[i] + parts[i + 1]]
-    return [ranks[p] for p in parts]
-
-
-def bytes_go_out(word, ranks):
-    out = []
-    for i in by_ids(word, ranks):
-        piece = next(p for p, rank in ranks.items() if rank == i)
-        out.append(piece[0] if len(piece) == 1 else i)
-    return out
-
-
-RIGHT = [by_ids, all_of_one_rank_at_a_time]
+IDS = "[ranks[part] for part in parts]"
+JOINED = "[parts[i] + parts[i + 1]]"
+RIGHT = [all_of_one_rank_at_a_time]
 WRONG = {
     "encode-longest-first": longest,
-    "encode-leftmost-first": leftmost,
+    "encode-leftmost-first": {"min(joins)": "min(joins, key=lambda join: join[1])"},
     "encode-one-pass": one_pass,
-    "encode-highest-rank": changed(by_ids, {"rank < best": "rank > best"}),
-    "encode-stops-after-one": one_join,
-    "encode-no-joins": lambda word, ranks: [ranks[bytes([b])] for b in word],
-    "encode-rightmost-of-equals": changed(by_ids, {"rank < best": "rank <= best"}),
-    "encode-bytes-are-not-ids": bytes_go_out,
+    "encode-highest-rank": {"min(joins)": "max(joins, key=lambda join: (join[0], -join[1]))"},
+    "encode-stops-after-one": {JOINED: f"{JOINED}\n        return {IDS}"},
+    "encode-no-joins": {"if not joins:": "if True:"},
+    "encode-rightmost-of-equals": {"min(joins)": "min(joins, key=lambda join: (join[0], -join[1]))"},
+    "encode-bytes-are-not-ids": {IDS: "[ranks[part] if len(part) > 1 else part[0] for part in parts]"},
 }

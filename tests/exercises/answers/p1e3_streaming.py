@@ -2,8 +2,6 @@
 
 import codecs
 
-from tests.exercises.changed import changed
-
 
 class Incremental:
     def __init__(self):
@@ -35,26 +33,6 @@ class HoldsBackReplacement:
         return self.data.decode("utf-8", "replace")[self.shown :]
 
 
-class EachAlone:
-    def push(self, token):
-        return token.decode("utf-8", errors="replace")
-
-    def finish(self):
-        return ""
-
-
-class Again:
-    def __init__(self):
-        self.data = b""
-
-    def push(self, token):
-        self.data += token
-        return self.data.decode("utf-8", errors="ignore")
-
-    def finish(self):
-        return ""
-
-
 class OneLate:
     def __init__(self):
         self.decoder, self.held = codecs.getincrementaldecoder("utf-8")("replace"), ""
@@ -65,52 +43,6 @@ class OneLate:
 
     def finish(self):
         return self.held + self.decoder.decode(b"", True)
-
-
-class AllOrNothing:
-    def __init__(self):
-        self.waiting = b""
-
-    def push(self, token):
-        self.waiting += token
-        try:
-            text = self.waiting.decode("utf-8")
-        except UnicodeDecodeError:
-            return ""
-        self.waiting = b""
-        return text
-
-    def finish(self):
-        return self.waiting.decode("utf-8", errors="replace")
-
-
-class WaitsForEver(AllOrNothing):
-    def push(self, token):
-        """Whatever cannot be decoded waits, also what never will be."""
-        data = self.waiting + token
-        try:
-            text, self.waiting = data.decode("utf-8"), b""
-        except UnicodeDecodeError as error:
-            text, self.waiting = data[: error.start].decode("utf-8"), data[error.start :]
-        return text
-
-
-WAITING = codecs.getincrementaldecoder("utf-8")("replace")
-
-
-class Shared:
-    """One decoder for everybody."""
-
-    decoder = WAITING
-
-    def push(self, token):
-        return self.decoder.decode(token)
-
-    def finish(self):
-        return self.decoder.decode(b"", True)
-
-
-RIGHT = [Incremental, HoldsBackReplacement]
 
 
 class LongestPrefix:
@@ -136,55 +68,34 @@ class LongestPrefix:
         return self.waiting.decode("utf-8", errors="replace")
 
 
-class ReplacesAllThatWaits(WaitsForEver):
-    """Waits for what is incomplete; at a byte that is wrong everything at hand is replaced."""
-
-    def push(self, token):
-        data = self.waiting + token
-        try:
-            text, self.waiting = data.decode("utf-8"), b""
-        except UnicodeDecodeError as error:
-            if error.reason != "unexpected end of data":
-                self.waiting = b""
-                return data.decode("utf-8", errors="replace")
-            text, self.waiting = data[: error.start].decode("utf-8"), data[error.start :]
-        return text
-
-
-class OnlyInvalidStarts:
-    """Takes `invalid start byte` for a byte that is no character, and waits for more at every other error."""
-
-    def __init__(self):
-        self.waiting = b""
-
-    def push(self, token):
-        data, text = self.waiting + token, ""
-        while True:
-            try:
-                text, self.waiting = text + data.decode("utf-8"), b""
-                return text
-            except UnicodeDecodeError as error:
-                text += data[: error.start].decode("utf-8")
-                if error.reason != "invalid start byte":
-                    self.waiting = data[error.start :]
-                    return text
-                text, data = text + "\ufffd", data[error.end :]
-
-    def finish(self):
-        return self.waiting.decode("utf-8", errors="replace")
-
-
+BEGINNING = 'data, text = self.waiting + token, ""'
+ODD = 'text += "\\ufffd"'
+CERTAIN = 'text += data[: error.start].decode("utf-8")'
+WAITS = 'error.reason == "unexpected end of data"'
+RIGHT = [Incremental, HoldsBackReplacement]
 WRONG = {
-    "stream-swallows-after-odd-bytes": [LongestPrefix, ReplacesAllThatWaits],
-    "stream-odd-bytes": changed(Incremental, {'"replace"': '"backslashreplace"'}),
-    "stream-half-characters": EachAlone,
-    "stream-loses-characters": changed(EachAlone, {'"replace"': '"ignore"'}),
-    "stream-shows-again": Again,
+    "stream-swallows-after-odd-bytes": [
+        LongestPrefix,
+        {
+            ODD: 'self.waiting = b""',
+            "data = data[error.end :]": 'return text + data[error.start :].decode("utf-8", "replace")',
+        },
+    ],
+    "stream-odd-bytes": {
+        ODD: "text += repr(data[error.start : error.end])[2:-1]",
+        '"replace"': '"backslashreplace"',
+    },
+    "stream-half-characters": {BEGINNING: 'return token.decode("utf-8", errors="replace")'},
+    "stream-loses-characters": {BEGINNING: 'return token.decode("utf-8", errors="ignore")'},
+    "stream-shows-again": {
+        BEGINNING: 'self.waiting += token\n        return self.waiting.decode("utf-8", errors="ignore")',
+        'rest.decode("utf-8", errors="replace")': '""',
+    },
     "stream-a-token-late": OneLate,
-    "stream-end-forgotten": changed(Incremental, {'self.decoder.decode(b"", True)': '""'}),
-    "stream-all-or-nothing": AllOrNothing,
-    "stream-users-share": Shared,
-    "stream-waits-for-ever": [WaitsForEver, OnlyInvalidStarts],
-    "stream-drops-odd-bytes": changed(Incremental, {'"replace"': '"ignore"'}),
-    "stream-no-text": changed(Incremental, {"decode(token)": "decode(token) or None"}),
+    "stream-end-forgotten": {'rest.decode("utf-8", errors="replace")': '""'},
+    "stream-all-or-nothing": {CERTAIN: 'self.waiting = data\n                return ""'},
+    "stream-users-share": {"self.waiting": "Streamer.waiting"},
+    "stream-waits-for-ever": [{WAITS: "True"}, {WAITS: 'error.reason != "invalid start byte"'}],
+    "stream-drops-odd-bytes": {ODD: "pass", '"replace"': '"ignore"'},
+    "stream-no-text": {"return text": "return text or None"},
 }

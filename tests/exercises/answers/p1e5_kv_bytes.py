@@ -1,10 +1,6 @@
 """Answers to p1e5_kv_bytes: right ones, and mistakes by the diagnosis they must get."""
 
-
-def kv(config, size=2):
-    heads = config["num_attention_heads"]
-    head_dim = config.get("head_dim", config["hidden_size"] // heads)
-    return 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * head_dim * size
+import numpy as np
 
 
 def kv_step_by_step(config, size=2):
@@ -20,10 +16,6 @@ def kv_step_by_step(config, size=2):
     return int(key_and_value * size * config["num_hidden_layers"])
 
 
-def users(card, weights, token, n):
-    return max(0, (card - weights) // (token * n))
-
-
 def users_by_counting(card, weights, token, n):
     left = card - weights
     if left <= 0:
@@ -32,72 +24,32 @@ def users_by_counting(card, weights, token, n):
     return tokens // n
 
 
-def query_heads(config, size=2):
-    heads = config["num_attention_heads"]
-    return (
-        2
-        * config["num_hidden_layers"]
-        * heads
-        * config.get("head_dim", config["hidden_size"] // heads)
-        * size
-    )
-
-
-def over_kv_heads(config, size=2):
-    kv_heads = config.get("num_key_value_heads", config["num_attention_heads"])
-    head_dim = config.get("head_dim", config["hidden_size"] // kv_heads)
-    return 2 * config["num_hidden_layers"] * kv_heads * head_dim * size
-
-
-def query_heads_and_no_head_dim(config, size=2):
-    heads = config["num_attention_heads"]
-    return 2 * config["num_hidden_layers"] * heads * (config["hidden_size"] // heads) * size
-
-
-def rounded_up(card, weights, token, n):
-    import math
-
-    return max(0, math.ceil((card - weights) / (token * n)))
-
-
 def users_as_float(card, weights, token, n):
-    import numpy as np
-
     return np.floor(max(0, card - weights) / (token * n))
 
 
-def kv_fills_in_what_is_missing(config, size=2):
-    config.setdefault("num_key_value_heads", config["num_attention_heads"])
-    return kv(config, size)
-
-
-RIGHT = [(kv, users), (kv, users_as_float), (kv_step_by_step, users_by_counting)]
+LEFT, EACH = "(card_bytes - weight_bytes)", "(bytes_per_token * tokens_per_user)"
+FIT = f"max(0, card_bytes - weight_bytes) // {EACH}"
+RIGHT = [{"users_that_fit": users_as_float}, (kv_step_by_step, users_by_counting)]
 WRONG = {
-    "kv-only-one-of-two": (lambda config, size=2: kv(config, size) // 2, users),
-    "kv-query-heads": (query_heads, users),
-    "kv-one-layer": (lambda config, size=2: kv(config, size) // config["num_hidden_layers"], users),
-    "kv-head-dim-ignored": (
-        lambda config, size=2: kv({k: v for k, v in config.items() if k != "head_dim"}, size),
-        users,
-    ),
-    "kv-width-over-kv-heads": (over_kv_heads, users),
-    "kv-whole-width": (query_heads_and_no_head_dim, users),
-    "kv-always-two-bytes": (lambda config, size=2: kv(config), users),
-    "kv-other-default": (lambda config, size=4: kv(config, size), users),
-    "wrong-signature": (lambda config, size: kv(config, size), users),
-    "kv-heads-missing": (
-        lambda config, size=2: kv({**config, "num_key_value_heads": config["num_key_value_heads"]}, size),
-        users,
-    ),
-    "users-in-parts": (kv, lambda card, weights, token, n: (card - weights) / token / n),
-    "users-rounded": (kv, lambda card, weights, token, n: max(0, round((card - weights) / (token * n)))),
-    "users-rounded-up": (kv, rounded_up),
-    "users-weights-forgotten": (kv, lambda card, weights, token, n: card // (token * n)),
-    "users-below-zero": [
-        (kv, lambda card, weights, token, n: (card - weights) // (token * n)),
-        (kv, lambda card, weights, token, n: int((card - weights) / (token * n))),
-    ],
-    "wrong-result": (kv, lambda card, weights, token, n: max(1, card - weights) // (token * n)),
-    "users-of-one-token": (kv, lambda card, weights, token, n: max(0, (card - weights) // token)),
-    "changes-its-input": (kv_fills_in_what_is_missing, users),
+    "kv-only-one-of-two": {"return 2 * config": "return config"},
+    "kv-query-heads": {"* kv_heads *": "* heads *"},
+    "kv-one-layer": {' * config["num_hidden_layers"]': ""},
+    "kv-head-dim-ignored": {'config.get("head_dim") or ': ""},
+    "kv-width-over-kv-heads": {"// heads": "// kv_heads"},
+    "kv-whole-width": {"* kv_heads *": "* heads *", 'config.get("head_dim") or ': ""},
+    "kv-always-two-bytes": {"* bytes_per_number": "* 2"},
+    "kv-other-default": {"bytes_per_number: int = 2": "bytes_per_number: int = 4"},
+    "wrong-signature": {"bytes_per_number: int = 2": "bytes_per_number: int"},
+    "kv-heads-missing": {'config.get("num_key_value_heads") or heads': 'config["num_key_value_heads"]'},
+    "users-in-parts": {FIT: f"{LEFT} / {EACH}"},
+    "users-rounded": {FIT: f"max(0, round({LEFT} / {EACH}))"},
+    "users-rounded-up": {FIT: f"max(0, -(-{LEFT} // {EACH}))"},
+    "users-weights-forgotten": {" - weight_bytes": ""},
+    "users-below-zero": [{FIT: f"{LEFT} // {EACH}"}, {FIT: f"int({LEFT} / {EACH})"}],
+    "wrong-result": {"max(0,": "max(1,"},
+    "users-of-one-token": {" * tokens_per_user": ""},
+    "changes-its-input": {
+        'config.get("num_key_value_heads") or heads': 'config.setdefault("num_key_value_heads", heads)'
+    },
 }

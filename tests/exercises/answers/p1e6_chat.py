@@ -3,19 +3,6 @@
 START, END = "<|im_start|>", "<|im_end|>"
 
 
-def piece_by_piece(messages, encode, add_generation_prompt=True):
-    ids = []
-    for message in messages:
-        ids.extend(encode(START, "all"))
-        ids.extend(encode(message["role"] + "\n" + message["content"]))
-        ids.extend(encode(END, "all"))
-        ids.extend(encode("\n"))
-    if add_generation_prompt:
-        ids.extend(encode(START, "all"))
-        ids.extend(encode("assistant\n"))
-    return ids
-
-
 def with_marks_in_place(messages, encode, add_generation_prompt=True):
     """Marks where they belong, each trusted by itself; text between them as one."""
     (start,), (end,) = encode(START, {START}), encode(END, {END})
@@ -34,56 +21,29 @@ def written(messages, prompt):
     return text + START + "assistant\n" if prompt else text
 
 
-def varied(
-    inside=lambda e, r, w: e(r + "\n" + w),
-    after="\n",
-    prompt="assistant\n",
-    always=False,
-    last="",
-    some=slice(None),
-):
-    def chat_ids(messages, encode, add_generation_prompt=True):
-        ids = []
-        for m in messages[some]:
-            ids += (
-                encode(START, "all")
-                + inside(encode, m["role"], m["content"])
-                + encode(END, "all")
-                + encode(after)
-            )
-        if add_generation_prompt or always:
-            ids += (encode(START, "all") + encode(prompt) if prompt else []) + encode(last, "all")
-        return ids
-
-    return chat_ids
-
-
-def takes_messages_away(messages, encode, add_generation_prompt=True):
-    ids, prompt = [], add_generation_prompt
-    while messages:
-        ids += piece_by_piece([messages.pop(0)], encode, False)
-    return ids + piece_by_piece([], encode, prompt)
-
-
-RIGHT = [piece_by_piece, with_marks_in_place]
+WORDS = "{message['content']}"
+MESSAGE = r"""encode(f"{message['role']}\n{message['content']}")"""
+ANSWER = r'encode("assistant\n")'
+PROMPT = "if add_generation_prompt:"
+RIGHT = [with_marks_in_place]
 WRONG = {
     "chat-forged": [
         lambda m, encode, prompt=True: encode(written(m, prompt), "all"),
         lambda m, encode, prompt=True: encode(written(m, prompt), {START, END}),
-        varied(lambda e, r, w: e(r + "\n" + w, "all")),
+        {MESSAGE: MESSAGE.replace('")', '", "all")')},
     ],
     "chat-marks-are-words": lambda m, encode, prompt=True: encode(written(m, prompt)),
     "chat-cut-in-pieces": [
-        varied(lambda e, r, w: e(r) + e("\n") + e(w)),
-        varied(lambda e, r, w: e(r + "\n") + e(w)),
+        {MESSAGE: r"""encode(message["role"]) + encode("\n") + encode(message["content"])"""},
+        {MESSAGE: r"""encode(message["role"] + "\n") + encode(message["content"])"""},
     ],
-    "chat-words-left-out": varied(lambda e, r, w: e(r + "\n" + w.replace(END, "").replace(START, ""))),
-    "chat-words-trimmed": varied(lambda e, r, w: e(r + "\n" + w.strip())),
-    "chat-no-line-break": varied(after=""),
-    "chat-no-generation-prompt": varied(prompt=None),
-    "chat-always-a-prompt": varied(always=True),
-    "chat-prompt-without-line-break": varied(prompt="assistant"),
-    "chat-answer-is-over": varied(last=END),
-    "chat-only-the-last": varied(some=slice(-1, None)),
-    "changes-its-input": takes_messages_away,
+    "chat-words-left-out": {WORDS: f"{{message['content'].replace('{END}', '').replace('{START}', '')}}"},
+    "chat-words-trimmed": {WORDS: "{message['content'].strip()}"},
+    "chat-no-line-break": {r' + encode("\n")': ""},
+    "chat-no-generation-prompt": {PROMPT: "if False:"},
+    "chat-always-a-prompt": {PROMPT: "if True:"},
+    "chat-prompt-without-line-break": {ANSWER: 'encode("assistant")'},
+    "chat-answer-is-over": {ANSWER: f"{ANSWER} + end"},
+    "chat-only-the-last": {"in messages:": "in messages[-1:]:"},
+    "changes-its-input": {"for message in messages:": "while messages:\n        message = messages.pop(0)"},
 }

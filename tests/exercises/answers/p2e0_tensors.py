@@ -4,12 +4,6 @@ import math
 
 import torch
 
-from tests.exercises.changed import changed
-
-
-def plain(hidden, table):
-    return torch.softmax(hidden @ table.T, dim=-1)
-
 
 def in_loops(hidden, table):
     out = torch.zeros(len(hidden), len(table))
@@ -21,43 +15,27 @@ def in_loops(hidden, table):
     return out
 
 
-def words_first(hidden, table):
-    """Words down, tokens across, and turned at the end."""
-    return (table @ hidden.T).softmax(dim=0).T
-
-
-def by_einsum(hidden, table):
-    scores = torch.einsum("nd,vd->nv", hidden, table)
-    powers = torch.exp(scores - scores.max(dim=1, keepdim=True).values)
-    return powers / powers.sum(1, keepdim=True)
-
-
-def overflows(hidden, table):
-    powers = torch.exp(hidden @ table.T)
-    return powers / powers.sum(dim=-1, keepdim=True)
-
-
-RIGHT = [plain, in_loops, words_first, by_einsum]
+SOFTMAX = "torch.softmax(hidden @ table.T, dim=-1)"
+RIGHT = [
+    in_loops,
+    {SOFTMAX: "(table @ hidden.T).softmax(dim=0).T"},
+    {SOFTMAX: 'torch.einsum("nd,vd->nv", hidden, table).log_softmax(1).exp()'},
+]
 WRONG = {
-    "tensor-no-softmax": lambda hidden, table: hidden @ table.T,
-    "tensor-softmax-over-tokens": changed(plain, {"dim=-1": "dim=0"}),
-    "tensor-softmax-over-all": lambda hidden, table: (
-        torch.exp(hidden @ table.T) / torch.exp(hidden @ table.T).sum()
-    ),
+    "tensor-no-softmax": {SOFTMAX: "hidden @ table.T"},
+    "tensor-softmax-over-tokens": {"dim=-1": "dim=0"},
+    "tensor-softmax-over-all": {SOFTMAX: "torch.exp(hidden @ table.T) / torch.exp(hidden @ table.T).sum()"},
     "tensor-turned": [
-        changed(words_first, {".softmax(dim=0).T": ".softmax(dim=0)"}),
-        lambda hidden, table: torch.softmax(table @ hidden.T, dim=1),
+        {SOFTMAX: "torch.softmax(table @ hidden.T, dim=0)"},
+        {SOFTMAX: "torch.softmax(table @ hidden.T, dim=1)"},
     ],
-    "tensor-not-transposed": changed(plain, {"table.T": "table"}),
-    "tensor-only-the-last": [
-        lambda hidden, table: plain(hidden[-1:], table),
-        lambda hidden, table: plain(hidden[-1], table),
-    ],
-    "tensor-shares-of-scores": lambda hidden, table: (
-        (scores := hidden @ table.T) / scores.sum(1, keepdim=True)
-    ),
-    "tensor-likeliest": lambda hidden, table: plain(hidden, table).argmax(dim=1),
-    "tensor-scaled": changed(plain, {"hidden @ table.T": "hidden @ table.T / math.sqrt(table.shape[1])"}),
-    "tensor-logarithms": lambda hidden, table: torch.log_softmax(hidden @ table.T, -1),
-    "tensor-overflows": overflows,
+    "tensor-not-transposed": {"table.T": "table"},
+    "tensor-only-the-last": [{"hidden @": "hidden[-1:] @"}, {"hidden @": "hidden[-1] @"}],
+    "tensor-shares-of-scores": {SOFTMAX: "(scores := hidden @ table.T) / scores.sum(1, keepdim=True)"},
+    "tensor-likeliest": {SOFTMAX: f"{SOFTMAX}.argmax(dim=1)"},
+    "tensor-scaled": {"hidden @ table.T": "hidden @ table.T / table.shape[1] ** 0.5"},
+    "tensor-logarithms": {"torch.softmax": "torch.log_softmax"},
+    "tensor-overflows": {
+        SOFTMAX: "(powers := torch.exp(hidden @ table.T)) / powers.sum(dim=-1, keepdim=True)"
+    },
 }

@@ -35,102 +35,39 @@ def from_the_tail(probs, p):
     return out / out.sum()
 
 
-def in_place(probs, p):
-    order = torch.argsort(probs, descending=True)
-    before = torch.cumsum(probs[order], 0).roll(1)
-    before[0] = 0
-    probs[order[before >= p]] = 0
-    probs /= probs.sum()
-    return probs
-
-
-def _keep(probs, p, keep, divide=True):
-    ordered, places = torch.sort(probs, descending=True)
-    ordered = ordered * keep(ordered, ordered.cumsum(0))
-    out = torch.zeros_like(probs)
-    out[places] = ordered
-    return out / out.sum() if divide else out
-
-
-def crossing_cut_but_one(probs, p):
-    def keep(ordered, cumsum):
-        keep = cumsum <= p
-        keep[0] = True
-        return keep
-
-    return _keep(probs, p, keep)
-
-
-def one_too_many(probs, p):
-    def keep(ordered, cumsum):
-        count = int((cumsum < p).sum()) + 2
-        return torch.arange(len(ordered)) < count
-
-    return _keep(probs, p, keep)
-
-
-def empty(probs, p):
-    def keep(ordered, cumsum):
-        remove = cumsum > p
-        remove[1:] = remove[:-1].clone()
-        return ~remove
-
-    return _keep(probs, p, keep)
-
-
-def not_divided(probs, p):
-    return _keep(probs, p, lambda o, c: c - o < p, divide=False)
-
-
-def softmax_of_kept(probs, p):
-    kept = not_divided(probs, p)
-    return torch.softmax(torch.where(kept > 0, kept, -torch.inf), dim=0)
-
-
-def stays_sorted(probs, p):
-    ordered = probs.sort(descending=True).values
-    kept = ordered * (ordered.cumsum(0) - ordered < p)
-    return kept / kept.sum()
-
-
-def put_back_wrongly(probs, p):
-    ordered, places = probs.sort(descending=True)
-    kept = ordered * (ordered.cumsum(0) - ordered < p)
-    return kept[places] / kept.sum()
-
-
-def single(probs, p):
-    kept = torch.where(probs >= p, probs, 0)
-    return kept / kept.sum()
-
-
-def ascending(probs, p):
-    ordered, places = probs.sort()
-    out = torch.zeros_like(probs)
-    out[places] = ordered * (ordered.cumsum(0) - ordered < p)
-    return out / out.sum()
-
-
-def by_id(probs, p):
-    kept = probs * (probs.cumsum(0) - probs < p)
-    return kept / kept.sum()
-
-
-RIGHT = [in_loops, by_least_kept, from_the_tail, in_place]
+KEPT = "before < p"
+PUT_BACK = "kept[places] = ordered.where(before < p, 0.0)"
+SHARES = "return kept / kept.sum()"
+RIGHT = [
+    in_loops,
+    by_least_kept,
+    from_the_tail,
+    {"kept = torch.zeros_like(probs)\n    kept[places] = ": "kept = probs\n    kept[places] = "},  # in place
+]
 WRONG = {
     "top-p-cuts-the-crossing-token": [
-        lambda probs, p: _keep(probs, p, lambda o, c: c <= p),
-        crossing_cut_but_one,
+        {KEPT: "before + ordered <= p"},
+        {KEPT: "(before + ordered <= p).index_fill(0, torch.tensor(0), True)"},
     ],
-    "top-p-keeps-one-too-many": [one_too_many, lambda probs, p: _keep(probs, p, lambda o, c: c - o <= p)],
-    "top-p-empty": empty,
-    "top-p-not-divided": not_divided,
-    "top-p-divided-by-p": lambda probs, p: not_divided(probs, p) / p,
-    "top-p-softmax-again": [lambda probs, p: torch.softmax(not_divided(probs, p), dim=0), softmax_of_kept],
-    "top-p-order-lost": stays_sorted,
-    "top-p-put-back-wrongly": put_back_wrongly,
-    "top-p-single-probability": single,
-    "top-p-least-likely-first": ascending,
-    "top-p-not-sorted": by_id,
-    "top-p-nothing-cut": lambda probs, p: probs / probs.sum(),
+    "top-p-keeps-one-too-many": [
+        {KEPT: "torch.arange(len(ordered)) < (ordered.cumsum(0) < p).sum() + 2"},
+        {KEPT: "before <= p"},
+    ],
+    "top-p-empty": {KEPT: "~torch.cat(((above := ordered.cumsum(0) > p)[:1], above[:-1]))"},
+    "top-p-not-divided": {SHARES: "return kept"},
+    "top-p-divided-by-p": {SHARES: "return kept / p"},
+    "top-p-softmax-again": [
+        {SHARES: "return torch.softmax(kept, dim=0)"},
+        {SHARES: "return torch.softmax(kept.masked_fill(kept == 0, -torch.inf), dim=0)"},
+    ],
+    "top-p-order-lost": {"kept[places] =": "kept[:] ="},
+    "top-p-put-back-wrongly": {PUT_BACK: "kept = ordered.where(before < p, 0.0)[places]"},
+    "top-p-single-probability": [
+        {KEPT: "ordered >= p"},
+        {KEPT: "ordered >= 1 - p"},
+        {KEPT: "ordered >= p * ordered[0]"},
+    ],
+    "top-p-least-likely-first": {"descending=True": "descending=False"},
+    "top-p-not-sorted": {"probs.sort(descending=True)": "probs, torch.arange(len(probs))"},
+    "top-p-nothing-cut": {KEPT: "before < 2"},
 }

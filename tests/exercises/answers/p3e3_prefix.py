@@ -2,26 +2,6 @@
 
 from hashlib import blake2b
 
-from phase3_paged_attention.paging.block_table import hash_block
-from tests.exercises.changed import changed
-
-
-def names(tokens, size):
-    out, parent = [], b""
-    for i in range(len(tokens) // size):
-        parent = hash_block(parent, tokens[i * size : (i + 1) * size])
-        out.append(parent)
-    return out
-
-
-def find(tokens, size, cached):
-    out = []
-    for name in names(tokens, size)[: (len(tokens) - 1) // size]:
-        if name not in cached:
-            break
-        out.append(cached[name])
-    return out
-
 
 # Right: the whole beginning is the name, with no chain at all (it costs more).
 def names_of_beginnings(tokens, size):
@@ -34,19 +14,6 @@ def find_with_while(tokens, size, cached):
     while len(out) < len(known) and known[len(out)] in cached and (len(out) + 1) * size < len(tokens):
         out.append(cached[known[len(out)]])
     return out
-
-
-def names_with_first_parent(tokens, size):
-    out = []
-    for i in range(len(tokens) // size):
-        out.append(hash_block(out[0] if out else b"", tokens[i * size : (i + 1) * size]))
-    return out
-
-
-def names_of_digits(tokens, size):
-    """Writes the tokens one behind the other."""
-    ends = range(size, len(tokens) + 1, size)
-    return [blake2b("".join(map(str, tokens[:end])).encode()).digest() for end in ends]
 
 
 def names_one_by_one(tokens, size):
@@ -67,31 +34,22 @@ def find_and_drop(tokens, size, cached):
     return tuple(found)
 
 
-find_everything = changed(find, {"[: (len(tokens) - 1) // size]": ""})
-
-
-RIGHT = [(names, find), (names_of_beginnings, find_with_while), (names_one_by_one, find_and_drop)]
+ENDS = "range(block_size, len(token_ids) + 1, block_size)"
+TOKENS = "token_ids[end - block_size : end]"
+RIGHT = [(names_of_beginnings, find_with_while), (names_one_by_one, find_and_drop)]
 WRONG = {
-    "hash-without-parent": (changed(names, {"hash_block(parent,": 'hash_block(b"",'}), find),
+    "hash-without-parent": {"hash_block(parent,": 'hash_block(b"",'},
     "partial-block-named": [
-        (changed(names, {"len(tokens) // size": "-(-len(tokens) // size)"}), find),
-        (changed(names, {"len(tokens) // size": "(len(tokens) + 1) // size"}), find),  # if one is lacking
+        {ENDS: "range(block_size, len(token_ids) + block_size, block_size)"},
+        {ENDS: "range(block_size, len(token_ids) + 2, block_size)"},  # if one is lacking
     ],
-    "parent-is-not-the-block-before": (names_with_first_parent, find),
-    "order-lost": (
-        changed(names, {"tokens[i * size : (i + 1) * size]": "[sum(tokens[i * size : (i + 1) * size])]"}),
-        find,
-    ),
-    "tokens-run-together": (names_of_digits, find),
-    "nothing-left-to-compute": (names, find_everything),
-    "goes-on-after-a-miss": (names, changed(find, {"break": "continue"})),
-    "last-block-given-away": (
-        names,
-        lambda tokens, size, cached: find_everything(tokens, size, cached)[: len(tokens) // size - 1],
-    ),
-    # Returns the names in place of the blocks.
-    "names-in-place-of-blocks": (
-        names,
-        lambda tokens, size, cached: [name for name in names(tokens, size) if name in cached],
-    ),
+    "parent-is-not-the-block-before": {"hash_block(parent,": 'hash_block(names[0] if names else b"",'},
+    "order-lost": {TOKENS: f"[sum({TOKENS})]"},
+    "tokens-run-together": {f"hash_block(parent, {TOKENS})": '"".join(map(str, token_ids[:end])).encode()'},
+    "nothing-left-to-compute": {"token_ids[:-1]": "token_ids"},
+    "goes-on-after-a-miss": {"break": "continue"},
+    "last-block-given-away": {
+        "(token_ids[:-1], block_size)": "(token_ids, block_size)[: len(token_ids) // block_size - 1]"
+    },
+    "names-in-place-of-blocks": {"cached[name]": "name"},
 }

@@ -2,22 +2,6 @@
 
 from collections import OrderedDict
 
-from tests.exercises.changed import changed
-
-
-class Base:
-    def __init__(self, blocks):
-        self.blocks = list(blocks)
-
-    def take(self):
-        return self.blocks.pop(0)
-
-    def hit(self, block):
-        self.blocks.remove(block)
-
-    def give_back(self, table, num_full):
-        self.blocks = table[num_full:][::-1] + self.blocks + table[:num_full][::-1]
-
 
 class Ordered:
     """Right: an OrderedDict, where a hit costs the same however long the row is."""
@@ -64,50 +48,15 @@ class Clock:
             self.when[block] = self.late
 
 
-class NamelessOneByOne(Base):
-    """insert(0, ...) in the order of freeing: the last one inserted stands first."""
-
-    def give_back(self, table, num_full):
-        for block in table[num_full:][::-1]:
-            self.blocks.insert(0, block)
-        self.blocks += table[:num_full][::-1]
-
-
-class HitMovesToTheEnd(Base):
-    """As in an LRU cache that keeps what is in use."""
-
-    def hit(self, block):
-        self.blocks.remove(block)
-        self.blocks.append(block)
-
-
-class EmptiesTheTable(Base):
-    """Takes the blocks off the table, one after the other."""
-
-    def give_back(self, table, num_full):
-        nameless = []
-        while table:
-            if len(table) > num_full:
-                nameless.append(table.pop())
-            else:
-                self.blocks.append(table.pop())
-        self.blocks = nameless + self.blocks
-
-
+ROW = "nameless[::-1] + self.blocks + named[::-1]"
+LEAVES = "self.blocks.remove(block)"
 RIGHT = [Ordered, Clock]
 WRONG = {
-    "head-evicted-first": changed(Base, {"[::-1]": ""}),
-    "evicts-most-recent": [
-        changed(Base, {"pop(0)": "pop()"}),
-        changed(
-            Base,
-            {"table[num_full:][::-1] + self.blocks + table[:num_full][::-1]": "table[::-1] + self.blocks"},
-        ),
-    ],
-    "nameless-kept": changed(
-        Base, {"table[num_full:][::-1] + self.blocks + table[:num_full][::-1]": "self.blocks + table[::-1]"}
-    ),
-    "nameless-turned-round": NamelessOneByOne,
-    "hit-still-free": [HitMovesToTheEnd, changed(Base, {"self.blocks.remove(block)": "return block"})],
-    "changes-its-input": EmptiesTheTable,
+    "head-evicted-first": {"[::-1]": ""},
+    "evicts-most-recent": [{"pop(0)": "pop()"}, {ROW: "table[::-1] + self.blocks"}],
+    "nameless-kept": {ROW: "self.blocks + table[::-1]"},
+    "nameless-turned-round": {"nameless[::-1]": "nameless"},
+    # As in an LRU cache that keeps what is in use; and a hit that does nothing.
+    "hit-still-free": [{LEAVES: f"{LEAVES}\n        self.blocks.append(block)"}, {LEAVES: "pass"}],
+    "changes-its-input": {ROW: f"{ROW}\n        table.clear()"},
 }

@@ -40,62 +40,11 @@ def normalised_as_it_goes(q, k_cache, v_cache, block_table, context_len):
     return out
 
 
-def walk(q, k_cache, v_cache, table, n, *, shrink_total=True, shrink_acc=True, start=-math.inf, mask=True, scale=True,
-         use_table=True, divide=True, round_up=True):  # fmt: skip
-    size, dim = k_cache.shape[1:]
-    largest, total, acc = torch.tensor(start), torch.tensor(0.0), torch.zeros(dim)
-    for i in range(-(-n // size) if round_up else n // size):
-        block = table[i] if use_table else i
-        here = min(size, n - i * size) if mask else size
-        scores = k_cache[block, :here] @ q
-        if scale:
-            scores = scores / dim**0.5
-        new = torch.maximum(largest, scores.max())
-        shrink = (largest - new).exp()
-        weights = (scores - new).exp()
-        total = total * (shrink if shrink_total else 1) + weights.sum()
-        acc = acc * (shrink if shrink_acc else 1) + weights @ v_cache[block, :here]
-        largest = new
-    return acc / total if divide else acc
-
-
-def no_maximum(q, k_cache, v_cache, block_table, context_len):
-    size, dim = k_cache.shape[1:]
-    total, acc = 0.0, torch.zeros(dim)
-    for t in range(context_len):
-        block, place = block_table[t // size], t % size
-        weight = torch.exp(k_cache[block, place] @ q / math.sqrt(dim))
-        total, acc = total + weight, acc + weight * v_cache[block, place]
-    return acc / total
-
-
-def mean_of_blocks(q, k_cache, v_cache, block_table, context_len):
-    size, dim = k_cache.shape[1:]
-    outs = []
-    for i, block in enumerate(block_table):
-        n = min(size, context_len - i * size)
-        outs.append((k_cache[block, :n] @ q / dim**0.5).softmax(0) @ v_cache[block, :n])
-    return sum(outs) / len(outs)
-
-
 def masks_after_reading(q, k_cache, v_cache, block_table, context_len):
     keys, values = k_cache[block_table].flatten(0, 1), v_cache[block_table].flatten(0, 1)
     scores = keys @ q / q.shape[0] ** 0.5
     scores[context_len:] = -math.inf
     return scores.softmax(0) @ values
-
-
-def loops_not_rescaled(q, k_cache, v_cache, block_table, context_len):
-    """A token at a time, and nothing is scaled down."""
-    size, dim = k_cache.shape[1:]
-    largest, total, acc = -math.inf, 0.0, torch.zeros(dim)
-    for t in range(context_len):
-        block, place = block_table[t // size], t % size
-        score = float(k_cache[block, place] @ q) / math.sqrt(dim)
-        largest = max(largest, score)
-        weight = math.exp(score - largest)
-        total, acc = total + weight, acc + weight * v_cache[block, place]
-    return acc / total
 
 
 def copies_together_first(q, k_cache, v_cache, block_table, context_len):
@@ -128,28 +77,33 @@ def in_numpy(q, k_cache, v_cache, block_table, context_len):
     return acc / total
 
 
+NEW, SHRINK_ACC, SHRINK_TOTAL = "max(largest, scores.max().item())", "acc * shrink", "total * shrink"
 RIGHT = [token_by_token, normalised_as_it_goes, in_numpy]
 WRONG = {
-    "acc-not-rescaled": lambda *args: walk(*args, shrink_acc=False),
-    "sum-not-rescaled": lambda *args: walk(*args, shrink_total=False),
-    "nothing-rescaled": [lambda *args: walk(*args, shrink_total=False, shrink_acc=False), loops_not_rescaled],
-    "logical-as-physical": lambda *args: walk(*args, use_table=False),
-    "reads-past-the-end": lambda *args: walk(*args, mask=False),
+    "acc-not-rescaled": {SHRINK_ACC: "acc"},
+    "sum-not-rescaled": {SHRINK_TOTAL: "total"},
+    "nothing-rescaled": [
+        {SHRINK_ACC: "acc", SHRINK_TOTAL: "total"},
+        changed(token_by_token, {"[a * shrink for a in acc]": "acc", "total * shrink": "total"}),
+    ],
+    "logical-as-physical": {"block_table[logical]": "logical"},
+    "reads-past-the-end": {"min(block_size, context_len - logical * block_size)": "block_size"},
     "unused-places-read": masks_after_reading,
-    "no-square-root": lambda *args: walk(*args, scale=False),
-    "divided-by-head-dim": lambda q, *rest: token_by_token(q / q.shape[0] ** 0.5, *rest),
-    "not-divided": lambda *args: walk(*args, divide=False),
-    "last-block-lost": lambda *args: walk(*args, round_up=False),
+    "no-square-root": {" / math.sqrt(head_dim)": ""},
+    "divided-by-head-dim": {"math.sqrt(head_dim)": "head_dim"},
+    "not-divided": {"acc / total": "acc"},
+    "last-block-lost": {"math.ceil(context_len / block_size)": "context_len // block_size"},
     "maximum-starts-at-zero": [
-        lambda *args: walk(*args, start=0.0),
+        {"largest, total, acc = -math.inf": "largest, total, acc = 0.0"},
         changed(token_by_token, {'float("-inf")': "0.0"}),
     ],
     "no-maximum": [
-        no_maximum,
-        changed(
-            no_maximum, {"torch.exp(k_cache[block, place] @ q": "math.exp(float(k_cache[block, place] @ q)"}
-        ),
+        {NEW: "0.0"},
+        {NEW: "0.0", "torch.exp(scores - new)": "torch.tensor([math.exp(score) for score in scores])"},
     ],
-    "softmax-of-each-block": mean_of_blocks,
+    "softmax-of-each-block": {
+        f"{SHRINK_ACC} + weights @": "acc + weights / weights.sum() @",
+        "acc / total": "acc / len(block_table)",
+    },
     "keeps-everything": [copies_together_first, all_scores_first],
 }

@@ -6,13 +6,6 @@ from exercises.phase4.temperature_lab import expand_kernel, used_memory
 from tests.exercises.changed import changed
 
 
-def right(x, cu_num_tokens, replace_from=0, replace_to=0):
-    counts = torch.diff(cu_num_tokens, prepend=torch.zeros_like(cu_num_tokens[:1]))
-    values = x.clone()
-    values[x == replace_from] = replace_to
-    return values.repeat_interleave(counts)
-
-
 def right_row_by_row(x, cu_num_tokens, replace_from=0, replace_to=0):
     rows, start = [], 0
     for value, end in zip(x.tolist(), cu_num_tokens.tolist()):
@@ -45,68 +38,45 @@ def right_numbers_of_requests(x, cu_num_tokens, replace_from=0, replace_to=0):
     return x.masked_fill(x == replace_from, replace_to)[owner]
 
 
-def writes_back(x, cu_num_tokens, replace_from=0, replace_to=0):
-    expanded_x = used_memory(int(cu_num_tokens[-1]), x.dtype)
-    copy = expanded_x.long()
-    expand_kernel(copy, x.long(), cu_num_tokens.long(), replace_from, replace_to)
-    expanded_x.copy_(copy)
-    return expanded_x
-
-
-def rounds(x, cu_num_tokens, replace_from=0, replace_to=0):
-    return right(x.round(), cu_num_tokens, replace_from, replace_to)
-
-
-def cleans_the_memory(x, cu_num_tokens, replace_from=0, replace_to=0):
-    expanded_x = torch.zeros(int(cu_num_tokens[-1]), dtype=x.dtype)
-    expand_kernel(expanded_x.long(), x.long(), cu_num_tokens.long(), replace_from, replace_to)
-    return expanded_x
-
-
-def returns_the_copy(x, cu_num_tokens, replace_from=0, replace_to=0):
-    expanded_x = used_memory(int(cu_num_tokens[-1]), x.dtype).long()
-    expand_kernel(expanded_x, x.long(), cu_num_tokens.long(), replace_from, replace_to)
-    return expanded_x
-
-
-def looks_up_the_end(x, cu_num_tokens, replace_from=0, replace_to=0):
-    owner = torch.bucketize(torch.arange(int(cu_num_tokens[-1])), cu_num_tokens)
-    return x.masked_fill(x == replace_from, replace_to)[owner]
-
-
-def hands_over_floats(x, cu_num_tokens, replace_from=0, replace_to=0):
-    expanded_x = used_memory(int(cu_num_tokens[-1]), x.dtype)
-    expand_kernel(expanded_x, x, cu_num_tokens, replace_from, replace_to)
-    return expanded_x
-
-
-def as_a_list(x, cu_num_tokens, replace_from=0, replace_to=0):
-    return right(x, cu_num_tokens, replace_from, replace_to).tolist()
-
-
-ROUNDED = [1, 1, 1, 1, 1, 2]
+OWN_MEMORY = "used_memory(int(cu_num_tokens[-1]), x.dtype)"
+REPLACED = "torch.where(x == replace_from, replace_to, x).to(x.dtype)"
+ROWS = "values.repeat_interleave(num_tokens)"
+SAID = "colleague = [1, 1, 1, 1, 1, 2]"
 RIGHT = [
-    (right, ROUNDED),
-    (right_row_by_row, tuple(map(float, ROUNDED))),
-    (right_into_the_memory, torch.tensor(ROUNDED)),
-    (right_numbers_of_requests, ROUNDED),
+    {"expand_batch_to_tokens": right_row_by_row, SAID: "colleague = (1.0, 1.0, 1.0, 1.0, 1.0, 2.0)"},
+    {"expand_batch_to_tokens": right_into_the_memory, SAID: "colleague = torch.tensor([1, 1, 1, 1, 1, 2])"},
+    {"expand_batch_to_tokens": right_numbers_of_requests},
 ]
 WRONG = {
-    "numbers-of-nobody": (with_the_bug, ROUNDED),
-    "nothing-arrives": (cleans_the_memory, ROUNDED),
-    "no-whole-numbers": [(writes_back, ROUNDED), (rounds, ROUNDED)],
-    "other-kind-of-number": (
-        changed(right_row_by_row, {"dtype=x.dtype": "dtype=torch.float32"}),
-        ROUNDED,
-    ),
-    "nothing-replaced": (changed(right, {"values[x == replace_from] = replace_to": "pass"}), ROUNDED),
-    "always-replaced": (changed(right, {"values[x == replace_from]": "values[:]"}), ROUNDED),
-    "ends-as-lengths": (changed(right, {"repeat_interleave(counts)": "repeat_interleave(cu_num_tokens)"}), ROUNDED),
-    "one-row-late": (looks_up_the_end, ROUNDED),
-    "changes-its-input": (changed(right, {"x.clone()": "x"}), ROUNDED),
-    "raises": (hands_over_floats, ROUNDED),
-    "wrong-type": [(as_a_list, ROUNDED), (right, 2.7)],
-    "colleague-mends-it": (right, [0.8, 0.8, 1, 1, 1, 2.7]),
-    "colleague-replaces-first": (right, [0, 0, 1, 1, 1, 2]),
-    "colleague-other": [(right, [1, 1, 1, 1, 1, 3]), (right, [0, 0, 0, 0, 0, 2])],
-}  # fmt: skip
+    "numbers-of-nobody": {"expand_batch_to_tokens": with_the_bug},
+    "nothing-arrives": {
+        "expand_batch_to_tokens": changed(
+            with_the_bug, {OWN_MEMORY: "torch.zeros(int(cu_num_tokens[-1]), dtype=x.dtype)"}
+        )
+    },
+    "no-whole-numbers": [
+        {
+            "expand_batch_to_tokens": changed(
+                with_the_bug,
+                {
+                    "expand_kernel(expanded_x.long(),": "copy = expanded_x.long()\n    expand_kernel(copy,",
+                    "return expanded_x": "return expanded_x.copy_(copy)",
+                },
+            )
+        },
+        {"    values = ": "    x = x.round()\n    values = "},
+    ],
+    "other-kind-of-number": {".to(x.dtype)": ".float()"},
+    "nothing-replaced": {REPLACED: "x"},
+    "always-replaced": {REPLACED: "torch.full_like(x, replace_to)"},
+    "ends-as-lengths": {ROWS: "values.repeat_interleave(cu_num_tokens)"},
+    "one-row-late": {
+        ROWS: "values[torch.bucketize(torch.arange(int(cu_num_tokens[-1])), cu_num_tokens)]",
+    },
+    "changes-its-input": {f"values = {REPLACED}": "values = x\n    values[x == replace_from] = replace_to"},
+    "raises": {"expand_batch_to_tokens": changed(with_the_bug, {".long()": ""})},
+    "wrong-type": [{ROWS: f"{ROWS}.tolist()"}, {SAID: "colleague = 2.7"}],
+    "colleague-mends-it": {SAID: "colleague = [0.8, 0.8, 1, 1, 1, 2.7]"},
+    "colleague-replaces-first": {SAID: "colleague = [0, 0, 1, 1, 1, 2]"},
+    "colleague-other": [{SAID: "colleague = [1, 1, 1, 1, 1, 3]"}, {SAID: "colleague = [0, 0, 0, 0, 0, 2]"}],
+}

@@ -1,29 +1,5 @@
 """Answers to exercise 4.10."""
 
-from tests.exercises.changed import changed
-
-
-class Sets:
-    def __init__(self, num_replicas, slack):
-        self.slack = slack
-        self.given = [set() for _ in range(num_replicas)]
-
-    def choose(self, blocks, loads):
-        def known(replica):
-            n = 0
-            while n < len(blocks) and blocks[n] in self.given[replica]:
-                n += 1
-            return n
-
-        least = min(range(len(loads)), key=lambda r: loads[r])
-        best = min(range(len(loads)), key=lambda r: (-known(r), loads[r]))
-        if known(best) < len(blocks) / 2 or loads[best] - min(loads) > self.slack:
-            chosen = least
-        else:
-            chosen = best
-        self.given[chosen].update(blocks)
-        return chosen
-
 
 class Owners:
     """Right: for each block who was given it."""
@@ -66,32 +42,24 @@ class First:
         return chosen
 
 
-class LeastLoaded:
-    def __init__(self, num_replicas, slack):
-        pass
-
-    def choose(self, blocks, loads):
-        return loads.index(min(loads))
-
-
-BRAKE = "loads[best] - min(loads) > self.slack"
-LESS = "known(best) < len(blocks) / 2"
-RIGHT = [Sets, Owners]
+DROWNS = "loads[chosen] > min(loads) + self.slack"
+TOO_LITTLE = "known[chosen] * 2 < len(blocks)"
+LEAST = "loads.index(min(loads))"
+WRITTEN = "self.given[chosen].update(blocks)"
+RIGHT = [Owners]
 WRONG = {
-    "never-looks": LeastLoaded,
-    "drowns": changed(Sets, {f" or {BRAKE}": ""}),
-    "any-beginning-will-do": changed(Sets, {LESS: "not known(best)"}),
-    "more-than-half": changed(Sets, {LESS: "known(best) <= len(blocks) / 2"}),
-    "slack-counts-as-drowning": changed(Sets, {BRAKE: BRAKE.replace(">", ">=")}),
-    "looks-at-the-highest": changed(Sets, {BRAKE: "max(loads) - min(loads) > self.slack"}),
+    "never-looks": {f"{TOO_LITTLE} or drowns": "True"},
+    "drowns": {" or drowns": ""},
+    "any-beginning-will-do": {TOO_LITTLE: "known[chosen] == 0"},
+    "more-than-half": {TOO_LITTLE: "known[chosen] * 2 <= len(blocks)"},
+    "slack-counts-as-drowning": {DROWNS: "loads[chosen] >= min(loads) + self.slack"},
+    "looks-at-the-highest": {DROWNS: "max(loads) > min(loads) + self.slack"},
     "first-owner-only": First,
-    "forgets-the-overflow": changed(
-        Sets, {f"{LESS} or {BRAKE}": f"{BRAKE}:\n            return least\n        if {LESS}"}
-    ),
-    "writes-down-the-best": changed(Sets, {"self.given[chosen]": "self.given[best]"}),
-    "first-among-equals": changed(Sets, {"(-known(r), loads[r])": "-known(r)"}),
-    "not-from-the-beginning": changed(
-        Sets, {"return n\n": "return len(self.given[replica].intersection(blocks))\n"}
-    ),
-    "returns-nothing": changed(Sets, {"return chosen": ""}),
+    "forgets-the-overflow": {f"{DROWNS}\n": f"{DROWNS}\n        if drowns:\n            return {LEAST}\n"},
+    "writes-down-the-best": {
+        f"chosen = {LEAST}\n        {WRITTEN}": f"{WRITTEN}\n            return {LEAST}\n        {WRITTEN}"
+    },
+    "first-among-equals": {"(-known[replica], loads[replica])": "-known[replica]"},
+    "not-from-the-beginning": {"return i\n": "return len(self.given[replica].intersection(blocks))\n"},
+    "returns-nothing": {"return chosen": "pass"},
 }

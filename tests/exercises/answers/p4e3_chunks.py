@@ -1,16 +1,5 @@
 """Answers to exercise 4.3."""
 
-from tests.exercises.changed import changed
-
-
-def right_now(request, budget, threshold, alone, chunked):
-    n = request.num_tokens - request.num_computed_tokens
-    if threshold > 0 and not alone:
-        n = min(n, threshold)
-    if n <= budget:
-        return n
-    return budget if chunked else 0
-
 
 def right_now_in_one(request, budget, threshold, alone, chunked):
     limit = threshold if threshold and not alone else request.num_tokens
@@ -18,67 +7,34 @@ def right_now_in_one(request, budget, threshold, alone, chunked):
     return min(n, budget) * (chunked or n <= budget)
 
 
-def right_admit(waiting, budget, threshold, alone, chunked):
-    plan = []
-    for request in waiting:
-        n = right_now(request, budget, threshold, alone, chunked)
-        if not n:
-            break
-        plan.append((request, n))
-        budget -= n
-    return plan
-
-
 def right_admit_by_index(waiting, budget, threshold, alone, chunked):
     plan, i = [], 0
-    while i < len(waiting) and (n := right_now(waiting[i], budget, threshold, alone, chunked)) > 0:
+    while i < len(waiting) and (n := right_now_in_one(waiting[i], budget, threshold, alone, chunked)) > 0:
         plan, budget, i = [*plan, (waiting[i], n)], budget - n, i + 1
     return plan
 
 
-def budget_first(request, budget, threshold, alone, chunked):
-    n = request.num_tokens - request.num_computed_tokens
-    if not chunked and n > budget:
-        return 0
-    return right_now(request, budget, threshold, alone, chunked)
-
-
-def threshold_with_chunks_only(request, budget, threshold, alone, chunked):
-    n = request.num_tokens - request.num_computed_tokens
-    if not chunked:
-        return n if n <= budget else 0
-    return right_now(request, budget, threshold, alone, chunked)
-
-
-def empties_the_queue(waiting, budget, threshold, alone, chunked):
-    plan = []
-    while waiting and (n := right_now(waiting[0], budget, threshold, alone, chunked)):
-        plan.append((waiting.pop(0), n))
-        budget -= n
-    return plan
-
-
-RIGHT = [(right_now, right_admit), (right_now_in_one, right_admit_by_index)]
+THRESHOLD = "if threshold and not alone:"
+TOO_MUCH = "if n > budget and not chunked:"
+RIGHT = [(right_now_in_one, right_admit_by_index)]
 WRONG = {
     "wrong-result": [
-        (changed(right_now, {"threshold > 0": "threshold > 1"}), right_admit),
-        (right_now, changed(right_admit, {"not n": "not n or n == budget"})),  # never uses the budget up
+        {THRESHOLD: "if threshold > 1 and not alone:"},
+        {"if n == 0:": "if n == 0 or n == budget:"},  # never uses the budget up
     ],
-    "begins-anew": (changed(right_now, {" - request.num_computed_tokens": ""}), right_admit),
-    "threshold-for-one-alone": (changed(right_now, {" and not alone": ""}), right_admit),
-    "threshold-of-nothing": (changed(right_now, {"threshold > 0 and not alone": "not alone"}), right_admit),
-    "cuts-anyway": (changed(right_now, {"budget if chunked else 0": "budget"}), right_admit),
-    "over-the-budget": (changed(right_now, {"return budget if": "return n if"}), right_admit),
-    "threshold-only-with-chunks": (threshold_with_chunks_only, right_admit),
-    "waits-before-the-threshold": (budget_first, right_admit),
-    "jumps-the-queue": (right_now, changed(right_admit, {"break": "continue"})),
-    "budget-per-request": (right_now, changed(right_admit, {"        budget -= n\n": ""})),
-    "parts-of-nothing": (right_now, changed(right_admit, {"break": "pass"})),
-    "one-at-a-time": (
-        right_now,
-        lambda waiting, budget, threshold, alone, chunked: right_admit(
-            waiting[:1], budget, threshold, alone, chunked
-        ),
-    ),
-    "changes-its-input": (right_now, empties_the_queue),
+    "begins-anew": {" - request.num_computed_tokens": ""},
+    "threshold-for-one-alone": {THRESHOLD: "if threshold:"},
+    "threshold-of-nothing": {THRESHOLD: "if not alone:"},
+    "cuts-anyway": {TOO_MUCH: "if False:"},
+    "over-the-budget": {"return min(n, budget)": "return n"},
+    "threshold-only-with-chunks": {THRESHOLD: "if threshold and chunked and not alone:"},
+    "waits-before-the-threshold": {f"    {THRESHOLD}": f"    {TOO_MUCH}\n        return 0\n    {THRESHOLD}"},
+    "jumps-the-queue": {"break": "continue"},
+    "budget-per-request": {"        budget -= n\n": ""},
+    "parts-of-nothing": {"break": "pass"},
+    "one-at-a-time": {"in waiting:": "in waiting[:1]:"},
+    "changes-its-input": {
+        "in waiting:": "in list(waiting):",
+        "budget -= n": "budget -= n\n        waiting.remove(request)",
+    },
 }

@@ -2,16 +2,6 @@
 
 import heapq
 
-from tests.exercises.changed import changed
-
-
-def right_static(lengths, seats):
-    done, clock = [], 0
-    for i in range(0, len(lengths), seats):
-        clock += max(lengths[i : i + seats])
-        done += [clock] * len(lengths[i : i + seats])
-    return done
-
 
 def right_static_by_user(lengths, seats):
     longest = [max(lengths[i : i + seats]) for i in range(0, len(lengths), seats)]
@@ -41,48 +31,28 @@ def right_step_by_step(lengths, seats):
     return done
 
 
-def static_own_length(lengths, seats):
-    done, clock = [], 0
-    for i in range(0, len(lengths), seats):
-        done += [clock + n for n in lengths[i : i + seats]]
-        clock += max(lengths[i : i + seats])
-    return done
-
-
-def fixed(lengths, seats):
-    done = []
-    for i, length in enumerate(lengths):
-        done.append(length + (done[i - seats] if i >= seats else 0))
-    return done
-
-
 def shortest(lengths, seats):
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     steps = right_continuous([lengths[i] for i in order], seats)
     return [steps[order.index(i)] for i in range(len(lengths))]
 
 
-RIGHT = [(right_static, right_continuous), (right_static_by_user, right_step_by_step)]
+ENDS = "clock += max(batch)"
+HANDED_OUT = "done += [clock] * len(batch)"
+SEAT, TAKEN = "free_after.index(min(free_after))", "free_after[seat] += length"
+RIGHT = [{"continuous": right_continuous}, (right_static_by_user, right_step_by_step)]
 WRONG = {
-    "hands-out-early": (static_own_length, right_continuous),
-    "adds-up": (changed(right_static, {"max(": "sum("}), right_continuous),
-    "clock-starts-anew": (changed(right_static, {"clock += ": "clock = "}), right_continuous),
-    "first-of-the-batch": (
-        changed(right_static, {"max(lengths[i : i + seats])": "lengths[i]"}),
-        right_continuous,
-    ),
-    "waits-for-the-batch": (right_static, static_own_length),
-    "seat-empty-for-a-step": (
-        right_static,
-        changed(
-            right_continuous,
-            {"heapq.heappop(free) + length": "(begin := heapq.heappop(free)) + length + (begin > 0)"},
-        ),
-    ),
-    "two-on-a-seat": (
-        right_static,
-        changed(right_continuous, {"heapq.heappop(free)": "max(heapq.heappop(free) - 1, 0)"}),
-    ),
-    "shortest-first": (right_static, shortest),
-    "fixed-seats": (right_static, fixed),
+    "hands-out-early": {HANDED_OUT: "done += [clock - max(batch) + n for n in batch]"},
+    "adds-up": {ENDS: "clock += sum(batch)"},
+    "clock-starts-anew": {ENDS: "clock = max(batch)"},
+    "first-of-the-batch": {ENDS: "clock += batch[0]"},
+    "waits-for-the-batch": {
+        "    for length in lengths:": """    for user, length in enumerate(lengths):
+        if user % seats == 0:
+            free_after = [max(free_after)] * seats"""
+    },
+    "seat-empty-for-a-step": {TAKEN: f"{TAKEN} + (free_after[seat] > 0)"},
+    "two-on-a-seat": {TAKEN: "free_after[seat] = max(free_after[seat] - 1, 0) + length"},
+    "shortest-first": {"continuous": shortest},
+    "fixed-seats": {SEAT: "len(done) % seats"},
 }

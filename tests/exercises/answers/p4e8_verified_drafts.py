@@ -1,20 +1,6 @@
 """Answers to exercise 4.8."""
 
 from exercises.phase4.drafting import draw
-from tests.exercises.changed import changed
-
-
-def right(p, q, drafts, points):
-    kept = []
-    for j, x in enumerate(drafts):
-        if points[j] < p[j][x] / q[j][x]:
-            kept.append(x)
-        else:
-            weights = [max(a - b, 0) for a, b in zip(p[j], q[j])]
-            kept.append(draw(weights, points[-1]))
-            return kept
-    kept.append(draw(p[-1], points[-1]))
-    return kept
 
 
 def right_without_division(p, q, drafts, points):
@@ -37,39 +23,26 @@ def right_with_min(p, q, drafts, points):
     return [*out, draw(p[len(drafts)], points[-1])]
 
 
-def greedily(p, q, drafts, points):
-    for j, x in enumerate(drafts):
-        if p[j].index(max(p[j])) != x:
-            return [*drafts[:j], draw([max(a - b, 0) for a, b in zip(p[j], q[j])], points[-1])]
-    return [*drafts, draw(p[-1], points[-1])]
-
-
 def all_by_themselves(p, q, drafts, points):
     kept = [x for j, x in enumerate(drafts) if points[j] < p[j][x] / q[j][x]]
     return [*kept, draw(p[-1], points[-1])]
 
 
-def no_bonus(p, q, drafts, points):
-    out = right(p, q, drafts, points)
-    stands = all(points[j] < p[j][x] / q[j][x] for j, x in enumerate(drafts))
-    return out[:-1] if stands else out
-
-
-REDRAWN = "kept.append(draw(weights, points[-1]))"
-RIGHT = [right, right_without_division, right_with_min]
+REJECTED = "points[j] >= p[j][x] / q[j][x]"
+LEFT = "max(a - b, 0)"
+REDRAWN = "[*drafts[:j], draw(left, points[-1])]"
+BONUS = "[*drafts, draw(p[-1], points[-1])]"
+RIGHT = [right_without_division, right_with_min]
 WRONG = {
-    "resamples-from-p": changed(right, {"max(a - b, 0)": "a"}),
-    "resamples-from-q": changed(right, {"max(a - b, 0)": "max(b - a, 0)"}),
-    "greedy-comparison": greedily,
-    "reuses-the-point": changed(right, {REDRAWN: "kept.append(draw(weights, points[j]))"}),
-    "no-bonus-token": no_bonus,
-    "nothing-in-its-place": changed(right, {REDRAWN: "pass"}),
-    "keeps-the-rejected": changed(right, {REDRAWN: "kept.extend([x, draw(weights, points[-1])])"}),
+    "resamples-from-p": {LEFT: "a"},
+    "resamples-from-q": {LEFT: "max(b - a, 0)"},
+    "greedy-comparison": {REJECTED: "p[j].index(max(p[j])) != x"},
+    "reuses-the-point": {REDRAWN: "[*drafts[:j], draw(left, points[j])]"},
+    "no-bonus-token": {BONUS: "drafts"},
+    "nothing-in-its-place": {REDRAWN: "drafts[:j]"},
+    "keeps-the-rejected": {REDRAWN: "[*drafts[: j + 1], draw(left, points[-1])]"},
     "goes-on-behind": all_by_themselves,
-    "stands-with-p": changed(right, {"p[j][x] / q[j][x]": "p[j][x]"}),
-    "ratio-upside-down": changed(right, {"points[j] < p[j][x] / q[j][x]": "points[j] * p[j][x] < q[j][x]"}),
-    "bonus-from-the-row-before": changed(
-        right,
-        {"kept.append(draw(p[-1], points[-1]))": "kept.append(draw(p[max(len(p) - 2, 0)], points[-1]))"},
-    ),
+    "stands-with-p": {REJECTED: "points[j] >= p[j][x]"},
+    "ratio-upside-down": {REJECTED: "points[j] * p[j][x] >= q[j][x]"},
+    "bonus-from-the-row-before": {BONUS: "[*drafts, draw(p[max(len(p) - 2, 0)], points[-1])]"},
 }

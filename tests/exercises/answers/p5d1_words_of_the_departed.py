@@ -23,105 +23,38 @@ class NullBlock(SmallRunner):
             self.tokens[row], self.slots[row] = token, slot
 
 
-class RepeatsAUser(SmallRunner):
-    """Right: padding does once more what the first row does."""
-
-    def fill(self, tokens, slots):
-        self.tokens[:] = tokens[0]
-        self.slots[:] = slots[0]
-        self.tokens[: len(tokens)] = torch.tensor(tokens)
-        self.slots[: len(slots)] = torch.tensor(slots)
-
-
-class Planted(SmallRunner):
-    def fill(self, tokens, slots):
-        n = len(tokens)
-        self.tokens[:n] = torch.tensor(tokens)
-        self.slots[:n] = torch.tensor(slots)
-
-
-class ClearsTokens(Planted):
-    def fill(self, tokens, slots):
-        self.tokens.zero_()
-        super().fill(tokens, slots)
-
-
-class OffByOne(Planted):
-    """As for positions that begin with 1."""
-
-    def fill(self, tokens, slots):
-        super().fill(tokens, slots)
-        self.slots[len(slots) + 1 :] = -1
-
-
-class NextRowOnly(Planted):
-    """Repairs what the symptom shows, one row."""
-
-    def fill(self, tokens, slots):
-        super().fill(tokens, slots)
-        if len(slots) < ROWS:
-            self.slots[len(slots)] = -1
-
-
-class LastPlace(Planted):
-    """Padding gets the last slot of the memory for its rubbish."""
-
-    def fill(self, tokens, slots):
-        super().fill(tokens, slots)
-        self.slots[len(slots) :] = len(self.memory) - 1
-
-
-class NewTensors(SmallRunner):
-    """Right numbers, in other tensors."""
-
-    def fill(self, tokens, slots):
-        missing = ROWS - len(tokens)
-        self.tokens = torch.tensor(tokens + [0] * missing)
-        self.slots = torch.tensor(slots + [-1] * missing)
-
-
-class RecordsAgain(NewTensors):
-    """As before, and then it records, since the recording did not see it."""
-
-    def fill(self, tokens, slots):
-        super().fill(tokens, slots)
-        self.replay = self.record()
-
-
-class OnlyRecordsAgain(Planted):
-    """Believes in sentence 2, and records in every step; the rows are as they were."""
-
-    def fill(self, tokens, slots):
-        super().fill(tokens, slots)
-        self.replay = self.record()
-
-
-class ClearsAll(Planted):
-    """Clears after copying."""
-
-    def fill(self, tokens, slots):
-        super().fill(tokens, slots)
-        self.slots.fill_(-1)
-
-
-class ErasesBlocks(Planted):
-    """Believes in sentence 4: what is freed is erased."""
+REST = "self.slots[n:] = -1"
+BY_PLACE = "self.tokens[:n] = torch.tensor(tokens)\n        self.slots[:n] = torch.tensor(slots)"
+NEW_TENSORS = {
+    BY_PLACE: "self.tokens = torch.tensor(tokens + [0] * (len(self.tokens) - n))",
+    REST: "self.slots = torch.tensor(slots + [-1] * (len(self.slots) - n))",
+}
+RECORDS = "\n        self.replay = self.record()"
+ERASES = """pass
 
     def end(self, user):
         for block in self.tables[user]:
             self.memory[block * self.block_size : (block + 1) * self.block_size] = 0
-        super().end(user)
-
-
-RIGHT = [(FillsUp, 3), (NullBlock, "3"), (RepeatsAUser, 3)]
+        super().end(user)"""
+RIGHT = [
+    {"Runner": FillsUp},
+    {"Runner": NullBlock, "cause = 3": 'cause = "3"'},
+    # Padding does once more what the first row does.
+    {BY_PLACE: f"self.tokens[:], self.slots[:] = tokens[0], slots[0]\n        {BY_PLACE}", REST: "pass"},
+]
 WRONG = {
-    "writes-into-anothers-block": [(Planted, 3), (ErasesBlocks, 4), (OnlyRecordsAgain, 2)],
-    "token-cleared-slot-not": (ClearsTokens, 3),
-    "some-rows-left": [(NextRowOnly, 3), (OffByOne, 3)],
-    "padding-in-a-real-block": (LastPlace, 3),
-    "recording-does-not-see-it": (NewTensors, 3),
-    "recorded-anew": (RecordsAgain, 3),
-    "step-not-stored": (ClearsAll, 3),
-    "another-cause": [(FillsUp, 4), (NullBlock, "2")],
-    "wrong-type": [(FillsUp, "three"), (FillsUp, 0)],
+    "writes-into-anothers-block": [
+        {REST: "pass"},
+        {REST: ERASES, "cause = 3": "cause = 4"},  # believes in sentence 4: what is freed is erased
+        {REST: f"pass{RECORDS}", "cause = 3": "cause = 2"},  # believes in sentence 2
+    ],
+    "token-cleared-slot-not": {REST: "self.tokens[n:] = 0"},
+    # Repairs what the symptom shows, one row; and one place too far, as for positions that begin with 1.
+    "some-rows-left": [{REST: "self.slots[n : n + 1] = -1"}, {REST: "self.slots[n + 1 :] = -1"}],
+    "padding-in-a-real-block": {REST: "self.slots[n:] = len(self.memory) - 1"},
+    "recording-does-not-see-it": NEW_TENSORS,
+    "recorded-anew": {**NEW_TENSORS, REST: NEW_TENSORS[REST] + RECORDS},
+    "step-not-stored": {REST: "self.slots.fill_(-1)"},
+    "another-cause": [{"cause = 3": "cause = 4"}, {"Runner": NullBlock, "cause = 3": 'cause = "2"'}],
+    "wrong-type": [{"cause = 3": 'cause = "three"'}, {"cause = 3": "cause = 0"}],
 }

@@ -1,7 +1,6 @@
 """Answers to exercise 5.1 that learners give."""
 
 from phase5_real_gpu.kernels.triton_setup import tl, triton
-from tests.exercises.changed import changed
 
 
 @triton.jit
@@ -62,40 +61,6 @@ def divided_as_it_goes(
     tl.store(out + row * HEAD_DIM + dims, result)
 
 
-@triton.jit
-def usual(
-    q, k_cache, v_cache, block_tables, context_lens, out, scale, table_stride, block_stride, token_stride, head_stride,
-    GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
-):  # fmt: skip
-    request = tl.program_id(0)
-    head = tl.program_id(1)
-    row = request * tl.num_programs(1) + head
-    dims = tl.arange(0, HEAD_DIM)
-    query = tl.load(q + row * HEAD_DIM + dims).to(tl.float32)
-    context_len = tl.load(context_lens + request)
-    places = tl.arange(0, BLOCK_SIZE)
-    largest = float("-inf")
-    total = 0.0
-    acc = tl.zeros([HEAD_DIM], tl.float32)
-    for logical in range(tl.cdiv(context_len, BLOCK_SIZE)):
-        physical = tl.load(block_tables + request * table_stride + logical).to(tl.int64)
-        is_mine = logical * BLOCK_SIZE + places < context_len
-        begins = physical * block_stride + places * token_stride + (head // GROUP) * head_stride
-        where = begins[:, None] + dims[None, :]
-        keys = tl.load(k_cache + where, mask=is_mine[:, None], other=0.0)
-        values = tl.load(v_cache + where, mask=is_mine[:, None], other=0.0)
-        scores = tl.sum(query[None, :] * keys, axis=1) * scale
-        scores = tl.where(is_mine, scores, float("-inf"))
-        new = tl.maximum(largest, tl.max(scores, axis=0))
-        shrink = tl.exp(largest - new)
-        weights = tl.exp(scores - new)
-        total = total * shrink + tl.sum(weights, axis=0)
-        acc = acc * shrink + tl.sum(weights[:, None] * values, axis=0)
-        largest = new
-    result = acc / total
-    tl.store(out + row * HEAD_DIM + dims, result)
-
-
 MASK = "mask=is_mine[:, None], other=0.0"
 NO_MASKS = {f", {MASK}": ""}
 NO_WHERE = {'        scores = tl.where(is_mine, scores, float("-inf"))\n': ""}
@@ -111,72 +76,57 @@ def no_kernel(
 
 RIGHT = [a_token_at_a_time, divided_as_it_goes]
 WRONG = {
-    "unmasked-tail": changed(usual, {**NO_MASKS, **NO_WHERE}),
+    "unmasked-tail": {**NO_MASKS, **NO_WHERE},
     "masked-with-zero": [
-        changed(usual, {'scores, float("-inf"))': "scores, 0.0)"}),
-        changed(usual, NO_WHERE),
-        changed(usual, {'scores, float("-inf"))': "scores, 0.0)", **NO_MASKS}),
+        {'scores, float("-inf"))': "scores, 0.0)"},
+        NO_WHERE,
+        {'scores, float("-inf"))': "scores, 0.0)", **NO_MASKS},
     ],
-    "unused-places-read": changed(usual, {f"v_cache + where, {MASK}": "v_cache + where"}),
-    "acc-not-rescaled": changed(usual, {"acc * shrink": "acc"}),
-    "total-not-rescaled": changed(usual, {"total * shrink": "total"}),
-    "nothing-rescaled": changed(usual, {"acc * shrink": "acc", "total * shrink": "total"}),
-    "nan-everywhere": changed(usual, {"tl.exp(largest - new)": "tl.exp(new - largest)"}),
+    "unused-places-read": {f"v_cache + where, {MASK}": "v_cache + where"},
+    "acc-not-rescaled": {"acc * shrink": "acc"},
+    "total-not-rescaled": {"total * shrink": "total"},
+    "nothing-rescaled": {"acc * shrink": "acc", "total * shrink": "total"},
+    "nan-everywhere": {"tl.exp(largest - new)": "tl.exp(new - largest)"},
     "page-id-as-token": [
-        changed(usual, {"physical * block_stride": "physical * token_stride"}),
-        changed(
-            usual, {"physical * block_stride + places * token_stride": "(physical + places) * token_stride"}
-        ),
+        {"physical * block_stride": "physical * token_stride"},
+        {"physical * block_stride + places * token_stride": "(physical + places) * token_stride"},
     ],
-    "block-stride-times-size": changed(
-        usual, {"physical * block_stride": "physical * BLOCK_SIZE * block_stride"}
-    ),
-    "strides-mixed": changed(
-        usual,
-        {
-            "places * token_stride + (head // GROUP) * head_stride": "places * head_stride + (head // GROUP) * token_stride"
-        },
-    ),
-    "strides-assumed": changed(
-        usual, {"physical * block_stride": "physical * BLOCK_SIZE * (tl.num_programs(1) // GROUP) * HEAD_DIM"}
-    ),
+    "block-stride-times-size": {"physical * block_stride": "physical * BLOCK_SIZE * block_stride"},
+    "strides-mixed": {
+        "places * token_stride + (head // GROUP) * head_stride": "places * head_stride + (head // GROUP) * token_stride"
+    },
+    "strides-assumed": {
+        "physical * block_stride": "physical * BLOCK_SIZE * (tl.num_programs(1) // GROUP) * HEAD_DIM"
+    },
     "wrong-kv-head": [
-        changed(usual, {"head // GROUP": "head % (tl.num_programs(1) // GROUP)"}),
-        changed(usual, {"(head // GROUP)": "head"}),
+        {"head // GROUP": "head % (tl.num_programs(1) // GROUP)"},
+        {"(head // GROUP)": "head"},
     ],
-    "no-scale": changed(usual, {"axis=1) * scale": "axis=1)"}),
-    "scale-twice": changed(usual, {"axis=1) * scale": "axis=1) * scale * scale"}),
-    "table-of-request-0": changed(usual, {"block_tables + request * table_stride": "block_tables"}),
-    "length-of-request-0": changed(usual, {"tl.load(context_lens + request)": "tl.load(context_lens)"}),
-    "logical-as-physical": changed(usual, {"physical * block_stride": "logical * block_stride"}),
-    "last-block-lost": changed(usual, {"tl.cdiv(context_len, BLOCK_SIZE)": "context_len // BLOCK_SIZE"}),
-    "total-of-the-last-block": changed(usual, {"total = total * shrink + ": "total = "}),
-    "not-divided": changed(usual, {"acc / total": "acc"}),
-    "softmax-of-each-block": changed(
-        usual,
-        {
-            "acc = acc * shrink + tl.sum(weights[:, None] * values, axis=0)": "acc += tl.sum(weights[:, None] * values, axis=0) / tl.sum(weights, axis=0)",
-            MAXIMUM: "new = tl.max(scores, axis=0)",
-            "acc / total": "acc / tl.cdiv(context_len, BLOCK_SIZE)",
-        },
-    ),
-    "no-maximum": changed(usual, {MAXIMUM: "new = 0.0", "tl.exp(largest - new)": "1.0"}),
-    "maximum-starts-at-zero": changed(usual, {'largest = float("-inf")': "largest = 0.0"}),
+    "no-scale": {"axis=1) * scale": "axis=1)"},
+    "scale-twice": {"axis=1) * scale": "axis=1) * scale * scale"},
+    "table-of-request-0": {"block_tables + request * table_stride": "block_tables"},
+    "length-of-request-0": {"tl.load(context_lens + request)": "tl.load(context_lens)"},
+    "logical-as-physical": {"physical * block_stride": "logical * block_stride"},
+    "last-block-lost": {"tl.cdiv(context_len, BLOCK_SIZE)": "context_len // BLOCK_SIZE"},
+    "total-of-the-last-block": {"total = total * shrink + ": "total = "},
+    "not-divided": {"acc / total": "acc"},
+    "softmax-of-each-block": {
+        "acc = acc * shrink + tl.sum(weights[:, None] * values, axis=0)": "acc += tl.sum(weights[:, None] * values, axis=0) / tl.sum(weights, axis=0)",
+        MAXIMUM: "new = tl.max(scores, axis=0)",
+        "acc / total": "acc / tl.cdiv(context_len, BLOCK_SIZE)",
+    },
+    "no-maximum": {MAXIMUM: "new = 0.0", "tl.exp(largest - new)": "1.0"},
+    "maximum-starts-at-zero": {'largest = float("-inf")': "largest = 0.0"},
     "place-in-32-bits": [
-        changed(usual, {".to(tl.int64)": ""}),
-        changed(
-            usual,
-            {".to(tl.int64)": "", "physical * block_stride": "(physical * block_stride).to(tl.int64)"},
-        ),
+        {".to(tl.int64)": ""},
+        {".to(tl.int64)": "", "physical * block_stride": "(physical * block_stride).to(tl.int64)"},
     ],
     "no-kernel": no_kernel,
-    "largest-never-moves": changed(usual, {"        largest = new\n": ""}),
+    "largest-never-moves": {"        largest = new\n": ""},
     "keys-as-values": [
-        changed(usual, {"tl.load(v_cache": "tl.load(k_cache"}),
-        changed(usual, {"tl.load(k_cache": "tl.load(v_cache"}),
+        {"tl.load(v_cache": "tl.load(k_cache"},
+        {"tl.load(k_cache": "tl.load(v_cache"},
     ],
-    "row-by-own-blocks": changed(
-        usual, {"request * table_stride": "request * tl.cdiv(context_len, BLOCK_SIZE)"}
-    ),
-    "raises": changed(usual, {"places < context_len": "places < contxt_len"}),
+    "row-by-own-blocks": {"request * table_stride": "request * tl.cdiv(context_len, BLOCK_SIZE)"},
+    "raises": {"places < context_len": "places < contxt_len"},
 }

@@ -1,32 +1,6 @@
 """Answers to exercise 5.4 that learners give."""
 
-from dataclasses import replace
-from statistics import mean, median
-
-from exercises.phase5.benchmark_records import Card
-
-
-def floor(record, card):
-    size = 2 * record.requests * record.context_len * record.num_kv_heads * record.head_dim * record.itemsize
-    return size / card.memory_gb_s / 1000
-
-
-def judge(record, card):
-    """Right: as in the solution, put together differently."""
-    low, usual, says = (
-        floor(record, card),
-        sorted(record.repeats_us)[len(record.repeats_us) // 2],
-        record.says_us,
-    )
-    if usual < low / 1.2:
-        in_cache = low * card.memory_gb_s / 1000 <= card.cache_mb  # GB/s x us / 1000 = MB
-        return "cache" if in_cache and usual >= 0.7 * low * card.memory_gb_s / card.cache_gb_s else "no wait"
-    if says / usual >= 1.5:
-        if any(n != record.requests for n in record.new_tokens):
-            return "prefill"
-        return "compile" if record.repeats_us[0] > 3 * usual else "outlier"
-    bytes_said, bytes_read = record.says_gb_s * says, low * card.memory_gb_s
-    return "bytes" if not 0.67 < bytes_said / bytes_read < 1.5 else "nothing"
+from statistics import mean
 
 
 def floor_in_seconds(record, card):
@@ -57,105 +31,61 @@ def judge_from_the_other_end(record, card):
     return "cache"
 
 
-# ---------------------------------------------------------------------- verdicts
-
-
-def instead(words):
-    """Says another word in place of some: what they stand for is not looked at."""
-    return lambda record, card: words.get(word := judge(record, card), word)
-
-
-def fits_then_cache(record, card):
-    """Below the floor and fits: cache. How fast the cache is was not asked."""
-    if median(record.repeats_us) < 0.9 * floor(record, card):
-        return "cache" if floor(record, card) * card.memory_gb_s * 1e3 <= card.cache_mb * 1e6 else "no wait"
-    return judge(record, card)
-
-
-def fits_means_cache(record, card):
-    if floor(record, card) * card.memory_gb_s * 1e3 <= card.cache_mb * 1e6:
-        return "cache"
-    return judge(record, card)
-
-
-def by_the_gb_s(record, card):
-    """Asks the author: more GB/s than the card has."""
-    if record.says_gb_s > card.cache_gb_s:
-        return "no wait"
-    if record.says_gb_s > card.memory_gb_s:
-        return "cache"
-    return judge(record, card)
-
-
-def repeats_alone(record, card):
-    """Looks at the repeats, and not at what is said."""
-    usual = median(record.repeats_us)
-    if usual >= 0.9 * floor(record, card) and max(record.repeats_us) > 3 * usual:
-        if max(record.new_tokens) > record.requests:
-            return "prefill"
-        return "compile" if record.repeats_us[0] > 3 * usual else "outlier"
-    return judge(record, card)
-
-
-def bytes_by_the_median(record, card):
-    """GB/s beside the median, before anything else."""
-    true = floor(record, card) * card.memory_gb_s / median(record.repeats_us)
-    return "bytes" if not 0.8 < record.says_gb_s / true < 1.25 else judge(record, card)
-
-
-RIGHT = [(floor, judge), (floor_in_seconds, judge_from_the_other_end)]
+KV_HEADS, NUMBERS = "record.num_kv_heads", "2 * record.requests * record.context_len"
+GB_S = "(card.memory_gb_s * 1e3)"
+FLOOR = f"numbers * record.itemsize / {GB_S}"
+TOO_FAST = "    if usual < 0.9 * floor:"
+FAST_ENOUGH = " and usual > 0.9 * size / (card.cache_gb_s * 1e3)"
+CACHE = 'return "cache" if from_cache else "no wait"'
+PULLED_UP = "if record.says_us > 1.2 * usual:"
+COMPILE = 'return "compile" if record.repeats_us[0] == max(record.repeats_us) else "outlier"'
+RIGHT = [(floor_in_seconds, judge_from_the_other_end)]
 WRONG = {
-    "floor-counts-query-heads": (
-        lambda record, card: floor(record, card) * record.num_heads / record.num_kv_heads,
-        judge,
-    ),
-    "floor-forgets-values": (lambda record, card: floor(record, card) / 2, judge),
-    "floor-of-one-request": (lambda record, card: floor(record, card) / record.requests, judge),
-    "floor-forgets-itemsize": (lambda record, card: floor(record, card) / record.itemsize, judge),
-    "floor-of-the-new-token": (lambda record, card: floor(record, card) / record.context_len, judge),
-    "floor-of-the-cache": (
-        lambda record, card: floor(record, card) * card.memory_gb_s / card.cache_gb_s,
-        judge,
-    ),
-    "floor-units": (lambda record, card: floor(record, card) / 1000, judge),
-    "floor-upside-down": (
-        lambda record, card: card.memory_gb_s * 1e3 / (floor(record, card) * card.memory_gb_s * 1e3),
-        judge,
-    ),
-    "floor-by-the-author": (
-        lambda record, card: floor(record, card) * card.memory_gb_s / record.says_gb_s,
-        judge,
-    ),
-    "cache-taken-for-no-wait": (floor, instead({"cache": "no wait"})),
-    "no-wait-taken-for-cache": (floor, fits_then_cache),
-    "fits-is-not-enough": (floor, fits_means_cache),
-    "slow-is-no-lie": (
-        floor,
-        lambda record, card: (
-            "no wait" if median(record.repeats_us) > 4 * floor(record, card) else judge(record, card)
-        ),
-    ),
-    "believes-the-author": (floor, by_the_gb_s),
-    "bytes-not-checked": (floor, instead({"bytes": "nothing"})),
-    "left-out-does-no-harm": (floor, repeats_alone),
-    "prefill-taken-for-something-else": (floor, instead({"prefill": "outlier"})),
-    "compile-taken-for-outlier": (floor, instead({"compile": "outlier"})),
-    "outlier-taken-for-compile": (floor, instead({"outlier": "compile"})),
-    "mean-not-seen": (floor, instead(dict.fromkeys(("compile", "outlier", "prefill"), "nothing"))),
-    "bytes-taken-for-the-mean": (floor, bytes_by_the_median),
-    "too-fast-not-seen": (floor, instead(dict.fromkeys(("cache", "no wait"), "nothing"))),
-    "not-one-of-the-words": (floor, instead({"no wait": "missing synchronise"})),
+    "floor-counts-query-heads": {KV_HEADS: "record.num_heads"},
+    "floor-forgets-values": {NUMBERS: "record.requests * record.context_len"},
+    "floor-of-one-request": {NUMBERS: "2 * record.context_len"},
+    "floor-forgets-itemsize": {"numbers * record.itemsize": "numbers"},
+    "floor-of-the-new-token": {NUMBERS: "2 * record.requests"},
+    "floor-of-the-cache": {FLOOR: "numbers * record.itemsize / (card.cache_gb_s * 1e3)"},
+    "floor-units": {FLOOR: "numbers * record.itemsize / (card.memory_gb_s * 1e6)"},
+    "floor-upside-down": {FLOOR: f"{GB_S} / (numbers * record.itemsize)"},
+    "floor-by-the-author": {FLOOR: "numbers * record.itemsize / (record.says_gb_s * 1e3)"},
+    "cache-taken-for-no-wait": {CACHE: 'return "no wait"'},
+    # Below the floor and fits: cache. How fast the cache is was not asked.
+    "no-wait-taken-for-cache": {FAST_ENOUGH: ""},
+    "fits-is-not-enough": {
+        TOO_FAST: f'    if size <= card.cache_mb * 1e6:\n        return "cache"\n{TOO_FAST}'
+    },
+    "slow-is-no-lie": {TOO_FAST: f'    if usual > 4 * floor:\n        return "no wait"\n{TOO_FAST}'},
+    # Asks the author: more GB/s than the card has.
+    "believes-the-author": {
+        TOO_FAST: f"""    if record.says_gb_s > card.memory_gb_s:
+        return "no wait" if record.says_gb_s > card.cache_gb_s else "cache"
+{TOO_FAST}"""
+    },
+    "bytes-not-checked": {' if 0.8 < record.says_gb_s / gb_s < 1.25 else "bytes"': ""},
+    # Looks at the repeats, and not at what is said.
+    "left-out-does-no-harm": {
+        PULLED_UP: "if record.says_us > 1.2 * usual or max(record.repeats_us) > 3 * usual:"
+    },
+    "prefill-taken-for-something-else": {'return "prefill"': 'return "outlier"'},
+    "compile-taken-for-outlier": {COMPILE: 'return "outlier"'},
+    "outlier-taken-for-compile": {COMPILE: 'return "compile"'},
+    "mean-not-seen": {PULLED_UP: f'{PULLED_UP}\n        return "nothing"'},
+    # GB/s beside the median, before anything else.
+    "bytes-taken-for-the-mean": {
+        TOO_FAST: f"""    if not 0.8 < record.says_gb_s / (size / (usual * 1e3)) < 1.25:
+        return "bytes"
+{TOO_FAST}"""
+    },
+    "too-fast-not-seen": {CACHE: 'return "nothing"'},
+    "not-one-of-the-words": {'"no wait"': '"missing synchronise"'},
     # Wants to see 95% of the floor.
-    "honest-called-a-liar": (
-        floor,
-        lambda record, card: (
-            "no wait"
-            if judge(record, card) == "nothing" and floor(record, card) / record.says_us < 0.95
-            else judge(record, card)
-        ),
-    ),
+    "honest-called-a-liar": {
+        'return "nothing"': 'return "no wait" if floor / record.says_us < 0.95 else "nothing"'
+    },
     "card-built-in": [
-        (floor, lambda record, card: judge(record, Card())),
-        (floor, lambda record, card: judge(record, replace(card, cache_mb=50.0))),
+        {"    floor, usual =": "    card = Card()\n    floor, usual ="},
+        {"card.cache_mb * 1e6": "50e6"},
     ],
 }

@@ -1,22 +1,5 @@
 """Answers to exercise 5.6 that learners give."""
 
-from tests.exercises.changed import changed
-
-
-def load(other, pairs, num_cached, cache):
-    good = num_cached
-    try:
-        for theirs, own in pairs[num_cached:]:
-            content = other.read(theirs)
-            if other.clock() >= other.lease_until:
-                break
-            cache[own] = content
-            good += 1
-        other.done()
-    except ConnectionError:
-        pass
-    return good
-
 
 def step_by_step(other, pairs, num_cached, cache):
     """Right: an error is dealt with where it comes."""
@@ -35,88 +18,39 @@ def step_by_step(other, pairs, num_cached, cache):
     return len(pairs)
 
 
-def computed(num_good, block_size, num_tokens):
-    return min(num_good * block_size, num_tokens - 1)
-
-
 def computed_by_cases(num_good, block_size, num_tokens):
     held = num_good * block_size
     return held if held < num_tokens else num_tokens - 1
 
 
-def before_reading(other, pairs, num_cached, cache):
-    good = num_cached
-    try:
-        for theirs, own in pairs[num_cached:]:
-            if other.clock() >= other.lease_until:
-                break
-            cache[own] = other.read(theirs)
-            good += 1
-        other.done()
-    except ConnectionError:
-        pass
-    return good
-
-
-def all_or_nothing(other, pairs, num_cached, cache):
-    try:
-        for theirs, own in pairs[num_cached:]:
-            cache[own] = other.read(theirs)
-            if other.clock() >= other.lease_until:
-                break
-        else:
-            other.done()
-            return len(pairs)
-    except ConnectionError:
-        return num_cached
-    return num_cached
-
-
-def done_first(other, pairs, num_cached, cache):
-    try:
-        other.done()
-    except ConnectionError:
-        return num_cached
-    good = num_cached
-    try:
-        for theirs, own in pairs[num_cached:]:
-            cache[own] = other.read(theirs)
-            if other.clock() >= other.lease_until:
-                break
-            good += 1
-    except ConnectionError:
-        pass
-    return good
-
-
-def lease_loses_all(other, pairs, num_cached, cache):
-    good = num_cached
-    try:
-        for theirs, own in pairs[num_cached:]:
-            cache[own] = other.read(theirs)
-            good += 1
-        if other.clock() >= other.lease_until and good > num_cached:
-            return num_cached
-        other.done()
-    except ConnectionError:
-        pass
-    return good
-
-
-RIGHT = [(load, computed), (step_by_step, computed_by_cases)]
+READ = "            cache[own] = other.read(theirs)\n"
+LATE = "            if other.clock() >= other.lease_until:\n                return good\n"
+BEHIND = "        other.done()\n"
+LEFT = "min(num_good * block_size, num_tokens - 1)"
+RIGHT = [(step_by_step, computed_by_cases)]
 WRONG = {
-    "crash-not-caught": (changed(load, {"except ConnectionError": "except KeyError"}), computed),
-    "reads-cached-again": (changed(load, {"pairs[num_cached:]": "pairs", "good = num_cached": "good = 0"}), computed),
-    "wrong-place": (changed(load, {"cache[own]": "cache[theirs]"}), computed),
-    "cached-not-counted": (changed(load, {"good = num_cached": "good = 0"}), computed),
-    "crash-loses-all": (all_or_nothing, computed),
-    "lease-loses-all": (lease_loses_all, computed),
-    "no-clock": (changed(load, {"other.clock() >= other.lease_until": "False"}), computed),
-    "clock-before-reading": (before_reading, computed),
-    "never-done": (changed(load, {"other.done()": "pass"}), computed),
-    "done-too-early": (done_first, computed),
-    "nothing-left-to-compute": (load, changed(computed, {"num_tokens - 1": "num_tokens"})),
-    "more-than-there-are": (load, changed(computed, {"min(num_good * block_size, num_tokens - 1)": "num_good * block_size"})),
-    "a-whole-block-again": (load, changed(computed_by_cases, {"num_tokens - 1": "held - block_size"})),
-    "one-less-always": (load, changed(computed, {"min(num_good * block_size, num_tokens - 1)": "max(0, min(num_good * block_size, num_tokens) - 1)"})),
-}  # fmt: skip
+    "crash-not-caught": {"except ConnectionError": "except KeyError"},
+    "reads-cached-again": {"pairs[num_cached:]": "pairs", "good = num_cached": "good = 0"},
+    "wrong-place": {"cache[own]": "cache[theirs]"},
+    "cached-not-counted": {"good = num_cached": "good = 0"},
+    "crash-loses-all": {
+        f"{16 * ' '}return good": f"{16 * ' '}return num_cached",
+        "pass  #": "return num_cached  #",
+    },
+    "lease-loses-all": {
+        LATE: "",
+        BEHIND: f"""        if other.clock() >= other.lease_until and good > num_cached:
+            return num_cached
+{BEHIND}""",
+    },
+    "no-clock": {LATE: ""},
+    "clock-before-reading": {READ + LATE: LATE + READ},
+    "never-done": {BEHIND: ""},
+    "done-too-early": {BEHIND: "", "    try:\n": f"    try:\n{BEHIND}"},
+    "nothing-left-to-compute": {"num_tokens - 1": "num_tokens"},
+    "more-than-there-are": {LEFT: "num_good * block_size"},
+    "a-whole-block-again": {
+        LEFT: "num_good * block_size if num_good * block_size < num_tokens else (num_good - 1) * block_size"
+    },
+    "one-less-always": {LEFT: "max(0, min(num_good * block_size, num_tokens) - 1)"},
+}

@@ -21,7 +21,7 @@ from exercises.classroom.submission import Answer, Submission, cells_of_answer
 from exercises.judging import progress
 from exercises.judging.sources import all_names, solution_of, source_of
 from exercises.judging.verdict import Verdict
-from exercises.publishing.build_notebooks import build_solution, build_student
+from exercises.publishing.build_notebooks import SOLUTION, build_solution, build_student
 from labkit.command import main as lab
 from labkit.paths import ROOT, write_whole
 from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, hand_in, notebooks, of
@@ -89,6 +89,8 @@ def test_a_class(tmp_path, capsys, monkeypatch):
     notes = {"exercises": {"p1e1_pairs": progress.FRESH | {"solved": True, "tries": 1}}}
     (whole / "outputs" / "progress.json").write_text(json.dumps(notes))
     (folder / "gus").mkdir()
+    (folder / "kim").mkdir()
+    shutil.copy(SOLUTION / "p1e1_pairs.ipynb", folder / "kim")
     assert commands.main(["grade", str(folder)]) == 0
     out, err = capsys.readouterr()
     assert err == "" and "Traceback" not in out
@@ -103,6 +105,7 @@ def test_a_class(tmp_path, capsys, monkeypatch):
         "hal": "pairs-counted-once",
         "ivy": "borrowed",
         "jon": "correct",
+        "kim": "correct",
         "una": "borrowed",
         "vic": "borrowed",
     }
@@ -118,6 +121,7 @@ def test_a_class(tmp_path, capsys, monkeypatch):
         "hal": f"{again}: pairs-counted-once; `merge` is the same as that of ada",
         "ivy": f"uses `merge_pair` of phase1_tokens_embeddings.tokens.bpe; {again}: borrowed",
         "jon": "`merge` is the solution",
+        "kim": "is the solution notebook, copied; `merge` is the solution",
         "una": "uses `merge` of exercises.phase1.e1_pairs",
         "vic": "uses `e1_pairs` of exercises.phase1",
     }
@@ -228,11 +232,15 @@ def test_all_solutions_pass_and_are_known_as_solutions(rooms):
 # ------------------------------------------------------------------ commands and tables
 
 
-def test_one_answer_is_told_as_one(tmp_path, capsys, monkeypatch):
+def test_one_answer_is_told_as_one_and_a_solution_as_that(tmp_path, capsys, monkeypatch):
     notebooks(tmp_path / "notebooks" / "exercises", COUNT, MERGE)
     monkeypatch.setattr(commands, "ROOT", tmp_path)
     assert commands.main(["submit", "Ada"]) == 0
-    assert "1 answer, 0 noted as solved" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "1 answer, 0 noted as solved" in out and "solution" not in out
+    shutil.copy(SOLUTION / "p1e1_pairs.ipynb", tmp_path / "notebooks" / "exercises")
+    assert commands.main(["submit", "Ada"]) == 0
+    assert "p1e1_pairs is the solution notebook, copied" in capsys.readouterr().out
 
 
 def test_the_table_is_written_as_the_grading_goes(tmp_path, monkeypatch, rooms):

@@ -22,12 +22,12 @@ from phase2_attention_kvcache.model.weight_names import (
     WEIGHT_NAMES,
 )
 
-NAME = "stranger"
+NAME = "unknown-family"
 Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Stranger:
+class UnknownModel:
     """A family, and the sizes of one of its models."""
 
     family: Family
@@ -90,33 +90,33 @@ class Stranger:
 
 
 @contextmanager
-def known(stranger: Stranger) -> Iterator[None]:
+def known(model: UnknownModel) -> Iterator[None]:
     """The family is in the course's tables for a while."""
-    with patch.dict(FAMILIES, {NAME: stranger.family}), patch.dict(WEIGHT_NAMES, {NAME: stranger.names}):
+    with patch.dict(FAMILIES, {NAME: model.family}), patch.dict(WEIGHT_NAMES, {NAME: model.names}):
         yield
 
 
 # LayerNorm and an MLP without gates as in GPT-2, rotary positions and grouped heads as in Llama. StarCoder2 is such a family.
-STRANGER = Stranger(
+UNKNOWN = UnknownModel(
     Family(norm="layer", mlp="gelu", settings={"attention_bias": False, "mlp_bias": False}), biases=True
 )
 
 
-def write_stranger(folder: Path) -> tuple[Transformer, dict[str, Any], Shapes]:
+def write_unknown_model(folder: Path) -> tuple[Transformer, dict[str, Any], Shapes]:
     """Write a small random model of an unknown family. Returns it, and what its files announce."""
-    with known(STRANGER):
-        model = Transformer.random(STRANGER.config, seed=5)
+    with known(UNKNOWN):
+        model = Transformer.random(UNKNOWN.config, seed=5)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim == 2:
                     parameter.mul_(8)  # small weights would hardly look at other tokens
-        save_file(STRANGER.tensors(model), folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(STRANGER.config_file))
-    return model, *STRANGER.announced()
+        save_file(UNKNOWN.tensors(model), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(UNKNOWN.config_file))
+    return model, *UNKNOWN.announced()
 
 
 @contextmanager
 def family_added(row: dict[str, Any]) -> Iterator[None]:
     """The course knows the written model's family by this row."""
-    with known(replace(STRANGER, family=replace(STRANGER.family, **row))):
+    with known(replace(UNKNOWN, family=replace(UNKNOWN.family, **row))):
         yield
