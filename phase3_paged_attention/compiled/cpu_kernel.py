@@ -132,26 +132,41 @@ def paged_decode_cpu(
         num_splits: parts into which each context is cut.
     """
     batch, num_heads, head_dim = q.shape
-    accs = np.empty((batch, num_splits, num_heads, head_dim), np.float32)
+    accs = np.empty((batch if num_splits > 1 else 0, num_splits, num_heads, head_dim), np.float32)
     largests = np.empty((batch, num_splits, num_heads), np.float32)
     totals = np.empty((batch, num_splits, num_heads), np.float32)
     for item in prange(batch * num_splits):
         b, split = item // num_splits, item % num_splits
+        acc = out[b] if num_splits == 1 else accs[b, split]
         attend_part(
             q[b], k_cache, v_cache, block_tables[b], context_lens[b], window, split, num_splits, scale, softcap,
-            accs[b, split], largests[b, split], totals[b, split],
+            acc, largests[b, split], totals[b, split],
         )  # fmt: skip
-    for b in range(batch):  # merge the parts: little work beside theirs
-        for head in range(num_heads):
-            largest, total = np.max(largests[b, :, head]), np.float32(0)
-            out[b, head] = np.float32(0)
-            for split in range(num_splits):
-                shrink = exp(largests[b, split, head] - largest)
-                total += shrink * totals[b, split, head]
+        if num_splits == 1:
+            for head in range(num_heads):
+                share = np.float32(1) / totals[b, 0, head]
                 for i in range(head_dim):
-                    out[b, head, i] += shrink * accs[b, split, head, i]
-            for i in range(head_dim):
-                out[b, head, i] /= total
+                    acc[head, i] *= share
+    if num_splits > 1:
+        for b in range(batch):
+            for head in range(num_heads):
+                merge_parts(accs[b, :, head], largests[b, :, head], totals[b, :, head], out[b, head])
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def merge_parts(accs, largests, totals, out):
+    """One head's parts put together. accs: [num_splits, head_dim]. largests, totals: [num_splits]. out (written): [head_dim]."""
+    largest, total = np.float32(-1e30), np.float32(0)
+    for split in range(len(totals)):
+        largest = max(largest, largests[split])
+    out[:] = np.float32(0)
+    for split in range(len(totals)):
+        shrink = exp(largests[split] - largest)
+        total += shrink * totals[split]
+        for i in range(len(out)):
+            out[i] += shrink * accs[split, i]
+    for i in range(len(out)):
+        out[i] /= total
 
 
 def splits_for(batch: int) -> int:
