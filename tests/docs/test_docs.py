@@ -78,15 +78,6 @@ def test_no_path_of_one_machine_is_in_the_tree():
     assert done.stdout == ""
 
 
-def test_the_pipeline_is_drawn():
-    from docs import draw_pipeline
-
-    facts = draw_pipeline.compute()
-    assert len(facts["ids"]) == len(facts["tokens"]) == facts["attention"].shape[0]
-    assert facts["keys"].shape == (facts["layers"], len(facts["ids"]))
-    assert draw_pipeline.draw(facts).axes
-
-
 def test_drawings_name_files_and_states_that_are_there():
     drawn = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "docs").glob("*.svg")}
     named = {word for text in drawn.values() for word in re.findall(r"[\w/]+\.py", text)}

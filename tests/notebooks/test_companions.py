@@ -112,7 +112,6 @@ def test_every_module_is_in_a_notebook_or_on_the_page():
         "common",
         "recording",
         "simulator",
-        "stand_in",
     }
     shown = {name for name in modules if f'data-piece="{name}-' in pages}
     assert shown | set(PIECES) == modules

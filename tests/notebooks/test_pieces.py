@@ -10,7 +10,6 @@ from labkit.models import find_model
 from notebooks.widgets import (
     Decoding,
     FewerBits,
-    Piece,
     Recording,
     allocator_piece,
     attention_piece,
@@ -35,7 +34,6 @@ from phase2_attention_kvcache.model import (
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedWeight
 from phase4_scheduler.engine import LLMEngine
 from web.on_page import cramped_run
-from web.pieces import piece as piece_module
 from web.pieces.bits import BITS, GROUPS, in_few_bits, round_to
 from web.pieces.splits import CARDS, TOKENS, USERS, splits_for
 
@@ -356,30 +354,6 @@ def test_what_a_code_host_shows_when_no_script_runs(tales):
     assert "&lt;|b|&gt;" in head
     assert "<b>" not in head
     assert piece.fragment().count("</script>") == 1  # nothing in the data ends the script early
-
-
-def test_live_only_in_a_jupyter_server(monkeypatch):
-    piece = splits_piece()
-    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
-    assert set(piece._repr_mimebundle_()) == {"text/plain", "text/html"}
-    monkeypatch.setenv("JPY_SESSION_NAME", "phase5_real_gpu.ipynb")
-    monkeypatch.setattr(piece_module.importlib.util, "find_spec", lambda name: None)
-    assert set(piece._repr_mimebundle_()) == {"text/plain", "text/html"}
-    assert piece.state == {}
-
-
-def test_the_same_module_as_a_widget(monkeypatch):
-    pytest.importorskip("anywidget", reason="needs anywidget: pip install anywidget")
-    piece = Piece("splits", splits_piece().data, "text")
-    monkeypatch.setenv("JPY_SESSION_NAME", "phase5_real_gpu.ipynb")
-    bundle = piece._repr_mimebundle_()
-    assert "application/vnd.jupyter.widget-view+json" in bundle
-    assert bundle["text/plain"] == "text"
-    live = piece.live()
-    assert str(live._esm) == piece.code
-    assert live.data == piece.data
-    live.state = {"users": 4}
-    assert piece.state == {"users": 4}
 
 
 # ---------------------------------------------------------------------- 6: step through decoding

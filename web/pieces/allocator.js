@@ -126,8 +126,7 @@ class World {
   }
 }
 
-function render({ model, el }) {
-  const data = model.get("data");
+function render({ data, el }) {
   let setup = { ...data.setup }, operations = data.operations.map((o) => [...o]), undone = [];
   const shared = element("input", { type: "number", min: "0", max: "64", value: "8", "aria-label": "shared tokens" });
   const own = element("input", { type: "number", min: "0", max: "64", value: "3", "aria-label": "own tokens" });
@@ -217,8 +216,6 @@ function render({ model, el }) {
     const right = held + manager.free.length === manager.total;
     counts.append(element("span", { class: right ? "ok" : "wrong", "data-name": "invariant" }, `${held} + ${manager.free.length} ${right ? "=" : "≠"} ${manager.total}: ${right ? "no block is lost" : "a block is lost"}`));
     if (reached) frame.querySelector(`[data-do="${reached}"]`)?.focus();
-    model.set("state", { setup, operations, tables: Object.fromEntries([...requests].map(([n, r]) => [n, r.blocks])) });
-    model.save_changes();
   }
   draw();
 }

@@ -17,8 +17,8 @@ const MOST_TOKENS = 40;  // that one can still tell apart
 const shade = (weight) => `color-mix(in srgb, var(--blue) ${(100 * Math.min(1, weight)).toFixed(1)}%, transparent)`;
 
 // data: { tokens, weights: [layer][head][query][key], layer, head }. With `lm` (on the page) the text can be changed.
-function render({ model, el, lm }) {
-  const { layer, head, ...first } = model.get("data");
+function render({ data, el, lm }) {
+  const { layer, head, ...first } = data;
   let { tokens, weights } = first, spans = [], cells = [];
   const choose = (name, count, at) => {
     const select = element("select", { "aria-label": name });
@@ -82,8 +82,6 @@ function render({ model, el, lm }) {
         ? element("span", {}, `“${visible(tokens[query])}” looks most at “${visible(tokens[most])}”: `, element("b", { "data-name": "weight" }, weights[most].toFixed(3)))
         : element("span", {}, `“${visible(tokens[query])}” gives “${visible(tokens[key])}” a weight of `, element("b", { "data-name": "weight" }, weights[key].toFixed(3))),
       element("br"), `Its ${weights.length} weights add up to `, element("b", { "data-name": "sum" }, sum.toFixed(2)), ".");
-    model.set("state", { layer: Number(layers.value), head: Number(heads.value), query, key });
-    model.save_changes();
   }
 
   function draw() {

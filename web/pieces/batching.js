@@ -29,8 +29,7 @@ function serve(lengths, places, continuous) {
   return rows;
 }
 
-function render({ model, el }) {
-  const data = model.get("data");
+function render({ data, el }) {
   const input = element("input", { type: "text", value: data.lengths.join(" "), "aria-label": "tokens of each answer" });
   const places = element("input", { type: "range", min: "1", max: "8", value: String(data.places), "aria-label": "places" });
   const shown = element("b"), says = element("p", { class: "wrong", role: "status" }), all = element("div", { "aria-live": "polite" });
@@ -62,8 +61,6 @@ function render({ model, el }) {
         ["steps until an answer is handed out, on average", (rows.reduce((sum, r) => sum + r.out, 0) / rows.length).toFixed(1)]]);
       all.append(element("div", { "data-way": way }, element("h4", {}, way), element("div", { class: "places" }, ...lines), counts));
     }
-    model.set("state", { lengths, places: size });
-    model.save_changes();
   }
   draw();
 }

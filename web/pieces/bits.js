@@ -6,8 +6,7 @@ const STYLE = `
 .bit .says { margin: 10px 0; min-height: 3.2em } .bit .says b { font-weight: 600 } .bit .says .other { background: var(--orange-tint); border-radius: 3px }
 .bit .lower { display: flex; gap: 12px 36px; flex-wrap: wrap; margin-top: 8px } .bit svg { display: block; background: var(--faint); border-radius: 4px; max-width: 100%; height: auto }`;
 
-function render({ model, el }) {
-  const data = model.get("data");
+function render({ data, el }) {
   const slider = element("input", { type: "range", min: "0", max: String(data.bits.length - 1), value: String(data.bits.indexOf(data.start.bits)), "aria-label": "bits" });
   slider.addEventListener("input", draw);
   const groups = element("select", { "aria-label": "a scale for" });
@@ -44,8 +43,6 @@ function render({ model, el }) {
     const top = Math.max(...data.settings.map((s) => s.bits_per_byte)), up = (b) => 142 - (130 * b) / top;
     curve.replaceChildren(shape("line", { x1: 0, x2: 300, y1: up(data.bits_per_byte), y2: up(data.bits_per_byte), stroke: "var(--ink)", "stroke-dasharray": "5 4" }));
     row.forEach((s, i) => curve.append(shape("rect", { x: 10 + 41 * i, width: 30, y: up(s.bits_per_byte), height: 142 - up(s.bits_per_byte), fill: s === now ? "var(--orange)" : "var(--blue)" })));
-    model.set("state", { bits, group });
-    model.save_changes();
   }
   draw();
 }

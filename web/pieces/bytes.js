@@ -47,8 +47,8 @@ function at(way, layers, seconds) {
 const time = (s) => (s >= 1e-3 ? `${short(1e3 * s)} ms` : s >= 1e-6 ? `${short(1e6 * s)} µs` : `${short(1e9 * s)} ns`);
 const size = (b) => (b >= 1e12 ? `${short(b / 1e12)} TB` : b >= 1e9 ? `${short(b / 1e9)} GB` : b >= 1e6 ? `${short(b / 1e6)} MB` : `${short(b / 1e3)} kB`);
 
-function render({ model, el }) {
-  const data = model.get("data"), { models, levels, start } = data;
+function render({ data, el }) {
+  const { models, levels, start } = data;
   const name = element("select", { "aria-label": "model" });
   for (const m of Object.keys(models)) name.append(element("option", { value: m }, m));
   name.value = start.model;
@@ -115,8 +115,6 @@ function render({ model, el }) {
       element("b", { "data-name": "part operations" }, `${short(part.operations / 1e9)}`), " billion operations: ", element("b", { "data-name": "computing" }, time(part.computing)), ` at ${short(data.rate / 1e12)} million million a second. `,
       `So ${part.kind === "arithmetic" ? "arithmetic" : "bytes"} decide${part.kind === "arithmetic" ? "s" : ""}. So far `, element("b", { "data-name": "so far" }, size(now.bytes)), " came out of HBM.");
     drawLevels(now.summing);
-    model.set("state", { model: name.value, users: u, context: length, cards: n, part: part.name, layer: now.layer });
-    model.save_changes();
   }
 
   // What passes each level in the whole step, and how long it would take at that level's own rate.

@@ -16,8 +16,8 @@ function tensorParallel({ layers, vector, weights, kv_bytes }, cards, users, wir
   return { summed, sent, wire: sent / wire, delay: sums * data.delay, read: read / data.bandwidth };
 }
 
-function render({ model, el }) {
-  const data = model.get("data"), { start } = data;
+function render({ data, el }) {
+  const { start } = data;
   const choose = (label, names, at) => {
     const select = element("select", { "aria-label": label });
     for (const name of names) select.append(element("option", { value: name }, name));
@@ -56,8 +56,6 @@ function render({ model, el }) {
     const ends = (i) => Math.round((i * shape.layers) / n);
     row.replaceChildren(element("h4", {}, "pipeline parallelism ", element("small", {}, "some layers, whole, on each card; below, time from left to right, a row a card, a number a micro-batch")),
       hold((i) => `layers ${ends(i) + 1} to ${ends(i + 1)}`), element("div", { class: "time", style: `grid-template-columns:repeat(${m + n - 1}, 1fr)` }, ...slots), second);
-    model.set("state", { cards: n, users: u, micro_batches: m });
-    model.save_changes();
   }
   draw();
 }

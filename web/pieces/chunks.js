@@ -28,8 +28,8 @@ function stepsOf(cost, users, context, prompt, budget) {
   return seconds;
 }
 
-function render({ model, el }) {
-  const { cards, costs, context, start } = model.get("data");
+function render({ data, el }) {
+  const { cards, costs, context, start } = data;
   const card = element("select", { "aria-label": "card" });
   for (const [name, title] of Object.entries(cards)) card.append(element("option", { value: name }, title));
   card.value = start.card;
@@ -54,8 +54,6 @@ function render({ model, el }) {
       return element("div", { "data-way": way }, element("h4", {}, way, " ", element("small", {}, "each piece is a step, in which all users get a token")),
         element("div", { class: "strip" }, ...seconds.map((s) => element("i", { style: `width:${(100 * s) / longest}%`, title: ms(s) }))), counts);
     }));
-    model.set("state", { users, prompt, budget });
-    model.save_changes();
   }
   draw();
 }

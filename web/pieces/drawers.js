@@ -10,8 +10,7 @@ const STYLE = `
 const MOST_TOKENS = 30, SHOWN = 6, OPEN = 0.5;
 
 // data: { text, tokens, layer, layers, rows: [{ drawer, values (along the text), raises }], drawers, open }.
-function render({ model, el, lm }) {
-  const data = model.get("data");
+function render({ data, el, lm }) {
   let tokens = data.tokens.map(visible), at = tokens.length - 1, ids = null, seen = null, names = null, calls = 0;  // seen: values of each layer, [tokens x drawers]
   const layer = element("select", { "aria-label": "layer" });
   for (let i = 0; i < data.layers; i++) if (lm || i === data.layer) layer.append(element("option", { value: String(i) }, String(i + 1)));
@@ -62,8 +61,6 @@ function render({ model, el, lm }) {
         element("div", { class: "along" }, ...values.map((v, t) => element("span", { title: `${visible(tokens[t])}: ${v.toFixed(2)}`, style: v > 0 ? `background:color-mix(in srgb, var(--blue-tint) ${(100 * v / most).toFixed(0)}%, transparent)` : "" }, visible(tokens[t])))),
         element("div", { class: "raises" }, values[at] < 0 ? "lowers " : "raises ", ...raises.map((word) => element("b", {}, visible(word)))));
     }));
-    model.set("state", { layer: Number(layer.value), token: at, drawers: given.map((row) => row.drawer) });
-    model.save_changes();
   }
   write();
   draw(data.rows, data.open);

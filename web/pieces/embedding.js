@@ -32,8 +32,7 @@ function flatten(vectors) {
 }
 
 // data: { words, vectors, nearest: { word: [[word, cosine], ...] } }. With `lm` (on the page) the words can be changed.
-function render({ model, el, lm }) {
-  const data = model.get("data");
+function render({ data, el, lm }) {
   const input = element("input", { type: "text", value: data.words.join(" "), "aria-label": "words" }), status = element("p", { role: "status", class: "wrong" });
   input.readOnly = !lm;
   const map = element("div", { class: "map" }), near = element("p", { "data-name": "near", "aria-live": "polite" }), counts = element("div", { class: "counts" });
@@ -64,8 +63,6 @@ function render({ model, el, lm }) {
     async function choose(word) {
       for (const at of map.children) at.classList.toggle("chosen", at.textContent === word);
       near.textContent = `Nearest to “${word}” in the whole vocabulary: ${(await nearest(word)).map(([w, c]) => `${w.trim()} ${c.toFixed(2)}`).join(", ")}.`;
-      model.set("state", { words, chosen: word });
-      model.save_changes();
     }
     choose(words[0]);
   }

@@ -22,8 +22,8 @@ function attendByHand(q, keys, values) {
   return { raw, scaled, powers, sum, weights, out: q.map((_, i) => weights.reduce((total, w, m) => total + w * values[m][i], 0)) };
 }
 
-function render({ model, el, lm }) {
-  const data = model.get("data"), byHand = { tokens: data.words, vectors: data.vectors.map((v) => [...v]) };
+function render({ data, el, lm }) {
+  const byHand = { tokens: data.words, vectors: data.vectors.map((v) => [...v]) };
   let real = null, key = 0;  // real: { tokens, qkv by layer } of the reader's text
   const who = element("select", { "aria-label": "who looks" }), inputs = element("fieldset", { "aria-label": "the vectors of the three words" });
   const choose = (label, count) => {
@@ -105,8 +105,6 @@ function render({ model, el, lm }) {
     let total = 0;
     products.replaceChildren(element("tr", {}, ...["", "query", "key", "product", "sum so far"].map((t) => element("th", {}, t))),
       ...q[query].map((x, i) => { total += x * k[key][i]; return element("tr", {}, element("td", {}, `number ${i + 1}`), element("td", {}, show(x)), element("td", {}, show(k[key][i])), element("td", {}, show(x * k[key][i])), element("td", { "data-name": i === size - 1 ? "score of products" : "so far" }, show(total))); }));
-    model.set("state", { query, weights });
-    model.save_changes();
   }
   fill();
 }

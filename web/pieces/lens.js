@@ -13,8 +13,7 @@ const STYLE = `
 const SHOWN = 4, MOST_TOKENS = 200;
 
 // data: { text, rows: for each layer, from before the first to the last, [[token, probability], ...] }.
-function render({ model, el, lm }) {
-  const data = model.get("data");
+function render({ data, el, lm }) {
   const table = element("table"), says = element("p", { "data-name": "says", "aria-live": "polite" });
   const frame = box("len", STYLE, says, table);
   frame.prepend(lm ? textField(data.text, MOST_TOKENS, lm, ask) : element("p", {}, data.text));
@@ -41,8 +40,6 @@ function render({ model, el, lm }) {
       ...row.map(([token, p]) => element("td", { class: "guess" + (token === answer ? " final" : ""), title: `${visible(token)}: ${(100 * p).toFixed(1)}%`,
         style: `background:color-mix(in srgb, var(--blue-tint) ${(100 * Math.sqrt(p)).toFixed(0)}%, var(--paper)) !important` },
         visible(token), " ", element("small", {}, `${(100 * p).toFixed(1)}%`))))));
-    model.set("state", { answer });
-    model.save_changes();
   }
   draw(data.rows);
 }

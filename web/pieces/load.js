@@ -17,8 +17,8 @@ const WIDTH = 380, HEIGHT = 230, LEFT = 52, BOTTOM = 40, TOP = 24;
 // the same of the cache): the number of points before the first that is above.
 const calmPoints = (points) => { const first = points.findIndex((p) => p.ttft95 > 2 * points[0].ttft95); return first < 0 ? points.length : first; };
 
-function render({ model, el }) {
-  const data = model.get("data"), { start } = data;
+function render({ data, el }) {
+  const { start } = data;
   const choose = (label, pairs, at) => {
     const select = element("select", { "aria-label": label });
     for (const [value, text] of pairs) select.append(element("option", { value }, text));
@@ -72,8 +72,6 @@ function render({ model, el }) {
       chart("requests a second served in time (goodput)", "requests a second that come", points.map((p) => [p.rate, p.rate * p.good, p.good >= ENOUGH]), { mark, offered: true }));
     showCounts(counts, [["the knee, requests a second", bends ? short(knee.rate) : "none here"], ["most in time", best ? short(best.rate) : "0"], ["tokens a second there", best ? thousands(Math.round(best.tokens)) : "0"], ["a thousand requests", best ? dollars(best.rate) : "–"]]);
     el.setAttribute("data-done", "");
-    model.set("state", { points });
-    model.save_changes();
   }
 
   // points: [x, y, kept]. Red where the promise is not kept; the table says the same in words.

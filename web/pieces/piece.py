@@ -1,19 +1,15 @@
 """An interactive piece: one ES module, the data it works on, and a text for places where nothing runs.
 
-The module exports anywidget's `render({ model, el })`. The same file serves in four places:
+The module exports `render({ data, el })`. The same file serves in three places:
 
-- in Jupyter with anywidget: a live widget; what the reader does arrives in `piece.state`;
-- in any other notebook: the module and its data lie in the output, and a model of a few lines (stand_in.js) stands in
-  for the kernel. No network, no kernel;
+- in a notebook: the module and its data lie in the output. No network, no kernel;
 - on the page (web/README.md): there it also gets `lm`, the language model that runs in the browser;
 - where scripts are not run, as on a code host: the fallback.
 """
 
 import hashlib
 import html
-import importlib.util
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -33,14 +29,12 @@ _START = """
 (() => {
   const data = %(data)s;
   const source = %(code)s;
-  %(stand_in)s
-  const model = standIn(data);
   const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   import(address).then((module) => {
     document.querySelectorAll('[data-piece="%(mark)s"]:not([data-alive])').forEach((el) => {
       el.setAttribute("data-alive", "");
       el.innerHTML = "";
-      module.default.render({ model, el });
+      module.default.render({ data, el });
     });
   });
 })();
@@ -70,45 +64,19 @@ class Piece:
         self.module = module
         self.data = data
         self.fallback = fallback
-        self._live: Any = None
 
     @property
     def code(self) -> str:
         """The ES module, with what it imports before it: a notebook's output holds no second file."""
         return bundle(FOLDER / f"{self.module}.js")
 
-    @property
-    def state(self) -> dict[str, Any]:
-        """What the reader did, as the module tells it; empty where the piece is not live."""
-        return dict(self._live.state) if self._live is not None else {}
-
-    def live(self) -> Any:
-        """The piece as a widget of anywidget, one for each piece.
-
-        Raises:
-            ImportError: anywidget is not installed.
-        """
-        if self._live is None:
-            import anywidget
-            import traitlets
-
-            class LivePiece(anywidget.AnyWidget):
-                _esm = self.code
-                data = traitlets.Dict().tag(sync=True)
-                state = traitlets.Dict().tag(sync=True)
-
-            self._live = LivePiece(data=self.data)
-        return self._live
-
     def fragment(self) -> str:
         """HTML that works by itself: the fallback, and a script that puts the piece in its place."""
         data, code = (json.dumps(x, separators=(",", ":")) for x in (self.data, self.code))
         mark = f"{self.module}-{hashlib.sha256((data + code).encode()).hexdigest()[:12]}"
-        stand_in = bundle(FOLDER / "stand_in.js").replace("export ", "")
         script = _START % {
             "data": _inside_script(data),
             "code": _inside_script(code),
-            "stand_in": stand_in,
             "mark": mark,
         }
         return f'<div data-piece="{mark}"><pre>{html.escape(self.fallback)}</pre></div>\n<script>{script}</script>'
@@ -118,11 +86,7 @@ class Piece:
         return _PAGE % {"title": html.escape(title), "fragment": self.fragment()}
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        bundle: dict[str, Any] = {"text/plain": self.fallback, "text/html": BLANK + self.fragment()}
-        if is_live():
-            bundle |= self.live()._repr_mimebundle_()[0]
-            bundle["text/plain"] = self.fallback
-        return bundle
+        return {"text/plain": self.fallback, "text/html": BLANK + self.fragment()}
 
 
 def piece_in(page: str) -> Piece | None:
@@ -150,14 +114,6 @@ def bundle(module: Path, done: set[Path] | None = None) -> str:
         re.sub(r"^export (?!default)", "", bundle(m, done), flags=re.M) for m in imported if m not in done
     ]
     return "".join([*before, _IMPORT.sub("", text)])
-
-
-def is_live() -> bool:
-    """Whether the piece can talk to this kernel: a Jupyter server started this kernel, and anywidget is here.
-
-    A kernel that only executes a notebook writes the page instead: it works without a kernel.
-    """
-    return "JPY_SESSION_NAME" in os.environ and importlib.util.find_spec("anywidget") is not None
 
 
 def _inside_script(text: str) -> str:

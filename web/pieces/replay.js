@@ -31,7 +31,7 @@ function drafts(event, name) {
 }
 
 // On the page a file of the reader's own can be looked at, or a server that runs; `lm` is there and says so.
-function render({ model, el, lm }) {
+function render({ data: recorded, el, lm }) {
   let data, names, numbers, follower, painting = null, heads = null, cells = [];
   const rows = new Map();
   const color = (name) => COLORS[numbers.get(name) % COLORS.length];
@@ -141,8 +141,6 @@ function render({ model, el, lm }) {
       && (data.silent || count("waiting", "preempted") === event.waiting);
     counts.append(element("span", { class: right ? "ok" : "wrong", "data-name": "invariant" },
       right ? `${held} + ${event.free_blocks} = ${data.num_blocks} blocks; the engine counts the same` : "the engine counts differently"));
-    model.set("state", { step: at + 1 });
-    model.save_changes();
   }
 
   function wanted(name) { return name.includes(filter.value.trim()); }
@@ -206,7 +204,7 @@ function render({ model, el, lm }) {
     blocks.replaceChildren(canvas);
   }
 
-  show(model.get("data"));
+  show(recorded);
 }
 
 // A field for a file, which may also be dropped on it. What is wrong with it is said in one line.

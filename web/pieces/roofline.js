@@ -21,8 +21,8 @@ function stepOf(cost, users, context) {
   return { weights, kv, operations, memory, arithmetic, seconds: Math.max(memory, arithmetic) };
 }
 
-function render({ model, el }) {
-  const { models, cards, costs, start } = model.get("data");
+function render({ data, el }) {
+  const { models, cards, costs, start } = data;
   const choose = (label, names, at) => {
     const select = element("select", { "aria-label": label });
     for (const [value, text] of names) select.append(element("option", { value }, text));
@@ -64,8 +64,6 @@ function render({ model, el }) {
     showCounts(counts, [["limited by", limit], ["tokens a second, all users", thousands(Math.round(n / step.seconds))],
       ["tokens a second, each", short(1 / step.seconds)], ["operations a byte", short(step.operations / (step.weights + step.kv))],
       ["where both limits meet", short(cost.ceilings.rate / cost.ceilings.bandwidth)]]);
-    model.set("state", { users: n, context: length, limit });
-    model.save_changes();
   }
   draw();
 }

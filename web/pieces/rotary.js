@@ -27,8 +27,8 @@ function turned(vector, place) {
 }
 
 // data: { query, key: vectors, places: [of the query, of the key] }.
-function render({ model, el }) {
-  const { query, key, places } = model.get("data");
+function render({ data, el }) {
+  const { query, key, places } = data;
   const field = (label, at) => {
     const input = element("input", { type: "number", min: "0", max: String(HIGHEST), value: String(at), "aria-label": label });
     input.addEventListener("input", draw);
@@ -56,8 +56,6 @@ function render({ model, el }) {
     dials.replaceChildren(...Array.from({ length: half }, (_, i) => element("div", {},
       shape("svg", { viewBox: "0 0 84 84", role: "img", "aria-label": `pair ${i + 1}` }, shape("circle", { class: "face", cx: 42, cy: 42, r: 40 }), hand("query", q, i), hand("key", k, i)),
       element("small", {}, `a turn in ${thousands(Math.round((2 * Math.PI) / turn(i, query.length)))}`))));
-    model.set("state", { places: at, score: now });
-    model.save_changes();
   }
   draw();
 }

@@ -22,8 +22,8 @@ const KNOBS = [
 ];
 
 // data: { text, logits, tokens: the text of each token }. With `lm` (on the page) the text can be changed.
-function render({ model, el, lm }) {
-  let { text, logits, tokens } = model.get("data");
+function render({ data, el, lm }) {
+  let { text, logits, tokens } = data;
   const input = element("textarea", { rows: "2", "aria-label": "text" });
   input.value = text;
   input.readOnly = !lm;
@@ -58,8 +58,6 @@ function render({ model, el, lm }) {
     const surprise = left.reduce((sum, p) => sum - p * Math.log2(p), 0);
     showCounts(counts, [["tokens left", thousands(left.length)], ["the likeliest", percent(Math.max(...left))],
       ["bits of surprise, on average", surprise.toFixed(2)]]);
-    model.set("state", { text: input.value, ...settings, left: left.length });
-    model.save_changes();
     return probs;
   }
 

@@ -35,8 +35,7 @@ async function answersBehind(lm, ids, count) {
 }
 
 // data: { text, num_drafts, rounds: [{ drafts, accepted, own }] as texts }. With `lm` (on the page) the text can be changed.
-function render({ model, el, lm }) {
-  const data = model.get("data");
+function render({ data, el, lm }) {
   const slider = element("input", { type: "range", min: "1", max: "8", value: String(data.num_drafts), "aria-label": "drafts a step" });
   const shown = element("b", {}, String(data.num_drafts)), counts = element("div", { class: "counts" });
   const list = element("div", {}), text = element("p", { class: "text", "data-name": "text", "aria-live": "polite" });
@@ -66,8 +65,6 @@ function render({ model, el, lm }) {
     const drafted = rounds.reduce((sum, r) => sum + r.drafts.length, 0), stood = rounds.reduce((sum, r) => sum + r.accepted, 0);
     showCounts(counts, [["tokens written", written.length], ["steps of the large model", rounds.length], ["drafted", drafted],
       ["stood", drafted ? `${Math.round((100 * stood) / drafted)}%` : "–"], ["tokens a step", (written.length / rounds.length).toFixed(2)]]);
-    model.set("state", { steps: rounds.length, drafted, stood });
-    model.save_changes();
   }
   draw((text) => text, data.text, data.rounds);
 }

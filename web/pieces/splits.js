@@ -7,8 +7,7 @@ const STYLE = `
 .spl .slots { display: flex; flex-wrap: wrap; gap: 2px; margin: 8px 0 } .spl .slots i { width: 11px; height: 11px; border-radius: 2px; background: var(--faint) } .spl .slots i.busy { background: var(--green) }`;
 
 
-function render({ model, el }) {
-  const data = model.get("data");
+function render({ data, el }) {
   const slider = (name, values, value) => {
     const input = element("input", { type: "range", min: "0", max: String(values.length - 1), value: String(values.indexOf(value)), "aria-label": name });
     input.addEventListener("input", draw);
@@ -48,8 +47,6 @@ function render({ model, el }) {
     showCounts(counts, [["splits", thousands(splits)], ["tokens a split", thousands(size)], ["programs", thousands(programs)],
       ["rounds", thousands(rounds)], ["tokens that pass one after another", thousands(rounds * size)],
       ["of them busy", `${Math.round((100 * programs) / (rounds * room))}%`]]);
-    model.set("state", { users: data.users[u], tokens: data.tokens[t], card: data.cards[Number(card.value)].name, splits });
-    model.save_changes();
   }
   draw();
 }

@@ -15,8 +15,7 @@ const STYLE = `
 .tok td span { background: var(--faint); border-radius: 3px; padding: 1px 4px; margin-right: 3px }
 .tok td span.new { background: var(--orange-tint) }`;
 
-function render({ model, el }) {
-  const data = model.get("data");
+function render({ data, el }) {
   const tokenizer = new Tokenizer(data);
   const most = data.merges.length;
   const stops = [...new Set([0, 10, 50, 100, 250, 500, 1000, 2000, 4000, most].filter((n) => n <= most))];
@@ -69,8 +68,6 @@ function render({ model, el }) {
       }
       detail.append(table);
     }
-    model.set("state", { text, merges: allowed, ids });
-    model.save_changes();
   }
   input.addEventListener("input", () => { chosen = null; draw(); });
   slider.addEventListener("input", draw);

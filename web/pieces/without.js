@@ -13,8 +13,8 @@ const WIDTH = 640, LEFT = 150, RIGHT = 20;
 const mean = (values) => values.reduce((sum, x) => sum + x, 0) / values.length;
 
 // data: { recipes: [{ name, parameters, perplexities: [of each seed], losses: [of each ten steps] }], all, tokens_per_loss }.
-function render({ model, el }) {
-  const { recipes, all, tokens_per_loss } = model.get("data");
+function render({ data, el }) {
+  const { recipes, all, tokens_per_loss } = data;
   const full = recipes.find((r) => r.name === all), others = recipes.filter((r) => r !== full);
   const buttons = others.map((r) => button(r.name, r.name, () => draw(r)));
   const counts = element("div", { class: "counts", "aria-live": "polite" }), dots = element("div"), curves = element("div");
@@ -54,8 +54,6 @@ function render({ model, el }) {
       ["parameters with all", thousands(full.parameters)], ["without it", thousands(without.parameters)]]);
     drawDots(without);
     drawCurves(without);
-    model.set("state", { without: without.name });
-    model.save_changes();
   }
   draw(others[0]);
 }

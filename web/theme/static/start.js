@@ -3,7 +3,6 @@
 import { fetchWhole } from "../model/fetching.js";
 import { LanguageModel } from "../model/language_model.js";
 import { element } from "../pieces/common.js";
-import { standIn } from "../pieces/stand_in.js";
 
 const PIECES = new URL("../pieces/", import.meta.url);
 
@@ -35,7 +34,7 @@ async function start(place) {
       import(new URL(module + ".js", PIECES)),
       fetchWhole(new URL(piece + ".json", PIECES)).then((answer) => answer.json()),
     ]);
-    made.render({ model: standIn(data), el: live, lm: { ...withNotice(tales, live), draft: withNotice(draft, live) } });
+    made.render({ data, el: live, lm: { ...withNotice(tales, live), draft: withNotice(draft, live) } });
     words.open = false;
     place.setAttribute("data-alive", "");
   } catch (error) {
