@@ -20,18 +20,14 @@ sys.meta_path.insert(0, Watch())
 
 
 @pytest.mark.parametrize(
-    "package",
+    ("package", "setting", "expected"),
     [
-        "phase1_tokens_embeddings.weights",
-        "phase2_attention_kvcache.model",
-        "phase3_paged_attention.paging",
-        "phase4_scheduler.engine",
-        "phase5_real_gpu.kernels",
+        ("phase1_tokens_embeddings.weights", {}, "2000"),
+        ("phase2_attention_kvcache.model", {}, "2000"),
+        ("phase3_paged_attention.paging", {}, "2000"),
+        ("phase4_scheduler.engine", {"OMP_WAIT_POLICY": "PASSIVE"}, "None"),
+        ("phase5_real_gpu.kernels", {"GOMP_SPINCOUNT": "7"}, "7"),
     ],
-)
-@pytest.mark.parametrize(
-    ("setting", "expected"),
-    [({}, "2000"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "None"), ({"GOMP_SPINCOUNT": "7"}, "7")],
 )
 def test_it_is_settled_whatever_is_imported_first(package, setting, expected):
     env = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}

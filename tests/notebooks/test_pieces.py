@@ -33,6 +33,7 @@ from phase2_attention_kvcache.model import (
 )
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedWeight
 from phase4_scheduler.engine import LLMEngine
+from tests.web.clicking import slide
 from web.on_page import cramped_run
 from web.pieces.bits import BITS, GROUPS, in_few_bits, round_to
 from web.pieces.splits import CARDS, TOKENS, USERS, splits_for
@@ -53,34 +54,7 @@ def number_of(page, name: str) -> int:
     return int(text_of(page, name).replace(",", ""))
 
 
-def slide(page, label: str, to: int) -> None:
-    page.get_by_label(label, exact=True).evaluate(
-        "(input, to) => { input.value = to; input.dispatchEvent(new Event('input')) }", str(to)
-    )
-
-
 # ---------------------------------------------------------------------- 1: type into the tokenizer
-
-TEXTS = [
-    "",
-    "The goat was waiting for a boat.",
-    "  two  spaces,\n\n\tlines 'll don't it's 12345 +=",
-    "नमस्ते दुनिया, 你好, Ünïcödé, 🐐🚣",
-    "aaaaaaaaaaaaaaaa unbelievable </script><b>&amp;",
-    "next\x85line\ufeffmark\u3000wide ",
-    "<|endoftext|>",
-]
-
-
-def test_tokens_are_those_of_python(open_piece, tales):
-    page = open_piece(tokenizer_piece(tales))
-    for text in TEXTS:
-        page.get_by_label("text", exact=True).fill(text)
-        ids = [int(chip.get_attribute("data-id")) for chip in page.locator(".chip").all()]
-        assert ids == tales.encode(text), text
-        assert number_of(page, "tokens") == len(ids)
-        assert number_of(page, "characters") == len(text)
-        assert number_of(page, "bytes") == len(text.encode())
 
 
 def test_fewer_merges_and_the_steps_of_a_word(open_piece, tales):
