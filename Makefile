@@ -3,14 +3,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Compiled files are kept, whatever the environment says: each test process would compile all tests anew, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: course test proof fuzz setup lock wheels notebooks companions online figures web clean
 .DEFAULT_GOAL := course
 
-# Run every script of the course in its quick form; ends with many users streaming and the ledger of claims.
+# Run the core scripts of the course in their quick form; ends with many users streaming and the ledger of claims.
+# `lab course --all` runs those of all levels.
 course: setup
 	@$(BIN)/lab course
 
@@ -25,10 +26,9 @@ test: setup
 proof: setup
 	$(BIN)/python -m pytest -n auto --dist loadfile -m proof
 
-# For developers: attackers with fresh seeds until time is up. Says how to repeat what they find.
-MINUTES ?= 5
+# For developers: the property-based tests on fresh examples. A failure says how to see the same example again.
 fuzz: setup
-	$(BIN)/python -m tests.fuzzing --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=fuzz $(if $(SEED),--hypothesis-seed=$(SEED))
 
 # Write the exercise notebooks and their solutions from the sources in exercises/.
 notebooks: setup
@@ -45,7 +45,6 @@ figures: setup
 	$(BIN)/lab run 3 --figures phase3_paged_attention/figures
 	$(BIN)/lab run 4 --figures phase4_scheduler/figures
 	$(BIN)/lab run 5 --figures phase5_real_gpu/figures
-	$(BIN)/python docs/draw_pipeline.py
 
 # Build the course as a web page: static files in web/build/site. `lab web` shows it.
 web: setup
@@ -55,10 +54,13 @@ setup: $(VENV)/installed
 
 $(VENV)/installed: requirements.txt requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
-	@echo "Installing into $(VENV): a few minutes, once."
+	@echo "Installing into $(VENV): a few minutes, once. The largest package, torch, comes last."
 	@$(PYTHON) -m venv $(VENV)
 	@if [ -d wheels ]; then $(PIP) install --no-index --find-links wheels -r requirements.txt; else \
-		$(PIP) install --no-deps --require-hashes -r requirements.lock && $(PIP) install -r requirements.txt; fi
+		grep -E '^(torch|triton)=' requirements.txt > $(VENV)/torch.txt && \
+		$(PIP) install --no-deps --require-hashes -r requirements.lock && \
+		$(PIP) install -r $(VENV)/torch.txt && $(PIP) install --quiet -r requirements.txt; fi
+	@$(BIN)/python phase2_attention_kvcache/tell_story.py
 	@echo "Compiling the CPU kernels: some 20 seconds, once."
 	@$(BIN)/python -m phase4_scheduler.cpu.compile_kernels
 	@touch $@

@@ -1,61 +1,77 @@
-"""The scripts of the course, in the order in which they are meant to be run."""
+"""The scripts of the course, in the order in which they are meant to be run, each with its level."""
 
 import ast
 from pathlib import Path
+from typing import Literal
 
 from labkit.errors import LabError
 from labkit.paths import ROOT
 
-SCRIPTS: dict[str, list[str]] = {
-    "phase1_tokens_embeddings": [
-        "tokenization_lab.py",
-        "embedding_explorer.py",
-        "model_file_anatomy.py",
-        "gpu_memory_equation.py",
-    ],
-    "phase2_attention_kvcache": [
-        "attention_lab.py",
-        "positions_lab.py",
-        "transformer_lab.py",
-        "families_lab.py",
-        "sampling_lab.py",
-        "kv_cache_lab.py",
-        "roofline_lab.py",
-        "quantization_lab.py",
-        "tell_story.py",
-    ],
-    "phase3_paged_attention": [
-        "block_manager_lab.py",
-        "paged_attention_lab.py",
-        "memory_waste.py",
-        "prefix_caching.py",
-    ],
-    "phase4_scheduler": [
-        "scheduler_lab.py",
-        "continuous_batching.py",
-        "where_time_goes.py",
-        "speculative_decoding.py",
-        "structured_output.py",
-        "workload_simulator.py",
-        "capacity_planner.py",
-        "scaling_strategies.py",
-        "server_lab.py",
-        "many_users.py",
-        "war_room.py",
-    ],
-    "phase5_real_gpu": [
-        "memory_hierarchy.py",
-        "triton_paged_attention.py",
-        "decode_ladder.py",
-        "compile_report.py",
-        "kernel_benchmark.py",
-        "engine_benchmark.py",
-        "disaggregation.py",
-        "vllm_comparison.py",
-        "tensor_parallel.py",
-        "compare_to_reference.py",
-    ],
+Level = Literal["core", "deep", "operations", "GPU"]
+LEVELS: dict[Level, str] = {
+    "core": "the shortest way from text to an engine that serves many users",
+    "deep": "more on the same parts",
+    "operations": "load, capacity, metrics and incidents",
+    "GPU": "kernels and what limits them",
 }
+"""A path through the course is its core and one more level."""
+
+SCRIPTS: dict[str, dict[str, Level]] = {
+    "phase1_tokens_embeddings": {
+        "tokenization_lab.py": "core",
+        "embedding_explorer.py": "core",
+        "model_file_anatomy.py": "deep",
+        "gpu_memory_equation.py": "core",
+    },
+    "phase2_attention_kvcache": {
+        "attention_lab.py": "core",
+        "positions_lab.py": "deep",
+        "transformer_lab.py": "core",
+        "families_lab.py": "deep",
+        "sampling_lab.py": "core",
+        "kv_cache_lab.py": "core",
+        "roofline_lab.py": "core",
+        "quantization_lab.py": "deep",
+        "tell_story.py": "core",
+    },
+    "phase3_paged_attention": {
+        "block_manager_lab.py": "core",
+        "paged_attention_lab.py": "core",
+        "memory_waste.py": "core",
+        "prefix_caching.py": "core",
+    },
+    "phase4_scheduler": {
+        "scheduler_lab.py": "core",
+        "continuous_batching.py": "core",
+        "where_time_goes.py": "deep",
+        "speculative_decoding.py": "deep",
+        "structured_output.py": "operations",
+        "workload_simulator.py": "operations",
+        "capacity_planner.py": "operations",
+        "scaling_strategies.py": "operations",
+        "server_lab.py": "operations",
+        "many_users.py": "core",
+        "war_room.py": "operations",
+    },
+    "phase5_real_gpu": {
+        "memory_hierarchy.py": "GPU",
+        "triton_paged_attention.py": "GPU",
+        "decode_ladder.py": "GPU",
+        "compile_report.py": "GPU",
+        "kernel_benchmark.py": "GPU",
+        "engine_benchmark.py": "GPU",
+        "disaggregation.py": "operations",
+        "vllm_comparison.py": "deep",
+        "tensor_parallel.py": "GPU",
+        "compare_to_reference.py": "GPU",
+    },
+}
+
+
+CORE_EXERCISES = frozenset(
+    {"1.1", "1.5", "2.1", "2.2", "2.5", "2.6", "3.1", "3.2", "3.3", "4.1", "4.2", "4.5", "5.4"}
+)
+"""By their numbers. The others of phase 5 are of the level GPU, all others deep."""
 
 
 def first_line(script: Path) -> str:
@@ -64,8 +80,14 @@ def first_line(script: Path) -> str:
     return doc.split("\n", 1)[0].rstrip(".")
 
 
-def all_scripts() -> list[Path]:
-    return [ROOT / phase / name for phase, names in SCRIPTS.items() for name in names]
+def all_scripts(level: Level | None = None) -> list[Path]:
+    """All of them, or those of a level."""
+    return [
+        ROOT / phase / name
+        for phase, names in SCRIPTS.items()
+        for name in names
+        if level in (None, names[name])
+    ]
 
 
 def select(words: list[str]) -> list[Path]:
@@ -84,8 +106,6 @@ def select(words: list[str]) -> list[Path]:
         }
         in_phase = [s for s in all_scripts() if s.parent.name in phases]
         fitting = in_phase or [s for s in all_scripts() if s.stem == stem]
-        if not fitting and any(s.stem == f"{stem}_lab" for s in all_scripts()):
-            raise LabError(f"{stem}.py is called {stem}_lab.py now: lab run {stem}_lab")
         if not fitting:
             raise LabError(f"no phase or script is called {word!r}: `lab list` shows them all")
         chosen += [s for s in fitting if s not in chosen]

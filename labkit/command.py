@@ -15,7 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from labkit.catalog import SCRIPTS, first_line, is_script, select
+from labkit.catalog import LEVELS, SCRIPTS, Level, first_line, is_script, select
 from labkit.claims import CLAIMS, SOURCES, measured_claims, verdict_of
 from labkit.course import run_script, take_course
 from labkit.errors import LabError
@@ -27,11 +27,18 @@ from labkit.predictions import show_value
 from labkit.terminal import READER_LEFT, Page, escape, run
 
 COLOURS = {"reproduced": "green", "corrected": "magenta", "not run yet": "dim"}
-PROGRAMS = {
-    "serve": "phase4_scheduler/serve.py",
-    "chat": "phase4_scheduler/chat.py",
-    "web": "web/serve.py",
-    "fetch": "phase2_attention_kvcache/fetch_model.py",
+PROGRAMS = {  # each has options of its own, which --help lists
+    "serve": ("phase4_scheduler/serve.py", "an OpenAI-compatible server: lab serve [MODEL]"),
+    "chat": ("phase4_scheduler/chat.py", "a conversation with a model, here in the terminal"),
+    "web": ("web/serve.py", "the course as a web page that computes, in your browser"),
+    "fetch": (
+        "phase2_attention_kvcache/fetch_model.py",
+        "download a model once, to use it offline later; without a name: a list of small open ones",
+    ),
+    "convert": (
+        "phase2_attention_kvcache/convert_model.py",
+        "write a model as a GGUF file: lab convert tales tales.gguf --type Q8_0",
+    ),
 }
 OUTCOMES = {0: "[green]ok[/]", 1: "[red]a prediction failed[/]", 2: "[yellow]could not run[/]"}
 
@@ -40,16 +47,21 @@ def titled(title: str, **look: Any) -> Table:
     return Table(title=title, title_justify="left", title_style="bold", **{"box": box.SIMPLE_HEAD} | look)
 
 
-def list_scripts(console: Console) -> int:
-    """All scripts with what each shows."""
+def list_scripts(console: Console, level: Level | None) -> int:
+    """The scripts, or those of a level, with what each shows."""
     for phase, names in SCRIPTS.items():
         table = titled(phase, show_header=False, box=None)
-        for name in names:
-            table.add_row(f"  {name}", escape(first_line(ROOT / phase / name)))
-        console.print(table)
-        console.print()
+        for name, its_level in names.items():
+            if level in (None, its_level):
+                table.add_row(f"  {name}", f"[dim]{its_level}[/]", escape(first_line(ROOT / phase / name)))
+        if table.rows:
+            console.print(table)
+            console.print()
+    for name, meaning in LEVELS.items():
+        console.print(f"[bold]{name}[/]: {meaning}", highlight=False)
     console.print(
-        "Run one: python PHASE/SCRIPT, or `lab run SCRIPT`; every script explains itself with --help."
+        "Run one: python PHASE/SCRIPT, or `lab run SCRIPT`; every script explains itself with --help. "
+        "`lab list core` shows one level, `lab next` what comes next."
     )
     return 0
 
@@ -168,38 +180,26 @@ def exercises(command: str, *words: str) -> int:
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="lab", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    commands.add_parser("list", help="all scripts, and what each shows")
+    commands.add_parser("list", help="all scripts, or those of a level, and what each shows").add_argument(
+        "level", nargs="?", choices=list(LEVELS), help="one level only"
+    )
     run_these = commands.add_parser(
         "run",
         help="run all scripts, a phase (1, phase1) or some scripts (kv_cache_lab); options go to the scripts",
         description="Run scripts in order. Options for the scripts come last: lab run 1 --quick --predict",
     )
     run_these.add_argument("what", nargs="*", help="phases or scripts; nothing means all")
-    commands.add_parser("course", help="all scripts in their short form, told in a screen or two")
     commands.add_parser(
-        "serve", add_help=False, help="an OpenAI-compatible server: lab serve [MODEL] (--help: its options)"
-    )
-    commands.add_parser(
-        "chat", add_help=False, help="a conversation with a model, here in the terminal (--help: its options)"
-    )
-    commands.add_parser(
-        "convert",
-        add_help=False,
-        help="write a model as a GGUF file: lab convert tales tales.gguf --type Q8_0",
-    )
-    commands.add_parser(
-        "web",
-        add_help=False,
-        help="the course as a web page that computes, in your browser (--help: its options)",
-    )
+        "course", help="the core scripts in their short form, told in a screen or two"
+    ).add_argument("--all", action="store_true", help="the scripts of all levels")
     commands.add_parser("claims", help="the claims of the source articles, and what was measured here")
     commands.add_parser(
         "doctor", help="what will run on this machine, what is skipped, what would change that"
     )
-    commands.add_parser(
-        "fetch",
-        add_help=False,
-        help="download a model once, to use it offline later; without a name: a list of small open ones",
+    for name, (_, does) in PROGRAMS.items():
+        commands.add_parser(name, add_help=False, help=does)
+    commands.add_parser("next", help="the next script or exercise on a path").add_argument(
+        "level", nargs="?", choices=list(LEVELS), default="core", help="the core, and this level (core)"
     )
     notes = commands.add_parser(
         "progress", help="the exercises: which are solved, hints used, predictions scored"
@@ -232,11 +232,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _obey(argv: Sequence[str]) -> int:
-    if argv[:1] == ["convert"]:
-        return in_its_own_process(str(ROOT / "phase2_attention_kvcache" / "convert_model.py"), *argv[1:])
     if argv and argv[0] in PROGRAMS:
         # In place of this process: what is sent to `lab`, such as SIGTERM, is for that one.
-        os.execv(sys.executable, [sys.executable, str(ROOT / PROGRAMS[argv[0]]), *argv[1:]])
+        os.execv(sys.executable, [sys.executable, str(ROOT / PROGRAMS[argv[0]][0]), *argv[1:]])
     words, passed_on = split_run(argv)
     parser = build_parser()
     args = parser.parse_args(words)
@@ -244,13 +242,21 @@ def _obey(argv: Sequence[str]) -> int:
         parser.print_help()
         return 0
     console = Page()
-    simple = {"list": list_scripts, "course": take_course, "claims": show_claims, "doctor": show_doctor}
-    if args.command in simple:
-        return simple[args.command](console)
-    if args.command == "run":
-        return run_scripts(console, args.what, passed_on)
-    if args.command == "progress":
-        return exercises("progress", *(["--json"] if args.json else []))
+    match args.command:
+        case "list":
+            return list_scripts(console, args.level)
+        case "course":
+            return take_course(console, None if args.all else "core")
+        case "claims":
+            return show_claims(console)
+        case "doctor":
+            return show_doctor(console)
+        case "run":
+            return run_scripts(console, args.what, passed_on)
+        case "next":
+            return exercises("next", args.level)
+        case "progress":
+            return exercises("progress", *(["--json"] if args.json else []))
     return exercises(args.command, " ".join(args.words))
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from rich.table import Table
 
-from labkit.catalog import all_scripts, first_line
+from labkit.catalog import Level, all_scripts, first_line
 from labkit.claims import CLAIMS, measured_claims, verdict_of
 from labkit.foreign import visible
 from labkit.interrupts import STOPPED, in_its_own_process
 from labkit.paths import check_writable, outputs, short
-from labkit.reports import read_predictions
+from labkit.reports import read_predictions, report_of
 from labkit.terminal import Page, escape
 
 LAST = "many_users"  # shown as it runs
@@ -26,8 +26,8 @@ Play in its notebook: jupyter lab notebooks/phase1_tokens_embeddings.ipynb
 See what all this becomes: lab serve, and open the page that it names"""
 
 
-def take_course(console: Page) -> int:
-    """Run every script in its quick form.
+def take_course(console: Page, level: Level | None) -> int:
+    """Run the scripts of a level, or all of them, in their quick form.
 
     Returns:
         The gravest exit code of a script: 0 if all went well.
@@ -35,7 +35,7 @@ def take_course(console: Page) -> int:
     log = outputs() / "course.log"
     check_writable(log)
     *others, last = sorted(
-        all_scripts(), key=lambda script: script.stem == LAST
+        all_scripts(level), key=lambda script: script.stem == LAST
     )  # the others keep their order
     console.print(
         f"{len(others) + 1} scripts in their short form. What they print goes to {escape(short(log))}."
@@ -61,7 +61,7 @@ def take_course(console: Page) -> int:
     counts = Counter(verdict_of(found.get(claim.id, [])) for claims in CLAIMS.values() for claim in claims)
     verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
     console.print(
-        f"\n[bold]The claims of three articles[/]: {verdicts}. [bold]lab claims[/] shows each.",
+        f"\n[bold]The claims of the source articles[/]: {verdicts}. [bold]lab claims[/] shows each.",
         highlight=False,
     )
     console.print(f"\n[bold]Where to go next[/]\n{NEXT}", highlight=False)
@@ -96,9 +96,8 @@ def line_of(console: Page, script: Path, code: int, last_line: str, seconds: flo
         told += (
             f"\n[red]{escape(visible(last_line, 300)) or OUTCOMES.get(code, f'ended with code {code}')}[/]"
         )
-    report = outputs() / "reports" / script.parent.name / f"{script.stem}.json"
     with suppress(ValueError):  # no report
-        checked = [p for p in read_predictions(report) if not p.needs]
+        checked = [p for p in read_predictions(report_of(script)) if not p.needs]
         if checked and code in (0, 1):  # otherwise it is an earlier run's
             held = f"{sum(bool(p.holds) for p in checked)} of {len(checked)}"
     row = Table.grid(padding=(0, 1))

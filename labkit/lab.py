@@ -28,7 +28,7 @@ from labkit.claims import SOURCE_OF, SOURCES
 from labkit.options import build_parser
 from labkit.paths import check_writable, outputs, short, write_whole, writing
 from labkit.predictions import Kind, Needs, Prediction, parse_guess, score_guess, show_expected, show_value
-from labkit.reports import read_predictions
+from labkit.reports import read_predictions, report_of
 from labkit.terminal import Page, escape, run
 
 T = TypeVar("T")
@@ -225,7 +225,7 @@ class Lab:
             Those that were taken over.
         """
         with suppress(ValueError):  # none yet, or damaged
-            for p in read_predictions(self._kept):
+            for p in read_predictions(report_of(self.script)):
                 if p.points is not None and (p.claim, p.question) != but:
                     self.predictions.append(p)
         return list(self.predictions)
@@ -265,18 +265,13 @@ class Lab:
     # ------------------------------------------------------------------ ending
 
     @property
-    def _kept(self) -> Path:
-        """The report that `lab claims` finds."""
-        return outputs() / "reports" / self.script.parent.name / f"{self.script.stem}.json"
-
-    @property
     def _figures_folder(self) -> Path:
         return Path(self.args.figures) if self.args.figures else outputs()
 
     def check_outputs(self) -> None:
         """Raises LabError if a report or a figure could not be written in the end."""
         for target in (
-            self._kept,
+            report_of(self.script),
             self._figures_folder / "figure.png",
             *([Path(self.args.json)] if self.args.json else []),
         ):
@@ -302,10 +297,7 @@ class Lab:
     def close(self, seconds: float) -> int:
         """Write the report, print the sum, return the exit code: 1 if a structural prediction failed."""
         report = self.report(seconds)
-        kept = self._kept
-        before = kept.with_name(kept.name.replace("_lab.json", ".json"))  # the name until November 2026
-        if before.is_file() and not kept.exists():
-            before.rename(kept)
+        kept = report_of(self.script)
         _carry_guesses(kept, report["predictions"])
         text = json.dumps(report, indent=1)
         for target in (kept, *([Path(self.args.json)] if self.args.json else [])):

@@ -1,6 +1,8 @@
 """Reports of earlier runs, as they lie in `outputs/reports/`: whole, older, or damaged."""
 
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -15,11 +17,28 @@ class Report(BaseModel):
     """As much of it as is read again."""
 
     predictions: list[Prediction]
+    arguments: dict[str, Any] = {}
 
 
 def read_predictions(file: Path) -> list[Prediction]:
-    """What a report predicted and measured.
+    """What a report predicted and measured. Raises as `read_report`."""
+    return read_report(file).predictions
 
+
+def report_of(script: Path) -> Path:
+    """Where the report of a script's last run is."""
+    return outputs() / "reports" / script.parent.name / f"{script.stem}.json"
+
+
+def was_run_in_full(script: Path) -> bool:
+    """Whether the last run of a script was more than its quick form."""
+    with suppress(ValueError):
+        return not read_report(report_of(script)).arguments.get("quick")
+    return False
+
+
+def read_report(file: Path) -> Report:
+    """
     Raises:
         ValueError: it is damaged, or no report. The message is one line.
     """
@@ -27,7 +46,7 @@ def read_predictions(file: Path) -> list[Prediction]:
         if not file.is_file():
             raise ValueError("it is no file")
         with file.open("rb") as stream:
-            return Report.model_validate_json(stream.read(AT_MOST)).predictions
+            return Report.model_validate_json(stream.read(AT_MOST))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         why = ".".join(map(str, first["loc"])) + ": " * bool(first["loc"]) + first["msg"]

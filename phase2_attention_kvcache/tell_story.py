@@ -52,6 +52,11 @@ def story(lab: Lab) -> None:
             [[prompt_tokens, len(result.token_ids), 1e3 * result.ttft, 1e3 * result.itl, 1 / result.itl]],
             note="TTFT: time to first token, the prompt included. ITL: time from one token to the next.",
         )
+        weights = sum(p.numel() * p.element_size() for p in model.parameters())
+        lab.say(
+            f"What happened: the prompt went through the {model.config.num_layers} layers in one step, then each new token "
+            f"in a step of its own. Every step read all {weights / 1e6:.0f} MB of weights, and the keys and values of all tokens before."
+        )
     lab.record(token_ids=result.token_ids, ttft_s=result.ttft, seconds=result.seconds)
 
 

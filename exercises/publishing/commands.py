@@ -1,4 +1,4 @@
-"""`lab progress`, `lab check NOTEBOOK` and `lab reset NOTEBOOK`."""
+"""`lab progress`, `lab next`, `lab check NOTEBOOK` and `lab reset NOTEBOOK`."""
 
 import difflib
 import json
@@ -14,9 +14,10 @@ from rich.table import Table
 
 from exercises.judging import progress
 from exercises.judging.sources import all_names, all_sources, meant_by, name_of, source_of, title_of
+from labkit.catalog import CORE_EXERCISES, LEVELS, SCRIPTS, Level, first_line
 from labkit.errors import LabError
 from labkit.paths import ROOT, short, write_whole
-from labkit.reports import all_predictions
+from labkit.reports import all_predictions, was_run_in_full
 from labkit.terminal import WIDTH, Page, escape, run
 
 NOTEBOOKS = ROOT / "notebooks"
@@ -34,6 +35,8 @@ def show_progress(console: Console) -> int:
     narrow = console.width < WIDTH
     table.add_column("name" if narrow else "notebook", no_wrap=True)
     table.add_column("exercise")
+    if not narrow:
+        table.add_column("level")
     table.add_column("state", no_wrap=True)
     table.add_column("hints", justify="right", no_wrap=True)
     sources = all_sources()
@@ -47,7 +50,8 @@ def show_progress(console: Console) -> int:
         name = name_of(source)
         if narrow:  # the beginning is enough for `lab check`
             name = name.partition("_")[0]
-        table.add_row(name, escape(title_of(source)), state_of(entry), hints)
+        level = () if narrow else (level_of(source),)
+        table.add_row(name, escape(title_of(source)), *level, state_of(entry), hints)
         before = source.parent
     console.print(table)
     solved = sum(entry["solved"] for entry in entries.values())
@@ -65,16 +69,49 @@ def show_progress(console: Console) -> int:
     following = next((s for s in sources if not entries[name_of(s)]["solved"]), None)
     if following is None:
         console.print("[green]All of them. What is left is the engine itself: change it.[/]")
-        return 0
-    name = name_of(following)
-    console.print(f"next: {escape(title_of(following))}")
+    else:
+        suggest_exercise(console, following, entries[name_of(following)])
+    return 0
+
+
+def level_of(source: Path) -> Level:
+    if title_of(source).split()[0] in CORE_EXERCISES:
+        return "core"
+    return "GPU" if source.parent.name == "phase5" else "deep"
+
+
+def suggest_exercise(console: Console, source: Path, entry: dict[str, Any]) -> None:
+    name = name_of(source)
+    console.print(f"next: {escape(title_of(source))}")
     if (NOTEBOOKS / "exercises" / f"{name}.ipynb").is_file():
         console.print(f"      jupyter lab notebooks/exercises/{name}.ipynb", soft_wrap=True)
     else:
         console.print(f"      its notebook is not there: lab reset {name}")
-    if entries[name]["tries"]:
-        console.print(f"      last diagnosis: {escape(entries[name]['last'])}")
+    if entry["tries"]:
+        console.print(f"      last diagnosis: {escape(entry['last'])}")
         console.print(f'      stuck? In the notebook: hint("{name}")')
+
+
+# ------------------------------------------------------------------ lab next
+
+
+def show_next(console: Console, level: str) -> int:
+    """What comes next on a path, which is the core and one level: of each phase its scripts, then its exercises."""
+    path, notes = {"core", level}, progress.load()
+    for phase, names in SCRIPTS.items():
+        for name, its_level in names.items():
+            script = ROOT / phase / name
+            if its_level in path and not was_run_in_full(script):
+                console.print(f"next: {script.stem} ({its_level}): {escape(first_line(script))}")
+                console.print(f"      lab run {script.stem} --predict")
+                return 0
+        for source in all_sources():
+            entry = progress.FRESH | notes.get(name_of(source), {})
+            if phase.startswith(source.parent.name) and level_of(source) in path and not entry["solved"]:
+                suggest_exercise(console, source, entry)
+                return 0
+    others = " or ".join(f"lab next {other}" for other in LEVELS if other not in path)
+    console.print(f"[green]All of this path is done.[/] Another one: {others}")
     return 0
 
 
@@ -268,7 +305,7 @@ def find_notebook(word: str, must_exist: bool = True) -> Path:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """progress [--json] | check NOTEBOOK | reset NOTEBOOK; `lab` has the options."""
+    """progress [--json] | next LEVEL | check NOTEBOOK | reset NOTEBOOK; `lab` has the options."""
     return run(lambda: _obey(list(sys.argv[1:] if argv is None else argv)))
 
 
@@ -278,11 +315,15 @@ def _obey(words: list[str]) -> int:
         return show_progress(console)
     if words == ["progress", "--json"]:
         return print_progress()
+    if words[:1] == ["next"] and len(words) == 2:
+        return show_next(console, words[1])
     if words[:1] == ["check"] and len(words) == 2:
         return check_notebook(console, words[1])
     if words[:1] == ["reset"] and len(words) == 2:
         return reset_notebook(console, words[1])
-    raise LabError(f"lab progress, lab check NOTEBOOK or lab reset NOTEBOOK, not: {' '.join(words)}")
+    raise LabError(
+        f"lab progress, lab next LEVEL, lab check NOTEBOOK or lab reset NOTEBOOK, not: {' '.join(words)}"
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from exercises.judging.sources import all_sources, title_of
-from labkit.catalog import SCRIPTS
+from labkit.catalog import CORE_EXERCISES, SCRIPTS
 from labkit.paths import ROOT
 from phase1_tokens_embeddings.weights import CARDS, SHAPES
 from phase5_real_gpu.measuring.memory_step import step_bytes
@@ -112,6 +112,8 @@ def test_the_syllabus_has_every_exercise_once():
     lessons = re.sub(r"\(.*?\)", "", " ".join(" ".join(row) for row in rows))
     assert re.findall(r"others of phase (\d)", lessons) == list("12345")
     named = re.findall(r"\b(?:lab )?\d(?:\.\d+|b)?\b", re.sub(r"others of phase \d", "", lessons))
+    core = " ".join(core for core, _ in rows)
+    assert set(re.findall(r"\b\d\.\d+", core)) == CORE_EXERCISES
     titles = [title_of(source).partition(":")[0] for source in all_sources()]
     wanted = [t.replace("Debugging ", "") if "lab" in t else t.split()[0] for t in titles]
     assert len(set(named)) == len(named) and set(named) <= set(wanted)

@@ -9,12 +9,14 @@ from rich.console import Console
 from exercises.grading import Verdict
 from exercises.judging import progress
 from exercises.judging.registry import find
-from exercises.judging.sources import all_names, source_of, title_of
+from exercises.judging.sources import all_names, all_sources, name_of, source_of, title_of
 from exercises.publishing import commands, nbval_runs
 from exercises.publishing.build_notebooks import build_student, text_of
+from labkit.catalog import all_scripts, first_line
 from labkit.command import main as lab
 from labkit.paths import outputs
 from labkit.predictions import Prediction
+from labkit.reports import report_of
 
 RIGHT_PAIRS = (
     "from collections import Counter\ndef count_pairs(tokens):\n    return Counter(zip(tokens, tokens[1:]))"
@@ -150,6 +152,36 @@ def test_progress_says_how_to_hand_in(capsys):
     progress.note_check("p1e1_pairs", Verdict("correct"))
     commands.show_progress(console)
     assert "lab submit 'Your Name'" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------ next
+
+
+def run_in_full(*scripts, quick=False):
+    for script in scripts:
+        report = report_of(script)
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.write_text(json.dumps({"predictions": [], "arguments": {"quick": quick}}))
+
+
+def test_next_leads_along_a_path(books, capsys):
+    def following(level="core"):
+        assert commands.main(["next", level]) == 0
+        return capsys.readouterr().out.splitlines()[0]
+
+    scripts = all_scripts("core")
+    run_in_full(scripts[0], quick=True)
+    assert following() == f"next: tokenization_lab (core): {first_line(scripts[0])}"
+    run_in_full(scripts[0])
+    assert following().startswith("next: embedding_explorer")
+    run_in_full(*scripts)
+    assert following() == following("operations") == "next: 1.1 Which pair comes most often?"
+    assert following("deep").startswith("next: model_file_anatomy (deep)")
+    for source in all_sources():
+        if commands.level_of(source) == "core":
+            progress.note_check(name_of(source), Verdict("correct"))
+    assert "All of this path is done" in following()
+    assert following("operations").startswith("next: workload_simulator (operations)")
 
 
 # ------------------------------------------------------------------ check

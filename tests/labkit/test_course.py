@@ -31,7 +31,7 @@ def scripts(tmp_path, monkeypatch):
     (folder / "poor.py").write_text(
         '"""What a poor one shows."""\nimport sys\nsys.exit("error: no [red]disk")'
     )
-    monkeypatch.setattr(course, "all_scripts", lambda: sorted(folder.glob("*.py")))
+    monkeypatch.setattr(course, "all_scripts", lambda level: sorted(folder.glob("*.py")))
     return folder
 
 
@@ -44,7 +44,7 @@ def test_a_line_a_script_and_the_rest_in_a_log(scripts, capfd):
     )
     assert rows["poor"].startswith("✗") and "error: no [red]disk" in out
     assert "phase9 clouds" in out and "much to read" not in out
-    assert out.index("poor") < out.index("eight stories") < out.index("The claims of three articles")
+    assert out.index("poor") < out.index("eight stories") < out.index("The claims of the source articles")
     log = (outputs() / "course.log").read_text()
     assert "===== phase9_clouds/good.py" in log and "much to read" in log and "no [red]disk" in log
 

@@ -145,17 +145,6 @@ def test_a_later_run_keeps_the_guesses_it_does_not_ask_for(monkeypatch, tmp_path
     assert points("") == [(None, None)] * 3
 
 
-def test_a_report_under_a_scripts_earlier_name_is_taken_over(monkeypatch, tmp_path):
-    reports = tmp_path / "outputs" / "reports" / "labkit"
-    monkeypatch.setattr("inspect.getfile", lambda story: str(tmp_path / "labkit" / "some_lab.py"))
-    monkeypatch.setattr("sys.stdin", io.StringIO("90\n"))
-    assert run(lambda lab: lab.predict("a", "how many", 100, 100), "--predict") == 0
-    (reports / "some_lab.json").rename(reports / "some.json")
-    assert run(lambda lab: lab.predict("a", "how many", 100, 100)) == 0
-    assert [file.name for file in reports.iterdir()] == ["some_lab.json"]
-    assert [p["points"] for p in report_of(tmp_path)["predictions"]] == [2]
-
-
 def test_figures_go_where_they_are_asked(tmp_path):
     def story(lab):
         lab.figure(new_figure("x")[0], "f")

@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-from labkit import command
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights import read_gguf_header
 from phase2_attention_kvcache import convert_model, tell_story
@@ -13,7 +12,7 @@ from phase2_attention_kvcache import convert_model, tell_story
 
 def test_tales_becomes_a_file_that_tells_a_story(tmp_path, capsys):
     out = tmp_path / "tales.gguf"
-    assert command.main(["convert", "tales", str(out), "--type", "Q8_0"]) == 0
+    assert convert_model.main(["tales", str(out), "--type", "Q8_0"]) == 0
     types = {t.type for t in read_gguf_header(out).tensors.values()}
     assert (
         types == {"F32", "Q8_0"}
