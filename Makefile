@@ -26,9 +26,10 @@ test: setup
 proof: setup
 	$(BIN)/python -m pytest -n auto --dist loadfile -m proof
 
-# For developers: the property-based tests on fresh examples. A failure says how to see the same example again.
+# For developers: attackers with fresh seeds until time is up. Says how to repeat what they find.
+MINUTES ?= 5
 fuzz: setup
-	$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=fuzz $(if $(SEED),--hypothesis-seed=$(SEED))
+	$(BIN)/python -m tests.fuzzing --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # Write the exercise notebooks and their solutions from the sources in exercises/.
 notebooks: setup
