@@ -86,9 +86,9 @@ def prepare(model: Transformer, fused: bool = True) -> Transformer:
 
 def most_fused_rows(model: Transformer) -> int:
     """Up to how many tokens a decode step is computed by our kernels alone: all its blocks fused, and the head."""
-    if not isinstance(model.head, CPULinear) or not all(
-        hasattr(block, "most_rows") for block in model.blocks
-    ):
+    if type(model) is not Transformer or not isinstance(model.head, CPULinear):
+        return 0
+    if not all(hasattr(block, "most_rows") for block in model.blocks):
         return 0
     head = max((rows for rows, way in model.head.ways.items() if way == "few rows"), default=0)
     return min([head] + [block.most_rows for block in model.blocks])
