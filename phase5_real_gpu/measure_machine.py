@@ -35,8 +35,6 @@ def story(lab: Lab) -> None:
         raise LabError(f"--parts is empty: use some of {','.join(SCRIPTS)}")
     if args.name and not re.fullmatch(r"[a-z0-9][a-z0-9._+-]{0,79}", args.name):
         raise LabError(f"--name {args.name!r}: use {NAME_RULE}")
-    if len(args.title) > 300:
-        raise LabError(f"--title has {len(args.title):,} characters: shorten it to 300")
     out = Path(args.out) if args.out else outputs() / "machine.json"
     check_writable(out)
     command = "python phase5_real_gpu/measure_machine.py" + " --quick" * lab.quick

@@ -1,16 +1,22 @@
-"""Many users: our engine beside the real vLLM and transformers, on the same CPU, in turn.
+"""Many users: our engine beside the real vLLM, transformers, llama.cpp and OpenVINO, on the same CPU, in turn.
 
     python phase5_real_gpu/benchmarks/serving_benchmark.py --vllm-python ENV/bin/python
     python phase5_real_gpu/benchmarks/serving_benchmark.py --vllm-python ENV/bin/python --shape qwen3-0.6b \
         --workloads batch1 batch4 batch16 --no-transformers
+    python phase5_real_gpu/benchmarks/serving_benchmark.py --llamacpp-python ENV/bin/python --no-transformers \
+        --quantized int8 q8_0 int4 q4_0
 
 The engines run one after the other, several rounds, so that a machine that slows down slows all of them. Quote
 the ratios, not the speeds. All have random weights of a published shape, GPT-2's if no other is asked for (speed does
 not depend on the weights), write greedily, and serve at most 64 requests at a time.
 
-vLLM has a CPU build: the package `vllm-cpu`, in an environment of its own (it pins its own torch). Without
---vllm-python it is left out. By itself it keeps one core free for its front end. Here it computes on all cores, as the others do;
-VLLM_CPU_OMP_THREADS_BIND=auto leaves it its own way.
+vLLM has a CPU build: the package `vllm-cpu`, in an environment of its own (it pins its own torch). By itself it keeps one
+core free for its front end. Here it computes on all cores, as the others do; VLLM_CPU_OMP_THREADS_BIND=auto leaves it its
+own way. llama.cpp comes with the package `xllamacpp`, whose wheel is built for AVX2; OpenVINO, which reads no GPT-2, with
+`openvino-genai`. Each needs an environment of its own, and is left out without it.
+
+With --quantized our engine runs in 8 and 4 bits as well. q8_0 and q4_0 are GGUF files, which llama.cpp and OpenVINO read, too
+(16 bits: F16). int8 has one scale a row and int4 has zero points: our engine quantizes the checkpoint itself.
 
 A machine is seldom ours alone. `--busy-cores 1` keeps a core busy beside the engines, as a browser would: then it shows
 how an engine's threads wait for each other.
@@ -19,19 +25,24 @@ how an engine's threads wait for each other.
 import argparse
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
 
 from labkit.lab import Lab, run_lab
+from labkit.models import find_model
 from labkit.options import whole
 from phase1_tokens_embeddings.weights import SHAPES, ModelShape
+from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase4_scheduler.engine import LLMEngine
 from phase5_real_gpu.benchmarks.vllm_process import Worker, find_vllm
 from phase5_real_gpu.measuring.engine_cases import Workload
@@ -43,6 +54,18 @@ from phase5_real_gpu.measuring.measurements import Spread, in_turn
 VOCAB = 8000
 MAX_NUM_SEQS = 64
 CONTEXT = 1024  # no workload needs more
+NUM_BLOCKS = 3600  # of a quantized engine: enough for 64 users of the longest workload
+PLAIN = "F16"
+QUANTIZED = {
+    "int8": "Q8_0",
+    "q8_0": "Q8_0",
+    "int4": "Q4_0",
+    "q4_0": "Q4_0",
+}  # ours, and the GGUF format of as many bits
+GGUF_WORKER = Path(__file__).with_name("gguf_worker.py")
+
+Timed = Callable[[Workload], float]
+"""Serves a workload with an empty prefix cache, and says how many seconds that took."""
 
 
 def equal(batch: int, isl: int = 20, osl: int = 50) -> Workload:
@@ -82,7 +105,7 @@ def story(lab: Lab) -> None:
     quiet_transformers()
     with tempfile.TemporaryDirectory() as checkpoint, ExitStack() as stack:
         write_random_model(SHAPES[args.shape], checkpoint, args.dtype)
-        engines = start_engines(args, checkpoint, stack)
+        engines, formats = start_engines(args, Path(checkpoint), stack)
         stack.enter_context(busy_cores(args.busy_cores))
         seconds = {
             name: race(engines, args.rounds, WORKLOADS[name]())
@@ -90,18 +113,21 @@ def story(lab: Lab) -> None:
         }
 
     tokens = {name: sum(osl for _, osl in WORKLOADS[name]()) for name in args.workloads}
-    ours_ahead = ratios(seconds)
-    names = list(engines)
     lab.table(
         f"{args.shape}, {args.dtype}, {torch.get_num_threads()} CPU threads, {args.busy_cores} busy cores: output tokens a second",
-        ["workload", *names, *(f"ours / {name} (lowest to highest)" for name in names[1:])],
-        [
-            [workload, *(round(tokens[workload] / Spread.of(times[name]).median) for name in names),
-             *(Spread.of(values).show("x") for values in ours_ahead[workload].values())]
-            for workload, times in seconds.items()
-        ],
+        ["workload", *engines],
+        [[workload, *(round(tokens[workload] / Spread.of(times[name]).median) for name in engines)]
+         for workload, times in seconds.items()],
     )  # fmt: skip
-    lab.record(seconds=seconds, output_tokens=tokens, ratios=ours_ahead)
+    found = ratios(seconds, formats)
+    if any(found.values()):
+        lab.table(
+            "How many times as fast (lowest to highest of the rounds)",
+            ["workload", *next(iter(found.values()))],
+            [[workload, *(Spread.of(values).show("x") for values in pairs.values())]
+             for workload, pairs in found.items()],
+        )  # fmt: skip
+    lab.record(seconds=seconds, output_tokens=tokens, ratios=found)
 
 
 def write_random_model(shape: ModelShape, folder: str, dtype: str) -> None:
@@ -111,22 +137,55 @@ def write_random_model(shape: ModelShape, folder: str, dtype: str) -> None:
 
 
 def start_engines(
-    args: argparse.Namespace, checkpoint: str, stack: ExitStack
-) -> dict[str, Callable[[Workload], float]]:
-    """By name, what serves a workload with an empty prefix cache and says how many seconds that took."""
-    engine = LLMEngine.from_pretrained(checkpoint, dtype=args.dtype, device="cpu", max_num_seqs=MAX_NUM_SEQS)
+    args: argparse.Namespace, checkpoint: Path, stack: ExitStack
+) -> tuple[dict[str, Timed], dict[str, str]]:
+    """The engines by name; and of each its GGUF format, or the one with as many bits."""
+    engines: dict[str, Timed] = {}
+    formats: dict[str, str] = {}
 
-    def ours(workload: Workload) -> float:
-        engine.core.block_manager.reset_prefix_cache()
-        return serve(engine, workload)[0]
+    def add(name: str, format_: str, serves: Timed) -> None:
+        engines[name], formats[name] = serves, format_
 
-    engines = {"ours": ours}
+    def ours(path: Path, **settings: Any) -> Timed:
+        engine = LLMEngine.from_pretrained(path, args.dtype, "cpu", max_num_seqs=MAX_NUM_SEQS, **settings)
+
+        def timed(workload: Workload) -> float:
+            engine.core.block_manager.reset_prefix_cache()
+            return serve(engine, workload)[0]
+
+        return timed
+
+    peers = {
+        "llama.cpp": ("xllamacpp", args.llamacpp_python),
+        "OpenVINO": ("openvino_genai", args.openvino_python),
+    }
+    kinds = [PLAIN, *dict.fromkeys(QUANTIZED[name] for name in args.quantized)]
+    files = {kind: checkpoint / f"{kind}.gguf" for kind in kinds}
+    if args.quantized or args.llamacpp_python or args.openvino_python:
+        # GGUF needs a tokenizer; ids are all that is used.
+        shutil.copy(find_model("tales") / "tokenizer.json", checkpoint)
+        for kind, file in files.items():
+            write_gguf(checkpoint, str(file), kind)
+
+    add("ours", PLAIN, ours(checkpoint))
+    for name in args.quantized:
+        is_file = name in ("q8_0", "q4_0")
+        quantization = {} if is_file else dict(quantization=name)
+        path = files[QUANTIZED[name]] if is_file else checkpoint
+        add(f"ours {name}", QUANTIZED[name], ours(path, num_blocks=NUM_BLOCKS, **quantization))
     if args.vllm_python:
         settings = dict(max_model_len=CONTEXT, max_num_seqs=MAX_NUM_SEQS, skip_tokenizer_init=True)
         cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, sorted(cores))))
-        worker = Worker(args.vllm_python, model=checkpoint, dtype=args.dtype, **settings)
-        engines["vllm"] = stack.enter_context(worker).time
+        worker = Worker(args.vllm_python, model=str(checkpoint), dtype=args.dtype, **settings)
+        add("vllm", PLAIN, stack.enter_context(worker).time)
+    for peer, (package, python) in peers.items():
+        settings = dict(
+            engine=package, max_model_len=CONTEXT, max_num_seqs=MAX_NUM_SEQS, threads=torch.get_num_threads()
+        )
+        for kind, file in files.items() if python else ():
+            worker = Worker(python, GGUF_WORKER, package, model=str(file), **settings)
+            add(f"{peer} {kind}", kind, stack.enter_context(worker).time)
     if not args.no_transformers:
         model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=getattr(torch, args.dtype)).eval()
         static = StaticBatches(model)
@@ -136,8 +195,8 @@ def start_engines(
             static.run(workload)
             return time.perf_counter() - began
 
-        engines["transformers"] = theirs
-    return engines
+        add("transformers", PLAIN, theirs)
+    return engines, formats
 
 
 @contextmanager
@@ -152,9 +211,7 @@ def busy_cores(number: int) -> Iterator[list[subprocess.Popen]]:
             other.wait()
 
 
-def race(
-    engines: dict[str, Callable[[Workload], float]], rounds: int, workload: Workload
-) -> dict[str, list[float]]:
+def race(engines: dict[str, Timed], rounds: int, workload: Workload) -> dict[str, list[float]]:
     """Seconds of each round, by engine. All run in turn, each after a few short requests that warm it up."""
     seconds = {name: [] for name in engines}
     for name in in_turn(engines, rounds):
@@ -163,13 +220,19 @@ def race(
     return seconds
 
 
-def ratios(seconds: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, list[float]]]:
-    """How many times as fast as each other engine ours was, round by round."""
+def ratios(
+    seconds: dict[str, dict[str, list[float]]], formats: dict[str, str]
+) -> dict[str, dict[str, list[float]]]:
+    """Round by round: ours against the others in as many bits, and few bits against 16 of our own."""
+    ours = [name for name in formats if name.startswith("ours")]
+    pairs = [
+        (own, peer) for own in ours for peer in formats if peer not in ours and formats[peer] == formats[own]
+    ]
+    pairs += [(own, "ours") for own in ours[1:]]
     return {
         workload: {
-            other: [theirs / ours for theirs, ours in zip(times[other], times["ours"], strict=True)]
-            for other in times
-            if other != "ours"
+            f"{fast} / {slow}": [s / f for f, s in zip(times[fast], times[slow], strict=True)]
+            for fast, slow in pairs
         }
         for workload, times in seconds.items()
     }
@@ -177,6 +240,11 @@ def ratios(seconds: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, li
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vllm-python", metavar="PATH", help="python of an environment that holds vLLM")
+    parser.add_argument("--llamacpp-python", metavar="PATH", help="python of an environment with xllamacpp")
+    parser.add_argument("--openvino-python", metavar="PATH", help="the same with openvino-genai")
+    parser.add_argument(
+        "--quantized", nargs="+", default=[], choices=QUANTIZED, help="ours in 8 and 4 bits, too"
+    )
     parser.add_argument(
         "--no-transformers", action="store_true", help="leave transformers out (its mixed64 takes minutes)"
     )

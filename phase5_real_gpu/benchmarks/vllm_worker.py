@@ -9,7 +9,6 @@ It runs in vLLM's own environment, so it imports nothing of the course. The firs
     {"do": "generate", "prompts": [[ids], ...], "max_tokens": 40, "stop_token_ids": [0]}
     {"do": "time", "requests": [[prompt, tokens to write], ...], "detokenize": false}
     {"do": "serve", "requests": [[second of arrival, prompt, tokens to write], ...]}
-    {"do": "decide", "workload": {...}}         with the settings {"only_scheduler": true, "model": ...}
 """
 
 import json
@@ -223,49 +222,6 @@ def make_scheduler(model_config: Any, c: dict[str, Any], kv_transfer_config: Any
     return scheduler, get_request_block_hasher(size, sha256) if c["prefix_caching"] else None
 
 
-def decide(model_config: Any, workload: dict[str, Any]) -> dict[str, Any]:
-    """Drive vLLM's scheduler with a "model" that takes no time. See scheduler_benchmark.py for the workload.
-
-    Only `schedule` and `update_from_output` are timed; adding a request is not.
-    """
-    from vllm.v1.outputs import ModelRunnerOutput
-    from vllm.v1.request import Request, RequestStatus
-
-    scheduler, hasher = make_scheduler(model_config, workload["config"])
-    requests: dict[int, Request] = {}
-    seconds, steps, tokens = 0.0, 0, 0
-    for step in range(workload["steps"]):
-        for r in workload["requests"]:
-            if r["arrival"] == step:
-                params = greedy(r["max_tokens"], stop_token_ids=[workload["stop_token_id"]])
-                requests[r["id"]] = Request(
-                    str(r["id"]), r["prompt"], params, None, arrival_time=step + r["id"] * 1e-6,
-                    priority=r["priority"], block_hasher=hasher,
-                )  # fmt: skip
-                scheduler.add_request(requests[r["id"]])
-            elif r.get("abort_at") == step and r["id"] in requests:
-                scheduler.finish_requests(str(r["id"]), RequestStatus.FINISHED_ABORTED)
-        began = time.perf_counter()
-        output = scheduler.schedule()
-        spent = time.perf_counter() - began
-        names = list(output.num_scheduled_tokens)
-        tokens += sum(output.num_scheduled_tokens.values())
-        sampled = []
-        for name in names:
-            request = requests[int(name)]
-            done = request.num_computed_tokens >= request.num_tokens
-            stops = workload["requests"][int(name)].get("stop_after") == request.num_output_tokens + 1
-            token = (int(name) * 7919 + request.num_tokens * 104729) % 5000 + 100
-            sampled.append([workload["stop_token_id"] if stops else token] if done else [])
-        result = ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
-        began = time.perf_counter()
-        scheduler.update_from_output(output, result)
-        if step >= workload["warm"]:
-            seconds += spent + time.perf_counter() - began
-            steps += 1
-    return {"seconds": seconds, "steps": steps, "tokens": tokens}
-
-
 def main() -> None:
     # Libraries print to stdout as they like; answers go through a channel of their own.
     answers = os.fdopen(os.dup(1), "w")
@@ -285,7 +241,7 @@ def main() -> None:
     answer(ready=vllm.__version__)
     for line in sys.stdin:
         question = json.loads(line)
-        known = {"schedule": schedule, "generate": generate, "time": timed, "serve": serve, "decide": decide}
+        known = {"schedule": schedule, "generate": generate, "time": timed, "serve": serve}
         do = known[question.pop("do")]
         answer(**do(engine, **question))
 

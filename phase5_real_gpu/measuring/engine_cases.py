@@ -11,7 +11,7 @@ import torch
 
 from labkit.errors import LabError
 from labkit.models import find_model
-from phase1_tokens_embeddings.weights import SHAPES, find_card
+from phase1_tokens_embeddings.weights import SHAPES
 from phase2_attention_kvcache.measuring.roofline import Work, work_of_batch
 from phase2_attention_kvcache.model import GPT2_124M, ModelConfig
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
@@ -174,31 +174,3 @@ def run_floor(
     prefill = limits.floor(step_work(config, batch, isl, 0, parse_dtype(dtype).itemsize), dtype)
     decode = decode_floor(config, batch, isl + osl // 2, limits, dtype)
     return Floor(prefill.seconds + (osl - 1) * decode.seconds, decode.limit)
-
-
-@dataclass(frozen=True)
-class CardCeiling:
-    """What the data sheet of a card allows one user of a model, with nothing but arithmetic.
-
-    Attributes:
-        weight_bytes: bytes of all weights. read_bytes: those that a decode step reads: the table of token
-            vectors is not read, only one row of it.
-        tokens_s: bandwidth / read_bytes. rule_tokens_s: bandwidth / weight_bytes, the rule of thumb.
-    """
-
-    weight_bytes: int
-    read_bytes: float
-    rule_tokens_s: float
-    tokens_s: float
-
-
-def card_ceiling(card: str, shape: str, itemsize: int = 2) -> CardCeiling:
-    """Plain decode at batch 1: no token can be written before the weights have been read.
-
-    >>> round(card_ceiling("t4", "tinyllama-1.1b").rule_tokens_s)
-    145
-    """
-    bandwidth = find_card(card).bandwidth_gb_s * 1e9
-    weights = SHAPES[shape].num_parameters * itemsize
-    read = step_work(llama_config(shape), 1, 1, 0, itemsize).bytes
-    return CardCeiling(weights, read, bandwidth / weights, bandwidth / read)

@@ -2,19 +2,17 @@
 
 import importlib.util
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from labkit.paths import outputs
 from phase5_real_gpu.measuring.gpu_watch import watch_card
@@ -53,39 +51,28 @@ class Gathered:
     environment: dict[str, Any] | None = None
     card: dict[str, Any] = field(default_factory=dict)
 
-    def merge(self, report: dict[str, Any]) -> tuple[int, str]:
-        """Take in a script's report. Returns how many figures were new, and what could not be used."""
+    def merge(self, report: dict[str, Any]) -> int:
+        """Take in a script's report. Returns how many figures were new: of two of one name the first stays."""
         results = report.get("results") or {}
         self.environment = self.environment or report.get("environment")
-        self.limits = best_limits(self.limits, results.get("limits") or {})
-        before, problem = len(self.measurements), ""
-        for data in results.get("measurements") or []:
-            try:
-                m = Measurement(**{k: v for k, v in data.items() if k != "share_of_limit"})
-                self.measurements.setdefault(
-                    m.name, m
-                )  # two parts measure the ceilings; the first figure stays
-            except (ValidationError, TypeError, AttributeError) as error:
-                problem = (
-                    problem or f"not all figures could be used: {plain(str(error).splitlines()[0])[:80]}"
-                )
-        return len(self.measurements) - before, problem
+        self.limits = best_limits(self.limits, results.get("limits"))
+        found = [Measurement(**{k: v for k, v in m.items() if k != "share_of_limit"})
+                 for m in results.get("measurements") or []]  # fmt: skip
+        new = {m.name: m for m in found if m.name not in self.measurements}
+        self.measurements |= new
+        return len(new)
 
 
-def best_limits(known: Limits, more: dict[str, Any]) -> Limits:
+def best_limits(known: Limits, more: dict[str, Any] | None) -> Limits:
     """A ceiling is the best that was ever seen: the larger of two rates, the smaller of two launch times."""
-
-    def better(choose: Callable, old: float | None, new: Any) -> float | None:
-        usable = isinstance(new, (int, float)) and 0 < new < 1e30
-        return choose(v for v in (old, new) if v is not None) if usable else old
-
-    old, new = known.matmul_tflops, more.get("matmul_tflops") or {}
-    rates = {dtype: better(max, old.get(dtype), new.get(dtype)) for dtype in {*old, *new}}
+    if not more:
+        return known
+    old, new = known.matmul_tflops, more["matmul_tflops"]
     return Limits(
-        better(max, known.read_gb_s, more.get("read_gb_s")),
-        better(max, known.copy_gb_s, more.get("copy_gb_s")),
-        {dtype: rate for dtype, rate in sorted(rates.items()) if rate},
-        better(min, known.launch_us, more.get("launch_us")),
+        max(known.read_gb_s or 0, more["read_gb_s"]),
+        max(known.copy_gb_s or 0, more["copy_gb_s"]),
+        {dtype: max(old.get(dtype, 0), new.get(dtype, 0)) for dtype in sorted({*old, *new})},
+        min(known.launch_us or math.inf, more["launch_us"]),
     )
 
 
@@ -107,15 +94,14 @@ def measure_all(
         resume: go on with the reports that an earlier run has left.
     """
     gathered, deadline = Gathered(), time.monotonic() + total_seconds
-    with watch_card() as gathered.card, sigterm_as_ctrl_c():
+    with watch_card() as gathered.card:
         for number, key in enumerate(parts, 1):
             script = SCRIPTS[key]
             seconds = min(script.seconds, deadline - time.monotonic())
             tell(f"{number} of {len(parts)}  {script.file} (at most {max(0, seconds):.0f} s)")
             own = ["--vllm-python", vllm_python] if key == "vllm" and vllm_python else []
             part, report = run_part(script, [*options, *own], seconds, resume)
-            new, problem = gathered.merge(report)
-            part = Part(part.script, part.outcome, part.seconds, part.error or problem)
+            new = gathered.merge(report)
             gathered.parts.append(part)
             tell(
                 f"        {part.outcome}: {new} figures, {part.seconds:.0f} s{part.error and '. ' + part.error}"
@@ -151,8 +137,6 @@ def run_part(
     took, report = round(time.monotonic() - began, 1), {}
     with suppress(OSError, ValueError):
         report = json.loads(report_file.read_text(encoding="utf-8"))
-    if not isinstance(report, dict):
-        report = {}
     if code is None:
         return Part(script.file, "timed out", took, f"stopped after {seconds:.0f} s"), report
     if code not in (0, 1) or not report:
@@ -185,16 +169,3 @@ def _run_until(command: list[str], log: Any, seconds: float) -> int | None:
         elif process.poll() is None:
             process.kill()
         process.wait()
-
-
-@contextmanager
-def sigterm_as_ctrl_c() -> Iterator[None]:
-    """`timeout` and batch systems send SIGTERM. Treat it as Ctrl-C, so that the running part is ended, too."""
-    if threading.current_thread() is not threading.main_thread() or os.name != "posix":
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -11,11 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-try:  # torch first: see phase3_paged_attention/compiled/cpu_kernel.py
-    import torch  # noqa: F401  # isort: skip
-    from numba import njit
-except ImportError:
-    njit = None
+import torch  # noqa: F401  # isort: skip - first: see phase3_paged_attention/compiled/cpu_kernel.py
+from numba import njit
 
 KIB, MIB, GB = 2**10, 2**20, 10**9
 LINE = 64  # bytes that a CPU fetches at a time
@@ -49,30 +46,22 @@ def cache_sizes(folder: Path = SYSTEM_CACHES) -> dict[str, int]:
     return dict(sorted(sizes.items()))
 
 
-if njit is not None:
+@njit(cache=True)
+def _read(numbers, times):
+    """Sum of all numbers, `times` over. Integers: their additions may be done in any order, many at a time."""
+    total = 0
+    for _ in range(times):
+        for i in range(len(numbers)):
+            total += numbers[i]
+    return total
 
-    @njit(cache=True)
-    def _read(numbers, times):
-        """Sum of all numbers, `times` over. Integers: their additions may be done in any order, many at a time."""
-        total = 0
-        for _ in range(times):
-            for i in range(len(numbers)):
-                total += numbers[i]
-        return total
 
-    @njit(cache=True)
-    def _jump(following, place, jumps):
-        """Each place says which one is next, so no jump can begin before the last one ended."""
-        for _ in range(jumps):
-            place = following[place]
-        return place
-
-else:
-
-    def _read(numbers, times):
-        return sum(int(numbers.sum()) for _ in range(times))
-
-    _jump = None
+@njit(cache=True)
+def _jump(following, place, jumps):
+    """Each place says which one is next, so no jump can begin before the last one ended."""
+    for _ in range(jumps):
+        place = following[place]
+    return place
 
 
 def sweep_sizes(largest: int, quick: bool = False) -> list[int]:
@@ -121,10 +110,8 @@ def circle(size: int, seed: int = 0) -> np.ndarray:
     return following
 
 
-def jump_time(size: int, seconds: float = 0.02) -> float | None:
-    """Nanoseconds to fetch one number whose address was not known before. None without numba."""
-    if _jump is None:
-        return None
+def jump_time(size: int, seconds: float = 0.02) -> float:
+    """Nanoseconds to fetch one number whose address was not known before."""
     following = circle(size)
     lines = len(following) * 8 // LINE
     place = _jump(following, 0, min(lines, 300_000))  # brings near what fits

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
+from pydantic_core import from_json
 
 from labkit.errors import LabError
 from labkit.machine import environment, version_of
@@ -24,7 +25,6 @@ from phase5_real_gpu.measuring.measurements import Figure, Measurement, Name, Te
 
 SCHEMA = 1
 REFERENCES = Path(__file__).resolve().parents[1] / "reference"
-MOST_BYTES = 4 * 2**20
 MEASURE_AGAIN = "measure again (`python phase5_real_gpu/measure_machine.py --out FILE`)"
 # Whose version may explain a figure, beside those of `environment`.
 OTHERS = ("flashinfer-python", "vllm", "numba")
@@ -126,20 +126,9 @@ def read_reference(path: str | Path) -> Reference:
     """
     path = Path(path)
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError("it is too large for a reference file: a few ten thousand bytes are usual")
-        return parse_reference(json.loads(path.read_text(encoding="utf-8")), slug(path.stem))
-    except OSError as error:
-        wrong = f"it cannot be read ({error.strerror}): check the path"
-    except json.JSONDecodeError as error:
-        wrong = f"no JSON at line {error.lineno}, column {error.colno}: copy it again"
-    except UnicodeDecodeError:
-        wrong = "it is not text in UTF-8: copy it again"
-    except RecursionError:
-        wrong = "it is nested too deep"
-    except ValueError as error:
-        wrong = str(error)
-    raise LabError(f"{plain(str(path))}: {plain(wrong)[:300]}, or {MEASURE_AGAIN}")
+        return parse_reference(from_json(path.read_bytes()), slug(path.stem))
+    except (OSError, ValueError) as error:
+        raise LabError(f"{plain(str(path))}: {plain(str(error))[:300]}, or {MEASURE_AGAIN}") from None
 
 
 def parse_reference(data: Any, fallback_name: str = "yours") -> Reference:

@@ -21,6 +21,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 from labkit.machine import synchronize
+from phase5_real_gpu.kernels.gpu_runner import CUDAGraphRecorder
 from phase5_real_gpu.kernels.triton_setup import require_triton
 from phase5_real_gpu.measuring.measurements import percentiles
 
@@ -113,16 +114,5 @@ def time_in_a_row(calls: Sequence[Call], device: str, repeats: int = 10) -> Timi
 
 
 def as_cuda_graph(calls: Sequence[Call]) -> Call:
-    """Record the calls once; the result starts all of them at once, without Python in between."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # the first calls compile
-        for fn in calls:
-            fn()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for fn in calls:
-            fn()
-    return graph.replay
+    """Record the calls once, as the engine does; the result starts all of them at once, without Python in between."""
+    return CUDAGraphRecorder()(lambda: [fn() for fn in calls][-1]).replay

@@ -30,7 +30,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from labkit.errors import LabError
-from labkit.foreign import visible
 from labkit.machine import pick_device
 from labkit.models import find_model
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
@@ -48,10 +47,9 @@ class MultiprocExecutor:
     """Runs a model in several processes of this machine.
 
     Args:
-        path_or_name: a folder in the Hugging Face layout; or one for each rank, which must hold the same model.
+        path_or_name: a folder in the Hugging Face layout, or the name of a model.
         device: "cpu" or "cuda", with a card for each rank.
         enable_expert_parallel: deal out a mixture's experts whole to the ranks that share a layer.
-        port: where the ranks find each other; 0: one that is free.
         timeout: seconds a step may take. A rank that has not answered by then is taken for dead, and so are all.
 
     Attributes:
@@ -59,19 +57,18 @@ class MultiprocExecutor:
         facts: of each rank.
 
     Raises:
-        LabError: no such model or device, fewer cards than ranks, a port in use, or ranks with different checkpoints.
+        LabError: no such model or device, or fewer cards than ranks.
         ValueError: a model that cannot be split so. ExecutorError: a rank did not start.
     """
 
     def __init__(
         self,
-        path_or_name: str | Path | Sequence[str | Path],
+        path_or_name: str | Path,
         dtype: str = "bfloat16",
         device: str = "auto",
         tensor_parallel_size: int = 1,
         pipeline_parallel_size: int = 1,
         enable_expert_parallel: bool = False,
-        port: int = 0,
         timeout: float = 60.0,
     ) -> None:
         for name, size in (
@@ -80,17 +77,17 @@ class MultiprocExecutor:
             if size < 1:
                 raise ValueError(f"{name} is {size}: it must be 1 or more")
         world_size = tensor_parallel_size * pipeline_parallel_size
-        one = isinstance(path_or_name, str | Path)
-        folders = [find_model(path) for path in ([path_or_name] * world_size if one else path_or_name)]
+        folder = find_model(path_or_name)
         device = pick_device(device)
-        config, _ = open_checkpoint(folders[0])
+        config, _ = open_checkpoint(folder)
         check_split(config, tensor_parallel_size, pipeline_parallel_size, enable_expert_parallel)
         if device == "cuda" and torch.cuda.device_count() < world_size:
             raise LabError(
                 f"{world_size} ranks need a card each, and {torch.cuda.device_count()} are here: lower "
                 "tensor_parallel_size or pipeline_parallel_size"
             )
-        self._store = open_store(port)
+        # Where the ranks tell each other their addresses.
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._timeout = timeout
         self._dead: str | None = None
         num_threads = max(1, torch.get_num_threads() // world_size)
@@ -99,18 +96,11 @@ class MultiprocExecutor:
                 Place(rank, tensor_parallel_size, pipeline_parallel_size, enable_expert_parallel),
                 folder, dtype, device, self._store.port, num_threads, timeout,
             )
-            for rank, folder in enumerate(folders)
+            for rank in range(world_size)
         ]  # fmt: skip
         self._processes, self._connections = start_workers(settings)
         self._stop = weakref.finalize(self, stop_workers, self._processes, self._connections)
         self.facts: list[Facts] = self._answers(START_SECONDS)
-        for rank, facts in enumerate(self.facts):
-            if facts.fingerprint != self.facts[0].fingerprint:
-                self.shutdown()
-                raise LabError(
-                    f"rank {rank} has another checkpoint ({visible(folders[rank])}) than rank 0 "
-                    f"({visible(folders[0])}): give all ranks the same files"
-                )
         self.model = RemoteModel(self, config, parse_dtype(dtype))
 
     def initialize_kv_cache(self, num_blocks: int, block_size: int, kv_cache_dtype: str) -> RemoteKVCache:
@@ -207,14 +197,6 @@ class RemoteKVCache:
 
     def begin_step(self, layout: StepLayout) -> None:
         self.layout = layout
-
-
-def open_store(port: int) -> dist.TCPStore:
-    """Where the ranks tell each other their addresses. Raises LabError if the port is in use."""
-    try:
-        return dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-    except dist.DistNetworkError:
-        raise LabError(f"port {port} is in use: choose another one, or 0 for any that is free") from None
 
 
 def start_workers(settings: Sequence[WorkerSettings]) -> tuple[list[BaseProcess], list[Connection]]:

@@ -1,6 +1,5 @@
 """Load one rank's part of a checkpoint. Of the files only the rows and columns that this rank holds are read."""
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 
 from labkit.foreign import visible
-from phase1_tokens_embeddings.weights.safetensors_file import open_tensors, read_safetensors_header
+from phase1_tokens_embeddings.weights.safetensors_file import open_tensors
 from phase2_attention_kvcache.model import ModelConfig, Transformer
 from phase2_attention_kvcache.model.checkpoint import (
     Stored,
@@ -23,8 +22,6 @@ from phase2_attention_kvcache.model.config import find_reader, read_config
 from phase5_real_gpu.parallel.collectives import Collectives
 from phase5_real_gpu.parallel.placement import columns_of_rank, rows_of_rank, shift
 from phase5_real_gpu.parallel.sharded_model import ShardedTransformer
-
-FINGERPRINT_BYTES = 64  # of every tensor
 
 
 def open_checkpoint(folder: Path) -> tuple[ModelConfig, dict[str, Stored]]:
@@ -109,17 +106,3 @@ def read_part(stored, rows: range | None, columns: range | None, turned: bool) -
 
 def pad_rows(x: Tensor, num_rows: int) -> Tensor:
     return x if len(x) == num_rows else torch.cat([x, x.new_zeros(num_rows - len(x), *x.shape[1:])])
-
-
-def fingerprint(folder: Path) -> str:
-    """Tells checkpoints apart: config.json, and the first bytes of every tensor."""
-    _, stored = open_checkpoint(folder)
-    found = hashlib.sha256((folder / "config.json").read_bytes())
-    for path in sorted({s.file for s in stored.values()}):
-        start = read_safetensors_header(path).data_start
-        with path.open("rb") as file:
-            for _, s in sorted(stored.items()):
-                if s.file == path:
-                    file.seek(start + s.entry.offsets[0])
-                    found.update(file.read(min(FINGERPRINT_BYTES, s.entry.nbytes)))
-    return found.hexdigest()

@@ -18,7 +18,7 @@ from phase3_paged_attention.paging import PagedCache, PagedKVCache, StepLayout
 from phase3_paged_attention.sharing import QuantizedKVStorage
 from phase5_real_gpu.parallel.collectives import Collectives
 from phase5_real_gpu.parallel.placement import Place
-from phase5_real_gpu.parallel.shard_loading import fingerprint, load_shard
+from phase5_real_gpu.parallel.shard_loading import load_shard
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,6 @@ class WorkerSettings:
 class Facts(NamedTuple):
     """What a rank says of itself once it is ready. weight_bytes: in memory. bytes_read: of the checkpoint's weights."""
 
-    fingerprint: str
     weight_bytes: int
     bytes_read: int
 
@@ -73,7 +72,7 @@ class Worker:
         dtype = parse_dtype(settings.dtype)
         self.model, read = load_shard(settings.folder, dtype, self.device, self.collectives)
         held = sum(parameter.nbytes for parameter in self.model.parameters())
-        self.facts = Facts(fingerprint(settings.folder), held, read)
+        self.facts = Facts(held, read)
         self.kv_cache: PagedCache | None = None
         self.hidden: Tensor | None = None  # of the last step
 

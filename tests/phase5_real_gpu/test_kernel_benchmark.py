@@ -53,7 +53,6 @@ from phase5_real_gpu.measuring.kernel_peers import (
     VECTORISED,
     Prepared,
     Runner,
-    copies_in_memory,
     page_lists,
 )
 from phase5_real_gpu.measuring.machine_limits import MachineLimits, measure_limits, open_bench
@@ -86,12 +85,6 @@ def test_skewed_lengths_add_up_and_keep_their_proportions(requests, more):
     parts = [(0.1, 0.4, 0.5, 1.0, 0.2)[i % 5] for i in range(requests)]
     for n, part in zip(lens, parts, strict=True):
         assert abs(n - total * part / sum(parts)) <= 1.001  # two ends, each rounded
-
-
-def test_skewed_cases():
-    assert sum(DECODE_SKEWED.context_lens) == sum(DECODE_B64.context_lens) == 64 * 4096
-    with pytest.raises(ValueError, match="3 tokens are too few for 5 requests"):
-        skewed_lengths(5, 3)
 
 
 @given(lens_and_news, st.sampled_from([(4, 2, 8), (3, 3, 16)]))
@@ -243,13 +236,6 @@ def test_timing_calls_and_orders_its_figures(cold):
     assert len(calls) == 3 * 5  # the first round does not count
 
 
-def test_layers_are_the_same_numbers_in_other_memory():
-    x = make_inputs(EQUAL, "cpu")
-    layers = copies_in_memory(x, 3)
-    assert len({y.k_cache.data_ptr() for y in layers}) == len({y.v_cache.data_ptr() for y in layers}) == 3
-    assert all(torch.equal(y.k_cache[1:], x.k_cache[1:]) for y in layers)
-
-
 def test_a_wrong_kernel_gets_no_figure_and_the_others_go_on():
     def wrong(layers):
         return Prepared([lambda x=x: torch.zeros_like(x.q) for x in layers])
@@ -363,14 +349,6 @@ def test_script_on_a_cpu(run_script, tmp_path):
     again = {m["name"]: m for m in run_script(kernel_benchmark, *argv, "--resume")["results"]["measurements"]}
     assert set(again) == wanted and again["cpu-prefill-1k"]["value"] != found["cpu-prefill-1k"]["value"]
     assert all(again[name] == found[name] for name in wanted - {"cpu-prefill-1k"})
-
-
-def test_figures_are_in_the_file_before_the_script_ends(lab, tmp_path):
-    lab.args.json = tmp_path / "k.json"
-    bench = a_bench(save=lambda bench: lab.save(**bench.results()))
-    run_case(bench, EQUAL, [VECTORISED])
-    saved = json.loads(lab.args.json.read_text())["results"]["measurements"]
-    assert saved[-1]["name"] == "vectorised-cpu-decode-b16-512"
 
 
 LIMITED = '{"results": {"limits": {"read_gb_s": 1, "copy_gb_s": 1%s}, "measurements": []}}'

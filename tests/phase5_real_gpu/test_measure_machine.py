@@ -21,7 +21,6 @@ from phase5_real_gpu.measuring.measure_all import (
     SCRIPTS,
     TOTAL_SECONDS,
     Script,
-    best_limits,
     measure_all,
 )
 from phase5_real_gpu.measuring.reference_files import Limits, read_reference
@@ -35,6 +34,9 @@ GOOD = """
               "predictions": [float("nan")], "results": {"measurements": rows, "limits": LIMITS}}
     json.dump(report, open(path, "w"))
 """
+
+
+LIMITED = dict(read_gb_s=20.0, copy_gb_s=15.0, launch_us=3.0, matmul_tflops={"float32": 0.2})
 
 
 def good(*rows, limits=None, then="") -> str:
@@ -71,23 +73,20 @@ def test_a_failure_costs_only_its_own_figures(scripts):
         crashes="print('fine so far'); raise RuntimeError('the card fell off')",
         no_report="pass",
         half="import sys; open(sys.argv[2], 'w').write('{\"results\": ')",
-        list_of="import sys; open(sys.argv[2], 'w').write('[1]')",
-        unusable=good(("itl-tales-b8", 2.0), ("Bad Name", 1.0)),
         last=good(("itl-gpt2-b1", 9.0), ("itl-tales-b1", 5.0), then="sys.exit(1)"),
     )
     saved = []
     gathered = measured(parts, ["--quick"], lambda g: saved.append(len(g.measurements)))
     outcomes = {Path(p.script).stem: (p.outcome, p.error) for p in gathered.parts}
-    assert set(gathered.measurements) == {"itl-tales-b1", "itl-tales-b8", "itl-gpt2-b1"}
-    assert saved == [1, 1, 1, 1, 1, 1, 2, 3]  # after each part
+    assert set(gathered.measurements) == {"itl-tales-b1", "itl-gpt2-b1"}
+    assert saved == [1, 1, 1, 1, 1, 2]  # after each part
     assert gathered.measurements["itl-tales-b1"].value == 2.0  # the first figure stays
     assert gathered.measurements["itl-tales-b1"].details["argv"] == ["--quick"]
     assert outcomes["first"] == ("ok", "")
     assert outcomes["refuses"] == ("failed", "it ended with code 1: error: no such card: use --device cpu")
     assert outcomes["crashes"] == ("failed", "it ended with code 1: RuntimeError: the card fell off")
-    for name in ("no_report", "half", "list_of"):
+    for name in ("no_report", "half"):
         assert outcomes[name] == ("failed", "it ended with code 0: it left no report")
-    assert outcomes["unusable"][0] == "ok" and "not all figures could be used" in outcomes["unusable"][1]
     assert outcomes["last"][0] == "ok" and "prediction" in outcomes["last"][1]
 
 
@@ -125,13 +124,13 @@ def is_gone(pid: int, within: float = 5.0) -> bool:
 
 
 def test_time_and_packages_are_asked_for_beforehand(scripts, monkeypatch):
-    parts = scripts(a="import time; time.sleep(60)", b=good(("itl-tales-b1", 2.0)))
-    gathered = measured(parts, total_seconds=2.0)
+    parts = scripts(
+        a="import time; time.sleep(60)", b=good(("itl-tales-b1", 2.0)), vllm=good(("itl-gpt2-b1", 2.0))
+    )
+    gathered = measured(parts[:2], total_seconds=2.0)
     assert [p.outcome for p in gathered.parts] == ["timed out", "skipped"]
     assert gathered.parts[1].error == "no time was left for it"
-    scripts(vllm=good(("ours-throughput-tales-mixed16", 2.0)))
-    wanting = Script(SCRIPTS["vllm"].file, 20, needs="no_such_package_at_all")
-    monkeypatch.setitem(SCRIPTS, "vllm", wanting)
+    monkeypatch.setitem(SCRIPTS, "vllm", Script(SCRIPTS["vllm"].file, 20, needs="no_such_package_at_all"))
     assert measured(["vllm"]).parts[0].error == "no_such_package_at_all is not installed"
     (m,) = measured(["vllm"], vllm_python="/env/bin/python").measurements.values()
     assert m.details["argv"] == ["--vllm-python", "/env/bin/python"]
@@ -152,11 +151,11 @@ def test_going_on_with_what_is_there(scripts, monkeypatch):
 
 
 def test_the_best_ceiling_counts(scripts):
-    first = {"read_gb_s": 20.0, "launch_us": 3.0, "matmul_tflops": {"float32": 0.2}}
-    second = {"read_gb_s": 22.0, "launch_us": 4.0, "copy_gb_s": 15.0, "h2d_gb_s": None}
-    parts = scripts(a=good(("launch", 5.0), limits=first), b=good(("launch", 4.0), limits=second))
-    assert measured(parts).limits == Limits(22.0, 15.0, {"float32": 0.2}, 3.0)
-    assert best_limits(Limits(), {"read_gb_s": float("nan"), "launch_us": 0, "copy_gb_s": "x"}) == Limits()
+    second = dict(
+        read_gb_s=22.0, copy_gb_s=14.0, launch_us=4.0, matmul_tflops={"bfloat16": 0.4}, h2d_gb_s=None
+    )
+    parts = scripts(a=good(("launch", 3.0), limits=LIMITED), b=good(("launch", 4.0), limits=second))
+    assert measured(parts).limits == Limits(22.0, 15.0, {"bfloat16": 0.4, "float32": 0.2}, 3.0)
 
 
 def test_real_parts_exist_and_fit_in_ten_minutes():
@@ -170,7 +169,7 @@ def test_real_parts_exist_and_fit_in_ten_minutes():
 
 
 def test_script_writes_a_reference_file(scripts, tmp_path, capsys):
-    scripts(a=good(("itl-tales-b1", 2.0), limits={"read_gb_s": 20.0}), b="raise SystemExit(2)")
+    scripts(a=good(("itl-tales-b1", 2.0), limits=LIMITED), b="raise SystemExit(2)")
     out, report = tmp_path / "new" / "mine.json", tmp_path / "report.json"
     argv = ["--out", out, "--name", "my-laptop", "--title", "My laptop", "--quick", "--json", report]
     assert measure_machine.main(list(map(str, argv))) == 0
@@ -199,7 +198,6 @@ def test_no_figure_at_all_is_an_error_and_the_file_says_why(scripts, tmp_path, m
         (["--name", "My Laptop"], "small letters"),
         (["--seconds", "0"], "out of range"),
         (["--seconds", "nan"], "out of range"),
-        (["--title", "x" * 400], "shorten it to 300"),
         (["--out", "."], "is a folder"),
         (["--out", "/dev/null/mine.json"], "cannot write"),
     ],
@@ -211,9 +209,8 @@ def test_bad_options_are_refused_before_anything_runs(scripts, mistake_of, argv,
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_cut_short_it_leaves_what_it_has_and_no_process_behind(tmp_path, number):
-    """As `timeout` and Ctrl-C would do in the second part."""
+def test_cut_short_it_leaves_what_it_has_and_no_process_behind(tmp_path):
+    """Ctrl-C in the second part."""
     pid_file = tmp_path / "pid"
     (tmp_path / "a.py").write_text(good(("itl-tales-b1", 2.0)))
     (tmp_path / "b.py").write_text(
@@ -233,7 +230,7 @@ sys.exit(measure_machine.main(["--parts", "a,b", "--out", {str(tmp_path / "mine.
     until = time.monotonic() + 60
     while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < until:
         time.sleep(0.05)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and said == "stopped\n"
     assert is_gone(int(pid_file.read_text()))

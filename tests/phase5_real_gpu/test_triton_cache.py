@@ -73,7 +73,7 @@ def test_a_mixed_step(lab, requests, dtype, **shape):
     )  # stored there, and nowhere else
 
 
-@pytest.mark.parametrize("order", ["dpdpd", "pdddp", "ppddd", "dddpp", "ddd", "ppp", "d", "p"])
+@pytest.mark.parametrize("order", ["dpdpd", "pdddp", "ddd", "ppp"])
 def test_every_order_of_prompts_and_single_tokens(lab, order):
     lens = {"d": (20, 1), "p": (9, 6)}
     case = lab.Case([lens[o][1] for o in order], [sum(lens[o]) for o in order], kv_heads=1)

@@ -1,13 +1,19 @@
 """The benchmarks' workloads are those that the other engines were timed on."""
 
 import importlib.util
+import os
+import sys
 from dataclasses import replace
 
 import pytest
 
+from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import SHAPES, read_shape
 from phase2_attention_kvcache.model import Transformer
 from phase5_real_gpu.benchmarks import serving_benchmark
+from phase5_real_gpu.benchmarks.vllm_process import Worker
+
+LLAMA_CPP = os.environ.get("LLAMA_CPP_PYTHON")
 
 
 def test_workloads_are_those_of_the_other_engines(data):
@@ -45,3 +51,26 @@ def test_busy_cores_are_free_again_afterwards():
     with serving_benchmark.busy_cores(2) as others:
         assert len(others) == 2 and all(other.poll() is None for other in others)
     assert all(other.poll() is not None for other in others)
+
+
+def test_ratios_compare_equal_bits():
+    formats = {"ours": "F16", "ours q8_0": "Q8_0", "llama.cpp Q8_0": "Q8_0"}
+    times = {"ours": [4.0, 6.0], "ours q8_0": [2.0, 2.0], "llama.cpp Q8_0": [3.0, 1.0]}
+    assert serving_benchmark.ratios({"batch1": times}, formats) == {
+        "batch1": {"ours q8_0 / llama.cpp Q8_0": [1.5, 0.5], "ours q8_0 / ours": [2.0, 3.0]}
+    }
+
+
+def test_a_python_without_llama_cpp():
+    settings = dict(model="none", max_num_seqs=1, max_model_len=64, threads=1)
+    with pytest.raises(LabError, match="holds no xllamacpp"):
+        Worker(sys.executable, serving_benchmark.GGUF_WORKER, "xllamacpp", engine="xllamacpp", **settings)
+
+
+@pytest.mark.proof
+def test_a_short_race(run_script):
+    arguments = ["--rounds", "1", "--workloads", "batch1", "--quantized", "q4_0", "int8"]
+    peer = ["--llamacpp-python", LLAMA_CPP] if LLAMA_CPP else []
+    found = run_script(serving_benchmark, *arguments, *peer)["results"]["ratios"]["batch1"]
+    wanted = {"ours / transformers", "ours q4_0 / ours", "ours int8 / ours"}
+    assert wanted <= found.keys() and ("ours q4_0 / llama.cpp Q4_0" in found) == bool(peer)

@@ -8,7 +8,7 @@ from phase2_attention_kvcache.model import Transformer
 from phase3_paged_attention.paging import PagedKVCache, compiled_kernel, cpu_decode
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.comparing import quick_measurements
-from phase5_real_gpu.comparing.causes import CAUSES, find_causes
+from phase5_real_gpu.comparing.causes import find_causes
 from phase5_real_gpu.comparing.quick_measurements import measure_quickly
 from phase5_real_gpu.measuring.engine_cases import plan_for
 from phase5_real_gpu.measuring.engine_runs import path_of
@@ -128,8 +128,6 @@ def test_a_batch_that_is_not_shared():
     rows = [Measurement(f"throughput-tales-b{b}", 400.0 * b**0.7, "tok/s", "higher") for b in (1, 8, 64)]
     assert named(report(rows[0]), report(*rows)) == ["small batch"]
     assert named(report(*rows), report(*rows)) == [] == named(report(rows[0]))
-    ran_alone = dataclasses.replace(rows[1], details={"batch": 1.5})
-    assert "1.5 requests shared a step" in evidence(report(rows[0], ran_alone), None, "small batch")
     flat = dataclasses.replace(rows[1], value=rows[0].value * 1.1)
     assert "one after the other" in evidence(report(rows[0], flat), None, "small batch")
 
@@ -142,8 +140,6 @@ def test_a_long_prompt_in_the_middle_of_an_answer():
     # A report that counts no such steps has spikes of another origin; one that does not count is believed.
     assert named(with_seconds(gaps, "itl-tales-b1", prefill_steps=0)) == []
     assert named(with_seconds(gaps, "itl-tales-b1")) == [cause]
-    spiky, even = (Measurement("itl-gpt2-b1", 2.0, "ms", details={"p99": p}) for p in (11.0, 3.0))
-    assert named(report(spiky)) == [cause] and named(report(even)) == []
 
 
 # ---------------------------------------------------------------------- what only a GPU can show: planted
@@ -173,10 +169,9 @@ def on_card(limits=None, **facts) -> Reference:
 
 
 SUNK = Limits(4200.0, 4000.0, {"bfloat16": 450.0}, 4.0)
-LAUNCHES = {"dtype": "bfloat16", "path": "kernel", "kernels": 1500}
 PLANTED = {
     "less than the shortest time": (
-        changed("decode-b64-4k", value=9.0), None, "missing synchronise", ["9 us", "250 us", "time of asking"]),
+        changed("decode-b64-4k", value=9.0), None, "missing synchronise", ["9 us", "250 us"]),
     "the same on a CPU, whose call returns when it is done": (
         dataclasses.replace(changed("decode-b64-4k", value=9.0), environment=CPU), None, None, []),
     "throttled while it was busy": (
@@ -193,13 +188,11 @@ PLANTED = {
         on_card(SUNK, highest_sm_clock_mhz=1200.0), healthy_gpu(), "power or clock limit",
         ["bfloat16 products: 450 TFLOP/s, the reference 750", "1,200 of 1,980 MHz"]),
     "another card, which may well be slower": (on_card(SUNK, name="NVIDIA L4"), healthy_gpu(), None, []),
-    "launches that fill a step": (
-        changed("itl-tinyllama-b1", value=6.0, details=LAUNCHES), None, "a CPU-bound launch",
-        ["1,500 launches of 4 us are 6 ms"]),
+    "a dozen kernels a layer, 22 layers, 4 us each are a millisecond": (
+        changed("itl-tinyllama-b1", value=1.3, details={"path": "kernel"}), None, "a CPU-bound launch",
+        ["264 launches of 4 us are 1.06 ms"]),
     "the same in a graph": (
-        changed("itl-tinyllama-b1", value=6.0, details=LAUNCHES | {"path": "graph"}), None, None, []),
-    "without a count: a dozen kernels a layer, 22 layers, 4 us each are a millisecond": (
-        changed("itl-tinyllama-b1", value=1.3, details={"path": "kernel"}), None, "a CPU-bound launch", []),
+        changed("itl-tinyllama-b1", value=1.3, details={"path": "graph"}), None, None, []),
     "much slower than its launches": (
         changed("itl-tinyllama-b1", value=40.0, details={"path": "kernel"}), None, None, []),
 }  # fmt: skip
@@ -209,13 +202,6 @@ PLANTED = {
 def test_a_planted_cause_is_named_and_no_other(mine, reference, cause, says):
     assert named(mine, reference) == ([cause] if cause else [])
     assert all(words in evidence(mine, reference, cause) for words in says)
-
-
-def test_no_cuda_graph_by_its_shape():
-    silent = changed("itl-tinyllama-b1", value=6.0)
-    assert "eager fallback" in named(silent, healthy_gpu())
-    all_slow = with_changed(silent, "throughput-tinyllama-b64", value=9e3)
-    assert "eager fallback" not in named(all_slow, healthy_gpu())  # then something else is slow as well
 
 
 def test_old_software_counts_where_something_is_slower():
@@ -250,12 +236,6 @@ def test_a_fixed_time_in_each_step():
     assert (
         named(machine(2.1, 4.7, fixed_ms=1.4), theirs) == []
     )  # as good as the reference: nothing to explain
-
-
-def test_every_cause_says_what_to_do():
-    assert len(CAUSES) == 10 == len({c.name for c in CAUSES})
-    for cause in CAUSES:
-        assert cause.explanation.endswith(".") and cause.remedy and cause.signature.__doc__
 
 
 def test_evidence_knows_which_figures_it_explains():

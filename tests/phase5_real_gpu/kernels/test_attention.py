@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 import torch
 
-from phase3_paged_attention.paging.paged_attention import paged_attention_vectorised
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
 
 if not HAS_TRITON:
@@ -33,21 +32,21 @@ def new_case(request, lab):
     return make
 
 
-@pytest.mark.parametrize("group", range(1, 17))
+@pytest.mark.parametrize("group", [1, 3, 5, 16])
 def test_every_number_of_queries_a_kv_head(new_case, group):
     """Where the number divides no power of two, a program's last rows are padding."""
     case = new_case([(31, 6), (0, 1)], group=group, kv_heads=2, seed=group)
     case.assert_right(case.attend())
 
 
-@pytest.mark.parametrize("block_size", [1, 3, 8, 16, 32, 64, 128, 256])
+@pytest.mark.parametrize("block_size", [1, 3, 16, 256])
 def test_block_sizes_smaller_and_larger_than_a_tile(new_case, block_size):
     requests = [(0, 1), (block_size - 1, 1), (block_size, 1), (0, block_size % 20 + 1), (141, 9)]
     case = new_case(requests, kv_heads=1, block_size=block_size, seed=block_size)
     case.assert_right(case.attend())
 
 
-@pytest.mark.parametrize("dim", [16, 32, 48, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("dim", [16, 48, 80, 256])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_head_dims(new_case, dim, dtype):
     case = new_case([(61, 9), (0, 3)], kv_heads=1, group=3, dim=dim, dtype=dtype, seed=dim)
@@ -67,13 +66,6 @@ def test_scores_far_apart(lab, new_case):
 def test_scale_of_ones_own(new_case):
     case = new_case([(40, 3), (0, 9)])
     case.assert_right(case.attend(scale=0.5), scale=0.5)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_phase_3_vectorised(lab, new_case, seed):
-    case = new_case([(70, 30), (0, 1), (1, 7), (64, 1)], kv_heads=2, group=4, dim=64, seed=seed)
-    tables = case.block_tables(0), case.query_lens, case.context_lens
-    lab.assert_near(case.attend(), paged_attention_vectorised(case.q, case.k_cache, case.v_cache, *tables))
 
 
 def test_a_request_that_went_wrong_harms_only_itself(lab, new_case):
@@ -107,12 +99,6 @@ def test_queries_that_are_a_view_of_something_larger(lab, new_case):
     wide[:, 128:256] = case.q.flatten(1)
     case.q = wide[:, 128:256].view(-1, 4, 32)
     assert not case.q.is_contiguous()
-    case.assert_right(case.attend())
-
-
-def test_a_cache_in_one_piece(new_case):
-    case = new_case([(26, 4), (63, 7)])
-    case.k_cache, case.v_cache = case.k_cache.contiguous(), case.v_cache.contiguous()
     case.assert_right(case.attend())
 
 

@@ -184,19 +184,11 @@ def test_a_kernel_refuses(inputs, kernel, checked, change, message):
     kernel(**given, checked=checked)
     before = [given[c].clone() for c in ("k_cache", "v_cache")]
     with pytest.raises(ValueError, match=message) as stop:
-        kernel(**given | change(given), checked=checked)
+        # The interpreter looks into the tables unasked: a wrong entry reads or writes this process's own memory.
+        kernel(**given | change(given), checked=checked and not INTERPRETED)
     assert "\n" not in str(stop.value) and len(str(stop.value)) < 200
     for cache, old in zip(("k_cache", "v_cache"), before):
         assert torch.equal(given[cache].nan_to_num(7.0), old.nan_to_num(7.0))
-
-
-@pytest.mark.skipif(not INTERPRETED, reason="on a GPU the tables are looked at only if asked")
-@pytest.mark.parametrize(("kernel", "checked", "change", "message"), [r for r in REFUSALS if r.values[1]])
-def test_the_interpreter_looks_into_the_tables_unasked(inputs, kernel, checked, change, message):
-    """There a wrong entry reads or writes this process's own memory, and ends it."""
-    given = inputs[kernel.__name__]
-    with pytest.raises(ValueError, match=message):
-        kernel(**given | change(given))
 
 
 def test_checked_lets_through_what_is_never_read(lab, inputs):

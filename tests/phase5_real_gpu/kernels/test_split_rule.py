@@ -1,6 +1,5 @@
 """Into how many splits a context is cut: the rule against a brute-force model of a card."""
 
-import heapq
 import math
 
 import pytest
@@ -61,49 +60,6 @@ def test_the_fewest_splits_that_are_good_enough(context_lens, heads, resident, t
     times = all_times(context_lens, heads, resident, tile)
     good = [n for n, time in times.items() if time * GOOD_ENOUGH <= min(times.values()) * (1 + 1e-12)]
     assert chosen == min(good)
-
-
-def makespan(context_lens, heads, resident, tile, split_tokens):
-    """When the last program ends if each place takes the next one as soon as it is free, in tiles."""
-    sizes = [math.ceil(n / tile) for n in splits_of(context_lens, split_tokens) for _ in range(heads)]
-    free_at = [0] * resident
-    for size in sizes:
-        heapq.heappush(free_at, heapq.heappop(free_at) + size)
-    return max(free_at)
-
-
-@given(contexts, kv_heads, resident, tiles)
-@quick
-def test_against_a_card_that_runs_the_splits_one_after_the_other(context_lens, heads, resident, tile):
-    """The rule counts every split as a full one. A real card is never slower than that, nor faster than its
-    multiprocessors allow; and what the rule chose is never slower than not cutting at all by more than it may be."""
-    splits = choose_splits(context_lens, heads, resident, tile)
-    took = makespan(context_lens, heads, resident, tile, splits.split_tokens)
-    modelled = modelled_time(context_lens, heads, resident, tile, splits.split_tokens // tile)
-    work = heads * sum(math.ceil(c / tile) for c in context_lens)
-    assert math.ceil(work / resident) <= took <= modelled
-
-
-@pytest.mark.parametrize("resident", [132, 264, 528])
-def test_skewed_lengths(resident):
-    """One long request among short ones decides when the step ends. Uncut, its eight heads would be alone for
-    most of it; cut, the step comes near to what the same tokens take in equal lengths."""
-    skewed, uniform = [32_768, *[1024] * 31], [2016] * 32
-    cut = choose_splits(skewed, 8, resident, 64)
-    took = makespan(skewed, 8, resident, 64, cut.split_tokens)
-    uncut = makespan(skewed, 8, resident, 64, 32_768)
-    even = makespan(uniform, 8, resident, 64, choose_splits(uniform, 8, resident, 64).split_tokens)
-    assert cut.num_splits > 4
-    assert took < uncut / 4 and took <= 1.3 * even
-
-
-def test_the_example_of_the_text():
-    """One user with 32,768 tokens and 8 KV heads, on 132 multiprocessors with two programs each."""
-    splits = choose_splits([32_768], 8, 264, 64)
-    assert splits.num_splits * 8 <= 264  # in one round
-    assert splits.num_splits >= GOOD_ENOUGH * 264 / 8
-    assert all_times([32_768], 8, 264, 64)[32] * 32 == all_times([32_768], 8, 264, 64)[1]
-    assert all_times([32_768], 8, 264, 64)[35] > all_times([32_768], 8, 264, 64)[32]
 
 
 @pytest.mark.parametrize("context_lens", [[], [0], [0, 0, 0], [1], [256]])

@@ -1,6 +1,5 @@
 """Small checkpoints in the Hugging Face layout, and engines that answer the same requests with and without other processes."""
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -8,88 +7,50 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
-from phase2_attention_kvcache.model.checkpoint import is_turned, names_for
+from phase2_attention_kvcache.model.config import read_config
+from phase2_attention_kvcache.story.small_families import write_small_model
 from phase3_paged_attention.paging import PagedKVCache
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.parallel import MultiprocExecutor
 
-# A vocabulary that does not divide by 4, and layers that do not divide by 2.
-SIZES = dict(vocab_size=203, d_model=32, num_layers=3, num_heads=4, head_dim=8, d_ff=64, max_context=128)
-MIXTURE = SIZES | dict(d_ff=12, attention_bias=False, mlp_bias=False)
-CONFIGS = {
-    "gpt2": ModelConfig(name="gpt2", family="gpt2", num_kv_heads=4, tied=True, **SIZES),
-    "llama": ModelConfig(
-        name="llama", family="llama", num_kv_heads=2, tied=False, attention_bias=True, mlp_bias=False, **SIZES
-    ),
+VOCAB_SIZE = 203  # does not divide by 4, nor do 3 layers by 2
+SIZES = dict(vocab_size=VOCAB_SIZE, num_hidden_layers=3, intermediate_size=64, max_position_embeddings=128)
+MIXTURE = SIZES | dict(intermediate_size=12, num_experts_per_tok=2)
+FAMILIES = {
+    "gpt2": dict(vocab_size=VOCAB_SIZE, n_embd=32, n_layer=3, n_head=4, n_inner=64, n_positions=128),
+    "llama": SIZES | dict(attention_bias=True),
     # Six experts, which do not divide by 4.
-    "qwen3_moe": ModelConfig(
-        name="qwen3_moe", family="qwen3_moe", num_kv_heads=2, tied=False, num_experts=6, experts_per_token=2,
-        norm_topk_prob=True, **MIXTURE,
-    ),
-    "mixtral": ModelConfig(
-        name="mixtral", family="mixtral", num_kv_heads=2, tied=True, num_experts=4, experts_per_token=2,
-        norm_topk_prob=True, **MIXTURE,
-    ),
-    # A norm over all heads.
-    "olmoe": ModelConfig(
-        name="olmoe", family="olmoe", num_kv_heads=2, tied=False, num_experts=3, experts_per_token=2, **MIXTURE
-    ),
-}  # fmt: skip
+    "qwen3_moe": MIXTURE | dict(num_experts=6, moe_intermediate_size=12, norm_topk_prob=True),
+    "mixtral": MIXTURE | dict(num_local_experts=4, tie_word_embeddings=True),
+    "olmoe": MIXTURE | dict(num_experts=3),  # a norm over all heads
+}
 # Few blocks, so that requests make room for each other; prompts come in pieces.
 SETTINGS = dict(num_blocks=180, block_size=4, max_num_seqs=32, max_num_batched_tokens=256)
 
 
-def write_checkpoint(config: ModelConfig, folder: Path, seed: int = 0) -> Path:
-    """A model with random weights, biases too, as a folder."""
-    torch.manual_seed(seed)
-    model = Transformer.random(config, seed=seed)
-    tensors = {}
-    for ours, whole in model.state_dict().items():
-        whole = whole + 0.3 * torch.randn_like(whole)
-        names = names_for(config, ours)
-        kv = config.num_kv_heads * config.head_dim
-        rows = [config.num_heads * config.head_dim, kv, kv] if len(names) == 3 else len(whole) // len(names)
-        for name, piece in zip(names, whole.split(rows), strict=True):
-            turned = is_turned(config, ours) and piece.ndim == 2
-            tensors[name] = (piece.t() if turned else piece).contiguous()
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "model.safetensors")
-    raw = dict(model_type=config.family, vocab_size=config.vocab_size, tie_word_embeddings=config.tied)
-    if config.family == "gpt2":
-        raw |= dict(n_embd=config.d_model, n_layer=config.num_layers, n_head=config.num_heads)
-        raw |= dict(n_inner=config.d_ff, n_positions=config.max_context)
-    else:
-        raw |= dict(hidden_size=config.d_model, num_hidden_layers=config.num_layers)
-        raw |= dict(num_attention_heads=config.num_heads, num_key_value_heads=config.num_kv_heads)
-        raw |= dict(
-            head_dim=config.head_dim, intermediate_size=config.d_ff, attention_bias=config.attention_bias
-        )
-        raw |= dict(max_position_embeddings=config.max_context, rms_norm_eps=config.norm_eps)
-    if config.family == "qwen3_moe":
-        raw |= dict(moe_intermediate_size=config.d_ff, norm_topk_prob=True)
-    if config.choices.mixture:
-        number = "num_local_experts" if config.family == "mixtral" else "num_experts"
-        raw |= {number: config.num_experts, "num_experts_per_tok": config.experts_per_token}
-    (folder / "config.json").write_text(json.dumps(raw))
-    return folder
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """A small model of each family with random weights, written by transformers."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    for family, sizes in FAMILIES.items():
+        write_small_model(family, root / family, sizes)
+    return {family: root / family for family in FAMILIES}
 
 
 @pytest.fixture(scope="session")
-def folders(tmp_path_factory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("checkpoints")
-    return {name: write_checkpoint(config, root / name) for name, config in CONFIGS.items()}
+def configs(folders) -> dict[str, ModelConfig]:
+    return {family: read_config(folder) for family, folder in folders.items()}
 
 
 def prompts(number: int, seed: int = 0) -> list[list[int]]:
     """Prompts of which many share a beginning."""
     rng = np.random.default_rng(seed)
-    beginnings = [rng.integers(0, SIZES["vocab_size"], 24).tolist() for _ in range(4)]
+    beginnings = [rng.integers(0, VOCAB_SIZE, 24).tolist() for _ in range(4)]
     return [
         beginnings[rng.integers(4)][: rng.integers(25)]
-        + rng.integers(0, SIZES["vocab_size"], rng.integers(1, 30)).tolist()
+        + rng.integers(0, VOCAB_SIZE, rng.integers(1, 30)).tolist()
         for _ in range(number)
     ]
 

@@ -1,22 +1,23 @@
 """Who holds what: nothing is lost, and nothing is held twice that need not be."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
 
-from phase2_attention_kvcache.model import ModelConfig, Transformer
+from phase2_attention_kvcache.model import Transformer
 from phase5_real_gpu.parallel import Place, check_split
 from phase5_real_gpu.parallel.placement import columns_of_rank, config_of_rank, rows_of_rank
-from tests.phase5_real_gpu.parallel.conftest import CONFIGS, SIZES
+from tests.phase5_real_gpu.parallel.conftest import FAMILIES
 
 
 @pytest.mark.parametrize(
     ("family", "expert_parallel", "t", "p"),
-    [*product(CONFIGS, [False], (1, 2, 4), (1, 2, 3)), *product(["qwen3_moe"], [True], (2, 4), (1, 2))],
+    [*product(FAMILIES, [False], (1, 2, 4), (1, 2, 3)), *product(["qwen3_moe"], [True], (2, 4), (1, 2))],
 )
-def test_every_number_of_a_model_is_held_as_often_as_it_should_be(family, expert_parallel, t, p):
-    config = CONFIGS[family]
+def test_every_number_of_a_model_is_held_as_often_as_it_should_be(configs, family, expert_parallel, t, p):
+    config = configs[family]
     check_split(config, t, p, expert_parallel)
     with torch.device("meta"):
         whole = {name: x.shape for name, x in Transformer(config).state_dict().items()}
@@ -63,16 +64,16 @@ def test_every_number_of_a_model_is_held_as_often_as_it_should_be(family, expert
         (1, 4, {}, "pipeline_parallel_size is 4, and the model has 3 layers"),
     ],
 )
-def test_sizes_that_do_not_divide_are_refused(t, p, change, message):
-    config = ModelConfig(name="x", family="llama", tied=True, **{"num_kv_heads": 2} | SIZES | change)
+def test_sizes_that_do_not_divide_are_refused(configs, t, p, change, message):
+    config = replace(configs["llama"], **change)
     with pytest.raises(ValueError, match=message):
         check_split(config, t, p)
 
 
 @pytest.mark.parametrize(("family", "t", "number"), [("llama", 2, "none"), ("qwen3_moe", 8, "6")])
-def test_a_rank_without_an_expert_is_refused(family, t, number):
+def test_a_rank_without_an_expert_is_refused(configs, family, t, number):
     with pytest.raises(ValueError, match=f"deals out experts to {t} ranks, and the model has {number}"):
-        check_split(CONFIGS[family], t, 1, enable_expert_parallel=True)
+        check_split(configs[family], t, 1, enable_expert_parallel=True)
 
 
 def test_experts_that_do_not_divide():
