@@ -9,7 +9,7 @@ Source: Zhong et al., "DistServe" (2024): goodput by attainment.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,8 @@ from phase4_scheduler.simulator.cost_model import CostModel
 from phase4_scheduler.simulator.latency import RequestRecord
 from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, arrival_times
 from phase4_scheduler.simulator.virtual_time import ClockedEngine
-from phase5_real_gpu.parallel.proxy import NewTokens
+from phase5_real_gpu.parallel.proxy import Proxy
+from phase5_real_gpu.parallel.replicas import Replicas
 
 ATTAINMENT = 0.9
 BLOCK_SIZE = 16
@@ -90,17 +91,9 @@ def highest_rate(share_at: dict[float, float]) -> float:
 # ---------------------------------------------------------------------- on real processes
 
 
-class Front(Protocol):
-    """A `Proxy`, or `Replicas`."""
-
-    def add(
-        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams, arrival: float
-    ) -> None: ...
-
-    def poll(self, timeout: float | None) -> list[NewTokens]: ...
-
-
-def serve_front(front: Front, requests: Sequence[TrafficRequest], vocab_size: int) -> list[RequestRecord]:
+def serve_front(
+    front: Proxy | Replicas, requests: Sequence[TrafficRequest], vocab_size: int
+) -> list[RequestRecord]:
     """Send requests when they are due, and wait for all answers. Times in seconds after the call."""
     prompts = [
         PromptMaker(vocab_size).prompt(r, i) for i, r in enumerate(requests)

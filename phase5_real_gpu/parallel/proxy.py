@@ -21,13 +21,11 @@ from itertools import count
 from multiprocessing.connection import wait
 from typing import NamedTuple
 
-from labkit.errors import LabError
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine.core import EngineCoreOutput
 from phase4_scheduler.server.engine_process import Add, Finish, StepMessage
 from phase5_real_gpu.parallel.engine_worker import Worker, WorkerConfig
 
-MOST_FAILED_STARTS = 3  # in a row
 ONE_TOKEN = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
 
 
@@ -72,7 +70,6 @@ class Proxy:
         # For a decode process that is being started: requests, and where their blocks are.
         self._waiting: list[tuple[Served, dict | None]] = []
         self.num_restarts = 0
-        self._failed_starts = {"prefill": 0, "decode": 0}  # in a row
 
     def start(self) -> None:
         """Start both, and let them shake hands. Raises LabError: one cannot start, or they do not fit together."""
@@ -177,12 +174,6 @@ class Proxy:
             except (EOFError, ConnectionError):
                 self._died(role)
                 continue
-            except LabError:  # it did not come as far as ready
-                self._failed_starts[role] += 1
-                if self._failed_starts[role] == MOST_FAILED_STARTS:
-                    raise
-                self._died(role)
-                continue
             for name, reason in message.refused:
                 news += self._end(name, message.ended, "error", reason)
             for output in message.outputs:
@@ -232,7 +223,6 @@ class Proxy:
                 self._begin(served)
 
     def _came_back(self, role: str) -> None:
-        self._failed_starts[role] = 0
         if role == "decode":
             waiting, self._waiting = self._waiting, []
             for served, kv_transfer_params in waiting:

@@ -4,7 +4,6 @@ import random
 import threading
 import time
 from dataclasses import replace
-from multiprocessing import Pipe
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +13,6 @@ from labkit.errors import LabError
 from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
 from phase4_scheduler.engine import EngineConfig, LLMEngine, Request
 from phase4_scheduler.server.engine_process import Add
-from phase5_real_gpu.parallel import proxy as proxy_module
 from phase5_real_gpu.parallel.block_transfer import KVLayout, Peer, copy_blocks, runs
 from phase5_real_gpu.parallel.engine_worker import Worker, WorkerConfig, decode_core, prefill_core
 from phase5_real_gpu.parallel.proxy import ONE_TOKEN, Proxy
@@ -322,29 +320,6 @@ def test_what_a_proxy_tells_its_engines():
     proxy.add("same", [1, 2], sampled)
     proxy._begin(proxy.requests["same"])  # as after a death
     assert sent[-1].params == sent[-2].params and sent[-1].request_id != sent[-2].request_id
-
-
-class DeadAtOnce(Worker):
-    """A process that ends before it is ready."""
-
-    def __init__(self, config):
-        self.config, self.ready = config, None
-        self.pipe, theirs = Pipe()
-        theirs.close()
-
-    def bury(self):
-        self.pipe.close()
-
-
-def test_a_process_that_dies_while_it_starts_is_started_again_but_not_for_ever(monkeypatch):
-    monkeypatch.setattr(proxy_module, "Worker", DeadAtOnce)
-    proxy = Proxy(WorkerConfig("tales"), WorkerConfig("tales"))
-    proxy.workers = {"prefill": DeadAtOnce(WorkerConfig("tales", role="prefill"))}
-    proxy.poll(1)
-    proxy.poll(1)
-    assert proxy.num_restarts == 2
-    with pytest.raises(LabError, match="the prefill process ended before it was ready"):
-        proxy.poll(1)
 
 
 # ---------------------------------------------------------------------- real processes
