@@ -22,10 +22,6 @@ from phase5_real_gpu.measuring.measurements import Floor
 Workload = list[tuple[list[int], int]]
 """A prompt and the number of tokens to write, for each request."""
 
-SOURCE_TTFT_MS = {10: 25, 100: 30, 500: 55, 1000: 95}
-SOURCE_TOKENS_S = {1: 180, 8: 800, 32: 2400, 64: 2800}
-"""What the source article says of TinyLlama-1.1B on a T4. Never a result: it stands beside ours."""
-
 
 @dataclass(frozen=True)
 class BenchModel:

@@ -10,67 +10,55 @@ from labkit.figures import COLORS, INK, MUTED, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import find_card
 from phase5_real_gpu.measuring.engine_cases import (
-    SOURCE_TOKENS_S,
-    SOURCE_TTFT_MS,
     BenchModel,
     Plan,
     bench_model,
-    decode_floor,
     step_work,
-    ttft_floor,
 )
-from phase5_real_gpu.measuring.machine_limits import MachineLimits
 from phase5_real_gpu.measuring.measurements import GB, Bench, Measurement
+from phase5_real_gpu.measuring.reference_files import find_reference
 
-T4_FP16_TFLOPS = 65.0  # NVIDIA's data sheet; the bandwidth stands in Phase 1's table
+ARTICLE = find_reference("t4-article")
 # TTFT: "flat" is less than 1.5 times from 10 to 100 tokens, "grown" at least twice from 10 on.
 FLAT, GROWN = 1.5, 2.0
 
 
-def t4_limits() -> MachineLimits:
-    """A T4 by its data sheet. No program reaches it, so what is above it cannot be."""
-    bandwidth = float(find_card("t4").bandwidth_gb_s)
-    return MachineLimits(bandwidth, bandwidth, {"float16": T4_FP16_TFLOPS}, 0.0, "T4, data sheet")
+def source_says(what: str, of: str) -> float:
+    """TinyLlama-1.1B on a T4, as the article has it."""
+    return ARTICLE.get(f"{what}-tinyllama-{of}").value
 
 
 def show_t4(lab: Lab) -> None:
     """The source's figures beside what its card allows. Arithmetic alone: it needs no GPU."""
-    card, t4, config = find_card("t4"), t4_limits(), bench_model("tinyllama").config
+    one_user, of_64 = source_says("throughput", "b1"), source_says("throughput", "b64")
+    card, limits, config = find_card("t4"), ARTICLE.limits, bench_model("tinyllama").config
     weight_bytes, read_bytes = 2 * config.num_parameters, step_work(config, 1, 1, 0, 2).bytes
-    by_the_rule, counted = (t4.read_gb_s * GB / nbytes for nbytes in (weight_bytes, read_bytes))
+    by_the_rule, counted = (limits.read_gb_s * GB / nbytes for nbytes in (weight_bytes, read_bytes))
     lab.title("Can the source's figures be? Arithmetic, before anything is measured")
     lab.predict(
         claim="t4-throughput",
         question="most tokens a second for one user: TinyLlama-1.1B in fp16 on a T4, from its data sheet",
         predicted=by_the_rule,
         measured=counted,
-        source_says=SOURCE_TOKENS_S[1],
+        source_says=one_user,
         unit="tok/s",
         tolerance=0.1,
         note=f"""Predicted by the rule: {weight_bytes / 1e9:.2f} GB of weights at {card.bandwidth_gb_s} GB/s take
             {1e3 / by_the_rule:.1f} ms. Counted: {read_bytes / 1e9:.2f} GB are really read, since a
             step needs one row of the token table, not all of it. Plain fp16 decode cannot write
-            {SOURCE_TOKENS_S[1]} tokens a second on this card: other weights, another card or another count.""",
+            {one_user:.0f} tokens a second on this card: other weights, another card or another count.""",
     )
-    rows = []
-    for batch, says in SOURCE_TOKENS_S.items():
-        rate = batch / decode_floor(config, batch, 0, t4, "float16").seconds
-        rows.append([f"batch {batch}, tok/s", float(says), rate, f"{says / rate:.0%}"])
-    for isl, says in SOURCE_TTFT_MS.items():
-        floor = 1e3 * ttft_floor(config, isl, t4, "float16").seconds
-        rows.append([f"TTFT at ISL {isl}, ms", float(says), floor, f"{floor / says:.0%}"])
     lab.table(
         "TinyLlama-1.1B on a T4: the source's figures beside what the data sheet allows",
-        ["", "the source says", "data sheet allows", "the source reaches"],
-        rows,
+        ["ms, or tokens a second", "the source says", "data sheet allows", "the source reaches"],
+        [[m.name, m.value, m.floor, f"{m.share_of_limit:.0%}"] for m in ARTICLE.measurements],
         note="""Batches with contexts of length nought, to be generous. More than 100% cannot be. The rest can, and so
             can the shape of TTFT: flat while reading the weights takes longer than computing, then in proportion.""",
     )
     dollars = card.dollars_per_hour / 3600 * 1e6
     lab.say(f"""What it costs: at ${card.dollars_per_hour:.2f} an hour a million tokens cost
         ${dollars / counted:.2f} at best if each user has the card alone, and
-        ${dollars / SOURCE_TOKENS_S[64]:.2f} at the {SOURCE_TOKENS_S[64]:,} tokens a second that the source reports
-        for 64 users.""")
+        ${dollars / of_64:.2f} at the {of_64:,.0f} tokens a second that the source reports for 64 users.""")
 
 
 def check_claims(lab: Lab, bench: Bench, plan: Plan, models: Sequence[BenchModel]) -> None:
@@ -160,15 +148,16 @@ def _claims_on_gpu(lab: Lab, bench: Bench, plan: Plan) -> None:
                 milliseconds belong to a T4, where the line begins to rise near 200 tokens.""",
         )  # fmt: skip
     if {10, 1000} <= found.keys():
+        times = source_says("ttft", "isl1000") / source_says("ttft", "isl10")
         _predict_ratio(
             lab, "ttft-ratio", "TTFT of 1,000 tokens over TTFT of 10, TinyLlama-1.1B, from this card's floors",
-            found[1000], found[10], note=f"The source's T4: {SOURCE_TTFT_MS[1000] / SOURCE_TTFT_MS[10]:.1f}x.",
+            found[1000], found[10], note=f"The source's T4: {times:.1f}x.",
         )  # fmt: skip
     one, many = (bench.found.get(f"throughput-tinyllama-b{b}") for b in (1, 64))
     if one and many:
         _predict_ratio(
             lab, "t4-throughput", "TinyLlama-1.1B: throughput at batch 64 over batch 1, from this card's floors",
-            many, one, source_says=SOURCE_TOKENS_S[64] / SOURCE_TOKENS_S[1],
+            many, one, source_says=source_says("throughput", "b64") / source_says("throughput", "b1"),
             note=f"Batch 1 reaches {one.share_of_limit:.0%} of its floor, batch 64 {many.share_of_limit:.0%}.",
         )  # fmt: skip
 
