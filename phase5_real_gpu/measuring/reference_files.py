@@ -125,10 +125,18 @@ def read_reference(path: str | Path) -> Reference:
         LabError: no such file, or the first thing that is wrong with it, in one line.
     """
     path = Path(path)
+    where = plain(str(path))
     try:
-        return parse_reference(from_json(path.read_bytes()), slug(path.stem))
+        data = from_json(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise LabError(f"{plain(str(path))}: {plain(str(error))[:300]}, or {MEASURE_AGAIN}") from None
+        wrong = plain(str(error))[:200]
+        raise LabError(
+            f"{where} is no JSON ({wrong}): check the path, copy it again, or {MEASURE_AGAIN}"
+        ) from None
+    try:
+        return parse_reference(data, slug(path.stem))
+    except ValueError as error:
+        raise LabError(f"{where}: {plain(str(error))[:300]}, or {MEASURE_AGAIN}") from None
 
 
 def parse_reference(data: Any, fallback_name: str = "yours") -> Reference:
