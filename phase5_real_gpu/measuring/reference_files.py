@@ -16,15 +16,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
-from pydantic_core import from_json
 
 from labkit.errors import LabError
+from labkit.foreign import quoted, read_json, visible
 from labkit.machine import environment, version_of
 from labkit.paths import write_whole
 from phase5_real_gpu.measuring.measurements import Figure, Measurement, Name, Text, Tree, as_records, plain
 
 SCHEMA = 1
 REFERENCES = Path(__file__).resolve().parents[1] / "reference"
+MOST_BYTES = 4 * 2**20
 MEASURE_AGAIN = "measure again (`python phase5_real_gpu/measure_machine.py --out FILE`)"
 # Whose version may explain a figure, beside those of `environment`.
 OTHERS = ("flashinfer-python", "vllm", "numba")
@@ -125,18 +126,10 @@ def read_reference(path: str | Path) -> Reference:
         LabError: no such file, or the first thing that is wrong with it, in one line.
     """
     path = Path(path)
-    where = plain(str(path))
     try:
-        data = from_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        wrong = plain(str(error))[:200]
-        raise LabError(
-            f"{where} is no JSON ({wrong}): check the path, copy it again, or {MEASURE_AGAIN}"
-        ) from None
-    try:
-        return parse_reference(data, slug(path.stem))
+        return parse_reference(read_json(path, MOST_BYTES), slug(path.stem))
     except ValueError as error:
-        raise LabError(f"{where}: {plain(str(error))[:300]}, or {MEASURE_AGAIN}") from None
+        raise LabError(f"{visible(path)}: {plain(str(error))[:300]}, or {MEASURE_AGAIN}") from None
 
 
 def parse_reference(data: Any, fallback_name: str = "yours") -> Reference:
@@ -167,14 +160,7 @@ def parse_reference(data: Any, fallback_name: str = "yours") -> Reference:
         ):
             place[1] = known["measurements"][place[1]].get("name")  # more useful than its number
         where, what = ".".join(map(str, place)), wrong["msg"].removeprefix("Value error, ")
-        raise ValueError(f"'{where}': {what}; it is {_shown(wrong['input'])}") from None
-
-
-def _shown(value: Any) -> str:
-    try:
-        return plain(repr(value))[:60]
-    except ValueError:  # Python does not print an integer of more than 4,300 digits
-        return "a number with thousands of digits"
+        raise ValueError(f"'{where}': {what}; it is {quoted(wrong['input'])}") from None
 
 
 def _from_script(report: dict[str, Any], name: str) -> dict[str, Any]:
@@ -220,7 +206,7 @@ def find_reference(name: str, folder: Path = REFERENCES) -> Reference:
     if name.endswith(".json") or Path(name).name != name:
         return read_reference(name)
     names = ", ".join(found) or "none"
-    raise LabError(f"no reference is called {_shown(name)}: use one of {names}, or give a file")
+    raise LabError(f"no reference is called {quoted(name)}: use one of {names}, or give a file")
 
 
 # ---------------------------------------------------------------------- writing
