@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labkit.foreign import visible
 from labkit.paths import outputs
 from phase5_real_gpu.measuring.gpu_watch import watch_card
-from phase5_real_gpu.measuring.measurements import Measurement, plain
+from phase5_real_gpu.measuring.measurements import Measurement
 from phase5_real_gpu.measuring.reference_files import Limits, Part
 
 FOLDER = Path(__file__).resolve().parents[1]
@@ -147,7 +148,7 @@ def run_part(
 def last_words(log: Path) -> str:
     """The line in which a script says why it stopped: the last one that says "error", or simply the last."""
     text = log.read_bytes().decode("utf-8", errors="replace")
-    lines = [plain(line[:300]).strip() for line in text.splitlines() if line.strip()]
+    lines = [visible(line.strip(), 300) for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     return (errors or lines or ["it left no report"])[-1]
 

@@ -16,20 +16,17 @@ import torch
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from labkit.foreign import visible
+
 GB, TERA = 10**9, 10**12
 
 
-def plain(text: str) -> str:
-    """An untrusted text for the screen: no control characters, so no escape sequences and no line breaks."""
-    return "".join(c if c.isprintable() else " " for c in text)
-
-
 def _printable(value: Any) -> Any:
-    """The same for a tree of values, whose numbers are finite."""
+    """A tree of values from a file: texts without control codes, numbers that are finite."""
     if isinstance(value, str):
-        return plain(value[:300])
+        return visible(value, 300)
     if isinstance(value, dict):
-        return {plain(str(k)[:300]): _printable(v) for k, v in value.items()}
+        return {visible(k, 300): _printable(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_printable(v) for v in value]
     if value is None or (isinstance(value, (bool, int, float)) and abs(value) < 1e30):
@@ -37,7 +34,7 @@ def _printable(value: Any) -> Any:
     raise ValueError("it holds a number that is not finite")
 
 
-Text = Annotated[str, Field(max_length=1000), AfterValidator(plain)]
+Text = Annotated[str, Field(max_length=1000), AfterValidator(lambda text: visible(text, 1000))]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._+-]{0,79}$")]
 Figure = Annotated[float, Field(strict=True, gt=1e-30, lt=1e30)]
 Tree = Annotated[dict[str, Any], AfterValidator(_printable)]

@@ -21,7 +21,7 @@ from labkit.errors import LabError
 from labkit.foreign import quoted, read_json, visible
 from labkit.machine import environment, version_of
 from labkit.paths import write_whole
-from phase5_real_gpu.measuring.measurements import Figure, Measurement, Name, Text, Tree, as_records, plain
+from phase5_real_gpu.measuring.measurements import Figure, Measurement, Name, Text, Tree, as_records
 
 SCHEMA = 1
 REFERENCES = Path(__file__).resolve().parents[1] / "reference"
@@ -33,7 +33,7 @@ OTHERS = ("flashinfer-python", "vllm", "numba")
 
 def _date(text: str) -> str:
     datetime.fromisoformat(text)
-    return plain(text)  # between date and time any character is accepted, a line break too
+    return visible(text)  # between date and time any character is accepted, a line break too
 
 
 def _environment(data: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def read_reference(path: str | Path) -> Reference:
     try:
         return parse_reference(read_json(path, MOST_BYTES), slug(path.stem))
     except ValueError as error:
-        raise LabError(f"{visible(path)}: {plain(str(error))[:300]}, or {MEASURE_AGAIN}") from None
+        raise LabError(f"{visible(path)}: {visible(error, 300)}, or {MEASURE_AGAIN}") from None
 
 
 def parse_reference(data: Any, fallback_name: str = "yours") -> Reference:
