@@ -59,27 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--most", whole(1, 10**4), "N", MOST_REPLICAS, f"most cards to try ({MOST_REPLICAS})"),
     ):
         parser.add_argument(name, type=kind, metavar=metavar, default=default, help=text)
-    add = parser.add_argument
-    add(
-        "--pattern",
-        default="summarisation",
-        choices=PATTERN_NAMES,
-        help="which traffic comes (summarisation)",
-    )
-    add(
-        "--router",
-        default="least-loaded",
-        choices=list(ROUTERS),
-        help="who chooses the replica (least-loaded)",
-    )
-    add(
-        "--tensor-parallel-size",
-        type=int,
-        default=1,
-        choices=SHARED_BY,
-        help="cards of a replica, which share every layer (1)",
-    )
-    add("--skip-bad-lines", action="store_true", help="leave out lines of the trace that make no sense")
+    for name, kind, default, choices, text in (
+        ("--pattern", str, "summarisation", PATTERN_NAMES, "which traffic comes (summarisation)"),
+        ("--router", str, "least-loaded", list(ROUTERS), "what chooses the replica (least-loaded)"),
+        ("--tensor-parallel-size", int, 1, SHARED_BY, "cards of a replica, which share every layer (1)"),
+    ):
+        parser.add_argument(name, type=kind, default=default, choices=choices, help=text)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -65,7 +65,7 @@ def chat(a: argparse.Namespace) -> int:
     thinking = {"enable_thinking": False} if a.no_thinking else {}
     conversation = Conversation(engine, template, params, **thinking)
     conversation.system = a.system
-    terminal = ChatTerminal(conversation, a.model)
+    terminal = ChatTerminal(conversation)
     terminal.note(
         f"{visible(a.model)}, {engine.model.device.type}, {a.dtype}. /help lists commands, Ctrl-D ends"
     )

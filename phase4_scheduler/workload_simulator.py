@@ -4,8 +4,7 @@ A server is fast or slow only for some traffic. A pasted report of which ten lin
 short answer) is another request than one for a program. Here traffic is drawn from four patterns, or read from a
 trace, and served by the scheduler and the block manager of this course.
 
-By default in virtual time: only the model is replaced, by a clock. Ten thousand requests take seconds.
-With --real the engine itself serves, and you wait as long as its users do.
+It runs in virtual time: only the model is replaced, by a clock. Ten thousand requests take seconds.
 
 You will see: three kinds of requests in one histogram; a clock checked against the engine, and
 against two recorded GPUs; TTFT, ITL and
@@ -13,7 +12,7 @@ goodput; the load at which waiting explodes, and why; one long prompt that stops
 
 Costs (--cost): "CARD:MODEL" computes the clock from a data sheet (l4:llama-3-8b), "rtx4090-table" and
 "rtxpro6000-table" add up vLLM's kernels as they were timed on these cards, "measured" fits the clock to the engine
-on this machine, a JSON file (see --save-cost) is a fit made before. Sources: see the modules.
+on this machine. Sources: see the modules.
 """
 
 import argparse
@@ -31,7 +30,8 @@ from phase4_scheduler.story import simulator_load as under_load
 
 def story(lab: Lab) -> None:
     a = lab.args
-    check_options(a)
+    if a.rate == 0:
+        raise LabError("--rate is 0: no request would ever come")
     cost = None if a.cost == "measured" else find_cost(a.cost)  # a bad name is told before anything runs
     trace = chapters.the_trace(lab) if a.trace else None
     engines = chapters.Engines(lab)
@@ -40,57 +40,26 @@ def story(lab: Lab) -> None:
     recorded_story.the_truth(lab)
     server = chapters.make_server(lab, cost or fitted, trace)
     most = chapters.per_pattern(lab, server)
-    if a.real:
-        under_load.real_run(lab, engines, fitted, trace)
-    else:
-        under_load.virtual_run(lab, server, trace, most)
+    under_load.virtual_run(lab, server, trace, most)
     under_load.load_sweep(lab, server, most)
     under_load.long_prompt(lab, server, engines)
 
 
-def check_options(a: argparse.Namespace) -> None:
-    if a.rate == 0:
-        raise LabError("--rate is 0: nobody would ever come")
-    if a.skip_bad_lines and not a.trace:
-        raise LabError("--skip-bad-lines is for --trace FILE: give one, or leave it out")
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, kind, metavar, default, text in (
-        (
-            "--rate",
-            between(0, math.inf),
-            "R",
-            None,
-            "requests a second; inf: all at once (70%% of what is possible)",
-        ),
-        ("--requests", whole(1, 10**6), "N", None, "how many (2,000; of a trace all; with --real 100)"),
+        ("--rate", between(0, math.inf), "R", None, "requests a second; inf: all at once (70%% of the most)"),
+        ("--requests", whole(1, 10**6), "N", None, "how many (2,000; of a trace all)"),
         ("--burstiness", between(0.001, 1000), "B", 1.0, "1: Poisson; below 1 in bursts; above 1 evenly (1)"),
         ("--trace", str, "FILE", None, "serve these requests instead: Azure CSV or Mooncake JSONL"),
-        (
-            "--cost",
-            str,
-            "C",
-            "l4:llama-3-8b",
-            "CARD:MODEL, CARD-table, measured, or a JSON file (l4:llama-3-8b)",
-        ),
-        ("--save-cost", str, "FILE", None, "keep the clock fitted on this machine as JSON"),
+        ("--cost", str, "C", "l4:llama-3-8b", "CARD:MODEL, CARD-table, or measured (l4:llama-3-8b)"),
         ("--ttft-slo", between(0.001, 10**6), "S", 1.0, "limit for the first token, seconds (1)"),
         ("--tpot-slo", between(0.001, 10**6), "S", 0.1, "limit for the mean gap of an answer, seconds (0.1)"),
         ("--max-num-seqs", whole(1, 10**5), "N", 256, "most requests that run at a time (256)"),
-        (
-            "--num-blocks",
-            whole(2, 10**6),
-            "N",
-            None,
-            "KV blocks of 16 tokens (what the card has room for, or 4096)",
-        ),
+        ("--num-blocks", whole(2, 10**6), "N", None, "KV blocks of 16 tokens (what fits, or 4096)"),
     ):
         parser.add_argument(name, type=kind, metavar=metavar, default=default, help=text)
     add = parser.add_argument
     add("--pattern", default="mixed", choices=PATTERN_NAMES, help="which traffic comes (mixed)")
-    add("--real", action="store_true", help="serve with the real engine, in real time")
-    add("--skip-bad-lines", action="store_true", help="leave out lines of the trace that make no sense")
     policy = "priority: chat before code before summaries (fcfs)"
     add("--policy", default="fcfs", choices=["fcfs", "priority"], help=policy)
 

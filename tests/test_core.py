@@ -11,8 +11,8 @@ FEATURES = {  # folder of the core -> its budget in lines, docstrings included; 
     "phase1_tokens_embeddings/tokens": (900, "gguf|chat|sentencepiece|librarytokenizer"),
     "phase2_attention_kvcache/model": (1800, "gguf|quanti[sz]|few.bits|compressed.tensors|yarn|llama3|roofline|speculat"),
     "phase3_paged_attention/paging": (1100, "specul|draft|connector|swap|sliding|copy_on_write|journal|quanti[sz]|kv_cache_dtype"),
-    # Over its budget of 1,500 lines: 1,983. The list of features that attach to it is features/README.md.
-    "phase4_scheduler/engine": (1990, "specul|draft|connector|remote_kv|swap|sliding|fork|sibling|journal|quanti[sz]|kv_cache_dtype|tensor_parallel"),
+    # Over its budget of 1,500 lines: 1,922. The list of features that attach to it is features/README.md.
+    "phase4_scheduler/engine": (1930, "specul|draft|connector|remote_kv|swap|sliding|fork|sibling|journal|quanti[sz]|kv_cache_dtype|tensor_parallel"),
 }  # fmt: skip
 
 

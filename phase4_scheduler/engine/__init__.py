@@ -1,6 +1,6 @@
 """An inference engine: requests, a scheduler, a model runner, and the loop around them."""
 
-from phase4_scheduler.engine.config import CacheConfig, EngineConfig, SchedulerConfig
+from phase4_scheduler.engine.config import EngineConfig, SchedulerConfig
 from phase4_scheduler.engine.core import EngineCore, EngineDeadError
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.model_runner import ModelRunner, Sampled, StepBatch
@@ -9,7 +9,7 @@ from phase4_scheduler.engine.request import Request, RequestStatus
 from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerOutput
 
 __all__ = [
-    "CacheConfig", "CompletionOutput", "EngineConfig", "EngineCore", "EngineDeadError", "LLMEngine", "ModelRunner", "Request",
+    "CompletionOutput", "EngineConfig", "EngineCore", "EngineDeadError", "LLMEngine", "ModelRunner", "Request",
     "RequestMetrics", "RequestOutput", "RequestStatus", "Sampled", "Scheduled", "Scheduler", "SchedulerConfig",
     "SchedulerOutput", "StepBatch",
 ]  # fmt: skip

@@ -161,11 +161,6 @@ def build_core(
         scheduler = extended(Scheduler, "scheduler", features, config, block_manager)
     elif block_manager not in (None, scheduler.block_manager):
         raise ValueError("scheduler and block_manager do not belong together: give the scheduler's own")
-    elif (scheduler.config.max_model_len or 0) > context:
-        raise ValueError(
-            f"the scheduler's max_model_len is {scheduler.config.max_model_len:,}, the model's context "
-            f"{context:,}: ask for no more"
-        )
     scheduler.max_model_len = min(scheduler.max_model_len, context)
     manager = scheduler.block_manager
     for feature in features:

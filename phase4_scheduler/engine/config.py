@@ -1,4 +1,4 @@
-"""The settings of an engine: the scheduler's, the cache's, and the few that belong to neither."""
+"""The settings of a scheduler, and of a whole engine."""
 
 from dataclasses import dataclass
 from numbers import Integral
@@ -32,40 +32,28 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True)
-class CacheConfig:
-    """The KV cache.
+class EngineConfig(SchedulerConfig):
+    """All settings of an engine: those of `SchedulerConfig`, those of the KV cache, and two that belong to neither.
 
     Attributes:
         num_blocks: blocks, the null block included; None: as many as all running requests could ever need,
             within 30% of the memory (on a GPU 80% of what is free: activations need some as well).
         block_size: tokens per block.
         enable_prefix_caching: find full blocks again by the tokens that they hold.
+        enforce_eager: on a GPU, start every operation of a decode step anew instead of replaying a recording.
+        seed: for requests that have no seed of their own.
     """
 
     num_blocks: int | None = None
     block_size: int = 16
     enable_prefix_caching: bool = True
-
-    def __post_init__(self) -> None:
-        check_whole(self, 1, "block_size")
-        check_whole(self, 1, "num_blocks", optional=True)
-
-
-@dataclass(frozen=True)
-class EngineConfig(CacheConfig, SchedulerConfig):  # the scheduler's fields come first
-    """All settings of an engine: those of `SchedulerConfig` and of `CacheConfig`, and
-
-    Attributes:
-        enforce_eager: on a GPU, start every operation of a decode step anew instead of replaying a recording.
-        seed: for requests that have no seed of their own.
-    """
-
     enforce_eager: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
-        SchedulerConfig.__post_init__(self)
-        CacheConfig.__post_init__(self)
+        super().__post_init__()
+        check_whole(self, 1, "block_size")
+        check_whole(self, 1, "num_blocks", optional=True)
         check_whole(self, -(2**63), "seed")
 
 

@@ -156,15 +156,7 @@ def output_of(
     request: Request, token_ids: list[int], logprobs: list, error: str | None = None
 ) -> EngineCoreOutput:
     """A request as it stands, and what is new of it."""
-    return EngineCoreOutput(
-        request.request_id,
-        token_ids,
-        logprobs,
-        request.finish_reason,
-        request.stop_reason,
-        request.queued_time,
-        request.first_scheduled_time,
-        request.num_cached_tokens,
-        request.num_preemptions,
-        error,
-    )
+    r = request
+    times = (r.queued_time, r.first_scheduled_time)
+    ends, counts = (r.finish_reason, r.stop_reason), (r.num_cached_tokens, r.num_preemptions)
+    return EngineCoreOutput(r.request_id, token_ids, logprobs, *ends, *times, *counts, error)

@@ -50,15 +50,11 @@ class LLMEngine:
         **parts: Any,
     ) -> None:
         self.core: EngineCore = build_core(model, config or EngineConfig(), clock=clock, **parts)
-        self.model, self.tokenizer, self.clock = (
-            self.core.model,
-            tokenizer,
-            clock,
-        )  # a backend may have its own
+        self.model = self.core.model  # a backend may have its own
+        self.tokenizer, self.clock = tokenizer, clock
         self.output_processor = OutputProcessor()
         self._stepping = threading.Lock()
         self._outputs: list[RequestOutput] = []  # of a step that an interruption kept from its caller
-        self._interruption: BaseException | None = None  # raised in an on_output, to end the program
         self._num_ids = 0  # requests that were given an id by the engine
 
     @classmethod
@@ -98,7 +94,6 @@ class LLMEngine:
                 self._outputs += self._hand_out(self.core.step())
         finally:
             self._stepping.release()
-        self._raise_interruption()
         outputs, self._outputs = self._outputs, []
         return outputs
 
@@ -138,14 +133,7 @@ class LLMEngine:
             parent.on_output(output)
         except Exception as error:
             return f"on_output raised {type(error).__name__}: {error}"
-        except BaseException as error:  # Ctrl-C or exit in there: the other requests get their outputs first
-            self._interruption = error
         return None
-
-    def _raise_interruption(self) -> None:
-        if self._interruption is not None and not self._stepping.locked():
-            interruption, self._interruption = self._interruption, None
-            raise interruption
 
     # ------------------------------------------------------------------ requests come and go
 
@@ -197,7 +185,6 @@ class LLMEngine:
         if parent is None:
             return False
         self._tell(parent, self._end(parent, "abort"))
-        self._raise_interruption()
         return True
 
     # ------------------------------------------------------------------ whole answers and streams

@@ -209,9 +209,8 @@ class OutputProcessor:
         """Forget a request that has ended."""
         parent = self.parents.pop(request_id, None)
         for state in parent.states if parent else ():
-            if (
-                self.states.get(state.request_id) is state
-            ):  # the id of an answer that has ended may be used again
+            # The id of an answer that has ended may be used again.
+            if self.states.get(state.request_id) is state:
                 del self.states[state.request_id]
         return parent
 

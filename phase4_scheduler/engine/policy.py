@@ -1,12 +1,12 @@
 """Policies: the order of the waiting queue, and which running request is preempted when the blocks run out.
 
-The scheduler asks a policy for a queue and for a victim, and does not know which policy it has. Nothing here takes longer
-because more requests wait (but for the logarithm in a heap).
+The scheduler asks a policy for a queue and for a victim, and does not know which policy it has. No queue is searched from end
+to end: ten thousand requests may wait.
 """
 
-import heapq
+from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from phase4_scheduler.engine.request import Request
@@ -28,7 +28,6 @@ class FcfsQueue:
         self._requests: OrderedDict[str, Request] = OrderedDict()
 
     def push(self, request: Request) -> None:
-        _refuse_twin(request, self._requests)
         self._requests[request.request_id] = request
 
     def put_back(self, request: Request) -> None:
@@ -48,55 +47,33 @@ class FcfsQueue:
         return iter(self._requests.values())
 
 
-def _refuse_twin(request: Request, waiting: Container[str]) -> None:
-    if request.request_id in waiting:
-        raise ValueError(f"a request {request.request_id!r} is waiting already: give each an id of its own")
-
-
 def urgency(request: Request) -> tuple[int, float, str]:
     """Sorts requests: the most urgent first, then the one that arrived first."""
     return request.priority, request.arrival_time, request.request_id
 
 
 class PriorityQueue:
-    """The most urgent first. A preempted request goes back to its place.
-
-    A heap finds its smallest item quickly, but cannot give up one in its middle. So a removed request
-    stays in the heap as a ghost, until it comes to the top or ghosts are the majority.
-    """
+    """The most urgent first, in a sorted list. A preempted request goes back to its place."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[tuple[int, float, str], int]] = []
-        self._alive: dict[int, Request] = {}  # by ticket; a request gets a new one each time it queues up
-        self._tickets: dict[str, int] = {}
-        self._next_ticket = 0
+        self._requests: list[Request] = []
 
     def push(self, request: Request) -> None:
-        _refuse_twin(request, self._tickets)
-        ticket = self._next_ticket
-        self._next_ticket += 1
-        self._alive[ticket] = request
-        self._tickets[request.request_id] = ticket
-        heapq.heappush(self._heap, (urgency(request), ticket))
+        insort(self._requests, request, key=urgency)
 
     put_back = push
 
     def head(self) -> Request:
-        while self._heap[0][1] not in self._alive:
-            heapq.heappop(self._heap)
-        return self._alive[self._heap[0][1]]
+        return self._requests[0]
 
     def remove(self, request: Request) -> None:
-        del self._alive[self._tickets.pop(request.request_id)]
-        if len(self._heap) > 2 * len(self._alive) + 64:
-            self._heap = [item for item in self._heap if item[1] in self._alive]
-            heapq.heapify(self._heap)
+        del self._requests[bisect_left(self._requests, urgency(request), key=urgency)]
 
     def __len__(self) -> int:
-        return len(self._alive)
+        return len(self._requests)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(sorted(self._alive.values(), key=urgency))
+        return iter(self._requests)
 
 
 class Policy(Protocol):

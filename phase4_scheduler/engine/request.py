@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
 
 from labkit.foreign import quoted
 from phase1_tokens_embeddings.tokens import Tokenizer
@@ -165,10 +167,18 @@ def make_request(
         raise ValueError(f"arrival_time is {quoted(arrival_time)}: it must be a number of seconds, or None")
     if params.n > MOST_ANSWERS:
         raise ValueError(f"n is {params.n}: at most {MOST_ANSWERS:,} answers to a prompt")
-    token_ids = _token_ids(prompt, tokenizer)
-    vocab = config.vocab_size
-    if wrong := [i for i in token_ids if not 0 <= i < vocab]:
-        raise ValueError(f"token id {quoted(wrong[0])} is out of range: this model takes 0 to {vocab - 1}")
+    if isinstance(prompt, str):
+        if tokenizer is None:
+            raise ValueError("this engine has no tokenizer: give the prompt as token ids")
+        prompt = tokenizer.encode(prompt)
+    vocab, token_ids = config.vocab_size, np.asarray(prompt)
+    if token_ids.size and not (token_ids.ndim == 1 and token_ids.dtype.kind in "iu"):
+        raise ValueError(
+            f"the prompt is {quoted(prompt)}: give a text or a list of token ids, which are whole numbers"
+        )
+    if (wrong := (token_ids < 0) | (token_ids >= vocab)).any():
+        value = token_ids[wrong.argmax()]
+        raise ValueError(f"token id {value} is out of range: this model takes 0 to {vocab - 1}")
     params.check_vocabulary(vocab)
     if (params.stop or params.bad_words) and tokenizer is None:
         raise ValueError(
@@ -176,17 +186,4 @@ def make_request(
         )
     if params.bad_words:
         params = params.with_bad_words(tokenizer.encode)
-    return Request(request_id, token_ids, params, arrival_time, priority, config.eos_token_ids)
-
-
-def _token_ids(prompt: str | Sequence[int], tokenizer: Tokenizer | None) -> list[int]:
-    if isinstance(prompt, str):
-        if tokenizer is None:
-            raise ValueError("this engine has no tokenizer: give the prompt as token ids")
-        return tokenizer.encode(prompt)
-    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes):
-        raise ValueError(f"the prompt is {quoted(prompt)}: give a text or a list of token ids")
-    token_ids = list(prompt)
-    if wrong := [i for i in token_ids if not isinstance(i, Integral) or isinstance(i, bool)]:
-        raise ValueError(f"the prompt holds {quoted(wrong[0])}: token ids are whole numbers")
-    return [int(i) for i in token_ids]
+    return Request(request_id, token_ids.tolist(), params, arrival_time, priority, config.eos_token_ids)

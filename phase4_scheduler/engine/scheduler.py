@@ -266,7 +266,7 @@ class Scheduler:
         """Queue up a new request.
 
         Raises:
-            ValueError: it could never be served (see `RequestLimits`), or its id is waiting already.
+            ValueError: it could never be served (see `RequestLimits`).
         """
         self.limits.check(request.num_prompt_tokens, request.max_tokens)
         request.status = RequestStatus.WAITING

@@ -42,13 +42,13 @@ class RecordingCore(EngineCore):
     """
     Attributes:
         stats: counts since the start.
-        recorder: writes steps down; None: they are not recorded.
+        recorder: takes the event of each step; None: they are not recorded.
     """
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self.stats = EngineStats()
-        self.recorder: StepRecorder | None = None
+        self.recorder: Callable[[Event], None] | None = None
 
     def execute(self, output: SchedulerOutput) -> list[Sampled]:
         results = super().execute(output)
@@ -62,15 +62,16 @@ class RecordingCore(EngineCore):
         self.stats.num_preemptions += len(output.preempted)
         for s in output.scheduled:
             request = s.request
-            if (
-                request.first_scheduled_time == step.began
-                and caching
-                and not request.skip_reading_prefix_cache
-            ):
+            first = request.first_scheduled_time == step.began
+            if first and caching and not request.skip_reading_prefix_cache:
                 self.stats.prefix_queries += request.num_prompt_tokens
                 self.stats.prefix_hits += request.num_cached_tokens - self.num_external_tokens(request)
-        if self.recorder is not None and not self.recorder.record(self, step):
-            self.recorder = None  # it failed
+        if self.recorder is not None and output.scheduled:
+            try:
+                self.recorder(self.step_event(step))
+            except Exception as error:  # it must not stop the engine
+                warnings.warn(f"recording stopped: {type(error).__name__}: {error}", stacklevel=2)
+                self.recorder = None
         return step
 
     def num_external_tokens(self, request: Request) -> int:
@@ -108,31 +109,14 @@ class Recording(Feature):
     core = RecordingCore
 
 
-class StepRecorder:
-    """Writes down every step, into a file of JSON lines or into a function, as long as that works."""
-
-    def __init__(self, where: str | Path | Callable[[Event], None]) -> None:
-        self._write = where if callable(where) else into_file(where)
-
-    def record(self, core: RecordingCore, step: EngineCoreOutputs) -> bool:
-        """Write a step down. False, with a warning, if that failed: recording must not stop the engine."""
-        if not step.scheduler_output.scheduled:
-            return True
-        try:
-            self._write(core.step_event(step))
-        except Exception as error:
-            warnings.warn(f"recording stopped: {type(error).__name__}: {error}", stacklevel=3)
-            return False
-        return True
-
-
 def record(engine: LLMEngine | EngineCore, where: str | Path | Callable[[Event], None] | None) -> None:
     """Write down every step of an engine from now on: into a file of JSON lines, or into a function. None stops it."""
     core = engine if isinstance(engine, EngineCore) else engine.core
-    recorder = None if where is None else StepRecorder(where)  # raises before anything has changed
-    if recorder is not None:
+    if where is not None and not callable(where):
+        where = into_file(where)  # raises before anything has changed
+    if where is not None:
         recorded(core.block_manager).take_journal()
-    core.recorder = recorder
+    core.recorder = where
 
 
 def into_file(path: str | Path) -> Callable[[Event], None]:

@@ -15,7 +15,7 @@ from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging.block_allocator import PhysicalBlock
 from phase3_paged_attention.sharing import SwappingBlockManager, SwapSpace
 from phase4_scheduler.engine.build import Feature
-from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.config import EngineConfig, check_whole
 from phase4_scheduler.engine.core import EngineCore
 from phase4_scheduler.engine.model_runner import Sampled
 from phase4_scheduler.engine.request import Request
@@ -73,10 +73,7 @@ class Swap(Feature):
     def is_on(self, model: Transformer, config: EngineConfig, features: Sequence[Feature]) -> bool:
         if self.preemption not in ("recompute", "swap"):
             raise ValueError(f"unknown preemption {self.preemption!r}: use recompute or swap")
-        if not isinstance(self.num_swap_blocks, int) or self.num_swap_blocks < 0:
-            raise ValueError(
-                f"num_swap_blocks is {self.num_swap_blocks!r}: it must be a whole number, 0 or more"
-            )
+        check_whole(self, 0, "num_swap_blocks")
         if self.preemption == "swap" and self.num_swap_blocks == 0:
             raise ValueError(
                 "preemption is 'swap', and num_swap_blocks is 0: say how many blocks may be swapped out"

@@ -10,13 +10,13 @@ from phase4_scheduler.simulator.named_costs import find_cost
 from phase4_scheduler.simulator.parallel_cost import ParallelCost
 from phase4_scheduler.simulator.routers import ROUTERS
 from phase4_scheduler.simulator.step_size import StepSize
-from phase4_scheduler.simulator.trace_files import Trace, read_trace
+from phase4_scheduler.simulator.trace_files import read_trace
 from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, draw_traffic, fit_lengths
 from phase4_scheduler.simulator.virtual_time import Run, simulate
 
 __all__ = [
     "ROUTERS", "Calls", "ComputedCost", "FittedCost", "FleetRun", "Job", "KernelTable", "Latency", "ParallelCost", "PromptMaker", "ReplicaConfig",
     "RequestRecord", "Run", "Served", "StepSize",
-    "Trace", "TrafficRequest", "draw_traffic", "find_cost", "find_interconnect", "fit_lengths", "percentiles", "read_trace",
+    "TrafficRequest", "draw_traffic", "find_cost", "find_interconnect", "fit_lengths", "percentiles", "read_trace",
     "serve_continuously", "serve_fleet", "serve_statically", "simulate", "step_traffic", "summarise",
 ]  # fmt: skip

@@ -16,26 +16,17 @@ Source: Williams, Waterman, Patterson, "Roofline" (2009), for the computed one.
 
 from __future__ import annotations
 
-import json
 import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
-from pydantic import Field, TypeAdapter
 from scipy.optimize import least_squares
 
 from labkit.errors import LabError
-from phase1_tokens_embeddings.weights import (
-    Card,
-    ModelShape,
-    bytes_for_kv,
-    kv_per_token,
-    weight_bytes,
-)
+from phase1_tokens_embeddings.weights import Card, ModelShape, bytes_for_kv, kv_per_token, weight_bytes
 from phase1_tokens_embeddings.weights.memory_math import USABLE
 from phase2_attention_kvcache.measuring.roofline import Ceilings, Work
 from phase4_scheduler.simulator.latency import percentiles
@@ -51,7 +42,6 @@ class CostModel(Protocol):
 
 # ---------------------------------------------------------------------- fitted
 
-Amount = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 CHEAPER = 4  # tokens beyond so many cost less than the first ones
 TERMS = (
     "step",
@@ -88,10 +78,10 @@ class FittedCost:
     """
 
     kind: ClassVar[str] = "fitted"
-    prices: tuple[Amount, ...]
+    prices: tuple[float, ...]
     source: str = ""
-    median_error: Amount = math.nan
-    p90_error: Amount = math.nan
+    median_error: float = math.nan
+    p90_error: float = math.nan
     steps: int = 0
     longest: int = 0
 
@@ -100,35 +90,6 @@ class FittedCost:
 
     def describe(self) -> str:
         return f"fitted to {self.steps:,} steps: {self.source}"
-
-    def save(self, path: str | Path) -> None:
-        """Write it as JSON. Raises LabError if that cannot be done."""
-        data = vars(self) | {"kind": "fitted cost of a step, seconds", "terms": TERMS}
-        try:
-            Path(path).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise LabError(f"cannot write {path} ({error.strerror}): choose another file") from None
-
-    @classmethod
-    def load(cls, path: str | Path) -> FittedCost:
-        """Read what `save` wrote. Raises LabError if it is anything else."""
-        try:
-            text = Path(path).read_bytes()
-            cost = TypeAdapter(cls).validate_json(text)
-            if (
-                json.loads(text).get("terms") != list(TERMS)
-                or len(cost.prices) != len(TERMS)
-                or not sum(cost.prices)
-            ):
-                raise ValueError
-        except OSError as error:
-            raise LabError(f"cannot read the cost model {path} ({error.strerror})") from None
-        except ValueError:
-            raise LabError(
-                f"{path} is no cost model: write one with --save-cost (it needs {len(TERMS)} prices, none below "
-                "0 and not all 0, and the names of today)"
-            ) from None
-        return cost
 
 
 def fit_cost(
@@ -227,9 +188,8 @@ class ComputedCost:
             )
         parts = shape.parameters_by_part()
         weights, head = parts["attention"] + parts["MLP"], shape.vocab_size * shape.d_model
-        idle = (
-            shape.num_parameters - shape.active_parameters
-        )  # a mixture: read by some token, but not by each
+        # A mixture: read by some token, but not by each.
+        idle = shape.num_parameters - shape.active_parameters
         return cls(
             f"{shape.name} in {precision} on {cards}, at {efficiency:.0%} of its data sheet",
             Ceilings(card.bandwidth_gb_s * 1e9 * efficiency, card.tensor_tflops * 1e12 * efficiency),

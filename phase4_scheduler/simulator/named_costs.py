@@ -1,26 +1,23 @@
 """Cost models by name, as a script's --cost has them."""
 
 import re
-from pathlib import Path
 
 from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import find_card, find_shape
-from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost
+from phase4_scheduler.simulator.cost_model import ComputedCost
 from phase4_scheduler.simulator.kernel_table import KernelTable
 from phase4_scheduler.simulator.parallel_cost import ParallelCost, cost_on_cards
 from phase4_scheduler.simulator.recorded_runs import RECORDED
 
 
-def find_cost(text: str) -> FittedCost | KernelTable | ComputedCost | ParallelCost:
-    """A cost model by name: a JSON file, "CARD:MODEL" such as "l4:llama-3-8b", "CARD" (with llama-3-8b), cards that share
+def find_cost(text: str) -> KernelTable | ComputedCost | ParallelCost:
+    """A cost model by name: "CARD:MODEL" such as "l4:llama-3-8b", "CARD" (with llama-3-8b), cards that share
     every layer, such as "h100x4:llama-3-70b", or a table of measured kernels: "rtx4090-table", "rtxpro6000-table" (with
     Llama-3.1-8B).
 
     Raises:
         LabError: none of these.
     """
-    if text.endswith(".json") or Path(text).is_file():
-        return FittedCost.load(text)
     card, _, model = text.partition(":")
     if card.endswith("-table"):
         name = card.removesuffix("-table")

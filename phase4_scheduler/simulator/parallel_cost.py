@@ -25,7 +25,6 @@ class ParallelCost:
 
     Attributes:
         whole: the cost on one card that could hold everything.
-        graph: whether calls are started from a recording (a CUDA graph), as vLLM does, and so are not held up.
     """
 
     kind: ClassVar[str] = "computed"
@@ -34,7 +33,6 @@ class ParallelCost:
     interconnect: Interconnect
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
-    graph: bool = True
 
     @classmethod
     def of(
@@ -46,7 +44,6 @@ class ParallelCost:
         pipeline_parallel_size: int = 1,
         precision: str = "FP16",
         efficiency: float = 1.0,
-        graph: bool = True,
     ) -> ParallelCost:
         """A published model on cards that share it.
 
@@ -67,7 +64,7 @@ class ParallelCost:
                 "that divides them"
             )
         whole = ComputedCost.of(shape, card, precision, efficiency, num_cards=t * p)
-        return cls(whole, shape, interconnect, t, p, graph)
+        return cls(whole, shape, interconnect, t, p)
 
     @property
     def num_blocks(self) -> int:
@@ -91,7 +88,8 @@ class ParallelCost:
         total = 0.0
         for kind, (count, nbytes) in calls.items():
             wire = self.interconnect.send if kind == "send" else self.interconnect.all_reduce[t]
-            total += count * wire(nbytes / count, self.graph)
+            # Started from a CUDA graph, as vLLM does, a call is not held up.
+            total += count * wire(nbytes / count, at_best=True)
         return total
 
     def seconds(self, size: StepSize) -> float:

@@ -108,7 +108,6 @@ def measure_cost(
     seed: int = 0,
     source: str = "",
     watch: Callable[[Iterator[RequestRecord]], Iterator[RequestRecord]] = iter,
-    patterns: Sequence[str] = ("mixed",),
 ) -> FittedCost:
     """Fit a cost model to steps of the real engine.
 
@@ -117,13 +116,13 @@ def measure_cost(
     Args:
         make_engine: takes fields of EngineConfig.
         max_model_len: lengths are made to fit this.
-        requests: of each pattern.
+        requests: how many, of mixed traffic.
         watch: gets the finished requests as they come, such as for a progress bar.
     """
     first_steps = SamplingParams(temperature=0, max_tokens=4)  # slower than all others
     make_engine(max_num_seqs=2).generate([[1, 2, 3]] * 2, first_steps)
     engine = make_engine(max_num_seqs=16, max_num_batched_tokens=256)
-    waves = in_waves(patterns, requests, max_model_len, seed)
+    waves = in_waves(["mixed"], requests, max_model_len, seed)
     warm_up(engine, waves[-1], PromptMaker(engine.model.config.vocab_size, seed))
     return fit_cost(*measure_steps(engine, waves, seed, watch), source, seed)
 

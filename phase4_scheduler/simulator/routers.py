@@ -69,23 +69,14 @@ class PrefixAware:
     2. Else, if more than `cache_threshold` of the prompt is known: of those who were given that prefix, the least loaded.
     3. Else the least loaded one.
 
-    Args:
-        cache_threshold: share of the prompt's blocks that must be known.
-        balance_abs_threshold, balance_rel_threshold: loads are far apart if the highest is above the lowest by
-            more than so many requests, and by more than so many times.
-
     Its record of prefixes grows for ever; vllm-router forgets the oldest ones every two minutes.
     """
 
-    def __init__(
-        self,
-        cache_threshold: float = 0.3,
-        balance_abs_threshold: int = 64,
-        balance_rel_threshold: float = 1.5,
-    ) -> None:
-        self.cache_threshold = cache_threshold
-        self.balance_abs_threshold = balance_abs_threshold
-        self.balance_rel_threshold = balance_rel_threshold
+    cache_threshold = 0.3  # share of the prompt's blocks that must be known
+    # Loads are far apart if the highest is above the lowest by more than so many requests, and by more than so many times.
+    balance_abs_threshold, balance_rel_threshold = 64, 1.5
+
+    def __init__(self) -> None:
         self.given: dict[int, set[int]] = {}  # hash id of a block -> the replicas that were given it
 
     def choose(self, request: TrafficRequest, loads: Sequence[int]) -> int:

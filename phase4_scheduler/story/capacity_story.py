@@ -23,9 +23,8 @@ from phase4_scheduler.story.capacity_task import BLOCK_SIZE, Task
 def the_plan(lab: Lab, task: Task) -> Plan:
     lab.title("The plan")
     one = serve_fleet(task.traffic, task.config, 1, task.make_router()).replicas[0]
-    work = sum(one.run.durations) / (
-        task.traffic[-1].arrival + task.longest
-    )  # until the last request is served, too
+    # Until the last request is served, too.
+    work = sum(one.run.durations) / (task.traffic[-1].arrival + task.longest)
     plan = task.plan(task.cards(math.ceil(work)), watch=lambda requests, what: lab.progress(requests, what))
     if plan.replicas < work / 1.2:
         raise LabError(
@@ -192,9 +191,8 @@ def conversations(users: int, turns: int, rate: float, seed: int) -> list[Traffi
 
 HIGHEST = 2  # times the promise: beyond that the figure says only how far
 
-Point = tuple[
-    int, Estimate, Estimate, float, float
-]  # cards, TTFT p95, TPOT p95, share within the promise, $ an hour
+# Cards, TTFT p95, TPOT p95, share within the promise, $ an hour.
+Point = tuple[int, Estimate, Estimate, float, float]
 
 
 def draw_plan(points: Sequence[Point], task: Task, plan: Plan) -> Figure:
@@ -225,10 +223,7 @@ def draw_plan(points: Sequence[Point], task: Task, plan: Plan) -> Figure:
                 )
     left.axhline(1, color=RED, linestyle="--", linewidth=1.2)
     left.set(
-        xlabel="cards",
-        ylabel="simulated / promised (bar: 95 of 100 days)",
-        ylim=(0, HIGHEST),
-        xticks=counts,
+        xlabel="cards", ylabel="simulated / promised (bar: 95 of 100 days)", ylim=(0, HIGHEST), xticks=counts
     )
     left.legend()
     colours = [GREEN if count == task.cards(plan.replicas) else GREY for count in counts]

@@ -89,25 +89,22 @@ def the_traffic(lab: Lab) -> list[TrafficRequest]:
     a = lab.args
     n = a.requests or (250 if lab.quick else 600)
     if a.trace is None:
-        if a.skip_bad_lines:
-            raise LabError("--skip-bad-lines is for --trace FILE: give one, or leave it out")
         return drawn(lab, n, a.rate or 4)
     if a.system_prompt:
         raise LabError("--system-prompt is for a --pattern: a trace says itself what its prompts share")
     if a.burstiness != 1:
         raise LabError("--burstiness is for a --pattern: a trace says itself when its requests come")
-    trace = read_trace(a.trace, a.skip_bad_lines)
-    traffic = trace.requests[:n]
+    trace = read_trace(a.trace)
+    traffic = trace[:n]
     span = traffic[-1].arrival
     if span <= 0:
-        more = len(trace.requests) > n
+        more = len(trace) > n
         raise LabError(
             f"{a.trace}: its first {n} requests all come at once: --requests takes more"
             if more
             else f"{a.trace} holds no requests at different times: a plan needs traffic that lasts a while"
         )
-    lab.say(f"""{a.trace}: {trace.format}, the first {len(traffic):,} of {len(trace.requests):,} requests, {span:,.0f} s.
-        {trace.skipped:,} lines were skipped, {trace.unsorted:,} put in order.""")
+    lab.say(f"{a.trace}: the first {len(traffic):,} of {len(trace):,} requests, {span:,.0f} s.")
     gap = float(np.diff([r.arrival for r in traffic]).max())
     if gap > span / 4:
         lab.say(f"""For {gap:,.0f} s of these {span:,.0f} no request comes. The plan is for the traffic as it is, its silence

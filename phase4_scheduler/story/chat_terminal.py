@@ -1,19 +1,15 @@
 """A conversation in a terminal: lines in, answers out as they are written, and what each turn took."""
 
-import json
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 from rich.console import Console
 
-from labkit.errors import LabError
 from labkit.foreign import harmless, quoted, visible
 from labkit.options import between, whole
-from labkit.paths import write_whole, writing
 from labkit.terminal import Page, escape
 from phase2_attention_kvcache.story.telling import WordWrap
 from phase4_scheduler.features.conversation import Conversation, Turn
@@ -24,8 +20,10 @@ HELP = """\
 /tokens N         most tokens of an answer
 /prompt           the conversation as the model reads it: as text, and as token ids
 /new              forget the conversation (the system message stays)
-/save FILE        messages, settings and figures, as JSON
 /quit             end; so does Ctrl-D. Ctrl-C ends an answer"""
+
+
+SETTINGS = {"temperature": ("temperature", between(0, 100)), "tokens": ("max_tokens", whole(1, 10**6))}
 
 
 class ChatTerminal:
@@ -34,14 +32,12 @@ class ChatTerminal:
     The answers go to stdout, everything else to stderr, so `echo Hello | lab chat > answer.txt` keeps the answer alone.
     """
 
-    def __init__(self, conversation: Conversation, model: str) -> None:
-        self.conversation, self.model = conversation, model
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
         self.notes = Console(stderr=True, emoji=False, soft_wrap=True, highlight=False)
         self.width = Page().width
-        self._saved: set[Path] = set()
         self._commands: dict[str, Callable[[str], None]] = {
-            "system": self._system, "temperature": self._temperature, "tokens": self._tokens, "save": self._save,
-            "prompt": self._prompt, "new": self._new, "help": lambda _: self.note(HELP),
+            "system": self._system, "prompt": self._prompt, "new": self._new, "help": lambda _: self.note(HELP)
         }  # fmt: skip
 
     def note(self, text: str) -> None:
@@ -60,10 +56,13 @@ class ChatTerminal:
             if name in ("quit", "exit"):
                 return
             try:
-                if name not in self._commands:
+                if name in SETTINGS:
+                    self._set(*SETTINGS[name], rest.strip())
+                elif name in self._commands:
+                    self._commands[name](rest.strip())
+                else:
                     raise ValueError(f"no command is called {quoted('/' + name)}: /help lists them")
-                self._commands[name](rest.strip())
-            except (ValueError, LabError, OSError) as error:
+            except (ValueError, ArgumentTypeError) as error:
                 self._complain(error)
 
     def _answer(self, text: str) -> None:
@@ -87,15 +86,10 @@ class ChatTerminal:
             "the system message is set: the next turn begins differently, so the prefix cache has nothing of it"
         )
 
-    def _temperature(self, text: str) -> None:
-        self._set(temperature=_parsed(between(0, 100), text))
-
-    def _tokens(self, text: str) -> None:
-        self._set(max_tokens=_parsed(whole(1, 10**6), text))
-
-    def _set(self, **changed: float) -> None:
-        self.conversation.params = replace(self.conversation.params, **changed)
-        self.note(", ".join(f"{name} = {value:g}" for name, value in changed.items()))
+    def _set(self, name: str, parse: Callable[[str], float], text: str) -> None:
+        value = parse(text)
+        self.conversation.params = replace(self.conversation.params, **{name: value})
+        self.note(f"{name} = {value:g}")
 
     def _prompt(self, _: str) -> None:
         text, ids = self.conversation.prompt()
@@ -104,28 +98,6 @@ class ChatTerminal:
     def _new(self, _: str) -> None:
         self.conversation.messages = self.conversation.messages[: int(bool(self.conversation.system))]
         self.note("a new conversation")
-
-    def _save(self, name: str) -> None:
-        if not name:
-            raise ValueError("/save FILE: name the file")
-        path = Path(name).expanduser().absolute()
-        if path.exists() and path not in self._saved:
-            raise ValueError(f"{visible(path)} is there already: choose another name")
-        talk, params = self.conversation, self.conversation.params
-        document = {
-            "model": self.model,
-            "settings": {
-                "temperature": params.temperature,
-                "max_tokens": params.max_tokens,
-                "seed": params.seed,
-            },
-            "messages": talk.messages,
-            "turns": [asdict(turn) for turn in talk.turns],
-        }
-        with writing(path):
-            write_whole(path, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
-        self._saved.add(path)
-        self.note(f"{len(talk.messages)} messages are in {path}")
 
 
 def describe(turn: Turn) -> str:
@@ -176,10 +148,3 @@ def lines() -> Iterator[str]:
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _parsed(kind: Callable[[str], float], text: str) -> float:
-    try:
-        return kind(text)
-    except ArgumentTypeError as error:
-        raise ValueError(str(error)) from None

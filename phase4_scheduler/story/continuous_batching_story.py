@@ -134,13 +134,7 @@ def mixed_traffic(lab: Lab) -> None:
         predicted=0,
         measured=engine.core.block_manager.num_blocks - 1 - engine.core.block_manager.num_free_blocks,
     )
-    lab.record(
-        static_seconds=static.seconds,
-        lenient_seconds=lenient.seconds,
-        continuous_seconds=continuous.seconds,
-        speedup=speedup,
-        speedup_over_lenient=lenient.seconds / continuous.seconds,
-    )
+    lab.record(seconds={name: way.seconds for name, way in ways.items()})
     where = f"{lab.args.model}, {lab.args.dtype}, {lab.device}"
     subtitle = f"{count} requests at once, batch size {batch_size}, {where}"
     lab.figure(draw_batches(static, continuous, subtitle), "requests_in_the_batch")

@@ -120,6 +120,5 @@ def step_seconds(engine: LLMEngine, prompts: list[list[int]], steps: int = 12) -
     record(engine, events.append)
     engine.generate(prompts, SamplingParams(temperature=0, max_tokens=steps, ignore_eos=True))
     record(engine, None)
-    return [
-        event["seconds"] for event in events[2:]
-    ]  # after the prompts, and after the first, which warms up
+    # After the prompts, and after the first, which warms up.
+    return [event["seconds"] for event in events[2:]]

@@ -11,7 +11,6 @@ from multiprocessing.synchronize import Event
 
 import torch
 
-from labkit.figures import BLUE, GREEN, ORANGE, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
@@ -219,7 +218,6 @@ def where_the_wait_is(lab: Lab, server: RunningServer) -> None:
         note="""The article's figures belong to its GPU. That queueing dominates under load holds anywhere: a quarter of the
             clients is served at once, the others wait for one, two or three whole rounds of answers.""",
     )
-    draw(lab, rows)
     lab.record(ttft_parts=rows)
 
 
@@ -229,27 +227,6 @@ def mean_ms(name: str, before: dict[str, float], after: dict[str, float]) -> flo
         after[f"vllm:{name}_seconds_{x}"] - before[f"vllm:{name}_seconds_{x}"] for x in ("sum", "count")
     )
     return 1e3 * total / count
-
-
-def draw(lab: Lab, rows: list[list[float]]) -> None:
-    fig, (ax,) = new_figure(
-        f"Under load the first word waits in the queue: {rows[-1][1] / rows[-1][4]:.0%} of its time",
-        f"mean TTFT by the server's metrics, {SEATS} seats, {lab.args.model}, CPU",
-    )
-    left = [0.0] * len(rows)
-    for column, name, color in ((1, "queue", ORANGE), (2, "prefill", BLUE), (3, "the rest", GREEN)):
-        widths = [row[column] for row in rows]
-        ax.barh(range(len(rows)), widths, left=left, color=color, label=name, height=0.6)
-        left = [a + b for a, b in zip(left, widths, strict=True)]
-    for i, row in enumerate(rows):
-        ax.text(left[i], i, f"  {row[4]:,.0f} ms", va="center")
-    ax.set_yticks(range(len(rows)), [f"{row[0]} client{'s' if row[0] > 1 else ''}" for row in rows])
-    ax.set_xlim(0, 1.15 * max(left))
-    ax.invert_yaxis()
-    ax.set_xlabel("milliseconds from the request to the first token")
-    ax.grid(axis="y", visible=False)
-    ax.legend()
-    lab.figure(fig, "time_to_first_token")
 
 
 def what_queries_find(lab: Lab, server: RunningServer) -> None:

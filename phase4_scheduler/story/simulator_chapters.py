@@ -47,20 +47,17 @@ class Engines:
 
 def the_trace(lab: Lab) -> list[TrafficRequest]:
     a = lab.args
-    trace = read_trace(a.trace, a.skip_bad_lines)
-    requests = trace.requests[: a.requests or (500 if lab.quick else None)]
+    trace = read_trace(a.trace)
+    requests = trace[: a.requests or (500 if lab.quick else None)]
     lab.title("The trace")
     shared = [h for r in requests for h in r.hash_ids]
-    lab.say(f"""{a.trace}: {trace.format}, {len(requests):,} of {len(trace.requests):,} requests used, over
-        {requests[-1].arrival:,.0f} s.""")
-    if trace.skipped:
-        lab.say(f"{trace.skipped:,} lines were skipped. The first: {trace.first_problem}.")
-    if trace.unsorted:
-        lab.say(f"{trace.unsorted:,} lines were earlier than the line before; they are put in order.")
+    lab.say(
+        f"{a.trace}: {len(requests):,} of {len(trace):,} requests used, over {requests[-1].arrival:,.0f} s."
+    )
     if shared:
         lab.say(f"""{1 - len(set(shared)) / len(shared):.0%} of the blocks of 512 prompt tokens were asked for
             before: so much a prefix cache could save at best.""")
-    lab.record(trace=dict(format=trace.format, requests=len(requests), skipped=trace.skipped))
+    lab.record(trace=dict(requests=len(requests)))
     return requests if a.rate is None else at_rate(requests, a.rate)
 
 
@@ -122,9 +119,6 @@ def the_clock(lab: Lab, engines: Engines) -> FittedCost:
         "that it looks at. The first 4 tokens of a step cost a little more each; the last price comes on top where a "
         "prompt is computed, by other programs. A price of 0: other prices explain it already.",
     )
-    if a.save_cost:
-        fitted.save(a.save_cost)
-        lab.say(f"Saved to {a.save_cost}; --cost {a.save_cost} uses it again.")
     limits = dict(max_num_seqs=16, max_num_batched_tokens=256)
     config = SchedulerConfig(**limits, max_model_len=context)
     blocks = 16 * -(-context // BLOCK_SIZE) + 1

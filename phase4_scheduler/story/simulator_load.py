@@ -9,36 +9,26 @@ import numpy as np
 
 from labkit.errors import LabError
 from labkit.lab import Lab
-from phase4_scheduler.engine import SchedulerConfig
-from phase4_scheduler.features.recording import record
 from phase4_scheduler.simulator import load_tests
-from phase4_scheduler.simulator.cost_model import FittedCost
 from phase4_scheduler.simulator.latency import Latency, RequestRecord, little, summarise
 from phase4_scheduler.simulator.load_tests import BLOCK_SIZE, Server, Stall, stall_traffic
-from phase4_scheduler.simulator.real_time import interrupt, serve, warm_up
-from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, draw_traffic, fit_lengths
-from phase4_scheduler.simulator.virtual_time import simulate
+from phase4_scheduler.simulator.real_time import interrupt, warm_up
+from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, draw_traffic
 from phase4_scheduler.story.simulator_chapters import Engines
 from phase4_scheduler.story.simulator_figures import draw_load, draw_stalls, draw_timeline
 
-LONGEST_WAIT = 600  # seconds that a run in real time may last
 OTHERS, CHUNK = 32, 512  # one long prompt in virtual time: others at work, tokens a step
 REAL_OTHERS, REAL_CHUNK = 8, 64  # the same with the real engine
-REAL_PROMPT, REAL_BEFORE, REAL_ROUNDS = (
-    20,
-    12,
-    3,
-)  # tokens of the others' prompts; steps before it comes; measurements
-
-WHAT_IS_WHAT = """TTFT: time to the first token. ITL: the gap between two tokens. p95: what 95 of 100 stay
-    below. Goodput counts only requests served within limits that were set before (SLO, service level objective)."""
+# Tokens of the others' prompts; steps before it; measurements.
+REAL_PROMPT, REAL_BEFORE, REAL_ROUNDS = 20, 12, 3
 
 
 def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, most: float) -> None:
     """Part 3b: what the users feel at one load."""
     a = lab.args
     lab.title("What the users feel, in virtual time")
-    lab.say(WHAT_IS_WHAT)
+    lab.say("""TTFT: time to the first token. ITL: the gap between two tokens. p95: what 95 of 100 stay
+        below. Goodput counts only requests served within limits that were set before (SLO, service level objective).""")
     n = a.requests or (200 if lab.quick else 2000)
     traffic = trace or draw_traffic(a.pattern, n, a.rate or 0.7 * most, a.burstiness, lab.seed)
     run = server.serve(lab.progress(traffic, f"{len(traffic):,} requests", total=len(traffic)))
@@ -61,8 +51,20 @@ def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, mo
     pace = f"{(len(traffic) - 1) / last:.2f} a second" if last else "all at once"
     what = f"{Path(a.trace).name if trace else a.pattern}, {pace}"
     show_latencies(lab, felt, run.records, f"{felt.requests:,} requests ({what})")
-    usage = [["KV usage, mean", run.mean_usage()], ["KV usage, peak", run.peak_usage]]
-    cached = show_server(lab, felt, run.records, [*usage, ["steps", len(run.times)]])
+    cached = sum(r.num_cached_tokens for r in run.records) / felt.prompt_tokens
+    lab.table(
+        "The server meanwhile",
+        ["figure", "value"],
+        [
+            ["requests a second, until the last one is done", felt.requests_per_second],
+            ["answer tokens a second", felt.tokens_per_second],
+            ["KV usage, mean", run.mean_usage()],
+            ["KV usage, peak", run.peak_usage],
+            ["steps", len(run.times)],
+            ["preemptions", run.preemptions],
+            ["prompt tokens found in the prefix cache", f"{cached:.1%}"],
+        ],
+    )
     if server.dollars_per_hour and felt.good:
         price = server.dollars_per_hour / 3.6 / felt.goodput
         lab.say(f"""What it costs: at ${server.dollars_per_hour:.2f} an hour, 1,000 requests served within the
@@ -72,55 +74,6 @@ def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, mo
         refused=run.refused, steps=len(run.times),
     ))  # fmt: skip
     lab.figure(draw_timeline(run, f"{what}; {server.cost.describe()}"), "traffic_timeline")
-
-
-def real_run(lab: Lab, engines: Engines, fitted: FittedCost, trace: list[TrafficRequest] | None) -> None:
-    """Part 3b with --real: the engine serves, and we wait."""
-    a, context = lab.args, engines.context
-    lab.title("What the users feel, in real time")
-    lab.say(WHAT_IS_WHAT)
-    blocks = a.num_blocks or max(2048, context // BLOCK_SIZE + 1)
-    n = a.requests or (20 if lab.quick else 100)
-    traffic, factor = fit_lengths(trace or draw_traffic(a.pattern, n, math.inf, 1.0, lab.seed), context)
-    if not trace:
-        config = SchedulerConfig(max_num_seqs=a.max_num_seqs, max_model_len=context)
-        at_once = summarise(simulate(traffic, config, blocks, fitted).records)
-        rate = a.rate or 0.7 * at_once.requests_per_second
-        traffic, factor = fit_lengths(draw_traffic(a.pattern, n, rate, a.burstiness, lab.seed), context)
-    if traffic[-1].arrival > LONGEST_WAIT:
-        raise LabError(
-            f"the last request comes after {traffic[-1].arrival:,.0f} s, and this is real time: lower "
-            "--requests or raise --rate"
-        )
-    lab.say(f"""The model reads {context:,} tokens at most, so all lengths are scaled by {factor:.3f}. The last
-        request comes after {traffic[-1].arrival:.1f} s.""")
-    engine = engines(max_num_seqs=a.max_num_seqs, num_blocks=blocks, policy=a.policy, seed=lab.seed)
-    prompts = PromptMaker(engine.model.config.vocab_size, lab.seed, factor)
-    warm_up(engine, traffic, prompts)
-    usage: list[float] = []
-    record(engine, lambda event: usage.append(event["usage"]))
-    records = list(lab.progress(serve(engine, traffic, prompts), "serving", total=len(traffic)))
-    felt = summarise(records, a.ttft_slo, a.tpot_slo)
-    title = f"{felt.requests} requests on the real engine ({a.trace or a.pattern})"
-    show_latencies(lab, felt, records, title)
-    mean = float(np.mean(usage))
-    shown = [["KV usage, mean of the steps", mean], ["KV usage, peak", max(usage)]]
-    cached = show_server(lab, felt, records, shown)
-    lab.record(real=felt.to_json() | dict(factor=factor, kv_peak=max(usage), prefix_hit_rate=cached))
-
-
-def show_server(lab: Lab, felt: Latency, records: Sequence[RequestRecord], more: list[list]) -> float:
-    """A table of what the server did. Returns the share of prompt tokens found in the prefix cache."""
-    cached = sum(r.num_cached_tokens for r in records) / felt.prompt_tokens
-    rows = [
-        ["requests a second, until the last one is done", felt.requests_per_second],
-        ["answer tokens a second", felt.tokens_per_second],
-        *more,
-        ["preemptions", sum(r.num_preemptions for r in records)],
-        ["prompt tokens found in the prefix cache", f"{cached:.1%}"],
-    ]
-    lab.table("The server meanwhile", ["figure", "value"], rows)
-    return cached
 
 
 def show_latencies(lab: Lab, felt: Latency, records: Sequence[RequestRecord], title: str) -> None:
@@ -253,9 +206,8 @@ def real_stalls(lab: Lab, engines: Engines, long: int) -> tuple[Stall, Stall]:
     In turn, some rounds each, and of each the round with the middle one of the longest gaps: a longest gap is what
     else happened on the machine, as well.
     """
-    osl = (
-        REAL_BEFORE + long // (REAL_CHUNK - REAL_OTHERS) + 4
-    )  # they are at work until the long prompt is through
+    # They are at work until the long prompt is through.
+    osl = REAL_BEFORE + long // (REAL_CHUNK - REAL_OTHERS) + 4
     traffic = stall_traffic(REAL_OTHERS, REAL_PROMPT, osl, long, math.inf, 4)
     rounds: dict[int | None, list[Stall]] = {None: [], REAL_CHUNK: []}
     for chunk in list(rounds) * REAL_ROUNDS:

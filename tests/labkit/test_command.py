@@ -74,7 +74,7 @@ def test_all_options_of_all_scripts_are_known(monkeypatch):
     """Those that a script adds are found in its text."""
     ran = []
     monkeypatch.setattr(command, "run_script", lambda script, *options: ran.append(script) or 0)
-    own = {"gpu_memory_equation": "--usable", "war_room": "--drill", "workload_simulator": "--save-cost"}
+    own = {"gpu_memory_equation": "--usable", "war_room": "--drill", "workload_simulator": "--burstiness"}
     for script, option in own.items():
         assert command.main(["run", script, option, "1", "--quick", "--figures=x"]) == 0
     assert [script.stem for script in ran] == list(own)

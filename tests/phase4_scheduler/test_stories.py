@@ -27,7 +27,7 @@ def test_continuous_batching_story(run_script):
 
 @pytest.mark.proof
 def test_server_lab_starts_a_server_and_holds_the_articles_figures_against_it(run_script):
-    found = run_script(server_lab, "--quick", figures=["time_to_first_token"])["claims"]
+    found = run_script(server_lab, "--quick")["claims"]
     assert {"two-processes", "same-over-http", "counted-tokens", "hit-rate-chat", "promql-names"} <= set(
         found
     )

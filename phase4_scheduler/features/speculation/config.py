@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from labkit.foreign import quoted
+from phase4_scheduler.engine.config import check_whole
 
 METHODS = ("ngram", "draft_model", "custom")
 OF_METHOD = {"model": "draft_model", "prompt_lookup_min": "ngram", "prompt_lookup_max": "ngram"}
@@ -48,14 +48,8 @@ class SpeculativeConfig:
             raise ValueError(
                 f"speculative_config: method is {quoted(self.method)}: use {', '.join(METHODS[:-1])} or {METHODS[-1]}"
             )
-        for name in ("num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max"):
-            value = getattr(self, name)
-            if value is None and name != "num_speculative_tokens":
-                continue
-            if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-                raise ValueError(
-                    f"speculative_config: {name} is {quoted(value)}: it must be a whole number, 1 or more"
-                )
+        check_whole(self, 1, "num_speculative_tokens")
+        check_whole(self, 1, "prompt_lookup_min", "prompt_lookup_max", optional=True)
         if self.draft_sample_method not in ("greedy", "probabilistic"):
             raise ValueError(
                 f"speculative_config: draft_sample_method is {quoted(self.draft_sample_method)}: "

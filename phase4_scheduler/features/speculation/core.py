@@ -47,11 +47,6 @@ class SpecDecodingStats:
     def of(cls, num_speculative_tokens: int) -> "SpecDecodingStats":
         return cls(num_accepted_tokens_per_pos=[0] * num_speculative_tokens)
 
-    @property
-    def mean_acceptance_length(self) -> float:
-        """Tokens that a step brought to a request with drafts: those accepted, and one more. 1 without any drafts."""
-        return 1 + self.num_accepted_tokens / self.num_drafts if self.num_drafts else 1.0
-
     def observe(self, num_drafts: int, num_accepted: int) -> None:
         """Count a request that had drafts verified in a step."""
         self.num_drafts += 1

@@ -53,9 +53,8 @@ def verify_drafts(
     places = torch.arange(len(drafts), device=p.device)
     ids = torch.tensor(drafts, device=p.device)
     ratios = p[places, ids].double() / q[places, ids].double()
-    points = torch.rand(
-        len(drafts), dtype=torch.float64, generator=generator
-    )  # one for each draft, none used twice
+    # One for each draft, none used twice.
+    points = torch.rand(len(drafts), dtype=torch.float64, generator=generator)
     stands = (points < ratios.cpu()).tolist()
     num_accepted = stands.index(False) if False in stands else len(drafts)
     weights = p[num_accepted]
@@ -140,9 +139,8 @@ class RejectionSampler:
             tokens = matching_drafts(picked.token_ids[start : start + v.num_rows], v.drafts)
             answers.append(Sampled(tokens, picked.logprobs[start : start + len(tokens)]))
             start += v.num_rows
-            if (
-                v.request.generator is not None and v.drafts
-            ):  # each token of the answer takes one random number
+            # Each token of the answer takes one random number.
+            if v.request.generator is not None and v.drafts:
                 torch.rand(len(tokens), dtype=torch.float64, generator=v.request.generator)
         return answers
 

@@ -8,13 +8,7 @@ from phase2_attention_kvcache.model import SamplingParams
 from phase2_attention_kvcache.story.small_families import write_small_model
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 
-CONFIG = EngineConfig(
-    max_num_seqs=3,
-    max_num_batched_tokens=7,
-    num_blocks=7,
-    block_size=4,
-    max_model_len=48,
-)
+CONFIG = EngineConfig(max_num_seqs=3, max_num_batched_tokens=7, num_blocks=7, block_size=4, max_model_len=48)
 START = [11, 42, 7, 93, 5, 60, 31, 8, 77]
 
 

@@ -106,21 +106,6 @@ def test_a_stop_string_may_end_in_half_a_character():
     assert text.finish() == "" and text.stopped_by == "a�"
 
 
-def test_of_two_that_begin_together_the_longer_one_counts():
-    text = IncrementalDetokenizer(
-        TOKENIZER, SamplingParams(stop=["a", "aab"], include_stop_str_in_output=True)
-    )
-    token = TOKENIZER.id_of_bytes[b"aab"]
-    assert text.push(token) == "aab" and text.stopped_by == "aab"
-
-
-def test_text_within_min_tokens_cannot_stop_but_may_begin_a_stop():
-    params = SamplingParams(stop="ab", min_tokens=3)
-    text = IncrementalDetokenizer(TOKENIZER, params)
-    assert [text.push(b) for b in b"aba"] == ["", "ab", ""]
-    assert text.push(ord("b")) == "" and text.stopped_by == "ab"
-
-
 def test_a_token_that_the_tokenizer_does_not_know_has_no_text():
     text = IncrementalDetokenizer(TOKENIZER, SamplingParams(stop="ab"))
     assert [text.push(i) for i in (97, TOKENIZER.vocab_size, 99)] == ["", "", "ac"]

@@ -8,7 +8,6 @@ import pytest
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler import scheduler_lab
-from phase4_scheduler.engine.policy import FcfsQueue, PriorityQueue
 from phase4_scheduler.engine.request import Request, RequestStatus
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 
@@ -146,23 +145,6 @@ def test_a_victim_of_the_priority_policy_may_be_in_this_step_already():
     assert_free(scheduler)
 
 
-def test_two_finish_in_the_step_in_which_a_third_is_preempted():
-    scheduler = make(num_blocks=7, max_model_len=20)
-    a, b = request("a", 8, 1 + 1), request("b", [5] * 8, 1 + 1)
-    c = request("c", [6] * 8, 9)
-    for item in (a, b, c):
-        scheduler.add(item)
-    step(scheduler)
-    output = scheduler.schedule()
-    assert [r.request_id for r in output.preempted] == ["c"]
-    finished = scheduler.update(output, [[1], [2]])
-    assert finished == [a, b]
-    scheduler.block_manager.check_integrity()
-    run(scheduler)
-    assert len(c.output_token_ids) == 9
-    assert_free(scheduler)
-
-
 # ---------------------------------------------------------------------- limits
 
 
@@ -190,24 +172,6 @@ def test_without_chunks_a_prompt_waits_for_a_step_of_its_own():
     assert counts(step(scheduler)[0]) == {"a": 6}  # b does not fit beside it, and c does not jump the queue
     assert counts(step(scheduler)[0]) == {"a": 1, "b": 7, "c": 1}
     run(scheduler)
-
-
-def test_a_long_prompt_gets_what_the_others_leave():
-    scheduler = make(num_blocks=40, max_num_batched_tokens=8, max_model_len=60)
-    scheduler.add(request("short", 3, 9))
-    step(scheduler)
-    scheduler.add(request("long", [1] * 20, 2))
-    assert [counts(step(scheduler)[0]) for _ in range(4)] == [
-        {"short": 1, "long": 7}, {"short": 1, "long": 7}, {"short": 1, "long": 6}, {"short": 1, "long": 1},
-    ]  # fmt: skip
-
-
-def test_the_threshold_counts_only_in_company():
-    scheduler = make(num_blocks=40, long_prefill_token_threshold=4, max_model_len=60)
-    scheduler.add(request("a", 12, 3))
-    assert counts(step(scheduler)[0]) == {"a": 12}
-    scheduler.add(request("b", [1] * 12, 3))
-    assert counts(step(scheduler)[0]) == {"a": 1, "b": 4}
 
 
 @pytest.mark.parametrize(
@@ -241,25 +205,6 @@ def test_a_stop_token_counts_from_min_tokens_on():
         step(scheduler, STOP)
         assert item.finished == expected
     assert item.output_token_ids == [STOP] * 3 and item.finish_reason == "stop"
-
-
-def test_policies_choose_their_queue_and_order():
-    assert type(make().waiting) is FcfsQueue and type(make(policy="priority").waiting) is PriorityQueue
-    scheduler = make(policy="priority", max_num_seqs=1)
-    for name, priority in [("a", 2), ("b", 0), ("c", 1)]:
-        scheduler.add(request(name, [1], 1, priority=priority))
-    assert [next(iter(counts(step(scheduler)[0]))) for _ in range(3)] == ["b", "c", "a"]
-
-
-def test_an_empty_scheduler_decides_nothing():
-    output = make().schedule()
-    assert (output.scheduled, output.preempted, output.num_batched_tokens) == ([], [], 0)
-
-
-def test_a_request_needs_a_token_and_shows_itself():
-    with pytest.raises(ValueError, match="the prompt is empty"):
-        Request("a", [], SamplingParams())
-    assert repr(request("a", 3)) == "Request('a', waiting, 0/3 computed)"
 
 
 # ---------------------------------------------------------------------- the script

@@ -1,7 +1,6 @@
 """What crosses between devices, and how long it takes: recordings of others, and the step made of them."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,10 +80,8 @@ def test_one_device_costs_what_it_did_and_more_share_the_work_and_pay_for_the_ca
     calls = 65 * wires.all_reduce[4](8192, True) + wires.all_reduce[4](16000, True)
     assert four.seconds(USER) == pytest.approx(one / 4 + calls)
     staged = ParallelCost.of(LLAMA, card, wires, 1, 2)
-    assert staged.seconds(USER) == pytest.approx(
-        one + wires.send(8192, True)
-    )  # no faster: one after the other
-    assert replace(four, graph=False).seconds(USER) > four.seconds(USER)
+    # No faster: one after the other.
+    assert staged.seconds(USER) == pytest.approx(one + wires.send(8192, True))
 
 
 def test_cards_together_hold_what_one_does_not():

@@ -1,7 +1,5 @@
 """Latencies and clusters: answers worked out by hand, and clusters that are there or are not."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -13,12 +11,6 @@ from phase4_scheduler.simulator.traffic import PRIORITIES, draw_traffic
 def test_percentiles_by_hand():
     assert percentiles([30, 10, 40, 20], [0, 50, 95, 100]) == pytest.approx([10, 25, 38.5, 40])
     assert percentiles([7.0], [1, 99]) == [7.0, 7.0]
-
-
-@pytest.mark.parametrize(("values", "rank"), [([], 50), ([1.0], 101), ([1.0], -1), ([1.0, math.nan], 50)])
-def test_percentiles_of_nonsense(values, rank):
-    with pytest.raises(ValueError, match="percentile"):
-        percentiles(values, [rank])
 
 
 def test_a_summary_by_hand():
@@ -37,12 +29,6 @@ def test_a_summary_by_hand():
     assert (felt.good, felt.goodput, felt.good_share) == (1, 1 / 8, 1 / 3)
     assert (felt.requests_per_second, felt.tokens_per_second) == (3 / 8, 6 / 8)
     assert little(records) == pytest.approx(12 / 8)  # 4 + 3 + 5 request seconds in 8 seconds
-
-
-@pytest.mark.parametrize("slo", [{"ttft_slo": 0.0}, {"tpot_slo": -1.0}, {"ttft_slo": math.nan}])
-def test_impossible_limits(slo):
-    with pytest.raises(ValueError, match="SLO"):
-        summarise([RequestRecord("a", 0.0, 1, 1, [1.0])], **slo)
 
 
 def test_nothing_to_sum_up():

@@ -18,7 +18,6 @@ from phase4_scheduler.simulator.planning import (
     bootstrap,
     make_plan,
     p95,
-    smallest,
     why_impossible,
 )
 from phase4_scheduler.simulator.recorded_runs import RECORDED
@@ -31,16 +30,6 @@ CONFIG = ReplicaConfig(COST, LIMITS, 500, enable_prefix_caching=False)
 
 
 # ---------------------------------------------------------------------- the search
-
-
-@pytest.mark.parametrize("answer", [1, 2, 3, 7, 8, 9, 64, 100])
-@pytest.mark.parametrize("start", [1, 5, 100])
-def test_smallest(answer, start):
-    assert smallest(lambda n: n >= answer, 100, start) == answer
-
-
-def test_smallest_of_none():
-    assert smallest(lambda n: False, 100) is None
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -83,13 +72,6 @@ def test_a_refused_request_is_a_broken_promise():
     assert Promise(10, 10).kept_share(run) == pytest.approx(0.5, abs=0.05)
 
 
-def test_what_broke_it():
-    traffic = draw_traffic("chat", 100, rate=6.0, seed=0)
-    run = serve_fleet(traffic, CONFIG, 1, RoundRobin())
-    assert Promise(0.01, 10).broken_by(run) == "TTFT"
-    assert Promise(1000, 0.001).broken_by(run) == "TPOT"
-
-
 def test_what_stands_in_the_way():
     traffic = draw_traffic("chat", 60, rate=20.0, seed=0)
     run = serve_fleet(traffic, CONFIG, 1, RoundRobin())
@@ -114,11 +96,7 @@ def test_alone_is_what_an_idle_replica_does():
 
 @pytest.mark.parametrize(
     "promise, limit",
-    [
-        (Promise(0.02, 1.0), "arithmetic"),
-        (Promise(60.0, 0.01), "memory bandwidth"),
-        (Promise(60.0, 1.0), ""),
-    ],
+    [(Promise(0.02, 1.0), "arithmetic"), (Promise(60.0, 0.01), "memory bandwidth"), (Promise(60.0, 1.0), "")],
 )
 def test_promises_nobody_can_keep_name_the_limit(promise, limit):
     why = why_impossible(draw_traffic("chat", 50, 1.0), CONFIG, promise)
@@ -207,11 +185,6 @@ def test_eight_cards_without_nvlink_wait_for_their_wires_and_two_for_their_memor
         assert why_impossible(traffic, config, Promise(1, 0.01)).startswith(why)
         run = serve_fleet(traffic, config, 1, LeastLoaded())
         assert binding_limit(run, Promise(1, 0.01)).endswith(short)
-
-
-def test_a_card_too_small():
-    with pytest.raises(LabError, match=r"llama-3-70b in FP16 takes 141.1 GB, and one T4 16 GB has 14.5"):
-        ComputedCost.of(find_shape("llama-3-70b"), find_card("t4"))
 
 
 def test_what_vllm_did_on_a_card_is_what_the_clock_says_at_80_percent_of_its_data_sheet():

@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -143,6 +144,10 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 """
 
 
+def mooncake(**fields):
+    return json.dumps(dict(timestamp=27482, input_length=1000, output_length=52, hash_ids=[46, 47]) | fields)
+
+
 def write(tmp_path, text, name="trace.csv"):
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -153,49 +158,33 @@ def write(tmp_path, text, name="trace.csv"):
     "text",
     [
         AZURE,
-        AZURE.replace("\n", "\r\n"),
-        "\ufeff" + AZURE,
-        AZURE.replace(
-            "TIMESTAMP,ContextTokens,GeneratedTokens", ' Timestamp , context_tokens,"Generated Tokens" '
-        ),
-        AZURE.replace(",", " , ") + "\n\n",
-        "GeneratedTokens,x,ContextTokens,TIMESTAMP\n10,,4808,2023-11-16T18:17:03.9799600Z\n27,,110,2023-11-16 19:17:04.03196+01:00",
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n100,4808,10\n100.052,110,27",
-        AZURE.splitlines()[0] + "\n" + "\n".join(reversed(AZURE.splitlines()[1:])),
+        "\ufeff" + AZURE.replace("\n", "\r\n") + "\n\n",
+        AZURE.replace("16 18", "16T18").replace("9600,", "9600Z,"),
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n100.052,110,27\n100,4808,10",  # in seconds, the later one first
     ],
 )
-def test_azure_in_all_spellings(tmp_path, text):
-    trace = read_trace(write(tmp_path, text))
-    assert (trace.format, trace.skipped) == ("Azure CSV", 0)
-    assert trace.unsorted == ("03.9799600,4808,10" in text.splitlines()[-1])  # the earlier line comes last
-    assert lengths_of(trace.requests) == [(4808, 10), (110, 27)]
-    assert [r.arrival for r in trace.requests] == pytest.approx([0, 0.052], abs=1e-5)
-
-
-def mooncake(**fields):
-    return json.dumps(dict(timestamp=27482, input_length=1000, output_length=52, hash_ids=[46, 47]) | fields)
+def test_azure(tmp_path, text):
+    requests = read_trace(write(tmp_path, text))
+    assert lengths_of(requests) == [(4808, 10), (110, 27)]
+    assert [r.arrival for r in requests] == pytest.approx([0, 0.052], abs=1e-5)
 
 
 def test_mooncake(tmp_path):
-    trace = read_trace(write(tmp_path, mooncake() + "\n" + mooncake(timestamp=27000, hash_ids=[46]) + "\n"))
-    assert trace.format == "Mooncake JSONL" and trace.unsorted == 1
-    assert [r.arrival for r in trace.requests] == pytest.approx([0, 0.482])
-    assert [r.hash_ids for r in trace.requests] == [(46,), (46, 47)]
+    lines = mooncake() + "\n" + mooncake(timestamp=27000, hash_ids=[46]) + "\n"
+    requests = read_trace(write(tmp_path, lines))
+    assert [r.arrival for r in requests] == pytest.approx([0, 0.482])
+    assert [r.hash_ids for r in requests] == [(46,), (46, 47)]
 
 
 BAD_AZURE = [
-    ("2023-11-16 18:17:05,10", "2 columns, 3 are needed"),
+    ("2023-11-16 18:17:05,10", "GeneratedTokens is missing"),
     ("2023-11-16 18:17:05,-5,10", "ContextTokens is '-5'"),
-    ("2023-11-16 18:17:05,0,10", "ContextTokens is '0'"),
     ("2023-11-16 18:17:05,10,0", "GeneratedTokens is '0'"),
     ("2023-11-16 18:17:05,99999999999,1", "ContextTokens is '99999999999'"),
     ("2023-11-16 18:17:05,1e3,1", "ContextTokens is '1e3'"),
-    ("2023-11-16 18:17:05,ten,1", "ContextTokens is 'ten'"),
     ("2023-13-45 18:17:05,10,1", "TIMESTAMP is '2023-13-45 18:17:05'"),
     ("nan,10,1", "TIMESTAMP is 'nan'"),
     (",10,1", "TIMESTAMP is ''"),
-    ("2023-11-16 18:17:05,,1", "ContextTokens is ''"),
-    ("\x00\ufffd", "1 columns"),
 ]
 BAD_MOONCAKE = [
     ("{", "Invalid JSON"),
@@ -203,12 +192,9 @@ BAD_MOONCAKE = [
     ("{}", "timestamp is missing"),
     (mooncake(timestamp="5"), "timestamp is '5'"),
     (mooncake(timestamp=float("nan")), "timestamp is nan"),
-    (mooncake(timestamp=True), "timestamp is True"),
     (mooncake(input_length=-3), "input_length is -3"),
     (mooncake(input_length=10.5), "input_length is 10.5"),
-    (mooncake(output_length=float("inf")), "output_length is inf"),
     (mooncake(output_length=10**400), "output_length is 1000"),
-    (mooncake(hash_ids="46"), "hash_ids is '46'"),
     (mooncake(hash_ids=[1, -2]), "hash_ids.1 is -2"),
     (mooncake(hash_ids=[1, 2, 3]), "3 hash_ids, but 1000 tokens have only 2 blocks"),
     ("[" * 100_000, "Invalid JSON: recursion"),
@@ -217,40 +203,29 @@ BAD_MOONCAKE = [
 
 @pytest.mark.parametrize(
     ("good", "bad", "message"),
-    [(AZURE, *case) for case in BAD_AZURE]
-    + [(mooncake() + "\n" + mooncake() + "\n", *case) for case in BAD_MOONCAKE],
+    [(AZURE, *case) for case in BAD_AZURE] + [(mooncake() + "\n", *case) for case in BAD_MOONCAKE],
 )
-def test_bad_lines_are_named_or_skipped(tmp_path, good, bad, message):
-    path = write(tmp_path, good + bad + "\n")
+def test_bad_lines_are_named(tmp_path, good, bad, message):
     number = good.count("\n") + 1
     with pytest.raises(LabError, match=f"trace.csv, line {number}: .*({message})") as caught:
-        read_trace(path)
+        read_trace(write(tmp_path, good + bad + "\n"))
     assert "\n" not in str(caught.value)
-    trace = read_trace(path, skip_bad_lines=True)
-    assert (len(trace.requests), trace.skipped) == (2, 1)
-    assert f"line {number}" in trace.first_problem
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is empty"),
-        (" \n\n", "is empty"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "no requests, only a header"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\nx,y,z\n", "none of its 1 lines"),
+        (" \n\n", "holds no requests"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no requests"),
         ("time,in,out\n1,2,3\n", "no trace that this course can read"),
         (bytes(range(256)) * 10, "no trace that this course can read"),
     ],
 )
 def test_files_that_are_no_trace(tmp_path, text, message):
     with pytest.raises(LabError, match=message):
-        read_trace(write(tmp_path, text), skip_bad_lines=True)
-
-
-@pytest.mark.parametrize("name", ["nothing.csv", "."])
-def test_files_that_cannot_be_read(tmp_path, name):
+        read_trace(write(tmp_path, text))
     with pytest.raises(LabError, match="cannot read the trace"):
-        read_trace(tmp_path / name)
+        read_trace(tmp_path / "nothing.csv")
 
 
 @given(st.binary(max_size=300))
@@ -259,8 +234,5 @@ def test_any_bytes_give_a_trace_or_one_clear_error(tmp_path_factory, noise):
     path = tmp_path_factory.mktemp("t") / "trace"
     for beginning in (b"", AZURE.encode(), mooncake().encode() + b"\n"):
         path.write_bytes(beginning + noise)
-        for skip in (False, True):
-            try:
-                assert read_trace(path, skip).requests
-            except LabError:
-                assert not (skip and beginning)  # the good lines can always be used
+        with suppress(LabError):
+            assert read_trace(path)

@@ -1,6 +1,6 @@
 """Record what the real vLLM 0.32 scheduler decides while blocks are on their way from another engine.
 
-    HF_HUB_OFFLINE=1 VLLM_ENV/bin/python -m tests.phase4_scheduler.engine.record_vllm_connector
+    HF_HUB_OFFLINE=1 VLLM_ENV/bin/python -m tests.phase4_scheduler.features.kv_transfer.record_vllm_connector
 
 No model runs. The scheduler gets random workloads and a connector that answers by a script, `ScriptedConnector`; the
 script of each request is part of the recording. What is written is described in `vllm_0_32_connector.md`.
@@ -12,13 +12,17 @@ import random
 from pathlib import Path
 from typing import ClassVar
 
-from tests.phase4_scheduler.engine.connector_script import ConnectorScript, model_token, prompt_of
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from phase5_real_gpu.benchmarks import vllm_worker
+from tests.phase4_scheduler.features.kv_transfer.connector_script import (
+    ConnectorScript,
+    model_token,
+    prompt_of,
+)
 
 HERE = Path(__file__).parent
 NUM_WORKLOADS = 60
@@ -93,7 +97,7 @@ def workload(seed):
 
 def make_scheduler(model_config, c):
     transfer = KVTransferConfig(
-        kv_connector="ScriptedConnector", kv_connector_module_path="tests.phase4_scheduler.engine.record_vllm_connector",
+        kv_connector="ScriptedConnector", kv_connector_module_path="tests.phase4_scheduler.features.kv_transfer.record_vllm_connector",
         kv_role="kv_both", kv_load_failure_policy="recompute",
     )  # fmt: skip
     scheduler, hasher = vllm_worker.make_scheduler(model_config, c, transfer)
@@ -108,7 +112,7 @@ def names(requests):
 
 def record(model_config, seed):
     # As vLLM imports it, not as the main program.
-    from tests.phase4_scheduler.engine import record_vllm_connector
+    from tests.phase4_scheduler.features.kv_transfer import record_vllm_connector
 
     config, wanted = workload(seed)
     record_vllm_connector.ScriptedConnector.requests = wanted

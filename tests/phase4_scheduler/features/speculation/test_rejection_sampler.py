@@ -114,6 +114,5 @@ def test_what_cannot_be_is_never_accepted_and_what_is_certain_always():
     q = torch.tensor([[0.5, 0.5, 0.0]])
     assert all(verify_drafts(p, q, [0]) == [1] for _ in range(50))
     assert all(verify_drafts(p, q, [1])[0] == 1 and len(verify_drafts(p, q, [1])) == 2 for _ in range(50))
-    assert all(
-        1 not in verify_drafts(p, q, [1])[1:] for _ in range(50)
-    )  # the bonus token is from the last row
+    # The bonus token is from the last row.
+    assert all(1 not in verify_drafts(p, q, [1])[1:] for _ in range(50))

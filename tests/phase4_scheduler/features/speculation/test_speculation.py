@@ -2,7 +2,6 @@
 
 import random
 import warnings
-from functools import cache
 
 import pytest
 import torch
@@ -73,46 +72,6 @@ def test_greedy_tokens_are_those_of_transformers(name, method, k, tiny, make_pro
     assert 0 < counted.num_accepted_tokens < counted.num_draft_tokens
     assert counted.num_accepted_tokens == sum(counted.num_accepted_tokens_per_pos)
     assert counted.num_accepted_tokens_per_pos == sorted(counted.num_accepted_tokens_per_pos, reverse=True)
-
-
-OF_500 = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def without_drafts(tiny, make_prompts):
-    """without_drafts(seed): 500 prompts and their answers, which are those of transformers, without so much as a tie."""
-
-    @cache
-    def answered(seed):
-        prompts = make_prompts(500, 400, lengths=(1, 30), seed=seed)
-        outputs = tiny.engine(num_blocks=1000, max_num_seqs=48, max_model_len=64).generate(prompts, OF_500)
-        answers = [output.token_ids for output in outputs]
-        assert tiny.assert_greedy(prompts, answers) == 0
-        return prompts, answers
-
-    return answered
-
-
-@pytest.mark.proof
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("k", [1, 3, 5])
-@pytest.mark.parametrize("method", ["ngram", "greedy"])
-def test_500_prompts_whatever_the_blocks_and_however_short_the_memory(
-    method, k, tiny, without_drafts, speculate
-):
-    prompts, answers = without_drafts(k)
-    accepted = 0
-    for size in (1, 4, 16):
-        for tight in (False, True):
-            room = 260 if tight else 4000  # tokens: for five requests at their longest, or for all that run
-            settings = dict(block_size=size, num_blocks=room // size + 1, max_num_seqs=48, max_model_len=64)
-            engine = tiny.engine(**settings, speculative_config=speculate(method, k))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of so many at a time
-                assert [output.token_ids for output in engine.generate(prompts, OF_500)] == answers
-            assert not tight or engine.core.stats.num_preemptions > 10
-            accepted += stats(engine).num_accepted_tokens
-    assert accepted > 1000
 
 
 KNOBS = {
@@ -219,9 +178,8 @@ def drafts_checked(small_model, monkeypatch):
                 row = reference(torch.tensor([text + drafts.token_ids])).logits[0]
                 for j, token in enumerate(drafts.token_ids):
                     place = row[len(text) - 1 + j]
-                    checked.append(
-                        bool(place.max() - place[token] < 1e-4)
-                    )  # (an engine survives an assert here)
+                    # (an engine survives an assert here)
+                    checked.append(bool(place.max() - place[token] < 1e-4))
         return found
 
     monkeypatch.setattr(DraftModel, "draft", checking)
@@ -245,51 +203,11 @@ def test_a_draft_model_drafts_what_it_would_without_a_cache(
 
 # ---------------------------------------------------------------------- steps that fail
 
-POISON = 77
 
-
-@pytest.fixture
-def poisoned(tiny, speculate):
-    """Four requests, one of them with a poisonous prompt; what the others answer without drafts; an engine with them."""
-    prompts = [[5, 6, 7], [POISON, 6, 7], [8, 9], [5, 6, 7, 8]]
+def test_a_step_that_is_interrupted_counts_for_nothing(tiny, speculate, monkeypatch):
+    prompts = [[5, 6, 7], [77, 6, 7], [8, 9], [5, 6, 7, 8]]
     wanted = [o.token_ids for o in tiny.engine().generate(prompts, GREEDY)]
-    return prompts, wanted, tiny.engine(speculative_config=speculate("greedy", 3))
-
-
-@pytest.mark.parametrize("part", ["execute", "sample"])
-def test_a_request_that_breaks_its_step_ends_alone(part, poisoned, monkeypatch):
-    """From its third step on, so in the middle of verifying drafts."""
-    prompts, wanted, engine = poisoned
-    runner = engine.core.runner
-    execute, sample = runner.execute, runner.sampler.sample
-
-    def broken_execute(batch):
-        poison = [r.block_table.block_ids for r in engine.core.requests.values() if r.token_ids[0] == POISON]
-        if engine.core.num_steps > 2 and poison and poison[0] in batch.block_tables:
-            raise ValueError("poison")
-        return execute(batch)
-
-    def broken_sample(logits, params, prompt_ids, output_ids, generators):
-        if engine.core.num_steps > 2 and any(ids[0] == POISON for ids in prompt_ids):
-            raise ValueError("poison")
-        return sample(logits, params, prompt_ids, output_ids, generators)
-
-    if part == "execute":
-        monkeypatch.setattr(runner, "execute", broken_execute)
-    else:
-        monkeypatch.setattr(runner.sampler, "sample", broken_sample)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        answers = engine.generate(prompts, GREEDY)
-    assert answers[1].finish_reason == "error" and "poison" in answers[1].error
-    assert answers[1].token_ids == wanted[1][: len(answers[1].token_ids)] != []
-    assert [a.token_ids for i, a in enumerate(answers) if i != 1] == [
-        w for i, w in enumerate(wanted) if i != 1
-    ]
-
-
-def test_a_step_that_is_interrupted_counts_for_nothing(poisoned, monkeypatch):
-    prompts, wanted, engine = poisoned
+    engine = tiny.engine(speculative_config=speculate("greedy", 3))
     draft, calls = DraftModel.draft, []
 
     def interrupted(self, inputs):
@@ -338,21 +256,6 @@ def test_the_engine_warns_where_many_verify_drafts(tiny, speculate):
         engine.generate([[5 + i] for i in range(16)], GREEDY)
 
 
-def test_a_draft_model_that_breaks_down_costs_no_request(tiny, speculate, monkeypatch):
-    prompts = [[5, 6, 7], [8, 9]]
-    wanted = [o.token_ids for o in tiny.engine().generate(prompts, GREEDY)]
-
-    def fail(self, inputs):
-        raise MemoryError("no room")
-
-    engine = tiny.engine(speculative_config=speculate("greedy", 2))
-    monkeypatch.setattr(DraftModel, "draft", fail)
-    with pytest.warns(
-        UserWarning, match=r"no drafts in this step: the drafter failed \(MemoryError: no room\)"
-    ):
-        assert [o.token_ids for o in engine.generate(prompts, GREEDY)] == wanted
-
-
 @pytest.mark.parametrize("name", ["roomy", "block of 7", "tight", "tight, swap"])
 def test_after_a_failure_of_a_draft_model_the_answers_are_the_same(name, tiny, speculate, monkeypatch):
     """It guesses from keys that were never written, and what it guesses is verified all the same."""
@@ -370,7 +273,8 @@ def test_after_a_failure_of_a_draft_model_the_answers_are_the_same(name, tiny, s
     wanted = serve(tiny.engine(**settings), prompts, params)
     monkeypatch.setattr(DraftModel, "_run", failing)
     engine = tiny.engine(**settings, speculative_config=speculate("greedy", 3))
-    with pytest.warns(UserWarning, match="no room"):
+    said = r"no drafts in this step: the drafter failed \(MemoryError: no room\)"
+    with pytest.warns(UserWarning, match=said):
         assert serve(engine, prompts, params) == wanted
     assert len(calls) > 25
 
@@ -390,7 +294,7 @@ def test_numbers_that_broke_down_are_no_drafts(tiny, speculate):
         (dict(method="ngram"), "num_speculative_tokens is missing: give 1 or more"),
         (dict(num_speculative_tokens=3), "method is None: use ngram, draft_model or custom"),
         (dict(num_speculative_tokens=3, method="eagle"), "method is 'eagle': use ngram"),
-        (dict(num_speculative_tokens=0, method="ngram"), "num_speculative_tokens is 0: it must be a whole number"),
+        (dict(num_speculative_tokens=0, method="ngram"), "num_speculative_tokens is 0: it must be 1 or more"),
         (dict(num_speculative_tokens=2.5, method="ngram"), "num_speculative_tokens is 2.5"),
         (dict(num_speculative_tokens=True, method="ngram"), "num_speculative_tokens is True"),
         (dict(num_speculative_tokens=128, method="ngram"), "num_speculative_tokens is 128, and a request holds at most 128"),
