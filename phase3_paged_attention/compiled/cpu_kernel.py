@@ -4,8 +4,8 @@ The obvious way gathers the scattered blocks of every request into one row and a
 it, and reads it again. This kernel copies nothing. It is `paged_attention_loops` of `paged_attention.py` once more: the same
 loops, compiled to machine code by numba, with the requests shared out among the cores.
 
-A block of all heads fits into a core's fastest cache, so the loops go through it a head at a time, and four tokens side by
-side: a query is then loaded once for four keys, and a sum of values is written once for four values.
+The loops go through a block from its first byte to its last, four tokens side by side: memory is read in the order in which a
+processor fetches ahead, a query is loaded once for four keys, and a sum of values is written once for four values.
 
 A single request with a long context would keep one core busy while the others wait. So its context is cut into parts ("split
 KV"), each part has its own online softmax, and the parts are merged at the end.
@@ -60,9 +60,9 @@ def attend_part(
         last = min(block_size, context_len - logical * block_size) - 1
         scores[:] = np.float32(-1e30)
         # 1. Scores. Behind the last token the last one is read again: what lies there may be no number.
-        for head in range(num_heads):
-            kv, query = head // group, q[head]
-            for t in range(begin, last + 1, 4):
+        for t in range(begin, last + 1, 4):
+            for head in range(num_heads):
+                kv, query = head // group, q[head]
                 k0, k1 = keys[t, kv], keys[min(t + 1, last), kv]
                 k2, k3 = keys[min(t + 2, last), kv], keys[min(t + 3, last), kv]
                 s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
@@ -71,13 +71,9 @@ def attend_part(
                     s1 += query[i] * widen(k1[i])
                     s2 += query[i] * widen(k2[i])
                     s3 += query[i] * widen(k3[i])
-                scores[head, t], scores[head, t + 1], scores[head, t + 2], scores[head, t + 3] = (
-                    s0,
-                    s1,
-                    s2,
-                    s3,
-                )
-            scores[head, last + 1 :] = np.float32(-1e30)
+                scores[head, t], scores[head, t + 1] = s0, s1
+                scores[head, t + 2], scores[head, t + 3] = s2, s3
+        scores[:, last + 1 :] = np.float32(-1e30)
         for i in range(len(flat)):
             flat[i] *= scale
         if softcap > 0:  # softcap x tanh(s / softcap), with tanh(x) = 1 - 2 / (e^2x + 1)
@@ -102,10 +98,11 @@ def attend_part(
             total[head] = total[head] * shrink[head] + added
         # 3. The weighted values.
         for head in range(num_heads):
-            kv, sums = head // group, acc[head]
             for i in range(head_dim):
-                sums[i] *= shrink[head]
-            for t in range(begin, last + 1, 4):
+                acc[head, i] *= shrink[head]
+        for t in range(begin, last + 1, 4):
+            for head in range(num_heads):
+                kv, sums = head // group, acc[head]
                 v0, v1 = values[t, kv], values[min(t + 1, last), kv]
                 v2, v3 = values[min(t + 2, last), kv], values[min(t + 3, last), kv]
                 w0, w1, w2, w3 = (
