@@ -125,7 +125,7 @@ class BlockManager:
         missing = -(-num_tokens // self.block_size) - held
         if missing > 0 or must_fit:
             needed = max(missing, self.most_blocks(must_fit) - held) if must_fit else missing
-            # A cached block that no request holds is in the free list, too: sharing it takes it from there.
+            # Prefix blocks in use cost no free block. Unused ones are in the free list, so they count.
             needed -= sum(block.ref_count > 0 for block in prefix)
             if needed > self.allocator.num_free:
                 return False

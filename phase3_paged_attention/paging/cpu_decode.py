@@ -88,7 +88,7 @@ class GatherDecode:
         first = np.zeros_like(context_lens) if window is None else np.maximum(context_lens - window, 0)
         first_block = first // size
         columns = np.arange((-(-context_lens // size) - first_block).max())
-        # A request with fewer blocks than others repeats its last one, which no query sees twice: the mask knows.
+        # Columns behind a request's last block read the null block, or with a window the table's last column again: the mask hides both.
         chosen = np.minimum(first_block[:, None] + columns, block_tables.shape[1] - 1)
         blocks = np.take_along_axis(block_tables, chosen, axis=1)
         tokens = size * first_block[:, None] + np.arange(size * len(columns))

@@ -82,7 +82,7 @@ class PagedCache(Protocol):
         """Say where the tokens of the next step lie."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store the new keys and values in their slots; attend from each new token to those of its own that it may see.
+        """Store the new keys and values in their slots; attend from each new token to those tokens of its request that it may see.
 
         Args:
             q: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].
@@ -147,7 +147,7 @@ class PagedKVCache:
             self.decoder.begin_step(self.block_tables, self.context_lens)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store the new keys and values in their slots; attend from each new token to those of its own that it may see.
+        """Store the new keys and values in their slots; attend from each new token to those tokens of its request that it may see.
 
         Args:
             q: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].

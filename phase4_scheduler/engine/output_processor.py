@@ -175,7 +175,8 @@ def answer_request(request: Request, index: int) -> Request:
 
 @dataclass
 class ProcessedOutput:
-    """An output for its user, whose it is, and the core's requests that end with it, of which the core does not know."""
+    """An output for its user, its parent request, and the core's requests that must still be finished: a stop string, for example, is
+    found in the text, which the core does not see."""
 
     parent: ParentRequest
     output: RequestOutput

@@ -101,7 +101,8 @@ class Priority:
     make_queue = PriorityQueue
 
     def victim(self, running: Sequence[Request]) -> Request:
-        return max(running, key=urgency)
+        # Of equals the one admitted first, as in vLLM: the answers to one prompt arrive at the same time.
+        return max(running, key=lambda request: (request.priority, request.arrival_time))
 
 
 POLICIES: dict[str, type[Policy]] = {"fcfs": Fcfs, "priority": Priority}

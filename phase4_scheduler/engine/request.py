@@ -20,9 +20,9 @@ MOST_ANSWERS = 16_384  # VLLM_MAX_N_SEQUENCES
 
 
 class RequestStatus(Enum):
-    WAITING = "waiting"  # nothing computed yet, or everything to be computed anew
+    WAITING = "waiting"  # nothing computed yet
     RUNNING = "running"  # holds blocks, takes part in steps
-    PREEMPTED = "preempted"  # had to make room; waits like the others, but at the head
+    PREEMPTED = "preempted"  # had to make room: everything is computed anew; first come, first served, it waits at the head
     FINISHED = "finished"  # finish_reason says why
 
 

@@ -92,14 +92,16 @@ class Scheduler:
         output = SchedulerOutput(self.config.max_num_batched_tokens)
         self._threshold = self.max_tokens_per_request()
         self.schedule_running(output)
-        if not output.preempted:  # otherwise an admission would take the victim's blocks
+        if (
+            not output.preempted
+        ):  # an admission would take the blocks that were just freed for running requests
             self.admit_waiting(output)
         for s in output.scheduled:
             s.request.num_computed_tokens += s.num_tokens
         return output
 
     def schedule_running(self, output: SchedulerOutput) -> None:
-        """Rule 1."""
+        """Rule 1: running requests in their order; where blocks run out, one is preempted."""
         for request in list(self.running):
             room = self.room(output)
             if room <= 0:
@@ -121,7 +123,7 @@ class Scheduler:
             self.add_to_step(output, request, n, computed)
 
     def admit_waiting(self, output: SchedulerOutput) -> None:
-        """Rules 2 and 3."""
+        """Rules 2 and 3: waiting requests, as far as tokens, places and blocks reach."""
         for request in self.candidates(output):
             computed, prefix = self.find_computed(request)
             n, room = self.tokens_to_compute(request, computed), self.room(output)
@@ -150,7 +152,7 @@ class Scheduler:
                 continue  # in the middle of its prompt, or it ended while the step ran
             for token in self.accept(s, tokens):
                 request.append(token)
-                if reason := self.stop_reason(request, token):
+                if reason := self.check_stop(request, token):
                     self.finish(request, reason)
                     finished.append(request)
                     break
@@ -284,7 +286,7 @@ class Scheduler:
         """Take a request out of the queue it is in."""
         (self.running if request.status is RequestStatus.RUNNING else self.waiting).remove(request)
 
-    def stop_reason(self, request: Request, token: int) -> str | None:
+    def check_stop(self, request: Request, token: int) -> str | None:
         """Why a request ends with the token it has just got, if it does."""
         num_output = len(request.output_token_ids)
         if token in request.stop_token_ids and num_output >= request.min_tokens:

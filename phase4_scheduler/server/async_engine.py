@@ -333,7 +333,7 @@ class AsyncEngine:
                 self._send()
 
     async def watch(self) -> AsyncIterator[Event]:
-        """What each step did, from now on, as `LLMEngine.record` writes it. Ends with the engine, or if the reader is too
+        """What each step did, from now on, as `record` of the recording feature writes it. Ends with the engine, or if the reader is too
         slow.
         """
         if self.dead is not None:

@@ -18,7 +18,9 @@ from pydantic import BaseModel
 
 TOOL_CALL_PARSERS = ("hermes",)  # formats of `auto`
 BEGIN, END = "<tool_call>", "</tool_call>"
-HEAD = re.compile(r'\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:parameters|arguments)"\s*:\s*(?=\S)')
+HEAD = re.compile(
+    r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*("(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*")\s*,\s*"(?:parameters|arguments)"\s*:\s*(?=\S)'
+)
 
 
 class Function(BaseModel, extra="allow"):
@@ -60,7 +62,10 @@ def calls_schema(tools: Sequence[Tool], parallel: bool | None) -> dict[str, Any]
     calls, definitions = [], {}
     for tool in tools:
         parameters = dict(tool.function.schema_)
-        for name, schema in parameters.pop("$defs", {}).items():  # their references begin at the root
+        inner = parameters.pop("$defs", None) or {}
+        if not isinstance(inner, dict):
+            raise ValueError(f"tools: $defs of {tool.function.name!r} is no object")
+        for name, schema in inner.items():  # their references begin at the root
             if definitions.setdefault(name, schema) != schema:
                 raise ValueError(f"tools: $defs holds two schemas of the name {name!r}")
         call = {"name": {"const": tool.function.name}, "parameters": parameters}
@@ -103,6 +108,8 @@ class ToolCallReader:
                 content, self._rest, self._place = content + before, after, "name"
             elif self._place == "name":
                 if (found := HEAD.search(self._rest)) is None:
+                    if last and self._tagged and not self.num_calls:  # no call after all
+                        content, self._rest = content + BEGIN + self._rest, ""
                     break
                 calls.append(self._begin(json.loads(found[1])))
                 self._rest = self._rest[found.end() :]

@@ -173,3 +173,7 @@ class StructuredSamplingParams(SamplingParams):
                 )
             except TypeError as error:
                 raise ValueError(f"structured_outputs: {error}") from None
+        elif not isinstance(self.structured_outputs, StructuredOutputsParams | None):
+            raise ValueError(
+                f"structured_outputs is {self.structured_outputs!r}: use StructuredOutputsParams or a dict"
+            )

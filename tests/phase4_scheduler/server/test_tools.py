@@ -87,3 +87,20 @@ def test_a_choice_of_no_tool_is_refused(choice):
     with pytest.raises(ValidationError):
         ChatCompletionRequest(messages=messages, tools=TOOLS, tool_choice=choice)
     assert ChatCompletionRequest(messages=messages, tools=TOOLS).tool_choice == "auto"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (r'<tool_call>{"name": "get\_weather", "arguments": {}}</tool_call>', None),  # no JSON: text
+        ('<tool_call>{"type": "function", "name": "f", "arguments": {}}</tool_call>', "f"),
+        ("Calls begin with <tool_call>, you know.", None),
+    ],
+)
+def test_odd_answers_lose_nothing(text, name):
+    content, calls = read_calls(ToolCallReader(tagged=True), text)
+    assert [call["function"]["name"] for call in calls] == ([name] if name else [])
+    assert name or content == text
+    streamed = ToolCallReader(tagged=True)
+    pieces = [streamed.push(c)[0] for c in text] + [streamed.push("", last=True)[0]]
+    assert name or "".join(pieces) == text
