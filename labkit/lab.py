@@ -28,7 +28,7 @@ from labkit.claims import SOURCE_OF, SOURCES
 from labkit.options import build_parser
 from labkit.paths import check_writable, outputs, short, write_whole, writing
 from labkit.predictions import Kind, Needs, Prediction, parse_guess, score_guess, show_expected, show_value
-from labkit.reports import read_predictions, report_of
+from labkit.reports import read_predictions, report_of, was_run_in_full
 from labkit.terminal import Page, escape, run
 
 T = TypeVar("T")
@@ -299,6 +299,7 @@ class Lab:
         report = self.report(seconds)
         kept = report_of(self.script)
         _carry_guesses(kept, report["predictions"])
+        report["in_full"] = not report["arguments"].get("quick") or was_run_in_full(self.script)
         text = json.dumps(report, indent=1)
         for target in (kept, *([Path(self.args.json)] if self.args.json else [])):
             with writing(target):

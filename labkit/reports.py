@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,7 +16,7 @@ class Report(BaseModel):
     """As much of it as is read again."""
 
     predictions: list[Prediction]
-    arguments: dict[str, Any] = {}
+    in_full: bool = False  # this run or an earlier one was more than the quick form
 
 
 def read_predictions(file: Path) -> list[Prediction]:
@@ -31,9 +30,9 @@ def report_of(script: Path) -> Path:
 
 
 def was_run_in_full(script: Path) -> bool:
-    """Whether the last run of a script was more than its quick form."""
+    """Whether some run of a script was more than its quick form."""
     with suppress(ValueError):
-        return not read_report(report_of(script)).arguments.get("quick")
+        return read_report(report_of(script)).in_full
     return False
 
 

@@ -22,7 +22,7 @@ from phase2_attention_kvcache.model.weight_names import (
     WEIGHT_NAMES,
 )
 
-NAME = "unknown-family"
+NAME = "unknown_family"
 Shapes = dict[str, tuple[int, ...]]
 
 

@@ -17,6 +17,7 @@ def forked_answers(manager: ForkingBlockManager, prompt: str, params: SamplingPa
     model, tokenizer = tales()
     began, num_copied = time.perf_counter(), 0
     runner = ModelRunner(model, cache_for(manager))
+    runner.kv_cache.storage.data.zero_()  # so that a copy that was not made gives the same words everywhere
     space = SwapSpace(runner.kv_cache.storage)
     prompt_ids = tokenizer.encode(prompt)
     requests = [Request(str(i), prompt_ids, params.for_answer(i)) for i in range(params.n)]

@@ -65,7 +65,7 @@ def show_progress(console: Console) -> int:
         guesses = "1 guess" if most == 3 else f"{most // 3} guesses"
         console.print(f"predictions: {points} of {most} points, {guesses}")
     else:
-        console.print("predictions: none yet. Guess in a notebook, or: lab run kv_cache --predict")
+        console.print("predictions: none yet. Guess in a notebook, or: lab run kv_cache_lab --predict")
     following = next((s for s in sources if not entries[name_of(s)]["solved"]), None)
     if following is None:
         console.print("[green]All of them. What is left is the engine itself: change it.[/]")

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Self
 
 import torch
@@ -15,6 +16,7 @@ from phase4_scheduler.cpu.linear import CPULinear, float_linear, quantized_linea
 from phase4_scheduler.engine import EngineConfig, ModelRunner, Sampled, SchedulerOutput
 
 SMALL = 1 << 15  # weights of a matrix: below this no choice can be felt, so the layer stays as it is
+MOST_ALONE = 8  # rows of a step whose sampling one thread does as fast
 COPY_SHARE = 0.25  # of the machine's memory: a model that is larger gets no second copy of its weights
 
 
@@ -34,7 +36,9 @@ class CPURunner(ModelRunner):
     def run(self, output: SchedulerOutput) -> list[Sampled]:
         """As the runner for all devices. A step that our kernels compute keeps torch to one thread meanwhile: torch's other
         threads would wait for their next work in a loop, on the cores that the kernels' threads need."""
-        if sum(s.num_tokens for s in output.scheduled) > self.most_fused:
+        lens = [s.num_tokens for s in output.scheduled]
+        compiled = getattr(self.kv_cache, "compiled", False)
+        if not compiled or not 0 < sum(lens) <= self.most_fused or max(lens) > 1:
             return super().run(output)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -85,13 +89,13 @@ def prepare(model: Transformer, fused: bool = True) -> Transformer:
 
 
 def most_fused_rows(model: Transformer) -> int:
-    """Up to how many tokens a decode step is computed by our kernels alone: all its blocks fused, and the head."""
+    """Up to how many rows a decode step is computed by our kernels alone: all its blocks fused, and the head."""
     if type(model) is not Transformer or not isinstance(model.head, CPULinear):
         return 0
-    if not all(hasattr(block, "most_rows") for block in model.blocks):
-        return 0
-    head = max((rows for rows, way in model.head.ways.items() if way == "few rows"), default=0)
-    return min([head] + [block.most_rows for block in model.blocks])
+    ours = [rows for rows, _ in takewhile(lambda item: item[1] == "few rows", model.head.ways.items())]
+    return min(
+        [MOST_ALONE, max(ours, default=0), *(getattr(block, "most_rows", 0) for block in model.blocks)]
+    )
 
 
 def is_large(shape: Sequence[int]) -> bool:

@@ -172,7 +172,7 @@ def make_request(
             raise ValueError("this engine has no tokenizer: give the prompt as token ids")
         prompt = tokenizer.encode(prompt)
     vocab, token_ids = config.vocab_size, np.asarray(prompt)
-    if token_ids.size and not (token_ids.ndim == 1 and token_ids.dtype.kind in "iu"):
+    if token_ids.ndim != 1 or (token_ids.size and token_ids.dtype.kind not in "iu"):
         raise ValueError(
             f"the prompt is {quoted(prompt)}: give a text or a list of token ids, which are whole numbers"
         )

@@ -86,7 +86,7 @@ def test_progress_of_a_beginner(capsys, books):
     assert code == 0
     assert all(name in out for name in all_names())
     assert f"0 of {len(all_names())} exercises solved" in out
-    assert "predictions: none yet" in out and "lab run kv_cache --predict" in out
+    assert "predictions: none yet" in out and "lab run kv_cache_lab --predict" in out
     assert "next: 1.1 Which pair comes most often?" in out
     assert "jupyter lab notebooks/exercises/p1e1_pairs.ipynb" in out
 
@@ -161,7 +161,7 @@ def run_in_full(*scripts, quick=False):
     for script in scripts:
         report = report_of(script)
         report.parent.mkdir(parents=True, exist_ok=True)
-        report.write_text(json.dumps({"predictions": [], "arguments": {"quick": quick}}))
+        report.write_text(json.dumps({"predictions": [], "in_full": not quick}))
 
 
 def test_next_leads_along_a_path(books, capsys):
@@ -181,7 +181,7 @@ def test_next_leads_along_a_path(books, capsys):
         if commands.level_of(source) == "core":
             progress.note_check(name_of(source), Verdict("correct"))
     assert "All of this path is done" in following()
-    assert following("operations").startswith("next: workload_simulator (operations)")
+    assert following("operations").startswith("next: structured_output (operations)")
 
 
 # ------------------------------------------------------------------ check
