@@ -142,7 +142,8 @@ def build_core(
         features: those to use; None: the installed ones, with these `settings`.
 
     Raises:
-        ValueError: parts or features that do not fit together, or a limit beyond the model's context.
+        ValueError: parts or features that do not fit together, or a limit beyond the model's context
+            (that of a scheduler of your own is lowered to it).
     """
     features = find_features(settings) if features is None else features
     context = model.config.max_context

@@ -150,7 +150,7 @@ class LLMEngine:
 
         Args:
             on_output: called with every output of this request, its abort included. It may add and abort
-                requests. If it raises, this request alone fails.
+                requests. If it raises an Exception, this request alone fails; SystemExit and Ctrl-C in it end the step.
 
         Raises:
             ValueError: the id is in use, the prompt is empty or too long, or a parameter cannot be served.
