@@ -32,8 +32,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.token_table = make_table(config.vocab_size, config.d_model)
-        if config.choices.positions == "learned":
-            self.position_table = make_table(config.max_context, config.d_model)
+        learned = config.choices.positions == "learned"
+        self.position_table = make_table(config.max_context, config.d_model) if learned else None
         self.blocks = Blocks(Block(config, layer) for layer in range(config.num_layers))
         self.final_norm = make_norm(config)
         # A tied model has no head of its own: its token table serves a second time.
@@ -97,7 +97,7 @@ class Transformer(nn.Module):
         x = self.token_table(token_ids)
         if self.embedding_scale is not None:
             x = x * self.embedding_scale
-        if self.config.choices.positions == "learned":
+        if self.position_table is not None:
             x = x + F.embedding(positions, self.position_table.weight)
         return x
 

@@ -214,8 +214,8 @@ class RayFleet:
         args, options = self._make
         gpus = self._num_gpus if ray.cluster_resources().get("GPU") else 0
         for number in range(len(self.loads)):
-            # One on each machine, as far as there are machines.
-            actor = Replica.options(num_cpus=0, num_gpus=gpus, scheduling_strategy="SPREAD").remote()
+            # Ray spreads what takes a share of a processor; what takes none it may put on one machine.
+            actor = Replica.options(num_cpus=0.1, num_gpus=gpus, scheduling_strategy="SPREAD").remote()
             first = self.engines[0] if self.engines else None
             self.engines.append(ReplicaEngine(actor, number, *args, first=first, **options))
         await self.engines[0].start()  # the others' metrics stand in its registry
