@@ -81,9 +81,3 @@ def test_only_what_the_answer_needs_is_changed(attacked):
     text = ast.unparse(program)
     assert "never_called" not in text and "WRONG" not in text
     assert "x + 1" not in text and lines >= {1, 2, 3, 4}
-
-
-@pytest.mark.proof
-@pytest.mark.timeout(1200)
-def test_the_graders_of_the_course():
-    assert run(seed=0, count=30) == []
