@@ -39,7 +39,7 @@ def full_cache(lab: Lab) -> None:
     # The last token of an answer is never computed, so it needs no slot.
     exact = NUM_BLOCKS // USERS * BLOCK_SIZE - PROMPT + 1
     small = load_engine(lab, max_num_seqs=USERS, num_blocks=NUM_BLOCKS + 1, enable_prefix_caching=False)
-    pool = small.runner.kv_cache.storage.data
+    pool = small.core.runner.kv_cache.storage.data
     held = (pool.data_ptr(), pool.nbytes)
     _, usage, preempted = serve_watched(small, prompts, exact)
     lab.predict(

@@ -56,7 +56,7 @@ def same_words(lab: Lab) -> None:
         copied from the text so far (n-gram), and with drafts of tales-draft, a model with a fraction of the weights.""")
     plain = load_engine(lab, count)
     wanted = [output.token_ids for output in plain.generate(prompts, greedy)]
-    rows, same = [["none", plain.num_steps, None, None, "yes"]], True
+    rows, same = [["none", plain.core.num_steps, None, None, "yes"]], True
     for name, config in {"n-gram": NGRAM, "tales-draft": DRAFT_MODEL}.items():
         engine = load_engine(lab, count, num_speculative_tokens=3, **config)
         equal = [output.token_ids for output in engine.generate(prompts, greedy)] == wanted

@@ -226,7 +226,7 @@ def test_all_solutions_pass_and_are_known_as_solutions(rooms):
     )
     assert [one for one in graded if not one.solved] == []
     told = {one.exercise for one in graded if any("is the solution" in look for look in one.look_at)}
-    assert told == {name for name in all_names() if copies.shapes_of(name, cells[name])} and len(told) > 15
+    assert told == set(all_names())
 
 
 # ------------------------------------------------------------------ commands and tables
