@@ -233,7 +233,11 @@ def test_the_key_is_asked_for_and_a_server_that_is_gone_is_told(open_page):
         until(page, "article:first-child .count", "5")
         send(page, "Once", max_tokens=1000)
         until(page, "article:first-child .count", re.compile(r"\d\d"))
-    until(page, "article:first-child .state", re.compile("^The (server does not answer|stream broke off)|the server is shutting down"))
+    until(
+        page,
+        "article:first-child .state",
+        re.compile("^The (server does not answer|stream broke off)|the server is shutting down"),
+    )
     until(page, "#gone", re.compile("^No answer from the server"))
     send(page, "Once", max_tokens=5)
     until(page, "article:first-child .state", re.compile("^The server does not answer"))
