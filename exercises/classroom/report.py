@@ -100,7 +100,7 @@ def as_csv(graded: list[Graded]) -> str:
 
 
 def totals_as_csv(totals: list[Total], unread: list[Unread]) -> str:
-    """A line a learner, those too from whom nothing could be read."""
+    """One line per learner, those included whose file could not be read."""
     of = len(all_names())
     rows = [[t.learner, t.solved, t.handed_in, of, t.tries, t.hints, t.looks, ""] for t in totals]
     return _table(TOTALS, rows + [[u.name, 0, 0, of, 0, 0, 0, u.why] for u in unread])

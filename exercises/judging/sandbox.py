@@ -226,7 +226,7 @@ def _own_streams(print_to: int) -> None:
 
 
 def calm_down() -> None:
-    """For a process in which an answer is to run: nobody to ask, one thread, bounded memory, no other processes."""
+    """For a process in which an answer runs: no questions, one thread, bounded memory, no other processes."""
     import faulthandler
 
     faulthandler.disable()  # its dump would be printed as if the answer had

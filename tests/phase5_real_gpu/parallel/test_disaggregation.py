@@ -238,7 +238,7 @@ def test_a_prefill_side_that_is_gone_costs_time_and_no_answer(model, alone):
     pair = Pair(model, Clock())
     try:
         pair.compute_prompts(requests)
-        pair.prefill.scheduler.connector.shutdown()  # nobody answers at its address any more
+        pair.prefill.scheduler.connector.shutdown()  # its address answers no more
         pair.memory.unlink()
         until_done(pair, [str(i) for i in range(6)])
         assert [pair.tokens[str(i)] for i in range(6)] == alone(requests)
