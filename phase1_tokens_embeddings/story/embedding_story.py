@@ -4,6 +4,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import torch
+from matplotlib.axes import Axes
 from torch import Tensor
 
 from labkit.figures import COLORS, new_figure
@@ -240,6 +241,30 @@ def draw(lab: Lab, e: Embeddings, name: str) -> None:
     right.set_yticks(range(len(words)), words, fontsize=6.5)
     right.grid(visible=False)
     fig.colorbar(image, ax=right, shrink=0.8, label="cosine")
-    for (x, y), word, label in zip(points.tolist(), words, labels, strict=True):
-        left.annotate(word, (x, y), (4, 4), textcoords="offset points", fontsize=7.5, color=colors[label])
+    # Labels last: only now does every axis have its final size, and a label its place in pixels.
+    fig.canvas.draw()
+    fig.set_layout_engine("none")
+    place_labels(left, points.tolist(), words, [colors[label] for label in labels])
     lab.figure(fig, "embedding_explorer")
+
+
+def place_labels(ax: Axes, points: list[list[float]], texts: list[str], colors: list[str]) -> None:
+    """Write a label beside each point, on the side where it covers least."""
+    pixels = ax.transData.transform(points)
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in pixels]
+    for (x, y), text, color in zip(pixels, texts, colors, strict=True):
+        width, height = 7.0 * len(text) + 2, 13.0  # of letters of 8.5 points, roughly
+        best, least = (0.0, 0.0), float("inf")
+        for dx, dy in ((6, -5), (-6 - width, -5), (-width / 2, 6), (-width / 2, -17), (5, 5), (5, -15),
+                       (-4 - width, 5), (-4 - width, -15), (-width / 2, 18), (-width / 2, -29)):  # fmt: skip
+            box = (x + dx, y + dy, x + dx + width, y + dy + height)
+            covered = sum(
+                max(0.0, min(box[2], t[2]) - max(box[0], t[0]))
+                * max(0.0, min(box[3], t[3]) - max(box[1], t[1]))
+                for t in taken
+            )
+            if covered < least:
+                best, least = (dx, dy), covered
+        taken.append((x + best[0], y + best[1], x + best[0] + width, y + best[1] + height))
+        at = ax.transData.inverted().transform((x + best[0], y + best[1]))
+        ax.text(*at, text, fontsize=8.5, color=color, zorder=4)
