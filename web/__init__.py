@@ -1,1 +1,1 @@
-"""The course as a web page: built from the READMEs, with pieces that compute in the reader's browser."""
+"""The course as a web page: built from the chapters, with pieces that compute in the reader's browser."""

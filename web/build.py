@@ -1,6 +1,6 @@
 """Builds the page: python -m web.build. Static files in web/build/site, for any web server.
 
-1. Sections are taken out of the READMEs (texts.py), and written where Sphinx reads.
+1. Sections are taken out of the chapters and READMEs (texts.py), and written where Sphinx reads.
 2. Sphinx makes pages of them (conf.py, extension.py, theme/).
 3. What computes in the reader's browser is put beside them: the pieces with their data, the models with their weights.
 """
@@ -87,13 +87,15 @@ def file_page(linker: Linker, path: str) -> str:
 
 
 def further_reading(linker: Linker) -> str:
-    """What each phase recommends at its end."""
+    """What the README of each phase recommends at its end."""
     parts = []
     for number, file in enumerate(
         sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("phase*/README.md")), 1
     ):
         takeaways = take(linker.contents, file, "Key takeaways")
         reading = takeaways.partition("**Further reading.** ")[2].partition("Then [Phase")[0]
+        if not reading:
+            raise ValueError(f"{file}: no **Further reading.** below its key takeaways")
         parts.append(f"## Phase {number}\n\n{linker.rewrite(reading, file)}")
     return "\n\n".join(parts)
 

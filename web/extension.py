@@ -7,6 +7,8 @@ from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from docutils.utils.math import MathError
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.util.logging import getLogger
 
@@ -16,7 +18,7 @@ from web.pieces.piece import HOW_TO_RUN
 from web.texts import read_contents
 
 glossary = cache(read_glossary)  # once, for all pages
-WORDS_A_MINUTE = 200  # the READMEs count with as many
+WORDS_A_MINUTE = 200  # the maps of the phases count with as many
 LOG = getLogger(__name__)  # a warning ends the build: build.py asks Sphinx for that
 
 
@@ -53,7 +55,7 @@ def mark_terms(app: Sphinx, document: nodes.document) -> None:
         if isinstance(parent, nodes.strong) and is_term(parent):
             entry = terms.explained(re.sub(r" \(.*\)", "", " ".join(text.split())))
             if entry is None:
-                LOG.warning("**%s** is explained here, and in no glossary of a README", text, location=parent)
+                LOG.warning("**%s** is explained here, and in no glossary", text, location=parent)
                 continue
             if terms.is_first(entry):
                 parent.replace(text, [open_term(entry), text, close_term()])
@@ -74,7 +76,14 @@ def prose(text: nodes.Text) -> bool:
     while not isinstance(node, nodes.document):
         if isinstance(
             node,
-            nodes.title | nodes.literal | nodes.literal_block | nodes.reference | nodes.raw | nodes.thead,
+            nodes.title
+            | nodes.literal
+            | nodes.literal_block
+            | nodes.math
+            | nodes.math_block
+            | nodes.reference
+            | nodes.raw
+            | nodes.thead,
         ):
             return False
         node = node.parent
@@ -82,7 +91,7 @@ def prose(text: nodes.Text) -> bool:
 
 
 def is_term(bold: nodes.strong) -> bool:
-    """By the rule of the READMEs: a bold word in lower case within a sentence is a term, explained there."""
+    """By the rule of the texts: a bold word in lower case within a sentence is a term, explained there."""
     sentence = bold.parent
     if not isinstance(sentence, nodes.paragraph) or isinstance(sentence.parent, nodes.entry):
         return False
@@ -117,6 +126,18 @@ def check_pictures(app: Sphinx, document: nodes.document) -> None:
             LOG.warning("%s has no text for those who cannot see it", image["uri"], location=image)
 
 
+def write_math(page: Any, node: nodes.math | nodes.math_block) -> None:
+    """Mathematics as MathML, which browsers draw without a script. A command that is not known ends the build."""
+    block = isinstance(node, nodes.math_block)
+    try:
+        drawn = tex2mathml(node.astext(), as_block=block)
+    except MathError as error:
+        LOG.warning("$%s$: %s", node.astext(), error, location=node)
+        drawn = ""
+    page.body.append(f'<span class="wide" tabindex="0">{drawn}</span>' if block else drawn)
+    raise nodes.SkipNode
+
+
 def add_context(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
@@ -135,6 +156,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("web_sections", {s.name: s for s in contents.sections}, "env")
     app.add_config_value("web_ambiguous", contents.ambiguous, "env")
     app.add_directive("piece", PieceDirective)
+    app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
     app.connect("builder-inited", lambda app: setattr(app.builder, "search", False))
     app.connect("doctree-read", mark_terms)
     app.connect("doctree-read", frame_what_is_wide)

@@ -1,17 +1,14 @@
 """The glossaries of the phases as one, and the places where a page first uses each term.
 
-A README explains a term where it first stands and sets it in bold there; its glossary says it again in one line. So
-two mistakes can be found: a bold word without a line, and a line without words.
+A text explains a term at its first use and sets it in bold there; the glossary of the phase defines it in one line. So
+two mistakes can be found: a bold word without a line, and a line without a definition.
 """
 
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from labkit.catalog import SCRIPTS
-from labkit.paths import ROOT
-
-READMES = [f"{phase}/README.md" for phase in SCRIPTS]
+from labkit.catalog import SCRIPTS, glossary_of
 
 
 @dataclass(frozen=True)
@@ -19,7 +16,7 @@ class Entry:
     """A line of a glossary.
 
     Attributes:
-        names: the term, and other words for it. meaning: Markdown. file: the README that says so.
+        names: the term, and other words for it. meaning: Markdown. file: where it stands.
         key: what it is called in addresses.
     """
 
@@ -36,8 +33,8 @@ def read_glossary() -> list[Entry]:
         ValueError: a term without a definition.
     """
     entries: dict[str, Entry] = {}
-    for file in READMES:
-        text = (ROOT / file).read_text(encoding="utf-8").partition("\n## Glossary\n")[2]
+    for phase in SCRIPTS:
+        file, text = glossary_of(phase)
         for item in re.split(r"\n- ", "\n" + text.strip())[1:]:
             said, _, meaning = " ".join(item.split()).partition(":")
             # A second term may be explained within the line: ". **TPOT**, time per output token, is its mean."
@@ -65,14 +62,15 @@ class Terms:
 
     Args:
         entries: of the glossary. ambiguous: words that are a term only where they are explained.
-        files: the section's own; what their glossaries say goes before what others say.
+        files: the section's own; the glossaries of their phases go before those of other phases.
     """
 
     def __init__(self, entries: list[Entry], ambiguous: frozenset[str], files: Collection[str] = ()) -> None:
         self.ambiguous = ambiguous
         pairs = [(name, entry) for entry in entries for name in entry.names]
         # Of two that begin at the same place the longer one.
-        pairs.sort(key=lambda pair: (pair[1].file not in files, -len(pair[0])))
+        phases = {file.split("/")[0] for file in files}
+        pairs.sort(key=lambda pair: (pair[1].file.split("/")[0] not in phases, -len(pair[0])))
         self.pairs = [(name, entry, pattern(name)) for name, entry in pairs]
         self.known: set[str] = set()  # terms that were found, by their first names
 

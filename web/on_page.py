@@ -1,6 +1,6 @@
 """Which pieces stand on the page, and what each shows before anybody has touched it.
 
-A README says where: <!-- piece: tokens --> on a line of its own. Code hosts show nothing there.
+A chapter says where: <!-- piece: tokens --> on a line of its own. Code hosts show nothing there.
 """
 
 import json

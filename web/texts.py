@@ -1,6 +1,7 @@
 """Takes sections out of Markdown files by their headings, and turns their links into links of the page.
 
-The READMEs stay the only text. What is written here to the build folder is what Sphinx reads, and nobody edits it.
+The chapters of the phases and their READMEs are the only source of text. The build folder holds what Sphinx reads; it is
+generated and never edited.
 """
 
 import os
@@ -37,7 +38,7 @@ class Section:
     number: int
     name: str
     title: str
-    texts: tuple[tuple[str, str], ...]  # file, heading
+    texts: tuple[tuple[str, str], ...]  # file, heading; of a whole chapter its title
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Contents:
 
 
 def read_contents(path: Path = WEB / "contents.toml") -> Contents:
-    """Read the table.
+    """Read the table. "FILE: HEADING" is a part of a file, "FILE" the whole chapter.
 
     Raises:
         ValueError: a file or a heading that is not there, or one that two sections want.
@@ -60,11 +61,13 @@ def read_contents(path: Path = WEB / "contents.toml") -> Contents:
     table = tomllib.loads(path.read_text(encoding="utf-8"))
 
     def read(texts: list[str]) -> tuple[tuple[str, str], ...]:
-        found = tuple((file, heading) for file, _, heading in (t.partition(": ") for t in texts))
-        for file, heading in found:
-            if heading not in (h.title for h in headings_of(file)):
+        found = []
+        for file, _, heading in (t.partition(": ") for t in texts):
+            titles = [h.title for h in headings_of(file)]
+            if heading and heading not in titles:
                 raise ValueError(f"{path.name}: {file} has no heading {heading!r}")
-        return found
+            found.append((file, heading or titles[0]))
+        return tuple(found)
 
     sections, taken = [], {}
     for number, entry in enumerate(table["section"], 1):
@@ -164,14 +167,16 @@ class Linker:
             return self._number(said, part["linked"], part["linked_number"])
         if part["phase"]:
             return self._number(part[0], part["phase"], part["number"])
-        if part["own"] and file.startswith("phase"):
+        if part["own"] and re.match(r"phase\d_\w+/README", file):  # in a chapter it is a paper's
             return self._number(part[0], file[len("phase")], part["own"])
         return part[0]
 
     def _number(self, said: str, phase: str, number: str) -> str:
         """ "phase 2, section 5" as the page counts, with a link."""
         file = next(ROOT.glob(f"phase{phase}_*/README.md")).relative_to(ROOT).as_posix()
-        heading = next(h.title for h in headings_of(file) if h.title.startswith(f"{number}. "))
+        heading = next((h.title for h in headings_of(file) if h.title.startswith(f"{number}. ")), None)
+        if heading is None:
+            raise ValueError(f"{said!r}: {file} has no section {number}; link to the chapter instead")
         if section := self.contents.taken.get((file, heading)):
             return f"[section {section.number}](/{section.name}.md)"
         return f"[{said}]({self._file(file)}#{slug(heading)})"
@@ -185,14 +190,29 @@ class Linker:
         if Path(path).suffix in (".png", ".svg", ".ipynb"):
             self.copies[path] = "copies/" + re.sub(r"\.png$", ".webp", path)
             return f"/{self.copies[path]}"
-        if path.endswith("README.md") and (section := self._section(path, anchor)):
-            return f"/{section.name}.md"
+        if path.endswith("/chapters/glossary.md"):
+            return "/glossary.md"
+        if path.endswith(".md") and (place := self._section(path, anchor)):
+            return place
         return self._file(path) + (f"#{anchor}" if anchor else "")
 
-    def _section(self, file: str, anchor: str) -> Section | None:
-        """The section with the heading that an anchor names; without an anchor the first one of the file."""
-        named = [h for h in headings_of(file) if not anchor or slug(h.title) == anchor]
-        return next((s for h in named if (s := self.contents.taken.get((file, h.title)))), None)
+    def _section(self, file: str, anchor: str) -> str | None:
+        """The place on the page of the heading that an anchor names; without an anchor, of the file's first heading there."""
+        headings = headings_of(file)
+        named = next((h for h in headings if anchor and slug(h.title) == anchor), None)
+        if anchor and named is None:
+            return None
+        around = [h for h in reversed(headings) if named and h.line <= named.line < h.end]
+        for heading in around or headings:  # from the innermost outwards
+            if section := self.contents.taken.get((file, heading.title)):
+                if named not in (None, heading):
+                    return f"/{section.name}.md#{anchor}"
+                title = re.sub(r"^[0-9]+[.] ", "", heading.title)
+                within = f"#{slug(title)}" if (file, heading.title) != section.texts[0] else ""
+                return f"/{section.name}.md{within}"
+            if (file, heading.title) in self.contents.further:
+                return None
+        return None
 
     def _file(self, path: str) -> str:
         if self.contents.repository:

@@ -1,4 +1,4 @@
-"""What the READMEs promise is there: links, figures, scripts. And the project speaks of itself only."""
+"""What the texts promise is there: links, figures, scripts. And the project speaks of itself only."""
 
 import math
 import re
@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from exercises.judging.sources import all_sources, title_of
-from labkit.catalog import CORE_EXERCISES, SCRIPTS
+from labkit.catalog import CORE_EXERCISES, LEVELS, SCRIPTS, chapters_of, text_of_phase
 from labkit.paths import ROOT
 from phase1_tokens_embeddings.weights import CARDS, SHAPES
 from phase5_real_gpu.measuring.memory_step import step_bytes
@@ -17,8 +17,19 @@ READMES = [
     ROOT / "CONTRIBUTING.md",
     *ROOT.glob("docs/*.md"),
     *ROOT.glob("phase*/*.md"),
+    *ROOT.glob("phase*/chapters/*.md"),
     *ROOT.glob("labkit/models/*/README.md"),
 ]
+CHAPTERS = [chapter for phase in SCRIPTS for chapter in chapters_of(phase)]
+METADATA = re.compile(
+    r"\*Level: (\w+)( · script: \[`\w+\.py`\]\(\.\./\w+\.py\)[^·\n]*)?( · exercises? [^·\n]+)?\*"
+)
+
+
+def words_of(text: str) -> int:
+    """Words that a reader reads: no code blocks, no addresses."""
+    prose = re.sub(r"```.*?```|<!--.*?-->|\]\([^)]*\)", " ", text, flags=re.DOTALL)
+    return len(re.findall(r"[A-Za-z']+|\d[\d.,]*", prose))
 
 
 @pytest.mark.parametrize("file", READMES, ids=lambda f: str(f.relative_to(ROOT)))
@@ -39,20 +50,49 @@ def test_a_phase_readme_presents_each_of_its_scripts(phase):
 @pytest.mark.parametrize("phase", SCRIPTS)
 def test_the_minutes_of_reading_are_those_of_its_words(phase):
     """200 words a minute, rounded up to five minutes, as the map says."""
-    text = (ROOT / phase / "README.md").read_text(encoding="utf-8")
+    text = text_of_phase(phase)
     told = int(re.search(r"\| read: (\d+) minutes;", text)[1])
-    prose = re.sub(
-        r"```.*?```|<!--.*?-->|\]\([^)]*\)", " ", text.partition("\n## Glossary\n")[0], flags=re.DOTALL
-    )
-    words = len(re.findall(r"[A-Za-z']+|\d[\d.,]*", prose))
+    words = words_of(text)
     assert told == 5 * math.ceil(words / 200 / 5), f"{words:,} words"
+
+
+@pytest.mark.parametrize("phase", [phase for phase in SCRIPTS if chapters_of(phase)])
+def test_a_readme_beside_chapters_is_a_map_of_them(phase):
+    """At most 1,200 words, a line for each chapter with its level, and no second copy of the glossary."""
+    text = (ROOT / phase / "README.md").read_text(encoding="utf-8")
+    assert words_of(text) <= 1200
+    assert "\n## Glossary\n" not in text and (ROOT / phase / "chapters" / "glossary.md").is_file()
+    for number, chapter in enumerate(chapters_of(phase), 1):
+        assert chapter.name.startswith(f"{number:02}-")
+        row = re.search(rf"^\|.*\]\(chapters/{re.escape(chapter.name)}\).*$", text, re.MULTILINE)
+        level = METADATA.search(chapter.read_text(encoding="utf-8"))[1]
+        assert row and f" {level} " in row[0], chapter.name
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda f: str(f.relative_to(ROOT)))
+def test_a_chapter_has_the_form_of_a_chapter(chapter):
+    text = chapter.read_text(encoding="utf-8")
+    title, _, line = text.splitlines()[:3]
+    assert (
+        title.startswith("# ")
+        and len(re.findall(r"^# ", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.M)) == 1
+    )
+    assert (found := METADATA.fullmatch(line)) and found[1] in LEVELS, line
+    assert words_of(text) <= 1800
+    if not chapter.stem.endswith("checked"):
+        assert "<details><summary>Solution</summary>" in text
+
+
+def test_the_chapters_together_are_short():
+    words = {chapter: words_of(chapter.read_text(encoding="utf-8")) for chapter in CHAPTERS}
+    core = [c for c in CHAPTERS if METADATA.search(c.read_text(encoding="utf-8"))[1] == "core"]
+    assert sum(words.values()) <= 34_000 and sum(words[c] for c in core) <= 16_000
 
 
 @pytest.mark.parametrize("phase", SCRIPTS)
 def test_each_guess_is_asked_before_a_folded_answer(phase):
     """In the same paragraph or the next one begins what is folded."""
-    text = (ROOT / phase / "README.md").read_text(encoding="utf-8")
-    guesses = text.split("**Guess now:**")[1:]
+    guesses = text_of_phase(phase).split("**Guess now:**")[1:]
     assert len(guesses) >= 3
     for guess in guesses:
         question, _, below = guess.partition("<details><summary>")

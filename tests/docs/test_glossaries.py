@@ -1,8 +1,8 @@
 """Every term of a glossary is explained where it first stands: there it is set in bold or italics.
 
 A paragraph that explains a term sets it apart. So in the text of a phase, the first paragraph with the term must do so, unless an
-earlier phase has the term in its own glossary. What is above the first section (the map, the list of scripts) does not count: it
-is a table of contents. Nor do headings, tables, code, figures and addresses.
+earlier phase has the term in its own glossary. The text is that of the chapters; where there are none yet, that of the README below
+its first heading (above it are the map and the list of scripts). Headings, tables, code, figures and addresses do not count.
 """
 
 import re
@@ -10,7 +10,7 @@ import tomllib
 
 import pytest
 
-from labkit.catalog import SCRIPTS
+from labkit.catalog import SCRIPTS, chapters_of, glossary_of
 from labkit.paths import ROOT
 
 PHASES = list(SCRIPTS)
@@ -18,11 +18,17 @@ ORDINARY = set(tomllib.loads((ROOT / "web" / "contents.toml").read_text(encoding
 
 
 def text_and_glossary(phase: str) -> tuple[list[str], list[str]]:
-    """The paragraphs between the first heading and the takeaways, and the terms of the glossary."""
-    text = (ROOT / phase / "README.md").read_text(encoding="utf-8")
-    text, _, glossary = text.partition("\n## Glossary\n")
-    sections = text.split("\n## ", 1)[1].split("\n## Key takeaways\n")[0].partition("\n")[2]
+    """The paragraphs of the chapters, or of the README up to the takeaways, and the terms of the glossary."""
+    if chapters := chapters_of(phase):
+        sections = "\n\n".join(c.read_text(encoding="utf-8") for c in chapters)
+        sections = re.sub(r"^\*Level: .*$", "", sections, flags=re.MULTILINE)
+    else:
+        text = (ROOT / phase / "README.md").read_text(encoding="utf-8").partition("\n## Glossary\n")[0]
+        sections = text.split("\n## ", 1)[1].split("\n## Key takeaways\n")[0].partition("\n")[2]
+    glossary = glossary_of(phase)[1]
     sections = re.sub(r"```.*?```", "", sections, flags=re.DOTALL)
+    sections = re.sub(r"\]\((\.\./)+phase(\d)_[^)]*\)", r" (phase \2) ", sections)  # points to another phase
+    sections = re.sub(r"\$\$.+?\$\$|\$\S(?:[^$\n]*\S)?\$(?!\d)", " ", sections, flags=re.DOTALL)
     sections = re.sub(r"`[^`\n]*`|!\[[^]]*\]|\]\([^)]*\)|<[^>]*>", " ", sections)
     plain = [p for p in re.split(r"\n\s*\n|\n(?=[-*] |\d+\. )", sections) if p.strip()]
     plain = [p for p in plain if not p.startswith(("    ", "#", "|"))]

@@ -3,8 +3,9 @@
 import pytest
 import tiktoken
 
+from labkit.catalog import text_of_phase
 from labkit.models import has_gpt2_vocabulary
-from labkit.paths import EMBEDDED_MODELS, ROOT
+from labkit.paths import EMBEDDED_MODELS
 from phase1_tokens_embeddings import tokenization_lab
 from phase1_tokens_embeddings.story import token_density, tokenization_story
 from phase1_tokens_embeddings.story.token_density import measure_density, read_texts, sample_text
@@ -48,13 +49,13 @@ def test_first_merges():
     assert with_first_merges(tok, len(tok.merges)).encode("low lower") == tok.encode("low lower")
 
 
-def test_the_readme_prints_what_is_learned():
-    readme = (ROOT / "phase1_tokens_embeddings" / "README.md").read_text(encoding="utf-8")
+def test_the_text_prints_what_is_learned():
+    text = text_of_phase("phase1_tokens_embeddings")
     tok, sentence = BPETokenizer.train(token_density.course_texts(), 1257), tokenization_story.SENTENCE
     for merges, count in ((0, "32 at first"), (50, "17 tokens, after 50 merges"), (1000, "9, after 1,000")):
         ids = with_first_merges(tok, merges).encode(sentence)
-        assert len(ids) == int(count.split()[0].strip(",")) and count in readme
-        assert show_tokens(tok, ids) in readme
+        assert len(ids) == int(count.split()[0].strip(",")) and count in text
+        assert show_tokens(tok, ids) in text
 
 
 def test_reading_texts(tmp_path):

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from labkit.catalog import text_of_phase
 from labkit.paths import ROOT
 from phase4_scheduler.server.client import running_server, send_all
 
@@ -65,7 +66,7 @@ def test_each_alert_is_tested_firing_and_silent():
 
 def test_each_alert_names_a_row_of_the_runbook():
     rules = yaml.safe_load((MONITORING / "alerts.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
-    text = (ROOT / "phase4_scheduler" / "README.md").read_text(encoding="utf-8")
+    text = text_of_phase("phase4_scheduler")
     for rule in rules:
         number, row = re.match(r"(\d): ([^(;]+)", rule["annotations"]["runbook"]).groups()
         assert f"| **{number}** {row.strip()} |" in text, rule["alert"]
