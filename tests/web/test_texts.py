@@ -86,7 +86,7 @@ def test_a_text_may_be_a_whole_chapter(readme, tmp_path):
     toml = tmp_path / "contents.toml"
     toml.write_text(
         f'repository = ""\nambiguous = []\n[[section]]\nname = "one"\ntitle = "T"\ntexts = ["{file}"]\n'
-        f'[[section]]\nname = "both"\ntitle = "T"\ntexts = ["{readme("## B")}: B", "{other}"]\n',
+        f'[[section]]\nname = "both"\ntitle = "T"\ntexts = ["{readme("## B", "phase3_x/README.md")}: B", "{other}"]\n',
         encoding="utf-8",
     )
     contents = read_contents(toml)
