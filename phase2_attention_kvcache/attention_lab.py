@@ -33,7 +33,7 @@ def story(lab: Lab) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", default=chapters.DEFAULT_TEXT, help="the sentence to look at")
-    layer = "layer to draw (the one with the strongest previous-token head)"
+    layer = "layer to draw (the one with the strongest induction head)"
     parser.add_argument("--layer", type=whole(0, 999), help=layer)
 
 

@@ -39,7 +39,7 @@ def story(lab: Lab) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    start = "Once upon a time there was a king who had three"
+    start = "Once upon a time there was a king who had a"  # the beginning of alice's prompt
     parser.add_argument("--prompt", default=start, help="text to continue")
 
 

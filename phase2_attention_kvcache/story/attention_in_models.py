@@ -1,6 +1,6 @@
-"""A look into real models: in which order a block works, and what its heads look at.
+"""A look into real models: in which order a layer works, and what its heads attend to.
 
-Nothing here changes a model: what is shown is what it really computed.
+Nothing here changes a model: the figure shows the weights that it computed.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from labkit.errors import LabError
-from labkit.figures import GREY, new_figure
+from labkit.figures import GREY, INK, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model, load_reference
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
@@ -80,32 +80,44 @@ def head_habits(weights: torch.Tensor) -> dict[str, torch.Tensor]:
     }
 
 
-def draw_heads(
-    weights: torch.Tensor, best: int, tokens: Sequence[str], finding: str, subtitle: str
-) -> Figure:
-    """Heat maps of up to four heads of one layer, the one called `best` among them.
+def after_copies(weights: torch.Tensor, ids: Sequence[int]) -> torch.Tensor:
+    """How much each head looks at the token that followed an earlier copy of the present token (an induction head does).
 
     Args:
-        weights: [num_heads, N, N] from `attention_weights`.
+        weights: [num_heads, N, N] from `attention_weights`. ids: the N tokens.
+
+    Returns:
+        The weight [num_heads], averaged over all tokens with an earlier copy; 0 where no token has one.
     """
-    shown = sorted([best, *[h for h in range(weights.shape[0]) if h != best][:3]])
-    labels = [t.replace("\n", "\\n") for t in tokens]
-    past = np.tril(np.ones(weights.shape[1:], dtype=bool))
-    # The first token always gives itself 1; leaving it out lets the others use the whole scale.
-    darkest = max(weights[shown, 1:].max().item(), 0.1)
-    fig, axes = new_figure(finding, subtitle, panels=len(shown), size=(3.6 * len(shown) + 1.6, 5.6))
-    for axis, head in zip(axes, shown, strict=True):
-        seen = np.where(past, weights[head].numpy(), np.nan)
-        image = axis.imshow(seen, cmap="Blues", vmin=0, vmax=darkest, aspect="auto")
-        axis.set_facecolor(GREY + "55")
-        axis.set_title(f"head {head}", fontsize=10)
-        axis.grid(False)
-        size = 8 if len(tokens) <= 20 else 6
-        axis.set_xticks(range(len(tokens)), labels, rotation=90, fontsize=size)
-        axis.set_yticks(range(len(tokens)), labels if axis is axes[0] else [""] * len(tokens), fontsize=size)
-        axis.set_xlabel("token looked at (key)")
-    axes[0].set_ylabel("token that looks (query)")
-    fig.colorbar(image, ax=axes, shrink=0.8, pad=0.01, extend="max", label="attention weight")
+    followers = {i: [j + 1 for j in range(i) if ids[j] == ids[i]] for i in range(len(ids))}
+    shares = [weights[:, i, places].sum(-1) for i, places in followers.items() if places]
+    return torch.stack(shares).mean(0) if shares else torch.zeros(weights.shape[0])
+
+
+def draw_head(weights: torch.Tensor, tokens: Sequence[str], finding: str, subtitle: str) -> Figure:
+    """A heat map of one head. weights: [N, N], its attention weights."""
+    n = len(tokens)
+    labels = [t.strip().replace("\n", "\\n") or repr(t) for t in tokens]
+    past = np.tril(np.ones((n, n), dtype=bool))
+    fig, (axis,) = new_figure(finding, subtitle, size=(6.4, 6.2))
+    axis.imshow(np.where(past, weights.numpy(), np.nan), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axis.set_facecolor(GREY + "55")
+    axis.grid(False)
+    size = 10 if n <= 16 else 6
+    for i, j in zip(*np.nonzero(past & (weights.numpy() >= 0.05)), strict=True):
+        dark = weights[i, j] > 0.5
+        axis.text(
+            j,
+            i,
+            f"{100 * weights[i, j]:.0f}",
+            ha="center",
+            va="center",
+            fontsize=size - 1,
+            color="white" if dark else INK,
+        )
+    axis.set_xticks(range(n), labels, rotation=90, fontsize=size)
+    axis.set_yticks(range(n), labels, fontsize=size)
+    axis.set(xlabel="token attended to (key)", ylabel="token that attends (query)")
     return fig
 
 
@@ -146,35 +158,47 @@ def show_heads(lab: Lab, model: Transformer, ids: list[int], tokens: list[str]) 
         predicted=True,
         measured=gap < 1e-4,
     )
-    habits = [head_habits(w) for w in weights]
-    layer = lab.args.layer
-    if layer is None:  # the layer with the head that looks at the previous token the most
-        layer = max(range(len(habits)), key=lambda i: habits[i]["previous"].max().item())
+    habits = [head_habits(w) | {"copy": after_copies(w, ids)} for w in weights]
+    kind = "copy" if len(set(ids)) < len(ids) else "previous"
+    layers = range(len(habits)) if lab.args.layer is None else [lab.args.layer]
+    layer = max(layers, key=lambda i: habits[i][kind].max().item())
     chosen = habits[layer]
-    best = int(chosen["previous"].argmax())
-    rounded = [[round(x, 2) for x in chosen[name].tolist()] for name in ("previous", "itself", "first")]
-    weight, even = chosen["previous"][best].item(), chosen["even"][0].item()
-    lab.say(f"""Weights averaged over the {len(ids) - 1} tokens after the first, which has only itself to look at. A
-        head that spread its attention weight evenly would give {even:.2f} to each of the three.""")
+    head = int(chosen[kind].argmax())
+    rounded = [
+        [round(x, 2) for x in chosen[name].tolist()] for name in ("previous", "itself", "first", "copy")
+    ]
+    even = chosen["even"][0].item()
+    lab.say(f"""Weights averaged over the {len(ids) - 1} tokens after the first, which can only attend to itself. A
+        head that spread its attention weight evenly would give {even:.2f} to each of the first three.""")
     lab.table(
         f"Habits of layer {layer}",
-        ["head", "previous token", "itself", "first token"],
+        ["head", "previous token", "itself", "first token", "what followed an earlier copy"],
         [[h, *row] for h, row in enumerate(zip(*rounded))],
-        note="A first-token weight far above the even one is a resting place: weights must add up to 1, so a "
-        "head that finds nothing of interest has to put them somewhere.",
+        note="A first-token weight far above the even one is an attention sink: weights must add up to 1, so a head that finds "
+        "nothing relevant gives them to a token where they do little harm. Last column: only tokens that stood before.",
     )
-    strong = weight > 2 * even
-    verdict = "That is a habit." if strong else "Under twice the even weight: a leaning, not a habit."
-    lab.say(f"""The strongest previous-token head of this layer is head {best}: {weight:.2f}, which is
-        {weight / even:.1f} times the even weight. {verdict}""")
-    lab.record(layer=layer, text=lab.args.text, tokens=len(ids), even_share=even,
-        previous_token_head=best, previous_token_share=weight)  # fmt: skip
+    lab.record(
+        layer=layer,
+        head=head,
+        text=lab.args.text,
+        tokens=len(ids),
+        even_share=even,
+        share=chosen[kind][head].item(),
+    )
+    own_weights = weights[layer][head]
+    rows = [i for i in range(1, len(ids)) if kind == "previous" or ids[i] in ids[:i]]
+    row = max(rows, key=lambda i: own_weights[i].max().item())
+    key = int(own_weights[row].argmax())
     finding = (
-        f"Head {best} of layer {layer} gives {weight:.0%} of its attention to the previous token"
-        if strong
-        else f"No head of layer {layer} looks mainly at the previous token ({weight:.0%} at most)"
+        f"Layer {layer}, head {head}: {tokens[row].strip()!r} gives {own_weights[row, key]:.0%} of its weight to "
+        f"{tokens[key].strip()!r}"
     )
-    subtitle = (
-        f"{lab.args.model}, {len(ids)} tokens; an even spread would give it {even:.0%}. Rows add up to 1."
+    lab.figure(
+        draw_head(
+            own_weights,
+            tokens,
+            finding,
+            f"{lab.args.model}; attention weights in percent, each row adds up to 100",
+        ),
+        "attention_heads",
     )
-    lab.figure(draw_heads(weights[layer], best, tokens, finding, subtitle), "attention_heads")

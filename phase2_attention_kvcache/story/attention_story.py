@@ -9,7 +9,7 @@ from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.story import attention_by_hand as by_hand
 from phase2_attention_kvcache.story.attention_in_models import block_order
 
-DEFAULT_TEXT = "The old woman went to the door and called the little dog."
+DEFAULT_TEXT = "Once upon a time there was a king who had a daughter"  # the beginning of alice's prompt
 
 
 def by_hand_story(lab: Lab) -> None:

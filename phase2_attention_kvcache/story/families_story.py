@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 import torch
 from matplotlib.figure import Figure
 
-from labkit.figures import BLUE, GREY, MUTED, ORANGE, new_figure, plain_numbers
+from labkit.figures import BLUE, GREY, ORANGE, PURPLE, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import SHAPES, ModelShape, kv_bytes_per_token, kv_of_text
 from phase1_tokens_embeddings.weights.families import FAMILIES, Family
@@ -31,10 +31,21 @@ CHANGES = [  # what, GPT-2, Qwen3-0.6B, what it is good for
 ]
 RELEASED = {  # the month of each release
     "gpt2-xl": "2019-11", "llama-2-7b": "2023-07", "mistral-7b-v0.1": "2023-09", "mixtral-8x7b": "2023-12",
-    "llama-3-8b": "2024-04", "phi-3-mini": "2024-04", "gemma-2-2b": "2024-07", "qwen2.5-7b": "2024-09",
+    "llama-3-8b": "2024-04", "llama-3-70b": "2024-04", "phi-3-mini": "2024-04", "gemma-2-2b": "2024-07", "qwen2.5-7b": "2024-09",
     "gemma-3-1b": "2025-03", "qwen3-8b": "2025-04", "qwen3-30b-a3b": "2025-04", "smollm3-3b": "2025-07",
 }  # fmt: skip
 TEXT = 8192  # tokens
+DEEPSEEK_V3_KIB = 61 * (512 + 64) * 2 / 1024
+"""KiB per token of its latents in 16 bits: layers x (latent + rotated part) x bytes. Source: arXiv 2412.19437, 2505.09343."""
+MARKERS = {
+    "one KV head per query head": ("s", GREY), "grouped heads": ("o", BLUE), "windows": ("^", ORANGE),
+    "latent (MLA)": ("D", PURPLE),
+}  # fmt: skip
+LABELS = {  # where a label stands beside its point, where the right side is taken
+    "llama-3-8b": (9, -11, "left"), "qwen3-8b": (9, 4, "left"), "mistral-7b-v0.1": (9, 1, "left"), "qwen2.5-7b": (9, -9, "left"),
+    "smollm3-3b": (-9, -9, "right"), "gemma-2-2b": (-9, 4, "right"), "phi-3-mini": (-9, 4, "right"), "DeepSeek-V3": (0, -16, "center"),
+    "qwen3-30b-a3b": (9, -9, "left"),
+}  # fmt: skip
 
 
 def tell_changes(lab: Lab) -> None:
@@ -119,7 +130,7 @@ def largest_difference(family: str) -> float:
 
 def tell_kv(lab: Lab) -> None:
     lab.title("What a token leaves behind")
-    lab.say("""Keys and values fill the card (phase 2, section 5). So it is here that families save. Three ways: query
+    lab.say("""Keys and values fill the GPU's memory, so families save here. Three ways: query
         heads share a key/value head; most layers see a window, and forget what left it; or the model is small.""")
     gemma, tokens = SHAPES["gemma-3-1b"], 32768
     local = sum(window is not None for window in gemma.windows)
@@ -146,7 +157,7 @@ def tell_kv(lab: Lab) -> None:
     lab.say(f"""What it is worth: Qwen3 8B holds {saved:.1f} times as many tokens in the same memory as Llama-2 7B of two
         years before, so as many times more users share one card, and its rent.""")
     lab.record(kib_a_token=now)
-    lab.figure(draw_kv(now, all_heads), "families_kv")
+    lab.figure(draw_kv(now), "families_kv")
 
 
 def kib_a_token(shape: ModelShape, saving: bool) -> float:
@@ -157,28 +168,51 @@ def kib_a_token(shape: ModelShape, saving: bool) -> float:
     return kv_bytes_per_token(shape.num_layers, shape.num_heads, shape.head_dim) / 1024
 
 
-def draw_kv(now: dict[str, float], all_heads: dict[str, float]) -> Figure:
-    """For each model what a token leaves behind, and what it would leave were nothing shared."""
+def draw_kv(now: dict[str, float]) -> Figure:
+    """For each model its KV cache per token against its parameters, marked by what makes the cache smaller."""
     fig, (axis,) = new_figure(
-        "Models grew, and what a token leaves behind did not",
-        f"KV cache in 16 bit, for each token of a text of {TEXT:,}. In the order of their release.",
-        size=(9.0, 5.4),
+        "KV cache per token does not grow with the parameters",
+        f"16 bits, averaged over {TEXT:,} tokens. Year of release in brackets.",
+        size=(7.0, 5.6),
     )
-    for y, name in enumerate(reversed(now)):
-        axis.plot([now[name], all_heads[name]], [y, y], color=GREY, linewidth=1.5, zorder=1)
-        axis.scatter(all_heads[name], y, facecolor="white", edgecolor=ORANGE, s=46, zorder=2)
-        axis.scatter(now[name], y, color=BLUE, s=46, zorder=3)
-        axis.annotate(f"{now[name]:.0f}", (now[name], y), (-9, 0), textcoords="offset points", ha="right", va="center",
-                      color=MUTED, fontsize=9)  # fmt: skip
-    axis.set_yticks(range(len(now)), [f"{name} ({RELEASED[name][:4]})" for name in reversed(now)])
-    axis.set_xscale("log")
-    axis.set_xlim(2, 1300)
-    plain_numbers(axis, "x")
-    axis.set_xlabel("KiB a token")
-    axis.scatter([], [], color=BLUE, label="as it is")
-    axis.scatter([], [], facecolor="white", edgecolor=ORANGE, label="were no heads shared, and no windows")
-    axis.legend(loc="lower left", frameon=False, fontsize=9)
+    sizes = {name: SHAPES[name].num_parameters / 1e9 for name in now}
+    kinds = {name: kind_of_cache(SHAPES[name]) for name in now}
+    points = now | {"DeepSeek-V3": DEEPSEEK_V3_KIB}
+    sizes["DeepSeek-V3"], kinds["DeepSeek-V3"] = 671, "latent (MLA)"
+    for kind, (marker, color) in MARKERS.items():
+        chosen = [name for name in points if kinds[name] == kind]
+        axis.scatter(
+            [sizes[n] for n in chosen],
+            [points[n] for n in chosen],
+            marker=marker,
+            color=color,
+            s=60,
+            label=kind,
+            zorder=3,
+        )
+    for name, kib in points.items():
+        x, y, align = LABELS.get(name, (9, -3, "left"))
+        year = RELEASED.get(name, "2024")[:4]
+        axis.annotate(
+            f"{name} ({year})", (sizes[name], kib), (x, y), textcoords="offset points", ha=align, fontsize=8.5
+        )
+    axis.set(
+        xscale="log",
+        yscale="log",
+        xlim=(0.6, 3000),
+        ylim=(4, 1000),
+        xlabel="billions of parameters",
+        ylabel="KiB per token",
+    )
+    plain_numbers(axis)
+    axis.legend(loc="lower right", fontsize=9)
     return fig
+
+
+def kind_of_cache(shape: ModelShape) -> str:
+    if any(shape.windows):
+        return "windows"
+    return "grouped heads" if shape.num_kv_heads < shape.num_heads else "one KV head per query head"
 
 
 def tell_mixtures(lab: Lab) -> None:

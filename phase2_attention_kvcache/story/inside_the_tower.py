@@ -6,7 +6,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from labkit.figures import new_figure
+from labkit.figures import BLUE, GREY, INK, ORANGE, PURPLE, new_figure
 from labkit.lab import Lab
 from labkit.models import load_reference
 from phase1_tokens_embeddings.tokens import BPETokenizer
@@ -119,18 +119,20 @@ def guesses_by_layer(model: Transformer, token_ids: Tensor) -> Tensor:
 
 
 def draw_layers(probabilities: Tensor, names: list[str], prompt: str) -> Figure:
-    """Probability of the final favourites after each layer. probabilities: [num_layers, names]."""
+    """Probability of the model's most probable tokens after each layer. probabilities: [num_layers, names]."""
     layers = range(1, len(probabilities) + 1)
     leads = [bool((probabilities[i:].argmax(-1) == 0).all()) for i in range(len(probabilities))]
     decided = leads.index(True) + 1
     where = "in the last layer" if decided == len(probabilities) else f"from layer {decided} on"
     fig, (ax,) = new_figure(
         f"{names[0]} leads " + (f"its rivals only {where}" if decided > 1 else "from the first layer on"),
-        f"If the model ended early: probability of the five final favourites after {prompt!r}",
+        f"If the model ended early: its five most probable tokens after {prompt!r}",
         size=(8.8, 4.6),
     )
-    for i, name in enumerate(names):
-        ax.plot(layers, 100 * probabilities[:, i], marker="o", label=name, linewidth=2.6 if i == 0 else 1.6)
+    marks = zip("os^Dv", (BLUE, ORANGE, PURPLE, GREY, INK), strict=True)
+    for i, (name, (marker, color)) in enumerate(zip(names, marks, strict=True)):
+        width = 2.6 if i == 0 else 1.6
+        ax.plot(layers, 100 * probabilities[:, i], marker=marker, color=color, label=name, linewidth=width)
     ax.set(xlabel="after layer", ylabel="probability, %", ylim=(0, None), xticks=list(layers))
     ax.legend(title="next token", loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig

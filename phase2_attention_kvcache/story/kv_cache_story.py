@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from labkit.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plain_numbers
+from labkit.figures import BLUE, GREY, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
+from labkit.machine import cpu_name
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights import SHAPES, kv_per_token
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
@@ -142,8 +143,13 @@ def timed_at_gpt2_size(lab: Lab) -> None:
         gpt2_steps=[vars(t) for t in times],
         gpt2_speedup={n: float(speedup[n - 1]) for n in (10, 100, 500, 900)},
     )
-    lab.figure(draw_speedup(new, naive, cached), "kv_speedup")
-    lab.figure(draw_latency(times), "ttft_itl")
+    machine = (
+        f"{lab.args.dtype}, {torch.get_num_threads()} threads, {cpu_name()}"
+        if lab.device == "cpu"
+        else lab.args.dtype
+    )
+    lab.figure(draw_speedup(new, naive, cached, machine), "kv_speedup")
+    lab.figure(draw_latency(times, machine), "ttft_itl")
 
 
 def memory(lab: Lab) -> None:
@@ -187,29 +193,29 @@ def memory(lab: Lab) -> None:
         at once wastes more: most answers are short. Phase 3 gives out room in small blocks instead.""")
 
 
-def draw_speedup(new: np.ndarray, naive: np.ndarray, cached: np.ndarray):
+def draw_speedup(new: np.ndarray, naive: np.ndarray, cached: np.ndarray, machine: str):
     fig, (left, right) = new_figure(
         "Without a cache, time grows with the square of the text",
-        "GPT-2's size, one user, 5 prompt tokens; summed from measured steps",
+        f"GPT-2's shape, one request, 5 prompt tokens; summed from measured steps; {machine}",
         panels=2,
     )
     left.plot(new, naive, color=ORANGE, label="naive")
     left.plot(new, cached, color=BLUE, label="with KV cache")
-    left.set(xlabel="new tokens", ylabel="seconds in all", ylim=(0, None))
+    left.set(xlabel="new tokens", ylabel="total time, s", ylim=(0, None))
     left.legend()
-    right.plot(new, naive / cached, color=GREEN)
+    right.plot(new, naive / cached, color=BLUE)
     right.axhline(3.1, color=GREY, linestyle="--", linewidth=1.2)
     right.annotate("the article's 3.1x", (new[-1], 3.1), ha="right", va="bottom", color=GREY)
     right.set(xlabel="new tokens", ylabel="times faster", ylim=(0, None))
     return fig
 
 
-def draw_latency(times: Sequence[StepTimes]):
+def draw_latency(times: Sequence[StepTimes], machine: str):
     tokens = [t.tokens for t in times]
     late = times[-1].decode / times[0].decode
     fig, (left, right) = new_figure(
         f"The first token waits for the prompt; by token {tokens[-1]:,} the next take {late:.2f} times as long",
-        "GPT-2's size, one user; fastest of several repeats",
+        f"GPT-2's shape, one request; fastest of several repeats; {machine}",
         panels=2,
     )
     left.plot(tokens, [1000 * t.prefill for t in times], marker="o", color=ORANGE)

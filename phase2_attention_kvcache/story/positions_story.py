@@ -6,7 +6,7 @@ import torch
 from matplotlib.figure import Figure
 from safetensors.torch import load_file
 
-from labkit.figures import BLUE, GREEN, GREY, MUTED, ORANGE, new_figure, plain_numbers
+from labkit.figures import BLUE, GREY, MUTED, ORANGE, PURPLE, new_figure, plain_numbers
 from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights import kv_bytes_per_token
@@ -20,6 +20,7 @@ from phase2_attention_kvcache.other_positions.older_kinds import (
 
 HEAD_DIM = 64
 MOST_DISTANCE = 64
+DISTANCES = {1: (BLUE, "-"), 16: (ORANGE, "--"), 48: (PURPLE, ":")}  # drawn, each with its colour and line
 LLAMA31 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -173,20 +174,23 @@ def compare_kinds(seed: int, num_places: int) -> dict[str, torch.Tensor]:
 
 
 def draw_scores(scores: dict[str, torch.Tensor]) -> Figure:
-    """Score against distance for the three kinds. `scores` comes from `compare_kinds`."""
+    """Score against the place of the query, at three distances, for the three kinds. `scores` comes from `compare_kinds`."""
     fig, axes = new_figure(
-        "Only rotary scores depend on the distance alone",
-        "The same two contents at many places of a context of 1,024. Line: mean. Band: lowest to highest.",
+        "A rotary score depends on the distance alone",
+        "The same two vectors, moved through a context of 1,024. A rotary line is flat.",
         panels=len(scores),
-        size=(13, 4.4),
+        size=(10, 4.2),
     )
-    for axis, (name, s), color in zip(axes, scores.items(), (ORANGE, GREEN, BLUE), strict=True):
-        distance = range(s.shape[1])
-        axis.fill_between(distance, s.min(0).values, s.max(0).values, color=color, alpha=0.25, linewidth=0)
-        axis.plot(distance, s.mean(0), color=color)
+    highest = max(s[:, list(DISTANCES)].abs().max().item() for s in scores.values())
+    for axis, (name, s) in zip(axes, scores.items(), strict=True):
+        places = torch.linspace(MOST_DISTANCE, 1023, len(s))
+        for distance, (color, line) in DISTANCES.items():
+            axis.plot(places, s[:, distance], color=color, linestyle=line, label=f"distance {distance}")
         axis.set_title(name, fontsize=11)
-        axis.set_xlabel("distance of key and query, tokens")
+        axis.set(xlabel="position of the query", ylim=(-1.1 * highest, 1.1 * highest))
+        axis.label_outer()
     axes[0].set_ylabel("score before softmax")
+    axes[-1].legend(loc="upper right", fontsize=9)
     return fig
 
 
@@ -201,8 +205,8 @@ def draw_speeds() -> Figure:
     ]  # fmt: skip
     unfinished = int((2 * math.pi / plain > 8192).sum())
     fig, (axis,) = new_figure(
-        f"{unfinished} of Llama 3's 64 pairs never finish a turn within 8,192 tokens",
-        "Those pairs meet new angles in a longer context. Llama 3.1 slows them by 8, and a few more by less.",
+        f"{unfinished} of Llama 3's 64 pairs complete no turn within 8,192 tokens",
+        "In a longer context they reach angles not seen in training. Llama 3.1 slows them by 8, and six others by less.",
         size=(8.5, 5.0),
     )
     for name, color, frequencies in settings:

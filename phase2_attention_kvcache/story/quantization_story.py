@@ -406,7 +406,7 @@ def time_steps(lab: Lab, models: dict[str, Transformer]) -> dict[str, tuple[floa
 def draw_quality(model: str, results: Results) -> Figure:
     rounded = list(results.rounded.values())
     fig, (ax,) = new_figure(
-        f"Half the size for nothing, a third for {results.lost(results.rounded['int4']):.1f}% more bits",
+        f"4-bit weights cost {results.lost(results.rounded['int4']):.1f}% more bits per byte, 8-bit weights almost none",
         f"{model}: lower is better, left is smaller; the dashed line is the model in 16 bits",
         size=(8.4, 4.8),
     )

@@ -80,21 +80,30 @@ def tell_steps(lab: Lab, model: Transformer, name: str, ceilings: Ceilings) -> l
 
 def draw_roofline(ceilings: Ceilings, steps: list[Step], name: str, device: str, dtype: str) -> Figure:
     fig, (ax,) = new_figure(
-        "Decode runs along the memory slope, prefill nears the arithmetic roof",
-        f"{name}, {device}, {dtype}; a number is the tokens computed in the step",
-        size=(8.4, 5.2),
+        "Memory limits short steps, arithmetic limits long ones",
+        f"{name}, {device}, {dtype}. Each point: tokens in the step, and its share of the roof.",
+        size=(7.6, 5.2),
     )
     low, high = steps[0][1].intensity / 2, max(steps[-1][1].intensity, ceilings.ridge) * 2
     slope, roof = ceilings.bandwidth / 1e9, ceilings.rate / 1e9
     ax.plot([low, ceilings.ridge, high], [low * slope, roof, roof], color=INK, linewidth=2.2)
     ax.axvline(ceilings.ridge, color=GREY, linestyle=":", linewidth=1.2)
-    for n, work, _, seconds in steps:
+    for n, work, floor, seconds in steps:
         y = work.operations / seconds / 1e9
         colour = BLUE if work.intensity < ceilings.ridge else ORANGE
         ax.plot(work.intensity, y, "o", color=colour, markersize=8)
-        ax.annotate(f"{n:,}", (work.intensity, y), xytext=(0, -14), textcoords="offset points", ha="center")
-    ax.set(xlabel="operations a byte", ylabel="GFLOP/s", xscale="log", yscale="log", xlim=(low, high))
-    ax.set_ylim(bottom=ax.get_ylim()[0] / 1.5)  # room for the number below the lowest point
+        label = f"{n:,}\n{floor / seconds:.0%}"
+        ax.annotate(
+            label,
+            (work.intensity, y),
+            (0, -10),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            fontsize=8.5,
+        )
+    ax.set(xlabel="FLOP per byte", ylabel="GFLOP/s", xscale="log", yscale="log", xlim=(low, high))
+    ax.set_ylim(bottom=ax.get_ylim()[0] / 2)  # room for the label below the lowest point
     plain_numbers(ax)
     middle = (low * ceilings.ridge) ** 0.5
     along = dict(rotation=math.degrees(math.atan(slope)), rotation_mode="anchor", transform_rotates_text=True)

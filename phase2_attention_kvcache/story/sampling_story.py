@@ -115,8 +115,8 @@ def draw_distributions(
     likeliest = [p[tokens[0]].item() for p in shown.values()]
     before, least, most = raw[tokens[0]].item(), min(likeliest), max(likeliest)
     fig, axes = new_figure(
-        f"The likeliest token has {before:.0%}; these knobs make it {least:.0%} to {most:.0%}",
-        f"The {len(tokens)} likeliest of {len(raw):,} tokens. Grey: what the model says. Blue: after the knob.",
+        f"The most probable token has {before:.0%}; the settings give it {least:.0%} to {most:.0%}",
+        f"The {len(tokens)} most probable of {len(raw):,} tokens. Grey: the model's probabilities. Blue: after the setting.",
         panels=len(shown),
         size=(14, 4.6),
     )

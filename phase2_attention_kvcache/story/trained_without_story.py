@@ -76,8 +76,8 @@ def tell_published(lab: Lab) -> None:
 def draw_trained(others: list[Trained]) -> Figure:
     """For each recipe how many percent higher its perplexity is, a dot for each seed."""
     fig, (axis,) = new_figure(
-        "A small model misses rotary positions most",
-        "Perplexity of unseen text, against the model with all choices and the same seed. A dot a seed, a line their mean",
+        "Without rotary positions a small model loses most",
+        "Perplexity of unseen text, compared with all choices and the same seed. Dots: seeds. Line: their mean.",
         size=(9.0, 4.4),
     )
     for y, trained in enumerate(reversed(others)):
@@ -85,5 +85,5 @@ def draw_trained(others: list[Trained]) -> Figure:
         axis.plot([mean(trained.more)] * 2, [y - 0.28, y + 0.28], color=ORANGE, zorder=2)
     axis.axvline(0, color=GREY, linewidth=1.2)
     axis.set_yticks(range(len(others)), [trained.name for trained in reversed(others)])
-    axis.set_xlabel("percent more; to the right: worse without the choice")
+    axis.set_xlabel("change of perplexity, %; to the right: worse than with all choices")
     return fig

@@ -119,38 +119,45 @@ def test_a_wrong_table_is_refused(readme, tmp_path, entries, says):
         table(tmp_path, *(f"{file}: {entry}" for entry in entries))
 
 
-def test_links_lead_to_sections_to_files_and_to_the_code_host(contents):
-    linker = Linker(contents)
-    file = "phase4_scheduler/README.md"
+@pytest.fixture
+def linker(readme, tmp_path):
+    """Of a page with the sections "first" (phase 1) and "limits" (phase 2, section 6)."""
+    entries = (
+        ("first", readme("# P1\n\n## 1. Begin\n\n## 5. Checked\n", "phase1_x/README.md") + ": 1. Begin"),
+        ("limits", readme("# P2\n\n## 6. Limits\n", "phase2_x/README.md") + ": 6. Limits"),
+    )
+    readme("# P4\n\n## 3. Here\n", "phase4_x/README.md")
+    readme("# Engines\n", "docs/ENGINES.md")
+    sections = "".join(f'[[section]]\nname = "{n}"\ntitle = "T"\ntexts = ["{t}"]\n' for n, t in entries)
+    (tmp_path / "contents.toml").write_text(f'repository = ""\nambiguous = []\n{sections}', encoding="utf-8")
+    return Linker(read_contents(tmp_path / "contents.toml"))
+
+
+def test_links_lead_to_sections_to_files_and_to_the_code_host(linker):
     said = linker.rewrite(
-        "[P1](../phase1_tokens_embeddings/README.md) [loop](engine/core.py) [there](https://a.example) "
-        "![f](figures/load_knee.png) `[code](engine/core.py)` `two\nlines` [loop](engine/core.py) phase 2, section 5; section 3; "
-        "[phase\n2](../phase2_attention_kvcache/README.md), section 6; (2023), section 4, and section 2.1; "
-        "[phase 1, section 5](../phase1_tokens_embeddings/README.md) [`run` of section 3](engine/core.py) "
-        "[where](../phase2_attention_kvcache/README.md#6-what-limits-a-step) [what](../docs/ENGINES.md#who)",
-        file,
+        "[P1](../phase1_x/README.md) [loop](engine/core.py) [there](https://a.example) "
+        "![f](figures/load.png) `[code](engine/core.py)` `two\nlines` [loop](engine/core.py) phase 1, section 1; "
+        "[phase\n2](../phase2_x/README.md), section 6; (2023), section 4, and section 2.1; "
+        "[phase 1, section 5](../phase1_x/README.md) [`run` of section 3](engine/core.py) "
+        "[where](../phase2_x/README.md#6-limits) [what](../docs/ENGINES.md#who)",
+        "phase4_x/README.md",
     )
-    number = {s.name: s.number for s in contents.sections}
     assert said == (
-        "[P1](/what-an-llm-is.md) [loop](/files/phase4_scheduler/engine/core.py.md) [there](https://a.example) "
-        "![f](/copies/phase4_scheduler/figures/load_knee.webp) `[code](engine/core.py)` `two\nlines` "
-        "[loop](/files/phase4_scheduler/engine/core.py.md) "
-        f"[section {number['kv-cache']}](/kv-cache.md); [section {number['scheduler']}](/scheduler.md); "
-        f"[section {number['roofline']}](/roofline.md); "
+        "[P1](/first.md) [loop](/files/phase4_x/engine/core.py.md) [there](https://a.example) "
+        "![f](/copies/phase4_x/figures/load.webp) `[code](engine/core.py)` `two\nlines` "
+        "[loop](/files/phase4_x/engine/core.py.md) [section 1](/first.md); [section 2](/limits.md); "
         "(2023), section 4, and section 2.1; "
-        "[phase 1, section 5](/files/phase1_tokens_embeddings/README.md.md#5-what-the-articles-say-checked) "
-        "[`run` of section 3](/files/phase4_scheduler/engine/core.py.md) "
-        "[where](/roofline.md) [what](/files/docs/ENGINES.md.md#who)"
+        "[phase 1, section 5](/files/phase1_x/README.md.md#5-checked) "
+        "[`run` of section 3](/files/phase4_x/engine/core.py.md) "
+        "[where](/limits.md) [what](/files/docs/ENGINES.md.md#who)"
     )
-    files = ["phase4_scheduler/engine/core.py", "phase1_tokens_embeddings/README.md", "docs/ENGINES.md"]
-    assert list(linker.files) == files
-    assert list(linker.copies) == ["phase4_scheduler/figures/load_knee.png"]
+    assert list(linker.files) == ["phase4_x/engine/core.py", "phase1_x/README.md", "docs/ENGINES.md"]
+    assert list(linker.copies) == ["phase4_x/figures/load.png"]
 
 
-def test_a_section_that_is_not_on_the_page_is_linked_to_its_file(contents):
-    linker = Linker(contents)
-    assert linker.rewrite("see section 8", "phase4_scheduler/README.md") == (
-        "see [section 8](/files/phase4_scheduler/README.md.md#8-what-a-server-says-of-itself)"
+def test_a_section_that_is_not_on_the_page_is_linked_to_its_file(linker):
+    assert linker.rewrite("see section 3", "phase4_x/README.md") == (
+        "see [section 3](/files/phase4_x/README.md.md#3-here)"
     )
 
 

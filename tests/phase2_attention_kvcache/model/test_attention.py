@@ -15,6 +15,7 @@ from phase2_attention_kvcache.model.attention import attention, attention_weight
 from phase2_attention_kvcache.model.caches import AttentionRule
 from phase2_attention_kvcache.story import attention_by_hand as by_hand
 from phase2_attention_kvcache.story.attention_in_models import (
+    after_copies,
     block_order,
     head_habits,
 )
@@ -186,3 +187,11 @@ def test_head_habits():
     evenly = attention_weights(torch.zeros(n, 1, 2), torch.zeros(n, 1, 2))
     habits = head_habits(evenly)
     assert habits["previous"].item() == pytest.approx(habits["even"].item())
+
+
+def test_an_induction_head_looks_at_what_followed_a_copy():
+    weights = torch.zeros(2, 4, 4)
+    weights[0, 3, 1] = 1.0  # head 0: the second 7 looks at 8, which followed the first one
+    weights[1, 3, 2] = 1.0
+    assert after_copies(weights, [7, 8, 9, 7]).tolist() == [1, 0]
+    assert after_copies(weights, [6, 7, 8, 9]).tolist() == [0, 0]
