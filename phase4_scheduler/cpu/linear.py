@@ -2,7 +2,8 @@
 
 torch       `F.linear` on the weights as they are; quantized weights are unpacked for it, some rows at a time.
 packed      oneDNN, with the weights rearranged once into the order that its kernel reads.
-packed32    the same on bfloat16 weights widened to float32: for a processor on which oneDNN knows no bfloat16.
+packed32    the same on bfloat16 weights widened to float32: some processors compute in bfloat16 slower than in float32, and
+            on others oneDNN has no bfloat16. It reads twice the bytes, so it wins with many rows.
 few rows    our own kernel (`few_rows.py`).
 """
 
@@ -53,8 +54,15 @@ class CPULinear(nn.Module):
         return (self._few[n] if n < len(self._few) else self._many)(x)
 
 
-def float_linear(weight: Tensor, bias: Tensor | None, may_copy: bool = True) -> CPULinear:
-    """A linear layer in float32 or bfloat16. weight: [out, in]. may_copy: whether its memory may be taken twice."""
+def float_linear(
+    weight: Tensor, bias: Tensor | None, may_copy: bool = True, may_widen: bool = True
+) -> CPULinear:
+    """A linear layer in float32 or bfloat16.
+
+    Args:
+        weight: [out, in].
+        may_copy: there is memory for a second copy of the weights. may_widen: for one in float32 as well.
+    """
     weight = weight.detach().contiguous()
     bias = None if bias is None else bias.detach()
     matrix = None
@@ -72,7 +80,7 @@ def float_linear(weight: Tensor, bias: Tensor | None, may_copy: bool = True) -> 
             found["few rows"] = lambda: lambda x: few_rows.multiply_rows(x, here)
         if may_copy and (pack(weight[:1], bias=None) is not None):
             found["packed"] = lambda: pack(weight, bias)
-        elif may_copy and weight.dtype == torch.bfloat16 and pack(weight[:1].float(), bias=None) is not None:
+        if may_widen and weight.dtype == torch.bfloat16 and pack(weight[:1].float(), bias=None) is not None:
             found["packed32"] = lambda: pack_wide(weight, bias)
         return found
 
