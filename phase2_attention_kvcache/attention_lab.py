@@ -1,13 +1,13 @@
 """Attention: how each token gathers what it needs from the tokens before it.
 
-Each token asks a question (its query q), shows a label (its key k) and carries a content (its value v).
+Each token makes a query q (what it needs), a key k (what it offers) and a value v (what others receive).
 A token compares its query with the keys of all tokens up to itself, turns the scores into weights that
 add up to 1, and takes the sum of their values with these weights:
 
     out = softmax(q k^T / sqrt(head_dim)) v
 
-You will follow three words by hand, split vectors into heads, see what grouped queries save, and look at
-what the heads of a real model look at (--layer, --text).
+You will follow three words by hand, split vectors into heads, see what grouped queries save, and draw the
+attention weights of a head of a real model (--layer, --text).
 
 Sources: Vaswani et al., "Attention Is All You Need" (2017), section 3.2; Ainslie et al., "GQA" (2023),
 section 2.

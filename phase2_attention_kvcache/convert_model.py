@@ -1,10 +1,10 @@
-"""Write a model as one GGUF file, in full or in few bits: the file that llama.cpp and this course's engine load.
+"""Write a model as one GGUF file, in 16 or 32 bits or quantized: the file that llama.cpp and this course's engine load.
 
     lab convert tales tales.gguf --type Q8_0
     python phase2_attention_kvcache/tell_story.py --model tales.gguf
 
 F32, F16 and BF16 store each weight as a number. Q8_0 and Q4_0 store 32 weights as whole numbers of 8 or 4 bits with one
-scale: 8.5 and 4.5 bits a weight. Norms, biases and positions stay F32.
+scale: 8.5 and 4.5 bits per weight. Norms, biases and positions stay F32.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def convert(a: argparse.Namespace) -> int:
         why = error.strerror or str(error)
         raise LabError(f"cannot write {a.out} ({why}): nothing was written. Is the disk full?") from None
     nbytes, weights = read_gguf_header(a.out).file_bytes, config.num_parameters
-    print(f"{a.out}: {nbytes:,} bytes, {8 * nbytes / weights:.2f} bits a weight, {weights:,} weights")
+    print(f"{a.out}: {nbytes:,} bytes, {8 * nbytes / weights:.2f} bits per weight, {weights:,} weights")
     return 0
 
 

@@ -1,10 +1,9 @@
-"""From GPT-2 to Qwen3 in twelve changes: the families of models that people really run.
+"""From GPT-2 to Qwen3 in twelve changes: the families of models in use.
 
-A model of 2025 is the tower of 2019 with a dozen parts exchanged. None of them is large. This script goes through
-them, runs a small model of each family from one set of blocks, and checks every number against Hugging Face's
-implementation. Then it asks what the changes do to memory: to the keys and values that each token leaves behind,
-and to the weights that it meets in a mixture of experts. Last, what they do to the text: small models that were trained
-with all of them, and without each.
+GPT-2 (2019) and Qwen3 (2025) differ in a dozen parts of one structure. This script goes through the differences, runs a
+small model of each family from one set of layers, and compares every logit with Hugging Face's implementation. Then it
+shows what the changes do to memory: to the KV cache per token, and to the weights that a token uses in a mixture of
+experts. Last, it compares small models that were trained with all changes, and without each.
 
 Sources: Radford et al. 2019 (GPT-2); Zhang and Sennrich 2019 (RMSNorm); Shazeer 2020 (SwiGLU); Su et al. 2021
 (rotary positions); Ainslie et al. 2023 (grouped heads); Jiang et al. 2023 and 2024 (Mistral, Mixtral); the reports

@@ -1,8 +1,8 @@
 """Naive against cached generation: the same tokens, a fiftieth of the work.
 
-To write a word, a model looks at all words before it. The naive way computes all of them again for
-every new word. But keys and values of a token never change once they are computed, because a token
-sees only what came before it. So keep them: that is the KV cache. A step then computes one token.
+To generate a token, a model attends to all tokens before it. The naive loop computes all of them again for
+every new token. But keys and values of a token never change once they are computed, because a token
+attends only to earlier ones. The KV cache stores them. A step then computes one token.
 
 The price is memory. Every token of every user keeps its keys and values in every layer.
 

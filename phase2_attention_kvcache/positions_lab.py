@@ -1,11 +1,11 @@
 """Positions: how a model knows that "dog bites man" is not "man bites dog".
 
-Attention by itself sees a bag of tokens: it compares contents, wherever they stand. So position has to be
-put into the vectors. Three ways, in the order in which the field took them up:
+Attention by itself does not see order: it compares contents, whatever their positions. So positions have to be
+put into the vectors. Three ways, in the order in which they were published:
 
     sinusoidal  a fixed wave pattern for each position, added to the token's vector   (Transformer, 2017)
     learned     a table with one trained vector for each position, added as well       (GPT-2, 2019)
-    rotary      nothing is added: queries and keys are turned, further at each position (Llama)
+    rotary      nothing is added: queries and keys are rotated, further at each position (Llama)
 
 You will see which of them makes a score depend on the distance of two tokens alone, and why that matters.
 

@@ -1,15 +1,15 @@
-"""Quantisation: the same model in fewer bits. What it saves, what it forgets, and what wins some of that back.
+"""Quantization: the same model in fewer bits, what it saves and what it loses.
 
-A weight needs 16 bits as it is trained. Store it as a whole number of 8 or 4 bits, with a scale that many weights share,
-and the model takes half or a quarter of the memory. One user waits for memory, so fewer bytes mean faster tokens; and
-what the weights leave holds the keys and values of more users.
+A trained weight has 16 bits. Stored as an integer of 8 or 4 bits, with a scale that many weights share, the model takes
+half or a quarter of the memory. Decode is limited by memory, so fewer bytes can mean faster tokens, and the memory that
+becomes free holds the KV cache of more requests.
 
 You will see a matrix rounded in five formats, one outlier that spoils a row, the bits per byte of the whole model in each
-format, GPTQ win back what rounding lost, and keys and values in 8 bits. Then the claim that all this is free is checked.
+format, how much of the loss GPTQ recovers, and keys and values in 8 bits. Then the claim that all this is free is checked.
 
 The texts (texts/valid.txt, and one to calibrate with) were written by `tales` itself, token by token as its probabilities say. On
 average no model can predict such a text better than the one that wrote it. So what a format loses on it is what the
-rounding made the model forget. Or take a text that nobody's model wrote:
+rounding made the model forget. Or take a text of your own:
 
     python phase2_attention_kvcache/quantization_lab.py --valid my_text.txt
 """

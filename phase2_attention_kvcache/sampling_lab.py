@@ -1,16 +1,16 @@
 """Sampling: from the model's scores to one next token.
 
 For each token of its vocabulary the model gives a score, the logit. Softmax turns logits into probabilities.
-Now one has to be chosen. Always the likeliest token (greedy)? Then the same prompt always gives the same
-text, which easily goes round in circles. Any token by its probability? Then sooner or later an absurd one
-comes up, and all that follows builds on it. The knobs here lie between:
+Then one token is chosen. The most probable one (greedy) gives the same text every time, and often a repetitive
+one. A random draw from all tokens sooner or later takes an absurd one, and the rest of the text builds on it.
+The sampling parameters lie between:
 
     temperature     makes differences larger or smaller
     top_k, top_p    cut off the long tail of unlikely tokens: by number, by probability
-    min_p           the same, measured against the likeliest token
+    min_p           the same, relative to the most probable token
     penalties       make tokens that occurred already less likely
 
-You will see one distribution under each knob, and what the model writes with it.
+You will see one distribution under each parameter, and the text that the model writes with it.
 
 Sources: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020), section 3.1, for top_p;
 Keskar et al., "CTRL" (2019), section 4.1, for the repetition penalty; the order is that of

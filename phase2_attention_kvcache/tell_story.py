@@ -48,7 +48,7 @@ def story(lab: Lab) -> None:
     if len(result.token_ids) > 1:
         lab.table(
             f"{lab.device}, {a.dtype}, {environment()['threads']} threads",
-            ["prompt tokens", "new tokens", "TTFT, ms", "ITL, ms", "tokens a second"],
+            ["prompt tokens", "new tokens", "TTFT, ms", "ITL, ms", "tokens per second"],
             [[prompt_tokens, len(result.token_ids), 1e3 * result.ttft, 1e3 * result.itl, 1 / result.itl]],
             note="TTFT: time to first token, the prompt included. ITL: time from one token to the next.",
         )
@@ -64,12 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--prompt", default="Once upon a time there was a king who", help="how the story begins")
     add("--tokens", type=whole(1, 10**6), default=160, help="most tokens to write (160)")
-    add("--temperature", type=between(0, 1e6), default=0.8, help="0: always the likeliest token (0.8)")
+    add("--temperature", type=between(0, 1e6), default=0.8, help="0: always the most probable token (0.8)")
     add(
         "--top-p",
         type=between(0, 1),
         default=0.95,
-        help="choose among the likeliest that make this share (0.95)",
+        help="sample from the most probable tokens with this share together (0.95)",
     )
 
 

@@ -1,11 +1,11 @@
-"""The model: GPT-2 and Llama from one set of blocks, reading real checkpoints.
+"""The model: GPT-2 and Llama from one set of layers, reading real checkpoints.
 
-A language model is a tower of equal blocks. Each block does two things to every token:
+A language model is a stack of equal layers. Each layer adds two results to the vector of every token:
 
-    x = x + attention(norm(x))    look at earlier tokens, and take something from them
-    x = x + mlp(norm(x))          think about it alone
+    x = x + attention(norm(x))    information from earlier tokens
+    x = x + mlp(norm(x))          computed from this token alone
 
-GPT-2 (2019) and Llama (2023) differ in four small parts of that block, no more:
+GPT-2 (2019) and Llama (2023) differ in four small parts of that layer:
 
                  GPT-2                        Llama
     norm         LayerNorm                    RMSNorm: no mean, no bias
@@ -13,8 +13,8 @@ GPT-2 (2019) and Llama (2023) differ in four small parts of that block, no more:
     MLP          GELU, 2 matrices             SwiGLU, 3 matrices
     attention    every head has its own K, V  groups may share K, V (from Llama 2 70B on)
 
-This script runs the embedded model, shows the shape of its tower, and checks every number it
-computes against Hugging Face's implementation.
+This script runs the embedded model, shows the shapes of its layers, and compares its logits
+with Hugging Face's implementation.
 
 Sources: Radford et al. 2019 (GPT-2), section 2.3; Touvron et al. 2023 (Llama), section 2.2.
 """

@@ -1,4 +1,4 @@
-"""How well a model knows a text: bits per byte."""
+"""Bits per byte of a model on a text: its average code length."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ def bits_per_byte(
         token_ids: the text, from a token that begins it (not counted) to its last.
         num_bytes: of the text in UTF-8.
         window: tokens that are read in one go, each window without knowledge of the one before; None: the context.
-        make_cache: what stands behind the model, `NoCache` if not given; a cache in few bits costs something as well.
+        make_cache: makes the object behind `kv.attend`, `NoCache` if not given; a quantized cache loses a little as well.
     """
     window = window or model.config.max_context
     ids, nats = torch.tensor(token_ids, device=model.device), 0.0

@@ -26,8 +26,8 @@ class Ceilings:
     """Top speeds of a machine, measured.
 
     Attributes:
-        bandwidth: bytes a second that can be read from main memory.
-        rate: floating point operations a second in a large matrix product (an addition and a
+        bandwidth: bytes per second that can be read from main memory.
+        rate: floating-point operations per second in a large matrix multiplication (an addition and a
             multiplication count as two).
     """
 
@@ -45,7 +45,7 @@ class Ceilings:
 
 
 class Work(NamedTuple):
-    """What a step has to do: operations, and bytes that must come from memory or go there (`written` of them)."""
+    """The work of a step: FLOP, and bytes read from or written to memory (`written`: the latter alone)."""
 
     operations: float
     bytes: float
@@ -57,7 +57,7 @@ class Work(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step of `tokens` tokens: what it has to do, the shortest time that can take, the time it took."""
+    """A step of `tokens` tokens: its work, the shortest possible time, and the measured time, in seconds."""
 
     tokens: int
     work: Work
@@ -66,11 +66,11 @@ class Step(NamedTuple):
 
 
 def limit_of(small: Step, large: Step, ceilings: Ceilings, overhead: float) -> tuple[str, str]:
-    """What limits a step, told from measured times: "memory", "arithmetic" or "overhead"; and why.
+    """Tell from measured times the limit of a step, "memory", "arithmetic" or "overhead", and the reason.
 
     If more tokens cost time in proportion, arithmetic is the limit. If they come nearly free, it is what
     both steps have in common: fetching the weights, or starting many operations. How long the starting
-    takes is known from a model so narrow that there is nothing to fetch (`overhead`, seconds).
+    takes is measured on a model so small that reading its weights takes no time (`overhead`, seconds).
     """
     times = large.seconds / small.seconds
     grows = math.log(times) / math.log(large.tokens / small.tokens)
@@ -113,7 +113,7 @@ def measure_ceilings(device: str, dtype: str | torch.dtype, quick: bool = False)
 
 
 def work_of_step(config: ModelConfig, new_tokens: int, context: int, bytes_per_number: int) -> Work:
-    """What one step costs: `new_tokens` tokens of one sequence are computed on top of `context` older ones.
+    """The work of one step: `new_tokens` tokens of one sequence are computed on top of `context` older ones.
 
     Each weight is used for one multiplication and one addition a token. Attention adds four operations
     for each pair of (query, key) numbers: two for the score, two for the weighted sum. Bytes: all weights
@@ -130,7 +130,7 @@ def work_of_batch(
     weight_bytes: int | None = None,
     kv_bytes: int | None = None,
 ) -> Work:
-    """What one step costs for several sequences: all of them share one reading of the weights.
+    """The work of one step for several sequences, which share one reading of the weights.
 
     Args:
         parts: (tokens computed before, tokens computed now) of each sequence.

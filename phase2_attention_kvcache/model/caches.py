@@ -25,7 +25,7 @@ class AttentionRule(NamedTuple):
     softcap: float | None = None
 
     def first_seen(self, position: int) -> int:
-        """The first token that the query at this position sees."""
+        """The first token that the query at this position attends to."""
         return 0 if self.window is None else max(0, position - self.window + 1)
 
 
@@ -49,7 +49,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule | None
     """
     scale, window, softcap = rule or AttentionRule(q.shape[2] ** -0.5)
     n, num_heads, head_dim = q.shape
-    if window is not None:  # what the first query does not see, no other does
+    if window is not None:  # tokens before the first query's window are in no window
         k, v = k[-(n + window - 1) :], v[-(n + window - 1) :]
     if softcap is not None:  # the fused function knows none
         return attention(q, k, v, scale=scale, window=window, softcap=softcap)

@@ -30,7 +30,7 @@ def greedy(logits: Tensor) -> int:
 def sampled(
     params: SamplingParams, prompt_ids: Sequence[int] = (), eos_token_id: int | Collection[int] | None = None
 ) -> Choose:
-    """A choice by a request's sampling parameters, which remembers what it chose."""
+    """A function that samples by a request's parameters and keeps the tokens it chose."""
     sampler, generator, output_ids = Sampler(eos_token_id), params.make_generator(), []
 
     def choose(logits: Tensor) -> int:
@@ -87,7 +87,7 @@ def generate_naive(
     choose: Choose = greedy,
     stop_ids: Collection[int] = (),
 ) -> Generation:
-    """Compute the whole sequence anew for each token. Work: n(n+1)/2 instead of n."""
+    """Compute the whole sequence again for each token. Work: n(n+1)/2 instead of n."""
     check_prompt(model, prompt_ids, max_new_tokens)
     result = Generation()
     for _ in range(max_new_tokens):

@@ -72,7 +72,7 @@ class Attention(nn.Module):
 
 
 class GeluMLP(nn.Module):
-    """GPT-2: widen to d_ff, apply GELU, come back to d_model. GELU in its tanh form, as GPT-2 was trained."""
+    """GPT-2: project to d_ff, apply GELU, project back to d_model. GELU in its tanh form, as GPT-2 was trained."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What can change even a greedy choice: allowed tokens, bad words, logit_bias, min_tokens, penalties for repeating.
+"""Changes of logits that can affect even a greedy choice: allowed tokens, bad words, logit_bias, min_tokens, penalties for repeating.
 
 Source: vllm/v1/sample/sampler.py, apply_logits_processors, for the order; vllm/v1/sample/ops/penalties.py.
 """
@@ -14,7 +14,7 @@ from phase2_attention_kvcache.model.sampling_params import SamplingParams
 
 
 def changes_logits(p: SamplingParams, num_output: int) -> bool:
-    """Whether a request asks for anything in this file, once its answer has `num_output` tokens."""
+    """True if a request uses anything in this file, once its answer has `num_output` tokens."""
     penalised = p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
     banned = p.allowed_token_ids is not None or bool(p.bad_words_token_ids)
     return penalised or banned or bool(p.logit_bias) or num_output < p.min_tokens
@@ -50,7 +50,7 @@ def apply_logits_processors(
 
 
 def masks_of(p: SamplingParams, eos_token_ids: Collection[int], logits: Tensor) -> tuple:
-    """What a request bans and biases, built once: so a step costs the same for 1 token id and for 100,000."""
+    """The tokens that a request bans and biases, built once: a step costs the same for 1 token id and for 100,000."""
     if p.cache.get("masks of") != (key := (frozenset(eos_token_ids), logits.shape[1], logits.device)):
         ids = partial(torch.tensor, dtype=torch.long, device=logits.device)
         ends, banned = torch.zeros(2, logits.shape[1], dtype=torch.bool, device=logits.device)

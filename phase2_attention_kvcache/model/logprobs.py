@@ -1,4 +1,4 @@
-"""Log probabilities to report: of the token picked, and of the likeliest ones."""
+"""Log probabilities to report: of the token chosen, and of the most probable ones."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,9 @@ from phase2_attention_kvcache.model.sampling_params import SamplingParams
 
 
 class TokenLogprobs(dict[int, float]):
-    """Token id to log probability: the token picked first, then the likeliest ones."""
+    """Token id to log probability: the chosen token first, then the most probable ones."""
 
-    rank: int  # of the token picked; 1 is the likeliest
+    rank: int  # of the chosen token; 1 is the most probable
 
     def ranks(self) -> dict[int, int]:
         """The rank of every token in here."""
@@ -22,7 +22,7 @@ class TokenLogprobs(dict[int, float]):
 def report_logprobs(
     logits: torch.Tensor, params: Sequence[SamplingParams], token_ids: Sequence[int]
 ) -> list[TokenLogprobs | None]:
-    """Log probabilities of the tokens picked and of the likeliest, for the rows that ask for them.
+    """Log probabilities of the chosen and the most probable tokens, for the rows that ask for them.
 
     Among equal ones, which are listed may depend on how many the other rows ask for.
     """

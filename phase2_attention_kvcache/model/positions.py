@@ -15,7 +15,7 @@ from phase2_attention_kvcache import ROPE_SCALINGS
 def rotary_frequencies(
     head_dim: int, theta: float = 10000.0, scaling: dict[str, Any] | None = None
 ) -> torch.Tensor:
-    """How far each pair of numbers turns from one position to the next, in radians: [head_dim / 2].
+    """The angle by which each pair of numbers rotates from one position to the next, in radians: [head_dim / 2].
 
     Pair i turns by theta^(-2i / head_dim): the first by 1 (a full turn in 6.3 tokens), the last by nearly
     1/theta.

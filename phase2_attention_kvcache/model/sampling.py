@@ -1,4 +1,4 @@
-"""From logits to a token: the likeliest one, or a random sample.
+"""From logits to a token: the most probable one, or a random sample.
 
 Penalties and all that can change a greedy choice are in `logits_processors.py`; temperature, min-p, top-k and top-p in
 `truncation.py`.
@@ -34,8 +34,8 @@ class BadLogitsError(ValueError):
 class SampledTokens:
     """One token for each row, and log probabilities where they were asked for.
 
-    `logprobs[i]` maps token id to natural logarithm of its probability: the token picked first, then the
-    likeliest ones. They come from the model's own logits, before any parameter applies.
+    `logprobs[i]` maps token id to natural logarithm of its probability: the chosen token first, then the
+    most probable ones. They come from the model's own logits, before any parameter applies.
     """
 
     token_ids: list[int]
@@ -74,7 +74,7 @@ class Sampler:
             params: how to pick, for each row.
             prompt_ids, output_ids: tokens of the prompt, and of the answer so far.
             generators: `params.make_generator()` for a request with a seed, kept from step to step; None: the
-                common source of chance. A row with its own generator is drawn independently of all others.
+                common generator. A row with its own generator is drawn independently of all others.
 
         Raises:
             BadLogitsError: a row holds NaN or plus infinity, or bans every token. No generator has moved yet,
@@ -124,7 +124,7 @@ class Sampler:
         prompt_ids: Sequence[Sequence[int]],
         output_ids: Sequence[Sequence[int]],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The logits after `logits_processors.py`, and the likeliest token of each row. Refuses broken rows."""
+        """The logits after `logits_processors.py`, and the most probable token of each row. Refuses broken rows."""
         best, likeliest = logits.max(dim=-1)  # the largest of a row with a NaN is NaN
         _refuse(~torch.isfinite(best), "NaN, infinity or nothing allowed; the model's numbers broke down")
         changed = apply_logits_processors(logits, params, prompt_ids, output_ids, self.eos_token_ids)
@@ -154,8 +154,8 @@ def _refuse(bad: torch.Tensor, reason: str) -> None:
 def draw(probs: torch.Tensor, generators: Sequence[Generator], common: Generator = None) -> list[int]:
     """Draw one token from each row of `probs` [B, vocab].
 
-    Lay the tokens side by side on a line of length 1, each as wide as it is likely, and pick one point. A row
-    takes exactly one random number, from its own generator: what it gets cannot depend on its neighbours, on
+    Lay the tokens side by side on a line of length 1, each as wide as its probability, and pick one point. A row
+    takes exactly one random number, from its own generator: the result does not depend on other rows, on
     the size of the vocabulary or on the device.
     """
     points = torch.rand(len(probs), dtype=torch.float64, generator=common)

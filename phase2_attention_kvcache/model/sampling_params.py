@@ -1,4 +1,4 @@
-"""What a request may ask of the sampler: vLLM's names, vLLM's defaults, checked when they are made."""
+"""The sampling parameters of a request: vLLM's names and defaults, checked when they are created."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ GREEDY_BELOW = 1e-5
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to pick the tokens of one request, and when to stop.
+    """The sampling parameters and stop conditions of one request.
 
     Attributes:
         n: how many answers to the same prompt.
         temperature: logits are divided by it. Below 1 bold differences, above 1 flat ones; 0: always the
-            likeliest token (greedy).
-        top_p: keep the likeliest tokens until together they hold this much probability.
-        top_k: keep this many of the likeliest tokens; 0 or -1: all.
-        min_p: drop tokens less than this times as likely as the likeliest one.
+            most probable token (greedy).
+        top_p: keep the most probable tokens until together they have this probability.
+        top_k: keep this many of the most probable tokens; 0 or -1: all.
+        min_p: drop tokens with less than this times the probability of the most probable one.
         presence_penalty: taken off the logit of every token that the answer already holds.
         frequency_penalty: the same, once for each time that the answer holds it.
         repetition_penalty: logits of tokens in prompt or answer are divided by it (multiplied if negative).
@@ -42,7 +42,7 @@ class SamplingParams:
         bad_words: texts that the answer must not hold. Their tokens come with `with_bad_words`.
         include_stop_str_in_output: whether the text keeps the string that ended it.
         ignore_eos: go on after the end-of-text token (for benchmarks).
-        logprobs: report the log probability of the token picked and of this many of the likeliest ones.
+        logprobs: report the log probability of the chosen token and of this many of the most probable ones.
         prompt_logprobs: the same for each token of the prompt.
         skip_special_tokens: leave special tokens out of the text.
 
@@ -88,7 +88,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is always taken."""
+        """True if the most probable token is always taken."""
         return self.temperature < GREEDY_BELOW
 
     def check_vocabulary(self, vocab_size: int) -> None:
@@ -117,7 +117,7 @@ class SamplingParams:
         return other
 
     def with_seed(self, seed: int) -> SamplingParams:
-        """The same with this seed. It shares what is worked out once."""
+        """A copy with this seed. It shares the values that are computed once."""
         vars(other := copy(self)).update(seed=seed)
         return other
 

@@ -1,7 +1,7 @@
 """The model, whole: GPT-2, Llama, Qwen, Gemma and their like from one set of layers.
 
 Tokens are flat: a call takes N tokens of any number of requests, and there is no batch dimension. The model
-does not know where its keys and values live; it hands them to `kv.attend`, and a cache object answers.
+does not know where its keys and values are stored; it passes them to `kv.attend` of a cache object.
 Each phase of the course brings another such object.
 """
 
@@ -21,7 +21,7 @@ from phase2_attention_kvcache.model.layers import Angles, Block, Blocks, KVCache
 
 
 class Transformer(nn.Module):
-    """The whole model: token ids in, one vector a token out; `logits` turns vectors into scores.
+    """The whole model: token ids in, one vector per token out; `logits` turns vectors into scores.
 
     >>> model = Transformer.from_pretrained("tales")
     >>> hidden = model(torch.tensor([412, 77]), torch.tensor([0, 1]), NoCache())   # [2, d_model]
@@ -36,7 +36,7 @@ class Transformer(nn.Module):
         self.position_table = make_table(config.max_context, config.d_model) if learned else None
         self.blocks = Blocks(Block(config, layer) for layer in range(config.num_layers))
         self.final_norm = make_norm(config)
-        # A tied model has no head of its own: its token table serves a second time.
+        # A tied model uses its token table as the head.
         self.head = None if config.tied else nn.Linear(config.d_model, config.vocab_size, bias=False)
         # Worked out when the weights are there (`finish_loading`): [max_context, head_dim / 2], and one number.
         for name in ("cos", "sin", "local_cos", "local_sin", "embedding_scale"):
@@ -93,7 +93,7 @@ class Transformer(nn.Module):
         return self.final_norm(self.blocks(self.embed(token_ids, positions), self.rotary(positions), kv))
 
     def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
-        """What goes into the first block: [N, d_model]."""
+        """The input of the first layer: [N, d_model]."""
         x = self.token_table(token_ids)
         if self.embedding_scale is not None:
             x = x * self.embedding_scale
@@ -102,7 +102,7 @@ class Transformer(nn.Module):
         return x
 
     def rotary(self, positions: Tensor) -> dict[Rotation | None, Angles | None]:
-        """What turns queries and keys, see `apply_rotary`: of each rotation that some block asks for."""
+        """The tables that rotate queries and keys (see `apply_rotary`), for each rotation that some layer uses."""
         angles: dict[Rotation | None, Angles | None] = {None: None}
         if self.cos is not None:
             angles["full"] = self.cos[positions], self.sin[positions]

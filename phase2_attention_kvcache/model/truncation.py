@@ -12,7 +12,7 @@ from phase2_attention_kvcache.model.sampling_params import SamplingParams
 
 LOWEST_TEMPERATURE = 0.01  # a smaller one is raised to this, as in vLLM: dividing by less overflows
 HIGHEST_TEMPERATURE = 1e30  # a larger one is as flat, and float32 might not hold it
-SURE_HEAD = 256  # top_p looks at this many of the likeliest tokens before it sorts a whole vocabulary
+SURE_HEAD = 256  # top_p examines this many of the most probable tokens before it sorts a whole vocabulary
 
 
 def to_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
@@ -45,9 +45,9 @@ def to_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Te
 
 
 def apply_top_p(probs: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """Set all but the likeliest tokens that reach `top_p` [B, 1] to 0. The rest is not made to add up to 1."""
+    """Set all but the most probable tokens that reach `top_p` [B, 1] to 0. The rest is not made to add up to 1."""
     # Sorting a whole vocabulary is the slowest part of a sampler, and few tokens are mostly enough. So look
-    # at a few hundred of the likeliest, and sort everything only for the rows where these do not reach top_p.
+    # at a few hundred of the most probable, and sort everything only for the rows where these do not reach top_p.
     head = probs.topk(min(SURE_HEAD, probs.shape[1]), dim=-1).values
     lowest = _lowest_kept(head, top_p)
     if flat := (head.sum(-1) < top_p[:, 0]).nonzero().flatten().tolist():
@@ -59,5 +59,5 @@ def _lowest_kept(descending: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     """The probability [B, 1] of the token with which sorted probabilities [B, n] reach `top_p` [B, 1]."""
     before = descending.cumsum(-1) - descending  # what the likelier ones hold together
     last = (before < top_p).sum(-1, keepdim=True) - 1
-    last = last.clamp(min=0)  # a top_p that is 0 in float32 keeps the likeliest one as well
+    last = last.clamp(min=0)  # a top_p that is 0 in float32 keeps the most probable one as well
     return descending.gather(1, last)

@@ -1,4 +1,4 @@
-"""How each family names its tensors: ours -> theirs.
+"""The tensor names of each family: ours -> theirs.
 
 {} stands for the layer (then, in a mixture, the expert); the last one for weight or bias. Several names on the right are
 joined along the output dimension.

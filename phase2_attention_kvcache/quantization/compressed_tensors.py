@@ -106,12 +106,12 @@ def check_scheme(raw: Any) -> None:
     if not good:
         raise ValueError(
             f"its quantization_config is of a kind that is not read here ({found}): read are compressed-tensors W4A16 in "
-            "groups of a multiple of 32, W8A8 with a scale a row, and GGUF files"
+            "groups of a multiple of 32, W8A8 with a scale per row, and GGUF files"
         )
 
 
 def entries_in_full(entries: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
-    """What the headers announce, as if the matrices were there in full: their names and shapes."""
+    """Names and shapes of the tensors in the headers, as if the matrices were not quantized."""
     full = {}
     for name, entry in entries.items():
         if name.endswith(".weight_packed"):

@@ -129,7 +129,7 @@ def read_quantized(config: ModelConfig, file: Path, header: GGUFHeader, name: st
 
 
 def in_our_order(config: ModelConfig, name: str, rows: Tensor) -> Tensor:
-    """Undo what GGUF does to the rows of a Llama's queries and keys. A row moves whole, so its bits do not matter."""
+    """Undo GGUF's permutation of the rows of a Llama's queries and keys. It works for quantized rows too, since rows move whole."""
     if config.family == "llama" and ".attn_q." in name:
         return from_interleaved(rows, config.num_heads)
     if config.family == "llama" and ".attn_k." in name:

@@ -1,12 +1,12 @@
-"""Keys and values in 8 bits: half the memory a token, so twice the users.
+"""Keys and values in 8 bits: half the memory per token, so twice the requests.
 
     auto                   as the model computes, 16 or 32 bits
     fp8                    one byte a number, E4M3 (see `quantized_formats.py`); no scale
     int8_per_token_head    one byte a number, and a scale for each token and head: absmax
 
-Keys and values come one token at a time and are never changed, so each is rounded when it is stored, and widened when it is
-read. A scale for each token and head needs to know nothing of other tokens. fp8 as it is here has none: its exponent
-reaches from 0.002 to 448, which is where keys and values lie.
+Keys and values come one token at a time and are never changed, so each is quantized when it is stored and dequantized when it
+is read. A scale per token and head does not depend on other tokens. fp8 here has none, as with vLLM's default scale of 1.0: its
+normal numbers reach from 0.016 to 448, the smallest is 0.002. Values outside are clipped, so vLLM recommends calibrated scales.
 
 The names are vLLM's (vllm/config/cache.py).
 """
@@ -30,14 +30,14 @@ def check_kv_cache_dtype(name: str) -> None:
 
 
 def stored_dtype(kv_cache_dtype: str, dtype: torch.dtype) -> torch.dtype:
-    """How the numbers lie in memory. `dtype`: what the model computes in."""
+    """The dtype of the stored numbers. `dtype`: that of the model's activations."""
     return {"auto": dtype, "fp8": FP8, "int8_per_token_head": torch.int8}[kv_cache_dtype]
 
 
-def narrow(x: Tensor, kv_cache_dtype: str) -> tuple[Tensor, Tensor | None]:
-    """What is stored of keys or values [N, num_kv_heads, head_dim]: codes of that shape, and scales [N, num_kv_heads].
+def quantize_kv(x: Tensor, kv_cache_dtype: str) -> tuple[Tensor, Tensor | None]:
+    """Quantize keys or values [N, num_kv_heads, head_dim]: codes of that shape, and scales [N, num_kv_heads].
 
-    >>> narrow(torch.tensor([[[0.5, -1.27]]]), "int8_per_token_head")[0]
+    >>> quantize_kv(torch.tensor([[[0.5, -1.27]]]), "int8_per_token_head")[0]
     tensor([[[  50, -127]]], dtype=torch.int8)
     """
     if kv_cache_dtype == "fp8":
@@ -50,17 +50,17 @@ def narrow(x: Tensor, kv_cache_dtype: str) -> tuple[Tensor, Tensor | None]:
     return codes.to(torch.int8), scales
 
 
-def widen(codes: Tensor, scales: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The reverse of `narrow`, as the model computes."""
+def dequantize_kv(codes: Tensor, scales: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The reverse of `quantize_kv`, in the model's dtype."""
     if scales is not None:
         return (codes.float() * scales.float()[..., None]).to(dtype)
     return codes.to(dtype)
 
 
 class RoundingCache:
-    """Remembers nothing, like `NoCache`, but attends to keys and values as they come back from being stored.
+    """Stores nothing, like `NoCache`, but attends to keys and values after quantizing and dequantizing them.
 
-    It shows what few bits do to an answer, without a memory to store them in: Phase 3 has that.
+    It shows what quantized keys and values do to an answer; phase 3 stores them.
     `config`: as for `NoCache`.
     """
 
@@ -70,7 +70,7 @@ class RoundingCache:
         self._behind = NoCache(config)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        k, v = (widen(*narrow(x, self.kv_cache_dtype), x.dtype) for x in (k, v))
+        k, v = (dequantize_kv(*quantize_kv(x, self.kv_cache_dtype), x.dtype) for x in (k, v))
         return self._behind.attend(layer, q, k, v)
 
 

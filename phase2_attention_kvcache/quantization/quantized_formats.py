@@ -6,7 +6,7 @@ One line is behind all of them:
 
 They differ in how many bits a code has, how many weights share a scale, and whether there is a zero point:
 
-    name        codes           a scale for       zero point       bits a weight
+    name        codes           a scale for       zero point       bits per weight
     int8        -127 .. 127     a whole row       none             8 + 32 / row
     fp8         E4M3 floats     a whole row       none             8 + 32 / row
     q8_0        -127 .. 127     32 neighbours     none             8.5
@@ -49,7 +49,7 @@ FP8_MAX = torch.finfo(FP8).max
 
 
 class Format(NamedTuple):
-    """How a matrix is stored. Rows of all planes belong to rows of the matrix.
+    """A stored matrix. Rows of all planes belong to rows of the matrix.
 
     Attributes:
         quantize: weights, float [out, in] -> planes. None: only read from files.

@@ -143,7 +143,7 @@ def is_quantized(model: nn.Module) -> bool:
 
 
 def weight_bytes_of(model: nn.Module) -> int:
-    """Bytes of all weights of a model in memory, scales included; what two layers share counts once."""
+    """Bytes of all weights of a model in memory, scales included; tensors shared by two layers count once."""
     computed = (model.cos, model.sin, model.local_cos, model.local_sin)  # not stored
     tables = {id(t) for t in computed if t is not None}
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers()) if id(t) not in tables}

@@ -6,7 +6,7 @@ No library, no batch, one head. `model/attention.py` computes the same with tens
     Q = X W_Q   K = X W_K   V = X W_V               three views of each word
     S = Q K^T                                       how well does each query fit each key?
     S / sqrt(d)                                     keep the numbers small
-    mask                                            a word sees itself and what came before
+    mask                                            a word attends to itself and to earlier words
     A = softmax of each row                         weights that add up to 1
     O = A V                                         each word's mixture of values
 

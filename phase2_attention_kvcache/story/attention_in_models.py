@@ -60,7 +60,7 @@ def block_order(model: nn.Module, token_ids: torch.Tensor) -> list[str]:
 
 
 def head_habits(weights: torch.Tensor) -> dict[str, torch.Tensor]:
-    """How much each head looks at the previous token, at itself, and at the first token.
+    """The weight that each head gives to the previous token, to the token itself, and to the first token.
 
     Args:
         weights: [num_heads, N, N] from `attention_weights`, N >= 2.
@@ -81,7 +81,7 @@ def head_habits(weights: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def after_copies(weights: torch.Tensor, ids: Sequence[int]) -> torch.Tensor:
-    """How much each head looks at the token that followed an earlier copy of the present token (an induction head does).
+    """The weight that each head gives to tokens that followed an earlier copy of the present token (induction heads).
 
     Args:
         weights: [num_heads, N, N] from `attention_weights`. ids: the N tokens.

@@ -17,17 +17,17 @@ def by_hand_story(lab: Lab) -> None:
     s = by_hand.attention_by_hand(by_hand.EMBEDDINGS, by_hand.W_Q, by_hand.W_K, by_hand.W_V)
     words = by_hand.WORDS
     lab.say("""Each word starts as a vector of three numbers: a row of X. Three fixed matrices, found in
-        training, turn it into a query (what am I looking for?), a key (what do I offer?) and a value (what
-        do I hand over?).""")
+        training, turn it into a query (what it needs), a key (what it offers) and a value (what
+        others receive from it).""")
     views = [("X", by_hand.EMBEDDINGS), ("Q = X W_Q", s.q), ("K = X W_K", s.k), ("V = X W_V", s.v)]
     lab.show(by_hand.side_by_side(views, words))
     lab.say("""The raw score of two words is the dot product of one's query with the other's key. "love"
-        with "dogs": 3x2 + 0x1 + 1x1 = 7. Row: the word that looks. Column: the word it looks at.""")
+        with "dogs": 3x2 + 0x1 + 1x1 = 7. Row: the word that attends. Column: the word attended to.""")
     lab.show(by_hand.side_by_side([("raw = Q K^T", s.raw)], words))
-    lab.say("""Dot products of longer vectors are larger, and softmax of large numbers puts everything on
+    lab.say("""Dot products of longer vectors are larger, and softmax of large numbers gives nearly all weight to
         one word. So scores are divided by the square root of the vectors' length, here sqrt(3) = 1.73. Then
-        the mask: a word may not look at words that come later, because when the model writes they do not
-        exist yet.""")
+        the mask: a word must not attend to later words, because they do not exist yet when the model
+        generates them.""")
     lab.show(by_hand.side_by_side([("scaled = raw / 1.73", s.scaled), ("masked", s.masked)], words, 2))
     lab.predict(
         "dogs-weights",
@@ -121,12 +121,12 @@ def heads_story(lab: Lab) -> None:
         "order of the parts inside a block",
         predicted="LayerNorm, attention, residual, LayerNorm, MLP, residual",
         measured=", ".join(block_order(GPT2Model(config).eval(), torch.arange(5)[None])),
-        note="Heard by listening to the parts of transformers' GPT-2 at work; residuals found by arithmetic.",
+        note="Recorded by hooks on the parts of transformers' GPT-2; residuals found by arithmetic.",
     )
 
 
 def grouped_story(lab: Lab) -> None:
-    lab.title("Grouped queries: fewer keys and values to remember")
+    lab.title("Grouped queries: fewer keys and values to store")
     lab.say("""In grouped-query attention several query heads share one key/value head, so the KV cache shrinks by
         that factor. Llama 3 8B has 32 layers and 32 query heads of 128 numbers, kept in 16 bits:""")
     context = 8192
@@ -156,7 +156,7 @@ def grouped_story(lab: Lab) -> None:
     )
     lab.table(
         "KV cache of Llama 3 8B",
-        ["key/value heads", "how many", "KiB a token", f"GiB for {context:,} tokens", "users in 64 GB"],
+        ["key/value heads", "how many", "KiB per token", f"GiB for {context:,} tokens", "users in 64 GB"],
         rows,
         note="64 GB: what an 80 GB card has left after 16 GB of weights. Every user with a full context.",
     )

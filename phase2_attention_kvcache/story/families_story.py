@@ -1,4 +1,4 @@
-"""The chapters of the story of families: what changed since GPT-2, and what it does to memory."""
+"""The chapters of the story of families: what changed since GPT-2, and its effect on memory."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,7 +41,7 @@ MARKERS = {
     "one KV head per query head": ("s", GREY), "grouped heads": ("o", BLUE), "windows": ("^", ORANGE),
     "latent (MLA)": ("D", PURPLE),
 }  # fmt: skip
-LABELS = {  # where a label stands beside its point, where the right side is taken
+LABELS = {  # offset and alignment of labels that do not go to the right of their point
     "llama-3-8b": (9, -11, "left"), "qwen3-8b": (9, 4, "left"), "mistral-7b-v0.1": (9, 1, "left"), "qwen2.5-7b": (9, -9, "left"),
     "smollm3-3b": (-9, -9, "right"), "gemma-2-2b": (-9, 4, "right"), "phi-3-mini": (-9, 4, "right"), "DeepSeek-V3": (0, -16, "center"),
     "qwen3-30b-a3b": (9, -9, "left"),
@@ -54,7 +54,7 @@ def tell_changes(lab: Lab) -> None:
         "GPT-2 small (2019) and Qwen3-0.6B (2025)",
         ["part", "2019", "2025", "what for"],
         CHANGES,
-        note="Yarn slows the slow hands of the rotation for longer texts, as Llama 3.1 does (positions_lab.py).",
+        note="YaRN slows the slow pairs of the rotation for longer texts, as Llama 3.1 does (positions_lab.py).",
     )
     lab.predict(
         "families-qwen3-parameters",
@@ -68,13 +68,13 @@ def tell_changes(lab: Lab) -> None:
 def tell_families(lab: Lab) -> None:
     lab.title("A family is a row of choices")
     lab.say("""No family has a forward pass of its own. `layers.py` builds each from the same parts, by a row of
-        this table (`FAMILIES` in phase 1) and a map of names: what its files call our tensors.""")
+        this table (`FAMILIES` in phase 1) and a map of tensor names.""")
     lab.table(
         "Choices by family",
         ["family", "norm", "of q and k", "MLP", "positions", "more"],
         [describe(name, family) for name, family in FAMILIES.items()],
         note="Norm: before attention and MLP, after them, or both. Of q and k: each head by itself, or a token's whole "
-        "row. A window: a token sees so many tokens back. A soft cap bends scores, so that none is larger.",
+        "row. A window: a token sees so many tokens back. A soft cap limits scores smoothly.",
     )
 
 
@@ -129,9 +129,9 @@ def largest_difference(family: str) -> float:
 
 
 def tell_kv(lab: Lab) -> None:
-    lab.title("What a token leaves behind")
+    lab.title("KV cache per token")
     lab.say("""Keys and values fill the GPU's memory, so families save here. Three ways: query
-        heads share a key/value head; most layers see a window, and forget what left it; or the model is small.""")
+        heads share a KV head; most layers attend within a window and free older tokens; or the model is small.""")
     gemma, tokens = SHAPES["gemma-3-1b"], 32768
     local = sum(window is not None for window in gemma.windows)
     lab.predict(
@@ -147,15 +147,15 @@ def tell_kv(lab: Lab) -> None:
     shapes = [SHAPES[name] for name in RELEASED]
     now, all_heads = ({s.name: kib_a_token(s, saving) for s in shapes} for saving in (True, False))
     lab.table(
-        f"KV cache in 16 bit, KiB a token of a text of {TEXT:,} tokens",
-        ["model", "released", "KiB a token", "were nothing shared", "times less"],
+        f"KV cache in 16 bit, KiB per token of a text of {TEXT:,} tokens",
+        ["model", "released", "KiB per token", "without savings", "ratio"],
         [[n, RELEASED[n], now[n], all_heads[n], all_heads[n] / now[n]] for n in RELEASED],
-        note="Were nothing shared: every query head with a key and a value of its own, and every layer sees everything. "
+        note="Without savings: a KV head per query head, and full attention in every layer. "
         "GPT-2's and Phi-3's longest texts are shorter: 1,024 and 4,096 tokens.",
     )
     saved = now["llama-2-7b"] / now["qwen3-8b"]
-    lab.say(f"""What it is worth: Qwen3 8B holds {saved:.1f} times as many tokens in the same memory as Llama-2 7B of two
-        years before, so as many times more users share one card, and its rent.""")
+    lab.say(f"""Qwen3 8B holds {saved:.1f} times as many tokens in the same memory as Llama-2 7B of two
+        years before, so that many times more requests share the price of one GPU.""")
     lab.record(kib_a_token=now)
     lab.figure(draw_kv(now), "families_kv")
 
@@ -239,9 +239,9 @@ def tell_mixtures(lab: Lab) -> None:
         predicted=[1 - (1 - 8 / 128) ** n for n in counts],
         measured=hit,
         tolerance=0.15,
-        note="Measured with a router of random weights. A trained one has favourites, so it needs somewhat fewer.",
+        note="Measured with a router of random weights. A trained router prefers some experts, so somewhat fewer are read.",
     )
-    lab.say("""A mixture is cheap for one user, and for thousands, whose tokens fill every expert. In between each step
+    lab.say("""A mixture is cheap for one request, and for thousands, whose tokens fill every expert. In between, each step
         reads nearly all experts for a few tokens each.""")
     lab.record(experts_hit=dict(zip(counts, hit)))
 

@@ -1,4 +1,4 @@
-"""What the heads of a model look at: written down by an object in place of the cache."""
+"""The attention weights of a model's heads, recorded by an object in place of the cache."""
 
 from collections.abc import Sequence
 

@@ -15,9 +15,9 @@ from phase2_attention_kvcache.model import NoCache, Transformer
 
 def tell_parameters(lab: Lab, model: Transformer) -> None:
     c = model.config
-    lab.say(f"""A token enters as a vector of {c.d_model} numbers. {c.num_layers} blocks change it, one after
+    lab.say(f"""A token enters as a vector of {c.d_model} numbers. {c.num_layers} layers add to it, one after
         the other. The last vector is compared with all {c.vocab_size:,} rows of the token table: the
-        best match is the next token.""")
+        best match is the most probable next token.""")
 
     lab.title("Where the parameters are")
     parts = parts_of(model)
@@ -101,7 +101,7 @@ def parts_of(model: Transformer) -> list[tuple[str, int]]:
 
 @torch.inference_mode()
 def guesses_by_layer(model: Transformer, token_ids: Tensor) -> Tensor:
-    """What the model would answer if it ended after each layer ("logit lens").
+    """The next-token probabilities if the model ended after each layer ("logit lens").
 
     Returns:
         [num_layers + 1, vocab_size] probabilities for the next token; row 0 is before the first layer.

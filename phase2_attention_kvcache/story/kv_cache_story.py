@@ -39,7 +39,7 @@ def same_tokens(lab: Lab) -> None:
         f"of {new} tokens, how many are the same before the first difference",
         predicted=new,
         measured=equal,
-        # In 16 bits two favourites may tie, and the order of additions decides: no bug, but no proof either.
+        # In 16 bits the two largest logits may tie, and the order of additions decides.
         kind="structure" if model.dtype == torch.float32 else "timing",
     )
     p = len(prompt)
@@ -68,7 +68,7 @@ def same_tokens(lab: Lab) -> None:
 
 
 def timed_at_gpt2_size(lab: Lab) -> None:
-    """Part 2, at the size of GPT-2 with random weights: what the user feels."""
+    """Part 2, at the size of GPT-2 with random weights: TTFT and ITL."""
     lab.title(f"Time, at the size of GPT-2 (124M parameters, random weights, {lab.args.dtype})")
     model = Transformer.random(GPT2_124M, lab.args.dtype, lab.device, lab.seed)
     lengths = [5, 20, 45, 100, 250, 500, 1000] if not lab.quick else [5, 20, 45, 250, 1000]
@@ -153,7 +153,7 @@ def timed_at_gpt2_size(lab: Lab) -> None:
 
 
 def memory(lab: Lab) -> None:
-    """Part 3: what the cache takes."""
+    """Part 3: the memory of the cache."""
     lab.title("The price: memory")
     cache = ContiguousKVCache(GPT2_124M)
     used, reserved = [0], [0]
@@ -172,7 +172,7 @@ def memory(lab: Lab) -> None:
         source_says=15,
         tolerance=0.01,
         unit="GB",
-        note=f"{per_token:,} bytes a token, counted in a filled cache. (GPT-2's context ends at 1,024, so no "
+        note=f"{per_token:,} bytes per token, counted in a filled cache. (GPT-2's context ends at 1,024, so no "
         "such user exists. The memory would be real.)",
     )
     shape = SHAPES["llama-2-7b"]
@@ -189,8 +189,8 @@ def memory(lab: Lab) -> None:
     )
     lab.record(kv_bytes_per_token=per_token)
     lab.figure(draw_memory(np.array(used), np.array(reserved)), "kv_memory")
-    lab.say("""Room doubles when it is used up, so up to half of it stands empty. Reserving the whole context
-        at once wastes more: most answers are short. Phase 3 gives out room in small blocks instead.""")
+    lab.say("""The reserved memory doubles when it is full, so up to half of it is empty. Reserving the whole context
+        at once wastes more: most answers are short. Phase 3 allocates small blocks instead.""")
 
 
 def draw_speedup(new: np.ndarray, naive: np.ndarray, cached: np.ndarray, machine: str):

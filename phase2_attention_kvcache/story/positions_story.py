@@ -1,4 +1,4 @@
-"""The chapters of the story of positions: the three kinds side by side, and what turning does."""
+"""The chapters of the story of positions: the three kinds side by side, and the effect of rotation."""
 
 import math
 
@@ -32,14 +32,13 @@ LLAMA31 = {
 
 
 def clocks_story(lab: Lab) -> None:
-    lab.title("Rotary: a clock with many hands")
-    lab.say("""Rotary encoding reads a head's numbers two at a time, as points in a plane, and turns each
-        point further with every position. The first pair is a fast hand, the last one hardly moves.
-        Together they show a position like second, minute and hour hands show a time.""")
+    lab.title("Rotary positions: pairs that rotate at different speeds")
+    lab.say("""Rotary encoding reads a head's numbers two at a time, as points in a plane, and rotates each
+        point further with every position. The first pair rotates fast, the last one hardly moves.""")
     turns = enumerate(rotary_frequencies(64).tolist())  # radians a token
     lab.table(
         "A head of 64 numbers, theta 10,000",
-        ["pair", "degrees a token", "tokens for a full turn"],
+        ["pair", "degrees per token", "tokens per full turn"],
         [[i, math.degrees(f), 2 * math.pi / f] for i, f in turns if i in (0, 1, 8, 16, 24, 31)],
     )
     q, k = torch.randn(2, 1, 1, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(lab.seed))
@@ -195,7 +194,7 @@ def draw_scores(scores: dict[str, torch.Tensor]) -> Figure:
 
 
 def draw_speeds() -> Figure:
-    """How many tokens each pair needs for a full turn, for three settings."""
+    """Tokens per full turn of each pair, for three settings."""
     plain = rotary_frequencies(128, 500_000.0)
     settings = [
         ("theta 10,000 (Llama 2)", GREY, rotary_frequencies(128)),
@@ -216,6 +215,6 @@ def draw_speeds() -> Figure:
         axis.text(0, context * 1.15, f"context {context:,}", color=MUTED, fontsize=9)
     axis.set_yscale("log")
     plain_numbers(axis, "y")
-    axis.set(xlabel="pair of numbers in a head of 128", ylabel="tokens for a full turn")
+    axis.set(xlabel="pair of numbers in a head of 128", ylabel="tokens per full turn")
     axis.legend(loc="lower right", frameon=False)
     return fig

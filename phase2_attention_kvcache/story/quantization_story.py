@@ -38,7 +38,7 @@ from phase2_attention_kvcache.quantization.quantized_linear import (
 
 TEXTS = Path(__file__).parent.parent / "texts"
 CALIBRATION = ROOT / "phase1_tokens_embeddings" / "texts" / "tales.txt"
-NAMES = {"int8": "int8, a scale a row", "fp8": "fp8 (E4M3), a scale a row", "q8_0": "Q8_0, groups of 32",
+NAMES = {"int8": "int8, a scale per row", "fp8": "fp8 (E4M3), a scale per row", "q8_0": "Q8_0, groups of 32",
          "q4_0": "Q4_0, groups of 32", "int4": "int4, groups of 32, zero points"}  # fmt: skip
 TOY_CARD = 64 * 2**20  # bytes: tales is small, so a small card makes the differences visible
 USER = 1024  # tokens of a user on it
@@ -55,7 +55,7 @@ class Texts(NamedTuple):
 
 @dataclass
 class Result:
-    """A model in one format. `nbytes`: of all weights, what is not quantised counted in 16 bits."""
+    """A model in one format. `nbytes`: of all weights; those not quantized count 16 bits."""
 
     name: str
     nbytes: int
@@ -78,7 +78,7 @@ class Results:
 def load_plain(lab: Lab) -> Transformer:
     model = Transformer.from_pretrained(lab.args.model)
     if is_quantized(model):
-        raise LabError(f"{lab.args.model} is quantised already: give a model in full, such as tales")
+        raise LabError(f"{lab.args.model} is quantized already: give a model in full, such as tales")
     return model
 
 
@@ -94,7 +94,7 @@ def tell_formats(lab: Lab) -> None:
         stored = QuantizedWeight.of(weight, method)
         errors[method] = ((stored.rows(slice(None)) - weight).norm() / weight.norm()).item()
         rows.append([NAMES[method], 8 * stored.nbytes / weight.numel(), 100 * errors[method]])
-    lab.table("What is stored, scales included", ["format", "bits a weight", "error, %"], rows)
+    lab.table("What is stored, scales included", ["format", "bits per weight", "error, %"], rows)
     lab.predict(
         "a-bit-halves-the-error",
         "Q4_0 and Q8_0 share scales alike and differ by 4 bits: how many times as large is the error of Q4_0",
@@ -107,7 +107,7 @@ def tell_formats(lab: Lab) -> None:
 
 
 def tell_outlier(lab: Lab) -> None:
-    lab.title("One weight that spoils a row")
+    lab.title("One outlier in a row")
     weight = 0.02 * torch.randn(64, 512, generator=torch.Generator().manual_seed(lab.seed))
     spoilt = weight.clone()
     spoilt[0, 7] = 2.0  # a hundred times as large as its neighbours
@@ -118,8 +118,8 @@ def tell_outlier(lab: Lab) -> None:
         return ((back - matrix[0])[others].norm() / matrix[0, others].norm()).item()
 
     rows = [[NAMES[m], 100 * error(weight, m), 100 * error(spoilt, m)] for m in METHODS]
-    lab.say("""Absmax: the largest weight of a row decides the scale. Make one of 512 a hundred times as large. In a format with a
-        scale a row the other 511 now have about five codes between them. A group keeps the damage to 32.""")
+    lab.say("""Absmax: the largest weight of a row decides the scale. Make one of 512 a hundred times as large. With a
+        scale per row, the other 511 now have about five codes. A group limits the damage to 32 weights.""")
     lab.table("Error of the 511 others, %", ["format", "before", "with the outlier"], rows)
     lab.predict(
         "outlier-in-a-row",
@@ -169,9 +169,9 @@ def measure(model: Transformer, name: str, texts: Texts) -> Result:
 
 
 def tell_quality(lab: Lab, texts: Texts) -> Results:
-    lab.title("The whole model: what it forgets")
-    lab.say(f"""Bits per byte is what the model needs, on average, to write down a byte of a text. This one has
-        {texts.num_bytes:,} bytes. What rounding makes a model forget costs bits.""")
+    lab.title("The whole model: bits per byte")
+    lab.say(f"""Bits per byte is the average number of bits that the model needs to encode one byte of a text. This one has
+        {texts.num_bytes:,} bytes. What a model loses by rounding costs bits.""")
     results = Results(measure(load_plain(lab), "16 bits", texts))
     for method in lab.progress(METHODS, "measuring formats"):
         results.rounded[method] = measure(quantize_model(load_plain(lab), method), NAMES[method], texts)
@@ -188,7 +188,7 @@ def tell_quality(lab: Lab, texts: Texts) -> Results:
     ]  # fmt: skip
     lab.table(
         f"{lab.args.model} in each format",
-        ["format", "MB", "bits a weight", "bits per byte", "lost, %", "tokens/s", "users that fit"],
+        ["format", "MB", "bits per weight", "bits per byte", "lost, %", "tokens/s", "requests that fit"],
         rows,
         note=f"Users of {USER:,} tokens with a 16-bit cache, beside the weights in 64 MiB. Tokens/s: one user, float32 "
         "activations, plain operators that unpack every weight each step: right, and slow.",
@@ -213,17 +213,17 @@ def tell_quality(lab: Lab, texts: Texts) -> Results:
 
 
 def tell_gptq(lab: Lab, results: Results) -> None:
-    lab.title("Better than rounding")
-    lab.say("""GPTQ looks at some text before it rounds: which inputs of a layer go together? Then the error of one weight can be
-        made up for by weights that are not rounded yet. The file is as large as before, and no slower.""")
+    lab.title("GPTQ: rounding with compensation")
+    lab.say("""GPTQ runs text through the model to see which inputs of a layer occur together. Weights that are not rounded yet then
+        compensate the error of each rounded one. Size and speed stay the same.""")
     rounded, better = results.lost(results.rounded["int4, table in int8"]), results.lost(results.gptq)
     lab.predict(
         "gptq-wins-back",
-        "does GPTQ win back at least 30% of what rounding the blocks to int4 lost?",
+        "does GPTQ recover at least 30% of the loss from rounding the layers to int4?",
         predicted=True,
         measured=better < 0.7 * rounded,
         kind="timing" if lab.quick or lab.args.model != "tales" else "structure",
-        note=f"Rounded: {rounded:+.3f}%. With GPTQ: {better:+.3f}%. Won back: {1 - better / rounded:.0%}."
+        note=f"Rounded: {rounded:+.3f}%. With GPTQ: {better:+.3f}%. Recovered: {1 - better / rounded:.0%}."
         + (" Little text in --quick: the figure is rough." if lab.quick else ""),
     )
 
@@ -242,7 +242,9 @@ def tell_cache(lab: Lab, texts: Texts, results: Results) -> None:
         users = int((TOY_CARD - results.exact.nbytes) // (USER * nbytes))
         rows.append([kind, nbytes, f"{bits:.4f}", f"{lost[kind]:+.3f}", users])
     lab.table(
-        "kv_cache_dtype", ["stored as", "bytes a token", "bits per byte", "lost, %", "users that fit"], rows
+        "kv_cache_dtype",
+        ["stored as", "bytes per token", "bits per byte", "lost, %", "requests that fit"],
+        rows,
     )
     lab.predict(
         "int8-cache",
@@ -277,7 +279,7 @@ def tell_memory(lab: Lab, results: Results) -> None:
         note=f"{card.title}, users of {context:,} tokens: {fp16} in FP16, {weights_only} with weights in FP8, {both} with the "
         "cache in FP8 too. On a large card it is the cache that decides: halving the weights alone gives little. With weights in fp8 "
         f"{lab.args.model} loses {results.lost(results.rounded['fp8']):+.3f}% bits per byte. Its tokens/s are not measured: no "
-        "compiled product of this course reads fp8.",
+        "compiled matrix multiplication of this course reads fp8.",
     )
     lab.record(users={"FP16": fp16, "FP8 weights": weights_only, "FP8 weights and cache": both})
 
@@ -320,20 +322,20 @@ def tell_speed(lab: Lab, results: Results) -> None:
     lost = results.lost(results.rounded["int4"])
     lab.predict(
         "free-lunch",
-        "INT4: is there something to pay (more bits per byte)?",
+        "INT4: does it cost quality (more bits per byte)?",
         predicted=True,
         measured=lost > 0.01,
         source_says=False,
         kind="structure" if lab.args.model == "tales" and not lab.quick else "timing",
-        note=f"int8 is free as far as can be seen here. int4 costs {lost:.2f}% bits per byte, and its speed has to be "
-        "earned: unpacked by plain operators it is slower than 16 bits (the table of the whole model). Tokens/s of 1 and of 64 "
+        note=f"int8 is free as far as can be seen here. int4 costs {lost:.2f}% bits per byte, and its speed needs "
+        "fused kernels: unpacked by plain operators it is slower than 16 bits (the table of the whole model). Tokens/s of 1 and of 64 "
         f"users with operators that unpack on the way: {speeds}.",
     )
     lab.record(step_s=times, read_s=read, int4_gain_percent=gain)
 
 
 def fast_model(lab: Lab, name: str) -> Transformer:
-    """GPT-2's shape in a format, with torch's own operators for weights in few bits."""
+    """GPT-2's shape in a format, with torch's own operators for quantized weights."""
     model = Transformer.random(GPT2_124M, "bfloat16", seed=lab.seed)
     if name in METHODS:
         quantize_model(model, name)

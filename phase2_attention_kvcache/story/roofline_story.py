@@ -13,7 +13,7 @@ from phase2_attention_kvcache.model import GPT2_124M, Transformer
 
 
 def load_model(lab: Lab) -> tuple[Transformer, str]:
-    """The model of --model, and what to call it."""
+    """The model of --model, and its name in figures."""
     name, dtype = lab.args.model, lab.args.dtype
     if name == "gpt2-124m":
         model = Transformer.random(GPT2_124M, dtype, lab.device, lab.seed)
@@ -26,8 +26,8 @@ def tell_ceilings(lab: Lab, ceilings: Ceilings) -> None:
     lab.table(
         f"{lab.device}, {lab.args.dtype}", ["ceiling", "value", "unit"],
         [["read from memory", ceilings.bandwidth / 1e9, "GB/s"],
-         ["large matrix product", ceilings.rate / 1e9, "GFLOP/s"],
-         ["ridge: they meet at", ceilings.ridge, "operations a byte"]],
+         ["large matrix multiplication", ceilings.rate / 1e9, "GFLOP/s"],
+         ["ridge: they meet at", ceilings.ridge, "FLOP per byte"]],
         note="A data sheet's figures are higher. These are what a program gets.",
     )  # fmt: skip
 
@@ -49,7 +49,7 @@ def tell_steps(lab: Lab, model: Transformer, name: str, ceilings: Ceilings) -> l
     prefill = limit_of(steps[-2], steps[-1], ceilings, overhead)
     for claim, what, predicted, (limit, why) in (
         ("decode-memory-bound", "decode (1 token a step)", "memory", decode),
-        ("prefill-compute-bound", f"prefill ({steps[-1].tokens:,} tokens a step)", "arithmetic", prefill),
+        ("prefill-compute-bound", f"prefill ({steps[-1].tokens:,} tokens per step)", "arithmetic", prefill),
     ):
         question = f"what limits {what}: memory, arithmetic or overhead"
         lab.predict(claim, question, predicted=predicted, measured=limit, kind="timing", note=why)
@@ -58,7 +58,7 @@ def tell_steps(lab: Lab, model: Transformer, name: str, ceilings: Ceilings) -> l
             machine busy at that moment. Close it and run again.""")
     lab.table(
         "Predicted from the roofline, then measured",
-        ["tokens", "operations a byte", "floor, ms", "measured, ms", "measured / floor", "limit"],
+        ["tokens", "FLOP per byte", "floor, ms", "measured, ms", "measured / floor", "limit"],
         [[n, w.intensity, 1e3 * floor, 1e3 * s, s / floor,
           "memory" if w.intensity < ceilings.ridge else "arithmetic"] for n, w, floor, s in steps],
         note="The floor is what no program can beat on this machine. Above it: small operations between "

@@ -25,7 +25,7 @@ SETTINGS = {
     "top_p 0.8": SamplingParams(top_p=0.8),
     "min_p 0.1": SamplingParams(min_p=0.1),
 }
-"""A name for people, and what it stands for."""
+"""Sampling parameters by the names shown in tables."""
 
 
 class Writer:
@@ -53,7 +53,7 @@ class Writer:
         return " ".join(self.tokenizer.decode(i for i in ids if i < self.tokenizer.vocab_size).split())
 
     def next_logits(self) -> torch.Tensor:
-        """Logits [vocab] of what may follow the prompt."""
+        """Logits [vocab] of the next token after the prompt."""
         ids = torch.tensor(self.prompt_ids, device=self.model.device)
         model, positions = self.model, torch.arange(len(ids), device=self.model.device)
         hidden = model(ids, positions, NoCache(model.config))
@@ -71,10 +71,10 @@ def tell_knobs(lab: Lab, writer: Writer, sampler: Sampler, logits: torch.Tensor)
     order = raw.argsort(descending=True).tolist()
     vocab = len(order)
     lab.say(f"""The model has read: "{lab.args.prompt}" It gives a logit to each of its {vocab:,} tokens.
-        The likeliest ones to come next:""")
+        The most probable next tokens:""")
     lab.show("   ".join(f"{writer.name(i)} {raw[i]:.1%}" for i in order[:6]))
 
-    lab.title("What each knob does to these logits")
+    lab.title("What each parameter does to these logits")
     batch = logits.expand(len(SETTINGS), -1)
     probs = dict(zip(SETTINGS, sampler.probabilities(batch, list(SETTINGS.values()))))
     predict_knobs(lab, raw, probs, writer)
@@ -84,9 +84,9 @@ def tell_knobs(lab: Lab, writer: Writer, sampler: Sampler, logits: torch.Tensor)
         rows.append([name, int((p > 0).sum()), f"{p.max():.1%}", math.exp(entropy)])
     lab.table(
         "One distribution under each setting",
-        ["setting", "tokens left", "likeliest one", "as many as ... equal choices"],
+        ["setting", "tokens left", "most probable", "as uncertain as ... equal choices"],
         rows,
-        note="The last column is e to the power of the entropy: a die with that many sides is as uncertain.",
+        note="The last column is e to the power of the entropy: the number of equally probable tokens with the same uncertainty.",
     )
     lab.record(prompt=lab.args.prompt, settings={row[0]: row[1:] for row in rows})
     lab.figure(draw_distributions(raw, probs, order[:10], writer), "sampling_knobs")
@@ -102,7 +102,7 @@ def tell_continuations(lab: Lab, writer: Writer) -> None:
         [[n, writer.text(a), f"{len(set(a))} of {len(a)}"] for n, a in zip(SETTINGS, answers, strict=True)],
     )
     context = writer.config.max_context
-    lab.say(f"""What it costs: a token has the same price however it is picked, but the knobs decide how
+    lab.say(f"""What it costs: a token has the same price however it is chosen, but the parameters decide how
         many there are. n = 4 writes, and bills, four answers. Without max_tokens a request may write on to
         the end of the context, here {context:,} tokens: {context // 16} times the default of 16.""")
 
@@ -110,7 +110,7 @@ def tell_continuations(lab: Lab, writer: Writer) -> None:
 def draw_distributions(
     raw: torch.Tensor, probs: dict[str, torch.Tensor], tokens: Sequence[int], writer: Writer
 ) -> Figure:
-    """Probabilities of a few tokens before (grey) and after (blue) each knob."""
+    """Probabilities of a few tokens before (grey) and after (blue) each setting."""
     shown = {name: p for name, p in probs.items() if name not in ("greedy", "temperature 1")}
     likeliest = [p[tokens[0]].item() for p in shown.values()]
     before, least, most = raw[tokens[0]].item(), min(likeliest), max(likeliest)
@@ -134,7 +134,7 @@ def draw_distributions(
 
 
 def predict_knobs(lab: Lab, raw: torch.Tensor, probs: dict[str, torch.Tensor], writer: Writer) -> None:
-    """Each knob against a calculation in plain Python."""
+    """Each parameter, compared with a calculation in plain Python."""
     plain = sorted(raw.tolist(), reverse=True)
     lab.predict(
         "sampling",
@@ -145,7 +145,7 @@ def predict_knobs(lab: Lab, raw: torch.Tensor, probs: dict[str, torch.Tensor], w
     cold = probs["temperature 0.5"].topk(2).values.tolist()
     lab.predict(
         "sampling",
-        f"temperature 0.5: odds of the two likeliest, which were {plain[0] / plain[1]:.2f} to 1",
+        f"temperature 0.5: odds of the two most probable tokens, which were {plain[0] / plain[1]:.2f} to 1",
         predicted=(plain[0] / plain[1]) ** 2,
         measured=cold[0] / cold[1],
         tolerance=1e-3,
@@ -161,7 +161,7 @@ def predict_knobs(lab: Lab, raw: torch.Tensor, probs: dict[str, torch.Tensor], w
 
 
 def tell_chance(lab: Lab, sampler: Sampler, logits: torch.Tensor) -> None:
-    """What is drawn follows the probabilities, and a seed decides it, whatever else is in the batch."""
+    """Show that draws follow the probabilities, and that a seed decides them in any batch."""
     lab.title("Chance, but reproducible")
     five = SamplingParams(top_k=5, seed=lab.seed)
     p = sampler.probabilities(logits[None], [five])[0]
@@ -169,7 +169,7 @@ def tell_chance(lab: Lab, sampler: Sampler, logits: torch.Tensor) -> None:
     throws = draw(kept.expand(10_000, -1), [None] * 10_000)
     lab.predict(
         "sampling",
-        "10,000 draws with top_k 5: share of the likeliest token",
+        "10,000 draws with top_k 5: share of the most probable token",
         predicted=kept.max().item(),
         measured=throws.count(int(kept.argmax())) / len(throws),
         tolerance=0.1,

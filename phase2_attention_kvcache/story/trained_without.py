@@ -1,4 +1,4 @@
-"""What small models came to that were trained without a choice.
+"""The results of small models that were trained without a choice.
 
 `training/train_without.py` measured it; the figures stand in `training/trained_without.json`.
 """

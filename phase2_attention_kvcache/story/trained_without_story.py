@@ -10,12 +10,12 @@ from phase2_attention_kvcache.story.trained_without import Trained, read_trained
 
 
 def tell_trained_without(lab: Lab) -> None:
-    lab.title("And is the text as good?")
+    lab.title("What the choices do to the text")
     with_all, *others = read_trained().values()
-    lab.say(f"""That is asked by training the same model with a choice and without it. A small one: two blocks of width 128,
+    lab.say(f"""To see what a choice is worth, the same small model was trained with it and without it: two layers of width 128,
         {with_all.parameters:,} parameters with all of Qwen3's choices, and half a million tokens of stories. Each was trained
-        {len(with_all.more)} times, from other dice. What differs between these is chance, and a choice must do better than that.
-        The measure is the perplexity of text that it has not seen: between how many equally likely tokens it seems to hesitate.""")
+        {len(with_all.more)} times, with different seeds. The runs differ by chance, and the effect of a choice must be larger than that.
+        The measure is the perplexity of unseen text: the number of equally probable tokens with the same uncertainty.""")
     for claim, name, said in (
         (
             "rope-learns-faster",
@@ -30,7 +30,7 @@ def tell_trained_without(lab: Lab) -> None:
             f"{said}: in how many of {len(more)} runs is the model worse than with all choices?",
             predicted=len(more),
             measured=sum(m > 0 for m in more),
-            kind="timing",  # figures of one machine and a few dice: told, and no failure
+            kind="timing",  # figures of one machine and a few seeds: reported, no failure
             note=f"Its perplexity is {' / '.join(f'{m:+.1f}%' for m in more)} in each run.",
         )
     lab.table(
@@ -40,7 +40,7 @@ def tell_trained_without(lab: Lab) -> None:
             [t.name, t.parameters, f"{mean(t.perplexities):.1f}", " ".join(f"{m:+.1f}%" for m in t.more)]
             for t in others
         ],
-        note="More: than the model with all choices that began with the same dice. LayerNorm norms queries and keys, too. All of "
+        note="More: than the model with all choices with the same seed. LayerNorm norms queries and keys, too. All of "
         "2019 has biases as well. One learning rate for all.",
     )
     lab.record(perplexities={t.name: t.perplexities for t in (with_all, *others)})
@@ -49,7 +49,7 @@ def tell_trained_without(lab: Lab) -> None:
 
 
 def tell_published(lab: Lab) -> None:
-    """What others measured on larger models."""
+    """Published results on larger models."""
     lab.table(
         "One choice at a time, published",
         ["choice", "without", "with", "what was compared"],

@@ -90,7 +90,7 @@ def learning_rate_scale(step: int, steps: int) -> float:
 
 
 def make_optimizers(model: torch.nn.Module, blocks: str = ".h.") -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the blocks, AdamW for embeddings, biases and norms. `blocks`: what the names in blocks have.
+    """Muon for the matrices of the blocks, AdamW for embeddings, biases and norms. `blocks`: the prefix of names in layers.
 
     Muon (Jordan et al., 2024) makes each update of a matrix nearly orthogonal. On this little data
     and time it reaches a lower loss than AdamW alone.
@@ -138,7 +138,7 @@ def bits_per_byte(
 
 
 def gzip_bits_per_byte(documents: list[str]) -> float:
-    """What a common compressor needs for the same text, for comparison."""
+    """Bits per byte of a common compressor on the same text, for comparison."""
     raw = "\n".join(documents).encode()
     return round(8 * len(gzip.compress(raw, 9)) / len(raw), 4)
 
@@ -204,7 +204,7 @@ def main() -> None:
         try:
             state = torch.load(state_file, map_location=device, weights_only=True)
         except (pickle.UnpicklingError, RuntimeError, EOFError):
-            raise SystemExit(f"{state_file} is not the state of a run: delete it to begin anew") from None
+            raise SystemExit(f"{state_file} is not the state of a run: delete it to start again") from None
         model.load_state_dict(state["model"])
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)

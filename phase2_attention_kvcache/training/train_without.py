@@ -1,11 +1,11 @@
-"""Train one small model again and again, each time with one choice of 2025 taken away, and write down what it costs.
+"""An ablation: train one small model several times, each time without one choice of 2025, and record the perplexity.
 
     python phase2_attention_kvcache/training/train_without.py --text TEXTS --valid VALID.txt --out OUT.json
 
 With the same seed all of them read the same windows of the text in the same order. From seed to seed these differ, and where
-the weights begin: what chance does can be seen. The model is the course's own: behind `kv.attend` stands an object for training.
+the initial weights, which shows the effect of chance. The model is the course's own, with an object for training behind `kv.attend`.
 It can be stopped at any time (Ctrl-C) and started again with the same arguments: runs that are done stay done.
-`families_lab.py` tells what came out.
+`families_lab.py` shows the results.
 """
 
 import json
@@ -81,11 +81,11 @@ RECIPES = [
         mlp_bias=True,
     ),
 ]  # fmt: skip
-"""What stands in the place of a choice. "All of 2019" has biases as well."""
+"""The replacement of each choice. "All of 2019" has biases as well."""
 
 
 class Windows:
-    """Stands behind the model while it is trained: each window of a step attends to itself, and nothing is kept."""
+    """The object behind `kv.attend` in training: each window of a step attends to itself, and nothing is stored."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         share = q.shape[1] // k.shape[1]
@@ -108,7 +108,7 @@ def cut(ids: np.ndarray, starts: np.ndarray) -> Tensor:
 
 
 def train(recipe: Recipe, seed: int, ids: np.ndarray, valid: Tensor, steps: int) -> dict[str, Any]:
-    """One model from its first step to its last. Returns what it found hard: losses in nats a token."""
+    """Train one model from its first step to its last. Returns its losses, in nats per token."""
     model = Transformer.random(recipe, seed=seed).requires_grad_(True).train()
     optimizers = make_optimizers(model, "blocks.")
     starts = windows_of_epoch(ids, WINDOW, np.random.default_rng(seed))
@@ -138,7 +138,7 @@ def train(recipe: Recipe, seed: int, ids: np.ndarray, valid: Tensor, steps: int)
 def main() -> None:
     parser = parser_of_training(__doc__)
     add = parser.add_argument
-    add("--out", type=Path, required=True, help="file for what comes out (JSON)")
+    add("--out", type=Path, required=True, help="file for the results (JSON)")
     add("--steps", type=whole(10, 10**6), default=240, help=f"of {WINDOWS_PER_STEP * WINDOW} tokens (240)")
     add("--seeds", type=whole(1, 100), default=3, help="runs of each model (3)")
     args = parser.parse_args()

@@ -13,9 +13,9 @@ from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.quantization.kv_formats import (
     SCALE,
     check_kv_cache_dtype,
-    narrow,
+    dequantize_kv,
+    quantize_kv,
     stored_dtype,
-    widen,
 )
 from phase3_paged_attention.paging.kv_storage import KVStorage
 
@@ -51,7 +51,7 @@ class QuantizedKVStorage(KVStorage):
 
     def write(self, layer: int, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
         for kind, x in ((0, k), (1, v)):
-            codes, scales = narrow(x, self.kv_cache_dtype)
+            codes, scales = quantize_kv(x, self.kv_cache_dtype)
             self._slots[kind][layer].index_copy_(0, slot_mapping, codes.view(torch.uint8))
             if scales is not None:
                 self.scales[kind, layer].flatten(0, 1).index_copy_(0, slot_mapping, scales)
@@ -59,4 +59,4 @@ class QuantizedKVStorage(KVStorage):
     def read(self, kind: int, layer: int, block_ids: Tensor) -> Tensor:
         codes = self.data.view(torch.uint8)[kind, layer].index_select(0, block_ids).view(self.data.dtype)
         scales = None if self.scales is None else self.scales[kind, layer].index_select(0, block_ids)
-        return widen(codes, scales, self.dtype)
+        return dequantize_kv(codes, scales, self.dtype)

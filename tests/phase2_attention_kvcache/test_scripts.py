@@ -70,7 +70,8 @@ def test_quantization(run_script, monkeypatch, tmp_path):
     assert claims["int8-cache"]["measured"] == pytest.approx(128 / 66)
     sizes = {r["name"]: r["bits_a_weight"] for r in report["results"]["results"]}
     assert (
-        sizes["16 bits"] == 16 and 4.5 < sizes["Q4_0, groups of 32"] < 6 < sizes["int8, a scale a row"] < 9.5
+        sizes["16 bits"] == 16
+        and 4.5 < sizes["Q4_0, groups of 32"] < 6 < sizes["int8, a scale per row"] < 9.5
     )
 
 

@@ -17,7 +17,7 @@ from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase2_attention_kvcache.quantization.kv_formats import RoundingCache, narrow, widen
+from phase2_attention_kvcache.quantization.kv_formats import RoundingCache, dequantize_kv, quantize_kv
 from phase2_attention_kvcache.story.step_times import StepTimes, total_times
 from phase2_attention_kvcache.story.telling import WordWrap, tell
 from tests.properties import plain_attention, rules, with_rules
@@ -102,7 +102,7 @@ def test_each_layer_has_its_own_window(tales, kind):
     rule_of = [AttentionRule(0.3, window, 5.0) for window in (None, 7, 1)]
     config = with_rules(tales.config, rule_of)
     q, k, v = torch.randn(3, 20, 2, 8)
-    rounded = [widen(*narrow(x, kind), x.dtype) for x in (k, v)]
+    rounded = [dequantize_kv(*quantize_kv(x, kind), x.dtype) for x in (k, v)]
     contiguous = ContiguousKVCache(config)
     for layer, rule in enumerate(rule_of):
         parts = [

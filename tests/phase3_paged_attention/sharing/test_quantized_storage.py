@@ -9,9 +9,9 @@ from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.quantization.kv_formats import (
     KV_CACHE_DTYPES,
     RoundingCache,
+    dequantize_kv,
     kv_bytes_of_token,
-    narrow,
-    widen,
+    quantize_kv,
 )
 from phase3_paged_attention.paging import KVStorage, PagedKVCache, StepLayout
 from phase3_paged_attention.sharing import BlockCopy, QuantizedKVStorage, SwapSpace
@@ -32,11 +32,14 @@ def test_what_comes_back_is_near_what_went_in(kind):
     x = torch.randn(50, 4, 64, generator=torch.Generator().manual_seed(0))
     x[7] *= 100  # one token is far larger; its neighbours must not notice
     x[9] = 0
-    back = widen(*narrow(x, kind), torch.float32)
+    back = dequantize_kv(*quantize_kv(x, kind), torch.float32)
     error = (back - x).abs().amax(-1) / x.abs().amax(-1).clamp(min=1e-9)
     assert error.max() < (0.005 if kind.startswith("int8") else 0.0625)
     assert not back[9].any() and back.isfinite().all()
-    assert widen(*narrow(torch.full((1, 1, 8), 1e6), kind), torch.float32).isfinite().all() or kind != "fp8"
+    assert (
+        dequantize_kv(*quantize_kv(torch.full((1, 1, 8), 1e6), kind), torch.float32).isfinite().all()
+        or kind != "fp8"
+    )
 
 
 def test_bytes_are_counted_as_they_are():
