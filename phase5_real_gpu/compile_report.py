@@ -17,7 +17,7 @@ from labkit.lab import Lab, run_lab
 from phase5_real_gpu.compiling import compile_cases
 from phase5_real_gpu.kernels.triton_setup import require_triton
 from phase5_real_gpu.story import compile_story as chapters
-from phase5_real_gpu.story.compile_story import HOISTED, MAIN_CARD, NOT_CAUGHT, PLAIN, UNALIGNED
+from phase5_real_gpu.story.compile_story import FIRST, HOISTED, MAIN_CARD, NOT_CAUGHT, PLAIN, UNALIGNED
 
 
 def story(lab: Lab) -> None:
@@ -27,9 +27,10 @@ def story(lab: Lab) -> None:
         128, pages of 16 tokens.""")
     listed = chapters.requests(lab.quick)
     compiled = list(lab.progress(compile_cases(listed), "compiling", total=len(listed)))
-    engine = [c for c in compiled if not c.case.startswith("ladder") and c.case != UNALIGNED]
+    engine = [c for c in compiled if not c.case.startswith(("ladder", "first")) and c.case != UNALIGNED]
     plain = [c for c in compiled if c.case == PLAIN]
     hoisted = [c for c in compiled if c.case == HOISTED]
+    chapters.first_kernels(lab, [c for c in compiled if c.case in FIRST])
     lab.title("The kernels of the engine")
     chapters.engine_kernels(lab, engine)
     chapters.fetching_ahead(lab, plain, hoisted)

@@ -93,7 +93,7 @@ QUESTIONS: dict[str, dict[str, Question]] = {
         "buffers": Question("Buffers for keys, on an H100: ids in the same turn, and ids one turn early",
             "With one buffer the program fetches, waits, multiplies, and fetches again. With two, the next keys are on their way while it multiplies."),
         "splits": Question("Splits for one user with 32,768 tokens on an H100",
-            "33 splits x 8 heads would fill the 264 programs at a time; splits come in tiles of 64 tokens, and the fewest that are nearly as good win: {splits} splits of {size:,} tokens.", "splits"),
+            "49 splits x 8 heads would nearly fill the 396 programs at a time; splits come in tiles of 64 tokens, and the fewest whose time is within 15% of the best win: {splits} splits of {size:,} tokens.", "splits"),
         "three-times-slower": Question("Figures of a machine three times as slow that its limits do not explain",
             "By milliseconds all look bad. As fractions of that machine's floor they are what they were.", "figures"),
     },

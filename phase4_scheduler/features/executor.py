@@ -73,7 +73,7 @@ class Executors(Feature):
     """Settings:
 
     tensor_parallel_size, pipeline_parallel_size: devices that share each layer, and groups of them that share the layers
-        (phase 5, section 7).
+        (phase5_real_gpu/chapters/10-several-gpus.md).
     enable_expert_parallel: the devices that share a layer of a mixture hold whole experts, and not a slice of each.
     distributed_executor_backend: makes the executor; None: the one that is installed.
     """

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from phase5_real_gpu.fused import quantized_gemm, write_kv_fp8
 from phase5_real_gpu.kernels import paged_decode, paged_prefill, write_kv
-from phase5_real_gpu.ladder import LADDER, Rung, run_rung
+from phase5_real_gpu.ladder import LADDER, Rung, first_kernels, run_rung
 
 NUM_BLOCKS, BATCH, MOST_BLOCKS = 4096, 64, 256
 
@@ -59,6 +59,19 @@ def _rung(dtype: str, rung: Rung) -> None:
     run_rung(rung, *_attention(dtype, BATCH))
 
 
+def _scale(dtype: str, stride: int) -> None:
+    first_kernels.scale(_empty(2**20 * stride, dtype="float32"), stride)
+
+
+def _transpose(dtype: str) -> None:
+    first_kernels.transpose(_empty(first_kernels.SIDE, first_kernels.SIDE, dtype="float32"))
+
+
+def _multiply(dtype: str, stages: int) -> None:
+    a, b = (first_kernels.ROWS, 4096), (4096, first_kernels.COLUMNS)
+    first_kernels.multiply(_empty(*a, dtype="float16"), _empty(*b, dtype="float16"), stages)
+
+
 D64 = dict(num_heads=12, num_kv_heads=12, head_dim=64)
 D256 = dict(num_heads=16, num_kv_heads=8, head_dim=256)
 FP8 = dict(kv_dtype="float8_e4m3fn")
@@ -86,4 +99,9 @@ CASES: dict[str, Callable[[str], None]] = {
     "product int8": partial(_product, kind="int8"),
     "product int4": partial(_product, kind="int4"),
     "product int4, 64 rows": partial(_product, kind="int4", rows=64),
+    "first scale": partial(_scale, stride=1),
+    "first scale, stride 32": partial(_scale, stride=32),
+    "first transpose": _transpose,
+    "first multiply, 1 stage": partial(_multiply, stages=1),
+    "first multiply, 3 stages": partial(_multiply, stages=3),
 } | {f"ladder, {rung.name}": partial(_rung, rung=rung) for rung in LADDER}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.figures import BLUE, GREY, ORANGE, RED, new_figure
+from labkit.figures import BLUE, GREY, ORANGE, new_figure
 from labkit.lab import Lab
 from phase5_real_gpu.compiling.machine_code import KB, LIMITS, Compiled
 
@@ -15,6 +15,13 @@ PRODUCTION = (
 )  # fmt: skip
 
 QUICK = ("decode", "prefill", "write KV", "product int4")
+FIRST = (
+    "first scale",
+    "first scale, stride 32",
+    "first transpose",
+    "first multiply, 1 stage",
+    "first multiply, 3 stages",
+)
 RUNGS = ("head", "packed", "tile", "hoisted", "exp2", "split")
 PLAIN, HOISTED, UNALIGNED = "ladder, tile", "ladder, hoisted", "decode unaligned"
 MAIN_CARD = 90
@@ -50,9 +57,10 @@ def requests(quick: bool) -> list[dict[str, Any]]:
         return {"case": case, "dtype": dtype_for(capability), "capability": capability} | more
 
     if quick:
-        return [one(case) for case in (*QUICK, PLAIN, HOISTED)]
+        return [one(case) for case in (*FIRST, *QUICK, PLAIN, HOISTED)]
     older = [case for case in PRODUCTION if "fp8" not in case]  # no instructions for it before sm_89
     return [
+        *map(one, FIRST),
         *(
             one(case, capability)
             for capability in LIMITS
@@ -91,6 +99,18 @@ def show_card(lab: Lab, capability: int, kernels: Sequence[Compiled]) -> None:
     for c in kernels:
         if c.error:
             lab.say(f"{c.case}: the compiler refused. {c.error}")
+
+
+def first_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
+    lab.title("Three kernels to begin with")
+    lab.say("""From `ladder/first_kernels.py`. With a stride of 32 no lane finds four neighbouring numbers, so there is no load of 16
+        bytes. The transpose exchanges its tile through shared memory. With three stages the loop fetches ahead: asynchronous
+        copies, and two buffers.""")
+    lab.table(
+        f"{LIMITS[MAIN_CARD].name}: {LIMITS[MAIN_CARD].cards}",
+        COLUMNS,
+        [_row(c.case.removeprefix("first "), c) for c in kernels],
+    )
 
 
 def explain_columns(lab: Lab) -> None:
@@ -215,8 +235,8 @@ def draw(kernels: Sequence[Compiled], plain: Sequence[Compiled], hoisted: Sequen
     limits = LIMITS[MAIN_CARD]
     more = len(plain) > 1
     fig, axes = new_figure(
-        "Side by side: how many programs fit is set by registers or by shared memory",
-        f"What one program takes of a multiprocessor ({limits.cards}); compiled, not run",
+        "Registers or shared memory decide how many programs fit on a multiprocessor",
+        f"What one program takes of a multiprocessor's registers and shared memory ({limits.cards}); compiled, not run",
         panels=2 if more else 1,
         size=(12, 5.2) if more else (8.6, 3.4),
         width_ratios=(1.5, 1) if more else None,
@@ -230,7 +250,7 @@ def draw(kernels: Sequence[Compiled], plain: Sequence[Compiled], hoisted: Sequen
         left.barh(place + 0.19, shared, 0.36, color=ORANGE, label="shared memory" if first else None)
         fit = f"{c.programs_per_multiprocessor} fit"
         left.text(max(registers, shared) + 1, place, fit, va="center", fontsize=9)
-    left.set(xlabel="% of the multiprocessor's", xlim=(0, 100))
+    left.set(xlabel="% of the multiprocessor", xlim=(0, 100))
     labels = [f"{c.case}, merging" if c.kernel == "merge_kernel" else c.case for c in shown]
     left.set_yticks(range(len(shown)), labels)
     left.invert_yaxis()
@@ -238,12 +258,15 @@ def draw(kernels: Sequence[Compiled], plain: Sequence[Compiled], hoisted: Sequen
     left.legend(loc="lower right")
     if more:
         right = axes[1]
-        groups = ((plain, GREY, "ids in the same turn"), (hoisted, RED, "ids one turn early"))
+        groups = (
+            (plain, GREY, "block numbers in the same turn"),
+            (hoisted, BLUE, "block numbers one turn early"),
+        )
         for group, color, label in groups:
             ordered = sorted(group, key=lambda c: c.num_stages)
             stages, buffers = zip(*((c.num_stages, c.buffers) for c in ordered))
             right.plot(stages, buffers, marker="o", color=color, label=label)
-        right.set(xlabel="num_stages", ylabel="tiles of keys that have a place", ylim=(0, None),
+        right.set(xlabel="num_stages", ylabel="buffers for tiles of keys", ylim=(0, None),
                   title="Buffers by number of stages")  # fmt: skip
         right.set_yticks(range(5))
         right.legend(loc="upper left")

@@ -219,12 +219,14 @@ def draw(bench: Bench, plan: Plan, models: Sequence[BenchModel]) -> Any:
     last = models[-1]
     most = _largest_batch(bench, plan, last.name)
     one, many = (bench.value(f"throughput-{last.name}-b{b}") for b in (1, most))
-    finding = "How long a prompt is decides when its answer begins"
+    finding = "TTFT grows with the prompt"
     if one and many and most > 1:
         gain = many / one
-        finding = f"Longer prompts wait longer; {most} users together get {gain:.1f} times the tokens of one"
-    bound = "the bound follows from measured bandwidth and FLOP/s"
-    about = f"{bench.limits.device_name}, {bench.dtype}, random weights; {bound}"
+        finding = (
+            f"TTFT grows with the prompt; {most} requests get {gain:.1f} times the tokens per second of one"
+        )
+    bound = "limit: from measured bandwidth and FLOP/s"
+    about = f"{bench.limits.device_name}, {bench.dtype}, random weights; the gain is {last.title}'s; {bound}"
     fig, (left, right) = new_figure(finding, about, panels=2, size=(11.6, 5.0))
     for bm, color in zip(models, COLORS, strict=False):
         _curve(left, bench, bm, color, "ttft-{}-isl{}", plan.isls)
@@ -234,8 +236,8 @@ def draw(bench: Bench, plan: Plan, models: Sequence[BenchModel]) -> Any:
             points = [(b, v) for b in plan.batches if (v := bench.value(f"{name}{b}"))]
             if points:
                 right.plot(*zip(*points), marker, color=color, markersize=8, markeredgewidth=1.6, alpha=0.8)
-    left.set(xlabel="ISL: tokens of the prompt", ylabel="TTFT, milliseconds")
-    right.set(xlabel="batch: requests together", ylabel="output tokens a second")
+    left.set(xlabel="tokens of the prompt (ISL)", ylabel="TTFT, ms")
+    right.set(xlabel="requests per batch", ylabel="output tokens per second")
     for axes, ticks in ((left, plan.isls), (right, plan.batches)):
         axes.set(xscale="log", yscale="log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=20))
@@ -243,7 +245,7 @@ def draw(bench: Bench, plan: Plan, models: Sequence[BenchModel]) -> Any:
         axes.set_xticks(ticks, [f"{t:,}" for t in ticks])
         axes.tick_params(which="minor", bottom=False, left=False)
     left.legend(loc="upper left")
-    keys = {"o-": "our engine", "--": "bound", "x": "transformers, static", "+": "transformers, continuous"}
+    keys = {"o-": "this engine", "--": "limit", "x": "transformers, static", "+": "transformers, continuous"}
     handles = [
         right.plot([], [], style, color=INK, label=text, linewidth=1.4)[0] for style, text in keys.items()
     ]

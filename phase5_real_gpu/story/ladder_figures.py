@@ -1,48 +1,57 @@
 """The figures of decode_ladder.py: what each rung asks for, and, on a GPU, the staircase of GB/s."""
 
-from labkit.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plain_numbers
+from labkit.figures import BLUE, GREY, ORANGE, TEAL, new_figure, plain_numbers
 from phase5_real_gpu.kernels.decode import tile_tokens
+from phase5_real_gpu.kernels.split_rule import choose_splits
 from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG
 
 H100_MULTIPROCESSORS = 132
+H100_PROGRAMS = 3 * H100_MULTIPROCESSORS
+"""Resident programs of the compiled decode kernel, head size 128 (`compile_report.py`: 3 fit on a multiprocessor)."""
 
 
 def draw_work():
     """Without a GPU: what each rung changes about the way it asks for bytes."""
     fig, (left, middle, right) = new_figure(
-        "Each rung mends one thing: too many bytes, too few at a time, too few programs",
-        f"Counted from the code, Llama-3 8B's heads, pages of 16, bfloat16; {H100_MULTIPROCESSORS}: multiprocessors of an H100",
+        "Rung 2 requests fewer bytes, rungs 3 and 4 more at once, rung 6 starts more programs",
+        "Counted from the code, not timed: Llama-3 8B's heads, blocks of 16 tokens, bfloat16, an H100",
         panels=3,
         size=(10.5, 4.4),  # a notebook shows it this wide: labels must not shrink
     )
-    names = [f"{i} {rung.name}" for i, rung in enumerate(LADDER, 1)][:-1]
+    names = [f"{i} {rung.name}" for i, rung in enumerate(LADDER, 1)]
     places = range(len(names))
-    work = [rung.work(FULL_BATCH) for rung in LADDER[:-1]]
+    work = [rung.work(FULL_BATCH) for rung in LADDER]
     asked = [w.kv_bytes / FULL_BATCH.kv_bytes for w in work]
     left.barh(places, asked, 0.6, color=BLUE)
     left.axvline(1, color=GREY, linestyle="--", linewidth=1.2)
-    left.set(title="Bytes asked for / bytes needed", xlabel="times", xlim=(0, 4.6))
+    left.set(title="Bytes requested / needed", xlabel="64 requests of 4,096 tokens", xlim=(0, 4.6))
 
     # Bytes of keys and values of a tile. From rung 4 on there is a place for the next one, too.
-    tiles = [FULL_BATCH.block_size] * 2 + [tile_tokens(FULL_BATCH.head_dim, FULL_BATCH.itemsize)] * 4
+    tiles = [FULL_BATCH.block_size] * 2 + [tile_tokens(FULL_BATCH.head_dim, FULL_BATCH.itemsize)] * 5
     per_turn = [2 * tile * FULL_BATCH.head_dim * FULL_BATCH.itemsize / 1024 for tile in tiles]
-    middle.barh(places, per_turn, 0.6, color=ORANGE, label="this turn's keys and values")
+    middle.barh(places, per_turn, 0.6, color=ORANGE, label="this tile")
     ahead = [per_turn[i] if i >= 3 else 0 for i in places]
     middle.barh(
-        places, ahead, 0.6, left=per_turn, color=ORANGE, alpha=0.4, label="fetched ahead for the next"
+        places, ahead, 0.6, left=per_turn, color=ORANGE, alpha=0.4, label="the next tile, fetched ahead"
     )
-    middle.set(title="Asked for at a time", xlabel="KiB, by one program", xlim=(0, 88))
+    middle.set(title="Keys and values under way", xlabel="KiB per program", xlim=(0, 88))
     middle.legend(loc="upper right", fontsize=9.5)
 
-    programs = [rung.work(ONE_LONG).programs for rung in LADDER[:-1]]
-    right.barh(places, programs, 0.6, color=GREEN)
-    right.axvline(H100_MULTIPROCESSORS, color=GREY, linestyle="--", linewidth=1.2)
-    right.set(title="Programs for one request of 32k", xlabel="programs", xlim=(0, 165))
+    programs = [rung.work(ONE_LONG).programs for rung in LADDER]
+    tile = tile_tokens(ONE_LONG.head_dim, ONE_LONG.itemsize)  # rung 7 asks the rule how many splits
+    programs[-1] *= choose_splits(
+        ONE_LONG.context_lens, ONE_LONG.num_kv_heads, H100_PROGRAMS, tile
+    ).num_splits
+    right.barh(places, programs, 0.6, color=TEAL)
+    right.axvline(H100_PROGRAMS, color=GREY, linestyle="--", linewidth=1.2)
+    right.set(
+        title="Programs", xlabel=f"1 request of 32,768 tokens; {H100_PROGRAMS} are resident", xlim=(0, 460)
+    )
 
     for ax, values, line in (
         (left, asked, 1),
         (middle, [a + b for a, b in zip(per_turn, ahead)], None),
-        (right, programs, H100_MULTIPROCESSORS),
+        (right, programs, H100_PROGRAMS),
     ):
         whole = ax.get_xlim()[1]
         for place, value in zip(places, values):

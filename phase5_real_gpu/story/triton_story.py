@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.figures import COLORS, GREY, new_figure
+from labkit.figures import BLUE, GREY, ORANGE, PURPLE, TEAL, YELLOW, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
@@ -21,10 +21,10 @@ from phase5_real_gpu.kernels.split_rule import choose_splits
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
 from phase5_real_gpu.ladder.counted_loads import expected, random_step
 from phase5_real_gpu.ladder.ladder_rungs import Shape
+from phase5_real_gpu.story.ladder_figures import H100_PROGRAMS
 
 BLOCK = 16
 TILE = 64
-H100_PROGRAMS = 264  # 132 multiprocessors, two programs on each
 
 
 def where_kernels_run(lab: Lab, device: str) -> None:
@@ -161,24 +161,24 @@ def how_many_splits(lab: Lab) -> None:
     lab.predict(
         claim="splits-one-user",
         question=f"one user with 32,768 tokens, {heads} KV heads, {H100_PROGRAMS} programs at a time: splits",
-        predicted=29,
+        predicted=43,
         measured=alone.num_splits,
-        note=f"{H100_PROGRAMS} / {heads} = 33 splits would fit into one round; in whole tiles of {TILE} the shortest round "
-        "is 1,024 tokens. 15% more than that allows 1,152 tokens, and 29 splits are enough.",
+        note=f"{H100_PROGRAMS} / {heads} = 49 splits would fit into one round; in whole tiles of {TILE} the shortest round "
+        "is 704 tokens. 15% more than that allows 768 tokens, and 43 splits are enough.",
     )
     crowd = choose_splits([4096] * 64, heads, H100_PROGRAMS, TILE)
     lab.predict(
         claim="splits-many-users",
         question="64 users with 4,096 tokens each: splits",
-        predicted=1,
+        predicted=2,
         measured=crowd.num_splits,
-        note=f"{64 * heads} programs are two rounds already. Nothing is cut, and nothing is merged.",
+        note=f"{64 * heads} programs are two rounds, the second nearly empty. Cut in two they are three rounds half as long.",
     )
     cases = {
         "1 user x 32,768": [32768],
         "4 users x 8,192": [8192] * 4,
-        "40 users x 4,096": [4096] * 40,
         "64 users x 4,096": [4096] * 64,
+        "96 users x 4,096": [4096] * 96,
         "1 user x 32,768 and 63 x 512": [32768] + [512] * 63,
     }
     rows = []
@@ -204,11 +204,11 @@ def _rounds(lens: list[int], heads: int, size: int) -> tuple[int, int]:
 
 def draw_splits(cases: dict[str, list[int]], heads: int):
     fig, (ax,) = new_figure(
-        "One user needs dozens of splits, a full batch needs none",
-        f"Time of one layer's decode attention by the rule's count, uncut = 1; {heads} KV heads, {H100_PROGRAMS} programs at a time",
+        "One request needs dozens of splits, 96 requests need none",
+        f"Time of one layer's decode attention by the rule's count, not timed; {heads} KV heads, {H100_PROGRAMS} programs at a time (H100)",
         size=(9.2, 4.8),
     )
-    for (name, lens), color in zip(cases.items(), COLORS):
+    for (name, lens), color in zip(cases.items(), (BLUE, ORANGE, TEAL, PURPLE, YELLOW)):
         tiles = -(-max(lens) // TILE)
         splits = np.arange(1, min(tiles, 128) + 1)
         sizes = -(-tiles // splits) * TILE

@@ -4,12 +4,12 @@ from phase1_tokens_embeddings.weights import cards
 from phase5_real_gpu.kernels.split_rule import Splits, choose_splits
 from web.pieces.piece import HOW_TO_RUN, Piece
 
-# Multiprocessors of each card; two programs of the decode kernel run on each at a time.
+# Programs of the decode kernel, head size 128, that each card holds at a time: multiprocessors times what fits (compile_report.py).
 CARDS = {
-    "T4": cards.CARDS["t4"].multiprocessors,
-    "A100": cards.CARDS["a100-80"].multiprocessors,
-    "H100": cards.CARDS["h100"].multiprocessors,
-    "B200": 148,
+    "T4": 3 * cards.CARDS["t4"].multiprocessors,
+    "A100": 2 * cards.CARDS["a100-80"].multiprocessors,
+    "H100": 3 * cards.CARDS["h100"].multiprocessors,
+    "B200": 3 * 148,
 }
 USERS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 TOKENS = [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]
@@ -18,7 +18,7 @@ TILE = 64
 
 def splits_for(card: str, users: int, tokens: int, kv_heads: int = 8) -> Splits:
     """The rule of the decode kernel for users with contexts of one length."""
-    return choose_splits([tokens] * users, kv_heads, 2 * CARDS[card], TILE)
+    return choose_splits([tokens] * users, kv_heads, CARDS[card], TILE)
 
 
 def splits_piece(kv_heads: int = 8, card: str = "H100", users: int = 1, tokens: int = 32768) -> Piece:
@@ -32,7 +32,7 @@ def splits_piece(kv_heads: int = 8, card: str = "H100", users: int = 1, tokens: 
             raise ValueError(f"{value!r} is not on the slider: use one of {known}")
     data = {
         "kv_heads": kv_heads,
-        "cards": [{"name": name, "resident": 2 * count} for name, count in CARDS.items()],
+        "cards": [{"name": name, "resident": count} for name, count in CARDS.items()],
         "users": USERS,
         "tokens": TOKENS,
         "rule": [[[list(splits_for(name, u, t, kv_heads)) for t in TOKENS] for u in USERS] for name in CARDS],

@@ -2,7 +2,7 @@
 
 Changes: a request whose tokens another engine computed gets its blocks at once, and is admitted when they are filled.
 Attaches to: `Scheduler.candidates`, `find_computed`, `reserve`, `remove`, `release`; `EngineCore.execute` and `step`. Its
-setting is `kv_connector`, a `KVConnector`; phase 5, section 7, brings one over shared memory.
+setting is `kv_connector`, a `KVConnector`; phase5_real_gpu/parallel brings one over shared memory.
 
 Read: connector.py, scheduler.py, core.py.
 """
