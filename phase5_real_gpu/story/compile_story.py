@@ -269,5 +269,5 @@ def draw(kernels: Sequence[Compiled], plain: Sequence[Compiled], hoisted: Sequen
         right.set(xlabel="num_stages", ylabel="buffers for tiles of keys", ylim=(0, None),
                   title="Buffers by number of stages")  # fmt: skip
         right.set_yticks(range(5))
-        right.legend(loc="upper left")
+        right.legend(loc="lower right")
     return fig

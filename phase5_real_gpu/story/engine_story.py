@@ -249,7 +249,7 @@ def draw(bench: Bench, plan: Plan, models: Sequence[BenchModel]) -> Any:
     handles = [
         right.plot([], [], style, color=INK, label=text, linewidth=1.4)[0] for style, text in keys.items()
     ]
-    right.legend(handles=handles, loc="lower right", fontsize=8.5, labelcolor=MUTED)
+    right.legend(handles=handles, loc="lower right", fontsize=8, labelcolor=MUTED, bbox_to_anchor=(1, -0.02))
     return fig
 
 
