@@ -153,12 +153,12 @@ def draw_matrix(cases: list[Case], kept: dict[str, dict[str, float]]) -> Figure:
     cured = sum(kept[case.name][case.remedy] >= case.promise.share for case in cases)
     fig, [ax] = new_figure(
         f"The recommended remedy suffices for {cured} of {len(cases)} kinds of traffic; others suffice as well",
-        f"Requests that meet their SLO, %, by remedy (frame: recommended). {cases[0].fleet.model} on {CARDS_THERE} x "
+        f"Requests within the promise, %, by remedy (frame: recommended). {cases[0].fleet.model} on {CARDS_THERE} x "
         f"{find_card(cases[0].fleet.card).title}, in virtual time",
         size=(12, 4.6),
     )
     values = [[100 * kept[case.name][name] for name in REMEDIES] for case in cases]
-    ax.imshow(values, cmap="Blues", vmin=0, vmax=100, aspect="auto", alpha=0.6)
+    ax.imshow(values, cmap="RdYlGn", vmin=0, vmax=100, aspect="auto", alpha=0.6)
     ax.grid(visible=False)
     ax.set_xticks(range(len(REMEDIES)), list(REMEDIES))
     ax.set_yticks(range(len(cases)), [case.name for case in cases])
