@@ -413,6 +413,7 @@ def draw_quality(model: str, results: Results) -> Figure:
         size=(8.4, 4.8),
     )
     ax.axhline(results.exact.bits_per_byte, color=INK, linestyle="--", linewidth=1.2)
+    ax.margins(y=0.12)  # room for a label below the line
     for result, colour in [(results.exact, INK), *((r, BLUE) for r in rounded), (results.gptq, GREEN)]:
         x, y = result.nbytes / 1e6, result.bits_per_byte
         ax.plot(x, y, "o", color=colour, markersize=9)
