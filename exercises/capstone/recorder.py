@@ -1,0 +1,81 @@
+"""A recording of a learner's engine, for the glass engine on the course's page: one event a step, as lines of JSON."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class Recorder:
+    """Listens to an engine from outside. `engine.step()` writes an event from now on, until `close`."""
+
+    def __init__(self, engine: Any, path: Path) -> None:
+        self.engine, self.file, self.num_steps = engine, path.open("w", encoding="utf-8"), 0
+        self.blocks: dict[str, list[int]] = {"taken": [], "hit": [], "freed": [], "evicted": []}
+        manager, scheduler = engine.scheduler.manager, engine.scheduler
+        self._taking = False
+        manager.take = self._take(manager.take)
+        manager.hit = self._note("hit", manager.hit)
+        manager.forget = self._note("evicted", manager.forget)
+        manager.free = self._free(manager.free)
+        scheduler.schedule = self._schedule(scheduler.schedule)
+        engine.step = self._step(engine.step)
+
+    def _note(self, kind: str, method: Callable) -> Callable:
+        def noted(block: int) -> None:
+            if kind == "hit" or self._taking:  # a block that is forgotten unfilled was no eviction
+                self.blocks[kind].append(block)
+            method(block)
+
+        return noted
+
+    def _take(self, method: Callable) -> Callable:
+        def take() -> int:
+            self._taking = True
+            block = method()
+            self._taking = False
+            self.blocks["taken"].append(block)
+            return block
+
+        return take
+
+    def _free(self, method: Callable) -> Callable:
+        def free(request: Any, num_filled: int | None = None) -> None:
+            held, counts = request.blocks[::-1], self.engine.scheduler.manager.allocator.ref_count
+            method(request, num_filled)
+            self.blocks["freed"] += [block for block in held if not counts[block]]
+
+        return free
+
+    def _schedule(self, method: Callable) -> Callable:
+        def schedule() -> list[Any]:
+            self.scheduled = method()
+            self.tables = {s.request.name: list(s.request.blocks) for s in self.scheduled}
+            return self.scheduled
+
+        return schedule
+
+    def _step(self, method: Callable) -> Callable:
+        def step() -> list[Any]:
+            outputs, scheduler = method(), self.engine.scheduler
+            ended = (s.request for s in self.scheduled if s.request.finish_reason)
+            event = {
+                "step": self.num_steps,
+                "tokens": {s.request.name: s.num_tokens for s in self.scheduled},
+                "computed": {s.request.name: s.first for s in self.scheduled},
+                "blocks": self.tables,
+                "preempted": [request.name for request in scheduler.preempted],
+                "finished": {request.name: request.finish_reason for request in ended},
+                "running": len(scheduler.running),
+                "waiting": len(scheduler.waiting),
+                "free_blocks": scheduler.manager.allocator.num_free,
+            } | self.blocks
+            self.file.write(json.dumps(event) + "\n")
+            self.blocks = {kind: [] for kind in self.blocks}
+            self.num_steps += 1
+            return outputs
+
+        return step
+
+    def close(self) -> None:
+        self.file.close()

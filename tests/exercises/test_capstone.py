@@ -1,0 +1,194 @@
+"""The learner's own engine: complete it writes the course's tokens and decides as vLLM; right answers become its parts."""
+
+import importlib
+import json
+import linecache
+import random
+import sys
+
+import pytest
+
+from exercises.capstone import decisions
+from exercises.capstone.parts import COMPLETE, PARTS, complete, folder, make_folder, parts, put
+from exercises.capstone.recorder import Recorder
+from exercises.grading import NotYet, check
+from exercises.judging.plain_runs import run_cells
+from exercises.judging.sources import source_of
+from exercises.publishing.build_notebooks import build_solution
+from labkit.models import find_model
+from notebooks.solutions.my_engine import engine as own
+from notebooks.solutions.my_engine.policy import Policy
+from phase2_attention_kvcache.model import SamplingParams
+from phase4_scheduler.engine import LLMEngine
+from web.pieces.replay import SHOWN
+
+WORDS = "the king and his three sons went into deep forest where an old woman lived in a little house by sea".split()
+
+
+@pytest.fixture
+def my_engine(monkeypatch):
+    """Imports the learner's engine of this test, and forgets it afterwards."""
+
+    def load(module):
+        monkeypatch.syspath_prepend(str(folder().parent))
+        for name in [name for name in sys.modules if name.partition(".")[0] == "my_engine"]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        return importlib.import_module(f"my_engine.{module}")
+
+    yield load
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_engine"]:
+        del sys.modules[name]
+
+
+def prompts(number):
+    rng = random.Random(3)
+    return [" ".join(rng.choices(WORDS, k=rng.randrange(1, 40))) for _ in range(number)]
+
+
+def test_it_can_be_read_in_one_sitting():
+    assert 500 <= sum(len(path.read_text().splitlines()) for path in complete().glob("*.py")) <= 800
+
+
+def test_its_tokens_are_the_courses_on_100_prompts():
+    """Greedy and sampled, in a cache that is too small for all, with common beginnings."""
+    course = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", max_num_seqs=16)
+    mine = own.Engine(find_model("tales"), 60, limits=own.Limits(max_num_seqs=16, max_num_batched_tokens=64))
+    texts = prompts(100)
+    settings = [(0.0, 1.0, None) if i % 2 else (0.8, (1.0, 0.9, 0.5)[i % 3], i) for i in range(100)]
+    theirs = [SamplingParams(max_tokens=24, temperature=t, top_p=p, seed=s) for t, p, s in settings]
+    ours = mine.generate(texts, [own.Params(24, *setting) for setting in settings])
+    assert ours == [output.token_ids for output in course.generate(texts, theirs)]
+    assert mine.scheduler.manager.allocator.num_free == 59
+
+
+def test_it_streams_the_text_of_its_tokens():
+    mine, prompt = own.Engine(find_model("tales")), "Once upon a time"
+    (ids,) = mine.generate([prompt], [own.Params(30)])
+    assert "".join(mine.stream(prompt, own.Params(30))) == b"".join(
+        mine.tokenizer.token_bytes[i] for i in ids
+    ).decode(errors="replace")
+
+
+def test_it_decides_as_vllm_on_all_plain_workloads_without_priorities():
+    found = decisions.workloads()
+    assert len(found) == 97
+    assert [d for d in (decisions.first_difference(COMPLETE, r) for r in found) if d] == []
+
+
+def test_a_scheduler_that_preempts_the_first_is_told_where(monkeypatch):
+    scheduler = importlib.import_module(f"{COMPLETE}.scheduler")
+    right = scheduler.step
+
+    class Backwards(list):
+        def pop(self, place=0):
+            return super().pop(place)
+
+    def step(running, *others, **pool):
+        turned = Backwards(running)
+        plan = right(turned, *others, **pool)
+        running[:] = turned
+        return plan
+
+    monkeypatch.setattr(scheduler, "step", step)
+    found = [d for d in (decisions.first_difference(COMPLETE, r) for r in decisions.workloads(40)) if d]
+    assert found and "yours" in str(found[0]) and found[0].step > 0
+
+
+def test_an_empty_folder_is_the_courses_engine(my_engine):
+    make_folder()
+    assert not any(part.lines for part in parts())
+    engine = my_engine("engine")
+    assert engine.Engine(find_model("tales")).generate(["The cat"], [engine.Params(4)]) == own.Engine(
+        find_model("tales")
+    ).generate(["The cat"], [own.Params(4)])
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_right_answer_becomes_a_part(name, my_engine):
+    run_cells(build_solution(source_of(name)), name)  # its check puts it there
+    (part,) = (part for part in parts() if part.exercise == name)
+    assert part.lines
+    module = my_engine(part.file)
+    assert all(getattr(module, each).__module__ == f"my_engine.{part.file}" for each in part.names)
+
+
+def test_with_all_parts_it_writes_and_decides_as_the_complete_one(my_engine, capsys):
+    for name in PARTS:
+        run_cells(build_solution(source_of(name)), name)
+    assert all(part.lines for part in parts())
+    assert "import" not in [line for line in (folder() / "engine.py").read_text().splitlines() if COMPLETE in line]
+    engine = my_engine("engine")
+    texts = prompts(5)
+    expected = own.Engine(find_model("tales")).generate(texts, [own.Params(12)] * 5)
+    assert engine.Engine(find_model("tales")).generate(texts, [engine.Params(12)] * 5) == expected
+    assert [d for d in (decisions.first_difference("my_engine", r) for r in decisions.workloads(10)) if d] == []
+
+
+def cell(text, name="<a cell>"):
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+    names = {"__name__": "__main__"}
+    exec(compile(text, name, "exec"), names)
+    return names
+
+
+HELPED = """import math as m
+SIZE = 4
+def place(token):
+    return m.floor(token / SIZE) * 0
+def slots(block_table, first, num_tokens, block_size):
+    return [block_table[t // block_size] * block_size + t % block_size + place(t) for t in range(first, first + num_tokens)]
+"""
+
+
+def test_what_an_answer_uses_comes_along(my_engine):
+    for _ in range(2):  # again: the helper is not there twice
+        assert "my_engine/cache.py" in put("p3e2_block_table", [cell(HELPED)["slots"]])
+    assert (folder() / "cache.py").read_text().count("def place") == 1
+    assert my_engine("cache").slots([7, 3, 9], 6, 1, 4) == [14]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import torch\nt = torch.ones(2)\ndef slots(a, b, c, d): return t", "uses t"),
+        ("def attention(): pass\ndef slots(a, b, c, d): return attention()", "attention has a name"),
+        ("slots = eval('lambda a, b, c, d: 1')\nslots.__name__ = 'slots'", "was not found"),
+    ],
+)
+def test_what_cannot_be_kept_is_told_and_changes_nothing(text, says):
+    make_folder()
+    before = (folder() / "cache.py").read_text()
+    assert says in put("p3e2_block_table", [cell(text)["slots"]])
+    assert (folder() / "cache.py").read_text() == before
+
+
+def test_a_wrong_answer_is_not_put_there():
+    with pytest.raises(NotYet):
+        check("p3e2_block_table", cell("def slots(a, b, c, d): return [0]")["slots"])
+    assert not folder().exists()
+
+
+def test_a_change_by_hand_stays():
+    (make_folder() / "cache.py").open("a").write("\n\nMINE = 1\n")
+    put("p3e2_block_table", [cell(HELPED)["slots"]])
+    assert "MINE = 1" in (folder() / "cache.py").read_text()
+
+
+def test_a_recording_has_what_the_glass_engine_shows(tmp_path):
+    engine = own.Engine(find_model("tales"), 14)
+    recorder = Recorder(engine, tmp_path / "own.jsonl")
+    engine.generate(["Once upon a time there was a king who"] * 5, [own.Params(40)] * 5)
+    recorder.close()
+    events = [json.loads(line) for line in (tmp_path / "own.jsonl").read_text().splitlines()]
+    assert set(SHOWN) <= events[0].keys() and any(event["preempted"] for event in events)
+    held = set()
+    for event in events:
+        held = held | {*event["taken"], *event["hit"]}
+        held -= {*event["freed"]} - {*event["taken"], *event["hit"]}
+        assert len({b for blocks in event["blocks"].values() for b in blocks}) <= 13
+    assert events[-1]["free_blocks"] == 13 and any(event["evicted"] for event in events)
+
+
+def test_the_policy_is_vllms_own():
+    assert Policy().order([3, 1, 2]) == [3, 1, 2] and Policy().victim([1, 2, 3]) == 3
