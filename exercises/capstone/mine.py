@@ -147,7 +147,7 @@ def compare_throughput(console: Page, module: Any, package: str) -> bool:
     }
     table, answers = Table(box=None, pad_edge=False), []
     for column in ("8 users", "tokens per second"):
-        table.add_column(column, justify="right" if answers else "left")
+        table.add_column(column, justify="right" if column != "8 users" else "left")
     for name, way in ways.items():
         with console.status(f"{name} ..."):
             tokens, seconds = timed(way)
@@ -167,7 +167,7 @@ def show(a: argparse.Namespace) -> int:
     if a.in_vllm:
         from exercises.capstone.in_vllm import compare_policies
 
-        return compare_policies(console, a.in_vllm)
+        return compare_policies(console, a.in_vllm, a.policy or f"{folder() / 'policy.py'}:Policy")
     draw_parts(console)
     module = load()
     tell_story(console, module, a.prompt)
@@ -191,6 +191,9 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     )
     parser.add_argument(
         "--in-vllm", metavar="PYTHON", type=Path, help="the Python of an environment with vLLM 0.32"
+    )
+    parser.add_argument(
+        "--policy", metavar="FILE:CLASS", help="another policy than my_engine/policy.py:Policy"
     )
     args = parser.parse_args(argv)
     return run(lambda: show(args))

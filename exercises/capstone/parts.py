@@ -9,6 +9,7 @@ import builtins
 import linecache
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from symtable import SymbolTable, symtable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -161,15 +162,16 @@ def source_of_answers(answers: Sequence[Any], known: set[str]) -> str:
     """
     seen: set[str] = set()
     small: list[str] = []  # imports and constants
-    definitions_: list[str] = []
+    found: list[str] = []
 
     def add(name: str, thing: Any) -> None:
         lines, node, names = written(thing)
-        for use in sorted({n.id for n in ast.walk(node) if isinstance(n, ast.Name)} & names.keys()):
+        source = "\n".join(lines[i] for i in span(node))
+        for use in sorted({*names_used(symtable(source, name, "exec"))} & names.keys()):
             if use not in seen | vars(builtins).keys():
                 seen.add(use)
                 bring(use, names[use], names.get("__name__"))
-        definitions_.append("\n".join(lines[i] for i in span(node)))
+        found.append(source)
 
     def bring(name: str, thing: Any, here: str | None) -> None:
         its_name, module = getattr(thing, "__name__", None), module_of(thing)
@@ -190,7 +192,16 @@ def source_of_answers(answers: Sequence[Any], known: set[str]) -> str:
         seen.add(answer.__name__)
     for answer in answers:
         add(answer.__name__, answer)
-    return "\n\n\n".join(["\n".join(small)] * bool(small) + definitions_)
+    return "\n\n\n".join(["\n".join(small)] * bool(small) + found)
+
+
+def names_used(table: SymbolTable) -> Iterator[str]:
+    """The names that a piece of code takes from outside of its functions."""
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (symbol.is_global() or table.get_type() == "module"):
+            yield symbol.get_name()
+    for inner in table.get_children():
+        yield from names_used(inner)
 
 
 def module_of(thing: Any) -> str | None:

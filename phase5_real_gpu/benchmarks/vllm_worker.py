@@ -9,6 +9,7 @@ It runs in vLLM's own environment, so it imports nothing of the course. The firs
     {"do": "generate", "prompts": [[ids], ...], "max_tokens": 40, "stop_token_ids": [0]}
     {"do": "time", "requests": [[prompt, tokens to write], ...], "detokenize": false}
     {"do": "serve", "requests": [[second of arrival, prompt, tokens to write], ...]}
+    {"do": "metrics"}
 """
 
 import json
@@ -172,6 +173,14 @@ def serve(llm: Any, requests: list[list[Any]]) -> dict[str, Any]:
     return {"token_times": token_times, "steps": steps}
 
 
+def metrics(llm: Any) -> dict[str, float]:
+    """vLLM's own counts since its start; of a histogram the mean. It keeps them with disable_log_stats=False."""
+    shown = ("num_preemptions", "prefix_cache_queries", "prefix_cache_hits", "time_to_first_token_seconds")
+    found = {m.name.removeprefix("vllm:"): m for m in llm.get_metrics()}
+    means = {n: m.sum / m.count for n, m in found.items() if getattr(m, "count", 0)}
+    return {name: means.get(name, getattr(found[name], "value", 0.0)) for name in shown if name in found}
+
+
 # ---------------------------------------------------------------------- the scheduler alone
 
 
@@ -241,7 +250,13 @@ def main() -> None:
     answer(ready=vllm.__version__)
     for line in sys.stdin:
         question = json.loads(line)
-        known = {"schedule": schedule, "generate": generate, "time": timed, "serve": serve}
+        known = {
+            "schedule": schedule,
+            "generate": generate,
+            "time": timed,
+            "serve": serve,
+            "metrics": metrics,
+        }
         do = known[question.pop("do")]
         answer(**do(engine, **question))
 

@@ -8,10 +8,11 @@ import sys
 
 import pytest
 
+from exercises import grading
 from exercises.capstone import decisions
 from exercises.capstone.parts import COMPLETE, PARTS, complete, folder, make_folder, parts, put
 from exercises.capstone.recorder import Recorder
-from exercises.grading import NotYet, check
+from exercises.grading import NotYet, Verdict, check
 from exercises.judging.plain_runs import run_cells
 from exercises.judging.sources import source_of
 from exercises.publishing.build_notebooks import build_solution
@@ -22,7 +23,29 @@ from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 from web.pieces.replay import SHOWN
 
-WORDS = "the king and his three sons went into deep forest where an old woman lived in a little house by sea".split()
+WORDS = [
+    "the",
+    "king",
+    "and",
+    "his",
+    "three",
+    "sons",
+    "went",
+    "into",
+    "deep",
+    "forest",
+    "where",
+    "an",
+    "old",
+    "woman",
+    "lived",
+    "in",
+    "a",
+    "little",
+    "house",
+    "by",
+    "sea",
+]
 
 
 @pytest.fixture
@@ -104,25 +127,30 @@ def test_an_empty_folder_is_the_courses_engine(my_engine):
     ).generate(["The cat"], [own.Params(4)])
 
 
-@pytest.mark.parametrize("name", PARTS)
-def test_a_right_answer_becomes_a_part(name, my_engine):
-    run_cells(build_solution(source_of(name)), name)  # its check puts it there
-    (part,) = (part for part in parts() if part.exercise == name)
-    assert part.lines
-    module = my_engine(part.file)
-    assert all(getattr(module, each).__module__ == f"my_engine.{part.file}" for each in part.names)
-
-
-def test_with_all_parts_it_writes_and_decides_as_the_complete_one(my_engine, capsys):
+@pytest.fixture
+def solved(monkeypatch):
+    """All exercises that are parts, answered by the course's solutions: each notebook as far as its check."""
+    monkeypatch.setattr(
+        grading, "judge_safely", lambda *_: Verdict("correct")
+    )  # other tests judge the solutions
     for name in PARTS:
-        run_cells(build_solution(source_of(name)), name)
-    assert all(part.lines for part in parts())
-    assert "import" not in [line for line in (folder() / "engine.py").read_text().splitlines() if COMPLETE in line]
+        nb = build_solution(source_of(name))
+        nb.cells = [cell for cell in nb.cells if "engine" not in cell.metadata.get("tags", [])]
+        run_cells(nb, name)
+
+
+def test_right_answers_become_parts_that_write_and_decide_the_same(solved, my_engine):
+    assert [([*part.names], part.lines > 0) for part in parts()] == [
+        (names, True) for _, *names in PARTS.values()
+    ]
+    assert not any(COMPLETE in path.read_text() for path in folder().glob("*.py"))
     engine = my_engine("engine")
     texts = prompts(5)
     expected = own.Engine(find_model("tales")).generate(texts, [own.Params(12)] * 5)
     assert engine.Engine(find_model("tales")).generate(texts, [engine.Params(12)] * 5) == expected
-    assert [d for d in (decisions.first_difference("my_engine", r) for r in decisions.workloads(10)) if d] == []
+    assert [
+        d for d in (decisions.first_difference("my_engine", r) for r in decisions.workloads(5)) if d
+    ] == []
 
 
 def cell(text, name="<a cell>"):

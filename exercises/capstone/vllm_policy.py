@@ -1,0 +1,118 @@
+"""A learner's `Policy` inside the real vLLM 0.32: vllm serve MODEL --scheduler-cls exercises.capstone.vllm_policy.PolicyScheduler
+
+It runs in vLLM's own environment, with the repository in PYTHONPATH, and imports nothing of the course. The environment variable
+LAB_POLICY is FILE:CLASS, such as my_engine/policy.py:Policy.
+
+How it gets in. vLLM asks its queue for the next request: `PolicyQueue` asks the policy. Under "priority" vLLM preempts the request
+with the largest `priority`: here that is 1 for the policy's victim, 0 for all others, asked when it is needed.
+
+Sources: vllm/v1/core/sched/scheduler.py, request_queue.py.
+"""
+
+import os
+import runpy
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request
+
+
+class Seen:
+    """A request as a policy sees it."""
+
+    def __init__(self, request: Request, scheduler: Scheduler) -> None:
+        self.request, self.scheduler = request, scheduler
+        self.request_id, self.arrival_time = request.request_id, request.arrival_time
+        self.num_tokens, self.priority = request.num_tokens, vars(request)["priority"]
+
+    @property
+    def num_cached(self) -> int:
+        """Its tokens in the prefix cache right now."""
+        manager = self.scheduler.kv_cache_manager
+        if not manager.prefix_cache_lookup_enabled(self.request):
+            return 0
+        hashes = self.request.block_hashes
+        return manager.coordinator.find_longest_cache_hit(hashes, self.request.num_tokens - 1)[1]
+
+
+class PolicyRequest(Request):
+    """A request whose `priority` says whether it is the policy's victim. What the user gave is in `vars(request)`."""
+
+    scheduler: "PolicyScheduler"
+
+    @property
+    def priority(self) -> int:
+        return int(self.scheduler.victim() is self)
+
+    @priority.setter
+    def priority(self, value: int) -> None:
+        vars(self)["priority"] = value
+
+
+class PolicyQueue(RequestQueue):
+    """The waiting requests in the order of arrival, preempted ones before all. The policy says which is next."""
+
+    def __init__(self, scheduler: "PolicyScheduler") -> None:
+        self.scheduler, self.requests = scheduler, []
+        self.next: Request | None = None  # between a look and the request that is taken nothing may change
+
+    def ordered(self) -> list[Request]:
+        seen = [Seen(request, self.scheduler) for request in self.requests]
+        return [each.request for each in self.scheduler.own_policy.order(seen)]
+
+    def add_request(self, request: Request) -> None:
+        self.requests.append(request)
+
+    def prepend_request(self, request: Request) -> None:
+        self.requests.insert(0, request)
+
+    def prepend_requests(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self.prepend_request(request)
+
+    def peek_request(self) -> Request:
+        if not self.requests:
+            raise IndexError("peek from an empty queue")
+        self.next = self.ordered()[0]
+        return self.next
+
+    def pop_request(self) -> Request:
+        request = self.next if self.next in self.requests else self.peek_request()
+        self.requests.remove(request)
+        return request
+
+    def remove_request(self, request: Request) -> None:
+        self.requests.remove(request)
+
+    def remove_requests(self, requests: Iterable[Request]) -> None:
+        gone = set(requests)
+        self.requests = [request for request in self.requests if request not in gone]
+
+    def __bool__(self) -> bool:
+        return bool(self.requests)
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self.ordered())
+
+
+class PolicyScheduler(Scheduler):
+    """vLLM's scheduler; the order of its queue and the victims of its preemptions are the policy's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        file, _, name = os.environ["LAB_POLICY"].rpartition(":")
+        self.own_policy = runpy.run_path(file)[name]()
+        self.policy = SchedulingPolicy.PRIORITY  # the branch that asks each request
+        self.waiting = PolicyQueue(self)
+
+    def add_request(self, request: Request) -> None:
+        request.__class__, request.scheduler = PolicyRequest, self
+        super().add_request(request)
+
+    def victim(self) -> Request:
+        return self.own_policy.victim([Seen(request, self) for request in self.running]).request
