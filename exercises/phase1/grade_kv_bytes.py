@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from exercises.grading import Diagnoses, Exercise, NotYet, guard
+from exercises.grading import Diagnoses, Exercise, NotYet, call, guard
 from exercises.judging.judge import judge
 from exercises.judging.slips import slips
 from phase1_tokens_embeddings.weights import kv_bytes_per_token
@@ -118,6 +118,8 @@ def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
             "_ ", ", "
         ),
     )
+    if isinstance(found := call(users_that_fit, *users[0]), float):
+        raise SAYS.no("users-as-float", "users_that_fit(...)", found, int(found))
 
 
 EXERCISES = [

@@ -30,7 +30,7 @@ def users_as_float(card, weights, token, n):
 
 LEFT, EACH = "(card_bytes - weight_bytes)", "(bytes_per_token * tokens_per_user)"
 FIT = f"max(0, card_bytes - weight_bytes) // {EACH}"
-RIGHT = [{"users_that_fit": users_as_float}, (kv_step_by_step, users_by_counting)]
+RIGHT = [(kv_step_by_step, users_by_counting)]
 WRONG = {
     "kv-only-one-of-two": {"return 2 * config": "return config"},
     "kv-query-heads": {"* kv_heads *": "* heads *"},
@@ -43,6 +43,7 @@ WRONG = {
     "wrong-signature": {"bytes_per_number: int = 2": "bytes_per_number: int"},
     "kv-heads-missing": {'config.get("num_key_value_heads") or heads': 'config["num_key_value_heads"]'},
     "users-in-parts": {FIT: f"{LEFT} / {EACH}"},
+    "users-as-float": {"users_that_fit": users_as_float},
     "users-rounded": {FIT: f"max(0, round({LEFT} / {EACH}))"},
     "users-rounded-up": {FIT: f"max(0, -(-{LEFT} // {EACH}))"},
     "users-weights-forgotten": {" - weight_bytes": ""},
