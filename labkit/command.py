@@ -30,7 +30,10 @@ COLOURS = {"reproduced": "green", "corrected": "magenta", "not run yet": "dim"}
 PROGRAMS = {  # each has options of its own, which --help lists
     "serve": ("phase4_scheduler/serve.py", "an OpenAI-compatible server: lab serve [MODEL]"),
     "chat": ("phase4_scheduler/chat.py", "a conversation with a model, here in the terminal"),
-    "mine": ("exercises/capstone/mine.py", "your own engine: which parts are yours, a story, its decisions beside vLLM's"),
+    "mine": (
+        "exercises/capstone/mine.py",
+        "your own engine: which parts are yours, a story, its decisions beside vLLM's",
+    ),
     "web": ("web/serve.py", "the course as a web page that computes, in your browser"),
     "fetch": (
         "phase2_attention_kvcache/fetch_model.py",

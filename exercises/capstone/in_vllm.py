@@ -38,7 +38,10 @@ def compare_policies(console: Console, python: Path, policy: str) -> int:
     """
     if not python.is_file():
         raise LabError(f"no python at {python}: give ENV/bin/python of an environment that holds vLLM 0.32")
-    os.environ |= {"PYTHONPATH": str(ROOT), "LAB_POLICY": policy}
+    file, _, name = policy.rpartition(":")
+    if not Path(file).is_file():
+        raise LabError(f"no policy at {policy!r}: give FILE:CLASS, such as my_engine/policy.py:Policy")
+    os.environ |= {"PYTHONPATH": str(ROOT), "LAB_POLICY": f"{Path(file).resolve()}:{name}"}
     with console.status("vLLM decides recorded workloads with your policy ..."):
         differ = [step for step in replay(python) if step is not None]
     console.print(
