@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Compiled files are kept, whatever the environment says: each test process would compile all tests anew, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: course test proof fuzz setup lock wheels notebooks companions online figures web clean
+.PHONY: course test proof fuzz setup lock wheels notebooks companions student online figures web clean
 .DEFAULT_GOAL := course
 
 # Run the core scripts of the course in their quick form; ends with many users streaming and the ledger of claims.
@@ -73,6 +73,10 @@ wheels: setup
 	$(PIP) wheel --wheel-dir wheels --no-deps --require-hashes -r requirements.lock
 	$(PIP) wheel --wheel-dir wheels --find-links wheels -r $(VENV)/packages.txt 'setuptools>=77'
 	@du -sh wheels
+
+# For a teacher: the course without the solutions, in a new FOLDER.
+student: setup
+	$(BIN)/python -m exercises.publishing.student_edition $(FOLDER)
 
 # For a teacher: the companion notebooks with a badge for Google Colab, and a cell that installs the course from REPOSITORY.
 online: setup

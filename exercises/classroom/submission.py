@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from exercises.judging import progress
 from exercises.judging.sandbox import limit_memory, run_apart
-from exercises.judging.sources import SOURCES, all_names, source_of
+from exercises.judging.sources import SOURCES, all_names, cut, source_of
 from exercises.publishing.build_notebooks import build_solution, read_notebook, written_in
 from labkit.errors import LabError
 from labkit.foreign import visible
@@ -81,11 +81,11 @@ def read_regular(path: Path) -> bytes:
 
 
 def graders_fingerprint(exercises: Path = SOURCES) -> str:
-    """Of all Python files in a folder `exercises`: it differs where a grader has been changed."""
+    """Of all Python files in a folder `exercises`, without solutions: it differs where a grader has been changed."""
     whole = hashlib.sha256()
     for path in sorted(exercises.rglob("*.py")):
         whole.update(path.relative_to(exercises).as_posix().encode())
-        whole.update(read_regular(path).replace(b"\r\n", b"\n"))
+        whole.update(cut(read_regular(path).decode("utf-8", "replace")).student.encode())
     return whole.hexdigest()[:16]
 
 

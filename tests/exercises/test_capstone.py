@@ -12,10 +12,14 @@ from exercises import grading
 from exercises.capstone import decisions
 from exercises.capstone.parts import COMPLETE, PARTS, complete, folder, make_folder, parts, put
 from exercises.capstone.recorder import Recorder
+from exercises.classroom.submission import graders_fingerprint
 from exercises.grading import NotYet, Verdict, check
 from exercises.judging.plain_runs import run_cells
-from exercises.judging.sources import source_of
+from exercises.judging.sources import all_sources, source_of
 from exercises.publishing.build_notebooks import build_solution
+from exercises.publishing.student_edition import write_edition
+from labkit.errors import LabError
+from labkit.paths import ROOT
 from labkit.models import find_model
 from notebooks.solutions.my_engine import engine as own
 from notebooks.solutions.my_engine.policy import Policy
@@ -210,12 +214,21 @@ def test_a_recording_has_what_the_glass_engine_shows(tmp_path):
     recorder.close()
     events = [json.loads(line) for line in (tmp_path / "own.jsonl").read_text().splitlines()]
     assert set(SHOWN) <= events[0].keys() and any(event["preempted"] for event in events)
-    held = set()
-    for event in events:
-        held = held | {*event["taken"], *event["hit"]}
-        held -= {*event["freed"]} - {*event["taken"], *event["hit"]}
-        assert len({b for blocks in event["blocks"].values() for b in blocks}) <= 13
+    for event in events:  # no block is lost: those in use after the step, and the free ones
+        tables = (blocks for name, blocks in event["blocks"].items() if name not in event["finished"])
+        assert len({b for blocks in tables for b in blocks}) + event["free_blocks"] == 13
     assert events[-1]["free_blocks"] == 13 and any(event["evicted"] for event in events)
+
+
+def test_an_edition_for_students_holds_no_solution(tmp_path):
+    assert write_edition(tmp_path / "course") > 500
+    assert not [*(tmp_path / "course").glob("notebooks/solutions/*.ipynb")]
+    for source in all_sources():
+        text = (tmp_path / "course" / source.relative_to(ROOT)).read_text()
+        assert "# BEGIN SOLUTION" not in text and "check(" in text
+    assert graders_fingerprint(tmp_path / "course" / "exercises") == graders_fingerprint()
+    with pytest.raises(LabError, match="there already"):
+        write_edition(tmp_path / "course")
 
 
 def test_the_policy_is_vllms_own():
