@@ -19,8 +19,8 @@ from exercises.judging.sources import all_sources, source_of
 from exercises.publishing.build_notebooks import build_solution
 from exercises.publishing.student_edition import write_edition
 from labkit.errors import LabError
-from labkit.paths import ROOT
 from labkit.models import find_model
+from labkit.paths import ROOT
 from notebooks.solutions.my_engine import engine as own
 from notebooks.solutions.my_engine.policy import Policy
 from phase2_attention_kvcache.model import SamplingParams
