@@ -1,11 +1,10 @@
-"""The GPU memory equation: which model fits which card, and for how many users.
+"""The GPU memory equation: which model fits on which GPU, and for how many users.
 
     memory = weights + KV cache + a margin
 
-The weights are there once, for all users together. The KV cache is what the model remembers of the text so far: for
-every token of every user, one key and one value in every layer. So the weights decide whether a model runs
-on a card at all, and the KV cache decides how many people it can serve. Both follow from about ten numbers
-in the model's config.json: no GPU is needed to know them.
+All users share the weights. The KV cache holds, for every token of every user, one key and one value in every layer. So the
+weights decide whether a model runs on a GPU at all, and the KV cache decides how many users it can serve. Both follow from
+about ten numbers in the model's config.json, so no GPU is needed to compute them.
 
     python phase1_tokens_embeddings/gpu_memory_equation.py --model llama-3-70b --card h100 --precision Q4_K_M
 """
@@ -53,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--context",
         type=whole(1, 10**9),
         metavar="N",
-        help="tokens of each user (4096, or what the model can)",
+        help="tokens of each user (4096, or the model's context if shorter)",
     )
     add("--precision", default="FP16", metavar="P", help=f"of the weights: {', '.join(PRECISIONS)} (FP16)")
     add("--kv", default="FP16", choices=list(KV_BYTES), help="precision of the KV cache (FP16)")
@@ -68,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--price",
         type=between(0.001, 1e6),
         metavar="DOLLARS",
-        help="price of the card an hour, in place of our rough one",
+        help="price of the card per hour (a rough cloud price)",
     )
 
 

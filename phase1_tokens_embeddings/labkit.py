@@ -1,6 +1,6 @@
 """Found by a script of this folder before the course's own `labkit`, which it loads in its place.
 
-Python looks for modules in the folder of a script first. The course is one folder above, whether or not it is installed.
+Python looks for modules in the folder of a script first. The course is one folder above, installed or not.
 """
 
 import sys

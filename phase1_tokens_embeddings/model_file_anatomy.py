@@ -1,10 +1,9 @@
-"""Open a model file by hand: what is in the box, and how large it gets in each precision.
+"""Open a model file by hand: its parts, and its size in each precision.
 
-A model on disk is a table of contents and a very long row of numbers. Two formats rule: safetensors
-(numbers only; the rest lies beside it in config.json and tokenizer.json) and GGUF (everything in one
-file). This script opens the same model in both, byte by byte, and shows which part takes the room:
-the embedding, attention, the MLP. Then it counts what models from GPT-2 to Llama 70B weigh at 32, 16, 8
-and about 4 bits a weight. The readers are in weights/safetensors_file.py and weights/gguf_file.py; the
+A model file is a header with names and shapes, then numbers. Two formats are common: safetensors (numbers
+only; the configuration and the vocabulary are files beside it) and GGUF (everything in one file). This script
+opens the same model in both, byte by byte, and shows the size of each part: the embedding, attention, the
+MLP. Then it computes the size of models from GPT-2 to Llama 70B at 32, 16, 8 and about 4 bits per weight. The readers are in weights/safetensors_file.py and weights/gguf_file.py; the
 arithmetic of Q4_K_M is in weights/weight_formats.py.
 
     python phase1_tokens_embeddings/model_file_anatomy.py --file some_model.gguf
@@ -25,7 +24,7 @@ DRAWN = [*FEW, "gpt2-medium", "gpt2-large", "gpt2-xl", "tinyllama-1.1b", "llama-
 
 
 def story(lab: Lab) -> None:
-    lab.title("What is in the box")
+    lab.title("The parts of the file")
     if lab.args.file:
         name = Path(lab.args.file).name
         boxes = chapters.tell_the_file(lab, Path(lab.args.file).expanduser())

@@ -2,10 +2,10 @@
 
 A language model does not read letters. It reads token ids: numbers that stand for pieces of text. This
 script learns such pieces from a text, merge by merge, and shows how a sentence shrinks on the way. Then
-it takes GPT-2's finished vocabulary, looks at what words become, and at what happens when a token ends
-in the middle of a character. Last it measures density: how many characters a token holds in English,
-in code and in other scripts. Density decides how much fits into a model's context, and the bill. At the end
-a conversation becomes one text, as chat models read it.
+it cuts words with GPT-2's finished vocabulary, and streams a text whose tokens end in the middle of a
+character. Last it measures density: characters per token in English, in code and in other scripts. Density
+decides how much text fits into a model's context, and the price. At the end a conversation becomes one text,
+as chat models read it.
 
     python phase1_tokens_embeddings/tokenization_lab.py --text my_notes.txt --vocab-size 2000
 

@@ -1,7 +1,7 @@
-"""What a chat needs of a model's files: the template, and the special tokens that it may name.
+"""The chat settings in a model's files: the template, and the special tokens that it may name.
 
 A folder has them in chat_template.jinja and tokenizer_config.json, a GGUF file in its metadata. Both are read into one
-form: {"chat_template": "...", "bos_token": "...", ...}, without what is not there.
+form: {"chat_template": "...", "bos_token": "...", ...}. Settings that the files lack are left out.
 """
 
 from collections.abc import Mapping

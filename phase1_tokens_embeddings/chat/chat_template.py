@@ -4,13 +4,12 @@ A model knows no messages. A chat template, a small program in Jinja, writes the
 
     [{"role": "user", "content": "Hello"}]  ->  "<|im_start|>user\\nHello<|im_end|>\\n<|im_start|>assistant\\n"
 
-It comes with the model's files, from a stranger. So it runs in a sandbox (it may look at the messages, not touch
-anything), and on a budget: texts are paid for by their length, a loop without end is stopped, and so is what takes seconds. What could make
-a long text of a short one, such as a format with a width, must be affordable before it runs. (That is no wall against every
-malice: a list that holds itself twice, again and again, is short until somebody writes it out. For that a process with limited
-memory would be needed.)
+The template is untrusted code from the model's files. It runs in a sandbox, where it can read the messages and change nothing,
+and on a budget of steps and seconds: each text costs its length, and endless loops are stopped. An operation that can make a long
+text from a short one, such as a format with a width, must fit the budget before it runs. (The budget does not stop every attack: a list
+that contains itself twice, many times over, is small until it is printed. Only a process with limited memory would.)
 
-Source: transformers, `utils/chat_template_utils.py`, for what templates may use.
+Source: transformers, `utils/chat_template_utils.py`, for the functions that templates may use.
 """
 
 import json
@@ -32,21 +31,21 @@ from jinja2.visitor import NodeTransformer
 from labkit.foreign import visible
 
 BUDGET = 10_000_000
-"""What a template may spend: 1 for each character that it puts together, and for what takes longer the prices below. Those of
-Qwen3 and Llama 3.1 spend 3 to 4 for each character of a conversation."""
+"""Steps per rendering: 1 for each character that is joined, and the prices below for slower operations. The templates of
+Qwen3 and Llama 3.1 spend 3 to 4 per character of a conversation."""
 SECONDS = 5
-"""What it may take, whatever it does: comparing and counting cost nothing but time."""
+"""Time limit per rendering. It also stops comparing and counting, which cost no steps."""
 ROUND, CALL = 10, 100
 GROWING = {
     *("batch", "center", "expandtabs", "indent", "join", "ljust", "replace", "rjust", "slice", "translate"),
     *("urlize", "wordwrap", "zfill"),
 }
-"""Methods of texts, and filters of Jinja, that can make a long text of a short one. What comes out is about as long as the two
-largest things that go in, multiplied: a text and another that is put into it many times, or a text and a number."""
+"""String methods and Jinja filters that can make a long text from a short one. The result is about as long as the product of the
+two largest arguments: a text and another one that is inserted many times, or a text and a number."""
 
 
 class Generation(jinja2.ext.Extension):
-    """{% generation %} ... {% endgeneration %}: templates mark so what the model is trained to say. Here: just text."""
+    """{% generation %} ... {% endgeneration %}: templates mark the training target with it. Here it is plain text."""
 
     tags = {"generation"}  # noqa: RUF012  jinja2 wants it so
 
@@ -64,13 +63,13 @@ class BoundedFormatter(SandboxedFormatter):
 
 
 class Budget(threading.local):
-    """What is left to a rendering. Each thread renders on its own budget."""
+    """The rest of a rendering's budget. Each thread has its own."""
 
     left, deadline = BUDGET, math.inf
 
 
 class BoundedSandbox(ImmutableSandboxedEnvironment):
-    """A sandbox in which texts and loops are paid for, and time is limited."""
+    """A sandbox in which texts and loops cost steps, and time is limited."""
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])
 
@@ -105,7 +104,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
             raise jinja2.TemplateRuntimeError(f"it took more than {SECONDS} seconds, and was stopped")
 
     def afford(self, amount: int) -> None:
-        """Stop before what may cost so much. What it does cost is paid afterwards."""
+        """Stop if the budget cannot cover this amount. The real cost is spent afterwards."""
         self.spend(amount)
         self.budget.left += amount
 
@@ -114,13 +113,13 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
         return value
 
     def rounds(self, value: Any, price: int) -> Iterator[Any]:
-        """What a loop goes through. `price`: of a round."""
+        """The items of a loop. `price`: steps per round."""
         for item in value:
             self.spend(price)
             yield item
 
     def check_growth(self, name: str, *values: Any) -> None:
-        """Before a method or a filter: whether what comes out can be afforded."""
+        """Stop a method or a filter whose result could exceed the budget."""
         if name in GROWING:
             *_, second, largest = sorted([1, 1, *map(size, values)])
             self.afford(second * largest)
@@ -128,9 +127,9 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
             self.afford(length_of_format(*values))
 
     def metered(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A filter that is paid for. What it would hand out one by one is a list, so that its length is known."""
+        """A filter that spends steps. An iterator becomes a list, so that its length is known."""
 
-        @wraps(function)  # with the marks by which jinja knows what else it wants to be given
+        @wraps(function)  # keeps the marks by which jinja passes the context
         def filtered(*args: Any, **kwargs: Any) -> Any:
             self.check_growth(name, *args, *kwargs.values())
             result = function(*args, **kwargs)
@@ -154,7 +153,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
         return self.paid(super().call_binop(context, operator, left, right))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """What a template gets as a text's `format` or `format_map`."""
+        """The bounded version of a text's `format` or `format_map`."""
         if super().wrap_str_format(value) is None:
             return None
         write = BoundedFormatter(self).vformat
@@ -163,15 +162,15 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
         return lambda *args, **kwargs: write(value.__self__, args, kwargs)
 
     def is_safe_attribute(self, owner: Any, name: str, value: Any) -> bool:
-        # bytes have all those methods once more, and no chat is made of them
+        # bytes have the same methods, unbounded, and no template needs bytes
         return name not in ("encode", "to_bytes") and super().is_safe_attribute(owner, name, value)
 
 
 class Priced(NodeTransformer):
-    """Puts a filter around what a loop goes through, and around each a ~ b."""
+    """Puts a filter around the items of each loop and around each a ~ b."""
 
     def visit_For(self, loop: nodes.For) -> nodes.For:
-        text = sum(len(part.data) for part in loop.find_all(nodes.TemplateData))  # what a round writes
+        text = sum(len(part.data) for part in loop.find_all(nodes.TemplateData))  # text of one round
         self.generic_visit(loop)
         loop.iter = nodes.Filter(loop.iter, "rounds", [nodes.Const(ROUND + text)], [], None, None)
         return loop
@@ -181,7 +180,7 @@ class Priced(NodeTransformer):
         return nodes.Filter(joined, "paid", [], [], None, None)
 
 
-@jinja2.pass_context  # or jinja computes what is constant once, when the template is read
+@jinja2.pass_context  # otherwise jinja evaluates constants once, at compile time
 def _paid(context: jinja2.runtime.Context, value: Any) -> Any:
     return context.environment.paid(value)
 
@@ -247,7 +246,7 @@ class ChatTemplate:
 
         Args:
             messages: each with "role" and "content".
-            add_generation_prompt: whether to write what stands before an answer, so that the model begins one.
+            add_generation_prompt: append the beginning of an answer, so that the model writes one.
             continue_final_message: end where the last message ends, so that the model goes on with it.
             variables: more that the template may ask for, such as Qwen's `enable_thinking`.
 

@@ -24,7 +24,7 @@ _LLAMA3 = (
 
 
 class PreTokenizer(NamedTuple):
-    """What a name stands for: see `BPETokenizer` for the fields."""
+    """The settings behind a name: see `BPETokenizer` for the fields."""
 
     split_pattern: str
     whole_words_first: bool = False

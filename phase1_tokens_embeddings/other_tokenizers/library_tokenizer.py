@@ -3,8 +3,8 @@
 Llama 2, Mistral and Gemma have tokenizers that were made with SentencePiece. They learn merges as ours does, and differ
 in three things:
 
-- They begin with characters, not with bytes. What is no character of theirs falls back to tokens such as <0xE2>,
-  which stand for one byte each.
+- They begin with characters, not with bytes. An unknown character falls back to tokens such as <0xE2>, which stand for
+  one byte each.
 - A space is written as "▁", a character like any other. There is no split pattern: Gemma merges across words
   wherever its merges say so.
 - Llama 2 puts a space before each text, so that the first word of a text is the token that it is inside one. Decoding takes
@@ -39,14 +39,14 @@ class LibraryTokenizer:
 
     Attributes:
         token_bytes, special_tokens, added_tokens: as in `BPETokenizer`.
-        drops_first_space: whether decoding takes away the space that encoding put before the text.
+        drops_first_space: decoding removes the space that encoding put before the text.
 
     Raises:
-        ValueError: of a kind whose tokens are no pieces of the text, such as BERT's, which forgets capital letters.
+        ValueError: a kind whose tokens are not pieces of the text, such as BERT's, which drops capital letters.
     """
 
     def __init__(self, document: dict[str, Any], hub: Any) -> None:
-        # Whether it finds special tokens is a setting of the library's object: two objects, so that threads need not wait.
+        # Finding special tokens is a setting of the library's object: two objects, so that threads need not wait.
         self._hub, self._distrusting_hub = hub, deepcopy(hub)
         self._distrusting_hub.encode_special_tokens = True  # as ordinary text, that is
         to_bytes, self.drops_first_space = _decoding(document.get("decoder"))
@@ -107,7 +107,7 @@ def read_tokenizer(path: str | Path) -> BPETokenizer | LibraryTokenizer:
     """A tokenizer.json: by our own code if it is of that kind, otherwise with the library.
 
     Raises:
-        FileNotFoundError: no such file. ValueError: damaged, or of a kind that nobody here reads.
+        FileNotFoundError: no such file. ValueError: damaged, or of an unknown kind.
     """
     try:
         return BPETokenizer.from_file(path)
@@ -116,7 +116,7 @@ def read_tokenizer(path: str | Path) -> BPETokenizer | LibraryTokenizer:
 
 
 def _decoding(decoder: dict[str, Any] | None) -> tuple[Callable[[str], bytes], bool]:
-    """How the name of a token becomes bytes, and whether a text loses its first space."""
+    """Two things: a function from the name of a token to bytes, and True if a text loses its first space."""
     steps = [decoder] if decoder else []
     if steps and steps[0]["type"] == "Sequence":
         steps = steps[0]["decoders"]

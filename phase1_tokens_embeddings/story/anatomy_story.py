@@ -41,7 +41,7 @@ def layers_from_total(shape: ModelShape, total: float) -> int:
 def tell_the_model(lab: Lab, folder: Path, name: str) -> dict[str, Box]:
     """A model folder: the same numbers as safetensors and as GGUF."""
     files, shape = checkpoint_files(folder), read_shape(folder / "config.json", name)
-    lab.say(f"""The config of {name} promises {shape.num_layers} layers of width {shape.d_model} and a
+    lab.say(f"""The config of {name} has {shape.num_layers} layers of width {shape.d_model} and a
         vocabulary of {shape.vocab_size:,} tokens. That fixes every tensor.""")
     box = model_box.open_safetensors(files)
     stored = sum(n for part, n in box.parameters.items() if part != "other")  # old files also hold masks
@@ -62,7 +62,7 @@ def tell_the_model(lab: Lab, folder: Path, name: str) -> dict[str, Box]:
     if shape.family != "gpt2":
         gguf_folder = find_model("tales")
         lab.say(
-            "A Llama's GGUF file also needs what Phase 2 tells of positions; the one below holds the model tales."
+            "A Llama's GGUF file also needs the rotary positions of phase 2; the one below holds the model tales."
         )
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "model.gguf"
@@ -109,8 +109,8 @@ def predict_layout(lab: Lab, header: GGUFHeader) -> None:
         "GGUF: do architecture, vocabulary and hyperparameters all stand before the first weight?",
         predicted=True,
         measured=model_box.tells_all_first(header),
-        note=f"{header.data_start:,} bytes tell what the model is; the other "
-        f"{header.file_bytes - header.data_start:,} are its weights and nothing else.",
+        note=f"{header.data_start:,} bytes describe the model; the other "
+        f"{header.file_bytes - header.data_start:,} are its weights.",
     )
 
 
@@ -125,7 +125,7 @@ def show_boxes(lab: Lab, boxes: dict[str, Box]) -> None:
     facts = [b.facts() for b in boxes.values()]
     rows = [[key, *(f.get(key, "-") for f in facts)] for key in facts[0]]
     lab.table(
-        "What is in the box",
+        "The parts of the file",
         ["", *boxes],
         rows,
         note="Layers, heads and MLP are the parts of a model: phase 2 builds them. -: the file does not say, or has none.",
@@ -138,7 +138,7 @@ def show_boxes(lab: Lab, boxes: dict[str, Box]) -> None:
             row += [b.sizes[section], f"{b.sizes[section] / b.total_bytes:6.1%}"]
         rows.append(row)
     columns = [c for kind in boxes for c in (f"bytes in {kind}", "share")]
-    note = "header: names, shapes and places of the tensors (for safetensors with config.json)"
+    note = "header: names, shapes and offsets of the tensors (for safetensors with config.json)"
     lab.table("Where its bytes are", ["part", *columns], rows, note)
     largest = next(iter(boxes.values())).largest
     rows = [[visible(n), quoted(list(s)), visible(t), size] for n, s, t, size in largest]
@@ -154,7 +154,7 @@ def tell_published_shapes(lab: Lab) -> None:
         predicted=layers_from_total(small, 3.21e9),
         measured=small.num_layers,
         source_says=32,
-        note="Predicted: what 3.21 billion leaves after the embedding, divided by the size of one layer. "
+        note="Predicted: 3.21 billion minus the embedding, divided by the size of one layer. "
         "Measured: its config.json. With 32 layers it would have 3.62 billion.",
     )
     lab.predict(
@@ -177,7 +177,7 @@ def tell_precisions(lab: Lab, shapes: list[ModelShape]) -> None:
     mixed = (1 - share) * q4_k + share * q6_k
     lab.predict(
         "q4-k-m-bits",
-        f"bits a weight of Llama-2 7B in Q4_K_M? ({share:.1%} of its weights are Q6_K)",
+        f"bits per weight of Llama-2 7B in Q4_K_M? ({share:.1%} of its weights are Q6_K)",
         predicted=mixed,
         measured=8 * weight_bytes(llama7b, "Q4_K_M") / llama7b.num_parameters,
         tolerance=0.001,
@@ -201,7 +201,7 @@ def tell_precisions(lab: Lab, shapes: list[ModelShape]) -> None:
         rows.append([s.name, s.num_parameters / 1e9, *in_gb, 8e9 * in_gb[-1] / s.num_parameters])
     lab.table(
         "Weights in GB (10^9 bytes)",
-        ["model", "10^9 weights", "FP32", "FP16/BF16", "FP8/INT8", "Q4_K_M", "bits a weight in Q4_K_M"],
+        ["model", "10^9 weights", "FP32", "FP16/BF16", "FP8/INT8", "Q4_K_M", "bits per weight in Q4_K_M"],
         rows,
         note="8-bit sizes leave out the scales (under 1%). GPT-2 and the small Llamas get more bits in "
         "Q4_K_M: their embedding is also the output matrix, hence Q6_K. 1 GiB = 1.074 GB.",
@@ -211,8 +211,8 @@ def tell_precisions(lab: Lab, shapes: list[ModelShape]) -> None:
     cents = card.dollars_per_hour / 36  # of 1,000 tokens at 1 ms each: dollars an hour to cents a second
     lab.say(f"""What it costs: to make one token, a GPU reads nearly every weight once. A T4 ({card.bandwidth_gb_s}
         GB/s) needs {fp16:.0f} ms for that with Llama-2 7B in FP16, and {q4:.0f} ms in Q4_K_M. At a rough
-        ${card.dollars_per_hour:.2f} an hour and one user, 1,000 tokens cost {fp16 * cents:.2f} cents in FP16
-        and {q4 * cents:.2f} in Q4_K_M, at best.""")
+        ${card.dollars_per_hour:.2f} per hour and one user, 1,000 tokens cost {fp16 * cents:.2f} cents in FP16
+        and {q4 * cents:.2f} in Q4_K_M, at least.""")
     lab.record(sizes_gb={row[0]: row[2:6] for row in rows})
 
 
@@ -222,7 +222,7 @@ def draw(lab: Lab, name: str, boxes: dict[str, Box], shapes: list[ModelShape]) -
     own = first.parameters["embedding"] / max(1, sum(first.parameters.values()))
     giant = shapes[-1].parameters_by_part()["embedding"] / shapes[-1].num_parameters
     fig, (left, right) = new_figure(
-        f"The embedding is {own:.1%} of {name}'s parameters and {giant:.0%} of {shapes[-1].name}: large models are MLP",
+        f"The embedding is {own:.1%} of {name}'s parameters and {giant:.0%} of {shapes[-1].name}: large models are mostly MLP",
         f"left: bytes of {name} on disk; right: parameters of published models, from their shapes",
         panels=2,
         size=(11.5, 4.8),

@@ -91,7 +91,7 @@ def tell_neighbours(lab: Lab, e: Embeddings) -> None:
     ]
     if rows:
         lab.table("The five nearest of the whole vocabulary", ["word", "token id", "neighbours, cosine"], rows,
-                  note="Words with a space before them, as in running text; the bare word is another token.")  # fmt: skip
+                  note="Words with a space before them, as inside a text; the word without the space is another token.")  # fmt: skip
 
 
 def tell_pairs(lab: Lab, e: Embeddings, name: str) -> None:
@@ -109,7 +109,7 @@ def tell_pairs(lab: Lab, e: Embeddings, name: str) -> None:
             measured=near > far,
             kind="timing",
             note=f"{len(related)} related pairs: {near:.2f} on average; {len(unrelated)} unrelated ones: {far:.2f}. "
-            "What a model knows depends on its training, so this decides nothing.",
+            "The result depends on the training, so it does not change the exit code.",
         )
         lab.record(related=dict(related), unrelated=dict(unrelated))
         rows = [[*a, *b] for a, b in zip_longest(related, unrelated, fillvalue=("", None))]
@@ -131,7 +131,7 @@ def tell_king_and_queen(lab: Lab, e: Embeddings) -> None:
     def error(cosines: list[float | None]) -> float:
         return max(abs((c or 0.0) - s) for c, s in zip(cosines, ARTICLE_COSINES, strict=True))
 
-    # The source does not say whether its words had a space before them: take the reading that fits better.
+    # The source does not say whether its words had a space before them: take the version that fits better.
     measured, other = sorted((with_space, without), key=error)
     lab.predict("king-queen", question, predicted=ARTICLE_COSINES, measured=measured, tolerance=0.03, kind="timing",
                 note=f"Words {'with' if measured is with_space else 'without'} a space before them; the other way: "
@@ -145,10 +145,10 @@ def tell_input(lab: Lab, e: Embeddings, folder: Path, name: str) -> None:
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # it would warn of the output head, which is not needed here
     lab.title("The matrix that enters the first layer")
-    lab.say("""For each token: look up its row of wte, look up the row of wpe for its place, add. To be sure
-        that this is all, we compare with what the transformers library feeds to its own first layer.""")
+    lab.say("""For each token: look up its row of wte, look up the row of wpe for its position, add. The
+        script compares the sum with the input of the first layer in the transformers library.""")
 
-    # GPT-2's own shape with random weights: lookup and sum do not care what the numbers are.
+    # GPT-2's own shape with random weights: lookup and sum work the same on any numbers.
     with torch.device("meta"):
         model = GPT2Model(GPT2Config(n_layer=1)).eval()
     model.to_empty(device="cpu")
@@ -180,7 +180,7 @@ def tell_input(lab: Lab, e: Embeddings, folder: Path, name: str) -> None:
 
 
 def first_hidden_state(model: torch.nn.Module, ids: list[int]) -> Tensor:
-    """What transformers feeds to its first layer: [len(ids), d_model]."""
+    """The input of the first layer in transformers: [len(ids), d_model]."""
     with torch.inference_mode():
         return model(torch.tensor([ids]), output_hidden_states=True).hidden_states[0][0]
 
@@ -222,7 +222,9 @@ def draw(lab: Lab, e: Embeddings, name: str) -> None:
     similarity = vectors @ vectors.T
     within, across = within_and_across(similarity, labels)
     points, kept = pca_2d(vectors)
-    finding = "Words of a kind lie together" if within > across + 0.02 else "No kinds of words to be seen yet"
+    finding = (
+        "Words of a kind lie together" if within > across + 0.02 else "Words of a kind do not lie together"
+    )
     fig, (left, right) = new_figure(
         f"{finding}: cosine {within:.2f} within a group, {across:.2f} across ({name})",
         f"left: {len(words)} words on the plane that keeps more of their spread ({kept:.0%}) than any other; right: their cosines",

@@ -76,7 +76,7 @@ def tell_units(lab: Lab) -> None:
 def tell_kv(lab: Lab) -> None:
     import torch
 
-    lab.title("What one token costs")
+    lab.title("Bytes of one token")
     names = ("llama-2-7b", "llama-3-8b")
     lab.say("""Each token leaves a key and a value in every layer: 2 x layers x KV heads x head size x bytes.
         Llama-2 7B and Llama-3 8B both have 32 layers and heads of 128 numbers, but Llama-3 keeps keys and
@@ -99,9 +99,9 @@ def tell_your_model(lab: Lab, shape: ModelShape, card: Card, precision: str) -> 
     kv_bytes, usable = KV_BYTES[a.kv], a.usable
     price = card.dollars_per_hour if a.price is None else a.price
     lab.title(f"{shape.name} on one {card.title}")
-    lab.say(f"""{shape.num_parameters:,} parameters; {kv_per_token(shape, kv_bytes):,} bytes of KV cache a
+    lab.say(f"""{shape.num_parameters:,} parameters; {kv_per_token(shape, kv_bytes):,} bytes of KV cache per
         token in {a.kv}. The card offers {both(card.memory_bytes)}; {usable:.0%} of it is for weights and
-        cache, the rest for what a step computes on its way (activations) and for CUDA, the card's own software (--usable).""")
+        cache, the rest for intermediate results (activations) and for CUDA, the GPU's software (--usable).""")
     rows = []
     for p in ("FP32", "FP16", "FP8", "Q4_K_M"):
         weights, room = weight_bytes(shape, p), bytes_for_kv(shape, card, p, usable)
@@ -112,9 +112,9 @@ def tell_your_model(lab: Lab, shape: ModelShape, card: Card, precision: str) -> 
         rows.append([p, weights / GB, weights / GIB, *fits])
     lab.table(
         f"Users of {a.context:,} tokens each",
-        ["weights", "GB", "GiB", "GB for KV", "GiB for KV", "tokens of KV", "users", "$ a user-hour"],
+        ["weights", "GB", "GiB", "GB for KV", "GiB for KV", "tokens of KV", "users", "$ per user-hour"],
         rows,
-        note=f"FP16 stands for BF16 too, FP8 for INT8; -: does not fit. {card.title} at ${price:.2f} an hour"
+        note=f"FP16 stands for BF16 too, FP8 for INT8; -: does not fit. {card.title} at ${price:.2f} per hour"
         f"{', a rough cloud price: give yours with --price' if a.price is None else ''}. Users are counted as "
         "if each had filled the whole context.",
     )
@@ -126,7 +126,7 @@ def tell_your_model(lab: Lab, shape: ModelShape, card: Card, precision: str) -> 
     users = users_that_fit(shape, card, a.context, precision, kv_bytes, usable)
     if users:
         lab.say(f"""What it costs: {users:,} users share the card in {precision}. Each of them costs
-            ${price / users:.2g} an hour, or ${720 * price / users:,.2f} a month (720 hours), if all stay.""")
+            ${price / users:.2g} per hour, or ${720 * price / users:,.2f} per month (720 hours), if all stay.""")
     else:
         tokens = users_that_fit(shape, card, 1, precision, kv_bytes, usable)
         lab.say(f"""The weights fit in {precision}, but no user with {a.context:,} tokens does: there is room
@@ -134,7 +134,7 @@ def tell_your_model(lab: Lab, shape: ModelShape, card: Card, precision: str) -> 
 
 
 def tell_users(lab: Lab, shape: ModelShape, precision: str, cards: list[Card]) -> None:
-    lab.title("How many users? Tokens are what fills a card")
+    lab.title("How many users? Tokens fill a card")
     kv_bytes, usable = KV_BYTES[lab.args.kv], lab.args.usable
     contexts = [c for c in CONTEXTS if c <= shape.max_context] or [shape.max_context]
     rows = [
@@ -144,7 +144,7 @@ def tell_users(lab: Lab, shape: ModelShape, precision: str, cards: list[Card]) -
     ]  # fmt: skip
     lab.table(f"Users of {shape.name} in {precision}, by tokens each",
               ["card", "GiB", *(f"{c:,}" for c in contexts)], rows,
-              note="Double the context, halve the users.")  # fmt: skip
+              note="Twice the context, half the users.")  # fmt: skip
     lab.record(users={row[0]: dict(zip(contexts, row[2:], strict=True)) for row in rows})
 
 
@@ -160,7 +160,7 @@ def draw(lab: Lab, shape: ModelShape, card: Card, precision: str, others: list[M
         size=(11.5, 4.8),
     )
     draw_cards(left, shape, precision, usable)
-    for color, s in zip(COLORS, [shape, *others], strict=False):
+    for color, marker, s in zip(COLORS, "os^Dv", [shape, *others], strict=False):
         if bytes_for_kv(s, card, precision, usable) <= 0:
             continue
         points = [(c, users_that_fit(s, card, c, precision, kv_bytes, usable)) for c in
@@ -168,7 +168,7 @@ def draw(lab: Lab, shape: ModelShape, card: Card, precision: str, others: list[M
         points = [(c, n) for c, n in points if n]
         if points:
             style = dict(lw=3, zorder=3) if s is shape else dict(lw=1.5)
-            right.plot(*zip(*points, strict=True), marker="o", color=color, label=s.name, **style)
+            right.plot(*zip(*points, strict=True), marker=marker, color=color, label=s.name, **style)
     if right.lines:
         right.set(xscale="log", yscale="log", xlabel="tokens of each user", ylabel="users")
         right.set_xticks([256, 1024, 4096, 16384, 65536])

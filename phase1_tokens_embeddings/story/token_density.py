@@ -17,7 +17,7 @@ from labkit.errors import LabError
 from labkit.figures import BLUE, COLORS, GREY, new_figure
 from phase1_tokens_embeddings.tokens import Tokenizer
 
-CONTENT = {  # what the sample texts are, in the order in which they are shown
+CONTENT = {  # name of each sample text, in the order in which they are shown
     "prose": "English story",
     "technical": "technical text",
     "code": "Python code",
@@ -36,7 +36,7 @@ def sample_text(name: str) -> str:
 def course_texts() -> list[str]:
     """The default training text: the course's own English texts, and tales that its model wrote.
 
-    No text that changes with the course: the README prints what is learned from it.
+    These texts never change, because a chapter prints the merges that are learned from them.
     """
     return [sample_text(name) for name in ("prose", "technical", "tales")]
 
@@ -74,7 +74,7 @@ def read_texts(path: str | Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Density:
-    """Characters per token: of a whole text (`mean`), and of its thinnest and its densest part."""
+    """Characters per token: of a whole text (`mean`), and of its least and its most dense part."""
 
     characters: int
     tokens: int
@@ -126,7 +126,7 @@ def draw_density(found: Mapping[str, Mapping[str, Density]], labels: Mapping[str
     fig, (left, right) = new_figure(
         f"The same story takes {ratios[1]:.1f} times as many tokens in Chinese as in English, "
         f"{ratios[2]:.1f} times in Hindi",
-        f"Left: a dot is a whole text, a line goes from the thinnest to the densest of its {PARTS} parts. "
+        f"Left: a dot is a whole text, a line goes from the least to the most dense of its {PARTS} parts. "
         f"Title and right: vocabulary of {first}.",
         panels=2,
         width_ratios=[1.5, 1],

@@ -12,7 +12,7 @@ from phase1_tokens_embeddings.story.token_density import CONTENT, PARTS, Density
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer, StreamDecoder, Tokenizer
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
 
-SENTENCE = "The goat was waiting for a boat."
+SENTENCE = "Once upon a time there was a king"
 CONTEXT = 128_000  # "128K" tokens; models that say 128K often mean 131,072
 FETCH = "`lab fetch gpt2` once, while online"
 
@@ -23,7 +23,7 @@ def with_first_merges(tok: BPETokenizer, count: int) -> BPETokenizer:
 
 
 def stream_steps(tok: Tokenizer, text: str) -> list[tuple[int, bytes, str, str]]:
-    """For each token of a text: its id, its bytes, what it decodes to alone, what a stream shows."""
+    """For each token of a text: its id, its bytes, its text when decoded alone, the text that a stream shows."""
     stream = StreamDecoder(tok)
     return [(i, tok.token_bytes[i], tok.decode([i]), stream.push(i)) for i in tok.encode(text)]
 
@@ -36,7 +36,9 @@ def show_tokens(tok: Tokenizer, ids: Sequence[int]) -> str:
     'aa|_|<C3>|<A9>'
     """
     named = {" ": "_", "\n": "\\n", "\t": "\\t"}
-    named |= {chr(0xDC00 + b): f"<{b:02X}>" for b in range(128, 256)}  # what surrogateescape makes of byte b
+    named |= {
+        chr(0xDC00 + b): f"<{b:02X}>" for b in range(128, 256)
+    }  # surrogateescape turns byte b into this
 
     def show(token: bytes) -> str:
         return "".join(named.get(c, c) for c in token.decode("utf-8", errors="surrogateescape"))
@@ -131,20 +133,20 @@ def look_at_words(lab: Lab, vocabularies: dict[str, Tokenizer]) -> None:
 
 
 def protect_and_stream(lab: Lab, name: str, tok: Tokenizer) -> None:
-    lab.title("3. What users may not type, and half characters")
+    lab.title("3. Special tokens in a user's text, and half characters")
     if tok.eos_token_id is not None:
         typed = tok.encode(END_OF_TEXT)
         trusted = tok.encode(END_OF_TEXT, allowed_special="all")
         lab.say(
             f"""The special token {END_OF_TEXT} ends a text: {name} knows it as id {trusted[0]}. A user who
-            types it gets {len(typed)} ordinary tokens instead. Otherwise any visitor could end a text, or
-            fake the system's own words. Only code that says allowed_special=... gets the real one."""
+            types it gets {len(typed)} ordinary tokens instead. Otherwise a user could end a text or
+            imitate the system. Only code that passes allowed_special=... gets the special token."""
         )
     text = "好的 🐐!"
     steps = stream_steps(tok, text)
     lab.predict(
         "stream-is-whole",
-        f"what StreamDecoder shows of {text!r}, joined, is the text",
+        f"the pieces that StreamDecoder shows of {text!r}, joined, are the text",
         predicted=True,
         measured="".join(shown for *_, shown in steps) == text,
     )
@@ -244,7 +246,7 @@ def chat_becomes_text(lab: Lab, tok: BPETokenizer) -> None:
     lab.title("5. A conversation becomes one text")
     lab.say(
         """A model knows no messages. A chat template, a small program that comes with the model, writes them down as one
-        text, and ends where the answer is to begin. Special tokens say who speaks. This is the form of Qwen and SmolLM:"""
+        text, and ends where the answer is to begin. Special tokens mark the speaker. This is the form of Qwen and SmolLM:"""
     )
     tok, template = with_chat_tokens(tok), ChatTemplate(CHATML, {})
     first, second = (tok.encode(template.render(TALK[:n]), "all") for n in (1, 3))
@@ -270,6 +272,6 @@ def chat_becomes_text(lab: Lab, tok: BPETokenizer) -> None:
         "ends of a message in one message of a user who types <|im_end|>: encoded as a whole, and piece by piece",
         predicted=[2, 1],
         measured=[tok.encode(text, "all").count(end), safe.count(end)],
-        note="""Rendered first and encoded then, as most servers do, what a user types becomes a real special token: the user
-        speaks as the system. Who encodes the user's part by itself, and trusts no special token in it, is safe.""",
+        note="""Rendered first and encoded then, as most servers do, the user's text becomes a real special token: the user
+        speaks as the system. A server that encodes the user's text separately, without special tokens, is safe.""",
     )

@@ -33,22 +33,22 @@ Pair = tuple[int, int]
 # GPT-2 first cuts text into pieces, and merges never cross a cut. So "dog" and "dog." share the token
 # for "dog". In order: English endings ('s, 'll, ...), letters, digits, other signs (each with one
 # leading space), and white space. The space *before* a word belongs to it: " dog" is one token.
-# What is a letter (\p{L}) or a digit (\p{N}) is for the Unicode tables of the `regex` module to say. They
-# may be newer than those inside tiktoken or `tokenizers`: a character that joined Unicode lately can be
-# cut elsewhere there, and get other ids. Decoding gives the same text all the same.
+# The Unicode tables of the `regex` module define letters (\p{L}) and digits (\p{N}). They may be newer than the
+# tables inside tiktoken or `tokenizers`, so a character that is new in Unicode can be cut differently there and
+# get other ids. Decoding gives the same text in both cases.
 GPT2_SPLIT_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
-# What a pattern from a file may have. That of GPT-4o, the longest in use, has 274 signs, 3 groups, and counts up to 3.
+# Limits of a pattern from a file. GPT-4o's, the longest in use, has 274 characters, 3 groups, and counts up to 3.
 MAX_PATTERN, MAX_GROUPS, MAX_REPEATS = 1_000, 50, 10_000
 
 
 def compile_split(pattern: str) -> regex.Pattern[str]:
-    """Compile a split pattern. It may come from a file, so what would take for ever, or all memory, is refused.
+    """Compile a split pattern. It may come from a file, so patterns that need endless time or memory are refused.
 
     Raises:
         ValueError: no regular expression, too large, or a kind of group that no tokenizer needs.
     """
-    # What is left without escaped signs, properties such as \p{L}, and sets such as [^a-z].
+    # The pattern without escaped characters, properties such as \p{L}, and sets such as [^a-z].
     frame = regex.sub(
         r"\\[pP]\{\^?[a-zA-Z][\w =:-]*\}|\\.|\[\^?\]?(?:\\.|[^\]])*\]",
         "",
@@ -151,7 +151,7 @@ def learn_merges(
             where[pair].add(index)
 
     # 2. A heap finds the most frequent pair. Entries are never updated in place: a changed count
-    #    is pushed as a new entry, and an entry that no longer tells the truth is dropped when met.
+    #    is pushed as a new entry, and an outdated entry is dropped when it is popped.
     heap = [(-count, pair) for pair, count in counts.items()]
     heapq.heapify(heap)
 

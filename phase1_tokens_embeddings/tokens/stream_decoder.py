@@ -6,12 +6,12 @@ from typing import Literal, Protocol
 
 
 class Tokenizer(Protocol):
-    """What the rest of the course asks of a tokenizer. `BPETokenizer` is one.
+    """The interface of a tokenizer for the rest of the course. `BPETokenizer` implements it.
 
     Attributes:
-        token_bytes: the bytes of token i at place i.
+        token_bytes: the bytes of token i at index i.
         special_tokens, added_tokens: name -> id.
-        drops_first_space: whether `decode` removes the space that `encode` put before the text.
+        drops_first_space: True if `decode` removes the space that `encode` put before the text.
     """
 
     token_bytes: list[bytes]

@@ -43,8 +43,8 @@ class BPETokenizer:
     Args:
         token_bytes: `token_bytes[i]` holds the bytes of token i, special tokens included (as UTF-8).
         merges: pairs of ids in the order they were learned. The merged token is found by its bytes.
-        special_tokens: name -> id. They mean something to the model (such as the end of a text)
-            and never come out of ordinary text.
+        special_tokens: name -> id. They have a meaning for the model (such as the end of a text),
+            and `encode` never produces them from ordinary text.
         split_pattern: regular expression that cuts text into words.
         whole_words_first: a word that is a token is taken as it is, merges or not (Llama 3 does so).
         unicode_form: bring text into this Unicode normal form first, such as "NFC" (Qwen does so): "e"
@@ -252,7 +252,7 @@ class BPETokenizer:
 
 
 def check_allowed(allowed: Collection[str] | Literal["all"], special_tokens: Collection[str]) -> list[str]:
-    """The names that `allowed_special` stands for.
+    """The names in `allowed_special`, "all" expanded.
 
     Raises:
         ValueError: one is not a special token of this vocabulary.

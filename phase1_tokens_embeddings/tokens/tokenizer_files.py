@@ -60,7 +60,7 @@ def to_tokenizer_json(tok: Any) -> dict[str, Any]:
         raise ValueError(
             f"tokenizer.json cannot hold the special token {quoted(taken[0])}: a token has that name"
         )
-    last = max(vocab.values())  # the library numbers on from here, so what lies between is named here, too
+    last = max(vocab.values())  # the library continues numbering from here, so ids in between are named here
     vocab |= {name: i for name, i in added.items() if i < last}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     if tok.split_pattern == GPT2_SPLIT_PATTERN:

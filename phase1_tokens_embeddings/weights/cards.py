@@ -1,7 +1,7 @@
-"""The GPUs that the course computes with: what their data sheets say, in one place.
+"""The GPUs that the course computes with, as in their data sheets.
 
-Source: NVIDIA's data sheets; A100, H100 and H200 in their SXM form. (What a compute capability allows a program
-to use is in phase 5, compiling/machine_code.py.)
+Source: NVIDIA's data sheets; A100, H100 and H200 in their SXM form. (The limits of
+each compute capability are in phase 5, compiling/machine_code.py.)
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ class Card:
 
     Attributes:
         label_gb: the number in its name. It counts the memory that is built in, in units of 2^30 bytes.
-        memory_mib: what the driver offers (nvidia-smi), in MiB. GDDR cards of data centres keep 1/16 for
+        memory_mib: memory that the driver offers (nvidia-smi), in MiB. GDDR cards of data centres keep 1/16 for
             error correction, so a "16 GB" T4 offers 15 GiB.
-        bandwidth_gb_s: memory bandwidth in 10^9 bytes a second.
-        tensor_tflops: dense matrix products in 16 bit with 32-bit sums, 10^12 operations a second.
+        bandwidth_gb_s: memory bandwidth in 10^9 bytes per second.
+        tensor_tflops: dense 16-bit matrix multiplication with 32-bit sums, 10^12 operations per second.
         multiprocessors: how many of them it has, each with its own registers and shared memory.
         dollars_per_hour: a rough cloud price. An assumption, not a quotation: prices differ threefold
             between sellers and change by the month.

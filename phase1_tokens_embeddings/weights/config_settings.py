@@ -9,7 +9,7 @@ from labkit.foreign import quoted
 from phase1_tokens_embeddings.weights.families import Family
 
 MAX_CONFIG_BYTES = 1_000_000
-# Settings that are read of every config.json, beside its family's own; first in GPT-2's words, then in those of all others.
+# Settings read from every config.json, besides its family's own; first GPT-2's names, then the names of all other families.
 READ = {
     *("model_type", "vocab_size", "tie_word_embeddings", "eos_token_id", "bos_token_id"),
     *("n_embd", "n_head", "n_layer", "n_positions", "n_inner", "layer_norm_epsilon", "activation_function"),
@@ -126,7 +126,7 @@ def rope_settings(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def no_rope_layers(raw: dict[str, Any], num_layers: int) -> tuple[int, ...]:
-    """`no_rope_layers` of a file says for each layer whether it turns: 1, or 0. Or every n-th does not."""
+    """The layers without rotary positions: `no_rope_layers` has 1 (rotary) or 0 per layer, or every n-th layer has none."""
     turns = raw.get("no_rope_layers")
     if turns is None and raw.get("no_rope_layer_interval") is None:
         return ()
@@ -139,7 +139,7 @@ def no_rope_layers(raw: dict[str, Any], num_layers: int) -> tuple[int, ...]:
 
 
 def token_ids(raw: dict[str, Any], key: str, vocab_size: int) -> tuple[int, ...]:
-    """A token id, several, or none. The sampler bans and finds them by their place among the scores."""
+    """A token id, several, or none. The sampler uses them as indices into the scores."""
     ids = raw.get(key)
     ids = [] if ids is None else ids if isinstance(ids, list) else [ids]
     if not all(type(i) is int and 0 <= i < vocab_size for i in ids):

@@ -2,8 +2,8 @@
 
     input = wte[token id] + wpe[position]         wte: [vocabulary, d_model]   wpe: [context, d_model]
 
-That is all: two rows are looked up and added. What the vectors mean was learned in training; here they are
-only read from the checkpoint, compared, and drawn.
+Two rows are looked up and added. Training gave the vectors their values; this module reads, compares and
+projects them.
 
 Sources: Radford et al., "Language Models are Unsupervised Multitask Learners" (GPT-2, 2019), section 2.3;
 Mikolov et al., "Efficient Estimation of Word Representations in Vector Space" (2013), for cosines of words.
@@ -66,7 +66,7 @@ class Embeddings:
         return self.wte[ids]
 
     def neighbours(self, word: str, k: int = 5) -> list[tuple[str, float]]:
-        """The k tokens whose vectors point most nearly the same way, with their cosines.
+        """The k tokens whose vectors have the most similar direction, with their cosines.
 
         Raises:
             ValueError: the word is not one token.
@@ -80,7 +80,7 @@ class Embeddings:
         return list(zip(names, top.values.tolist(), strict=True))
 
     def input_matrix(self, ids: Sequence[int]) -> Tensor:
-        """What the first layer gets for these tokens: [len(ids), d_model].
+        """The input of the first layer for these tokens: [len(ids), d_model].
 
         Raises:
             ValueError: no tokens, an id outside the table, or more tokens than positions.
@@ -161,5 +161,5 @@ def pca_2d(vectors: Tensor) -> tuple[Tensor, float]:
 
 
 def same_rows(a: Tensor, b: Tensor) -> bool:
-    """Whether two matrices hold exactly the same rows, in whatever order."""
+    """True if two matrices hold exactly the same rows, in any order."""
     return sorted(a.tolist()) == sorted(b.tolist())

@@ -1,8 +1,8 @@
 """The families of models as data: one row of choices each.
 
-GPT-2, Llama, Qwen, Gemma: all are the same tower of blocks, and differ in a dozen small choices. A `Family` holds those that
-all its models share. What differs from model to model (sizes, windows, speeds of the rotation) stands in its config.json; a
-row's `settings` say what holds where that file is silent.
+GPT-2, Llama, Qwen and Gemma stack the same kind of block and differ in a dozen small choices. A `Family` holds the choices that
+all its models share. Sizes, windows and rotation speeds differ from model to model and are in its config.json; a row's
+`settings` are the defaults of that file.
 
 Sources: the papers and model cards named in `phase2_attention_kvcache/story/families_story.py`; defaults as in transformers.
 """
@@ -18,15 +18,15 @@ class Family:
     """The choices that all models of a family share. The defaults are Llama's.
 
     Attributes:
-        positions: "learned": a table of vectors, added to the tokens'. "rotary": queries and keys are turned.
+        positions: "learned": a table of vectors, added to the tokens'. "rotary": queries and keys are rotated.
         norm: "layer" shifts and scales, "rms" only scales; "offset_rms" stores how far its scales are from 1.
         norm_at: of attention and MLP: "before" it, "after" it (before its result is added), or "around" it: both.
-        qk_norm: queries and keys are normed, too: each "head" by itself, or the whole "row" of a token.
-        mlp: "gelu": two matrices. "swiglu", "geglu": three, one of them opens gates; named for what bends the gates.
+        qk_norm: queries and keys are normalized, too: each "head" by itself, or the whole "row" of a token.
+        mlp: "gelu": two matrices. "swiglu", "geglu": three, one of them for gates; named after the gates' activation.
         scaled_embedding: the tokens' vectors are multiplied by sqrt(d_model).
         mixture: each block has several MLPs, the experts, and uses a few of them for a token.
-        qkv_bias: queries, keys and values have biases, whatever config.json says.
-        settings: values of a config.json where it is silent. They also name what only this family may set.
+        qkv_bias: queries, keys and values have biases, with any config.json.
+        settings: defaults of a config.json. They also name the settings that only this family may have.
     """
 
     positions: Literal["learned", "rotary"] = "rotary"
@@ -57,7 +57,7 @@ BIASES = {"attention_bias": False, "mlp_bias": False}
 LATE_WINDOWS = {
     "use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28, "layer_types": None,
 }  # fmt: skip
-# Every n-th layer sees everything, the others see a window.
+# Every n-th layer sees everything, the remaining layers see a window.
 GEMMA = {
     "head_dim": 256, "tie_word_embeddings": True, "query_pre_attn_scalar": 256, "sliding_window": 4096,
     "attn_logit_softcapping": None, "final_logit_softcapping": None, "layer_types": None, "attention_bias": False,

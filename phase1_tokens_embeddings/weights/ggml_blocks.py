@@ -3,7 +3,7 @@
 A weight of a matrix is about as large as its neighbours. So store one scale for 32 of them, and each weight as a
 small whole number, its code: weight = code x scale. Four of the many kinds:
 
-    Q8_0   32 weights   [scale: F16] [32 codes of 8 bits]                                  34 bytes   8.5    bits a weight
+    Q8_0   32 weights   [scale: F16] [32 codes of 8 bits]                                  34 bytes   8.5    bits per weight
     Q4_0   32 weights   [scale: F16] [32 codes of 4 bits, from -8 to 7]                    18 bytes   4.5
     Q4_K   256 weights  [scale, minimum: F16] [8 scales, 8 minima of 6 bits] [256 x 4]     144 bytes  4.5
     Q6_K   256 weights  [256 x 4 low bits] [256 x 2 high bits] [16 scales: I8] [scale: F16]  210 bytes  6.5625
@@ -83,9 +83,9 @@ def quantize_blocks(kind: str, weight: Tensor) -> Tensor:
 
 
 def scales_of_blocks(kind: str, data: Tensor) -> Tensor:
-    """The F16 numbers of quantised rows by which all others are multiplied: [rows, blocks, 1 or (Q4_K) 2].
+    """The F16 scales of quantized rows: [rows, blocks, 1 or (Q4_K) 2].
 
-    A damaged file shows here first: whatever bits the codes have, they are codes; not all bits are a sound scale.
+    They show damage first: any bits are valid codes, but not any bits are a valid scale.
     """
     blocks = data.unflatten(-1, (-1, BLOCKS[kind].nbytes))
     first, last = {"Q8_0": (0, 2), "Q4_0": (0, 2), "Q4_K": (0, 4), "Q6_K": (208, 210)}[kind]
@@ -149,7 +149,7 @@ def _from_q4_k(blocks: Tensor) -> Tensor:
     a, b, c = blocks[..., 4:16].split(4, dim=-1)
     scales = torch.cat((a & 63, c & 15 | a >> 2 & 48), dim=-1)
     minima = torch.cat((b & 63, c >> 4 | b >> 2 & 48), dim=-1)
-    # Of 64 weights the first 32 lie in the low halves of 32 bytes, the others in the high halves.
+    # Of 64 weights the first 32 are in the low halves of 32 bytes, the last 32 in the high halves.
     packed = blocks[..., 16:].unflatten(-1, (4, 32))
     codes = torch.stack((packed & 15, packed >> 4), dim=-2).flatten(-3, -2)  # [..., 8, 32]
     steps, floors = (scale * scales)[..., None], (minimum * minima)[..., None]

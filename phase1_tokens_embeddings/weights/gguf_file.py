@@ -120,7 +120,7 @@ def read_gguf_header(path: str | Path) -> GGUFHeader:
 
 
 class _Cursor:
-    """A place in the file that only moves forward, and never past the end."""
+    """A position in the file that only moves forward, and never past the end."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data, self.at = data, 4

@@ -3,10 +3,10 @@
 A GGUF file says the same as a folder in the Hugging Face layout, in other words. Three things differ:
 
 - Settings have names of their own: "gpt2.embedding_length" is `n_embd`. They are turned into a config.json here, so
-  that whatever checks and uses a config.json has no second kind of file to know.
+  that the code for a config.json needs no second format.
 - Matrices are [out, in] in every family. (GPT-2's own checkpoint keeps them as [in, out].)
-- A Llama's queries and keys lie in the order of the paper on rotary positions, where neighbours turn together. Hugging
-  Face's files, and the code of this course, turn the first half of a head with the second. So rows change places.
+- A Llama's queries and keys lie in the order of the paper on rotary positions, where neighbours are rotated together.
+  Hugging Face's files, and the code of this course, rotate the first half of a head with the second. So rows are reordered.
 
 Source: `convert_hf_to_gguf.py` of llama.cpp, for the names and for the order of rows (`permute`).
 """
@@ -83,7 +83,7 @@ def config_from_gguf(header: GGUFHeader) -> dict[str, Any]:
     """The settings of a GGUF file, in the words of a config.json.
 
     Raises:
-        ValueError: an architecture that is not known here, or what no config.json could say.
+        ValueError: an unknown architecture, or settings that no config.json can express.
     """
     metadata = header.metadata
     arch = metadata.get("general.architecture")

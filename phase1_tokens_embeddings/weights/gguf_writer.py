@@ -1,7 +1,7 @@
-"""Turn a model folder (GPT-2 or Llama) into one GGUF file, in whole numbers of few bits if so asked.
+"""Turn a model folder (GPT-2 or Llama) into one GGUF file, optionally quantized.
 
-The package `gguf` writes the container; what goes in is made here. Matrices get the type that was asked for. What is
-small and delicate (norms, biases, positions) stays F32.
+The package `gguf` writes the container; this module makes its contents. Matrices get the requested type. Norms, biases
+and positions are small and sensitive, and stay F32.
 
 Source: `convert_hf_to_gguf.py` of llama.cpp.
 """
@@ -29,7 +29,7 @@ from phase1_tokens_embeddings.weights.safetensors_file import (
     read_safetensors_header,
 )
 
-FILE_TYPES = {  # what the file says of itself; each tensor has its own type besides
+FILE_TYPES = {  # the type named in the file's header; each tensor has its own type as well
     kind: gguf.LlamaFileType[f"{'ALL' if kind == 'F32' else 'MOSTLY'}_{kind}"] for kind in WRITABLE
 }
 
@@ -120,7 +120,7 @@ def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: dict[str, Any]) -> None:
     writer.add_token_list(vocabulary["tokens"])
     writer.add_token_types(vocabulary["token_type"])
     writer.add_token_merges(vocabulary["merges"])
-    writer.add_add_bos_token(False)  # what stands before a text is for the caller to say
+    writer.add_add_bos_token(False)  # the caller decides on a token before a text
 
 
 def add_special_tokens(
@@ -128,7 +128,7 @@ def add_special_tokens(
 ) -> None:
     """Which tokens begin and end a text: as the chat settings name them, else as config.json numbers them.
 
-    A model may have several that end an answer. A GGUF file has a place for three: eos, eot (of a turn), eom (of a
+    A model may have several tokens that end an answer. A GGUF file holds three: eos, eot (of a turn), eom (of a
     message).
     """
 
@@ -178,7 +178,7 @@ def converted_tensors(folder: Path, shape: ModelShape, file_type: str) -> dict[s
 
 
 def gguf_name(names: Any, name: str) -> str | None:
-    """The package's name for a tensor of a checkpoint; checkpoints differ in what they put in front of a name."""
+    """The package's name for a tensor of a checkpoint; checkpoints have different prefixes."""
     for full in (name, f"transformer.{name}", f"model.{name}"):
         if found := names.get_name(full, (".weight", ".bias")):
             return found

@@ -1,12 +1,12 @@
-"""The arithmetic of GPU memory: bytes of KV cache a token, what the weights leave, how many users fit."""
+"""The arithmetic of GPU memory: bytes of KV cache per token, memory beside the weights, users that fit."""
 
 from phase1_tokens_embeddings.weights.cards import Card
 from phase1_tokens_embeddings.weights.model_shapes import ModelShape
 from phase1_tokens_embeddings.weights.weight_formats import weight_bytes
 
 GB, GIB = 10**9, 2**30
-# A tenth of the card is left to activations, kernels and the CUDA runtime. (vLLM also plans with 0.9 of the
-# card, but takes the activations out of that, so it has a little less room for the cache.)
+# A tenth of the card is left to activations, kernels and the CUDA runtime. (vLLM's `gpu_memory_utilization` is 0.92, and
+# the activations come out of that share.)
 USABLE = 0.9
 KV_BYTES = {"FP16": 2, "FP8": 1}
 
@@ -14,7 +14,7 @@ KV_BYTES = {"FP16": 2, "FP8": 1}
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, bytes_per_value: int = 2) -> int:
     """Bytes of KV cache that one token takes, in all layers together.
 
-    Two (a key and a value) x layers x heads that own keys and values x numbers in a head x bytes a number.
+    Two (a key and a value) x layers x KV heads x numbers per head x bytes per number.
 
     >>> kv_bytes_per_token(num_layers=12, num_kv_heads=12, head_dim=64)  # GPT-2 in FP16
     36864
@@ -39,8 +39,8 @@ def kv_per_token(shape: ModelShape, bytes_per_value: int = 2) -> int:
 def kv_of_text(shape: ModelShape, tokens: int, bytes_per_value: int = 2) -> int:
     """Bytes of KV cache that a text of so many tokens needs. In a layer with a window, only its last ones are needed.
 
-    (An engine needs just that if it hands out memory by layer. One whose blocks hold all layers must keep a token until
-    the last layer has done with it.)
+    (An engine that allocates memory per layer needs just that. An engine whose blocks hold all layers must keep a token
+    as long as any layer needs it.)
     """
     kept = sum(min(tokens, shape.window(layer) or tokens) for layer in range(shape.num_layers))
     return kept * kv_bytes_per_token(1, shape.num_kv_heads, shape.head_dim, bytes_per_value)

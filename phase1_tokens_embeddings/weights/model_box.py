@@ -1,7 +1,7 @@
-"""What a model file holds, in one form for both formats: the "box".
+"""The contents of a model file, in one form for both formats: the "box".
 
-A safetensors file knows its tensors and nothing else, so config.json and tokenizer.json beside it count as
-part of the box. A GGUF file is the whole box.
+A safetensors file holds only tensors, so config.json and tokenizer.json beside it count as part of the box. A GGUF
+file is the whole box.
 """
 
 import re
@@ -41,7 +41,7 @@ def part_of(name: str) -> Part:
 
 @dataclass
 class Box:
-    """What a model file holds, in either format.
+    """The contents of a model file, in either format.
 
     Attributes:
         files: (name, bytes) of each file that belongs to the model.
@@ -75,7 +75,7 @@ class Box:
         return sum(self.sizes.values())
 
     def facts(self) -> dict[str, str]:
-        """What it is, for a table."""
+        """The main facts, for a table."""
         names = ("layers", "width (d_model)", "heads", "KV heads", "MLP width", "context")
         numbers = {"vocabulary": self.vocabulary, **{n: self.hyperparameters.get(n) for n in names}}
         numbers |= {"tensors": sum(self.dtypes.values()), "parameters": sum(self.parameters.values())}
@@ -89,7 +89,7 @@ class Box:
 
 
 def open_safetensors(files: list[Path]) -> Box:
-    """The box of a model in one or several safetensors files, with what lies beside them."""
+    """The box of a model in one or several safetensors files, with the files beside them."""
     box = Box([(f.name, f.stat().st_size) for f in files])
     for file in files:
         header = read_safetensors_header(file)
@@ -157,6 +157,6 @@ def missing_keys(header: GGUFHeader) -> list[str]:
 
 
 def tells_all_first(header: GGUFHeader) -> bool:
-    """Whether architecture, hyperparameters and vocabulary all stand before the first number of a tensor."""
+    """True if architecture, hyperparameters and vocabulary all stand before the first number of a tensor."""
     end_of_keys = 24 + sum(header.metadata_bytes.values())
     return not missing_keys(header) and end_of_keys <= header.data_start

@@ -48,7 +48,7 @@ class ModelShape:
         max_context: longest context in tokens that the model was made for.
         tied: the output head is the embedding matrix, stored once.
         qkv_bias: attention has biases on queries, keys and values (Qwen2; GPT-2 has all its biases anyway).
-        source: whose config.json.
+        source: the repository of the config.json.
         windows: for each layer, how many tokens a token sees there, see `window`; (): all see everything.
         num_experts, experts_per_token: of a mixture, in each layer; 0: none.
     """
@@ -72,7 +72,7 @@ class ModelShape:
 
     @property
     def choices(self) -> Family:
-        """What all models of this family share."""
+        """The choices that all models of this family share."""
         return find_family(self.family)
 
     def window(self, layer: int) -> int | None:
@@ -141,7 +141,7 @@ class ModelShape:
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that one token meets: of a mixture's experts, the few that are chosen."""
+        """Parameters that one token uses: of a mixture's experts, the chosen ones."""
         idle = self.num_experts - self.experts_per_token
         return self.num_parameters - 3 * idle * self.num_layers * self.d_model * self.d_ff
 
@@ -165,7 +165,7 @@ def _shape(
 
 
 def _windows(window: int, every: int, num_layers: int) -> tuple[int | None, ...]:
-    """Every so many layers one sees everything."""
+    """Every `every`-th layer sees all tokens."""
     return tuple(window if (layer + 1) % every else None for layer in range(num_layers))
 
 

@@ -1,4 +1,4 @@
-"""Read the header of a safetensors file by hand: what is in it, and where.
+"""Read the header of a safetensors file by hand: its tensors and their offsets.
 
 A safetensors file is as plain as a file of tensors can be:
 
@@ -24,8 +24,8 @@ from safetensors import SafetensorError, safe_open
 
 from labkit.foreign import read_json, visible
 
-# Room for 60,000 tensors. The header of a 70B model takes 80 kB. The format allows 100 MB; what Python makes of that
-# much JSON takes 3 GB.
+# Room for 60,000 tensors. The header of a 70B model takes 80 kB. The format allows 100 MB, which would
+# take 3 GB as Python objects.
 MAX_HEADER_BYTES = 8_000_000
 MAX_INDEX_BYTES = (
     32_000_000  # an index names the tensors of all shards; that of a model of 10^12 weights takes 15 MB
@@ -90,7 +90,9 @@ def read_safetensors_header(path: str | Path) -> SafetensorsHeader:
                     path, f"it announces a header of {header_bytes} bytes: {MAX_HEADER_BYTES} are plenty"
                 )
             raw = file.read(header_bytes)
-        open_tensors(path, framework="np")  # the package refuses what contradicts itself or the file
+        open_tensors(
+            path, framework="np"
+        )  # the package refuses contradictions within the header and with the file
         document = json.loads(raw)
     except OSError as error:
         raise ValueError(
@@ -109,7 +111,7 @@ def checkpoint_files(folder: str | Path) -> list[Path]:
 
     Raises:
         FileNotFoundError: there are none, or one that the index names is missing.
-        ValueError: the index is not what it should be.
+        ValueError: the index is not valid.
     """
     folder = Path(folder)
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"

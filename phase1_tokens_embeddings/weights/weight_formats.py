@@ -4,11 +4,11 @@ A weight can be stored as a plain number: 4 bytes (FP32), 2 (FP16 and BF16), 1 (
 weights are stored in blocks: a few bits for each weight, and a scale that the whole block shares.
 
     Q4_K   256 weights x 4 bits = 128 bytes,  8 scales and 8 minima of 6 bits = 12,  2 FP16 for those = 4
-           144 bytes for 256 weights = 4.5 bits a weight
+           144 bytes for 256 weights = 4.5 bits per weight
     Q6_K   256 weights x 6 bits = 192 bytes,  16 scales of 8 bits = 16,  1 FP16 = 2
-           210 bytes for 256 weights = 6.5625 bits a weight
+           210 bytes for 256 weights = 6.5625 bits per weight
 
-"Q4_K_M" is not a format but a recipe: most matrices in Q4_K, those that suffer most from rounding in Q6_K.
+"Q4_K_M" is not a format but a recipe: most matrices in Q4_K, the matrices most sensitive to rounding in Q6_K.
 So its bits per weight depend on the model, and can only be found by going through the tensors.
 
 Source: `llama-quant.cpp` (which tensor gets which type) and `ggml-common.h` (the blocks) of llama.cpp.
@@ -48,9 +48,9 @@ def bits_per_weight(block_type: str) -> float:
 
 
 def gets_more_bits(layer: int, num_layers: int) -> bool:
-    """Whether the Q4_K_M recipe is generous in this layer: the first eighth, the last, every third between.
+    """True in the layers where Q4_K_M uses more bits: the first eighth, the last eighth, every third between.
 
-    Rounding errors made in the first layers are carried through all others; the last ones face the output.
+    Rounding errors of the first layers pass through all later layers; the last layers are next to the output.
     """
     eighth = num_layers // 8
     return layer < eighth or layer >= 7 * num_layers // 8 or (layer - eighth) % 3 == 2

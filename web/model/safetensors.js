@@ -1,4 +1,4 @@
-// A model file: eight bytes for the length of a header, the header in JSON, then the tensors. Phase 1, section 3.
+// A model file: eight bytes for the length of a header, the header in JSON, then the tensors. Phase 1, chapters/05-model-file.md.
 
 // Returns name -> { shape, values }, values as float32. Of the formats this one reads BF16, which our models have:
 // the upper half of a float32, so nothing is rounded.
