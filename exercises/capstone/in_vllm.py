@@ -68,7 +68,7 @@ def compare_policies(console: Console, python: Path, policy: str) -> int:
 
 def replay(python: Path) -> list[int | None]:
     """Of recorded workloads that all end, the first step that is another one with the policy."""
-    ended = [w for w in workloads() if not w["steps"][-1].get("stuck")][:WORKLOADS]
+    ended = [w for w in workloads() if not w["steps"][-1].get("stuck") and len(w["steps"]) < 400][:WORKLOADS]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "workloads.jsonl"
         file.write_text("\n".join(map(json.dumps, ended)), encoding="utf-8")

@@ -94,10 +94,11 @@ def serve_eight(console: Page, module: Any, recording: Path) -> None:
     recorder.close()
     console.print(windows(texts, console.width))
     figures = engine.report(ttft_slo=1.0, tpot_slo=0.1)
-    told = ", ".join(f"{name} {value:.2f}" for name, value in figures.items())
+    goodput = figures.pop("goodput")
+    told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in figures.items())
     console.print(
-        f"{recorder.num_steps} steps, {time.perf_counter() - began:.1f} s. In seconds: {told} requests per second (SLO: "
-        f"first token in 1 s, 0.1 s per token).\nFor the glass engine (lab web, the piece replay): {escape(short(recording))}\n"
+        f"{recorder.num_steps} steps, {time.perf_counter() - began:.1f} s. {told}, goodput {goodput:.2f} requests per second "
+        f"(SLO: first token in 1 s, 0.1 s per token).\nFor the glass engine (lab web, the piece replay): {escape(short(recording))}\n"
     )
 
 

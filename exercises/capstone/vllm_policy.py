@@ -6,6 +6,8 @@ LAB_POLICY is FILE:CLASS, such as my_engine/policy.py:Policy.
 How it gets in. vLLM asks its queue for the next request: `PolicyQueue` asks the policy. Under "priority" vLLM preempts the request
 with the largest `priority`: here that is 1 for the policy's victim, 0 for all others, asked when it is needed.
 
+With `Fcfs` and `Priority` of policies.py every step equals vLLM's own, on 50 and 48 recorded workloads (vllm_replay.py).
+
 Sources: vllm/v1/core/sched/scheduler.py, request_queue.py.
 """
 

@@ -20,11 +20,11 @@ from tests.phase4_scheduler.engine.record_windows import record
 def first_difference(model_config: Any, workload: dict[str, Any]) -> int | None:
     requests = [{"stop_after": None, "abort_at": None} | r for r in workload["requests"]]
     steps = record(model_config, workload | {"requests": requests})["steps"]
-    for mine, theirs in zip(steps, workload["steps"], strict=True):
+    for mine, theirs in zip(steps, workload["steps"]):  # (vLLM may need a last step to clean up)
         theirs = theirs | {"finished": sorted(theirs["finished"])}
         if any(mine[what] != value for what, value in theirs.items()):
             return theirs["step"]
-    return None
+    return None if len(steps) >= len(workload["steps"]) else len(steps)
 
 
 def main() -> None:
