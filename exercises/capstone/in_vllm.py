@@ -21,7 +21,7 @@ WORKLOADS = 20
 SCHEDULER = "exercises.capstone.vllm_policy.PolicyScheduler"
 # A cache that holds about six of the requests below at a time.
 SETTINGS = dict(
-    max_num_seqs=8, max_num_batched_tokens=128, num_gpu_blocks_override=40, block_size=16, max_model_len=256,
+    max_num_seqs=8, max_num_batched_tokens=128, num_gpu_blocks_override=24, block_size=32, max_model_len=256,
     async_scheduling=False, skip_tokenizer_init=True, dtype="float32", enable_prefix_caching=True, in_process=True,
     disable_log_stats=False,
 )  # fmt: skip
