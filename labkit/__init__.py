@@ -25,7 +25,7 @@ if (is_a_program() or sys.argv[0] == "-m") and (
 # for milliseconds. If another program wants a core as well, it so keeps the core from the very thread that it waits for,
 # and the step takes many times as long. torch reads this when it is loaded, so it stands here.
 if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 # For each number of tokens that a step may have, torch's library for products in 16 bit (oneDNN) prepares code of its own, half
 # a megabyte or so, and so does the layer above it (ideep). Both keep the last 1,024, and an engine grows by gigabytes.

@@ -1,19 +1,14 @@
 """What the kernels compiled by numba share: one set of threads with torch, and the 16-bit numbers that numba does not know."""
 
-import ctypes
-from pathlib import Path
-
+# torch before numba: both then use the same OpenMP threads. Two sets of threads on the same cores wait for each other, and
+# everything takes ten times as long.
+import torch  # isort: skip
 import numba
 import numpy as np
-import torch
 from numba import njit, types
 from numba.extending import overload
 from torch import Tensor
 
-# torch and numba bring an OpenMP library each, and the idle threads of one would spin on the cores that the other needs. With
-# the symbols of torch's library made global, numba's loader finds them first, and both use the same threads.
-for library in (Path(torch.__file__).parent / "lib").glob("libgomp*.so*"):
-    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
 

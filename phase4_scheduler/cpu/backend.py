@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Self
 
 import torch
@@ -10,11 +11,12 @@ from torch import nn
 from labkit.machine import memory_bytes
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear
-from phase3_paged_attention.paging import KVStorage, compiled_kernel
-from phase4_scheduler.cpu.linear import float_linear, quantized_linear
-from phase4_scheduler.engine import EngineConfig, ModelRunner
+from phase3_paged_attention.paging import KVStorage, PagedCache, compiled_kernel
+from phase4_scheduler.cpu.linear import CPULinear, float_linear, quantized_linear
+from phase4_scheduler.engine import EngineConfig, ModelRunner, Sampled, SchedulerOutput
 
 SMALL = 1 << 15  # weights of a matrix: below this no choice can be felt, so the layer stays as it is
+MOST_ALONE = 8  # rows of a step whose sampling one thread does as fast
 COPY_SHARE = 0.25  # of the machine's memory: so much may copies of the weights take
 
 
@@ -26,6 +28,24 @@ class CPURunner(ModelRunner):
         cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None
     ) -> Self:
         return super().create(prepare(model), config, num_blocks, storage)
+
+    def __init__(self, model: Transformer, kv_cache: PagedCache, seed: int = 0) -> None:
+        super().__init__(model, kv_cache, seed)
+        self.most_fused = most_fused_rows(model)
+
+    def run(self, output: SchedulerOutput) -> list[Sampled]:
+        """As the runner for all devices. A step that our kernels compute keeps torch to one thread meanwhile: torch's other
+        threads would wait for their next work in a loop, on the cores that the kernels' threads need."""
+        lens = [s.num_tokens for s in output.scheduled]
+        compiled = getattr(self.kv_cache, "compiled", False)
+        if not compiled or not 0 < sum(lens) <= self.most_fused or max(lens) > 1:
+            return super().run(output)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return super().run(output)
+        finally:
+            torch.set_num_threads(threads)
 
 
 def prepare(model: Transformer, fused: bool = True) -> Transformer:
@@ -67,6 +87,16 @@ def prepare(model: Transformer, fused: bool = True) -> Transformer:
             found._modules = dict(model._modules)
         found.head = float_linear(table.weight, None, *room)
     return found
+
+
+def most_fused_rows(model: Transformer) -> int:
+    """Up to how many rows a decode step is computed by our kernels alone: all its blocks fused, and the head."""
+    if type(model) is not Transformer or not isinstance(model.head, CPULinear):
+        return 0
+    ours = [rows for rows, _ in takewhile(lambda item: item[1] == "few rows", model.head.ways.items())]
+    return min(
+        [MOST_ALONE, max(ours, default=0), *(getattr(block, "most_rows", 0) for block in model.blocks)]
+    )
 
 
 def is_large(shape: Sequence[int]) -> bool:
