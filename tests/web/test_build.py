@@ -63,7 +63,7 @@ def test_a_good_one_is_built(source, one_section):
     run_sphinx(folder)
     page = (folder / "site" / "tokens.html").read_text(encoding="utf-8")
     assert (
-        '<a class="term" href="glossary.html#token" data-definition="a piece of text with a number.">token</a>'
+        '<a class="term" href="glossary.html#token" data-definition="a piece of text with an id.">token</a>'
         in page
     )
     assert 'data-piece="tokens"' in page
