@@ -11,8 +11,8 @@ memory, and a table says where: exactly what an operating system does for a proc
     fork and copy-on-write      parallel samples of one prompt
     swap space                  blocks moved to main memory and back
 
-You will see a table fill up, two requests share a prompt, a fork that copies only when it writes, and
-what is thrown out when memory runs short.
+You will see a table fill up, two requests share a prompt, a fork that copies only when it writes, and the
+evictions when memory runs short.
 
 Sources: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention"
 (2023), sections 4.2 to 4.5; vllm/v1/core/block_pool.py and single_type_kv_cache_manager.py.
@@ -25,8 +25,8 @@ from phase3_paged_attention.story.word_memory import WordMemory, draw_moments
 
 def story(lab: Lab) -> None:
     memory = WordMemory(num_blocks=17, block_size=4, num_swap_blocks=6)
-    lab.say("""A token here is a word, a block has room for four, and the memory has 16 blocks. Words stand for
-        their keys and values, so that you can read what is stored.""")
+    lab.say("""A token here is a word, a block has room for four, and the memory has 16 blocks. A word
+        represents its keys and values, so that you can read what is stored.""")
     chapters.tables_fill_up(lab, memory)
     chapters.share_a_prompt(lab, memory)
     chapters.fork_and_write(lab, memory)

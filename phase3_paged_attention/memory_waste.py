@@ -2,13 +2,13 @@
 
 How long an answer will be is not known when it begins. An engine that keeps each request's cache in one
 row must reserve a row for the longest answer there could be. Most answers are short, so most of the memory
-is reserved for tokens that never come: four requests, and the card is full.
+is reserved for tokens that never come: four requests fill the GPU.
 
-Blocks are handed out as the text grows. A request wastes at most what is left in its last block.
+A paged cache allocates blocks as the text grows. A request wastes at most the rest of its last block.
 
-You will see ten requests stored both ways, slot by slot; four users becoming 26; which traffic gains how
-much; why taking a block costs the same among a thousand as among ten million; the price of a user; and
-models with a sliding window, whose texts stop taking blocks.
+You will see ten requests stored both ways, slot by slot; 26 requests in place of four; the gain for each kind
+of traffic; the time to take a block from a list of a thousand and of ten million; the price of a request; and
+models with a sliding window, where a request stops taking blocks.
 """
 
 from labkit.lab import Lab, run_lab

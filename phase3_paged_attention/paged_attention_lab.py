@@ -1,15 +1,15 @@
 """Attention over scattered blocks, three times: in plain loops, in tensors, and fast.
 
-The keys of a request lie in blocks all over the memory. Attention needs every one of them, in the right
-order. Nothing has to be copied together for that: go over the request's block table, and at each physical
-block compute the scores of its tokens.
+The keys of a request are in scattered blocks. Attention needs every one of them, in order. It does not need a
+copy of them in one row: the loop goes over the request's block table, and computes the scores of each physical
+block where the block is.
 
-One trick makes it work. Softmax divides by the sum over all tokens, and we have seen only some of them. The
-online softmax keeps three running things: the largest score so far, the sum of weights so far, and the
-weighted values so far. When a larger score turns up, what was summed before is scaled down.
+Softmax divides by the sum over all tokens, and the loop has seen only some of them. The online softmax keeps
+three running values: the largest score, the sum of the weights, and the weighted sum of the values. When a
+larger score appears, both sums are scaled down.
 
-You will see a block table walked by hand, the three readings agree with plain attention, that what lies in
-unused blocks cannot matter, and what each reading costs.
+You will see a walk over a block table by hand, three implementations that agree with plain attention, a proof
+that the content of unused slots cannot matter, and the time of each implementation.
 
 Sources: Kwon et al. (2023), section 4.1; Milakov and Gimelshein, "Online normalizer calculation for
 softmax" (2018), section 3; vllm/v1/attention/ops/.

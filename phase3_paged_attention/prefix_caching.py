@@ -1,15 +1,15 @@
 """One system prompt, many users: what is computed once need not be computed again.
 
 Most requests to a service begin with the same text: instructions, examples, a document, the conversation
-so far. Keys and values of a token depend on what stands before it and on nothing else. So equal beginnings
-have equal keys and values, and the blocks of one request can serve the next.
+so far. The keys and values of a token depend only on the tokens up to it. So equal beginnings have equal keys
+and values, and the blocks of one request can serve the next.
 
-The user feels it in the time to first token (TTFT): only the part of the prompt that is new has to be
-computed. The memory holds the shared part once.
+The time to first token (TTFT) shrinks, because only the new part of the prompt is computed. The memory holds
+the shared part once.
 
 You will see the hit rate of many users behind one prompt; TTFT cold and warm against the shared part of the
-prompt; what one changed letter costs, depending on where it stands; what is thrown out when memory is
-short; and a chat, where each turn begins with all earlier ones.
+prompt; the cost of one changed letter at different positions; evictions when memory is short; and a chat, where
+each turn begins with all earlier turns.
 
 Sources: Kwon et al. (2023), section 4.4; vllm/v1/core/kv_cache_utils.py (hashes of blocks).
 """

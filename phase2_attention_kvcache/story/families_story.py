@@ -142,7 +142,7 @@ def tell_kv(lab: Lab) -> None:
         measured=kv_of_text(gemma, tokens) / (tokens * kv_of_text(gemma, 1)),
         tolerance=1e-9,
         note="An engine that hands out blocks for all layers at once, as this course's, must keep what one of them still needs: "
-        "all of it (phase 3, section 6).",
+        "all of it: see the chapter on windows of phase 3.",
     )
     shapes = [SHAPES[name] for name in RELEASED]
     now, all_heads = ({s.name: kib_a_token(s, saving) for s in shapes} for saving in (True, False))

@@ -1,4 +1,4 @@
-"""Decode attention on a CPU that reads keys and values where they lie.
+"""Decode attention on a CPU that reads keys and values in place.
 
 The obvious way gathers the scattered blocks of every request into one row and attends over that: it reads each key, writes
 it, and reads it again. This kernel copies nothing. It is `paged_attention_loops` of `paged_attention.py` once more: the same
@@ -78,9 +78,9 @@ def attend_part(
             flat[i] *= scale
         if softcap > 0:  # softcap x tanh(s / softcap), with tanh(x) = 1 - 2 / (e^2x + 1)
             for i in range(len(flat)):
-                bent = np.float32(2) / (exp(np.float32(2) * flat[i] / softcap) + np.float32(1))
-                flat[i] = softcap * (np.float32(1) - bent)
-        # 2. The online softmax, a block at a time; all powers of e in one long loop.
+                rest = np.float32(2) / (exp(np.float32(2) * flat[i] / softcap) + np.float32(1))
+                flat[i] = softcap * (np.float32(1) - rest)
+        # 2. The online softmax, one block per pass; all exponentials in one long loop.
         for head in range(num_heads):
             new = largest[head]
             for t in range(begin, last + 1):

@@ -1,8 +1,8 @@
 """Page frames for the KV cache: which blocks of memory are free, and which is taken next.
 
 An operating system cuts memory into page frames of equal size and keeps a list of the free ones. Here the
-frames are blocks of a few tokens' keys and values. Equal size means that any free block is as good as any
-other: no search, and no gaps that are too small to use.
+frames are blocks of a few tokens' keys and values. Because all blocks have one size, any free block
+serves any request: there is no search, and there are no gaps that are too small to use.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 class PhysicalBlock:
     """One page frame: room for the keys and values of `block_size` tokens, in every layer.
 
-    The tensors are elsewhere; this is what is known about the block.
+    `KVStorage` has the tensors; this record has the block's state.
 
     Attributes:
         block_id: its number; the tensors are indexed with it.
         ref_count: how many block tables point here. 0: free.
-        block_hash: stands for the tokens that it holds and everything before them; None while it is not
-            full, and in a manager without prefix caching. A free block keeps its hash until it is taken.
+        block_hash: identifies its tokens and all tokens before them; None while it is not full, and in a
+            manager without prefix caching. A free block keeps its hash until it is taken.
         previous, next: neighbours in the free list; None while it is in use.
     """
 
@@ -37,14 +37,14 @@ class PhysicalBlock:
 
 
 class BlockAllocator:
-    """The free list: a doubly linked list, so that every operation takes the same time however long it is.
+    """The free list: a doubly linked list, in which every operation takes the same time at any length.
 
-    Why not a Python list or a deque? A prefix hit pulls a block out of the *middle*, which costs a deque
-    time in proportion to its length. In a linked list a block knows its neighbours, and leaves.
+    A prefix hit removes a block from the *middle* of the list. A Python list or a deque would have to search for
+    it. In a linked list a block knows its two neighbours and is unlinked.
 
-    Blocks are taken at the front. At first that is 1, 2, 3, ... Block 0 is the null block: it is never
-    given out, so a table may point to it where there is nothing to read. It holds a reference of its own, so
-    that no table gives back the last one.
+    Blocks are taken at the front, at first in the order 1, 2, 3, ... Block 0 is the null block: it is never
+    allocated, so a table may point to it where there is nothing to read. It has a reference of its own, so that
+    its count never reaches 0.
 
     Args:
         num_blocks: number of blocks, the null block included.
@@ -54,11 +54,13 @@ class BlockAllocator:
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 2:
-            raise ValueError(f"num_blocks is {num_blocks}: at least 2 are needed, block 0 is never given out")
+            raise ValueError(
+                f"num_blocks is {num_blocks}: at least 2 are needed, because block 0 is never allocated"
+            )
         self.blocks = [PhysicalBlock(i) for i in range(num_blocks)]
         self.null_block = self.blocks[0]
         self.null_block.ref_count = 1
-        # Two sentinels, so that no operation has to ask whether a neighbour exists.
+        # With two sentinels every free block has two neighbours.
         self._front, self._back = PhysicalBlock(-1), PhysicalBlock(-1)
         self._front.next, self._back.previous = self._back, self._front
         self.num_free = 0
@@ -78,7 +80,7 @@ class BlockAllocator:
         return block
 
     def remove(self, block: PhysicalBlock) -> None:
-        """Take a certain block out of the free list, wherever it stands.
+        """Remove this block from the free list, at any position.
 
         Raises:
             ValueError: it is not in the free list.
@@ -91,7 +93,7 @@ class BlockAllocator:
         self.num_free -= 1
 
     def free_to_back(self, blocks: Iterable[PhysicalBlock]) -> None:
-        """Put blocks at the end of the list, in this order: they are used again last."""
+        """Append blocks to the list, in this order: they are taken last."""
         for block in blocks:
             self._insert(block, before=self._back)
 

@@ -1,11 +1,11 @@
 """`BlockManager`: virtual memory for the KV cache. It decides which block belongs to which request.
 
-    match_prefix   which cached blocks hold the beginning of this text?
-    reserve        blocks for the first n tokens of a request, or False, and nothing has changed
-    cache_blocks   full blocks can be found by other requests from now on
-    free           all blocks back: those with a hash to the end of the free list, the others to its front
+    match_prefix   find the cached blocks that hold the beginning of a prompt
+    reserve        allocate blocks for the first n tokens of a request; False if too few are free, and nothing has changed
+    cache_blocks   enter full blocks in the prefix cache, so that other requests find them
+    free           free all blocks of a request: with a hash to the end of the free list, without one to its front
 
-It never sees a key or a value; `KVStorage` holds those.
+It never sees a key or a value; `KVStorage` has the tensors.
 
 Sources: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention" (2023),
 sections 4.2 to 4.4; vllm/v1/core/block_pool.py and single_type_kv_cache_manager.py.
@@ -20,12 +20,12 @@ from phase3_paged_attention.paging.prefix_cache import PrefixCache
 
 
 class BlockManager:
-    """Gives blocks to requests, shares equal ones, and takes them back.
+    """Allocates blocks to requests, shares equal blocks between them, and frees them.
 
     Args:
         num_blocks: blocks in the cache, the null block 0 included.
         block_size: tokens per block.
-        enable_prefix_caching: find full blocks again by the tokens they hold.
+        enable_prefix_caching: find full blocks by the tokens they hold.
 
     Attributes:
         tables: the block tables that hold blocks.
@@ -45,11 +45,11 @@ class BlockManager:
         self.allocator, self.prefix_cache = BlockAllocator(num_blocks), PrefixCache()
         self.tables: set[BlockTable] = set()
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ lookup
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that can be given out, those that still hold a cached content included."""
+        """Blocks that can be allocated, including free blocks with cached content."""
         return self.allocator.num_free
 
     @property
@@ -63,7 +63,7 @@ class BlockManager:
         return (self.num_blocks - 1) * self.block_size
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that this many tokens fill, the last one perhaps in part."""
+        """Blocks for this many tokens, the last one perhaps partly filled."""
         return -(-num_tokens // self.block_size)
 
     def most_blocks(self, num_tokens: int) -> int:
@@ -71,7 +71,7 @@ class BlockManager:
         return self.blocks_for(num_tokens)
 
     def match_prefix(self, table: BlockTable, token_ids: Sequence[int]) -> list[PhysicalBlock]:
-        """The longest run of cached blocks from the first token on. Nothing is taken yet: `reserve` does that next.
+        """The longest run of cached blocks from the first token on. `reserve` takes them afterwards.
 
         Never all tokens: the last one must be computed, or there would be no logits to sample from.
         """
@@ -85,13 +85,13 @@ class BlockManager:
         return found
 
     def block_hashes(self, table: BlockTable, token_ids: Sequence[int], num_blocks: int) -> list[bytes]:
-        """Hashes of the first `num_blocks` full blocks. They stay in the table: a chain only grows."""
+        """Hashes of the first `num_blocks` full blocks. The table keeps them: a chain only grows."""
         size, hashes = self.block_size, table.block_hashes
         for i in range(len(hashes), num_blocks):
             hashes.append(hash_block(hashes[-1] if hashes else b"", token_ids[i * size : (i + 1) * size]))
         return hashes[:num_blocks]
 
-    # ------------------------------------------------------------------ giving
+    # ------------------------------------------------------------------ allocation
 
     def allocate(
         self,
@@ -114,12 +114,12 @@ class BlockManager:
     def reserve(
         self, table: BlockTable, num_tokens: int, prefix: Sequence[PhysicalBlock] = (), must_fit: int = 0
     ) -> bool:
-        """Room for the first `num_tokens` tokens of a request. False if too few blocks are free; then nothing changed.
+        """Allocate slots for the first `num_tokens` tokens of a request. False if too few blocks are free; then nothing changed.
 
         Args:
-            table: what it holds already is kept.
-            prefix: what `match_prefix` found, for an empty table.
-            must_fit: refuse unless this many tokens would fit, though only `num_tokens` get their blocks now.
+            table: keeps the blocks that it has.
+            prefix: the result of `match_prefix`, for an empty table.
+            must_fit: refuse unless this many tokens would fit, though blocks are allocated for `num_tokens` only.
         """
         held = len(table.blocks)
         missing = -(-num_tokens // self.block_size) - held
@@ -144,7 +144,7 @@ class BlockManager:
     def cache_blocks(self, table: BlockTable, token_ids: Sequence[int], num_tokens: int) -> None:
         """Enter the blocks that the first `num_tokens` tokens fill in the prefix cache.
 
-        They may be entered before they are computed: by the time another request reads them, this step has filled them.
+        They may be entered before they are computed: this step fills them before another request reads them.
         """
         num_full = min(num_tokens, len(token_ids)) // self.block_size
         if self.enable_prefix_caching and num_full > table.num_hashed:
@@ -155,26 +155,26 @@ class BlockManager:
             table.num_hashed = num_full
 
     def take_block(self) -> PhysicalBlock:
-        """A free block. The prefix cache forgets what it held: that is the eviction, oldest first."""
+        """The block at the front of the free list. If it has a hash, the prefix cache forgets it: that is the eviction."""
         block = self.allocator.take()
         self.prefix_cache.remove(block)
         return block
 
-    # ------------------------------------------------------------------ taking back
+    # ------------------------------------------------------------------ freeing
 
     def free(self, table: BlockTable) -> None:
-        """Give back all blocks of a request, finished or preempted. An empty table is fine.
+        """Free all blocks of a request that finished or is preempted. An empty table is fine.
 
-        From its last block to its first, so that the end of a text is forgotten before its beginning, which more
-        requests may share.
+        The last block goes first, so that the end of a text is evicted before its beginning, which more requests
+        may share.
         """
         self.give_back(reversed(table.blocks))
         table.blocks, table.block_ids, table.num_tokens, table.num_hashed = [], [], 0, 0
         self.tables.discard(table)
 
     def give_back(self, blocks: Iterable[PhysicalBlock]) -> None:
-        """One table less points to each of these blocks. Blocks without a hash are used again first: a request
-        can never find them.
+        """Drop one reference to each of these blocks. A block without a hash goes to the front of the free list, because
+        no request can find it again.
         """
         cached, uncached = [], []
         for block in blocks:
@@ -185,7 +185,7 @@ class BlockManager:
         self.allocator.free_to_back(cached)
 
     def uncache(self, table: BlockTable, first: int = 0) -> None:
-        """Take blocks `first`, ... out of the prefix cache: they do not hold what their hashes say."""
+        """Remove the blocks from `first` on from the prefix cache: their content is not that of their hashes."""
         for block in table.blocks[first:]:
             self.prefix_cache.remove(block)
 

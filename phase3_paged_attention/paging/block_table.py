@@ -1,4 +1,4 @@
-"""A request's page table, and the hash that names a block's content."""
+"""A request's page table, and the hash that identifies the content of a block."""
 
 import hashlib
 from array import array
@@ -13,12 +13,12 @@ class BlockTable:
     """The page table of one request. It belongs to the request; the block manager fills it.
 
     Attributes:
-        blocks: physical blocks in the order of the tokens: token t is in blocks[t // block_size]. The null block stands
-            where nothing is kept.
-        block_ids: their numbers.
-        num_tokens: tokens that have room. The next one is written behind them.
-        num_hashed: how many of `blocks` have been entered in the prefix cache.
-        block_hashes: of the request's full blocks of tokens, computed as far as they were needed.
+        blocks: physical blocks in the order of the tokens: token t is in blocks[t // block_size]. The null block is an
+            entry without content.
+        block_ids: their ids.
+        num_tokens: tokens that have a slot. The next token is written behind them.
+        num_hashed: number of `blocks` that have been entered in the prefix cache.
+        block_hashes: hashes of the request's full blocks, computed as far as they were needed.
     """
 
     blocks: list[PhysicalBlock] = field(default_factory=list)
@@ -29,9 +29,9 @@ class BlockTable:
 
 
 def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """Block hash of a full block: of its tokens and, through `parent`, the hash before it, of all tokens before.
+    """Block hash of a full block: SHA-256 over its tokens and `parent`, the hash of the block before it.
 
-    Keys and values depend on everything that came before, so the same 16 tokens after another beginning are another
-    content and need another hash. SHA-256, because two contents with one hash would show one user another user's text.
+    Keys and values depend on all earlier tokens, so the same 16 tokens after another beginning need another hash.
+    With SHA-256 no two contents have one hash in practice; a collision would give one user another user's text.
     """
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()

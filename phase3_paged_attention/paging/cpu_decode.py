@@ -1,4 +1,4 @@
-"""How a paged cache decodes on a CPU: with the compiled kernel where there is one, otherwise gathered with torch."""
+"""Decode attention of a paged cache on a CPU: with the compiled kernel if it is available, otherwise gathered with torch."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -29,7 +29,7 @@ class Decoder(Protocol):
 
 
 def make_decoder(storage: KVStorage, rules: Sequence[AttentionRule], use_kernel: bool = True) -> Decoder:
-    """The compiled kernel, if it is there and reads this storage. rules: of each layer."""
+    """The compiled kernel, if it is available and can read this storage. rules: one per layer."""
     readable = storage.device.type == "cpu" and storage.data.dtype in (torch.float32, torch.bfloat16)
     if use_kernel and readable and compiled_kernel() is not None:
         return _import_kernel().CompiledDecode(storage, rules)
@@ -60,11 +60,11 @@ def _import_kernel() -> ModuleType | None:
 
 
 class Reach(NamedTuple):
-    """What a step's requests read, as far as a window goes.
+    """The blocks that the requests of a step read, for one window.
 
     Attributes:
         blocks: [B * columns], for each request the same number of blocks, side by side.
-        mask: [B, 1, 1, places], which of their places hold a token that is seen. padding: the others, counted flat.
+        mask: [B, 1, 1, places], True where a place holds a token that is seen. padding: flat indices where it is False.
     """
 
     blocks: Tensor

@@ -1,4 +1,4 @@
-"""Does everything that the block manager knows fit together? For tests, and for an idle engine."""
+"""Checks that the records of the block manager agree with each other. For tests, and for an idle engine."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ def check_integrity(
     """Compare block tables, reference counts, free list and prefix cache with each other.
 
     Raises:
-        RuntimeError: they disagree; the message says on what. It is a bug, never a user's mistake.
+        RuntimeError: they disagree; the message says where. It is a bug, never a user's mistake.
     """
     for table in tables:
         demand(table.block_ids == [b.block_id for b in table.blocks], "a table's ids and blocks differ")

@@ -18,7 +18,7 @@ class KVStorage:
     Attributes:
         data: all of it, [2 (keys, values), num_layers, num_blocks, block_size, num_kv_heads, head_dim].
         k_cache, v_cache: for each layer [num_blocks, block_size, num_kv_heads, head_dim].
-        rounds: whether reading gives other numbers than were written.
+        rounds: True if a read returns rounded numbers.
         tensors: all tensors whose dimension 2 is the block.
     """
 

@@ -1,4 +1,4 @@
-"""Attention over blocks, twice: in loops as a kernel does it, and with torch's own operations.
+"""Attention over blocks, implemented twice: in loops like a kernel, and with torch's operations.
 
 Source: Kwon et al. (2023), section 4.1.
 """
@@ -18,7 +18,7 @@ def paged_attention_loops(
     context_len: int,
     scale: float | None = None,
 ) -> list[list[float]]:
-    """Attention of one token over a request's blocks, with nothing but loops and additions.
+    """Attention of one token over a request's blocks, in plain loops.
 
     Args:
         q: [num_heads][head_dim], the token's queries.
@@ -43,7 +43,7 @@ def paged_attention_loops(
             for offset in range(tokens_here):
                 key, value = k_cache[physical][offset][kv_head], v_cache[physical][offset][kv_head]
                 score = scale * sum(q[head][i] * key[i] for i in range(head_dim))
-                if score > largest:  # everything summed so far was measured against a smaller score
+                if score > largest:  # the sums so far are relative to a smaller maximum
                     shrink = math.exp(largest - score)
                     total *= shrink
                     acc = [shrink * a for a in acc]
@@ -69,7 +69,7 @@ def paged_attention_vectorised(
     Args:
         q: [N, num_heads, head_dim], the new tokens of all requests, one request after the other.
         k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim].
-        block_tables: [B, most blocks] integers; what stands behind a request's blocks is ignored.
+        block_tables: [B, most blocks] integers; entries behind a request's blocks are ignored.
         query_lens: new tokens of each request; they add up to N.
         context_lens: tokens of each request, the new ones included: its query i sees the first
             context_len - query_len + i + 1.

@@ -1,4 +1,4 @@
-"""Paged caches: what a step tells one, what the engine asks of one, and `PagedKVCache`, the third object at the seam."""
+"""`StepLayout`, where the tokens of a step are; `PagedCache`, the interface; `PagedKVCache`, the third object at the seam."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ FEW_ROWS = 8  # new tokens of a request that are decoded one by one rather than 
 
 @dataclass
 class StepLayout:
-    """Which request the tokens of a step belong to, and where their keys and values lie.
+    """The request of each token of a step, and the slot of its keys and values.
 
     Attributes:
         query_lens: tokens of each request in this step.
@@ -32,7 +32,7 @@ class StepLayout:
     block_tables: list[list[int]]
     slot_mapping: Tensor
 
-    # Worked out once a step; all layers use it.
+    # Computed once per step, for all layers.
     decodes: list[int] = field(init=False)  # for each row that is decoded: its request
     decode_lens: list[int] = field(init=False)  # and the tokens that it may see
     prefills: list[tuple[int, int]] = field(init=False)  # (request, its first row)
@@ -70,7 +70,7 @@ def pad_tables(block_tables: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 class PagedCache(Protocol):
-    """Keys and values of many requests in blocks: what stands behind `kv.attend` in the engine.
+    """Keys and values of many requests in blocks: the object behind `kv.attend` in the engine.
 
     Before each step `begin_step`. In the step every layer calls `attend` once.
     """
@@ -79,10 +79,10 @@ class PagedCache(Protocol):
     block_size: int
 
     def begin_step(self, layout: StepLayout) -> None:
-        """Say where the tokens of the next step lie."""
+        """Set the layout of the next step."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store the new keys and values in their slots; attend from each new token to those tokens of its request that it may see.
+        """Store the new keys and values in their slots; attend from each new token to the tokens of its request that it may see.
 
         Args:
             q: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].
@@ -128,7 +128,7 @@ class PagedKVCache:
         self.layout: StepLayout | None = None
 
     def begin_step(self, layout: StepLayout) -> None:
-        """Say where the tokens of the next step lie."""
+        """Set the layout of the next step."""
         self.layout = layout
         # For prompts of which a part was computed before: their blocks, on the device, once for all layers. Where storing
         # rounds, all prompts read what was stored: the answer must not depend on where a prompt was cut, or what of it
@@ -147,7 +147,7 @@ class PagedKVCache:
             self.decoder.begin_step(self.block_tables, self.context_lens)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store the new keys and values in their slots; attend from each new token to those tokens of its request that it may see.
+        """Store the new keys and values in their slots; attend from each new token to the tokens of its request that it may see.
 
         Args:
             q: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].

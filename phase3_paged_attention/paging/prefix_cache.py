@@ -1,4 +1,4 @@
-"""Which block holds which tokens: full blocks, found by their block hash."""
+"""The prefix cache: full blocks by their block hash."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ class PrefixCache:
         self._blocks.setdefault(block_hash, {})[block.block_id] = block
 
     def remove(self, block: PhysicalBlock) -> None:
-        """This block can no longer be found: its bytes may be anything from now on. Fine if it could not be."""
+        """Forget this block, because its content will be overwritten. A block without a hash is left as it is."""
         if block.block_hash is None:
             return
         same = self._blocks[block.block_hash]
@@ -36,7 +36,7 @@ class PrefixCache:
         block.block_hash = None
 
     def __iter__(self) -> Iterator[tuple[bytes, PhysicalBlock]]:
-        """(hash, block) of every cached block; those of one hash oldest first."""
+        """(hash, block) of every cached block; blocks of one hash in order of age, oldest first."""
         for block_hash, same in self._blocks.items():
             for block in same.values():
                 yield block_hash, block

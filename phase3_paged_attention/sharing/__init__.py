@@ -1,4 +1,4 @@
-"""What can be added to the block manager and its storage: each a class that extends the core's, in a file of its own."""
+"""Features of the block manager and its storage: each is a class that extends the core's, in a file of its own."""
 
 from phase3_paged_attention.sharing.block_copies import BlockCopy, SwapSpace
 from phase3_paged_attention.sharing.fork import ForkingBlockManager

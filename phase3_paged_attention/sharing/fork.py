@@ -2,8 +2,8 @@
 
 Changes: a second table may point to a request's blocks, the last and partly filled one included. Before a request writes
 into a block that another table holds, it gets a copy of it.
-Attaches to: `BlockManager.reserve`. The engine does not use it, and since 2025 neither does vLLM: n answers to one prompt
-are n requests, which share its full blocks through the prefix cache. The paper of 2023 had it, and operating systems have it.
+Attaches to: `BlockManager.reserve`. The engine does not use it, and neither does vLLM V1, whose block tables are
+append-only: n answers to one prompt are n requests, which share its full blocks through the prefix cache.
 
 Source: Kwon et al. (2023), section 4.4.
 """

@@ -1,4 +1,4 @@
-"""Recording: what happened to blocks, counted and written down.
+"""Recording: counts and a journal of the events of blocks.
 
 Changes nothing in what the manager decides. Attaches to: `BlockManager.reserve`, `take_block`, `give_back`; to a manager
 that exists already by `recorded(manager)`.

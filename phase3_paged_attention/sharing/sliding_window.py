@@ -1,10 +1,10 @@
-"""Sliding windows: blocks that no later token sees are given back early.
+"""Sliding windows: blocks that no later token sees are freed early.
 
-Changes: a request of a model that looks back `window` tokens in every layer holds no more blocks than a window and a step
-need; the null block takes the places of the others. A prefix hit needs only the last blocks, those that fill a window.
+Changes: a request of a model that looks back `window` tokens in every layer holds only the blocks of a window and a step;
+the null block replaces the freed ones. A prefix hit needs only the last blocks, as many as fill a window.
 Attaches to: `BlockManager.match_prefix`, `reserve`, `most_blocks`, `max_tokens`. (The window itself is a mask of the
 attention, so it belongs to the model.) As a block belongs to all layers here, one layer that sees everything keeps every
-block; vLLM has tables for each group of layers and gives back more (vllm/v1/core/kv_cache_coordinator.py).
+block; vLLM has tables for each group of layers and frees more (vllm/v1/core/kv_cache_coordinator.py).
 
 Source: vllm/v1/core/single_type_kv_cache_manager.py, SlidingWindowManager.
 """
@@ -50,7 +50,7 @@ class WindowedBlockManager(BlockManager):
         return min(super().most_blocks(num_tokens), self._window_blocks)
 
     def num_skipped_blocks(self, num_computed: int) -> int:
-        """Blocks at the beginning that no token sees any more, when so many tokens are computed."""
+        """Blocks at the beginning that no later token sees, after `num_computed` tokens."""
         return max(0, num_computed - self.sliding_window + 1) // self.block_size
 
     def match_prefix(self, table: BlockTable, token_ids: Sequence[int]) -> list[PhysicalBlock]:
@@ -77,7 +77,7 @@ class WindowedBlockManager(BlockManager):
         return super().reserve(table, num_tokens, prefix, must_fit)
 
     def free_skipped(self, table: BlockTable) -> None:
-        """Give back the blocks that have left the window. In the table the null block takes their places."""
+        """Free the blocks that have left the window. The null block replaces them in the table."""
         null, skipped = self.allocator.null_block, []
         for i in reversed(range(self.num_skipped_blocks(table.num_tokens))):
             if table.blocks[i] is null:

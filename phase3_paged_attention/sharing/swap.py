@@ -1,8 +1,8 @@
 """Swap: the blocks of a preempted request move to main memory and back, instead of being computed again.
 
 Changes: a table may be swapped out; then it holds no block, and its content lies in the swap space.
-Attaches to: `BlockManager`, by two calls beside it. The engine's part is phase4_scheduler/features/swap.py. vLLM had it
-in 2023 and dropped it: recomputing a prompt is fast, and blocks that another request still holds need not be moved.
+Attaches to: `BlockManager`, by two more methods. The engine's part is phase4_scheduler/features/swap.py. vLLM had it
+in 2023; V1 recomputes instead, and the option `swap_space` was removed in version 0.18 (pull request 36216).
 
 Source: Kwon et al. (2023), section 4.5.
 """

@@ -1,4 +1,4 @@
-"""What an operation on the free list costs, however long the list is: steps counted, and time measured."""
+"""The cost of an operation on free lists of several lengths: links counted, and time measured."""
 
 import random
 import timeit

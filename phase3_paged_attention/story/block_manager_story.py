@@ -27,7 +27,7 @@ def tables_fill_up(lab: Lab, memory: WordMemory) -> None:
         predicted=[1, 2, 5],
         measured=alice.table.block_ids,
         note="Blocks 1 and 2 hold her prompt, 3 and 4 his. At her 9th word a block is full and the next free "
-        "one is 5. Side by side in her text, far apart in memory: nothing had to be reserved.",
+        "one is 5. Neighbours in her text, apart in memory: nothing was reserved.",
     )
     lab.show(memory.draw_table(alice) + "\n\n" + memory.draw_table(bob))
 
@@ -71,7 +71,7 @@ def fork_and_write(lab: Lab, memory: WordMemory) -> None:
         question="each of the 3 writes a word. How many blocks are copied",
         predicted=len(samples) - 1,
         measured=memory.num_copied["copy"],
-        note="The first two copy the block, because others still read it. The third is alone by then and writes "
+        note="The first two copy the block, because others still read it. The third is the last holder and writes "
         f"in place. In all {len({i for r in samples for i in r.table.block_ids})} blocks instead of "
         f"{sum(len(r.table.blocks) for r in samples)}.",
     )
@@ -79,7 +79,7 @@ def fork_and_write(lab: Lab, memory: WordMemory) -> None:
 
 
 def free_and_evict(lab: Lab, memory: WordMemory) -> None:
-    lab.title("What is thrown out when memory runs short")
+    lab.title("Which block is evicted when memory runs short")
     manager = memory.manager
     alice = next(r for r in memory.readers if r.name == "alice")
     before = memory.draw_free_list()
@@ -90,12 +90,12 @@ def free_and_evict(lab: Lab, memory: WordMemory) -> None:
         question="Alice ends. Of her blocks 1 and 2 (full) and 5 (one word), which is used again first? And last",
         predicted=[5, 1],
         measured=[order[0], order[-1]],
-        note="Block 5 can never be found again: a block that is not full has no hash. Of the others the end of the "
-        "text goes before its beginning: more requests may share a beginning.",
+        note="Block 5 can never be found again: a block that is not full has no hash. The end of the text is used again "
+        "before its beginning, because more requests may share a beginning.",
     )
     lab.show(f"free list before:  {before}\nfree list after:   {memory.draw_free_list()}")
-    lab.say("""A number in brackets: free, but its content can still be found. An empty memory is a
-        wasted one, so nothing is wiped until its block is needed.""")
+    lab.say("""A number in brackets: free, but its content can still be found. Nothing is erased until its block is
+        needed.""")
     memory.keep_moment("Alice ends")
     memory.admit("frank", LONG)
     memory.keep_moment("Frank needs 6 blocks")
@@ -134,11 +134,11 @@ def swap(lab: Lab, memory: WordMemory) -> None:
     same = sum(a == b for a, b in zip(old_text.split(), memory.read(frank).split()))
     lab.predict(
         claim="swap",
-        question=f"of Frank's {len(old_text.split())} words, how many read the same after the way out and back",
+        question=f"of Frank's {len(old_text.split())} words, how many are unchanged after the swap out and in",
         predicted=len(old_text.split()),
         measured=same,
         note=f"He was in blocks {' '.join(map(str, old_blocks))}, now he is in "
-        f"{' '.join(map(str, frank.table.block_ids))}. Only his table knows, and only it had to change.",
+        f"{' '.join(map(str, frank.table.block_ids))}. Only his table had to change.",
     )
     for reader in list(memory.readers):
         memory.finish(reader)
@@ -150,7 +150,7 @@ def swap(lab: Lab, memory: WordMemory) -> None:
         predicted=manager.num_blocks - 1,
         measured=manager.num_free_blocks,
         note="Tables, counts and free list agree with each other (check_integrity). A server that lost one block "
-        "with each request would stand still after as many requests as it has blocks.",
+        "per request would stop after as many requests as it has blocks.",
     )
     stats, moved = manager.stats, memory.num_copied
     lab.table(

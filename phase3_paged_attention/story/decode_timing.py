@@ -1,4 +1,4 @@
-"""What attention of one decode step costs: copied together, in one row, and in place. Time measured."""
+"""The time of attention in one decode step: gathered, in one row, and in place."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ class DecodeTimes:
 
     Attributes:
         context: tokens of each request.
-        kv_bytes: keys and values that every reading has to read.
-        copy: copying all blocks into rows that are there, and nothing else.
-        fresh_copy: the same, into memory that has to be asked for first.
+        kv_bytes: bytes of keys and values that every implementation has to read.
+        copy: copying all blocks into existing rows, and nothing else.
+        fresh_copy: the same, into newly allocated memory.
         gather: copying, then attending with torch.
-        contiguous: attending with torch; the rows were there.
-        in_place, in_order: the compiled kernel on scattered blocks, and on blocks that happen to lie in order.
+        contiguous: attending with torch, on contiguous rows.
+        in_place, in_order: the compiled kernel on scattered blocks, and on blocks in order.
     """
 
     context: int

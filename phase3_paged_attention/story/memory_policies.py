@@ -156,7 +156,7 @@ POLICIES: dict[str, Callable[[int, TrafficPattern], Rows | Blocks]] = {
 def simulate(
     policy: str, pattern: TrafficPattern, num_slots: int, rng: np.random.Generator, steps: int
 ) -> Shares:
-    """A server with an endless queue: requests that fit are let in, each writes a token a step, and leaves at its end."""
+    """A server with an endless queue: it admits requests that fit; each generates one token per step until it finishes."""
     memory, arriving = POLICIES[policy](num_slots, pattern), _endless(pattern, rng)
     waiting, running, total = deque([next(arriving)]), [], np.zeros(4)
     # Until the first requests have ended the memory fills up: that is not how a server looks at work.

@@ -34,7 +34,7 @@ def chance_of_waste(at_most: int, requests: int, block_size: int) -> float:
     """Probability that requests of random length leave no more than this many slots empty, all together.
 
     If nothing favours certain lengths, the last block of each has 0 to block_size - 1 empty slots, all
-    equally likely. Their sum is a roll of dice with block_size sides.
+    equally likely. The distribution of their sum is a repeated convolution.
     """
     ways = np.ones(1)
     for _ in range(requests):
@@ -87,7 +87,7 @@ def ten_requests(lab: Lab) -> None:
 
 def four_become_26(lab: Lab, rng: np.random.Generator) -> np.ndarray:
     """Returns lengths of requests of which 26 fit the pool."""
-    lab.title("Four users become 26")
+    lab.title("26 requests instead of four")
     num_blocks = POOL // 16
     lab.say(f"""A pool of {POOL:,} slots: four rows of {CONTEXT:,}, or {num_blocks} blocks of 16. The article does not say how
         long its requests are. From 289 to 304 tokens, 19 blocks, give its figure. Let us take 300.""")
@@ -158,11 +158,11 @@ def which_traffic(lab: Lab, rng: np.random.Generator) -> dict[str, dict[str, flo
 
 
 def memory_at_work(lab: Lab, rng: np.random.Generator) -> dict:
-    lab.title("A server at work: where contiguous memory goes")
+    lab.title("A simulated server: where contiguous memory goes")
     pattern, pool, steps = PATTERNS["long tail"], 32 * 1024, 5000 if lab.quick else 20_000
-    lab.say("""Requests come without end, write a token a step, and leave. Rows come and go in different
-        lengths, and between them gaps appear that are too short for the next. Four ways to do it: a row for
-        the longest request; a row that guesses the answer's length to a factor of 2; an oracle who knows it
+    lab.say("""Requests arrive without end, generate one token per step, and finish. Rows of different
+        lengths are allocated and freed, and gaps appear that are too short for the next row. Four ways to do it: a row for
+        the longest request; a row that guesses the answer's length to a factor of 2; an oracle that knows it
         exactly; and blocks of 16.""")
     shares = {
         policy: simulate(policy, pattern, pool, np.random.default_rng(lab.seed), steps)
@@ -217,7 +217,7 @@ def block_sizes(lab: Lab, rng: np.random.Generator) -> dict[str, dict[int, tuple
         [[size, 100 * waste, int(fit), context // size, 4 * context / size / 1024]
          for size, (waste, fit) in chat.items()],
         note="Each block is an entry in the table, 4 bytes, that a kernel looks up in every layer before it can read "
-        "a key; and one more thing to take, to name and to free.",
+        "a key; and one more block to allocate, hash and free.",
     )  # fmt: skip
     lab.say("""16 is vLLM's compromise. A kernel has to look up each block before it can load a key from it (Kwon et al.,
         section 7.2), so small blocks cost time; large ones leave slots empty, and two prompts share whole blocks only.""")
@@ -226,7 +226,7 @@ def block_sizes(lab: Lab, rng: np.random.Generator) -> dict[str, dict[int, tuple
 
 
 def constant_time(lab: Lab) -> None:
-    lab.title("Taking a block: the same among a thousand and among millions")
+    lab.title("Taking a block from a list of a thousand, and of millions")
     lab.predict(
         claim="o1-alloc",
         question="one block leaves the middle of a free list of 1,000, and of 100,000. Blocks that change",
@@ -250,7 +250,7 @@ def constant_time(lab: Lab) -> None:
         f"{times[sizes[-1]]['deque'] / times[sizes[0]]['deque']:,.0f} times as long.",
     )
     lab.table(
-        "Nanoseconds an operation (the best of several rounds)",
+        "Nanoseconds per operation (the best of several rounds)",
         ["free blocks", *names, "deque: remove, middle"],
         [[n, *map(round, t.values())] for n, t in times.items()],
         note="O(1) counts steps; a step may still be slower when the blocks' entries no longer fit the processor's cache.",
@@ -269,7 +269,7 @@ def price(lab: Lab, gains: dict[str, dict[str, float]]) -> None:
         cents = [100 * card.dollars_per_hour / n for n in (one_row, paged)]
         rows.append([name, one_row, paged, *cents])
     lab.table(
-        f"{tokens:,} tokens of KV cache, at about {card.dollars_per_hour:.2f} dollars an hour",
+        f"{tokens:,} tokens of KV cache, at about {card.dollars_per_hour:.2f} dollars per hour",
         ["traffic", "users, contiguous", "users, paged", "cents per user-hour, contiguous", "paged"],
         rows,
         note="Users at a time, all at their final length, by memory alone: with many users arithmetic becomes the "

@@ -127,7 +127,7 @@ def _draw_blocks() -> str:
 def draw_walk(visits: Sequence[Visit]):
     """After each token, what every token seen so far counts in the running sum."""
     fig, (ax,) = new_figure(
-        "A larger score shrinks everything before it; the proportions stay",
+        "A larger score shrinks the earlier weights by one factor",
         "The running sum of weights after each token; scores 1, 3, 2, 5, 0",
         size=(8.4, 4.6),
     )

@@ -1,4 +1,4 @@
-"""Chapters of paged_attention_lab.py: three readings compared, and what each costs."""
+"""Chapters of paged_attention_lab.py: the implementations compared, and the time of each."""
 
 import math
 from collections.abc import Sequence
@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.figures import BLUE, GREY, ORANGE, YELLOW, new_figure, plain_numbers
+from labkit.figures import BLUE, MUTED, ORANGE, YELLOW, new_figure, plain_numbers
 from labkit.lab import Lab
+from labkit.machine import cpu_name
 from phase1_tokens_embeddings.weights import CARDS, GB, SHAPES, kv_per_token, weight_bytes
 from phase2_attention_kvcache.model import GPT2_124M, ModelConfig
 from phase2_attention_kvcache.model.attention import attention
@@ -55,7 +56,7 @@ def ragged_step(config: ModelConfig, dtype: torch.dtype, device: str, seed: int)
 
 
 def run_readings(step: tuple, config: ModelConfig, unused: float) -> dict[str, Tensor]:
-    """A `ragged_step` in each reading, in a memory where every slot that no request has holds `unused`."""
+    """A `ragged_step` in each implementation, in a memory where every slot that no request has holds `unused`."""
     layout, q, keys, values = step
     out: dict[str, Tensor] = {}
     new_k, new_v = (torch.cat([t[b:] for t, (b, _) in zip(texts, REQUESTS)]) for texts in (keys, values))
@@ -70,7 +71,7 @@ def run_readings(step: tuple, config: ModelConfig, unused: float) -> dict[str, T
             cache.storage.write(0, slots.to(q.device), keys[i][:before], values[i][:before])
         cache.begin_step(layout)
         out[name] = cache.attend(0, q, new_k, new_v)
-    # The new tokens are stored as well by now: the other readings look at the same memory.
+    # The new tokens are stored as well by now: the other implementations read the same memory.
     tables = torch.from_numpy(pad_tables(layout.block_tables)).to(q.device)
     k_cache, v_cache = cache.storage.data[:, 0]
     lengths = layout.query_lens, layout.context_lens
@@ -86,7 +87,7 @@ def run_readings(step: tuple, config: ModelConfig, unused: float) -> dict[str, T
 
 
 def three_readings(lab: Lab) -> None:
-    lab.title("Three readings, one answer")
+    lab.title("Three implementations, one result")
     # Grouped queries: 4 query heads share 2 KV heads.
     config = ModelConfig("small", "llama", 8, 64, 1, 4, 2, 16, 64, 128, True)
     dtype = getattr(torch, lab.args.dtype)
@@ -94,7 +95,7 @@ def three_readings(lab: Lab) -> None:
     layout, q, keys, values = step
     lab.say(f"""Now a step as a server has it: {len(REQUESTS)} requests, {len(q)} new tokens. Some are single
         tokens behind a long text, one is a fresh prompt, one the second part of a prompt. Their
-        {sum(map(len, layout.block_tables))} blocks lie anywhere among 40.""")
+        {sum(map(len, layout.block_tables))} blocks are scattered among 40.""")
     start, plain = 0, []
     for k, v, n in zip(keys, values, layout.query_lens):
         plain.append(attention(q[start : start + n].double(), k.double(), v.double()))
@@ -105,26 +106,25 @@ def three_readings(lab: Lab) -> None:
     limit = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}[lab.args.dtype]
     lab.predict(
         claim="readings-agree",
-        question=f"every reading is within {limit:g} of plain attention in float64, for all "
+        question=f"every implementation is within {limit:g} of plain attention in float64, for all "
         f"{expected.numel():,} numbers",
         predicted=True,
         measured=all(d < limit for d in off.values()),
         note="Largest differences: " + ", ".join(f"{name} {d:.0e}" for name, d in off.items()) + ".",
     )
-    lab.title("What lies in unused blocks")
+    lab.title("The content of unused slots")
     poisoned = run_readings(step, config, unused=math.nan)
     changed = sum(int((clean[name] != poisoned[name]).sum()) for name in clean)
     slots, used = 41 * BLOCK, sum(layout.context_lens)
-    lab.say(f"""Of the memory's {slots} slots these requests use {used}. What is in the others? Keys of a request
-        that has ended, or whatever the machine had there before. Let us make it as bad as possible: NaN, which
-        turns everything it meets into NaN.""")
+    lab.say(f"""Of the memory's {slots} slots these requests use {used}. The others may hold keys of a finished request,
+        or any bytes. The worst case is NaN, which turns every sum it enters into NaN.""")
     lab.predict(
         claim="unused-cannot-matter",
-        question=f"{slots - used} slots go from 0 to NaN. How many of the outputs of all readings change by even a bit",
+        question=f"{slots - used} slots go from 0 to NaN. How many outputs of all implementations change by a bit",
         predicted=0,
         measured=changed,
-        note="Masking is not enough for that: 0 x NaN is NaN. What is not ours must not be read, or be wiped "
-        "after it was copied. Otherwise one user's overflow ends up in another user's answer.",
+        note="A mask is not enough: 0 x NaN is NaN. An unused slot must not be read, or its copy must be cleared. "
+        "Otherwise one user's overflow enters another user's answer.",
     )
     lab.record(differences=off, changed_by_nan=changed)
 
@@ -136,9 +136,9 @@ def costs(lab: Lab) -> None:
     batch = 8 if lab.quick else 16
     contexts = [64, 256, 1024] if lab.quick else [64, 128, 256, 512, 1024]
     dtype, device = getattr(torch, lab.args.dtype), lab.device
-    lab.title(f"What each reading costs: {batch} users decode, one layer of GPT-2's shape")
+    lab.title(f"The time of each implementation: {batch} requests decode, one layer of GPT-2's shape")
     lab.say("""In a decode step each number of a user's keys and values takes part in one multiplication and one
-        addition. So time goes into moving bytes, and what counts is how often each byte is moved.""")
+        addition. So moving bytes can limit the time, and the number of times that each byte is moved matters.""")
     timer = DecodeTimer(batch, contexts[-1], dtype, device, lab.seed)
     progress = lab.progress(contexts, f"timing contexts of 64 to {contexts[-1]:,} tokens")
     times = [timer.measure(context, repeats=3 if lab.quick else 10) for context in progress]
@@ -146,10 +146,10 @@ def costs(lab: Lab) -> None:
     if last.in_place is None:
         on_cpu = "without numba" if compiled_kernel() is None else "in float16"
         where = "on a GPU" if device == "cuda" else on_cpu
-        lab.say(f"""The compiled kernel does not run {where}: blocks are copied together for each step. (For GPUs
+        lab.say(f"""The compiled kernel does not run {where}: blocks are gathered in each step. (For GPUs
             Phase 5 brings a kernel that reads in place.)""")
     attend, name = (
-        (last.contiguous, "attending to rows that are there") if last.in_place is None
+        (last.contiguous, "attending to contiguous rows") if last.in_place is None
         else (last.in_place, "attending in place")
     )  # fmt: skip
     passes, why = 2.0, "The blocks are read, the rows are written."
@@ -160,12 +160,13 @@ def costs(lab: Lab) -> None:
         claim="copy-against-attend",
         question=f"context {last.context:,}: copying the blocks into rows, and nothing else, takes how many times as "
         f"long as {name}",
-        predicted=(1.2, 2 * passes),
+        predicted=(0.5, 2 * passes),
         between=True,
         measured=round(last.copy / attend, 1),
         unit="x",
         kind="timing",
-        note=f"Passes over the memory, against one for attention: {passes:.1f} by that count. {why}",
+        note=f"Passes over the memory, against one for attention: {passes:.1f}. {why} The factor is smaller where arithmetic, "
+        "not memory, limits the attention.",
     )
     if last.in_place is not None and last.in_order is not None:
         row_kib = BLOCK * GPT2_124M.d_model * dtype.itemsize / 1024
@@ -180,23 +181,23 @@ def costs(lab: Lab) -> None:
             note=f"A block holds {row_kib:.0f} KiB of keys side by side. One jump after that much hardly shows.",
         )
     rows = [
-        ["copied together, then torch", last.gather],
+        ["gathered, then torch", last.gather],
         ["    only the copy, into fresh memory", last.fresh_copy],
-        ["    only the copy, into rows that are there", last.copy],
-        ["    only torch, the rows are there", last.contiguous],
+        ["    only the copy, into existing rows", last.copy],
+        ["    only torch, on contiguous rows", last.contiguous],
         ["in place, compiled", last.in_place],
         ["    the same, blocks in order", last.in_order],
     ]
     lab.table(
         f"One layer, {batch} users, {last.context:,} tokens each: {last.kv_bytes / 1e6:.0f} MB of keys and values",
-        ["reading", "microseconds", "GB/s of keys and values"],
+        ["implementation", "microseconds", "GB/s of keys and values"],
         [[name, s if s is None else 1e6 * s, s if s is None else last.kv_bytes / s / GB] for name, s in rows],
         note=f"In {lab.args.dtype}. GPT-2 has 12 such layers, and each step goes through all of them. Fresh memory costs "
-        "extra: the operating system hands it out in small pages, and clears each. Torch's function is made for "
-        "many queries at a time, and does less well with one.",
+        "extra: the operating system allocates it in small pages, and clears each.",
     )
     lab.record(decode_times=[vars(t) for t in times])
-    lab.figure(draw_costs(times, batch, lab.args.dtype), "paged_attention_cost")
+    machine = cpu_name() if device == "cpu" else torch.cuda.get_device_name()
+    lab.figure(draw_costs(times, batch, lab.args.dtype, machine), "paged_attention_cost")
     in_dollars(lab)
 
 
@@ -213,34 +214,45 @@ def in_dollars(lab: Lab) -> None:
     lab.record(h100_step_ms=ms)
 
 
-def draw_costs(times: Sequence[DecodeTimes], batch: int, dtype: str):
+def draw_costs(times: Sequence[DecodeTimes], batch: int, dtype: str, machine: str):
     last, known = times[-1], times[-1].in_place is not None
     base = last.in_place or last.contiguous
     fig, (left, right) = new_figure(
-        f"Copying blocks together first: {last.gather / base:.0f} times the time of "
-        + ("reading them in place" if known else "reading rows that are there"),
-        f"Attention of one decode step, one layer of GPT-2's shape, {batch} users, {dtype}",
+        f"Gathering blocks first takes {last.gather / base:.1f} times as long as "
+        + ("reading them in place" if known else "reading one contiguous row"),
+        f"Attention of one decode step at {last.context:,} tokens: one layer of GPT-2's shape, {batch} requests, {dtype}; {machine}",
         panels=2,
+        size=(12, 4.8),
     )
     contexts = [t.context for t in times]
     lines = [
-        ("gather", "copied together, then torch", ORANGE),
-        ("copy", "only the copy", YELLOW),
-        ("contiguous", "only torch, the rows are there", GREY),
+        ("gather", "gather, then attend", ORANGE, "o"),
+        ("copy", "the copy alone", YELLOW, "s"),
+        ("contiguous", "attend, one contiguous row", MUTED, "^"),
     ]
     if known:
-        lines.append(("in_place", "in place, compiled", BLUE))
-    for attribute, label, color in lines:
+        lines.append(("in_place", "attend in place", BLUE, "D"))
+    for attribute, label, color, marker in lines:
         seconds = np.array([getattr(t, attribute) for t in times])
-        left.plot(contexts, 1e6 * seconds, marker="o", color=color, label=label)
+        style = dict(marker=marker, color=color, label=label)
+        left.plot(contexts, 1e6 * seconds, **style)
         speed = np.array([t.kv_bytes for t in times]) / seconds / GB
-        right.plot(contexts, speed, marker="o", color=color, label=label)
-    left.set(xscale="log", yscale="log", ylabel="microseconds", title="Time of the step")
-    right.set(xscale="log", ylim=(0, None), ylabel="GB/s", title="Keys and values attended to, a second")
+        right.plot(contexts, speed, **style)
+        right.annotate(
+            label,
+            (contexts[-1], speed[-1]),
+            xytext=(8, 0),
+            textcoords="offset points",
+            color=color,
+            va="center",
+        )
+    left.set(xscale="log", yscale="log", ylabel="microseconds per step", title="Time")
+    right.set(xscale="log", ylim=(0, None), ylabel="GB/s", title="Keys and values read, divided by the time")
+    right.set_xlim(right=contexts[-1] * 6)
     for ax in (left, right):
-        ax.set_xlabel("context of each user, tokens")
+        ax.set_xlabel("context length of each request, tokens")
         ax.set_xticks(contexts)
         plain_numbers(ax, "xy" if ax is left else "x")
         ax.tick_params(which="minor", axis="x", length=0)
-    fig.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    left.legend(loc="upper left")
     return fig

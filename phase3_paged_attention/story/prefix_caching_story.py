@@ -113,9 +113,9 @@ def what_it_saves(lab: Lab, tokens: int) -> None:
     hours = operations / (teraflops * 1e12) / 3600
     lab.say(f"""What it saves: a service with {requests:,} requests a day and {tokens} shared tokens does not compute
         {tokens * requests / 1e6:.0f} million tokens a day. For Llama-3 8B, at 2 operations a parameter and token and
-        {teraflops} x 10^12 operations a second (an {card.title} reaches about that with long prompts), these are
+        {teraflops} x 10^12 operations per second (an {card.title} reaches about that with long prompts), these are
         {hours:.1f} hours of the card: {hours * card.dollars_per_hour:.0f} dollars a day at
-        {card.dollars_per_hour:.2f} an hour.""")
+        {card.dollars_per_hour:.2f} per hour.""")
 
 
 # ---------------------------------------------------------------------- TTFT against the shared part
@@ -192,10 +192,17 @@ def ttft_against_share(lab: Lab, model: Transformer) -> None:
 def draw_ttft(shares: Sequence[float], ratios: Sequence[float], at: float, n: int, model: str):
     ratio = SOURCE_WARM / SOURCE_COLD
     fig, (ax,) = new_figure(
-        "How much a prefix cache saves is how much of the prompt is shared",
+        "The larger the shared part of a prompt, the shorter the time to first token",
         f"Prompts of {n} tokens on {model}: time to first token, warm divided by cold",
     )
-    ax.plot([0, 100], [1, 0], color=GREY, linestyle="--", linewidth=1.5, label="tokens computed")
+    ax.plot(
+        [0, 100],
+        [1, 0],
+        color=GREY,
+        linestyle="--",
+        linewidth=1.5,
+        label="if time were proportional to tokens",
+    )
     ax.plot(100 * np.array(shares), ratios, marker="o", color=BLUE, label="measured TTFT")
     ax.plot([0, 100 * at, 100 * at], [ratio, ratio, 0], color=ORANGE, linewidth=1.2, linestyle=":")
     ax.annotate(
@@ -286,12 +293,12 @@ def memory_is_short(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> No
         f"{tenants * 21} blocks, the cache has 140. Hit rate",
         predicted=0.0,
         measured=rates["in turn"][tight],
-        note="Who waited longest is thrown out, and is just the one who comes next. A cache that is a little too "
-        "small for a cycle is as good as none. Traffic that has favourites is kinder.",
+        note="LRU evicts the prefix that was unused for longest, which is the one that arrives next. A cache that is "
+        "slightly too small for a cycle has no hits. Traffic with a few frequent prefixes does better.",
     )
     lab.table(
         f"{tenants} tenants with a prompt of 20 blocks each: hit rate, %",
-        ["they come", *(f"{s} blocks" for s in (60, 100, 140, 180))],
+        ["they arrive", *(f"{s} blocks" for s in (60, 100, 140, 180))],
         [[name, *(100 * r[sizes.index(s)] for s in (60, 100, 140, 180))] for name, r in rates.items()],
         note="Each request adds one block of its own. Only the block manager runs here, no model.",
     )
@@ -315,16 +322,16 @@ def hit_rate(order: Sequence[int], prompt_blocks: int, cache_blocks: int) -> flo
 def draw_hit_rates(sizes: Sequence[int], rates: dict[str, list[float]], needed: int, tight: int):
     in_turn, skewed = rates["in turn"], rates["at random, some far more often"]
     fig, (ax,) = new_figure(
-        f"Who comes when decides: {100 * in_turn[tight]:.0f}% or {100 * skewed[tight]:.0f}% hits in the same cache",
-        "8 tenants with prompts of 20 blocks; each request adds a block of its own; LRU",
+        f"The order of arrivals decides: {100 * in_turn[tight]:.0f}% or {100 * skewed[tight]:.0f}% hits with {sizes[tight]} blocks",
+        "8 prefixes of 20 blocks each; each request adds one block of its own; LRU eviction",
         size=(8.2, 4.6),
     )
-    for (name, rate), color in zip(rates.items(), (ORANGE, GREY, BLUE)):
+    for (name, rate), color in zip(rates.items(), (ORANGE, MUTED, BLUE)):
         ax.plot(sizes, 100 * np.array(rate), marker="o", markersize=3.5, color=color, label=name)
     ax.axvline(needed, color=MUTED, linewidth=1, linestyle=":")
-    ax.text(needed + 2, 3, "all fit", color=MUTED, fontsize=9)
-    ax.set(xlabel="blocks in the cache", ylabel="prompt tokens found, %", ylim=(0, 100))
-    ax.legend(title="tenants come", loc="upper left")
+    ax.text(needed + 2, 3, "all prefixes fit", color=MUTED)
+    ax.set(xlabel="blocks in the cache", ylabel="hit rate, %", ylim=(0, 100))
+    ax.legend(title="prefixes arrive", loc="upper left")
     return fig
 
 

@@ -48,7 +48,7 @@ class PrefixServer:
                 f"{longest} tokens need {manager.blocks_for(longest)} blocks, the cache has "
                 f"{manager.num_blocks - 1}: shorten the prompt, or give it more blocks"
             )
-        # 1. What is there already? Those blocks go into the table as they are.
+        # 1. Cached blocks go into the table as they are.
         token_ids, table = list(prompt_ids), BlockTable()
         prefix = manager.match_prefix(table, token_ids)
         done = len(prefix) * manager.block_size
@@ -57,7 +57,7 @@ class PrefixServer:
             began = time.perf_counter()
             # 2. Room for the tokens that this step computes. (It fits: there is no other request.)
             manager.allocate(table, token_ids, len(token_ids), prefix)
-            # 3. Compute them: the rest of the prompt at first, then one token a step.
+            # 3. Compute them: the rest of the prompt at first, then one token per step.
             positions = torch.arange(done, len(token_ids))
             blocks = torch.tensor(table.block_ids)[positions // manager.block_size]
             slots = blocks * manager.block_size + positions % manager.block_size

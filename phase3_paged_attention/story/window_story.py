@@ -13,7 +13,7 @@ CHUNK = 2048  # tokens of a prompt that a step computes
 
 
 def blocks_held(window: int | None) -> dict[int, int]:
-    """By the tokens of a text, the blocks that it holds. First its prompt comes in chunks, then a token a step."""
+    """By the tokens of a text, the blocks that it holds. First its prompt is computed in chunks, then one token per step."""
     size = dict(num_blocks=CONTEXT // BLOCK + 1, block_size=BLOCK, enable_prefix_caching=False)
     if window is None:
         manager = BlockManager(**size)
@@ -59,21 +59,21 @@ def windows(lab: Lab) -> dict[str, dict[int, int]]:
         f"Blocks that a text holds ({1024 * gib:.0f} MiB each: Mistral 7B, 16 bits)",
         ["tokens", *held, "GiB without", "GiB with"],
         [[n, without[n], within[n], without[n] * gib, within[n] * gib] for n in shown],
-        note=f"Up to {PROMPT:,} tokens in the step that reads a chunk. At {CONTEXT:,}, 40 GiB of an A100 at {dollars:.2f} dollars an hour hold {40 / (without[CONTEXT] * gib):.0f} "
+        note=f"Up to {PROMPT:,} tokens in the step that reads a chunk. At {CONTEXT:,}, 40 GiB of an A100 at {dollars:.2f} dollars per hour hold {40 / (without[CONTEXT] * gib):.0f} "
         f"such texts, or {40 / (within[CONTEXT] * gib):.0f}.",
     )
     gemma = SHAPES["gemma-3-1b"]
     lab.say(f"""This needs a window in every layer. Gemma 2 and 3 have local and global layers in turn, and a global one
         sees everything. Here a block belongs to all layers at once, so such models keep all blocks: {gemma.name} holds
         {CONTEXT * kv_per_token(gemma) / 2**20:,.0f} MiB of a text of {CONTEXT:,} tokens, and needs {kv_of_text(gemma, CONTEXT) / 2**20:,.0f}. vLLM puts layers of a
-        kind into groups, each with tables of its own, and gives back those of the local ones.""")
+        kind into groups, each with its own tables, and frees the blocks of the local groups.""")
     lab.record(blocks_held={name: {str(n): by[n] for n in shown} for name, by in held.items()})
     return held
 
 
 def draw_windows(held: dict[str, dict[int, int]]) -> Figure:
     fig, [ax] = new_figure(
-        "With a window in every layer, memory stops growing",
+        "With a window in every layer, the number of blocks stops growing",
         f"Blocks of {BLOCK} that one text holds, counted with the block manager. Prompt of {PROMPT:,} tokens in chunks of {CHUNK:,}",
         size=(8.6, 4.6),
     )
@@ -83,7 +83,7 @@ def draw_windows(held: dict[str, dict[int, int]]) -> Figure:
     ax.text(
         PROMPT * 1.02, max(map(max, map(dict.values, held.values()))) * 0.97, "the answer begins", va="top"
     )
-    ax.set(xlabel="tokens of the text", ylabel="blocks held", xlim=(0, CONTEXT), ylim=(0, None))
+    ax.set(xlabel="tokens of the request so far", ylabel="blocks held", xlim=(0, CONTEXT), ylim=(0, None))
     plain_numbers(ax)
     ax.legend(loc="upper left")
     return fig

@@ -29,7 +29,7 @@ class Reader:
 
 @dataclass
 class Moment:
-    """The memory at one time, for the figure: for each place who reads it, how full it is, how it stands."""
+    """The memory at one time, for the figure: for each place the requests that hold it, how full it is, and its state."""
 
     what: str
     owners: list[list[str]]  # one list of names for each block, then for each swap slot
@@ -77,7 +77,7 @@ class WordMemory:
         return reader
 
     def say(self, reader: Reader, text: str) -> None:
-        """A request goes on, one word a step."""
+        """A request generates these words, one per step."""
         for word in text.split():
             reader.words.append(word)
             if not self.manager.allocate(reader.table, self.ids(reader.words), len(reader.words)):
@@ -117,7 +117,7 @@ class WordMemory:
         return " ".join(words[: reader.table.num_tokens])
 
     def draw_table(self, reader: Reader) -> str:
-        """One line a block: logical block -> physical block, and what is in it."""
+        """One line per block: logical block -> physical block, and what is in it."""
         lines, size = [], self.manager.block_size
         for i, block in enumerate(reader.table.blocks):
             left = f"{reader.name}'s block {i}".ljust(18) + f"-> physical block {block.block_id:<3}"
@@ -157,10 +157,10 @@ REMEMBERED = dict(facecolor="#eef1f3", edgecolor="#b4bdc5", hatch="////")
 
 
 def draw_moments(memory: WordMemory) -> Figure:
-    """One row a moment, one cell a block, one colour a request. A shared block shows all its readers."""
+    """One row per moment, one cell per block, one colour per request. A shared block shows all its requests."""
     num_blocks, num_slots = memory.manager.num_blocks, memory.manager.num_swap_blocks
     fig, (ax,) = new_figure(
-        "Blocks pass from hand to hand; what is shared is stored once",
+        "Freed blocks serve other requests; a shared block is stored once",
         f"{num_blocks - 1} blocks of {memory.manager.block_size} words, moment by moment; a part of a cell is empty "
         "where the block is not full",
         size=(11.5, 0.52 * len(memory.moments) + 1.9),
@@ -189,7 +189,7 @@ def draw_moments(memory: WordMemory) -> Figure:
     ax.spines[["left", "bottom"]].set_visible(False)
     handles = [Rectangle((0, 0), 1, 1, facecolor=c) for c in OWNER_COLORS.values()]
     handles.append(Rectangle((0, 0), 1, 1, **REMEMBERED))
-    labels = [*OWNER_COLORS, "free, but remembered"]
+    labels = [*OWNER_COLORS, "free, still in the prefix cache"]
     ax.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.45, -0.13), ncols=8, labelcolor=INK,
               handlelength=1.1, columnspacing=1.2)  # fmt: skip
     return fig
