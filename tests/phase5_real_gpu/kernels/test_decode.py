@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -74,6 +75,28 @@ def test_empty_splits_do_nothing(lab):
     assert counted.loaded["q"] == with_tokens * 2 * 32 * 4
     assert counted.loaded["keys"] == sum(case.context_lens) * 32 * 4
     assert counted.loaded["tables"] == sum(case.context_lens) * 4
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="instructions are counted in the interpreter")
+def test_an_empty_split_is_a_short_program(lab, monkeypatch):
+    """With one context of 128k tokens beside 63 of 200, nearly all programs of a layer are such."""
+    from triton.runtime.interpreter import interpreter_builder as builder
+
+    done = []
+    # Compiled kernels do not look for overflow.
+    monkeypatch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))
+    for name in dir(builder):
+        if name.startswith("create_"):
+            real = getattr(builder, name)
+            monkeypatch.setattr(
+                builder, name, lambda *a, real=real, name=name, **k: done.append(name) or real(*a, **k)
+            )
+    monkeypatch.setattr(decode, "merge_kernel", {(3, 4): lambda *a, **k: None})
+    for window in (None, 100):
+        done.clear()
+        case = lab.decode_case([0, 0, 0], kv_heads=2, group=2, window=window)
+        case.decode(num_splits=5)
+        assert 0 < len(done) / (3 * 2 * 5) <= 50, done[: len(done) // 30]
 
 
 def test_a_request_without_tokens_gets_zeros(lab):
