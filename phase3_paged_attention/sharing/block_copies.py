@@ -44,19 +44,19 @@ class SwapSpace:
     def __init__(self, storage: KVStorage, num_swap_blocks: int = 0) -> None:
         self._pairs = []
         for data in storage.tensors:
-            shape = (*data.shape[:2], num_swap_blocks, *data.shape[3:])
-            pinned = (
-                data.device.type == "cuda"
-            )  # the card reads pinned memory by itself, at the full speed of the bus
-            self._pairs.append((data, torch.empty(shape, dtype=data.dtype, pin_memory=pinned)))
+            # A block's numbers lie together there, and the memory is pinned: so the card copies a block in one piece, by
+            # itself, while Python goes on.
+            shape = (num_swap_blocks, *data.shape[:2], *data.shape[3:])
+            swap = torch.empty(shape, dtype=data.dtype, pin_memory=data.device.type == "cuda")
+            self._pairs.append((data, swap))
 
     def apply(self, copies: Sequence[BlockCopy]) -> None:
-        """Make the copies, in the order given."""
+        """Make the copies, in the order given. On a GPU they are queued, before whatever is queued later."""
         for kind, source, target in copies:
             for data, swap in self._pairs:
                 if kind == "copy":
                     data[:, :, target] = data[:, :, source]
                 elif kind == "out":
-                    swap[:, :, target] = data[:, :, source].to("cpu")
+                    swap[target].copy_(data[:, :, source], non_blocking=True)
                 else:
-                    data[:, :, target] = swap[:, :, source].to(data.device)
+                    data[:, :, target] = swap[source].to(data.device, non_blocking=True)
