@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from phase2_attention_kvcache.model.config import ModelConfig
+from phase5_real_gpu.fused.store_kernel import store
 from phase5_real_gpu.kernels import TritonPagedKVCache
-from phase5_real_gpu.kernels.kernel_checks import check_write
-from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability, tl, triton
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability
 
 FP8 = torch.float8_e4m3fn
 FP8_CAPABILITY = (8, 9)
-FP8_LARGEST = tl.constexpr(448.0)  # the largest number of float8_e4m3fn; beyond it there is only NaN
 
 
 def fp8_problem() -> str | None:
@@ -28,55 +27,6 @@ def fp8_problem() -> str | None:
         return None
     has = ".".join(map(str, capability()))
     return f"this card has compute capability {has}, an fp8 KV cache needs 8.9 or more: use a 16-bit one"
-
-
-@triton.jit
-def round_to_fp8(x):
-    """float32 within -448 to 448, to the nearest number that 8 bits can hold; still float32.
-
-    A GPU's conversion does this by itself. The interpreter's loses a carry (1.97 becomes 1.0), so there it is done
-    beforehand: adding and subtracting a number so large that no bit finer than a step survives. It does not know NaN
-    either. The bits of 480, the next number after 448, are those of NaN.
-    """
-    exponent = ((x.to(tl.int32, bitcast=True) >> 23) & 255) - 127
-    step = ((tl.maximum(exponent, -6) - 3 + 127) << 23).to(tl.float32, bitcast=True)
-    large = 12582912.0 * step  # 1.5 x 2^23
-    return tl.where(x == x, (x + large) - large, 480.0)
-
-
-@triton.jit
-def write_fp8_kernel(
-    new,  # [N, HEADS, HEAD_DIM]: keys or values
-    cache,  # [num_blocks, BLOCK_SIZE, HEADS, HEAD_DIM] fp8
-    slot_mapping,  # [N]
-    scale,
-    row_stride,
-    head_stride,
-    kv_block_stride,
-    kv_token_stride,
-    kv_head_stride,
-    HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    HEADS_2: tl.constexpr,  # both rounded up to powers of two
-    DIMS: tl.constexpr,
-    ROUND_FIRST: tl.constexpr,  # only for the interpreter
-):
-    token = tl.program_id(0).to(tl.int64)
-    slot = tl.load(slot_mapping + token).to(tl.int64)
-    if slot < 0:
-        return
-    heads = tl.arange(0, HEADS_2)[:, None]
-    dims = tl.arange(0, DIMS)[None, :]
-    exists = (heads < HEADS) & (dims < HEAD_DIM)
-    x = tl.load(new + token * row_stride + heads * head_stride + dims, mask=exists).to(tl.float32) / scale
-    # NaN stays NaN: a model whose numbers broke down must not look as if it worked.
-    x = tl.clamp(x, -FP8_LARGEST, FP8_LARGEST, propagate_nan=tl.PropagateNan.ALL)
-    if ROUND_FIRST:
-        x = round_to_fp8(x)
-    block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
-    place = block * kv_block_stride + offset * kv_token_stride + heads * kv_head_stride + dims
-    tl.store(cache + place, x.to(cache.dtype.element_ty), mask=exists)
 
 
 def write_kv_fp8(
@@ -95,17 +45,9 @@ def write_kv_fp8(
     Args:
         k_scale, v_scale: keys and values are divided by them before rounding.
     """
-    check_write(k, v, k_cache, v_cache, slot_mapping, checked)
     if k_cache.dtype != FP8:
         raise ValueError(f"the cache is {k_cache.dtype}, not {FP8}: use write_kv")
-    block_size, heads, head_dim = k_cache.shape[1:]
-    for new, cache, scale in ((k, k_cache, k_scale), (v, v_cache, v_scale)):
-        if len(slot_mapping):
-            write_fp8_kernel[(len(slot_mapping),)](
-                new, cache, slot_mapping, scale, *new.stride()[:2], *cache.stride()[:3],
-                HEADS=heads, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, HEADS_2=triton.next_power_of_2(heads),
-                DIMS=triton.next_power_of_2(head_dim), ROUND_FIRST=INTERPRETED, num_warps=4,
-            )  # fmt: skip
+    store(k, v, k_cache, v_cache, slot_mapping, (k_scale, v_scale), checked=checked)
 
 
 class FP8PagedKVCache(TritonPagedKVCache):

@@ -124,10 +124,14 @@ class TritonPagedKVCache:
         Args:
             q, and the result: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].
         """
-        keys, values, step = self.storage.k_cache[layer], self.storage.v_cache[layer], self.step
         # All of them are stored before any is read: a request may read a block that another one fills in
         # this very step.
-        self.store(k, v, keys, values)
+        self.store(k, v, self.storage.k_cache[layer], self.storage.v_cache[layer])
+        return self.attend_stored(layer, q)
+
+    def attend_stored(self, layer: int, q: Tensor) -> Tensor:
+        """The second half of `attend`: attention over keys and values that are in their slots."""
+        keys, values, step = self.storage.k_cache[layer], self.storage.v_cache[layer], self.step
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         for part in filter(None, (step.decodes, step.prefills)):
             in_place = isinstance(part.rows, slice)

@@ -1,0 +1,172 @@
+"""Layers with fewer kernels: each kernel against float64, a fused model against the plain one, and how many kernels a step has."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
+
+if not HAS_TRITON:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+from phase2_attention_kvcache.model.layers import SwiGLUMLP
+from phase2_attention_kvcache.model.positions import apply_rotary
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging import PagedKVCache
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase4_scheduler.engine.build import find_features, mixed
+from phase5_real_gpu.compiling.step_kernels import kernels_of_step
+from phase5_real_gpu.fused import FP8PagedKVCache
+from phase5_real_gpu.fused.fused_layers import FusedAttention, FusedGPURunner, FusedSwiGLU, fuse, gated
+from phase5_real_gpu.fused.store_kernel import store
+from phase5_real_gpu.kernels import TritonPagedKVCache
+from phase5_real_gpu.kernels.gpu_runner import repeat_in_python
+from tests.properties import unshrunk
+
+DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
+ROUNDING = {
+    torch.float32: 1e-6,
+    torch.float16: 2**-11,
+    torch.bfloat16: 2**-7,
+}  # bfloat16 is cut off in the interpreter
+
+
+@given(
+    tokens=st.integers(1, 5),
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 9),
+    dim=st.sampled_from([16, 40, 64, 80, 96, 128, 256]),
+    block_size=st.sampled_from([1, 8, 16, 24]),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 2**31),
+)
+@settings(unshrunk, max_examples=25)
+def test_turned_and_stored(lab, tokens, dtype, seed, **shape):
+    case = lab.Case([tokens, 1], [tokens + 20, 1], dtype=dtype, seed=seed, **shape)
+    before, slots = lab.bits(case.data).clone(), case.new_slots
+    slots[0] = -1  # a row of padding
+    n, heads, kv = tokens + 1, shape["kv_heads"] * shape["group"], shape["kv_heads"]
+    generator = torch.Generator().manual_seed(seed)
+    # As the model has them: parts of one tensor.
+    qkv = torch.randn(n, heads + 2 * kv, shape["dim"], generator=generator).to(dtype).to(lab.device)
+    turns = 100 * torch.rand(n, shape["dim"] // 2, generator=generator).to(lab.device)
+    angles = turns.cos(), turns.sin()
+    wanted = apply_rotary(qkv[:, : heads + kv].double(), *(a.double() for a in angles))
+    q, k, v = qkv.split([heads, kv, kv], dim=1)
+    k_was, v_was = k.clone(), v.clone()
+    store(k, v, case.k_cache, case.v_cache, slots, q=q, angles=angles)
+    near = dict(rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
+    torch.testing.assert_close(q.double(), wanted[:, :heads], **near)
+    assert torch.equal(k, k_was) and torch.equal(v, v_was)
+    stored = [cache.reshape(-1, kv, shape["dim"])[slots[1:]] for cache in (case.k_cache, case.v_cache)]
+    torch.testing.assert_close(stored[0].double(), wanted[1:, heads:], **near)
+    assert torch.equal(stored[1], v[1:])
+    changed = (lab.bits(case.data) != before).any(-1).any(-1).sum().item()
+    assert changed == 2 * tokens  # keys and values; and nothing else in the memory
+
+
+def test_what_does_not_fit(lab):
+    case = lab.Case([3], [3], dim=32)
+    k, v = (case.new(given) for given in case.given)
+    cos = torch.zeros(3, 32)
+    with pytest.raises(ValueError, match=r"cos has shape \[3, 32\]: give \[3, 32 / 2\]"):
+        store(k, v, case.k_cache, case.v_cache, case.new_slots, q=case.q, angles=(cos, cos))
+
+
+@pytest.mark.parametrize("gelu", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gated(lab, dtype, gelu):
+    both = (4 * torch.randn(3, 2 * 1100, generator=torch.Generator().manual_seed(1))).to(dtype).to(lab.device)
+    both[0, :6] = torch.tensor([0.0, -0.0, 80.0, -80.0, 1e4, -1e4])
+    gate, up = both.double().chunk(2, dim=-1)
+    act = torch.nn.functional.gelu(gate, approximate="tanh") if gelu else torch.nn.functional.silu(gate)
+    torch.testing.assert_close(gated(both, gelu).double(), act * up, rtol=2 * ROUNDING[dtype], atol=1e-6)
+    assert gated(both[:0]).shape == (0, 1100)
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma3_text", "qwen3"])
+def model(request, lab):
+    """Both activations, two rotations, norms of queries and keys."""
+    more = dict(windows=(8, None), local_rope_theta=1000.0) if request.param == "gemma3_text" else {}
+    config = lab.model_config(2, 1, 16, 2, family=request.param, **more)
+    model = Transformer.random(config, device=lab.device)
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            parameter *= 10
+    return model
+
+
+def engine_of(model, runner):
+    config = EngineConfig(max_num_seqs=8, num_blocks=40, block_size=4)
+    engine = LLMEngine(model, None, config, kv_cache=runner.kv_cache)
+    kind = mixed(type(runner), "runner", [f for f in find_features({}) if f.is_on(model, config, [])])
+    engine.core.runner = kind(runner.model, runner.kv_cache, 8, 128, repeat_in_python)
+    return engine
+
+
+def test_a_fused_engine_writes_the_same_tokens(lab, model):
+    prompts = [[3, 14, 15, 9, 26, 5], [35], [8, 9, 7]]
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    runner = FusedGPURunner.create(model, EngineConfig(block_size=4, max_num_seqs=8, max_model_len=64), 40)
+    plain = LLMEngine(
+        model, None, EngineConfig(max_num_seqs=8, num_blocks=40, block_size=4),
+        kv_cache=PagedKVCache(model.config, 40, 4, device=model.device),
+    )  # fmt: skip
+    wanted = [o.token_ids for o in plain.generate(prompts, params)]
+    assert [o.token_ids for o in engine_of(model, runner).generate(prompts, params)] == wanted
+    assert len({tuple(tokens) for tokens in wanted}) == 3
+
+
+def test_the_given_model_is_not_changed(lab, model):
+    kinds = {name: type(part) for name, part in model.named_modules()}
+    fused = fuse(model)
+    assert {name: type(part) for name, part in model.named_modules()} == kinds
+    assert all(a is b for a, b in zip(fused.parameters(), model.parameters(), strict=True))
+    assert type(fused) is Transformer and type(fused.blocks[1].attention) is FusedAttention
+
+
+def test_what_may_do_more_stays_as_it_is(lab):
+    class Watched(SwiGLUMLP):
+        pass
+
+    model = Transformer.random(lab.model_config(2, 1, 16, 2))
+    model.blocks[0].mlp.__class__ = Watched
+    blocks = fuse(model).blocks
+    assert type(blocks[0].mlp) is Watched and type(blocks[1].mlp) is FusedSwiGLU
+    gpt2 = Transformer.random(
+        lab.model_config(1, 1, 16, 1, family="gpt2", attention_bias=True, mlp_bias=True)
+    )
+    assert {type(b.attention) for b in fuse(gpt2).blocks} == {FusedAttention}
+    assert fuse(model.final_norm) is model.final_norm
+
+
+def test_over_fp8_and_over_a_cache_of_torch(lab, model):
+    """Keys are rounded once, after they are turned; and any other cache gets them turned, as before."""
+    ids, positions = torch.tensor([5, 6, 7], device=lab.device), torch.arange(3, device=lab.device)
+    layout = lab.Case([3], [3], kv_heads=1, group=2, dim=16, block_size=4).layout()
+    sizes = (model.config, 8, 4)
+    caches = [
+        FP8PagedKVCache(*sizes, torch.float32, lab.device, k_scale=0.5, v_scale=0.25),
+        TritonPagedKVCache(*sizes, device=lab.device),
+        PagedKVCache(*sizes, device=lab.device, use_kernel=False),
+    ]
+    for cache in caches:
+        found = []
+        for m in (model, fuse(model)):
+            cache.storage.data.copy_(torch.full(cache.storage.data.shape, math.nan))
+            cache.begin_step(layout)
+            with torch.inference_mode():
+                found.append(m(ids, positions, cache))
+        lab.assert_near(*found, 1e-4)
+
+
+def test_kernels_of_a_step():
+    """A decode step of Llama-3 8B at batch 1, counted: 12 a layer, and 5."""
+    counts = kernels_of_step()
+    fused, plain = (sum(counts[kind].values()) for kind in ("fused", "plain"))
+    assert fused == 32 * 12 + 5 <= 420 and plain == 32 * 21 + 5
+    assert counts["fused"]["store_kernel"] == 32
