@@ -1,20 +1,22 @@
-"""What the compiler makes of the kernels: registers, memory, instructions, for six kinds of card and without any.
+"""What the compiler makes of the kernels: registers, memory, instructions, for seven kinds of card and without any.
 
 A kernel that gives the right numbers may still be slow for reasons that show in its machine code: more
 variables than registers, loads of 2 bytes where 16 would do, no fetching ahead, products on the ordinary units
 instead of the matrix units. No GPU is needed to see that. A compiler writes instructions; it does not run them.
 
-You will see each kernel of the engine compiled for six kinds of card, from a T4 to a B200, what one line moved in a
+You will see each kernel of the engine compiled for seven kinds of card, from a T4 to a B200, what one line moved in a
 loop does to the way keys are fetched, and a list of what cannot be known before a kernel has run.
 
 Needs Triton, not a GPU.
 """
 
+from argparse import ArgumentParser
 from dataclasses import asdict
 from textwrap import fill
 
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.compiling import compile_cases
+from phase5_real_gpu.compiling.launches import all_variants
 from phase5_real_gpu.kernels.triton_setup import require_triton
 from phase5_real_gpu.story import compile_story as chapters
 from phase5_real_gpu.story.compile_story import FIRST, HOISTED, MAIN_CARD, NOT_CAUGHT, PLAIN, UNALIGNED
@@ -40,6 +42,11 @@ def story(lab: Lab) -> None:
         chapters.alignment(
             lab, next(c for c in engine if c.case == "decode" and c.capability == MAIN_CARD), unaligned
         )
+    if lab.args.all_variants:
+        listed = all_variants()
+        found = list(lab.progress(compile_cases(listed), "compiling all variants", total=len(listed)))
+        chapters.all_variants(lab, found)
+        lab.record(all_variants=[asdict(c) for c in found])
     lab.title("What neither the interpreter nor the compiler can tell")
     width, indent = 96, " " * 26
     lab.show(
@@ -50,8 +57,13 @@ def story(lab: Lab) -> None:
         lab.figure(chapters.draw(engine, plain, hoisted), "compile_report")
 
 
+def add_arguments(parser: ArgumentParser) -> None:
+    help = "also compile every head size, format, window and soft cap for each card (half an hour)"
+    parser.add_argument("--all-variants", action="store_true", help=help)
+
+
 def main(argv: list[str] | None = None) -> int:
-    return run_lab(story, __doc__, options=("quick",), argv=argv)
+    return run_lab(story, __doc__, options=("quick",), add_arguments=add_arguments, argv=argv)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from phase5_real_gpu.compiling.machine_code import LIMITS
 from phase5_real_gpu.fused import quantized_gemm, write_kv_fp8
+from phase5_real_gpu.fused.store_kernel import store
 from phase5_real_gpu.kernels import paged_decode, paged_prefill, write_kv
 from phase5_real_gpu.ladder import LADDER, Rung, first_kernels, run_rung
 
@@ -41,10 +43,19 @@ def _prefill(dtype: str, index: str = "int32", rule: dict | None = None, **shape
     paged_prefill(*step, _empty(BATCH + 1, dtype=index), context_lens, **(rule or {}))
 
 
-def _write(dtype: str, kv_dtype: str | None = None) -> None:
+def _write(dtype: str, kv_dtype: str | None = None, turned: bool = False) -> None:
     new = _empty(2048, 8, 128, dtype=dtype)
-    caches = [_empty(NUM_BLOCKS, 16, 8, 128, dtype=kv_dtype or dtype) for _ in range(2)]
-    (write_kv_fp8 if kv_dtype else write_kv)(new, new, *caches, _empty(2048, dtype="int64"))
+    step = (
+        new,
+        new,
+        *(_empty(NUM_BLOCKS, 16, 8, 128, dtype=kv_dtype or dtype) for _ in range(2)),
+        _empty(2048, dtype="int64"),
+    )
+    if turned:
+        angles = _empty(2048, 64, dtype="float32"), _empty(2048, 64, dtype="float32")
+        store(*step, q=_empty(2048, 32, 128, dtype=dtype), angles=angles)
+    else:
+        (write_kv_fp8 if kv_dtype else write_kv)(*step)
 
 
 def _product(dtype: str, kind: str, rows: int = 1) -> None:
@@ -95,6 +106,7 @@ CASES: dict[str, Callable[[str], None]] = {
     "prefill window": partial(_prefill, **LOCAL),
     "prefill int64": partial(_prefill, index="int64"),
     "write KV": _write,
+    "turn and write KV": partial(_write, turned=True),
     "write KV fp8": partial(_write, **FP8),
     "product int8": partial(_product, kind="int8"),
     "product int4": partial(_product, kind="int4"),
@@ -105,3 +117,27 @@ CASES: dict[str, Callable[[str], None]] = {
     "first multiply, 1 stage": partial(_multiply, stages=1),
     "first multiply, 3 stages": partial(_multiply, stages=3),
 } | {f"ladder, {rung.name}": partial(_rung, rung=rung) for rung in LADDER}
+
+VARIANTS = {
+    f"{kernel}, heads of {head_dim}{' fp8' * fp8}{' window' * window}{' softcap' * softcap}": partial(
+        call, head_dim=head_dim, rule=dict(window=1000 if window else None, softcap=50.0 if softcap else None),
+        **(FP8 if fp8 else {}),
+    )
+    for kernel, call in {"decode": _decode, "decode split": partial(_decode, num_splits=16), "prefill": _prefill}.items()
+    for head_dim in (64, 80, 96, 128, 256)
+    for fp8 in (False, True)
+    for window in (False, True)
+    for softcap in (False, True)
+}  # fmt: skip
+"""Every variant of the attention kernels, with 32 query heads on 8 KV heads."""
+CASES |= VARIANTS
+
+
+def all_variants() -> list[dict[str, str | int]]:
+    """Requests for `compile_cases`: every variant for every card that has bfloat16; fp8 where the card has it."""
+    return [
+        dict(case=case, dtype="bfloat16", capability=capability)
+        for capability in LIMITS
+        for case in (*VARIANTS, *(case for case in CASES if case.startswith(("write", "turn", "product"))))
+        if capability >= (89 if "fp8" in case else 80)
+    ]

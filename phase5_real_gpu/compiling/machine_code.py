@@ -33,7 +33,8 @@ class Limits:
 LIMITS = {  # by compute capability; phase 1's cards.py has what differs from card to card
     75: Limits("sm_75", "T4", 64 * KB, 64 * KB, 1024),
     80: Limits("sm_80", "A100", 163 * KB, 164 * KB, 2048),
-    86: Limits("sm_86", "RTX 3090, A10", 99 * KB, 100 * KB, 1536),  # sm_89 (RTX 4090, L4) has as much
+    86: Limits("sm_86", "RTX 3090, A10", 99 * KB, 100 * KB, 1536),
+    89: Limits("sm_89", "RTX 4090, L4", 99 * KB, 100 * KB, 1536),
     90: Limits("sm_90", "H100, H200", 227 * KB, 228 * KB, 2048),
     100: Limits("sm_100", "B200", 227 * KB, 228 * KB, 2048),
     120: Limits("sm_120", "RTX 5090", 99 * KB, 100 * KB, 1536),

@@ -19,6 +19,14 @@ def apply_softcap(scores, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
+def widen(x, like):
+    """Stored numbers in the format of the queries. fp8 goes by way of float16: that is one instruction for two numbers."""
+    if x.dtype.is_fp8():
+        x = x.to(tl.float16)
+    return x.to(like.dtype)
+
+
+@triton.jit
 def attend_tiles(
     acc,  # [ROWS, DIMS] weighted values so far
     total,  # [ROWS] sum of weights so far
@@ -63,8 +71,8 @@ def attend_tiles(
         exists = tokens < end
         keys = tl.load(
             k_cache + slots[None, :] + dims[:, None], mask=exists[None, :] & is_dim[:, None], other=0.0
-        ).to(q_tile.dtype)
-        scores = tl.dot(q_tile, keys, input_precision="ieee") * score_scale
+        )
+        scores = tl.dot(q_tile, widen(keys, q_tile), input_precision="ieee") * score_scale
         if SOFTCAP is not None:
             scores = apply_softcap(scores, SOFTCAP)
         if MASKED:
@@ -77,8 +85,9 @@ def attend_tiles(
         total = total * shrink + tl.sum(weights, axis=1)
         values = tl.load(
             v_cache + slots[:, None] + dims[None, :], mask=exists[:, None] & is_dim[None, :], other=0.0
-        ).to(q_tile.dtype)
-        acc = acc * shrink[:, None] + tl.dot(weights.to(q_tile.dtype), values, input_precision="ieee")
+        )
+        weights = weights.to(q_tile.dtype)
+        acc = acc * shrink[:, None] + tl.dot(weights, widen(values, q_tile), input_precision="ieee")
         largest = new_largest
         blocks = next_blocks
     return acc, total, largest

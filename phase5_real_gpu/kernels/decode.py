@@ -14,7 +14,7 @@ from torch import Tensor
 from phase5_real_gpu.kernels.decode_kernel import decode_kernel, merge_kernel
 from phase5_real_gpu.kernels.kernel_checks import check_attention, check_out, check_tables
 from phase5_real_gpu.kernels.split_rule import MOST_SPLITS, Splits, choose_splits, programs_that_fit
-from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability, has_matrix_instructions, triton
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED, has_matrix_instructions, triton
 
 LOG2_E = math.log2(math.e)
 
@@ -194,7 +194,7 @@ def launch_decode(
         ROWS=max(16, triton.next_power_of_2(queries_per_kv)), DIMS=dims,
         TILE=tile_tokens(head_dim, q.element_size()),
         IS_SPLIT=is_split, UPCAST=INTERPRETED, WINDOW=window, SOFTCAP=cap, num_warps=4, num_stages=3,
-        maxnreg=168 if capability() >= (10, 0) else None,  # left alone, the compiler takes too few there
+        maxnreg=255 if dims > 128 and k_cache.element_size() == 1 else None,  # left alone, the compiler takes too few
     )  # fmt: skip
     if is_split:
         merge_kernel[(batch, num_heads)](

@@ -149,10 +149,12 @@ def prefill_kernel(
     )
 
 
-def prefill_shape(queries_per_kv: int, head_dim: int, itemsize: int) -> tuple[int, int, int]:
+def prefill_shape(
+    queries_per_kv: int, head_dim: int, itemsize: int, crowded: bool = False
+) -> tuple[int, int, int]:
     """ROWS, RUN and warps of a program: as many rows as its registers hold without spilling.
 
-    `compile_report.py` shows that for each kind of card.
+    `compile_report.py` shows that for each kind of card. crowded: a window or an fp8 cache, which need more registers.
     """
     dims = triton.next_power_of_2(head_dim)
     if INTERPRETED:  # sizes only matter for speed; small ones show more of the seams between runs
@@ -161,7 +163,7 @@ def prefill_shape(queries_per_kv: int, head_dim: int, itemsize: int) -> tuple[in
         rows, warps = 32, 8
     elif itemsize <= 2 and dims > 128 and capability() in SMALL_SHARED:
         rows, warps = 32, 4  # 64 rows would take 100 KiB
-    elif itemsize <= 2 and dims > 64 and capability()[0] == 12:
+    elif itemsize <= 2 and dims > 64 and (capability()[0] == 12 or (crowded and capability()[0] == 8)):
         rows, warps = 64, 8  # 128 rows spill there
     elif itemsize <= 2 and dims <= 128:
         rows, warps = 128, 8
@@ -211,7 +213,8 @@ def paged_prefill(
     if num_tokens == 0 or num_requests == 0:
         return out
     queries_per_kv = num_heads // num_kv_heads
-    rows, run, warps = prefill_shape(queries_per_kv, head_dim, q.element_size())
+    crowded = window is not None or k_cache.element_size() == 1
+    rows, run, warps = prefill_shape(queries_per_kv, head_dim, q.element_size(), crowded)
     scale = head_dim**-0.5 if scale is None else scale
     score_scale, cap = in_powers_of_two(scale, softcap)
     prefill_kernel[(num_tokens // run + num_requests, num_kv_heads)](

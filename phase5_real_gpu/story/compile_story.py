@@ -10,7 +10,7 @@ from phase5_real_gpu.compiling.machine_code import KB, LIMITS, Compiled
 PRODUCTION = (
     "decode", "decode split", "decode d64", "decode d256", "decode fp8", "decode fp32", "decode window",
     "prefill", "prefill d64", "prefill d256", "prefill fp8", "prefill fp32", "prefill window",
-    "write KV", "write KV fp8",
+    "write KV", "write KV fp8", "turn and write KV",
     "product int8", "product int4", "product int4, 64 rows",
 )  # fmt: skip
 
@@ -227,6 +227,14 @@ def alignment(lab: Lab, aligned: Compiled, unaligned: Compiled) -> None:
     lab.table("Decode, sm_90", COLUMNS, [_row("aligned", aligned), _row("unaligned", unaligned)],
               note="So hand the kernels tensors as torch allocates them. A cache cut out of a larger tensor at an odd "
               "place is still right, and slow.")  # fmt: skip
+
+
+def all_variants(lab: Lab, kernels: Sequence[Compiled]) -> None:
+    lab.title("All variants")
+    lab.say(f"""{len(kernels)} kernels, of which {sum(bool(c.spills) for c in kernels)} spill: the attention kernels for every head size,
+        in bfloat16 and over fp8, with and without a window and a soft cap; and the kernels beside them.""")
+    for capability in sorted({c.capability for c in kernels}):
+        show_card(lab, capability, [c for c in kernels if c.capability == capability])
 
 
 def draw(kernels: Sequence[Compiled], plain: Sequence[Compiled], hoisted: Sequence[Compiled]):

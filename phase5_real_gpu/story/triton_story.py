@@ -267,6 +267,6 @@ def what_is_proven(lab: Lab) -> None:
             formulas, the masks, the walk over the tables and the merging are right, and nothing is read that is
             not ours: NaN would show. It cannot show a race between programs, and it cannot multiply bfloat16
             (it multiplies the bit patterns), so there the kernels multiply in float32.""")
-    lab.say("""`compile_report.py` compiles the same kernels for six kinds of card and reads the machine code. What
+    lab.say("""`compile_report.py` compiles the same kernels for seven kinds of card and reads the machine code. What
         neither can see is said there, in a list. Speed is measured on a card, by `kernel_benchmark.py`, or not at
         all.""")

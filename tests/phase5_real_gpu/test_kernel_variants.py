@@ -1,0 +1,45 @@
+"""Every variant of the kernels as machine code, for every card with bfloat16: it compiles, fits, and keeps its numbers in registers."""
+
+import pytest
+
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
+
+if not HAS_TRITON:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+from phase5_real_gpu.compiling import Compiled, compile_cases
+from phase5_real_gpu.compiling.launches import all_variants
+from phase5_real_gpu.compiling.machine_code import LIMITS
+
+CARDS = [capability for capability in LIMITS if capability >= 80]
+FEW = [
+    (89, "prefill, heads of 128 window softcap"),
+    (89, "prefill, heads of 80 fp8"),
+    (90, "decode split, heads of 256 fp8"),
+]
+
+
+def assert_good(kernels: list[Compiled]) -> None:
+    assert not [(c.case, c.capability, c.error) for c in kernels if c.error]
+    assert not [(c.case, c.capability, c.shared) for c in kernels if not c.fits]
+    if any(c.registers is None for c in kernels):
+        pytest.skip("needs cuobjdump")
+    assert not [(c.case, c.capability, c.num_warps, c.spills) for c in kernels if c.spills]
+    assert all(c.programs_per_multiprocessor >= 1 for c in kernels)
+
+
+def test_a_few():
+    """Those that once spilled."""
+    kernels = list(compile_cases([r for r in all_variants() if (r["capability"], r["case"]) in FEW]))
+    assert len([c for c in kernels if c.kernel != "merge_kernel"]) == len(FEW)
+    assert_good(kernels)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("capability", CARDS)
+def test_all(capability):
+    requests = [r for r in all_variants() if r["capability"] == capability]
+    kernels = list(compile_cases(requests))
+    assert {c.case for c in kernels} == {r["case"] for r in requests}
+    assert_good(kernels)
