@@ -127,16 +127,19 @@ def quantized_gemm(x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | Non
     if num_rows == 0:
         return out
     bits = 8 if codes.dtype == torch.int8 else 4
-    # Few outputs a program, so that a decode step has programs for all multiprocessors; with many rows more, so that a
-    # weight that was widened is used more often. (Without matrix units so large a tile does not fit into registers.)
-    large = num_rows > 16 and has_matrix_instructions(x.element_size())
-    rows, outputs = (64, 64) if large else (16, 32)
+    # Few outputs a program, so that a decode step has programs for all multiprocessors: with 4,096 outputs one each. It
+    # waits for memory, so each keeps 24 KiB of codes on their way: three tiles of 32 x 256 bytes. With many rows more outputs,
+    # so that a weight that was widened is used more often. Without matrix units such tiles do not fit into registers.
+    rows, outputs, columns, stages = 16, 32, 64, 3
+    if has_matrix_instructions(x.element_size()):
+        rows, outputs, columns, stages = (64, 64, 64, 3) if num_rows > 16 else (16, 32, 256, 4)
     grid = (triton.cdiv(num_outputs, outputs), triton.cdiv(num_rows, rows))
     quantized_gemm_kernel[grid](
         x, codes, scales, scales if zeros is None else zeros, out, num_rows, num_outputs, num_inputs,
         x.stride(0), codes.stride(0), scales.stride(0), out.stride(0),
         BITS=bits, ZERO=0 if bits == 8 else 8, HAS_ZEROS=zeros is not None, ROW_SCALES=scales.shape[1] == 1,
-        ROWS=rows, OUTPUTS=outputs, COLUMNS=64, IN_FLOAT32=INTERPRETED, num_warps=4,
+        ROWS=rows, OUTPUTS=outputs, COLUMNS=columns, IN_FLOAT32=INTERPRETED, num_warps=4,
+        num_stages=stages,
     )  # fmt: skip
     return out
 
