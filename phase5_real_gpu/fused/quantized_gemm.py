@@ -128,11 +128,11 @@ def quantized_gemm(x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | Non
         return out
     bits = 8 if codes.dtype == torch.int8 else 4
     # Few outputs a program, so that a decode step has programs for all multiprocessors: with 4,096 outputs one each. It
-    # waits for memory, so each keeps 24 KiB of codes on their way: three tiles of 32 x 256 bytes. With many rows more outputs,
+    # waits for memory, so each keeps 24 KiB of codes on their way: six tiles of 32 x 128 bytes. With many rows more outputs,
     # so that a weight that was widened is used more often. Without matrix units such tiles do not fit into registers.
     rows, outputs, columns, stages = 16, 32, 64, 3
     if has_matrix_instructions(x.element_size()):
-        rows, outputs, columns, stages = (64, 64, 64, 3) if num_rows > 16 else (16, 32, 256, 4)
+        rows, outputs, columns, stages = (64, 64, 64, 3) if num_rows > 16 else (16, 32, 128, 7)
     grid = (triton.cdiv(num_outputs, outputs), triton.cdiv(num_rows, rows))
     quantized_gemm_kernel[grid](
         x, codes, scales, scales if zeros is None else zeros, out, num_rows, num_outputs, num_inputs,

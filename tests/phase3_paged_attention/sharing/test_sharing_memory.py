@@ -19,7 +19,7 @@ def test_copies_are_made_in_order():
     storage.data.copy_(torch.arange(6.0)[:, None, None, None].expand(6, 2, 1, 8))
     space = SwapSpace(storage, num_swap_blocks=3)
     [(_, swap)] = space._pairs
-    swap.copy_(torch.arange(10.0, 13.0)[:, None, None, None].expand(3, 2, 1, 8))
+    swap.copy_(torch.arange(10.0, 13.0).view(3, 1, 1, 1, 1, 1).expand(swap.shape))
     space.apply(
         [
             BlockCopy("copy", 1, 2),  # 1 1
