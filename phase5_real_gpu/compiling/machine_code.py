@@ -48,7 +48,8 @@ class Compiled:
     Attributes:
         registers: of a thread; 255 is the most. stack: bytes of a thread that lie in memory instead.
         spills: instructions that move registers to memory and back. spills_in_loops: those of them that run
-            again and again. All four None without `cuobjdump`.
+            again and again. single_conversions: instructions that convert one number between formats, where others
+            convert two. All five None without `cuobjdump`.
         shared: bytes of shared memory of a program.
         mma, wgmma, tcgen05: matrix instructions: of 32 threads, of 128 (sm_90), of the unit itself (sm_100).
         async_copies: instructions that start to fetch and do not wait. waits: for each point where the code
@@ -68,6 +69,7 @@ class Compiled:
     stack: int | None = None
     spills: int | None = None
     spills_in_loops: int | None = None
+    single_conversions: int | None = None
     shared: int = 0
     mma: int = 0
     wgmma: int = 0
@@ -137,7 +139,13 @@ def read_machine_code(cubin: bytes) -> dict[str, int]:
     if usage is None:
         return {}
     spills, in_loops = count_spills(text)
-    return dict(registers=int(usage[1]), stack=int(usage[2]), spills=spills, spills_in_loops=in_loops)
+    return dict(
+        registers=int(usage[1]),
+        stack=int(usage[2]),
+        spills=spills,
+        spills_in_loops=in_loops,
+        single_conversions=len(re.findall(r"\bF2F\.", text)),
+    )
 
 
 def count_spills(sass: str) -> tuple[int, int]:
