@@ -194,7 +194,7 @@ def launch_decode(
         ROWS=max(16, triton.next_power_of_2(queries_per_kv)), DIMS=dims,
         TILE=tile_tokens(head_dim, q.element_size()),
         IS_SPLIT=is_split, UPCAST=INTERPRETED, WINDOW=window, SOFTCAP=cap, num_warps=4, num_stages=3,
-        maxnreg=255 if dims > 128 and k_cache.element_size() == 1 else None,  # left alone, the compiler takes too few
+        maxnreg=255 if dims != 128 and k_cache.element_size() == 1 else None,  # left alone, it spills some variants
     )  # fmt: skip
     if is_split:
         merge_kernel[(batch, num_heads)](
