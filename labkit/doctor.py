@@ -13,6 +13,8 @@ from labkit.models import embedded_models, has_gpt2_vocabulary
 from labkit.paths import ROOT
 
 INSTALL = "pip install -r requirements.txt"
+LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
+"""NVIDIA's driver for each major version of CUDA. Source: docs.nvidia.com/deploy/cuda-compatibility, minor version compatibility."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,13 @@ def _gpu() -> Finding:
     import torch
 
     if not torch.cuda.is_available():
+        driver, cuda = _driver(), torch.version.cuda
+        least = LEAST_DRIVER.get(int((cuda or "0").split(".")[0]), 0)
+        if driver and int(driver.split(".")[0]) < least:
+            return Finding("GPU", f"NVIDIA's driver {driver} is too old for torch {torch.__version__}", False,
+                           f"everything runs on the CPU: CUDA {cuda}, for which this torch is built, wants driver {least} or newer",
+                           f"update the driver to {least} or newer (nvidia-smi shows it), or install a torch that pytorch.org "
+                           "builds for an older CUDA")  # fmt: skip
         built = "torch has no CUDA in it" if torch.version.cuda is None else "torch sees no GPU"
         return Finding("GPU", f"none ({built})", False, "everything runs on the CPU; --device cuda is refused",
                        "a machine with an NVIDIA GPU, and torch's CUDA build")  # fmt: skip
@@ -90,6 +99,17 @@ def _gpu() -> Finding:
     p = torch.cuda.get_device_properties(0)
     effect = "every script that computes with a model takes --device cuda"
     return Finding("GPU", f"{p.name}, {p.total_memory / 2**30:.0f} GiB", True, effect)
+
+
+def _driver() -> str | None:
+    """The version of NVIDIA's driver, such as "580.65.06"; None where there is none."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return pynvml.nvmlSystemGetDriverVersion()
+    except Exception:  # no package, no driver: each has an error of its own
+        return None
 
 
 def _triton() -> Finding:

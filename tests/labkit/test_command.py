@@ -1,12 +1,14 @@
 """The `lab` command, finding models, and the doctor."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
 
 import pytest
 import tiktoken.registry
+import torch
 
 from labkit import catalog, command, doctor, models
 from labkit.claims import CLAIMS, measured_claims, verdict_of
@@ -169,6 +171,25 @@ def test_doctor_notices_what_is_missing(monkeypatch, no_gpt2_vocabulary):
     findings = {f.what: f for f in doctor.examine()}
     assert not findings["GPT-2 vocabulary"].ok and "requirements.txt" in findings["GPT-2 vocabulary"].remedy
     assert not findings["triton"].ok
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "told"),
+    [
+        ("13.0", "535.104.05", "driver 535.104.05 is too old.*580 or newer"),
+        ("13.0", "580.65.06", "torch sees no GPU"),
+        ("12.8", "535.104.05", "torch sees no GPU"),
+        (None, "535.104.05", "torch has no CUDA in it"),
+        ("13.0", None, "torch sees no GPU"),
+    ],
+)
+def test_doctor_names_the_driver_that_this_torch_wants(monkeypatch, cuda, driver, told):
+    """A card whose driver is too old is invisible: a torch with CUDA, or another machine, would change nothing."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(doctor, "_driver", lambda: driver)
+    [gpu] = [f for f in doctor.examine() if f.what == "GPU"]
+    assert re.search(told, f"{gpu.value} {gpu.remedy}") and not gpu.ok
 
 
 @needs_whisper
