@@ -1,5 +1,6 @@
 """Two machines, line by line: each figure as a fraction of its own machine's limit, and a verdict."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -103,13 +104,16 @@ def is_ceiling(m: Measurement) -> bool:
 
 
 def pick_reference(mine: Reference, references: Iterable[Reference]) -> Reference | None:
-    """The most similar machine: the same device, else the same kind; measured before published before told in an article;
-    then the one with most figures in common. None only if there are none."""
-    origins = ("article", "published", "measured")
+    """The most similar machine: of the same kind, figures with hardware and method before what an article tells, even of the
+    same device; then the same device, measured before published, memory of about the same speed, and most figures in common.
+    None only if there are none."""
 
-    def similarity(other: Reference) -> tuple[bool, bool, int, int]:
+    def similarity(other: Reference) -> tuple[bool, bool, bool, bool, float, int]:
         common = sum(other.get(m.name) is not None and not is_ceiling(m) for m in mine.measurements)
-        return same_device(mine, other), mine.device == other.device, origins.index(other.origin), common
+        pace = (mine.limits.read_gb_s or 1) / (other.limits.read_gb_s or 1)
+        known, measured = other.origin != "article", other.origin == "measured"
+        same = same_device(mine, other)
+        return mine.device == other.device, known, same, measured, -round(abs(math.log(pace)), 1), common
 
     return max(references, key=similarity, default=None)
 

@@ -1,10 +1,11 @@
 """The card's own report while it works: power, clocks, temperature, throttling. From NVIDIA's NVML library.
 
 A card's clock is low while it idles, so it is sampled under load: of clock, power and temperature the highest value is
-kept, of the clock also the 10th percentile of the samples in which the card was busy, and of the reasons for a lower
-clock all that were seen. Without NVML (no card, no package nvidia-ml-py) the report is empty.
+kept, of the clock also the lowest, the 10th percentile and the median of the samples in which the card was busy, and of the
+reasons for a lower clock all that were seen. Without NVML (no card, no package nvidia-ml-py) the report is empty.
 """
 
+import bisect
 import os
 import threading
 from collections.abc import Iterator
@@ -72,8 +73,9 @@ def watch_card(every: float = 1.0) -> Iterator[dict[str, Any]]:
         while not stop.wait(every):
             now = ask()
             if now.pop("busy_percent", 0) >= BUSY and "highest_sm_clock_mhz" in now:
-                clocks.append(now["highest_sm_clock_mhz"])
-                seen["p10_sm_clock_mhz"] = sorted(clocks)[len(clocks) // 10]
+                bisect.insort(clocks, now["highest_sm_clock_mhz"])
+                for name, place in (("lowest", 0), ("p10", len(clocks) // 10), ("median", len(clocks) // 2)):
+                    seen[f"{name}_sm_clock_mhz"] = clocks[place]
             reasons = {*seen.get("throttled_by", ()), *now.pop("throttled_by", ())}
             seen.update(now | {k: max(v, seen.get(k, v)) for k, v in now.items() if k.startswith("highest_")})
             seen["throttled_by"] = sorted(reasons)

@@ -25,6 +25,7 @@ from phase3_paged_attention.paging import (
 )
 from phase5_real_gpu.kernels import paged_decode, paged_prefill  # before PyTorch's own imports of Triton
 from phase5_real_gpu.kernels.decode import plan_decode
+from phase5_real_gpu.kernels.triton_setup import capability
 from phase5_real_gpu.measuring.kernel_cases import AttentionInputs
 from phase5_real_gpu.measuring.measurements import NotHere
 
@@ -199,7 +200,8 @@ def page_lists(x: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def flashinfer(layers: Layers) -> Prepared:
-    """FlashInfer's kernels on the same blocks. Backend fa2 by name: "auto" has picked slower ones."""
+    """FlashInfer's kernels on the same blocks. On Hopper it picks its backend itself, because fa3 was written for that card;
+    elsewhere it is fa2."""
     try:
         import flashinfer
     except ImportError:
@@ -211,13 +213,13 @@ def flashinfer(layers: Layers) -> Prepared:
     room = torch.zeros(256 * 2**20, dtype=torch.uint8, device=x.q.device)
     pool = (starts, pages, last, h.num_heads, h.num_kv_heads, h.head_dim, h.block_size)
     kinds = dict(q_data_type=x.q.dtype, kv_data_type=x.k_cache.dtype)
+    backend = "auto" if capability()[0] == 9 else "fa2"
     if x.case.is_decode:
-        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-            room, "NHD", use_tensor_cores=True, backend="fa2"
-        )
+        make = partial(flashinfer.BatchDecodeWithPagedKVCacheWrapper, use_tensor_cores=True)
+        wrapper = make(room, "NHD", backend=backend)
         plan = partial(wrapper.plan, *pool, **kinds)
     else:
-        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(room, "NHD", backend="fa2")
+        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(room, "NHD", backend=backend)
         plan = partial(wrapper.plan, x.cu_query_lens, *pool, causal=True, **kinds)
     plan()
     scales = {} if x.k_scale == 1 else dict(k_scale=x.k_scale, v_scale=x.v_scale)

@@ -318,6 +318,13 @@ def test_the_most_similar_machine_is_picked_and_an_article_is_never_a_verdict():
     assert (
         pick_reference(a_gpu, [twin, t4, published]).origin == "published"
     )  # though the article has more in common
+    assert pick_reference(t4, [twin, t4, published]).origin == "published"  # the article is of the same card
+    slower, faster = (
+        dataclasses.replace(published, name=name, limits=Limits(read))
+        for name, read in (("t", 300.0), ("h", 4800.0))
+    )
+    h200 = a_reference(environment={"gpu": {"name": "NVIDIA H200"}}, limits=Limits(4300.0))
+    assert pick_reference(h200, [slower, published, t4, faster]).name == "h"
     assert pick_reference(a_gpu, []) is None
     slow = imagine(t4, 2.0)
     slow = dataclasses.replace(slow, limits=t4.limits, measurements=[

@@ -22,7 +22,7 @@ from labkit.lab import Lab
 from phase2_attention_kvcache.model.attention import attention
 from phase5_real_gpu import kernel_benchmark
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED  # first: it decides how Triton runs
-from phase5_real_gpu.measuring import kernel_cases, kernel_measure, timing
+from phase5_real_gpu.measuring import kernel_cases, kernel_measure, kernel_peers, timing
 from phase5_real_gpu.measuring.kernel_cases import (
     CPU_DECODE,
     CPU_PREFILL,
@@ -189,8 +189,11 @@ def test_what_a_peer_cannot_have_is_refused_in_one_line(monkeypatch):
         answers(FLASHINFER, EQUAL)
 
 
-def test_flashinfer_is_called_as_it_wants_to_be(monkeypatch):
-    """A stand-in with FlashInfer's signatures, which computes with torch from the tables that it was given."""
+@pytest.mark.parametrize(("card", "picked"), [((8, 9), "fa2"), ((9, 0), "auto"), ((10, 0), "fa2")])
+def test_flashinfer_is_called_as_it_wants_to_be(monkeypatch, card, picked):
+    """A stand-in with FlashInfer's signatures, which computes with torch from the tables that it was given. fa2 by name would be
+    a handicap on Hopper."""
+    monkeypatch.setattr(kernel_peers, "capability", lambda: card)
     x = make_inputs(UNEQUAL, "cpu")
     starts, pages, last = page_lists(x)
     assert starts.tolist() == [0, 3, 4, 8, 9] and last.tolist() == [1, 16, 16, 1]
@@ -198,7 +201,7 @@ def test_flashinfer_is_called_as_it_wants_to_be(monkeypatch):
 
     class Wrapper:
         def __init__(self, room, layout, use_tensor_cores=False, backend="auto"):
-            assert room.dtype == torch.uint8 and layout == "NHD" and backend == "fa2"
+            assert room.dtype == torch.uint8 and layout == "NHD" and backend == picked
 
         def plan(self, starts, pages, last, heads, kv_heads, dim, size, *, q_data_type, kv_data_type):
             self.tables = (starts, pages, last, size)

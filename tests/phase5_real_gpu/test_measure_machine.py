@@ -283,6 +283,7 @@ def test_the_card_is_asked_and_throttling_shows(nvml):
         until(lambda: seen.get("p10_sm_clock_mhz") == 1200)
         vars(nvml.now).update(sm=345, busy=0, reasons=0)  # idle: its low clock says nothing
         time.sleep(0.1)
+    assert seen.pop("lowest_sm_clock_mhz") == 1200 <= seen.pop("median_sm_clock_mhz") <= 1905
     assert seen == {
         "driver": "580.82.07", "power_limit_w": 700.0, "default_power_limit_w": 700.0, "max_sm_clock_mhz": 1980.0,
         "max_memory_clock_mhz": 3201.0, "highest_power_w": 690.1, "highest_sm_clock_mhz": 1905.0,
