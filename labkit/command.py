@@ -35,6 +35,10 @@ PROGRAMS = {  # each has options of its own, which --help lists
         "your own engine: which parts are yours, a story, its decisions beside vLLM's",
     ),
     "web": ("web/serve.py", "the course as a web page that computes, in your browser"),
+    "first-contact": (
+        "phase5_real_gpu/first_contact.py",
+        "the first ten minutes on a GPU: tests, kernels and the engine, each beside what the card should give",
+    ),
     "fetch": (
         "phase2_attention_kvcache/fetch_model.py",
         "download a model once, to use it offline later; without a name: a list of small open ones",

@@ -134,7 +134,7 @@ def run_part(
     command += ["--resume"] * (resume and script.resumes)
     began = time.monotonic()
     with log.open("wb") as said:
-        code = _run_until(command, said, seconds)
+        code = run_until(command, said, seconds)
     took, report = round(time.monotonic() - began, 1), {}
     with suppress(OSError, ValueError):
         report = json.loads(report_file.read_text(encoding="utf-8"))
@@ -153,11 +153,11 @@ def last_words(log: Path) -> str:
     return (errors or lines or ["it left no report"])[-1]
 
 
-def _run_until(command: list[str], log: Any, seconds: float) -> int | None:
-    """The exit code; None if it had to be stopped. No process that it started is left behind."""
+def run_until(command: list[str], log: Any, seconds: float, folder: Path | None = None) -> int | None:
+    """The exit code; None if it had to be stopped. No process that it started is left behind. folder: where it runs."""
     env = os.environ | {"INFERENCE_LAB_RUN": "1"}  # options that a script does not know do it no harm
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True, cwd=folder
     )
     try:
         return process.wait(timeout=seconds)
