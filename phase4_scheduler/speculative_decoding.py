@@ -1,15 +1,14 @@
-"""Speculative decoding: guess several tokens cheaply, and let the model check them all in one step.
+"""Speculative decoding: draft several tokens cheaply and verify them in one step of the model.
 
-A decode step reads all weights to compute one token. Computing four tokens reads them once as well. So somebody guesses
-the next three, and the model checks all of them in a single step: what it would have written itself stands, the rest is
-thrown away. Nothing about the answer changes. What it takes is a good guesser, and a machine with arithmetic to spare.
+A decode step reads all weights to compute one token. Computing four tokens reads them once as well. A proposer guesses the next
+three, and the model checks all of them in one step. It accepts those that it would have written and replaces the first wrong
+one. The answers do not change. Speed needs a good proposer and spare arithmetic.
 
-You will see that the words stay the same (greedy) and as likely as before (drawn), what four tokens in one step cost,
-what a draft model and a copying proposer gain for one user, and from how many users on the drafts cost more than they
-bring: worked out beforehand from acceptance and step costs, then measured.
+The script shows that greedy answers stay equal and sampled ones keep their distribution, what four tokens in one step cost, what a
+draft model and copied drafts gain for one user, and from how many users on drafts cost more than they gain: computed from
+acceptance and step costs, then measured. Last comes a case on GPUs in which drafts gain, computed from data sheets.
 
-Sources: Leviathan et al. (2023); Chen et al. (2023); Saxena, "Prompt Lookup Decoding" (2023); for trained drafters, Medusa
-and EAGLE (2024).
+Sources: Leviathan et al. (2023); Chen et al. (2023); Saxena, "Prompt Lookup Decoding" (2023); Li et al., "EAGLE-3" (2025).
 """
 
 from labkit.lab import Lab, run_lab
@@ -18,6 +17,7 @@ from phase4_scheduler.story.speculative_story import (
     four_for_one,
     same_chances,
     same_words,
+    where_it_gains,
     where_it_loses,
 )
 
@@ -28,6 +28,7 @@ def story(lab: Lab) -> None:
     four_for_one(lab)
     copying(lab)
     where_it_loses(lab)
+    where_it_gains(lab)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -9,8 +9,6 @@ Sources: Rousseeuw, "Silhouettes" (1987); Kaufman, Rousseeuw, "Finding Groups in
 the 0.5.
 """
 
-from collections import Counter
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,11 +61,3 @@ def find_clusters(points: np.ndarray, seed: int = 0) -> Clusters:
     if scores.get(best, 0.0) < WORTH_THE_NAME:
         return Clusters(np.zeros(len(points), dtype=int), points.mean(axis=0, keepdims=True), scores)
     return Clusters(labels[best], centres[best], scores)
-
-
-def purity(labels: Sequence[int], kinds: Sequence[str]) -> float:
-    """Share of points that belong to the most frequent kind of their group: 1 if each group is one kind."""
-    most: dict[int, int] = {}
-    for (label, _), count in Counter(zip(labels, kinds)).items():
-        most[label] = max(most.get(label, 0), count)
-    return sum(most.values()) / len(kinds)

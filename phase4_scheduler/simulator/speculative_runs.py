@@ -1,4 +1,4 @@
-"""Speculative decoding, worked out and measured: what a step with drafts costs, what it brings, what comes of both."""
+"""Speculative decoding, computed and measured: the cost of a step with drafts, its tokens, and the speed-up."""
 
 import statistics
 import time
@@ -11,6 +11,8 @@ import torch
 
 from phase2_attention_kvcache.model import SampledTokens, SamplingParams
 from phase4_scheduler.engine import LLMEngine
+from phase4_scheduler.simulator.cost_model import CostModel
+from phase4_scheduler.simulator.step_size import StepSize
 
 
 @dataclass
@@ -115,6 +117,26 @@ def expected_speedup(
     1.25
     """
     return tokens * plain_seconds / (verifying_seconds + drafting_seconds)
+
+
+def computed_speedup(
+    model: CostModel, drafter: CostModel, users: int, num_drafts: int, accepted: float, context: int = 1024
+) -> float:
+    """The same by two cost models, without a measurement.
+
+    Args:
+        users: requests that share the step. context: tokens of each.
+        accepted: probability that a draft is accepted if those before it were.
+    """
+
+    def seconds(cost: CostModel, tokens: int) -> float:
+        size = StepSize.of([(context - 1, tokens)] * users)
+        return cost.seconds(size._replace(num_requests=users * tokens))  # each row needs scores
+
+    shares = [accepted**i for i in range(1, num_drafts + 1)]
+    drafting = num_drafts * seconds(drafter, 1)
+    times = (seconds(model, 1), seconds(model, 1 + num_drafts), drafting)
+    return expected_speedup(expected_tokens(shares, num_drafts), *times)
 
 
 def loses_from(

@@ -1,4 +1,4 @@
-"""workload_simulator.py on trial: 300 requests that vLLM served on real cards, once more in virtual time."""
+"""workload_simulator.py checked: 300 requests that vLLM served on real GPUs, and the same requests in virtual time."""
 
 from collections.abc import Sequence
 
@@ -68,26 +68,34 @@ def show(lab: Lab, name: str, recorded: RecordedRun, run: Run) -> None:
 
 
 def draw_replay(pairs: Sequence[Pair]) -> Figure:
-    """Simulated against recorded, a point a request."""
+    """Simulated / recorded time of each request, over the recorded time."""
     means = [np.abs(errors(*pair)[[0, 2], 0]).max() for pair in pairs]
     fig, axes = new_figure(
-        f"Mean TTFT and mean time to the last token come out within {max(means):.1f}% of real cards",
-        "vLLM 0.19, 300 requests of ShareGPT; kernels timed one by one by LLMServingSim (MIT)",
+        f"Simulated / recorded time of 300 requests: the means agree within {max(means):.1f}%",
+        "recorded: vLLM 0.19, requests of ShareGPT; simulated with kernels timed one by one (LLMServingSim, MIT licence)",
         panels=len(pairs),
         size=(max(9.4, 4.5 * len(pairs)), 4.9),  # one panel alone would be narrower than the title
     )
     for ax, (recorded, run) in zip(axes, pairs):
         real, ours = recorded.latencies(), simulated_latencies(run)
-        for name, colour, label in (("TTFT", ORANGE, "first token"), ("E2E", BLUE, "last token")):
-            ax.plot(real[name], ours[name], ".", color=colour, alpha=0.5, label=label)
-        ends = [min(real["TTFT"].min(), ours["TTFT"].min()), real["E2E"].max()]
-        ax.plot(ends, ends, color=GREY, linewidth=1)
-        ax.set(
-            xlabel=f"{recorded.model} on {recorded.title}, s",
-            ylabel="simulated, s",
-            xscale="log",
-            yscale="log",
-        )
+        for name, colour, marker, label in (
+            ("TTFT", ORANGE, "o", "first token"),
+            ("E2E", BLUE, "s", "last token"),
+        ):
+            ax.plot(
+                real[name],
+                ours[name] / real[name],
+                marker,
+                color=colour,
+                alpha=0.5,
+                markersize=4,
+                label=label,
+            )
+        ax.axhline(1, color=GREY, linewidth=1)
+        ax.set(xlabel="recorded, s", ylabel="simulated / recorded", xscale="log", yscale="log")
+        low, high = ax.get_ylim()
+        ax.set_ylim(min(low, 0.5), max(high, 2))
         plain_numbers(ax)
+        ax.set_title(f"{recorded.model} on {recorded.title}", loc="left", fontsize=10)
         ax.legend()
     return fig

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from labkit.figures import BLUE, COLORS, GREEN, GREY, INK, ORANGE, PURPLE, RED, new_figure, plain_numbers
-from phase4_scheduler.simulator.clusters import Clusters
+from labkit.figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, new_figure, plain_numbers
+from phase4_scheduler.simulator.clusters import WORTH_THE_NAME, Clusters
 from phase4_scheduler.simulator.load_tests import LoadPoint, Stall
 from phase4_scheduler.simulator.traffic import TrafficRequest
 
@@ -14,37 +14,32 @@ KIND_COLOURS = {"summarisation": BLUE, "chat": ORANGE, "code": GREEN}
 
 
 def draw_clusters(
-    requests: Sequence[TrafficRequest], found: Clusters, pure: float, alone: tuple[int, int]
+    drawn: Sequence[TrafficRequest], recorded: Sequence[TrafficRequest], found: tuple[Clusters, Clusters]
 ) -> Figure:
-    """Lengths as points, and the histograms of ISL and OSL above each other."""
-    isl = np.array([r.prompt_tokens for r in requests])
-    osl = np.array([r.output_tokens for r in requests])
-    kinds = [r.kind for r in requests]
-    groups = f"{len(found.centres)} clusters" if len(found.centres) > 1 else "no clusters"
-    fig, (left, middle, right) = new_figure(
-        f"Mixed traffic falls into {groups}; prompt lengths alone show {alone[0]}, answer lengths alone {alone[1]}",
-        f"{len(requests):,} requests; k-means on log lengths, silhouette "
-        f"{found.silhouettes.get(len(found.centres), 0):.2f}; {pure:.1%} of the requests in a cluster are of one kind",
-        panels=3,
-        size=(13.5, 4.6),
-        width_ratios=(1.25, 1, 1),
+    """Lengths of drawn and of recorded requests, with the centres of the clusters that were found in each."""
+    counts = [len(clusters.centres) for clusters in found]
+    seen = f"{counts[1]} clusters" if counts[1] > 1 else "no clusters"
+    fig, axes = new_figure(
+        f"Drawn traffic shows the {counts[0]} ranges it is drawn from; recorded requests form {seen}",
+        f"k-means on log lengths; mean silhouette {found[0].silhouettes.get(counts[0], 0):.2f} and "
+        f"{max(found[1].silhouettes.values()):.2f} (below {WORTH_THE_NAME}: no clusters)",
+        panels=2,
+        size=(11.0, 4.8),
     )
-    for kind, colour in KIND_COLOURS.items():
-        of_kind = np.array([k == kind for k in kinds])
-        left.plot(isl[of_kind], osl[of_kind], ".", color=colour, alpha=0.35, markersize=4, label=kind)
-    centres = np.exp(found.centres)
-    left.plot(centres[:, 0], centres[:, 1], "X", color=INK, markersize=11, label="cluster centre")
-    left.set(xlabel="ISL, prompt tokens", ylabel="OSL, answer tokens", xscale="log", yscale="log")
-    plain_numbers(left)
-    legend = left.legend(loc="upper right", fontsize=9)
-    for handle in legend.legend_handles:
-        handle.set(alpha=1, markersize=7)
-    for ax, lengths, name in ((middle, isl, "ISL, prompt tokens"), (right, osl, "OSL, answer tokens")):
-        edges = np.geomspace(lengths.min(), lengths.max() + 1, 41)
-        parts = [lengths[np.array([k == kind for k in kinds])] for kind in KIND_COLOURS]
-        ax.hist(parts, bins=edges, stacked=True, histtype="stepfilled", color=list(KIND_COLOURS.values()))
-        ax.set(xlabel=name, ylabel="requests", xscale="log")
-        plain_numbers(ax, "x")
+    titles = (f"{len(drawn):,} drawn requests", f"{len(recorded):,} recorded requests (ShareGPT)")
+    for ax, requests, clusters, title in zip(axes, (drawn, recorded), found, titles, strict=True):
+        for kind in sorted({r.kind for r in requests} & set(KIND_COLOURS)) or [""]:
+            of_kind = [r for r in requests if r.kind == kind] or requests
+            lengths = ([r.prompt_tokens for r in of_kind], [r.output_tokens for r in of_kind])
+            colour, label = KIND_COLOURS.get(kind, GREY), kind or "requests"
+            ax.plot(*lengths, ".", color=colour, alpha=0.35, markersize=4, label=label)
+        centres = np.exp(clusters.centres)
+        ax.plot(centres[:, 0], centres[:, 1], "X", color=INK, markersize=11, label="cluster centre")
+        ax.set(xlabel="ISL, prompt tokens", ylabel="OSL, answer tokens", xscale="log", yscale="log")
+        ax.set_title(title, loc="left", fontsize=10)
+        plain_numbers(ax)
+        for handle in ax.legend(loc="best", fontsize=9).legend_handles:
+            handle.set(alpha=1, markersize=7)
     return fig
 
 
@@ -55,33 +50,36 @@ def draw_load(
     points: Sequence[LoadPoint], bins: Bins, doubled: float | None, alarm: float | None, server: str
 ) -> Figure:
     """Latency against load, KV usage and preemptions against load, TTFT against KV usage on arrival."""
-    where = f"from {doubled:.0%} mean KV usage on" if doubled else "not within these loads"
+    where = f"at {doubled:.0%} mean KV usage" if doubled else "not within these loads"
     fig, (left, middle, right) = new_figure(
-        f"Users wait twice as long {where}: the average hides the moments when the cache is full",
+        f"TTFT p95 doubles {where}: the mean hides the moments when the cache is full",
         server,
         panels=3,
         size=(14.2, 4.6),
     )
     rate = [p.rate for p in points]
-    for name, rank, colour in (("ttft", "p95", RED), ("ttft", "p50", ORANGE), ("itl", "p95", BLUE)):
+    for name, rank, colour, marker in (
+        ("ttft", "p95", RED, "o"),
+        ("ttft", "p50", ORANGE, "s"),
+        ("itl", "p95", BLUE, "^"),
+    ):
         values = [getattr(getattr(p.latency, name), rank) for p in points]
-        left.plot(rate, values, marker="o", color=colour, label=f"{name.upper()}, {rank}")
-    left.set(xlabel="requests a second", ylabel="seconds", yscale="log", xlim=(0, None))
+        left.plot(rate, values, marker=marker, color=colour, label=f"{name.upper()}, {rank}")
+    left.set(xlabel="requests per second", ylabel="seconds", yscale="log", xlim=(0, None))
     plain_numbers(left, "y")
     left.legend(loc="upper left")
 
-    middle.plot(rate, [p.usage for p in points], marker="o", color=PURPLE)
-    middle.set(xlabel="requests a second", ylabel="mean KV usage", ylim=(0, 1.05), xlim=(0, None))
-    middle.yaxis.label.set_color(PURPLE)
+    middle.plot(rate, [p.usage for p in points], marker="o", color=PURPLE, label="mean KV usage, 0 to 1")
+    middle.plot(
+        rate, [p.preemptions / 100 for p in points], marker="s", color=ORANGE, label="preemptions per request"
+    )
+    middle.set(
+        xlabel="requests per second", ylabel="share, or number per request", ylim=(0, None), xlim=(0, None)
+    )
     if doubled:
-        middle.axhline(doubled, color=RED, linestyle="--", linewidth=1.2)
-        middle.text(0, doubled + 0.01, " TTFT p95 has doubled", color=RED)
-    twin = middle.twinx()
-    twin.plot(rate, [p.preemptions for p in points], marker="s", color=GREY)
-    twin.set(ylabel="preemptions per 100 requests", ylim=(0, None))
-    twin.yaxis.label.set_color(GREY)
-    twin.grid(False)
-    twin.spines["right"].set_visible(True)
+        middle.axhline(doubled, color=INK, linestyle="--", linewidth=1.2)
+        middle.text(0, doubled + 0.01, " KV usage where TTFT p95 has doubled", color=INK, fontsize=9)
+    middle.legend(loc="center left")
 
     usage, ttft = [u for u, _, _ in bins], [t for _, t, _ in bins]
     high = [alarm is not None and u >= alarm - 1e-9 for u in usage]
@@ -89,7 +87,7 @@ def draw_load(
     right.scatter([u + 0.025 for u in usage], ttft, color=[RED if h else BLUE for h in high], zorder=3)
     right.axvline(0.9, color=INK, linestyle="--", linewidth=1.2)
     at_top = right.get_xaxis_transform()  # x in data, y as a share of the axes
-    right.text(0.89, 0.99, "the article's 0.9", transform=at_top, ha="right", va="top")
+    right.text(0.89, 0.99, "limit of an article: 0.9", transform=at_top, ha="right", va="top")
     right.set(xlabel="KV usage at the moment of arrival", ylabel="TTFT p95, s", yscale="log", xlim=(0, 1))
     plain_numbers(right, "y")
     return fig
@@ -122,19 +120,26 @@ def draw_stalls(panels: Sequence[tuple[str, Stall, Stall]]) -> Figure:
     return fig
 
 
-def draw_timeline(run, server: str) -> Figure:
-    """Running and waiting requests, and how full the cache was, over the run."""
+def draw_timeline(run, server: str, seconds: float = 300.0) -> Figure:
+    """Running and waiting requests, and KV usage, around the first moment with the highest usage."""
+    times, usage = np.asarray(run.times), np.asarray(run.usage)
+    begin = max(0.0, times[int(usage.argmax())] - seconds / 2)
+    shown = (times >= begin) & (times <= begin + seconds)
     fig, (left, right) = new_figure(
         f"Arrivals come in waves: the cache is {run.mean_usage():.0%} full on average, "
-        f"{run.peak_usage:.0%} at the worst moment",
-        server,
+        f"{run.peak_usage:.0%} at the highest moment",
+        f"{seconds:g} s around that moment; {server}",
         panels=2,
     )
-    times = np.asarray(run.times)
-    left.plot(times, run.running, color=BLUE, linewidth=1.2, label="running")
-    left.plot(times, run.waiting, color=ORANGE, linewidth=1.2, label="waiting")
+    for values, colour, style, label in (
+        (run.running, BLUE, "-", "running"),
+        (run.waiting, ORANGE, "--", "waiting"),
+    ):
+        left.plot(times[shown], np.asarray(values)[shown], style, color=colour, linewidth=1.4, label=label)
     left.set(xlabel="seconds", ylabel="requests", ylim=(0, None))
     left.legend()
-    right.plot(times, run.usage, color=COLORS[4], linewidth=1.2)
-    right.set(xlabel="seconds", ylabel="KV usage", ylim=(0, 1.02))
+    right.plot(times[shown], usage[shown], color=PURPLE, linewidth=1.4)
+    right.axhline(run.mean_usage(), color=INK, linestyle="--", linewidth=1.2)
+    right.text(begin, run.mean_usage() + 0.01, " mean of the whole run", color=INK, fontsize=9)
+    right.set(xlabel="seconds", ylabel="KV usage, 0 to 1", ylim=(0, 1.02))
     return fig

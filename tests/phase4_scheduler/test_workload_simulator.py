@@ -18,7 +18,7 @@ def test_script(run_script):
     report = run_script(workload_simulator, *FAST, figures=FIGURES)
     found = report["claims"]
     assert set(found) == CLAIMS
-    assert found["histogram-clusters"]["measured"] == 3
+    assert found["histogram-clusters"]["measured"] == 2
     assert report["results"]["cost"]["steps"] > 0
     assert report["results"]["virtual"]["requests"] == 200
     off = report["results"]["replay_rtx4090"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from phase4_scheduler.simulator.clusters import find_clusters, purity, silhouette
+from phase4_scheduler.simulator.clusters import find_clusters, silhouette
 from phase4_scheduler.simulator.latency import RequestRecord, Spread, little, percentiles, summarise
 from phase4_scheduler.simulator.traffic import PRIORITIES, draw_traffic
 
@@ -53,8 +53,8 @@ def test_clusters_that_are_there_are_found(centres):
     assert len(found.centres) == len(centres)
     for centre in centres:
         assert np.min(np.linalg.norm(found.centres - centre, axis=1)) < 0.2
-    names = [str(i) for i in range(len(centres)) for _ in range(150)]
-    assert purity(found.labels, names) > 0.97
+    truth = np.repeat(np.arange(len(centres)), 150)
+    assert all(np.bincount(found.labels[truth == i]).max() > 145 for i in range(len(centres)))
 
 
 def test_one_crowd_is_no_clusters():
@@ -71,7 +71,3 @@ def test_silhouette_by_hand():
     points, labels = np.array([[0.0], [1.0], [10.0]]), np.array([0, 0, 1])
     # 0: own 1, other 10; 1: own 1, other 9; 10 is alone, which counts as 0
     assert silhouette(points, labels) == pytest.approx((9 / 10 + 8 / 9 + 0) / 3)
-
-
-def test_purity_by_hand():
-    assert purity([0, 0, 0, 1, 1], ["a", "a", "b", "b", "b"]) == 4 / 5

@@ -2,11 +2,14 @@
 
 import pytest
 
+from labkit.paths import ROOT
 from phase2_attention_kvcache.model import SamplingParams
+from phase4_scheduler.simulator.named_costs import find_cost
 from phase4_scheduler.simulator.speculative_runs import (
     AlwaysProposes,
     ReadAloud,
     Window,
+    computed_speedup,
     decode_in_turn,
     expected_speedup,
     expected_tokens,
@@ -61,3 +64,13 @@ def test_where_it_loses_is_where_nothing_pays_any_more(best, loses, says):
     measured = {(u, k): speed - (k - 1) / 10 for u, speed in best.items() for k in (1, 2)}
     assert loses_from(list(best), [1, 2], measured) == loses
     assert says_where(loses).startswith(says)
+
+
+def test_the_speedups_of_the_chapter():
+    """chapters/07-speculation.md: Llama 3 70B on four H100, drafts of Llama 3.2 1B, accepted with probability 0.7."""
+    text = (ROOT / "phase4_scheduler" / "chapters" / "07-speculation.md").read_text(encoding="utf-8")
+    model, drafter = find_cost("h100x4:llama-3-70b"), find_cost("h100:llama-3.2-1b")
+    for users in (1, 8, 64, 256):
+        speedups = " | ".join(f"{computed_speedup(model, drafter, users, k, 0.7):.2f}" for k in (1, 2, 4))
+        row = next(line for line in text.splitlines() if line.startswith(f"| {users} | "))
+        assert row.endswith(f"ms | {speedups} |"), speedups
