@@ -92,10 +92,11 @@ def draw_replay(pairs: Sequence[Pair]) -> Figure:
                 label=label,
             )
         ax.axhline(1, color=GREY, linewidth=1)
-        ax.set(xlabel="recorded, s", ylabel="simulated / recorded", xscale="log", yscale="log")
-        low, high = ax.get_ylim()
-        ax.set_ylim(min(low, 0.5), max(high, 2))
+        ax.set(
+            xlabel="recorded, s", ylabel="simulated / recorded", xscale="log", yscale="log", ylim=(0.1, 10)
+        )
         plain_numbers(ax)
+        ax.set_yticks([0.1, 0.2, 0.5, 1, 2, 5, 10])
         ax.set_title(f"{recorded.model} on {recorded.title}", loc="left", fontsize=10)
         ax.legend()
     return fig

@@ -40,6 +40,7 @@ def draw_clusters(
         plain_numbers(ax)
         for handle in ax.legend(loc="best", fontsize=9).legend_handles:
             handle.set(alpha=1, markersize=7)
+    axes[1].set(xlim=axes[0].get_xlim(), ylim=axes[0].get_ylim())
     return fig
 
 
@@ -78,8 +79,8 @@ def draw_load(
     )
     if doubled:
         middle.axhline(doubled, color=INK, linestyle="--", linewidth=1.2)
-        middle.text(0, doubled + 0.01, " KV usage where TTFT p95 has doubled", color=INK, fontsize=9)
-    middle.legend(loc="center left")
+        middle.text(0, doubled - 0.05, " KV usage where TTFT p95 has doubled", color=INK, fontsize=9)
+    middle.legend(loc="upper left")
 
     usage, ttft = [u for u, _, _ in bins], [t for _, t, _ in bins]
     high = [alarm is not None and u >= alarm - 1e-9 for u in usage]
@@ -140,6 +141,6 @@ def draw_timeline(run, server: str, seconds: float = 300.0) -> Figure:
     left.legend()
     right.plot(times[shown], usage[shown], color=PURPLE, linewidth=1.4)
     right.axhline(run.mean_usage(), color=INK, linestyle="--", linewidth=1.2)
-    right.text(begin, run.mean_usage() + 0.01, " mean of the whole run", color=INK, fontsize=9)
+    right.text(begin, 0.03, "dashed: mean of the whole run", color=INK, fontsize=9)
     right.set(xlabel="seconds", ylabel="KV usage, 0 to 1", ylim=(0, 1.02))
     return fig
