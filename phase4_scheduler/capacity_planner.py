@@ -1,9 +1,9 @@
 """The capacity planner: how many cards does it take, what do they cost, and what breaks first?
 
-You name a model, a card, the traffic, and what you promise its users: a first token within so many seconds, the
+You name a model, a card, the traffic, and the SLO: a first token within so many seconds, the
 others so many seconds apart, for so many of the requests. A whole fleet is then simulated in virtual time, with the
 scheduler and the block manager of this course in each replica and one router in front, and the smallest fleet that
-keeps the promise is searched for.
+meets the SLO is searched for.
 
 You will see: the plan with its uncertainty; what more or fewer cards would do; the levers beside each other (fewer
 bits, prefix caching, other chunks, another card, a replica on several cards); what the router in front is worth.
@@ -51,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--burstiness", between(0.001, 1000), "B", 1.0, "1: Poisson; below 1 in bursts; above 1 evenly (1)"),
         ("--system-prompt", whole(0, 10**5), "N", 0, "tokens with which all prompts of a pattern begin (0)"),
         ("--trace", str, "FILE", None, "plan for these requests instead: Azure CSV or Mooncake JSONL"),
-        ("--ttft-slo", seconds, "S", 2.0, "the promise: first token within so many seconds (2)"),
-        ("--tpot-slo", seconds, "S", 0.1, "the promise: mean gap of an answer, seconds (0.1)"),
+        ("--ttft-slo", seconds, "S", 2.0, "SLO: first token within so many seconds (2)"),
+        ("--tpot-slo", seconds, "S", 0.1, "SLO: mean gap of an answer, seconds (0.1)"),
         ("--share", between(0.01, 1), "SHARE", 0.95, "of the requests that must see both (0.95)"),
         ("--max-num-seqs", whole(1, 10**5), "N", 256, "most requests that run at a time in a replica (256)"),
         ("--max-num-batched-tokens", whole(1, 10**6), "N", 2048, "most tokens of a step (2048)"),

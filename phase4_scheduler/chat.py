@@ -3,7 +3,7 @@
     python phase4_scheduler/chat.py --model tales        # or: lab chat
     echo "Who lives in the wood?" | lab chat > answer.txt
 
-An answer is shown as it is written. After it stands what it took: the time to its first token, and how much of the prompt
+An answer is shown as it is written. After it follows its cost: the time to its first token, and how much of the prompt
 the prefix cache saved (the prompt of a turn is the whole conversation so far). /help lists what else can be said.
 """
 

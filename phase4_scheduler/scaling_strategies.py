@@ -1,8 +1,8 @@
 """Five kinds of traffic, and what helps each: a table of scaling strategies, tried out row by row.
 
 Many guides have such a table: for this traffic, pull that lever. Here four cards serve five kinds of traffic, in virtual
-time and with the scheduler of this course. Each breaks its promise, and each in another way. Then every lever is
-pulled on every kind: a card more, more seats, smaller chunks, fewer bits, two cards a replica, a router that looks for
+time and with the scheduler of this course. Each misses its SLO, and each in another way. Then every lever is
+pulled on every kind: a card more, more sequences, smaller chunks, fewer bits, two cards a replica, a router that looks for
 prefixes.
 
 You will see: what broke, which lever the table recommends, whether it suffices, and what the others would have done.
@@ -11,7 +11,7 @@ You will see: what broke, which lever the table recommends, whether it suffices,
     python phase4_scheduler/scaling_strategies.py --card a100-40 --quick
 
 A step's time is computed from the card's data sheet, at 80% of it. The traffic is our own: it is chosen so that an L4
-breaks its promise. Another card may keep it.
+misses its SLO. Another card may keep it.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 So far the users lived in the engine's own program. `lab serve` lets any program be a user, and runs as two processes.
 One of them talks: it reads requests, makes tokens of texts and texts of tokens, and writes to sockets. The
-other one steps. This lab starts that server, sends it requests as strangers would, and reads its metrics.
+other one steps. This lab starts that server, sends it requests as any client would, and reads its metrics.
 
 You will see why there are two processes, whether the words that come over the wire are the engine's own, where the
 wait for the first word comes from, how the hit rate of the prefix cache follows from lengths, what a full KV cache

@@ -4,7 +4,7 @@ A program that calls a model wants an answer that it can parse: JSON that matche
 of a function. Asking politely in the prompt works often. A mask works always: before each token is sampled, the logits of
 all tokens with which the answer could no longer match are set to minus infinity.
 
-You will see: how much of the vocabulary each token of an answer leaves, what a mask costs, and what it does not promise.
+You will see: how much of the vocabulary each token of an answer leaves, what a mask costs, and what it does not guarantee.
 
 Sources: Willard and Louf, "Efficient Guided Generation for Large Language Models" (2023); vllm/v1/structured_output.
 """

@@ -5,7 +5,7 @@
     lab run war_room --drill 4 --seed 2              # watch how it is reasoned out
 
 A night begins with a healthy minute: `lab serve` runs, users call it, all is well. (The minute is a short one.) Then a
-fault is put into it, drawn by the seed: an option somebody deployed, traffic that has changed, a program on the same cores.
+fault is put into it, drawn by the seed: an option of a deployment, traffic that has changed, a program on the same cores.
 You see the figures before and during. With --predict you may ask for more, in PromQL, and then name the cause. In the
 end you see the query that speaks against each other cause, the fault is taken out, and you see whether the figures come back.
 """

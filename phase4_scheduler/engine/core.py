@@ -155,7 +155,7 @@ class EngineCore:
 def output_of(
     request: Request, token_ids: list[int], logprobs: list, error: str | None = None
 ) -> EngineCoreOutput:
-    """A request as it stands, and what is new of it."""
+    """The output of a step for a request: its state, and its new tokens."""
     r = request
     times = (r.queued_time, r.first_scheduled_time)
     ends, counts = (r.finish_reason, r.stop_reason), (r.num_cached_tokens, r.num_preemptions)

@@ -1,4 +1,4 @@
-"""A model in several processes: an executor starts them, and stands in the engine for the model and its cache.
+"""A model in several processes: an executor starts them and represents the model and its cache in the engine.
 
 Changes: where the model runs. The decisions stay the same, and so do the tokens but for rounding.
 Attaches to: the loading of the model, and the cache. Phase 5 brings an executor as an entry point of the package, so this
@@ -31,13 +31,13 @@ class Executor(Protocol):
     pipeline_parallel_size, enable_expert_parallel)`.
 
     Attributes:
-        model: stands for it in the engine.
+        model: represents it in the engine.
     """
 
     model: Transformer
 
     def initialize_kv_cache(self, num_blocks: int, block_size: int, kv_cache_dtype: str) -> PagedCache:
-        """What stands for the cache in the engine; the processes make theirs."""
+        """Represents the cache in the engine; the processes make theirs."""
         ...
 
     def shutdown(self) -> None:

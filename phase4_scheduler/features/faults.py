@@ -104,7 +104,7 @@ def reason(error: Exception) -> str:
 
 
 def rewind_generator(request: Request) -> None:
-    """Put a request's generator where it stood after the tokens it has: each has taken one random number."""
+    """Set a request's generator to its state after the tokens it has: each has taken one random number."""
     if request.generator is not None:
         request.generator = request.params.make_generator()
         torch.rand(len(request.output_token_ids), dtype=torch.float64, generator=request.generator)

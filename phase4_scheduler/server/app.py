@@ -191,7 +191,7 @@ class Server:
         return JsonResponse({"version": version_of("inference-lab") or "0"})
 
     async def metrics(self, request: Request) -> Response:
-        # A scrape that fails sets Prometheus' `up` to 0: so an alert hears of a dead engine even if nobody is served.
+        # A scrape that fails sets Prometheus' `up` to 0: so an alert fires for a dead engine even without traffic.
         # vLLM ends the whole server then, with the same effect.
         if not self.engine.is_alive:
             return Response(status_code=503)

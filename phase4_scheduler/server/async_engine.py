@@ -35,7 +35,7 @@ from phase4_scheduler.server.engine_process import (
 from phase4_scheduler.server.metrics import Metrics
 
 LONG_TEXT = 2**16  # characters
-MOST_UNREAD = 10_000  # steps that may lie there for somebody who watches them
+MOST_UNREAD = 10_000  # unread steps kept for a client of /events
 TOKENIZE = str(Path(__file__).with_name("tokenize_stdin.py"))
 
 
@@ -353,7 +353,7 @@ class AsyncEngine:
         return output.metrics.num_cached_tokens if self.enable_prompt_tokens_details else None
 
     async def encode(self, text: str) -> list[int]:
-        """Text to token ids, in a thread, or if it is long in a process: nobody else is to wait for it.
+        """Text to token ids, in a thread, or if it is long in a process, so that no other request waits for it.
 
         Raises:
             ValueError: it is no text, or too much of it.

@@ -124,12 +124,12 @@ async def send_all(
         options: of `complete`.
     """
     bodies = list(bodies)
-    seats = asyncio.Semaphore(concurrency or max(len(bodies), 1))
+    connections = asyncio.Semaphore(concurrency or max(len(bodies), 1))
     start = time.perf_counter()
 
     async def one(body: dict[str, Any], at: float) -> Answer:
         await asyncio.sleep(max(0.0, start + at - time.perf_counter()))
-        async with seats:
+        async with connections:
             return await complete(address, body, **options)
 
     times = [0.0] * len(bodies) if arrivals is None else arrivals
@@ -170,7 +170,7 @@ def running_server(*options: str, env: Mapping[str, str] | None = None) -> Itera
         env: variables of its environment besides this process's own.
 
     Raises:
-        LabError: it did not start. Its own message stands above.
+        LabError: it did not start. Its own message is above.
     """
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "phase4_scheduler" / "serve.py"), "--port", "0", *options],

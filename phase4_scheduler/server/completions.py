@@ -73,7 +73,7 @@ class Completion:
         try:
             outputs = await asyncio.gather(*tasks)
         finally:
-            for task in tasks:  # if one failed, nobody wants the others
+            for task in tasks:  # if one failed, the others are of no use
                 task.cancel()
         choices = []
         for (text, ids), output in zip(self.prompts, outputs, strict=True):

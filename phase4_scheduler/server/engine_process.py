@@ -113,7 +113,7 @@ class EngineLimits:
 
 @dataclass
 class StepMessage:
-    """A step of the engine, and how it stands after it."""
+    """A step of the engine, and its state afterwards."""
 
     outputs: list[EngineCoreOutput] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)  # requests that cannot be served, and why

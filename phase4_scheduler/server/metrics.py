@@ -98,7 +98,7 @@ class Metrics:
 
     Args:
         engine: the number of the replica, a label of its series.
-        beside: of another replica: these stand on the same page.
+        beside: of another replica: these are on the same page.
     """
 
     def __init__(

@@ -126,7 +126,7 @@ class ReplicaEngine(AsyncEngine):
 
     Args:
         before: of the same actor, before it was started again: its metrics and the numbers of its requests go on.
-        first: of the first replica, in whose metrics these stand as well.
+        first: of the first replica, whose metrics page shows these as well.
     """
 
     OBITUARY = "the replica that wrote this answer has ended: ask again, others serve on"
@@ -169,7 +169,7 @@ class Router(Protocol):
 
 
 def check_address(address: str) -> None:
-    """Raises LabError if nobody listens at "host:port". (Ray itself would knock for minutes.)"""
+    """Raises LabError if no process listens at "host:port". (Ray itself would try for minutes.)"""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
@@ -218,7 +218,7 @@ class RayFleet:
             actor = Replica.options(num_cpus=0.1, num_gpus=gpus, scheduling_strategy="SPREAD").remote()
             first = self.engines[0] if self.engines else None
             self.engines.append(ReplicaEngine(actor, number, *args, first=first, **options))
-        await self.engines[0].start()  # the others' metrics stand in its registry
+        await self.engines[0].start()  # the others' metrics are in its registry
         await asyncio.gather(*(engine.start() for engine in self.engines[1:]))
         self.front.limits, self.front.metrics = self.engines[0].limits, self.engines[0].metrics
 
@@ -239,7 +239,7 @@ class RayFleet:
 
     @property
     def last_step(self) -> StepMessage:
-        """How all replicas stand together."""
+        """The state of all replicas together."""
         last = [engine.last_step for engine in self.engines]
         added = {
             name: sum(getattr(message, name) for message in last) for name in ("num_running", "num_waiting")

@@ -83,7 +83,7 @@ class ToolCallReader:
     'So: '
 
     Args:
-        named: the function that was chosen: all text is its arguments. tagged: calls stand between tags.
+        named: the function that was chosen: all text is its arguments. tagged: calls are between tags.
     """
 
     def __init__(self, named: str | None = None, tagged: bool = False) -> None:
@@ -126,7 +126,7 @@ class ToolCallReader:
                 _, tag, after = self._rest.partition(END)
                 if not tag:
                     break
-                # What stands behind the first call is no text for the user.
+                # Text behind the first call is not for the user.
                 self._rest, self._place = after, "name"
         return content, calls
 

@@ -63,7 +63,7 @@ def serve_statically(engine: LLMEngine, jobs: Sequence[Job], batch_size: int, pa
 
     Args:
         pad: every row of a batch goes on to the end of its longest answer, as in `generate` of most
-            libraries; what is written past a row's own end is thrown away. False: finished rows cost nothing
+            libraries; what is written past a row's own end is discarded. False: finished rows cost nothing
             more, only their places stay empty.
     """
     batches = [jobs[i : i + batch_size] for i in range(0, len(jobs), batch_size)]

@@ -1,4 +1,4 @@
-"""What crosses between devices that share a model, and how long that takes on wires that somebody has measured.
+"""What crosses between devices that share a model, and how long that takes on measured interconnects.
 
 A step of N tokens, a model of L layers and vectors of d numbers, t devices a stage, p stages:
 

@@ -1,7 +1,7 @@
-"""How many replicas keep a promise? The fleet is simulated with one, two, four, ... and the answer is bisected.
+"""How many replicas meet an SLO? The fleet is simulated with one, two, four, ... and the answer is bisected.
 
-A promise is a TTFT, a TPOT and a share: so many of the requests see both. More replicas keep it better, so the
-smallest number that keeps it can be found by halving. Some promises nobody can keep: if one request alone on an
+An SLO is a TTFT, a TPOT and a share: so many of the requests see both. More replicas meet it for more requests, so the
+smallest number that keeps it can be found by halving. Some SLOs cannot be met: if one request alone on an
 idle replica is too slow already, no number of replicas will help.
 """
 
@@ -26,7 +26,7 @@ MOST_REPLICAS = 256
 GROWTH = [step / 20 for step in range(21)]  # more traffic than planned for: 0, 5%, 10%, ... 100%
 
 
-# ---------------------------------------------------------------------- the promise
+# ---------------------------------------------------------------------- the SLO
 
 
 def settled(run: FleetRun) -> list[RequestRecord]:
@@ -41,7 +41,7 @@ def warm_up(run: FleetRun) -> float:
 
 
 @dataclass(frozen=True)
-class Promise:
+class SLO:
     """`share` of the requests get their first token within `ttft` seconds and the others every `tpot` seconds."""
 
     ttft: float
@@ -49,15 +49,15 @@ class Promise:
     share: float = 0.95
 
     def kept(self, run: FleetRun) -> list[bool]:
-        """Request by request, once the fleet has settled. A refused request is a broken promise."""
+        """Request by request, once the fleet has settled. A refused request misses it."""
         refused = sum(time >= warm_up(run) for time in run.refused)
         return [r.meets(self.ttft, self.tpot) for r in settled(run)] + [False] * refused
 
     def kept_share(self, run: FleetRun) -> float:
         return float(np.mean(self.kept(run)))
 
-    def broken_by(self, run: FleetRun) -> str:
-        """Which half of the promise more requests missed: "TTFT" or "TPOT"."""
+    def missed_by(self, run: FleetRun) -> str:
+        """Which half of the SLO more requests missed: "TTFT" or "TPOT"."""
         records = settled(run)
         late = sum(r.ttft > self.ttft for r in records)
         slow = sum(r.tpot > self.tpot for r in records)
@@ -79,8 +79,8 @@ def alone(request: TrafficRequest, config: ReplicaConfig, cached: int = 0) -> tu
     return ttft, middle if osl > 1 else 0.0
 
 
-def why_impossible(traffic: Sequence[TrafficRequest], config: ReplicaConfig, promise: Promise) -> str:
-    """The limit that forbids a promise whatever the number of replicas; "" if none does.
+def why_impossible(traffic: Sequence[TrafficRequest], config: ReplicaConfig, slo: SLO) -> str:
+    """The limit that forbids an SLO whatever the number of replicas; "" if none does.
 
     Each request is given an idle replica, whose cache holds whatever any request before it left behind. Those of the
     warm-up are not judged (`settled`).
@@ -100,10 +100,10 @@ def why_impossible(traffic: Sequence[TrafficRequest], config: ReplicaConfig, pro
         first, gap = alone(r, config, cached)
         ttfts.append(first)
         tpots.append(gap)
-        too = (first > promise.ttft, gap > promise.tpot, r.prompt_tokens + r.output_tokens > longest)
+        too = (first > slo.ttft, gap > slo.tpot, r.prompt_tokens + r.output_tokens > longest)
         late, slow, large, bad = late + too[0], slow + too[1], large + too[2], bad + any(too)
     judged = len(ttfts)
-    if (judged - bad) / judged >= promise.share:
+    if (judged - bad) / judged >= slo.share:
         return ""
     if large == max(late, slow, large):
         limit = "context" if longest == context else "KV cache"
@@ -113,7 +113,7 @@ def why_impossible(traffic: Sequence[TrafficRequest], config: ReplicaConfig, pro
     if late >= slow:
         return (
             f"arithmetic: a prompt alone on an idle replica takes {np.median(ttfts):.2f} s in the median, and "
-            f"{late / judged:.0%} take more than {promise.ttft:g} s"
+            f"{late / judged:.0%} take more than {slo.ttft:g} s"
         )
     limit, why = (
         ("wires", "cards wait for each other")
@@ -122,7 +122,7 @@ def why_impossible(traffic: Sequence[TrafficRequest], config: ReplicaConfig, pro
     )
     return (
         f"{limit}: one user's token on an idle replica takes {1000 * np.median(tpots):.1f} ms, since {why}; "
-        f"{1000 * promise.tpot:g} ms were promised"
+        f"{1000 * slo.tpot:g} ms are the SLO"
     )
 
 
@@ -195,10 +195,10 @@ class Plan:
         replicas: each on the cards that its cost model knows.
         dollars_per_hour: of all cards of all replicas.
         ttft, tpot: p95, seconds.
-        kept: share of the requests within the promise.
+        kept: share of the requests within the SLO.
         dollars_per_million: dollars for a million tokens of answers.
         headroom: how much more traffic the same fleet takes: 0.2 is 20%. GROWTH ends at 1.
-        limit: what breaks the promise when traffic grows beyond that.
+        limit: what misses the SLO when traffic grows beyond that.
     """
 
     replicas: int
@@ -215,7 +215,7 @@ class Plan:
 def make_plan(
     traffic: Sequence[TrafficRequest],
     config: ReplicaConfig,
-    promise: Promise,
+    slo: SLO,
     make_router: Callable[[], Router],
     dollars_per_hour: float,
     most: int = MOST_REPLICAS,
@@ -224,7 +224,7 @@ def make_plan(
         requests
     ),
 ) -> Plan:
-    """The smallest fleet that keeps a promise.
+    """The smallest fleet that meets an SLO.
 
     Args:
         traffic: several requests, not all at once, in the order of their arrivals.
@@ -236,35 +236,35 @@ def make_plan(
     Raises:
         LabError: no number of replicas does; with the limit that forbids it.
     """
-    if reason := why_impossible(traffic, config, promise):
-        raise LabError(f"no number of replicas keeps this promise. What forbids it is {reason}")
+    if reason := why_impossible(traffic, config, slo):
+        raise LabError(f"no number of replicas meets this SLO. What forbids it is {reason}")
 
     @cache
     def serve(n: int, growth: int = 0) -> FleetRun:
         what = f"{n} replicas" + f", {GROWTH[growth]:.0%} more traffic" * bool(growth)
         return serve_fleet(watch(faster(traffic, 1 + GROWTH[growth]), what), config, n, make_router())
 
-    n = smallest(lambda n: promise.kept_share(serve(n)) >= promise.share, most, start)
+    n = smallest(lambda n: slo.kept_share(serve(n)) >= slo.share, most, start)
     if n is None:
         run = serve(most)
         raise LabError(
-            f"more than {most} replicas would be needed: with {most}, {promise.kept_share(run):.1%} of the requests are within "
-            f"the promise, not {promise.share:.1%}. What is short: {binding_limit(run, promise)}"
+            f"more than {most} replicas would be needed: with {most}, {slo.kept_share(run):.1%} of the requests are within "
+            f"the SLO, not {slo.share:.1%}. What is short: {binding_limit(run, slo)}"
         )
     run = serve(n)
-    first = smallest(lambda step: promise.kept_share(serve(n, step)) < promise.share, len(GROWTH) - 1)
+    first = smallest(lambda step: slo.kept_share(serve(n, step)) < slo.share, len(GROWTH) - 1)
     records = settled(run)
     tokens_per_second = sum(r.output_tokens for r in traffic) / traffic[-1].arrival
     return Plan(
         n,
         run,
-        Estimate.of(promise.kept(run), np.mean),
+        Estimate.of(slo.kept(run), np.mean),
         Estimate.of([r.ttft for r in records], p95),
         Estimate.of([r.tpot for r in records], p95),
         n * dollars_per_hour,
         n * dollars_per_hour / 3600 / tokens_per_second * 1e6,
         GROWTH[-1] if first is None else GROWTH[first - 1],  # the step below the first that breaks it
-        "none up to twice the traffic" if first is None else binding_limit(serve(n, first), promise),
+        "none up to twice the traffic" if first is None else binding_limit(serve(n, first), slo),
     )
 
 
@@ -272,13 +272,13 @@ def p95(values: np.ndarray) -> float:
     return percentiles(values, [95])[0]
 
 
-def binding_limit(run: FleetRun, promise: Promise) -> str:
-    """What stands in the way of a fleet that breaks its promise: what its requests waited for, or what made its
+def binding_limit(run: FleetRun, slo: SLO) -> str:
+    """What stands in the way of a fleet that misses its SLO: what its requests waited for, or what made its
     steps long."""
-    if promise.broken_by(run) == "TPOT":
-        if run.decode_step > promise.tpot and waits_for_wires(run.replicas[0].cost):
+    if slo.missed_by(run) == "TPOT":
+        if run.decode_step > slo.tpot and waits_for_wires(run.replicas[0].cost):
             return "TPOT: adding up what the cards of a replica computed (wires)"
-        if run.decode_step > promise.tpot:
+        if run.decode_step > slo.tpot:
             return "TPOT: reading weights and caches in each step (memory bandwidth)"
         return "TPOT: prompts of others in the same steps (token budget)"
     waited = run.waited

@@ -21,7 +21,7 @@ class Window:
 
     Attributes:
         tokens: that these steps brought, of all requests. seconds: of each step.
-        accepted: by position, the share of the drafts that stood there; empty without drafts.
+        accepted: by position, the share of the drafts that were accepted there; empty without drafts.
         draft_share: share of the requests' steps that had drafts: a proposer may have none.
     """
 
@@ -32,7 +32,7 @@ class Window:
 
     @property
     def step_seconds(self) -> float:
-        """Of a step that nobody held up: a quarter of them are faster. (A machine does other things as well.)"""
+        """First quartile of the step times: a step that no other program delayed."""
         return statistics.quantiles(self.seconds, n=4)[0]
 
     @property
@@ -41,7 +41,7 @@ class Window:
 
     @property
     def tokens_per_second(self) -> float:
-        """At the pace of a step that nobody held up."""
+        """At the pace of `step_seconds`."""
         return self.tokens_per_step / self.step_seconds
 
 
@@ -94,13 +94,13 @@ def decode_in_turn(
 
 
 def _drafts_so_far(engine: LLMEngine) -> list[int]:
-    """How often a request had drafts verified; how often its first one stood, its second one, ..."""
+    """Verifications so far, and how often the first draft was accepted, the second, ..."""
     stats = getattr(engine.core, "spec_decoding_stats", None)
     return [0] if stats is None else [stats.num_drafts, *stats.num_accepted_tokens_per_pos]
 
 
 def expected_tokens(accepted: Sequence[float], num_drafts: int) -> float:
-    """Tokens that a step brings a request: one, and each draft with the chance that it and all before it stand.
+    """Tokens that a step brings a request: one, and each draft with the probability that it and all before it are accepted.
 
     >>> expected_tokens([0.6, 0.4, 0.2], num_drafts=2)
     2.0
@@ -111,7 +111,7 @@ def expected_tokens(accepted: Sequence[float], num_drafts: int) -> float:
 def expected_speedup(
     tokens: float, plain_seconds: float, verifying_seconds: float, drafting_seconds: float = 0.0
 ) -> float:
-    """A step brings more tokens and takes longer: somebody drafts, and the model verifies. Above 1 it pays.
+    """Tokens per second with drafts / without: a step yields more tokens and takes longer. Above 1 it pays.
 
     >>> expected_speedup(tokens=2.0, plain_seconds=0.010, verifying_seconds=0.013, drafting_seconds=0.003)
     1.25

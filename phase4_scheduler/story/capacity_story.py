@@ -34,12 +34,12 @@ def the_plan(lab: Lab, task: Task) -> Plan:
     cards = task.cards(plan.replicas)
     lab.predict(
         claim="cards-needed",
-        question="cards that keep the promise (predicted: the computing time, over the time there is)",
+        question="cards that meet the SLO (predicted: the computing time, over the time there is)",
         predicted=task.cards(math.ceil(work)),
         measured=cards,
         unit="cards",
         kind="timing",
-        note=f"One replica would compute for {work:.1f} seconds in each second of traffic. A promise costs cards beyond that: "
+        note=f"One replica would compute for {work:.1f} seconds in each second of traffic. An SLO costs cards beyond that: "
         "requests come in waves. (It can cost fewer: steps that more requests share are cheaper, "
         "and one drowning replica shares them most.)",
     )
@@ -48,7 +48,7 @@ def the_plan(lab: Lab, task: Task) -> Plan:
         show_fleet(task, plan),
         ["", "value", "95 of 100 such runs"],
         [
-            ["requests within the promise", percent(plan.kept.value), show_interval(plan.kept, percent)],
+            ["requests within the SLO", percent(plan.kept.value), show_interval(plan.kept, percent)],
             ["TTFT p95", seconds(plan.ttft.value), show_interval(plan.ttft, seconds)],
             ["TPOT p95", gap(plan.tpot.value), show_interval(plan.tpot, gap)],
             ["dollars an hour", f"{plan.dollars_per_hour:.2f}", ""],
@@ -62,11 +62,11 @@ def the_plan(lab: Lab, task: Task) -> Plan:
     if task.cells > 1:
         lab.say(f"""All {task.cells:,} fleets together: {task.cells * cards:,} cards, ${task.cells * plan.dollars_per_hour:,.0f} an
             hour.""")
-    if plan.kept.low < task.promise.share:
-        lab.say(f"""The interval reaches below the {task.promise.share:.0%} that were promised, so this is close. Before
+    if plan.kept.low < task.slo.share:
+        lab.say(f"""The interval reaches below the {task.slo.share:.0%} that are the SLO, so this is close. Before
             you sign, simulate more (--requests), or add a card.""")
     if refused := plan.run.refused:
-        lab.say(f"""{len(refused):,} of {len(task.traffic):,} requests were refused, and count as broken promises. The first:
+        lab.say(f"""{len(refused):,} of {len(task.traffic):,} requests were refused, and count as missed. The first:
             {plan.run.refusal}.""")
     lab.record(plan=as_json(plan) | {"cards": cards, "cells": task.cells, "estimate": task.cards(1) * work})
     return plan
@@ -115,7 +115,7 @@ def fewer_and_more(lab: Lab, task: Task, plan: Plan) -> None:
     for count in lab.progress(counts, "fleets around the plan"):
         run = plan.run if count == n else serve_fleet(task.traffic, task.config, count, task.make_router())
         ttft = Estimate.of([r.ttft for r in settled(run)], p95)
-        kept = task.promise.kept_share(run)
+        kept = task.slo.kept_share(run)
         price = count * task.config.cost.dollars_per_hour
         gap = Estimate.of([r.tpot for r in settled(run)], p95)
         points.append((task.cards(count), ttft, gap, kept, price))
@@ -126,7 +126,7 @@ def fewer_and_more(lab: Lab, task: Task, plan: Plan) -> None:
         rows.append([task.cards(count), f"{price:.2f}", f"{kept:.1%}", *felt])
     lab.table(
         "Each further card" if task.tensor_parallel_size == 1 else "Each further replica",
-        ["cards", "$ an hour", "within the promise", "TTFT p95, s (interval)", "TPOT p95, ms (interval)"],
+        ["cards", "$ an hour", "within the SLO", "TTFT p95, s (interval)", "TPOT p95, ms (interval)"],
         rows,
     )
     lab.figure(draw_plan(points, task, plan), "capacity_plan")
@@ -189,29 +189,29 @@ def conversations(users: int, turns: int, rate: float, seed: int) -> list[Traffi
     return sorted(requests, key=lambda r: r.arrival)
 
 
-HIGHEST = 2  # times the promise: beyond that the figure says only how far
+HIGHEST = 2  # times the SLO: beyond that the figure says only how far
 
-# Cards, TTFT p95, TPOT p95, share within the promise, $ an hour.
+# Cards, TTFT p95, TPOT p95, share within the SLO, $ an hour.
 Point = tuple[int, Estimate, Estimate, float, float]
 
 
 def draw_plan(points: Sequence[Point], task: Task, plan: Plan) -> Figure:
-    """Both halves of the promise, as a share of what was promised, and the requests that saw both."""
+    """Both halves of the SLO, as a share of their limits, and the requests within both."""
     fig, (left, right) = new_figure(
-        f"The promise takes {show_fleet(task, plan)}: ${plan.dollars_per_hour:.2f} an hour, {show_headroom(plan)} headroom",
+        f"The SLO takes {show_fleet(task, plan)}: ${plan.dollars_per_hour:.2f} an hour, {show_headroom(plan)} headroom",
         f"{task.config.cost.describe()}; breaks first: {short_limit(plan)}",
         panels=2,
         size=(11.5, 4.4),
     )
     counts, wide = [count for count, *_ in points], task.tensor_parallel_size
-    promised = (task.promise.ttft, task.promise.tpot)
+    slo = (task.slo.ttft, task.slo.tpot)
     for i, (name, colour) in enumerate((("TTFT", BLUE), ("TPOT", ORANGE))):
         for count, *felt, _, _ in points:
             figure, at = felt[i], count + wide * (0.08 if i else -0.08)
-            span = [figure.low / promised[i], figure.high / promised[i]]
+            span = [figure.low / slo[i], figure.high / slo[i]]
             left.plot([at, at], span, color=colour, linewidth=5, alpha=0.35, solid_capstyle="butt")
-            label = f"{name} p95: {promised[i]:g} s promised" if count == counts[0] else None
-            ratio = figure.value / promised[i]
+            label = f"{name} p95: {slo[i]:g} s SLO" if count == counts[0] else None
+            ratio = figure.value / slo[i]
             left.plot(at, min(ratio, HIGHEST - 0.1), "o", color=colour, label=label)
             if ratio > HIGHEST:
                 left.text(
@@ -222,14 +222,12 @@ def draw_plan(points: Sequence[Point], task: Task, plan: Plan) -> Figure:
                     color=colour,
                 )
     left.axhline(1, color=RED, linestyle="--", linewidth=1.2)
-    left.set(
-        xlabel="cards", ylabel="simulated / promised (bar: 95 of 100 days)", ylim=(0, HIGHEST), xticks=counts
-    )
+    left.set(xlabel="cards", ylabel="simulated / SLO (bar: 95 of 100 days)", ylim=(0, HIGHEST), xticks=counts)
     left.legend()
     colours = [GREEN if count == task.cards(plan.replicas) else GREY for count in counts]
     right.bar(counts, [100 * kept for *_, kept, _ in points], color=colours, width=0.6 * wide)
-    right.axhline(100 * task.promise.share, color=RED, linestyle="--", linewidth=1.2)
+    right.axhline(100 * task.slo.share, color=RED, linestyle="--", linewidth=1.2)
     for count, *_, kept, price in points:
         right.text(count, 100 * kept + 1, f"${price:.2f}/h", ha="center", color=INK)
-    right.set(xlabel="cards", ylabel="requests within the promise, %", ylim=(0, 112), xticks=counts)
+    right.set(xlabel="cards", ylabel="requests within the SLO, %", ylim=(0, 112), xticks=counts)
     return fig

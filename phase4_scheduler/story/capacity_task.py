@@ -1,4 +1,4 @@
-"""What capacity_planner.py is to plan: the model, its cards, the traffic and the promise."""
+"""What capacity_planner.py is to plan: the model, its cards, the traffic and the SLO."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phase1_tokens_embeddings.weights import CARDS, Card, ModelShape, find_card,
 from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator.fleet import ReplicaConfig
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
-from phase4_scheduler.simulator.planning import Plan, Promise, alone, make_plan, why_impossible
+from phase4_scheduler.simulator.planning import SLO, Plan, alone, make_plan, why_impossible
 from phase4_scheduler.simulator.routers import ROUTERS, Router
 from phase4_scheduler.simulator.trace_files import read_trace
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, at_rate, draw_traffic
@@ -34,7 +34,7 @@ class Task:
     card: Card
     precision: str
     traffic: list[TrafficRequest]
-    promise: Promise
+    slo: SLO
     config: ReplicaConfig
     router: str
     efficiency: float
@@ -51,16 +51,14 @@ class Task:
         """`start`: cards. `watch`: see `make_plan`."""
         n, dollars = self.tensor_parallel_size, self.config.cost.dollars_per_hour
         most, first = max(1, self.most // n), max(1, start // n)
-        return make_plan(
-            self.traffic, self.config, self.promise, self.make_router, dollars, most, first, **watch
-        )
+        return make_plan(self.traffic, self.config, self.slo, self.make_router, dollars, most, first, **watch)
 
     def cards(self, replicas: int) -> int:
         return replicas * self.tensor_parallel_size
 
     def what_forbids(self) -> str:
-        """The limit that forbids the promise whatever the number of replicas; "" if none does."""
-        return why_impossible(self.traffic, self.config, self.promise)
+        """The limit that forbids the SLO whatever the number of replicas; "" if none does."""
+        return why_impossible(self.traffic, self.config, self.slo)
 
     def on(self, **changes: Any) -> Task:
         """The same task with another `card`, `precision` or `tensor_parallel_size`."""
@@ -129,7 +127,7 @@ def the_task(lab: Lab) -> Task:
     )
     shared = any(r.hash_ids for r in traffic)  # without shared blocks a prefix cache has nothing to find
     config = ReplicaConfig(cost, scheduler, cost.num_blocks * BLOCK_SIZE // block, block, shared)
-    promise = Promise(a.ttft_slo, a.tpot_slo, a.share)
+    slo = SLO(a.ttft_slo, a.tpot_slo, a.share)
     stays = [ttft + gap * r.output_tokens for r in traffic for ttft, gap in [alone(r, config)]]
     stay = float(np.median(stays))
     cells = 1
@@ -144,7 +142,7 @@ def the_task(lab: Lab) -> Task:
     price = "" if a.price else " (a rough price: --price takes yours)"
     lab.say(f"""{cost.describe()}, ${cost.dollars_per_hour:.2f} an hour{price}, room for {config.num_blocks * block:,} tokens of KV
         cache. {rate:.3g} requests a second, {np.mean([r.prompt_tokens for r in traffic]):,.0f} prompt tokens and
-        {np.mean([r.output_tokens for r in traffic]):,.0f} answer tokens on average. The promise: first token within
+        {np.mean([r.output_tokens for r in traffic]):,.0f} answer tokens on average. SLO: first token within
         {a.ttft_slo:g} s and a mean gap of {1000 * a.tpot_slo:g} ms, for {a.share:.0%} of the requests.""")
     if traffic[-1].arrival < 0.8 * LASTS * stay:
         lab.say(f"""Careful: this traffic lasts {traffic[-1].arrival:.0f} s, and one request alone stays {stay:.0f} s. The fleet
@@ -154,7 +152,7 @@ def the_task(lab: Lab) -> Task:
         card,
         precision,
         traffic,
-        promise,
+        slo,
         config,
         a.router,
         a.efficiency,
@@ -166,7 +164,7 @@ def the_task(lab: Lab) -> Task:
     if limit := task.what_forbids():
         ways = ", ".join(ways_out(task))
         raise LabError(
-            f"no number of replicas keeps this promise. What forbids it is {limit}"
+            f"no number of replicas meets this SLO. What forbids it is {limit}"
             + (f". Each of these would bring it within reach: {ways}" if ways else "")
         )
     if traffic[-1].arrival < stay:
@@ -178,7 +176,7 @@ def the_task(lab: Lab) -> Task:
 
 
 def ways_out(task: Task) -> Iterator[str]:
-    """For a promise that no number of replicas keeps: of each kind of lever the first option with which an idle replica could."""
+    """For an SLO that no number of replicas meets: of each kind of lever the first option with which an idle replica could."""
     cards = sorted(CARDS.values(), key=lambda card: card.dollars_per_hour)
     sizes = [n for n in SHARED_BY if task.tensor_parallel_size < n <= task.most]
     for kind in (

@@ -141,7 +141,7 @@ def mixed_traffic(lab: Lab) -> None:
 
 
 def alone_and_in_company(lab: Lab) -> None:
-    """A request with a seed draws its own random numbers. Is its answer the same, whoever else is served?"""
+    """A request with a seed draws its own random numbers. Is its answer the same whatever other requests are served?"""
     count = 8 if lab.quick else 32
     rows = []
     for dtype in ("float32", "bfloat16"):

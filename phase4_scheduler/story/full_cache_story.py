@@ -87,17 +87,18 @@ def without_batching(lab: Lab) -> None:
     lab.title("What a server without continuous batching would lose")
     lab.say(f"""The article finds vLLM twice as fast as Ollama with many users, and says: Ollama has no continuous
         batching. Our engine can be told to run one request at a time. {users} users ask at once, with and without.""")
-    engines = {seats: load_engine(lab, max_num_seqs=seats) for seats in (1, users)}
+    engines = {num_seqs: load_engine(lab, max_num_seqs=num_seqs) for num_seqs in (1, users)}
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
     prompts = [[100 + 20 * user + i for i in range(8)] for user in range(users)]
     step = {
-        seats: statistics.median(step_seconds(engine, prompts[:seats])) for seats, engine in engines.items()
+        num_seqs: statistics.median(step_seconds(engine, prompts[:num_seqs]))
+        for num_seqs, engine in engines.items()
     }
     seconds = {}
-    for seats in lab.progress(engines, "one at a time, and together"):
+    for num_seqs in lab.progress(engines, "one at a time, and together"):
         began = time.perf_counter()
-        engines[seats].generate(prompts, params)
-        seconds[seats] = time.perf_counter() - began
+        engines[num_seqs].generate(prompts, params)
+        seconds[num_seqs] = time.perf_counter() - began
     lab.predict(
         claim="no-continuous-batching",
         question=f"tokens a second for {users} users, together / one at a time",

@@ -14,7 +14,7 @@ from phase1_tokens_embeddings.weights import find_card, find_shape
 from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator.fleet import FleetRun, ReplicaConfig, serve_fleet
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
-from phase4_scheduler.simulator.planning import Promise, binding_limit
+from phase4_scheduler.simulator.planning import SLO, binding_limit
 from phase4_scheduler.simulator.routers import ROUTERS
 from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
 from phase4_scheduler.story.capacity_story import conversations
@@ -30,7 +30,7 @@ class Fleet:
     model: str
     card: str
     precision: str = "FP16"
-    seats: int = 256
+    max_num_seqs: int = 256
     chunk: int = 2048
     replicas: int = CARDS_THERE
     cards_each: int = 1
@@ -40,7 +40,7 @@ class Fleet:
         shape, card = find_shape(self.model), find_card(self.card)
         cost = cost_on_cards(shape, card, self.cards_each, self.precision, EFFICIENCY)
         limits = SchedulerConfig(
-            max_num_seqs=self.seats, max_num_batched_tokens=self.chunk, max_model_len=cost.max_context
+            max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.chunk, max_model_len=cost.max_context
         )
         config = ReplicaConfig(cost, limits, cost.num_blocks, BLOCK_SIZE)
         return serve_fleet(traffic, config, self.replicas, ROUTERS[self.router]())
@@ -49,7 +49,7 @@ class Fleet:
 REMEDIES: dict[str, Callable[[Fleet], Fleet]] = {
     "as it is": lambda fleet: fleet,
     "a card more": lambda fleet: replace(fleet, replicas=fleet.replicas + 1),
-    "4 x the seats": lambda fleet: replace(fleet, seats=4 * fleet.seats),
+    "4 x max_num_seqs": lambda fleet: replace(fleet, max_num_seqs=4 * fleet.max_num_seqs),
     "chunks of 512": lambda fleet: replace(fleet, chunk=512),
     "8-bit weights": lambda fleet: replace(fleet, precision="FP8"),
     "2 cards a replica": lambda fleet: replace(fleet, replicas=fleet.replicas // 2, cards_each=2),
@@ -59,30 +59,30 @@ REMEDIES: dict[str, Callable[[Fleet], Fleet]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table: a kind of traffic, the remedy that is recommended for it, and its promise."""
+    """One row of the table: a kind of traffic, the remedy that is recommended for it, and its SLO."""
 
     name: str
     remedy: str
-    promise: Promise
+    slo: SLO
     fleet: Fleet
     traffic: list[TrafficRequest]
 
     def kept(self, remedy: str) -> tuple[float, str]:
-        """Share of the requests within the promise, and what limits the fleet."""
+        """Share of the requests within the SLO, and what limits the fleet."""
         run = REMEDIES[remedy](self.fleet).serve(self.traffic)
-        return self.promise.kept_share(run), binding_limit(run, self.promise)
+        return self.slo.kept_share(run), binding_limit(run, self.slo)
 
 
 def the_cases(lab: Lab) -> list[Case]:
     fleet = Fleet(lab.args.model, lab.args.card)
     few, many = (150, 300) if lab.quick else (300, 600)  # the caches of the others take 300 to fill
-    usual, patient = Promise(2.0, 0.1), Promise(5.0, 0.2)
+    usual, patient = SLO(2.0, 0.1), SLO(5.0, 0.2)
 
     def drawn(pattern: str, n: int, rate: float, burstiness: float = 1.0) -> list[TrafficRequest]:
         return draw_traffic(pattern, n, rate, burstiness, lab.seed)
 
     return [
-        Case("many short chats", "4 x the seats", usual, replace(fleet, seats=32), drawn("chat", many, 9.0)),
+        Case("many short chats", "4 x max_num_seqs", usual, replace(fleet, max_num_seqs=32), drawn("chat", many, 9.0)),
         Case("long prompts", "chunks of 512", usual, fleet, drawn("summarisation", few, 2.8)),
         Case("long answers", "8-bit weights", usual, fleet, drawn("code", 300, 2.8)),
         Case(
@@ -97,8 +97,8 @@ def the_matrix(lab: Lab, cases: list[Case]) -> None:
     """Each remedy on each kind of traffic; with --quick only the one that is recommended, and 8-bit weights."""
     lab.title("Five kinds of traffic on four cards")
     card = find_card(lab.args.card)
-    lab.say(f"""{CARDS_THERE} x {card.title}, {lab.args.model}, in virtual time. The promise: 95 of 100 requests get their first
-        token within 2 s and the others 0.1 s apart (bursts: 5 s and 0.2 s). The short chats meet a fleet with 32 seats a
+    lab.say(f"""{CARDS_THERE} x {card.title}, {lab.args.model}, in virtual time. The SLO: 95 of 100 requests get their first
+        token within 2 s and the others 0.1 s apart (bursts: 5 s and 0.2 s). The short chats meet a fleet with 32 sequences a
         replica, all others one with 256.""")
     kept: dict[str, dict[str, float]] = {}
     limits = {}
@@ -116,25 +116,25 @@ def the_matrix(lab: Lab, cases: list[Case]) -> None:
         share = kept[case.name]
         lab.predict(
             claim="scaling-table",
-            question=f"{case.name}: does the recommended remedy ({case.remedy}) alone keep the promise?",
+            question=f"{case.name}: does the recommended remedy ({case.remedy}) alone meet the SLO?",
             predicted=True,
-            measured=share[case.remedy] >= case.promise.share,
+            measured=share[case.remedy] >= case.slo.share,
             kind="timing",
-            note=f"{share['as it is']:.0%} of the requests were within the promise before, {share[case.remedy]:.0%} with it. What "
+            note=f"{share['as it is']:.0%} of the requests were within the SLO before, {share[case.remedy]:.0%} with it. What "
             f"broke: {limits[case.name]}.",
         )
     lab.predict(
         claim="one-remedy-for-all",
         question="of these five kinds of traffic, how many do 8-bit weights alone cure?",
         predicted=5,
-        measured=sum(kept[case.name]["8-bit weights"] >= case.promise.share for case in cases),
+        measured=sum(kept[case.name]["8-bit weights"] >= case.slo.share for case in cases),
         kind="timing",
         note="Half the bytes of weights are read sooner, and what they leave free is cache. So a step is shorter, and more requests "
         "fit. What it costs in quality, phase 2 measures.",
     )
     tried = [name for name in REMEDIES if any(name in of for of in kept.values())]
     lab.table(
-        "Requests within the promise",
+        "Requests within the SLO",
         ["", *kept],
         [[name, *[percent(of.get(name)) for of in kept.values()]] for name in tried],
         note="2 cards a replica: the same four cards, two share each of two replicas (tensor parallelism). Only a card more costs "
@@ -150,15 +150,15 @@ def percent(share: float | None) -> str:
 
 
 def draw_matrix(cases: list[Case], kept: dict[str, dict[str, float]]) -> Figure:
-    cured = sum(kept[case.name][case.remedy] >= case.promise.share for case in cases)
+    cured = sum(kept[case.name][case.remedy] >= case.slo.share for case in cases)
     fig, [ax] = new_figure(
         f"The recommended remedy suffices for {cured} of {len(cases)} kinds of traffic; others suffice as well",
-        f"Requests within the promise, %, by remedy (frame: recommended). {cases[0].fleet.model} on {CARDS_THERE} x "
+        f"Requests within the SLO, %, by remedy (frame: recommended). {cases[0].fleet.model} on {CARDS_THERE} x "
         f"{find_card(cases[0].fleet.card).title}, in virtual time",
         size=(12, 4.6),
     )
     values = [[100 * kept[case.name][name] for name in REMEDIES] for case in cases]
-    ax.imshow(values, cmap="RdYlGn", vmin=0, vmax=100, aspect="auto", alpha=0.6)
+    ax.imshow(values, cmap="Blues", vmin=0, vmax=100, aspect="auto", alpha=0.6)
     ax.grid(visible=False)
     ax.set_xticks(range(len(REMEDIES)), list(REMEDIES))
     ax.set_yticks(range(len(cases)), [case.name for case in cases])

@@ -112,7 +112,7 @@ def in_pieces_or_whole(lab: Lab) -> None:
         rows,
     )
     lab.say("""Pieces protect the requests in decode, and the new one pays for it with more steps. A small
-        budget shifts it further. Which one suits you is a question of what you promise to your users.""")
+        budget shifts it further. Which one suits you depends on your SLOs.""")
 
 
 def memory_runs_short(lab: Lab) -> None:

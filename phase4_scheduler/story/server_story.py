@@ -181,7 +181,7 @@ def where_the_wait_is(lab: Lab, server: RunningServer) -> None:
     loads = (1, SEATS, 4 * SEATS)
     tokens = 16 if lab.quick else 48
     lab.title("Where the wait for the first word comes from")
-    lab.say(f"""The server has {SEATS} seats (`--max-num-seqs`). 1, {SEATS} and {4 * SEATS} clients ask at once, as often as
+    lab.say(f"""The server runs {SEATS} sequences at a time (`--max-num-seqs`). 1, {SEATS} and {4 * SEATS} clients ask at once, as often as
         it takes to see a mean. A histogram of Prometheus holds a sum and a count, so the mean of what happened
         between two looks is the difference of the sums over the difference of the counts.""")
     rows, seconds = [], {}
@@ -206,11 +206,11 @@ def where_the_wait_is(lab: Lab, server: RunningServer) -> None:
         rows,
         note="The rest: tokenising, the way to the engine and back.",
     )
-    # Four waves of clients for the seats wait for 0, 1, 2 and 3 rounds of answers; and then as long as 8 clients do.
+    # Four waves of clients wait for 0, 1, 2 and 3 rounds of answers; and then as long as 8 clients do.
     waiting, served = 1.5e3 * seconds[SEATS], rows[1][4]
     lab.predict(
         claim="ttft-parts",
-        question=f"share of TTFT that is waiting in the queue, {4 * SEATS} clients for {SEATS} seats",
+        question=f"share of TTFT that is waiting in the queue, {4 * SEATS} clients, {SEATS} sequences at a time",
         predicted=waiting / (waiting + served),
         measured=rows[-1][1] / rows[-1][4],
         tolerance=0.15,
@@ -270,5 +270,5 @@ def reading_speed(lab: Lab) -> None:
         kind="timing",
         note=f"""Predicted with 1.3 tokens a word, the rule of thumb for English and large vocabularies; this model's texts have
             {per_word:.2f}. So 100 ms is still twice as fast as one reads. It is noticed when one skims, or when
-            nobody reads along: a program that waits for the whole answer.""",
+            no person reads along: a program that waits for the whole answer.""",
     )

@@ -75,7 +75,7 @@ def same_words(lab: Lab) -> None:
         # In 16 bit, sums in another order may be rounded to another token.
         kind="structure" if lab.args.dtype == "float32" else "timing",
     )
-    lab.table("Three drafts a step", ["drafts", "steps", "drafts verified", "stood", "same tokens"], rows)
+    lab.table("Three drafts a step", ["drafts", "steps", "drafts verified", "accepted", "same tokens"], rows)
 
 
 def same_chances(lab: Lab) -> None:
@@ -85,15 +85,15 @@ def same_chances(lab: Lab) -> None:
     p, q = (2 * torch.randn(2, 8)).softmax(-1)
     lab.title("The same chances")
     lab.say(f"""Drawn answers cannot be compared word for word. But the chances can: {number:,} drafts are drawn from a
-        guesser's distribution q and verified against the model's p. A draft x stands with probability min(1, p/q). If it
-        falls, the token in its place comes from max(p - q, 0). The classical mistake draws it from p again.""")
+        proposer's distribution q and verified against the model's p. A draft x is accepted with probability min(1, p/q). If it
+        is rejected, the token in its place comes from max(p - q, 0). The classical mistake draws it from p again.""")
     drafts = torch.multinomial(q, number, replacement=True).tolist()
     right, wrong = Counter(), Counter()
     for draft in drafts:
         token = verify_drafts(torch.stack([p, p]), q[None], [draft])[0]
         right[token] += 1
-        stands = torch.rand(()).item() < p[draft] / q[draft]
-        wrong[draft if stands else torch.multinomial(p, 1).item()] += 1
+        accepted = torch.rand(()).item() < p[draft] / q[draft]
+        wrong[draft if accepted else torch.multinomial(p, 1).item()] += 1
     expected = (p.double() / p.double().sum() * number).numpy()
     fits = {
         name: chisquare([counts[x] for x in range(8)], expected).pvalue
@@ -107,13 +107,13 @@ def same_chances(lab: Lab) -> None:
     )
     lab.table(
         f"Shares of {number:,} tokens",
-        ["token", "q: guesser", "p: model", "verified", "with the mistake"],
+        ["token", "q: proposer", "p: model", "verified", "with the mistake"],
         [
             [x, *(round(v, 4) for v in (q[x].item(), p[x].item(), right[x] / number, wrong[x] / number))]
             for x in range(8)
         ],
         note=f"""The verified ones fit p with a p-value of {fits["right"]:.2g}, those with the mistake with
-            {fits["wrong"]:.2g} (below 0.001: no chance): they lean towards what the guesser likes.""",
+            {fits["wrong"]:.2g} (below 0.001: no chance): they favour the tokens of the proposer.""",
     )
     lab.figure(draw_rule(p.tolist(), q.tolist()), "rejection_sampling")
 
@@ -125,11 +125,11 @@ def draw_rule(p: list[float], q: list[float]) -> Any:
     left = [max(a - b, 0) for a, b in zip(p, q, strict=True)]
     lost = [max(b - a, 0) for a, b in zip(p, q, strict=True)]
     fig, (ax,) = new_figure(
-        f"Accepted drafts and redrawn tokens add up to p: {sum(kept):.0%} of the drafts stand",
-        "a vocabulary of eight tokens; q is the guesser's distribution, p the model's",
+        f"Accepted drafts and redrawn tokens add up to p: {sum(kept):.0%} of the drafts are accepted",
+        "a vocabulary of eight tokens; q is the proposer's distribution, p the model's",
         size=(9.5, 4.6),
     )
-    ax.bar(places, kept, color=BLUE, label="min(p, q): the draft stands")
+    ax.bar(places, kept, color=BLUE, label="min(p, q): the draft is accepted")
     ax.bar(places, left, bottom=kept, color=GREEN, label="max(p - q, 0): drawn in place of a rejected draft")
     ax.bar(
         places,
@@ -193,16 +193,16 @@ def four_for_one(lab: Lab) -> None:
         tolerance=0.3,
         unit="x",
         kind="timing",
-        note=f"""A step that verifies costs {verifying:.2f}, a step of the draft model {drafting:.2f}: so the price is that of the
-            guesser. And four tokens are the best case, not the usual one: a step brought {window.tokens_per_step:.2f} of
-            them here, since a draft counts only if all before it stand.""",
+        note=f"""A step that verifies costs {verifying:.2f}, a step of the draft model {drafting:.2f}: so most of the price is that of the
+            proposer. And four tokens are the best case, not the usual one: a step brought {window.tokens_per_step:.2f} of
+            them here, since a draft counts only if all before it are accepted.""",
     )
     lab.table(
         "One user, temperature 1, 3 drafts a step",
         ["drafts", "step costs", "tokens a step", "speed-up"],
         rows,
-        note="""Greedy drafts are the default of vLLM. For drawn answers they stand only if the model happens to draw the
-            likeliest token. Drawn drafts stand as often as the two distributions overlap: sum of min(p, q).""",
+        note="""Greedy drafts are the default of vLLM. For sampled answers they are accepted only if the model happens to sample the
+            likeliest token. Sampled drafts are accepted as often as the two distributions overlap: sum of min(p, q).""",
     )
 
 
@@ -259,7 +259,7 @@ def where_it_loses(lab: Lab) -> None:
     drafts = [1, 3] if lab.quick else [1, 2, 3, 4, 5, 6]
     lab.title("Where it loses")
     lab.say("""More users share a step already, and the arithmetic that was to spare for drafts is used up. The
-        speed-up is worked out from parts, each measured by itself: how often drafts stand; a step without drafts; a step
+        speed-up is worked out from parts, each measured by itself: how often drafts are accepted; a step without drafts; a step
         that verifies k drafts which cost nothing; and a step of the draft model alone, k times. Then it is measured.""")
     most, tokens = max(drafts), 40 if lab.quick else 200
     some = load_engine(lab, 8, num_speculative_tokens=most, **DRAFT_MODEL)
@@ -377,7 +377,7 @@ def draw_speedups(
     left.set_xticks(list(places))
     left.set_ylim(0, 1)
     left.set_xlabel("position of the draft")
-    left.set_ylabel("share that stood, with all before it")
+    left.set_ylabel("share accepted, with all before it")
     left.set_title("Acceptance by position", loc="left", fontsize=10)
     shown = [drafts[0], drafts[len(drafts) // 2], drafts[-1]]
     for k, color in zip(dict.fromkeys(shown), (BLUE, ORANGE, GREEN)):

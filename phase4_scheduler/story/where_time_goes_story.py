@@ -133,7 +133,7 @@ def fewer_bits(lab: Lab, packed: Transformer) -> None:
         "A step for 1 user",
         ["", "milliseconds", "times as fast"],
         [[name, time, first / time] for name, time in ladder.items()],
-        note="Less than the bytes promise: scales are read as well, and attention and sampling stay as they were.",
+        note="Less than the bytes suggest: scales are read as well, and attention and sampling stay as they were.",
     )
     lab.record(fewer_bits=ladder)
 

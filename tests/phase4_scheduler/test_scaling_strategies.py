@@ -1,4 +1,4 @@
-"""scaling_strategies.py: each kind of traffic breaks its promise in its own way, and what is recommended mends it."""
+"""scaling_strategies.py: each kind of traffic misses its SLO in its own way, and what is recommended mends it."""
 
 from phase4_scheduler import scaling_strategies
 

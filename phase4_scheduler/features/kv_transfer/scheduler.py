@@ -69,7 +69,7 @@ class KVTransferScheduler(Scheduler):
     def admit_waiting(self, output: SchedulerOutput) -> None:
         self._passed_over: list[Request] = []  # not ready yet; others may go before them
         super().admit_waiting(output)
-        for request in reversed(self._passed_over):  # back to where they stood
+        for request in reversed(self._passed_over):  # back to their places
             (self.holding if request.block_table.blocks else self.waiting).put_back(request)
 
     def candidates(self, output: SchedulerOutput) -> Iterator[Request]:
@@ -167,7 +167,7 @@ class KVTransferScheduler(Scheduler):
             self._free_held(request_id)
 
     def _cut(self, request: Request, invalid: set[int]) -> None:
-        """What stands behind the first invalid block is computed here."""
+        """Tokens behind the first invalid block are computed here."""
         num_blocks = self.block_manager.blocks_for(request.num_computed_tokens)
         for i, block_id in enumerate(request.block_table.block_ids[:num_blocks]):
             if block_id in invalid:

@@ -1,15 +1,15 @@
-"""Which drafts stand: verified so that the answer is distributed exactly as without them.
+"""Verifies draft tokens so that the answer is distributed exactly as without them.
 
 The model has computed a row of logits behind each draft, and one before the first. Row j says what the model thinks of
-the place of draft j, given all drafts before it; so it counts only as long as those stand.
+the place of draft j, given all drafts before it; so it counts only as long as those are accepted.
 
     text so far     drafts           rows
     the cat         sat  on  a       after "cat", after "sat", after "on", after "a"
                      |   |   |         |
-                     x   x   -         the drafts "sat" and "on" stand, "a" is rejected: the row after "on" gives the
+                     x   x   -         the drafts "sat" and "on" are accepted, "a" is rejected: the row after "on" gives the
                                        token in its place. Three tokens for one step of the model.
 
-If every draft stands, the last row gives one more token (the bonus token): a step never brings fewer than one.
+If every draft is accepted, the last row gives one more token (the bonus token): a step never brings fewer than one.
 
 Sources: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding" (2023), algorithm 1 and appendix
 A.1; Chen et al. (2023); vllm/v1/sample/rejection_sampler.py.
@@ -31,9 +31,9 @@ from phase4_scheduler.engine.request import Request
 def verify_drafts(
     p: Tensor, q: Tensor, drafts: Sequence[int], generator: torch.Generator | None = None
 ) -> list[int]:
-    """The drafts that stand, and one token more, for drafts that were drawn from distributions q.
+    """The accepted drafts and one more token, for drafts that were sampled from distributions q.
 
-    A draft x stands with probability min(1, p(x) / q(x)). If it does not, the token in its place is drawn from what p
+    A draft x is accepted with probability min(1, p(x) / q(x)). If it does not, the token in its place is drawn from what p
     has more than q, max(p - q, 0). Together that makes p exactly, whatever q is:
 
         P(x) = q(x) min(1, p(x) / q(x))  +  P(rejected) max(p(x) - q(x), 0) / sum(max(p - q, 0))
@@ -55,8 +55,8 @@ def verify_drafts(
     ratios = p[places, ids].double() / q[places, ids].double()
     # One for each draft, none used twice.
     points = torch.rand(len(drafts), dtype=torch.float64, generator=generator)
-    stands = (points < ratios.cpu()).tolist()
-    num_accepted = stands.index(False) if False in stands else len(drafts)
+    accepted = (points < ratios.cpu()).tolist()
+    num_accepted = accepted.index(False) if False in accepted else len(drafts)
     weights = p[num_accepted]
     if num_accepted < len(drafts):
         left = (weights - q[num_accepted]).clamp(min=0)
@@ -66,9 +66,9 @@ def verify_drafts(
 
 
 def matching_drafts(tokens: Sequence[int], drafts: Sequence[int]) -> list[int]:
-    """The drafts that stand, and one token more, where the drafts were chosen without chance (q is a single 1).
+    """The accepted drafts and one more token, for deterministic drafts (q is a single 1).
 
-    The model picks a token at each place as it always does: the likeliest one, or one drawn from p. A draft stands if
+    The model picks a token at each place as it always does: the likeliest one, or one drawn from p. A draft is accepted if
     the model picked the same. That is the rule above: the draft is picked with probability p, and what is picked instead
     is distributed like p without the draft. The picks before the first that differs are those of a run without drafts,
     to the random number.
@@ -115,7 +115,7 @@ class RejectionSampler:
         self._sampler = sampler
 
     def sample(self, logits: Tensor, step: Sequence[Verified]) -> list[Sampled]:
-        """Tokens for each request: the drafts that stand, and one more. logits: [N, vocab], one row after the other."""
+        """Tokens for each request: the accepted drafts and one more. logits: [N, vocab], one row after the other."""
         answers = [Sampled()] * len(step)
         starts = [0, *accumulate(v.num_rows for v in step)]
         for verify, drawn in ((self._match, False), (self._accept_or_redraw, True)):

@@ -1,6 +1,6 @@
 """From a grammar to the tokens that may come next: `llguidance` compiles it for a vocabulary and keeps track of each answer.
 
-For each answer llguidance keeps where it stands: a lexer (an automaton over bytes, for the regular parts) and an Earley parser
+For each answer llguidance keeps a state: a lexer (an automaton over bytes, for the regular parts) and an Earley parser
 over it (for what nests). To mask, it walks the trie of all tokens' bytes and stops at each byte that the automaton refuses:
 a whole branch of the vocabulary at once, so that a mask over 100,000 tokens takes some 50 microseconds.
 
@@ -25,7 +25,7 @@ KEPT = 256  # compiled grammars
 
 
 class RequestGrammar:
-    """Where one answer stands in its grammar.
+    """The state of one answer in its grammar.
 
     Attributes:
         ended: whether the answer holds its end of text; what follows (with `ignore_eos`) is free.

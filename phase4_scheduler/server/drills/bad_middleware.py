@@ -14,7 +14,7 @@ class AskTheOldDirectory:
     """Looks each caller up somewhere slow, and waits without `await`.
 
     asyncio runs one coroutine at a time. One that sleeps with `time.sleep` (or asks a database with a library that
-    knows no `await`) gives nobody else a turn: no request is read, and no token is sent, until it is done.
+    knows no `await`) blocks the event loop: no request is read, and no token is sent, until it is done.
     """
 
     SECONDS = 0.2  # of each look-up
@@ -29,7 +29,7 @@ class AskTheOldDirectory:
 
 
 class KeepTraces:
-    """Keeps a trace of each request, in case somebody asks for it. (Here at most 600 MB of them: it is a drill.)"""
+    """Keeps a trace of each request, for later inspection. (Here at most 600 MB of them: it is a drill.)"""
 
     TRACE_BYTES = 8 * 2**20
 

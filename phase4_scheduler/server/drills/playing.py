@@ -30,8 +30,8 @@ class Fault:
     """What goes wrong, as an operator meets it.
 
     Attributes:
-        options: of `lab serve`: somebody has deployed the server with these as well.
-        users: somebody else calls now: all users, in place of the usual ones.
+        options: of `lab serve`: the server is deployed with these as well.
+        users: the traffic from now on, in place of the usual one.
         busy_processes: programs per core that compute for themselves.
         usual: the users of this night before, and after, in place of the drill's.
         measured: the right answer is not put in but measured (`by_the_clients`).
@@ -46,7 +46,7 @@ class Fault:
 
 def by_the_clients(before: float, now: float) -> str:
     """Which cause the seconds between two pieces of text say, as clients saw them. (Half of what halved bytes promise is
-    worth it; the bounds stand in nights.toml, too.)
+    worth it; the bounds are in nights.toml, too.)
     """
     return "worth" if now < 0.75 * before else "slower" if now > 1.1 * before else "little"
 
@@ -59,7 +59,7 @@ class Drill:
         question: of the seven. pager: what wakes you.
         figure: PromQL of the figure that it is about. alarms: one of them rings if something is wrong; none: nothing
             is, and somebody wants to know.
-        watch: what stands on the dashboard: title -> PromQL.
+        watch: what the dashboard shows: title -> PromQL.
         options, users: of the healthy server. causes: from which one has to choose.
         faults: by cause: those that can be put into the real server. The other causes are only plausible.
     """
@@ -138,7 +138,7 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         self._scraped = None
-        self.load.change("", ())  # nobody calls any more
+        self.load.change("", ())  # no more requests
         with self._open:
             self._meanwhile.close()
 

@@ -45,10 +45,10 @@ def as_it_is(file: Path):
 
 
 def figures(engine: AsyncEngine) -> dict[str, Any]:
-    """How the engine stands, for all its users together. Whoever reads it twice knows the rates.
+    """The state of the engine for all users together. Two readings give the rates.
 
     Raises:
-        EngineDeadError: it stands no more.
+        EngineDeadError: the engine has ended.
     """
     if engine.dead is not None:
         raise engine.dead

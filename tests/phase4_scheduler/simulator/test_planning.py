@@ -1,4 +1,4 @@
-"""The planner's search, its promise and its excuses."""
+"""The planner's search, its SLO and its refusals."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, Step
 from phase4_scheduler.simulator.fleet import ReplicaConfig, serve_fleet
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
 from phase4_scheduler.simulator.planning import (
-    Promise,
+    SLO,
     alone,
     binding_limit,
     bootstrap,
@@ -37,23 +37,20 @@ def test_bisection_finds_what_exhaustive_search_finds(seed):
     rng = np.random.default_rng(seed)
     traffic = draw_traffic("chat", 40, rate=float(rng.uniform(20, 120)), seed=seed)
     traffic = [replace(r, output_tokens=r.output_tokens // 10) for r in traffic]
-    promise = Promise(float(rng.uniform(0.2, 1.0)), float(rng.uniform(0.04, 0.06)), 0.9)
-    keeps = [
-        promise.kept_share(serve_fleet(traffic, CONFIG, n, LeastLoaded())) >= promise.share
-        for n in range(1, 9)
-    ]
+    slo = SLO(float(rng.uniform(0.2, 1.0)), float(rng.uniform(0.04, 0.06)), 0.9)
+    keeps = [slo.kept_share(serve_fleet(traffic, CONFIG, n, LeastLoaded())) >= slo.share for n in range(1, 9)]
     if True not in keeps:
         with pytest.raises(LabError, match=r"more than 8 replicas|no number of replicas"):
-            make_plan(traffic, CONFIG, promise, LeastLoaded, 1.0, most=8)
+            make_plan(traffic, CONFIG, slo, LeastLoaded, 1.0, most=8)
         return
-    plan = make_plan(traffic, CONFIG, promise, LeastLoaded, 1.0, most=8)
+    plan = make_plan(traffic, CONFIG, slo, LeastLoaded, 1.0, most=8)
     assert plan.replicas == keeps.index(True) + 1
 
 
 def test_a_plan_adds_up():
     traffic = draw_traffic("chat", 120, rate=8.0, seed=1)
-    promise = Promise(0.5, 0.06, 0.9)
-    plan = make_plan(traffic, CONFIG, promise, LeastLoaded, 3.0)
+    slo = SLO(0.5, 0.06, 0.9)
+    plan = make_plan(traffic, CONFIG, slo, LeastLoaded, 3.0)
     tokens = sum(r.output_tokens for r in traffic) / traffic[-1].arrival
     assert plan.dollars_per_hour == 3 * plan.replicas
     assert plan.dollars_per_million == pytest.approx(plan.dollars_per_hour / 3600 / tokens * 1e6)
@@ -62,29 +59,27 @@ def test_a_plan_adds_up():
     assert 0 <= plan.headroom <= 1 and plan.limit
 
 
-# ---------------------------------------------------------------------- the promise
+# ---------------------------------------------------------------------- the SLO
 
 
-def test_a_refused_request_is_a_broken_promise():
+def test_a_refused_request_misses_the_slo():
     config = ReplicaConfig(COST, SchedulerConfig(max_model_len=100), 400)
     traffic = [TrafficRequest(float(i), 200 if i % 2 else 10, 5) for i in range(20)]
     run = serve_fleet(traffic, config, 1, RoundRobin())
-    assert Promise(10, 10).kept_share(run) == pytest.approx(0.5, abs=0.05)
+    assert SLO(10, 10).kept_share(run) == pytest.approx(0.5, abs=0.05)
 
 
 def test_what_stands_in_the_way():
     traffic = draw_traffic("chat", 60, rate=20.0, seed=0)
     run = serve_fleet(traffic, CONFIG, 1, RoundRobin())
-    assert (
-        binding_limit(run, Promise(0.01, 10)) == "TTFT: waiting for a running request to end (max_num_seqs)"
-    )
-    assert binding_limit(run, Promise(1000, 0.01)).endswith("(memory bandwidth)")
-    assert binding_limit(run, Promise(1000, 1.02 * run.decode_step)).endswith("(token budget)")
+    assert binding_limit(run, SLO(0.01, 10)) == "TTFT: waiting for a running request to end (max_num_seqs)"
+    assert binding_limit(run, SLO(1000, 0.01)).endswith("(memory bandwidth)")
+    assert binding_limit(run, SLO(1000, 1.02 * run.decode_step)).endswith("(token budget)")
     few = replace(CONFIG, num_blocks=60)
     run = serve_fleet(traffic, few, 1, RoundRobin())
-    assert binding_limit(run, Promise(0.01, 10)) == "TTFT: waiting for free blocks (KV cache)"
+    assert binding_limit(run, SLO(0.01, 10)) == "TTFT: waiting for free blocks (KV cache)"
     idle = serve_fleet(traffic[:1], CONFIG, 1, RoundRobin())
-    assert binding_limit(idle, Promise(0.01, 10)) == "TTFT: the prompts themselves (arithmetic)"
+    assert binding_limit(idle, SLO(0.01, 10)) == "TTFT: the prompts themselves (arithmetic)"
 
 
 def test_alone_is_what_an_idle_replica_does():
@@ -95,11 +90,11 @@ def test_alone_is_what_an_idle_replica_does():
 
 
 @pytest.mark.parametrize(
-    "promise, limit",
-    [(Promise(0.02, 1.0), "arithmetic"), (Promise(60.0, 0.01), "memory bandwidth"), (Promise(60.0, 1.0), "")],
+    "slo, limit",
+    [(SLO(0.02, 1.0), "arithmetic"), (SLO(60.0, 0.01), "memory bandwidth"), (SLO(60.0, 1.0), "")],
 )
-def test_promises_nobody_can_keep_name_the_limit(promise, limit):
-    why = why_impossible(draw_traffic("chat", 50, 1.0), CONFIG, promise)
+def test_an_slo_that_cannot_be_met_names_the_limit(slo, limit):
+    why = why_impossible(draw_traffic("chat", 50, 1.0), CONFIG, slo)
     assert why.startswith(limit) and bool(why) == bool(limit)
 
 
@@ -108,27 +103,27 @@ def test_requests_that_fit_nowhere_name_the_limit(context, blocks, limit):
     config = ReplicaConfig(COST, SchedulerConfig(max_model_len=context), blocks, enable_prefix_caching=False)
     traffic = draw_traffic("summarisation", 50, 1.0)
     with pytest.raises(LabError, match=f"forbids it is {limit}: 100% of the requests"):
-        make_plan(traffic, config, Promise(60, 10), LeastLoaded, 1.0)
+        make_plan(traffic, config, SLO(60, 10), LeastLoaded, 1.0)
 
 
-def test_a_cache_can_make_a_promise_possible():
+def test_a_cache_can_make_an_slo_possible():
     traffic = [TrafficRequest(10.0 * i, 1610, 5, hash_ids=tuple(range(100))) for i in range(40)]
     cold = ReplicaConfig(COST, LIMITS, 500, enable_prefix_caching=False)
     warm = ReplicaConfig(COST, LIMITS, 500)
-    assert why_impossible(traffic, cold, Promise(0.1, 1.0)).startswith("arithmetic")
-    assert why_impossible(traffic, warm, Promise(0.1, 1.0)) == ""
+    assert why_impossible(traffic, cold, SLO(0.1, 1.0)).startswith("arithmetic")
+    assert why_impossible(traffic, warm, SLO(0.1, 1.0)) == ""
 
 
-def test_answers_of_one_token_promise_no_gaps():
+def test_answers_of_one_token_have_no_gaps():
     traffic = [TrafficRequest(float(i), 100, 1) for i in range(20)]
-    assert why_impossible(traffic, CONFIG, Promise(1.0, 0.001)) == ""
+    assert why_impossible(traffic, CONFIG, SLO(1.0, 0.001)) == ""
 
 
 def test_nine_of_ten_are_a_share_of_nine_tenths():
     """And what comes while the fleet fills up is not judged: the first three of thirteen."""
     traffic = [TrafficRequest(float(i), 5000 if i in (0, 1, 7) else 100, 5) for i in range(13)]
-    assert why_impossible(traffic, CONFIG, Promise(0.5, 1.0, 0.9)) == ""
-    assert why_impossible(traffic, CONFIG, Promise(0.5, 1.0, 0.91)).startswith("arithmetic")
+    assert why_impossible(traffic, CONFIG, SLO(0.5, 1.0, 0.9)) == ""
+    assert why_impossible(traffic, CONFIG, SLO(0.5, 1.0, 0.91)).startswith("arithmetic")
 
 
 def test_neighbours_that_share_their_fate_widen_the_interval():
@@ -158,10 +153,10 @@ def test_fewer_bits_read_less_and_leave_more_room():
     )
 
 
-def test_cards_that_share_a_model_keep_a_promise_that_one_card_cannot_and_all_of_them_are_paid():
+def test_cards_that_share_a_model_meet_an_slo_that_one_card_cannot_and_all_of_them_are_paid():
     shape, card = find_shape("llama-3-8b"), find_card("l4")
     traffic = [replace(r, output_tokens=r.output_tokens // 8) for r in draw_traffic("chat", 60, 4.0)]
-    promise = Promise(2.0, 0.03, 0.9)
+    slo = SLO(2.0, 0.03, 0.9)
 
     def shared_by(number):
         cost = cost_on_cards(shape, card, number)
@@ -169,9 +164,9 @@ def test_cards_that_share_a_model_keep_a_promise_that_one_card_cannot_and_all_of
 
     one, alone_cost = shared_by(1)
     with pytest.raises(LabError, match="forbids it is memory bandwidth"):
-        make_plan(traffic, one, promise, LeastLoaded, alone_cost.dollars_per_hour)
+        make_plan(traffic, one, slo, LeastLoaded, alone_cost.dollars_per_hour)
     four, cost = shared_by(4)
-    plan = make_plan(traffic, four, promise, LeastLoaded, cost.dollars_per_hour)
+    plan = make_plan(traffic, four, slo, LeastLoaded, cost.dollars_per_hour)
     assert plan.kept.value >= 0.9
     assert plan.dollars_per_hour == pytest.approx(plan.replicas * 4 * card.dollars_per_hour)
     assert four.num_blocks > 8 * one.num_blocks  # the weights are there once
@@ -182,9 +177,9 @@ def test_eight_cards_without_nvlink_wait_for_their_wires_and_two_for_their_memor
     for number, why, short in ((8, "wires: ", "(wires)"), (2, "memory bandwidth: ", "(memory bandwidth)")):
         cost = cost_on_cards(find_shape("llama-3-8b"), find_card("l4"), number)
         config = ReplicaConfig(cost, LIMITS, cost.num_blocks)
-        assert why_impossible(traffic, config, Promise(1, 0.01)).startswith(why)
+        assert why_impossible(traffic, config, SLO(1, 0.01)).startswith(why)
         run = serve_fleet(traffic, config, 1, LeastLoaded())
-        assert binding_limit(run, Promise(1, 0.01)).endswith(short)
+        assert binding_limit(run, SLO(1, 0.01)).endswith(short)
 
 
 def test_what_vllm_did_on_a_card_is_what_the_clock_says_at_80_percent_of_its_data_sheet():
