@@ -8,7 +8,7 @@ The engine decides anew before every step. A finished request leaves, and a wait
 The loop is one method, `EngineCore.step` in `engine/core.py`.
 
 You will see the article's three users A, B and C in both ways, then mixed traffic, a picture of the
-requests in the batch at each step, and whether an answer depends on who else is served. All on the real engine with the embedded model.
+requests in the batch at each step, and whether an answer depends on the other requests. All on the real engine with the embedded model.
 
 Source: Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative Models" (2022),
 section 3.1.

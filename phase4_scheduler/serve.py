@@ -49,7 +49,7 @@ def json_list(text: str) -> list[str]:
 
 ONE, MANY = whole(1, 10**6), whole(1, 1024)
 OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_server`, has for it
-    ("--host", "who may call: 127.0.0.1 this machine only, 0.0.0.0 all (127.0.0.1)", dict(default="127.0.0.1")),
+    ("--host", "address to listen on: 127.0.0.1 for this machine only, 0.0.0.0 for all (127.0.0.1)", dict(default="127.0.0.1")),
     ("--port", "0: any that is free (8000)", dict(type=whole(0, 65535), default=8000)),
     ("--api-key", "calls of /v1, /tokenize and /detokenize must carry it: Authorization: Bearer KEY; /health, /metrics, "
      "/version, /load and /ping answer without it (vLLM guards /v1 only)", {}),
@@ -68,7 +68,7 @@ OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_s
     ("--no-enable-chunked-prefill", "compute each prompt in one step", dict(action="store_false", dest="chunked_prefill")),
     ("--speculative-config", 'drafts: \'{"method": "ngram", "num_speculative_tokens": 3}\', or \'{"model": "tales-draft", '
      '"num_speculative_tokens": 3}\' (none)', dict(type=json_object, metavar="JSON")),
-    ("--scheduling-policy", "who is admitted first: who came first, or who has the lowest priority number (fcfs)",
+    ("--scheduling-policy", "admission order: fcfs by arrival, priority by the lowest priority number (fcfs)",
      dict(default="fcfs", choices=["fcfs", "priority"], dest="policy")),
     ("--enable-prompt-tokens-details", "usage tells how many prompt tokens were cached", dict(action="store_true")),
     ("--enable-mfu-metrics", "/metrics estimates operations and bytes of each step", dict(action="store_true")),
@@ -88,7 +88,7 @@ OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_s
      dict(action="append", default=[], metavar="MODULE.CLASS")),
     ("--replicas", "engines; more than one run as actors of Ray (pip install ray) on this machine, or where RAY_ADDRESS says (1)",
      dict(type=whole(1, 1000), default=1)),
-    ("--router", "who chooses the replica of a request (prefix-aware)", dict(choices=list(ROUTERS), default="prefix-aware")),
+    ("--router", "rule that chooses the replica of a request (prefix-aware)", dict(choices=list(ROUTERS), default="prefix-aware")),
     ("--tensor-parallel-size -tp", "processes that share each layer of the model (1)", dict(type=MANY, default=1)),
     ("--pipeline-parallel-size -pp", "groups of them that share the layers (1)", dict(type=MANY, default=1)),
     ("--enable-expert-parallel -ep", "of a mixture, processes that share a layer hold whole experts, and not a slice of each",
@@ -114,7 +114,7 @@ def main(argv: list[str] | None = None) -> int:
 def serve(a: argparse.Namespace) -> int:
     if a.record_steps and a.api_key is not None:
         raise LabError(
-            "--enable-step-events tells all who ask what each request does, and a web page that listens can send no key: "
+            "--enable-step-events shows every client what each request does, and a web page that listens can send no key: "
             "leave out --api-key or --enable-step-events"
         )
     if a.enable_expert_parallel and a.tensor_parallel_size == 1:

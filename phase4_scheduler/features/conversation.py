@@ -95,7 +95,7 @@ class Conversation:
         return text, self.engine.tokenizer.encode(text, "all")
 
     def ask(self, text: str) -> Iterator[str]:
-        """Say something; yield the answer as it is written. Who stops reading interrupts it; what was written stays.
+        """Say something; yield the answer as it is written. A caller that stops reading interrupts it; what was written stays.
 
         Raises:
             ValueError: the template refuses the conversation, or this message alone is too long. Nothing was said then.

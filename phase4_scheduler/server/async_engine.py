@@ -226,7 +226,7 @@ class AsyncEngine:
         self._die()
 
     def _tell_watchers(self, events: Sequence[Event | None]) -> None:
-        """Who reads too slowly is told no more: nothing here may wait, or grow, for a reader."""
+        """Drop a client that reads too slowly: nothing here may wait, or grow, for a reader."""
         for queue in list(self._watchers):
             for event in events:
                 if queue.full():
@@ -235,7 +235,7 @@ class AsyncEngine:
                     queue.put_nowait(event)
 
     def end_watches(self) -> None:
-        """Say to all who `watch` that no more comes: a server that shuts down would wait for them."""
+        """End the streams of all `watch` calls: a server that shuts down would wait for them."""
         self._tell_watchers([None])
 
     def _drop(self, request_id: str) -> Stream | None:

@@ -33,7 +33,7 @@ TO_SAY_GOODBYE = 2  # seconds, at most
 
 
 class WebServer(uvicorn.Server):
-    """One that says in its output why it ends, and does not wait for those who watch its steps: they watch for ever."""
+    """A server that prints why it ends, and does not wait for clients of /events, which never finish."""
 
     def __init__(self, config: uvicorn.Config, engine: AsyncEngine) -> None:
         super().__init__(config)

@@ -82,7 +82,7 @@ def serve_in_step(
     prompts, run, sent = PromptMaker(), Run(), 0
     now = end = 0.0  # the begin of the last step, when the next one is decided, and its end
     while sent < len(requests) or any(rank.scheduler.has_requests for rank in ranks):
-        # 1. Who has come by now?
+        # 1. Requests that have arrived by now.
         if not any(rank.scheduler.has_requests for rank in ranks):
             now = max(now, requests[sent].arrival)
         while sent < len(requests) and requests[sent].arrival <= now:

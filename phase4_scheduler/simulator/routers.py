@@ -5,7 +5,7 @@ front sees each request come, and knows how many requests every replica has in f
 once, and the choice is final.
 
 The prefix-aware rule is vllm-router's, with its constants. It never asks a replica what its cache holds: it remembers
-who was given a prefix, and hopes that it is still there. (Version 0.1.17 of the router itself makes the same choices; a
+which replica was given a prefix, and assumes that it is still there. (Version 0.1.17 of the router itself makes the same choices; a
 test holds a recording of it beside ours.)
 
 Sources: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001); vllm-project/router,
@@ -43,7 +43,7 @@ class RoundRobin:
 
 
 class LeastLoaded:
-    """Whoever has the fewest requests."""
+    """The replica with the fewest requests."""
 
     def choose(self, request: TrafficRequest, loads: Sequence[int]) -> int:
         return least(loads)
@@ -66,7 +66,7 @@ class PrefixAware:
     """Where the beginning of the prompt went before, unless that replica drowns.
 
     1. If the loads are far apart, the least loaded one.
-    2. Else, if more than `cache_threshold` of the prompt is known: of those who were given that prefix, the least loaded.
+    2. Else, if more than `cache_threshold` of the prompt is known: of the replicas that were given that prefix, the least loaded.
     3. Else the least loaded one.
 
     Its record of prefixes grows for ever; vllm-router forgets the oldest ones every two minutes.

@@ -57,7 +57,7 @@ def arrival_times(n: int, rate: float, burstiness: float, rng: np.random.Generat
     """Times at which `n` requests arrive, `rate` a second on average. The first comes at 0.
 
     The gaps follow a gamma distribution with shape `burstiness`. At 1 that is the exponential distribution:
-    a Poisson process, many users who know nothing of each other. Below 1 they come in bursts with long
+    a Poisson process, many independent users. Below 1 they come in bursts with long
     pauses, above 1 more evenly. The variance of a gap, over its squared mean, is 1 / burstiness.
 
     Args:

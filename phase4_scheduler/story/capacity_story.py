@@ -134,7 +134,7 @@ def fewer_and_more(lab: Lab, task: Task, plan: Plan) -> None:
 
 def the_router(lab: Lab, task: Task, plan: Plan) -> None:
     """Which replica? Conversations that come back, served by four rules."""
-    lab.title("Who chooses the replica?")
+    lab.title("Which router?")
     if task.config.block_size == TRACE_BLOCK:
         traffic, config, n = task.traffic, task.config, max(2, plan.replicas)
         lab.say(f"The same trace and {n} replicas, and the router is another one each time.")
@@ -142,7 +142,7 @@ def the_router(lab: Lab, task: Task, plan: Plan) -> None:
         n = 4
         traffic = conversations(40 if lab.quick else 200, 5, 0.5 * n, lab.seed)
         config = task.with_caching(True).config
-        lab.say(f"""{len(traffic)} requests of users who come back: each turn's prompt is the whole talk so far. {n} replicas,
+        lab.say(f"""{len(traffic)} requests of conversations: each turn's prompt is the whole conversation so far. {n} replicas,
             and the router is another one each time.""")
     found = {}
     for name, router in lab.progress(ROUTERS.items(), "one router after another"):
@@ -170,7 +170,7 @@ def the_router(lab: Lab, task: Task, plan: Plan) -> None:
 
 
 def conversations(users: int, turns: int, rate: float, seed: int) -> list[TrafficRequest]:
-    """Users who come `turns` times, each time with all that was said before. `rate` requests a second."""
+    """Conversations of `turns` requests; each prompt holds all earlier turns. `rate`: requests per second."""
     rng = np.random.default_rng([seed, 3])
     span = users * turns / rate
     requests, name = [], 0

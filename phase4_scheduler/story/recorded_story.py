@@ -62,7 +62,7 @@ def show(lab: Lab, name: str, recorded: RecordedRun, run: Run) -> None:
         f"{recorded.model} on {recorded.title}: {len(run.times):,} steps, {run.preemptions} preemptions",
         ["", "recorded, s", "this simulator", "LLMServingSim"],
         rows,
-        note="Percent that a simulator is off. LLMServingSim is the simulator of those who published the tables.",
+        note="Percent that a simulator is off. LLMServingSim is the simulator of the authors of the tables.",
     )
     lab.record(**{f"replay_{name}": off.round(2).tolist()})
 

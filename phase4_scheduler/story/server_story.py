@@ -97,7 +97,7 @@ def two_processes(lab: Lab) -> None:
         unit="x",
         tolerance=0.5,
         kind="timing",
-        note=f"""Whoever computes in Python holds its lock, and is asked to give it away after a turn of {turn:.0f} ms. A step, alone
+        note=f"""A thread that computes in Python holds its lock, and is asked to release it after a turn of {turn:.0f} ms. A step, alone
             {alone:.1f} ms long, gives it away by itself at each call of torch, and may wait a turn to get it back; a compiled step
             has few such calls. So vLLM and `lab serve` give HTTP, tokens and texts a process of their own, and the engine's
             process only steps.""",

@@ -1,6 +1,6 @@
 """The users of a night: so many at a time, each sends a prompt, reads the answer, thinks, and sends the next one.
 
-A closed loop: who waits for an answer sends nothing. So the same users load a fast machine and a slow one alike, and
+A closed loop: a client that waits for an answer sends nothing. So the same users load a fast machine and a slow one alike, and
 what a drill shows does not hang on the machine. (In an open loop requests come at their own rate, whether answers come
 or not.)
 """
@@ -51,7 +51,7 @@ PROMPTS = {"words": plain, "documents": documents, "dated documents": dated}
 
 @dataclass(frozen=True)
 class Users:
-    """Users who do the same.
+    """Users with the same behaviour.
 
     Attributes:
         count: how many of them. prompt: makes one of their prompts.

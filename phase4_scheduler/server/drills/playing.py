@@ -57,8 +57,8 @@ class Drill:
 
     Attributes:
         question: of the seven. pager: what wakes you.
-        figure: PromQL of the figure that it is about. alarms: one of them rings if something is wrong; none: nothing
-            is, and somebody wants to know.
+        figure: PromQL of the figure that it is about. alarms: one of them rings if something is wrong; none: all
+            is well.
         watch: what the dashboard shows: title -> PromQL.
         options, users: of the healthy server. causes: from which one has to choose.
         faults: by cause: those that can be put into the real server. The other causes are only plausible.
