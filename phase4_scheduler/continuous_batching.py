@@ -1,10 +1,10 @@
 """Continuous batching: many users share every step, and no answer waits for the slowest.
 
-A step for sixteen users takes little longer than a step for one, so users should share steps. The old way
+A step for sixteen users takes little longer than a step for one, so users should share steps. Static batching
 collects a batch, runs it to the end of its longest answer, and then takes the next one. An answer of ten tokens
 waits for one of eight hundred, and most rows of the batch are idle most of the time.
 
-The engine decides anew before every step. A finished request leaves, and a waiting one is admitted in its place.
+Continuous batching forms the batch again before every step. A finished request leaves, and a waiting one is admitted in its place.
 The loop is one method, `EngineCore.step` in `engine/core.py`.
 
 You will see the article's three users A, B and C in both ways, then mixed traffic, a picture of the

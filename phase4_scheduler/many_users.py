@@ -2,10 +2,10 @@
 
 Everything of the four phases works together here. Users arrive one after another, each with a beginning of
 a story. The tokenizer cuts it into tokens, the scheduler admits them, the block manager gives them memory,
-one model computes for all of them in the same steps, the sampler picks a token for each by their own
+one model computes for all of them in the same steps, the sampler samples a token for each by its own
 settings, and each user's text appears as it is written.
 
-Then each story is told again, alone. It comes out word for word the same: neighbours do not matter. (In
+Then each story is told again, alone. It comes out word for word the same: other requests do not change it. (In
 16 bit a sum in another order may be rounded to another word; in float32, the default, it hardly ever is.)
 """
 

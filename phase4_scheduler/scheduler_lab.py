@@ -1,18 +1,18 @@
 """The scheduler: which requests compute how many tokens in the next step, and in which blocks.
 
-Many users, one model. A step of the model takes a few hundred tokens, no matter of which requests. Which ones
-is decided before each step. That is all a scheduler does; it knows nothing of tensors.
+A step of the model computes a few hundred tokens, of any requests. The scheduler chooses them before each step. It knows
+nothing of tensors.
 
-Three limits rule it: the token budget of a step, the number of requests that may run at a time, and the
+Three limits apply: the token budget of a step, the number of requests that may run at a time, and the
 free blocks of the KV cache. Its rules, in the order in which they apply:
 
-    1. Running requests go on, in their order. If the blocks run out, the last one to come is preempted.
+    1. Running requests continue, in their order. If the blocks run out, the request admitted last is preempted.
     2. If none was preempted, waiting requests are admitted from the head of the queue.
     3. A long prompt takes what is left of the budget, and the rest in later steps (chunked prefill).
 
 The decisions equal those of the real vLLM 0.32, step by step, on 150 recorded workloads.
 
-You will see a scheduler at work with nothing but numbers: a budget shared between a long prompt and short
+The script runs a scheduler without a model: a budget shared between a long prompt and short
 answers, a preemption, and what each policy does with an urgent request.
 
 Source: vllm/v1/core/sched/scheduler.py; Kwon et al. (2023), section 4.5; for chunked prefill, Agrawal et

@@ -1,8 +1,7 @@
-"""A server, seen from both ends of the wire: what clients get, and what the server says of itself.
+"""A server from both sides: the answers that clients get, and the metrics that the server exports.
 
-So far the users lived in the engine's own program. `lab serve` lets any program be a user, and runs as two processes.
-One of them talks: it reads requests, makes tokens of texts and texts of tokens, and writes to sockets. The
-other one steps. This lab starts that server, sends it requests as any client would, and reads its metrics.
+`lab serve` lets any program be a user, and runs as two processes. The API process reads requests, converts between text
+and tokens, and writes to sockets. The engine process runs the steps. This lab starts that server, sends it requests as any client would, and reads its metrics.
 
 You will see why there are two processes, whether the words that come over the wire are the engine's own, where the
 wait for the first word comes from, how the hit rate of the prefix cache follows from lengths, what a full KV cache

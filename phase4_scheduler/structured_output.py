@@ -1,7 +1,7 @@
-"""Structured output: the grammar decides which tokens may come, the model decides which of them comes.
+"""Structured output: the grammar allows tokens, and the model chooses among them.
 
 A program that calls a model wants an answer that it can parse: JSON that matches a schema, one of three words, the arguments
-of a function. Asking politely in the prompt works often. A mask works always: before each token is sampled, the logits of
+of a function. A request in the prompt works often. A mask works always: before each token is sampled, the logits of
 all tokens with which the answer could no longer match are set to minus infinity.
 
 You will see: how much of the vocabulary each token of an answer leaves, what a mask costs, and what it does not guarantee.

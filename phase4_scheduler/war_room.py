@@ -1,10 +1,10 @@
-"""Seven nights on call: something goes wrong in the real server, and only its metrics say what.
+"""Incidents on call: a fault in the real server, to be found by its metrics.
 
-    lab run war_room --list                          # the nights, and your score
+    lab run war_room --list                          # the incidents, and your score
     lab run war_room --drill 4 --seed 2 --predict    # you are on call
     lab run war_room --drill 4 --seed 2              # watch how it is reasoned out
 
-A night begins with a healthy minute: `lab serve` runs, users call it, all is well. (The minute is a short one.) Then a
+An incident begins with a healthy minute: `lab serve` runs, users call it, all is well. (The minute is a short one.) Then a
 fault is put into it, drawn by the seed: an option of a deployment, traffic that has changed, a program on the same cores.
 You see the figures before and during. With --predict you may ask for more, in PromQL, and then name the cause. In the
 end you see the query that speaks against each other cause, the fault is taken out, and you see whether the figures come back.

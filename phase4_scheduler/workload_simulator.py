@@ -1,14 +1,12 @@
-"""What the user feels: traffic in, latencies out, and where a server begins to hurt.
+"""Latency under load: traffic in, TTFT and ITL out, and the load at which a server saturates.
 
-A server is fast or slow only for some traffic. A pasted report of which ten lines are wanted (a long prompt, a
-short answer) is another request than one for a program. Here traffic is drawn from four patterns, or read from a
-trace, and served by the scheduler and the block manager of this course.
+A server is fast or slow only for some traffic. A summary (a long prompt, a short answer) is another request than a program.
+Traffic is drawn from four patterns, or read from a trace, and served by the scheduler and the block manager of this course.
 
-It runs in virtual time: only the model is replaced, by a clock. Ten thousand requests take seconds.
+It runs in virtual time: only the model is replaced, by a cost model. Ten thousand requests take seconds.
 
-You will see: three kinds of requests in one histogram; a clock checked against the engine, and
-against two recorded GPUs; TTFT, ITL and
-goodput; the load at which waiting explodes, and why; one long prompt that stops all others, and the cure.
+The script shows lengths of drawn and of recorded requests; the cost model beside the engine, and beside recordings of real
+GPUs; TTFT, ITL and goodput; the saturation point and its cause; one long prompt with and without chunked prefill.
 
 Costs (--cost): "CARD:MODEL" computes the clock from a data sheet (l4:llama-3-8b), "rtx4090-table" and
 "rtxpro6000-table" add up vLLM's kernels as they were timed on these cards, "measured" fits the clock to the engine
