@@ -15,6 +15,7 @@ import labkit  # noqa: F401 - first: it says so where the environment is missing
 
 # isort: split
 from pydantic import TypeAdapter
+from rich.console import Console
 
 from labkit.errors import LabError
 from labkit.foreign import quoted
@@ -136,12 +137,17 @@ def serve(a: argparse.Namespace) -> int:
     }  # fmt: skip
     server = make_server(**{name: value for name, value in vars(a).items() if name not in own})
 
+    starting = Console(stderr=True).status("starting the engine")
+    server.engine.tell = starting.update
+
     def on_ready(address: str) -> None:
+        starting.stop()
         print(f"{server.name} is served at {address}   (Ctrl-C ends it)", flush=True)
 
     listening = open_socket(a.host, a.port)
     limits = (a.middleware, a.allowed_origins, a.allowed_hosts)
-    run_server(server, listening, a.api_key, a.shutdown_timeout, on_ready, *limits)
+    with starting:
+        run_server(server, listening, a.api_key, a.shutdown_timeout, on_ready, *limits)
     return 0
 
 

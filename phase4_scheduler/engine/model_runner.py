@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -148,6 +148,10 @@ class ModelRunner:
             [request.output_token_ids for request in requests],
             [request.generator for request in requests],
         )
+
+    def prepare(self) -> Iterator[str]:
+        """Do beforehand what the first steps would wait for, with a line for each piece. A backend overrides this."""
+        return iter(())
 
     def shutdown(self) -> None:
         """Give back what the runner holds outside this object."""

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from array import array
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,7 @@ class AsyncEngine:
         self._streams: dict[str, Stream] = {}
         self._commands: list[Add | Finish] = []
         self._may_send = True  # at most one message for each of the engine's
+        self.tell: Callable[[str], None] = lambda line: None  # is told how the start goes on
 
     async def start(self) -> None:
         """Start the engine process, and wait until it is ready.
@@ -138,7 +139,8 @@ class AsyncEngine:
         self._loop = asyncio.get_running_loop()
         self.process, self._pipe = self.connect()
         try:
-            first = await asyncio.to_thread(self._pipe.recv)
+            while isinstance(first := await asyncio.to_thread(self._pipe.recv), str):
+                self.tell(first)
         except EOFError:
             raise EngineDeadError("the engine process ended while it was starting") from None
         if isinstance(first, Exception):

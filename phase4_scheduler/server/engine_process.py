@@ -16,6 +16,7 @@ import gc
 import multiprocessing
 import signal
 import sys
+from collections.abc import Callable
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -73,11 +74,11 @@ class EngineArgs:
         config, features = split_settings(self.settings)
         return load_model(self.model, self.dtype, self.device, features), config, features
 
-    def start(self) -> EngineCore:
-        """The engine, warmed up."""
+    def start(self, tell: Callable[[str], None] = lambda _: None) -> EngineCore:
+        """The engine, warmed up. tell: called with a line about each piece of the warm-up."""
         model, config, features = self.load()
         core = build_core(model, config, features=features)
-        warm_up(core)
+        warm_up(core, tell)
         return core
 
 
@@ -147,7 +148,7 @@ def run_engine(pipe: Connection, args: EngineArgs) -> None:
     )  # unwinds, which ends the ranks, also while they start
     end_with_parent()
     try:
-        core = args.start()
+        core = args.start(pipe.send)
     except Exception as error:
         pipe.send(error)
         return
@@ -176,20 +177,25 @@ def run_engine(pipe: Connection, args: EngineArgs) -> None:
         core.shutdown()
 
 
-def warm_up(core: EngineCore) -> None:
-    """A prefill and a decode step: kernels are compiled when they are first called, before a user waits for that.
+def warm_up(core: EngineCore, tell: Callable[[str], None] = lambda _: None) -> None:
+    """A prefill, a decode step and one with both: kernels are compiled when they are first called, before a user waits for
+    that. Then what the runner itself prepares: recordings of decode steps, on a GPU.
 
     They write into the null block, so the engine is as new afterwards.
     """
     num_tokens = min(100, core.scheduler.max_model_len - 1)
     if num_tokens < 1:
         return
-    request = Request("warm-up", [0] * num_tokens, SamplingParams(temperature=0))
-    request.block_table.block_ids = [0] * core.block_manager.blocks_for(num_tokens)
-    for count in (num_tokens, 1):
+    tell("kernels for prompts and answers")
+    for counts in ((num_tokens,), (1,), (1, num_tokens)):
         output = SchedulerOutput()
-        core.scheduler.add_to_step(output, request, count, num_tokens - count)
+        for count in counts:
+            request = Request(f"warm-up {count}", [0] * num_tokens, SamplingParams(temperature=0))
+            request.block_table.block_ids = [0] * core.block_manager.blocks_for(num_tokens)
+            core.scheduler.add_to_step(output, request, count, num_tokens - count)
         core.runner.run(output)
+    for line in core.runner.prepare():
+        tell(line)
 
 
 def turn(core: EngineCore, commands: list[Add | Finish], stored: StoredBytes | None = None) -> StepMessage:
@@ -236,7 +242,7 @@ def estimated_work(model: Transformer, step: SchedulerOutput, stored: StoredByte
 
 
 def start_engine(args: EngineArgs) -> tuple[multiprocessing.Process, Connection]:
-    """Start the engine process. The first message is its `EngineLimits`, or the exception that stopped it."""
+    """Start the engine process. It sends lines about its warm-up, then its `EngineLimits`, or the exception that stopped it."""
     context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads, half alive
     ours, theirs = context.Pipe()
     # No daemon, for those may not start processes, as an engine does whose model is shared.

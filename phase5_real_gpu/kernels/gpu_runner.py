@@ -16,7 +16,7 @@ Source: vLLM, vllm/v1/worker/gpu_model_runner.py and vllm/compilation/cuda_graph
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -26,7 +26,7 @@ from torch import Tensor
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import KVStorage
 from phase4_scheduler.engine import EngineConfig, ModelRunner, StepBatch
-from phase5_real_gpu.kernels.split_rule import MOST_SPLITS
+from phase5_real_gpu.kernels.split_rule import MOST_SPLITS, Splits
 from phase5_real_gpu.kernels.triton_kv_cache import ALIGNED, Decodes, DeviceStep, TritonPagedKVCache
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, card_problem
 
@@ -78,6 +78,11 @@ def bucket_sizes(max_num_seqs: int) -> list[int]:
     """1, 2, 4, 8, then every 8 up to 64, then every 32: the padding is never more than a small part."""
     sizes = {1, 2, 4, *range(8, 65, 8), *range(96, max_num_seqs, 32), max_num_seqs}
     return sorted(size for size in sizes if size <= max_num_seqs)
+
+
+def rounded_splits(splits: Splits) -> int:
+    """Their number, rounded up to a power of two."""
+    return min(1 << (splits.num_splits - 1).bit_length(), MOST_SPLITS)
 
 
 class DecodeInputs:
@@ -192,15 +197,22 @@ class GPURunner(ModelRunner):
             return super().execute(batch)
         kv, bucket = self.kv_cache, next(size for size in self._buckets if size >= n)
         splits = kv.splits(batch.context_lens)
-        num_splits = min(1 << (splits.num_splits - 1).bit_length(), MOST_SPLITS)
-        inputs = self._inputs.get(bucket)
-        if inputs is None:
-            inputs = self._inputs[bucket] = DecodeInputs(bucket, self._max_blocks, kv.storage.device)
-        inputs.fill(batch, splits.split_tokens)
+        num_splits = rounded_splits(splits)
+        self._inputs_of(bucket).fill(batch, splits.split_tokens)
+        try:
+            recording = self._recording(bucket, num_splits)
+        except Exception as error:
+            hidden = super().execute(batch)  # if this fails as well, recording is not to blame
+            self._without_recordings(error)
+            return hidden
+        recording.replay()
+        return recording.result[:n]
 
-        recording = self.recordings.get((bucket, num_splits))
-        if recording is None:
-            plan = kv.plan(splits._replace(num_splits=num_splits), bucket)
+    def _recording(self, bucket: int, num_splits: int) -> Recording:
+        """Of a step of this shape, made if there is none yet."""
+        if (bucket, num_splits) not in self.recordings:
+            kv, inputs = self.kv_cache, self._inputs[bucket]
+            plan = kv.plan(Splits(num_splits, kv.tile), bucket)
             plan.split_tokens = inputs.split_tokens
             tokens, positions, slots, lens = (inputs.part(i) for i in range(4))
             where = DeviceStep(slots, Decodes(slice(0, bucket), inputs.tables, lens, plan), None)
@@ -209,17 +221,40 @@ class GPURunner(ModelRunner):
                 kv.step = where
                 return self.model(tokens, positions, kv)
 
-            try:
-                recording = self._record(step)
-            except Exception as error:
-                hidden = super().execute(batch)  # if this fails as well, recording is not to blame
-                warnings.warn(
-                    f"a step cannot be recorded ({type(error).__name__}: {error}): going on without CUDA graphs",
-                    stacklevel=2,
-                )
-                self._record = None
-                return hidden
+            self.recordings[bucket, num_splits] = self._record(step)
             self._recorded.append(where)
-            self.recordings[bucket, num_splits] = recording
-        recording.replay()
-        return recording.result[:n]
+        return self.recordings[bucket, num_splits]
+
+    def _without_recordings(self, error: Exception) -> None:
+        what = f"a step cannot be recorded ({type(error).__name__}: {error})"
+        warnings.warn(f"{what}: going on without CUDA graphs", stacklevel=3)
+        self._record = None
+
+    @torch.inference_mode()
+    def prepare(self) -> Iterator[str]:
+        """Record a step of every shape, the largest first: the others then find memory in its pool. All rows are padding."""
+        shapes = self.shapes() if self._record is not None else []
+        for number, (bucket, num_splits) in enumerate(shapes, 1):
+            yield f"CUDA graph {number} of {len(shapes)}: {bucket} requests, {num_splits} splits"
+            try:
+                self._inputs_of(bucket).fill(
+                    StepBatch.build([], self.kv_cache.block_size), self.kv_cache.tile
+                )
+                self._recording(bucket, num_splits)
+            except Exception as error:
+                return self._without_recordings(error)
+
+    def shapes(self) -> list[tuple[int, int]]:
+        """Buckets and numbers of splits of the steps to come: contexts of one length, and one that is alone in being long."""
+        longest = self._max_blocks * self.kv_cache.block_size
+        lens = [longest >> i for i in range(longest.bit_length())]
+        pairs = [(n, other) for n in lens for other in {1, n}]
+        found = {(b, rounded_splits(self.kv_cache.splits([n] + [other] * (b - 1))))
+                 for b in self._buckets for n, other in pairs}  # fmt: skip
+        return sorted(found, reverse=True)
+
+    def _inputs_of(self, bucket: int) -> DecodeInputs:
+        if bucket not in self._inputs:
+            device = self.kv_cache.storage.device
+            self._inputs[bucket] = DecodeInputs(bucket, self._max_blocks, device)
+        return self._inputs[bucket]

@@ -32,6 +32,7 @@ from phase4_scheduler.engine.model_runner import ModelRunner, StepBatch
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduled
 from phase5_real_gpu.fused.fused_layers import FusedGPURunner
+from phase4_scheduler.server.engine_process import warm_up
 from phase5_real_gpu.kernels import gpu_runner
 from phase5_real_gpu.kernels.gpu_runner import (
     CUDAGraphRecorder,
@@ -292,6 +293,36 @@ def engine_with(model, record, **config):
     kind = mixed(GPURunner, "runner", [f for f in find_features({}) if f.is_on(model, config, [])])
     engine.core.runner = kind(model, cache, 8, 128, record)
     return engine
+
+
+def test_after_the_warm_up_no_step_is_recorded(model):
+    """Every bucket and number of splits is recorded before the first request; the blocks of requests are not touched."""
+    counter, lines = Counting(), []
+    engine = engine_with(model, counter)
+    cache = engine.core.runner.kv_cache
+    cache.slots_of_card, cache.tile = 16, 8
+    cache.storage.data.fill_(7)
+    warm_up(engine.core, lines.append)
+    assert (cache.storage.data[:, :, 1:] == 7).all()
+    buckets, splits = map(set, zip(*engine.core.runner.recordings))
+    assert buckets == {1, 2, 4, 8} and {1, 8, 16} <= splits
+    assert counter.recorded == len(engine.core.runner.recordings) == len(lines) - 1
+    assert lines[-1].startswith(f"CUDA graph {counter.recorded} of {counter.recorded}: 1 requests, 1 splits")
+    recorded = counter.recorded
+    rng = random.Random(3)
+    prompts = [[rng.randrange(97) for _ in range(n)] for n in (3, 90, 1, 2, 5)]
+    engine.generate(prompts, [dataclasses.replace(GREEDY, max_tokens=m) for m in (6, 3, 9, 2, 5)])
+    assert counter.recorded == recorded and counter.replayed > 5
+
+
+def test_a_recording_that_fails_in_the_warm_up_leaves_the_engine_running(model):
+    def refuse(step):
+        raise RuntimeError("no graphs here")
+
+    engine = engine_with(model, refuse)
+    with pytest.warns(UserWarning, match="no graphs here.*going on without CUDA graphs"):
+        warm_up(engine.core)
+    assert engine.core.runner._record is None and engine.generate([[1, 2, 3]], GREEDY)[0].token_ids
 
 
 @pytest.mark.parametrize("config", [{}, dict(max_num_batched_tokens=9)], ids=str)
