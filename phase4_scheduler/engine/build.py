@@ -88,9 +88,8 @@ def installed_features() -> tuple[type[Feature], ...]:
 
 def find_features(settings: Mapping[str, Any]) -> list[Feature]:
     """The installed features with these settings. Raises ValueError: a setting belongs to none, or its value is wrong."""
-    known = {f.name for f in fields(EngineConfig)} | {
-        n for kind in installed_features() for n in kind.settings
-    }
+    of_features = {n for kind in installed_features() for n in kind.settings}
+    known = {f.name for f in fields(EngineConfig)} | of_features
     if unknown := sorted(set(settings) - known):
         raise ValueError(f"unknown setting {unknown[0]!r}: the engine knows {', '.join(sorted(known))}")
     return [kind(**{n: settings[n] for n in kind.settings if n in settings}) for kind in installed_features()]
@@ -231,11 +230,8 @@ def make_runner(
         if runner is not None:
             return runner
     elif device != "cpu":
-        warnings.warn(
-            f"no runner for {device!r} is installed, so keys are gathered with torch, which is slower: "
-            "pip install -e . in the course's folder",
-            stacklevel=2,
-        )
+        slower = f"no runner for {device!r} is installed, so keys are gathered with torch, which is slower"
+        warnings.warn(f"{slower}: pip install -e . in the course's folder", stacklevel=2)
     return mixed(ModelRunner, "runner", features).create(model, config, num_blocks, storage)
 
 
@@ -251,6 +247,8 @@ def default_num_blocks(model: Transformer, config: EngineConfig, features: Seque
     if model.device.type == "cuda":
         torch.cuda.empty_cache()  # what torch has kept of an engine that is gone
         available = torch.cuda.mem_get_info()[0] * GPU_SHARE
+        for found in entry_points(group=RUNNERS, name="cuda"):
+            available -= found.load().work_bytes(model, config)
     else:
         available = (memory_bytes() or 8 * 2**30) * MEMORY_SHARE
     token_bytes = kv_per_token(model.config, model.dtype.itemsize)

@@ -94,16 +94,17 @@ class ModelRunner:
         self.sampler = Sampler(model.config.eos_token_ids, self.generator)
 
     @classmethod
+    def work_bytes(cls, model: Transformer, config: EngineConfig) -> int:
+        """Bytes that a backend keeps beside the cache."""
+        return 0
+
+    @classmethod
     def create(
         cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None
     ) -> Self:
-        """A runner with a cache of its own. A backend overrides this.
-
-        Args:
-            storage: for the keys and values; None: as the model computes.
-        """
-        size, dtype = config.block_size, model.dtype
-        cache = PagedKVCache(model.config, num_blocks, size, dtype, model.device, storage=storage)
+        """A runner with a cache of its own, in `storage` if that is given. A backend overrides this."""
+        sizes = (num_blocks, config.block_size, model.dtype)
+        cache = PagedKVCache(model.config, *sizes, model.device, storage=storage)
         return cls(model, cache, config.seed)
 
     def run(self, output: SchedulerOutput) -> list[Sampled]:

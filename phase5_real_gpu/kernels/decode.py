@@ -37,15 +37,22 @@ class DecodePlan:
 
     @classmethod
     def make(
-        cls, batch: int, num_heads: int, head_dim: int, splits: Splits, device: torch.device | str
+        cls,
+        batch: int,
+        num_heads: int,
+        head_dim: int,
+        splits: Splits,
+        device: torch.device | str,
+        memory: Tensor | None = None,
     ) -> DecodePlan:
-        room = splits.num_splits if splits.num_splits > 1 else 0
-        return cls(
-            splits.num_splits,
-            torch.full((1,), splits.split_tokens, dtype=torch.int32, device=device),
-            torch.empty(batch, num_heads, room, head_dim, dtype=torch.float32, device=device),
-            torch.empty(batch, num_heads, room, dtype=torch.float32, device=device),
-        )
+        """memory: float32, for the results of the splits; None, or too small: new memory."""
+        rows = (batch, num_heads, splits.num_splits if splits.num_splits > 1 else 0)
+        num_floats = math.prod(rows) * (head_dim + 1)
+        if memory is None or memory.numel() < num_floats:
+            memory = torch.empty(num_floats, dtype=torch.float32, device=device)
+        size = torch.full((1,), splits.split_tokens, dtype=torch.int32, device=device)
+        out, lse = memory[:num_floats].split([math.prod(rows) * head_dim, math.prod(rows)])
+        return cls(splits.num_splits, size, out.view(*rows, head_dim), lse.view(rows))
 
 
 def in_powers_of_two(scale: float, softcap: float | None) -> tuple[float, float | None]:

@@ -23,10 +23,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import KVStorage
 from phase4_scheduler.engine import EngineConfig, ModelRunner, StepBatch
-from phase5_real_gpu.kernels.split_rule import MOST_SPLITS, Splits
+from phase5_real_gpu.kernels.decode import tile_tokens
+from phase5_real_gpu.kernels.split_rule import FEW_TILES, MOST_SPLITS, Splits
 from phase5_real_gpu.kernels.triton_kv_cache import ALIGNED, Decodes, DeviceStep, TritonPagedKVCache
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, card_problem
 
@@ -83,6 +85,13 @@ def bucket_sizes(max_num_seqs: int) -> list[int]:
 def rounded_splits(splits: Splits) -> int:
     """Their number, rounded up to a power of two."""
     return min(1 << (splits.num_splits - 1).bit_length(), MOST_SPLITS)
+
+
+def partial_bytes(config: ModelConfig, dtype: torch.dtype, max_num_seqs: int, max_model_len: int) -> int:
+    """Memory for the splits of the largest step; all steps share it, since they run one after the other."""
+    tiles = -(-max_model_len // tile_tokens(config.head_dim, dtype.itemsize))
+    splits = min(1 << (tiles - 1).bit_length(), MOST_SPLITS) if tiles > FEW_TILES else 0
+    return 4 * max_num_seqs * config.num_heads * splits * (config.head_dim + 1)
 
 
 class DecodeInputs:
@@ -165,8 +174,15 @@ class GPURunner(ModelRunner):
         self._max_blocks = -(-max_model_len // kv_cache.block_size)
         self._inputs: dict[int, DecodeInputs] = {}
         self.recordings: dict[tuple[int, int], Recording] = {}  # by bucket and number of splits
+        num_bytes = partial_bytes(model.config, model.dtype, max_num_seqs, max_model_len)
+        kv_cache.partials = torch.empty(num_bytes // 4, device=kv_cache.storage.device)
         # A graph knows addresses only. What lies there must not be freed, so hold on to it.
         self._recorded: list[DeviceStep] = []
+
+    @classmethod
+    def work_bytes(cls, model: Transformer, config: EngineConfig) -> int:
+        longest = config.max_model_len or model.config.max_context
+        return partial_bytes(model.config, model.dtype, config.max_num_seqs, longest)
 
     @classmethod
     def create(

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 MOST_SPLITS = 128
+FEW_TILES = 4  # a context of so few is not cut
 REGISTERS = 65536  # of a multiprocessor, on every card since 2012
 RESERVED_SHARED = 1024  # bytes of shared memory that the system takes from each program
 GOOD_ENOUGH = 0.85
@@ -45,7 +46,7 @@ def choose_splits(context_lens: Sequence[int], num_kv_heads: int, resident: int,
         tile: tokens that a program reads at a time; a split is a multiple of it.
     """
     tiles = max(1, -(-max(context_lens, default=0) // tile))
-    if tiles <= 4 or resident <= 1:
+    if tiles <= FEW_TILES or resident <= 1:
         return Splits(1, tiles * tile)
     most = min(tiles, MOST_SPLITS)
     split_tiles = -(-tiles // np.arange(1, most + 1))

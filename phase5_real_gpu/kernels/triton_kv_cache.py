@@ -85,6 +85,7 @@ class TritonPagedKVCache:
         self.tile = tile_tokens(config.head_dim, (compute_dtype or dtype).itemsize)
         self.slots_of_card = program_slots(config.num_heads, self.storage.k_cache[0], compute_dtype or dtype)
         self.step: DeviceStep | None = None
+        self.partials: Tensor | None = None  # float32: memory that all plans share
 
     def begin_step(self, layout: StepLayout) -> None:
         """Say where the tokens of the next step lie. One upload for everything."""
@@ -107,9 +108,8 @@ class TritonPagedKVCache:
         return choose_splits(context_lens, self.config.num_kv_heads, self.slots_of_card, self.tile)
 
     def plan(self, splits: Splits, batch: int) -> DecodePlan:
-        return DecodePlan.make(
-            batch, self.config.num_heads, self.config.head_dim, splits, self.storage.device
-        )
+        shape = (batch, self.config.num_heads, self.config.head_dim)
+        return DecodePlan.make(*shape, splits, self.storage.device, self.partials)
 
     def _prefill_rows(self, layout: StepLayout) -> Rows:
         runs = [(start, start + layout.query_lens[i]) for i, start in layout.prefills]

@@ -239,6 +239,59 @@ def test_what_a_recording_reads_stays_where_it_is(lab, model):
     assert all(tensor() is not None for tensor in seen)
 
 
+def test_all_steps_share_the_memory_of_their_splits(lab, model):
+    """135 MB for each shape of 64 requests with 128 splits would otherwise be kept."""
+    world = World(lab, model, cut_for=16)
+    world.caches[0].tile = 8
+    GPURunner(model, world.caches[0], 16, 1024)
+    shared = world.caches[0].partials
+    assert shared.nbytes == 4 * 16 * model.config.num_heads * 16 * (16 + 1)  # 1,024 tokens are 16 tiles
+    a, b, c = world.begin(60, 33, 6)
+    for requests in ([a], [a, b], [a, b, c], [b]):
+        world.decode(*requests)
+    plans = [step.decodes.plan for step in world.runner._recorded]
+    assert len({plan.num_splits for plan in plans}) > 1
+    for plan in plans:
+        for part in (plan.partial_out, plan.partial_lse):
+            assert part.untyped_storage().data_ptr() == shared.untyped_storage().data_ptr()
+
+
+def test_the_memory_of_splits_is_taken_from_the_cache(lab, monkeypatch):
+    """It is there when the runner is built, so no step lacks it, and fewer blocks are left for keys and values."""
+    config = lab.model_config(4, 2, 64, max_context=4096)
+    model = SimpleNamespace(config=config, dtype=torch.float16, device=torch.device("cuda"))
+    settings = EngineConfig(max_num_seqs=8, max_model_len=4096)
+    needed = GPURunner.work_bytes(model, settings)
+    assert needed == 4 * 8 * 4 * 64 * (64 + 1)  # 4,096 tokens are 64 tiles
+    assert GPURunner.work_bytes(model, EngineConfig(max_num_seqs=8, max_model_len=256)) == 0
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10**7, 10**7))
+    of_block = 2 * 2 * 2 * 2 * 64 * 16
+    found = [build.default_num_blocks(model, settings)]
+    monkeypatch.setattr(GPURunner, "work_bytes", lambda *args: 0)
+    found.append(build.default_num_blocks(model, settings))
+    assert found == [int((8e6 - needed) // of_block) + 1, int(8e6 // of_block) + 1]
+
+
+def test_a_plan_without_memory_costs_the_recordings_alone(lab, model, monkeypatch):
+    """It failed outside the attempt to record, so every later step failed as well, and each request ran alone."""
+    world = World(lab, model)
+    a, b = world.begin(5, 9)
+    plan, calls = world.caches[0].plan, []
+
+    def short_of_memory(*args):
+        calls.append(args)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return plan(*args)
+
+    monkeypatch.setattr(world.caches[0], "plan", short_of_memory)
+    with pytest.warns(UserWarning, match="out of memory.*going on without CUDA graphs"):
+        world.decode(a, b)
+    assert world.runner._record is None
+    world.decode(b)
+
+
 def test_more_requests_than_the_largest_bucket(lab, model):
     world = World(lab, model, max_num_seqs=2)
     requests = world.begin(3, 3, 3)
