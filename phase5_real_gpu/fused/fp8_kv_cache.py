@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from phase2_attention_kvcache.model.config import ModelConfig
+from phase3_paged_attention.paging import KVStorage
 from phase5_real_gpu.fused.store_kernel import store
 from phase5_real_gpu.kernels import TritonPagedKVCache
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability
@@ -54,7 +55,7 @@ class FP8PagedKVCache(TritonPagedKVCache):
     """Keys and values of many requests in blocks of fp8.
 
     Args: as for `TritonPagedKVCache`, and
-        dtype: of q, k and v. k_scale, v_scale: keys and values are divided by them when stored.
+        dtype: of q, k and v. k_scale, v_scale: keys and values are divided by them when stored. storage: of fp8.
 
     Raises:
         ValueError: this card has no fp8; a scale that is not above 0.
@@ -70,12 +71,13 @@ class FP8PagedKVCache(TritonPagedKVCache):
         *,
         k_scale: float = 1.0,
         v_scale: float = 1.0,
+        storage: KVStorage | None = None,
     ) -> None:
         if problem := fp8_problem():
             raise ValueError(problem)
         if not (k_scale > 0 and v_scale > 0):
             raise ValueError(f"k_scale is {k_scale}, v_scale {v_scale}: both must be above 0")
-        super().__init__(config, num_blocks, block_size, FP8, device, compute_dtype=dtype)
+        super().__init__(config, num_blocks, block_size, FP8, device, compute_dtype=dtype, storage=storage)
         self.scales = k_scale, v_scale
         for options in self.options:
             options |= dict(scale=options["scale"] * k_scale, out_scale=v_scale)

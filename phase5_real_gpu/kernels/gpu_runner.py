@@ -189,21 +189,31 @@ class GPURunner(ModelRunner):
         cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None
     ) -> Self | None:
         """None, with a warning, if the kernels cannot run on this card, or not over this storage."""
-        problem = card_problem(model.dtype)
+        problem = cls.storage_problem(storage) or card_problem(model.dtype)
         if INTERPRETED and model.device.type == "cuda":
             problem = "TRITON_INTERPRET is set, and interpreting on a GPU takes forever: unset it"
-        if storage is not None:
-            problem = "the kernels read keys and values as the model computes them"
         if problem:
             warnings.warn(
                 f"{problem}. The engine gathers keys with torch instead, which is slower.", stacklevel=2
             )
             return None
-        kv_cache = TritonPagedKVCache(model.config, num_blocks, config.block_size, model.dtype, model.device)
+        kv_cache = cls.make_cache(model, config, num_blocks, storage)
         # Which experts of a mixture a step needs, only the step itself finds out: it cannot be replayed for another.
         record = None if config.enforce_eager or model.config.num_experts else CUDAGraphRecorder()
         longest = config.max_model_len or model.config.max_context
         return cls(model, kv_cache, config.max_num_seqs, longest, record, config.seed)
+
+    @classmethod
+    def storage_problem(cls, storage: KVStorage | None) -> str | None:
+        """Why the kernels cannot read it, in a line; None if they can. (None: as the model computes.)"""
+        return None if storage is None else "the kernels read keys and values as the model computes them"
+
+    @classmethod
+    def make_cache(
+        cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None
+    ) -> TritonPagedKVCache:
+        """The cache, over a storage that has no problem."""
+        return TritonPagedKVCache(model.config, num_blocks, config.block_size, model.dtype, model.device)
 
     @torch.inference_mode()
     def execute(self, batch: StepBatch) -> Tensor:

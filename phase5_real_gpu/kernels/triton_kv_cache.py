@@ -61,7 +61,7 @@ class TritonPagedKVCache:
     """Keys and values of many requests in blocks, read in place by the Triton kernels.
 
     Args: as for `KVStorage`, and
-        compute_dtype: of q, k and v; None: dtype.
+        compute_dtype: of q, k and v; None: dtype. storage: of that shape; None: a new one.
 
     Raises:
         LabError: Triton is not installed. ValueError: a size or number format that the kernels do not take.
@@ -76,8 +76,9 @@ class TritonPagedKVCache:
         device: str | torch.device = "cpu",
         *,
         compute_dtype: torch.dtype | None = None,
+        storage: KVStorage | None = None,
     ) -> None:
-        self.storage = KVStorage(config, num_blocks, block_size, dtype, device)
+        self.storage = storage or KVStorage(config, num_blocks, block_size, dtype, device)
         self.num_blocks, self.block_size = num_blocks, block_size
         check_cache(self.storage.k_cache[0], self.storage.v_cache[0])
         self.config = config

@@ -17,6 +17,7 @@ from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase4_scheduler.engine.build import GPU_SHARE
+from phase5_real_gpu.kernels import TritonPagedKVCache
 from phase5_real_gpu.measuring.engine_cases import (
     BenchModel,
     Plan,
@@ -52,8 +53,8 @@ def path_of(engine: LLMEngine) -> str:
     if getattr(runner, "recordings", None):
         return "graph"
     cache = runner.kv_cache
-    compiled = getattr(cache, "compiled", False)
-    return "kernel" if compiled or type(cache).__name__ == "TritonPagedKVCache" else "gather"
+    in_place = getattr(cache, "compiled", False) or isinstance(cache, TritonPagedKVCache)
+    return "kernel" if in_place else "gather"
 
 
 def workloads_of(model: BenchModel, plan: Plan, seed: int) -> dict[str, Workload]:

@@ -79,15 +79,19 @@ class Worker:
     def initialize_kv_cache(self, num_blocks: int, block_size: int, kv_cache_dtype: str) -> None:
         """Blocks of the engine's numbers, with this rank's KV heads of this stage's layers in them."""
         sizes = (num_blocks, block_size, self.model.dtype, self.device)
-        if self.device == "cpu" or kv_cache_dtype != "auto":
+        if self.device != "cpu":
+            # Triton takes a second to import.
+            from phase5_real_gpu.fused.fp8_kv_cache import FP8PagedKVCache, fp8_problem
+            from phase5_real_gpu.kernels import TritonPagedKVCache
+        if self.device != "cpu" and kv_cache_dtype == "fp8" and not fp8_problem():
+            self.kv_cache = FP8PagedKVCache(self.model.config, *sizes)
+        elif self.device == "cpu" or kv_cache_dtype != "auto":
             # Without the compiled kernel: to load it takes each process seconds, and two cores show no speed anyway.
             storage = None
             if kv_cache_dtype != "auto":
                 storage = QuantizedKVStorage(self.model.config, *sizes, kv_cache_dtype=kv_cache_dtype)
             self.kv_cache = PagedKVCache(self.model.config, *sizes, use_kernel=False, storage=storage)
         else:
-            from phase5_real_gpu.kernels import TritonPagedKVCache  # Triton takes a second to import
-
             self.kv_cache = TritonPagedKVCache(self.model.config, *sizes)
 
     @torch.inference_mode()

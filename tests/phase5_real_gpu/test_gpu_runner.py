@@ -31,8 +31,8 @@ from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.model_runner import ModelRunner, StepBatch
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduled
-from phase5_real_gpu.fused.fused_layers import FusedGPURunner
 from phase4_scheduler.server.engine_process import warm_up
+from phase5_real_gpu.fused.runner import FusedRunner
 from phase5_real_gpu.kernels import gpu_runner
 from phase5_real_gpu.kernels.gpu_runner import (
     CUDAGraphRecorder,
@@ -487,7 +487,7 @@ def test_cuda_graphs_with_contexts_in_splits(lab, model):
 def test_the_package_names_this_runner_for_cuda():
     """What `make_runner` finds on a machine with a GPU: an entry point, not a name in its code."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    runners = {"cuda": f"{FusedGPURunner.__module__}:{FusedGPURunner.__name__}"}
+    runners = {"cuda": f"{FusedRunner.__module__}:{FusedRunner.__name__}"}
     assert project["entry-points"][build.RUNNERS].items() >= runners.items()
 
 

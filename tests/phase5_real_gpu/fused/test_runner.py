@@ -1,0 +1,73 @@
+"""The runner for a GPU over a cache in fp8 and with quantized weights: the same tokens as torch computes, from kernels."""
+
+import random
+
+import pytest
+
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
+
+if not HAS_TRITON:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging import PagedKVCache
+from phase3_paged_attention.sharing import QuantizedKVStorage
+from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase5_real_gpu.fused import FP8PagedKVCache, runner
+from phase5_real_gpu.fused.fp8_kv_cache import fp8_problem
+from phase5_real_gpu.fused.runner import FusedRunner
+from phase5_real_gpu.kernels.gpu_runner import repeat_in_python
+
+CONFIG = EngineConfig(max_num_seqs=4, num_blocks=40, block_size=4)
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+
+
+@pytest.fixture
+def model(lab):
+    config = lab.model_config(2, 1, 16, d_ff=64)
+    model = Transformer.random(config, device=lab.device)
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            parameter *= 10
+    return model
+
+
+def storage(model, kind):
+    sizes = (CONFIG.num_blocks, CONFIG.block_size, model.dtype, model.device)
+    return QuantizedKVStorage(model.config, *sizes, kv_cache_dtype=kind)
+
+
+def tokens(model, own_runner=None, kv_cache=None):
+    """Of four requests that run together."""
+    rng = random.Random(1)
+    prompts = [[rng.randrange(97) for _ in range(n)] for n in (3, 11, 1, 7)]
+    engine = LLMEngine(model, None, CONFIG, kv_cache=kv_cache)
+    if own_runner is not None:
+        own_runner._record = repeat_in_python
+        engine.core.runner.execute = own_runner.execute
+        engine.core.runner.logits = own_runner.logits
+    return [o.token_ids for o in engine.generate(prompts, GREEDY)]
+
+
+@pytest.mark.skipif(fp8_problem() is not None, reason=str(fp8_problem()))
+def test_a_cache_in_fp8_is_read_in_place_and_steps_are_recorded(model):
+    """Its memory is the one that the engine gave it: there is no second cache beside it."""
+    memory = storage(model, "fp8")
+    own = FusedRunner.create(model, CONFIG, CONFIG.num_blocks, memory)
+    assert isinstance(own.kv_cache, FP8PagedKVCache) and own.kv_cache.storage is memory
+    assert own._record is not None
+    sizes = (CONFIG.num_blocks, CONFIG.block_size, model.dtype, model.device)
+    gathered = PagedKVCache(model.config, *sizes, storage=storage(model, "fp8"), use_kernel=False)
+    assert tokens(model, own, own.kv_cache) == tokens(model, kv_cache=gathered)
+    assert own.recordings
+
+
+def test_other_formats_of_the_cache_and_older_cards_are_told(model, monkeypatch):
+    with pytest.warns(
+        UserWarning, match="no kernel reads keys and values in int8_per_token_head. The engine gathers"
+    ):
+        assert FusedRunner.create(model, CONFIG, 40, storage(model, "int8_per_token_head")) is None
+    monkeypatch.setattr(runner, "fp8_problem", lambda: "this card has compute capability 8.0")
+    with pytest.warns(UserWarning, match="compute capability 8.0. The engine gathers keys with torch"):
+        assert FusedRunner.create(model, CONFIG, 40, storage(model, "fp8")) is None
