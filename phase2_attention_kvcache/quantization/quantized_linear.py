@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from phase2_attention_kvcache.quantization.quantized_formats import FORMATS, Planes, find_method
 
-TILE = 2**20  # weights that are unpacked at a time
-
 
 class QuantizedWeight(nn.Module):
     """A matrix [out, in] in few bits.
@@ -69,6 +67,8 @@ class QuantizedLinear(nn.Module):
         bias: [out], or None.
     """
 
+    tile = 2**20  # weights that are unpacked at a time
+
     def __init__(self, parts: Sequence[QuantizedWeight], bias: Tensor | None) -> None:
         super().__init__()
         self.parts = nn.ModuleList(parts)
@@ -84,15 +84,20 @@ class QuantizedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [N, in] -> [N, out]."""
-        pieces = []
-        for part in self.parts:
-            rows, width = part.shape
-            step = max(1, TILE // width)
-            for start in range(0, rows, step):
-                tile = part.rows(slice(start, start + step)).to(x.dtype)
-                pieces.append(x @ tile.t())
-        y = torch.cat(pieces, dim=-1) if len(pieces) > 1 else pieces[0]
+        y = beside([self.multiply(x, part) for part in self.parts])
         return y if self.bias is None else y + self.bias
+
+    def multiply(self, x: Tensor, part: QuantizedWeight) -> Tensor:
+        """x: [N, in] -> [N, rows of the part]. A backend with a kernel overrides this."""
+        rows, width = part.shape
+        step = max(1, self.tile // width)
+        tiles = (part.rows(slice(start, start + step)) for start in range(0, rows, step))
+        return beside([x @ tile.to(x.dtype).t() for tile in tiles])
+
+
+def beside(pieces: Sequence[Tensor]) -> Tensor:
+    """[N, a], [N, b], ... -> [N, a + b + ...]."""
+    return torch.cat(pieces, dim=-1) if len(pieces) > 1 else pieces[0]
 
 
 class QuantizedEmbedding(nn.Module):

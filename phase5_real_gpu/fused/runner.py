@@ -1,18 +1,45 @@
-"""`FusedRunner`: the GPU's runner, for caches in fp8 as well.
+"""`FusedRunner`: the GPU's runner, for caches in fp8 and for models whose weights are quantized.
 
-Changes: keys and values in fp8 stay in blocks and are read in place, and steps are replayed as CUDA graphs.
-Attaches to: `GPURunner.storage_problem` and `make_cache`; the package names it as the runner for "cuda".
+Changes: keys and values in fp8 stay in blocks and are read in place, and a quantized linear layer is one kernel, so both
+are replayed as CUDA graphs. Without it the first is gathered and the second unpacked by torch, tile by tile.
+Attaches to: `GPURunner.storage_problem`, `make_cache` and `create`; the package names it as the runner for "cuda".
 """
 
+import copy
+import warnings
+from typing import Self
+
+from torch import Tensor
+
 from phase2_attention_kvcache.model.transformer import Transformer
+from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear, QuantizedWeight
 from phase3_paged_attention.paging import KVStorage
 from phase4_scheduler.engine import EngineConfig
 from phase5_real_gpu.fused.fp8_kv_cache import FP8PagedKVCache, fp8_problem
 from phase5_real_gpu.fused.fused_layers import FusedGPURunner
+from phase5_real_gpu.fused.quantized_gemm import GROUP, quantized_gemm
 from phase5_real_gpu.kernels import TritonPagedKVCache
+
+READ = ("int8", "int4", "q8_0", "q4_0")
+"""The quantized formats that `quantized_gemm` reads."""
+
+
+class KernelLinear(QuantizedLinear):
+    """Multiplies with a kernel where there is one for the format."""
+
+    tile = 2**26  # for other formats: few large pieces, because each is some ten operations
+
+    def multiply(self, x: Tensor, part: QuantizedWeight) -> Tensor:
+        return quantized_gemm(x, **part.planes) if is_read(part) else super().multiply(x, part)
 
 
 class FusedRunner(FusedGPURunner):
+    @classmethod
+    def create(
+        cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None
+    ) -> Self | None:
+        return super().create(with_kernels(model), config, num_blocks, storage)
+
     @classmethod
     def storage_problem(cls, storage: KVStorage | None) -> str | None:
         if storage is None:
@@ -28,3 +55,28 @@ class FusedRunner(FusedGPURunner):
             return super().make_cache(model, config, num_blocks, storage)
         sizes = (num_blocks, config.block_size, model.dtype, model.device)
         return FP8PagedKVCache(model.config, *sizes, storage=storage)
+
+
+def is_read(weight: QuantizedWeight) -> bool:
+    return weight.kind in READ and weight.shape[1] % GROUP == 0
+
+
+def with_kernels(model: Transformer) -> Transformer:
+    """The model with `KernelLinear` in place of each `QuantizedLinear`. It shares all weights with the given one, which stays
+    as it is."""
+    layers = [module for module in model.modules() if type(module) is QuantizedLinear]
+    if not layers:
+        return model
+    if others := sorted({part.kind for layer in layers for part in layer.parts if not is_read(part)}):
+        warnings.warn(
+            f"no kernel on a GPU multiplies with weights in {', '.join(others)}: each step unpacks them, which is slower "
+            f"than 16 bits. There is one for {', '.join(READ)}, in rows that divide by {GROUP}",
+            stacklevel=3,
+        )
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    twin = copy.deepcopy(model, shared)
+    for module in list(twin.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is QuantizedLinear:
+                setattr(module, name, KernelLinear(child.parts, child.bias))
+    return twin

@@ -73,7 +73,7 @@ def test_zero_points_halve_the_step_of_weights_on_one_side():
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_layer_computes_with_the_weights_that_it_stores(method, bias, monkeypatch):
     monkeypatch.setattr(
-        "phase2_attention_kvcache.quantization.quantized_linear.TILE", 5000
+        "phase2_attention_kvcache.quantization.quantized_linear.QuantizedLinear.tile", 5000
     )  # many tiles, a last short one
     parts = [QuantizedWeight.of(random_weight(rows, seed=rows), method) for rows in (96, 33)]
     b = torch.randn(129) if bias else None

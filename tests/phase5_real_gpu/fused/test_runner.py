@@ -3,6 +3,8 @@
 import random
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
 
@@ -11,12 +13,14 @@ if not HAS_TRITON:
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
+from phase2_attention_kvcache.quantization import QuantizedLinear, quantize_model
+from phase2_attention_kvcache.quantization.quantized_linear import QuantizedWeight
 from phase3_paged_attention.paging import PagedKVCache
 from phase3_paged_attention.sharing import QuantizedKVStorage
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.fused import FP8PagedKVCache, runner
 from phase5_real_gpu.fused.fp8_kv_cache import fp8_problem
-from phase5_real_gpu.fused.runner import FusedRunner
+from phase5_real_gpu.fused.runner import FusedRunner, KernelLinear
 from phase5_real_gpu.kernels.gpu_runner import repeat_in_python
 
 CONFIG = EngineConfig(max_num_seqs=4, num_blocks=40, block_size=4)
@@ -71,3 +75,63 @@ def test_other_formats_of_the_cache_and_older_cards_are_told(model, monkeypatch)
     monkeypatch.setattr(runner, "fp8_problem", lambda: "this card has compute capability 8.0")
     with pytest.warns(UserWarning, match="compute capability 8.0. The engine gathers keys with torch"):
         assert FusedRunner.create(model, CONFIG, 40, storage(model, "fp8")) is None
+
+
+# ---------------------------------------------------------------------- quantized weights
+
+
+class Operations(TorchDispatchMode):
+    """Counts what torch is asked to compute."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += 1
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("method", runner.READ)
+def test_a_quantized_layer_is_one_kernel_a_part(lab, model, method, monkeypatch):
+    """Its weights are not copied, and the model that was given stays as it was."""
+    quantize_model(model, method)
+    launches = []
+    gemm = runner.quantized_gemm
+    monkeypatch.setattr(runner, "quantized_gemm", lambda x, **planes: launches.append(1) or gemm(x, **planes))
+    own = FusedRunner.create(model, CONFIG, CONFIG.num_blocks)
+    layers = [m for m in own.model.modules() if isinstance(m, QuantizedLinear)]
+    assert len(layers) > 4 and all(type(layer) is KernelLinear for layer in layers)
+    assert type(model.head) is QuantizedLinear
+    theirs = {t.data_ptr() for t in model.buffers() if t.numel()}
+    assert {t.data_ptr() for t in own.model.buffers() if t.numel()} == theirs
+
+    x = torch.randn(3, layers[0].shape[1], device=lab.device)
+    with Operations() as operations:
+        got = layers[0](x)
+    assert len(launches) == len(layers[0].parts) and operations.count < 5
+    plain = QuantizedLinear(layers[0].parts, layers[0].bias)
+    lab.assert_near(got, plain(x), 1e-4)
+    assert tokens(model, own, own.kv_cache) == tokens(model)
+
+
+def test_a_format_without_a_kernel_is_told_and_unpacked_in_few_pieces(lab, model):
+    quantize_model(model, "fp8")
+    with pytest.warns(
+        UserWarning, match="no kernel on a GPU multiplies with weights in fp8.*slower than 16 bits"
+    ):
+        own = FusedRunner.create(model, CONFIG, CONFIG.num_blocks)
+    large = QuantizedWeight.of(torch.randn(4096, 4096), "fp8")
+    counts = []
+    for kind in (QuantizedLinear, KernelLinear):
+        with Operations() as operations:
+            kind([large], None)(torch.ones(1, 4096))
+        counts.append(operations.count)
+    assert counts[1] < 12 < counts[0]
+    assert tokens(model, own, own.kv_cache) == tokens(model)
+
+
+def test_a_model_in_16_or_32_bits_keeps_its_linear_layers(model):
+    """Its layers may be fused, but no linear layer is another one."""
+    linear = {m for m in model.modules() if isinstance(m, torch.nn.Linear)}
+    assert linear <= set(FusedRunner.create(model, CONFIG, CONFIG.num_blocks).model.modules())
