@@ -36,10 +36,7 @@ def apply_logits_processors(
         row, p, output = changed[i], params[i], output_ids[i]
         banned, ends, biased, bias, last_tokens = masks_of(p, eos_token_ids, logits)
         row.masked_fill_(banned, -math.inf)
-        for (
-            length,
-            found,
-        ) in last_tokens.items():  # of bad words, by how many tokens stand before the last one
+        for length, found in last_tokens.items():  # of bad words, by the number of tokens before the last
             if (last := found.get(tuple(output[max(0, len(output) - length) :]))) is not None:
                 row[last] = -math.inf
         row[biased] += bias

@@ -18,7 +18,7 @@ from phase2_attention_kvcache.model.logprobs import report_logprobs
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.truncation import to_probs
 
-Generator = torch.Generator | None  # of random numbers; None: the common one
+Generator = torch.Generator | float | None  # a number that was drawn already; None: the common generator
 
 
 class BadLogitsError(ValueError):
@@ -88,9 +88,8 @@ class Sampler:
         if drawn := [i for i, p in enumerate(params) if not p.greedy]:
             rows = changed if len(drawn) == len(params) else changed[drawn]
             probs = to_probs(rows.float(), [params[i] for i in drawn])
-            for i, token in zip(
-                drawn, draw(probs, [generators[i] for i in drawn], self.generator), strict=True
-            ):
+            tokens = draw(probs, [generators[i] for i in drawn], self.generator)
+            for i, token in zip(drawn, tokens, strict=True):
                 token_ids[i] = token
         logprobs: list[dict[int, float] | None] = [None] * len(params)
         if any(p.logprobs is not None for p in params):
@@ -118,16 +117,12 @@ class Sampler:
         return probs
 
     def _process(
-        self,
-        logits: torch.Tensor,
-        params: Sequence[SamplingParams],
-        prompt_ids: Sequence[Sequence[int]],
-        output_ids: Sequence[Sequence[int]],
+        self, logits: torch.Tensor, params: Sequence[SamplingParams], *ids: Sequence[Sequence[int]]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The logits after `logits_processors.py`, and the most probable token of each row. Refuses broken rows."""
         best, likeliest = logits.max(dim=-1)  # the largest of a row with a NaN is NaN
         _refuse(~torch.isfinite(best), "NaN, infinity or nothing allowed; the model's numbers broke down")
-        changed = apply_logits_processors(logits, params, prompt_ids, output_ids, self.eos_token_ids)
+        changed = apply_logits_processors(logits, params, *ids, self.eos_token_ids)
         if changed is not logits:
             best, likeliest = changed.max(dim=-1)
             _refuse(best == -math.inf, "every token that is left is banned: allow another one")
@@ -158,11 +153,18 @@ def draw(probs: torch.Tensor, generators: Sequence[Generator], common: Generator
     takes exactly one random number, from its own generator: the result does not depend on other rows, on
     the size of the vocabulary or on the device.
     """
-    points = torch.rand(len(probs), dtype=torch.float64, generator=common)
-    for i, generator in enumerate(generators):
-        if generator is not None:
-            points[i] = torch.rand(1, dtype=torch.float64, generator=generator, device=generator.device)
+    points = draw_points(generators, common)
     ends = probs.double().cumsum(-1)  # where each token's piece of the line ends
     at = points[:, None].to(probs.device) * ends[:, -1:]  # the line is 1 long, but for rounding
     # The first piece that ends behind the point. A piece of width 0 never does.
     return torch.searchsorted(ends, at, right=True).flatten().tolist()
+
+
+def draw_points(generators: Sequence[Generator], common: Generator = None) -> torch.Tensor:
+    """A random number for each row, from 0 to 1: float64 [B]."""
+    points = torch.rand(len(generators), dtype=torch.float64, generator=common)
+    for i, g in enumerate(generators):
+        if g is not None:
+            given = isinstance(g, float)
+            points[i] = g if given else torch.rand(1, dtype=torch.float64, generator=g, device=g.device)
+    return points

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from labkit.errors import LabError
+from phase2_attention_kvcache.model.sampling import SampledTokens, Sampler
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedCache
 from phase4_scheduler.engine.build import Feature
 from phase4_scheduler.engine.config import EngineConfig, check_whole
 from phase4_scheduler.engine.core import EngineCore, EngineDeadError
+from phase4_scheduler.engine.model_runner import ModelRunner
+from phase4_scheduler.engine.request import Request
 
 EXECUTORS = "inference_lab.executors"  # entry points of pyproject.toml
 
@@ -34,7 +37,7 @@ class Executor(Protocol):
         model: represents it in the engine.
     """
 
-    model: Transformer
+    model: Transformer  # its `logits` may stay with the ranks: then they have a method `sample`, see `RemoteRunner`
 
     def initialize_kv_cache(self, num_blocks: int, block_size: int, kv_cache_dtype: str) -> PagedCache:
         """Represents the cache in the engine; the processes make theirs."""
@@ -52,6 +55,18 @@ def default_executor() -> Callable[..., Executor]:
         "no executor is installed for more than one device: pip install -e . in the course's folder (or, in "
         "Python, give distributed_executor_backend=MultiprocExecutor)"
     )
+
+
+class RemoteRunner(ModelRunner):
+    """Has tokens sampled where the logits are: to bring [64, 128k] of them here would take longer than the step.
+
+    A feature that reads or changes logits gets them all the same; then the tokens are sampled here, from those.
+    """
+
+    def next_tokens(self, logits: Any, requests: Sequence[Request]) -> SampledTokens:
+        if type(self.sampler) is not Sampler or not getattr(logits, "stay", False):
+            return super().next_tokens(logits, requests)
+        return logits.sample(self.sampler, requests)
 
 
 class ExecutorCore(EngineCore):
@@ -86,7 +101,7 @@ class Executors(Feature):
         "kv_cache_dtype": "auto",
         "executor": None,
     }
-    core = ExecutorCore
+    runner, core = RemoteRunner, ExecutorCore
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

@@ -33,7 +33,10 @@ from labkit.errors import LabError
 from labkit.machine import pick_device
 from labkit.models import find_model
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
+from phase2_attention_kvcache.model.logits_processors import changes_logits
+from phase2_attention_kvcache.model.sampling import BadLogitsError, SampledTokens, Sampler, draw_points
 from phase3_paged_attention.paging import StepLayout
+from phase4_scheduler.engine.request import Request
 from phase4_scheduler.features.executor import ExecutorError
 from phase5_real_gpu.parallel.placement import Place, check_split
 from phase5_real_gpu.parallel.shard_loading import open_checkpoint
@@ -183,9 +186,78 @@ class RemoteModel:
         self.executor.collective_rpc("execute", token_ids, positions, kv.layout)
         return torch.arange(len(token_ids))[:, None]
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor) -> RemoteLogits:
         """Scores [len(hidden), vocab_size] for rows of the last step."""
-        return next(a for a in self.executor.collective_rpc("logits", hidden[:, 0]) if a is not None)
+        return RemoteLogits(self.executor, hidden[:, 0])
+
+
+class RemoteLogits:
+    """Scores that lie with a rank. Whatever reads or changes them brings them here; `sample` brings the tokens alone.
+
+    Attributes:
+        stay: whether they have not been brought here.
+    """
+
+    def __init__(self, executor: MultiprocExecutor, rows: Tensor) -> None:
+        self._executor, self._rows = executor, rows
+        self._here: Tensor | None = None
+
+    @property
+    def stay(self) -> bool:
+        return self._here is None
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        answers = self._executor.collective_rpc(method, self._rows, *arguments)
+        return next(answer for answer in answers if answer is not None)
+
+    def fetch(self) -> Tensor:
+        if self._here is None:
+            self._here = self._ask("logits")
+        return self._here
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.fetch(), name)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self.fetch()[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.fetch()[index] = value
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        args = [a.fetch() if isinstance(a, cls) else a for a in args]
+        return function(*args, **(kwargs or {}))
+
+    def sample(self, sampler: Sampler, requests: Sequence[Request]) -> SampledTokens:
+        """As `Sampler.sample`. The random numbers are drawn here, from the requests' own generators and from the sampler's.
+
+        Tokens travel only for a request whose parameters look at them, and of others the number.
+        """
+        params = [r.params for r in requests]
+        drawn = [i for i, p in enumerate(params) if not p.greedy]
+        generators = [requests[i].generator for i in drawn]
+        used = {id(g): g for g in (sampler.generator, *generators) if g is not None}.values()
+        before = [generator.get_state() for generator in used]
+        points: list[float | None] = [None] * len(requests)
+        for i, point in zip(drawn, draw_points(generators, sampler.generator).tolist(), strict=True):
+            points[i] = point
+        looks = [changes_logits(r.params, len(r.output_token_ids)) for r in requests]
+        prompts = [r.prompt_token_ids if look else () for r, look in zip(requests, looks)]
+        outputs = [
+            r.output_token_ids if look else range(len(r.output_token_ids)) for r, look in zip(requests, looks)
+        ]
+        answer = self._ask("sample", sampler.eos_token_ids, params, prompts, outputs, points)
+        if isinstance(answer, BadLogitsError):
+            for generator, state in zip(used, before):
+                generator.set_state(state)
+            raise answer
+        return answer
 
 
 class RemoteKVCache:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from labkit.interrupts import end_with_parent
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
+from phase2_attention_kvcache.model.sampling import BadLogitsError, SampledTokens, Sampler
 from phase3_paged_attention.paging import PagedCache, PagedKVCache, StepLayout
 from phase3_paged_attention.sharing import QuantizedKVStorage
 from phase5_real_gpu.parallel.collectives import Collectives
@@ -108,6 +109,23 @@ class Worker:
             return None
         found = self.model.logits(self.hidden[rows.to(self.device)])
         return None if found is None else found.cpu()
+
+    @torch.inference_mode()
+    def sample(
+        self, rows: Tensor, eos_token_ids: set[int], *asked: list
+    ) -> SampledTokens | BadLogitsError | None:
+        """The next token of these rows, from the last stage's first rank; None from all others.
+
+        Args:
+            asked: `params`, `prompt_ids`, `output_ids` and `generators` of `Sampler.sample`; the last are random numbers.
+        """
+        if not self.settings.place.is_last:
+            return None
+        logits = self.model.logits(self.hidden[rows.to(self.device)])
+        try:
+            return None if logits is None else Sampler(eos_token_ids).sample(logits, *asked)
+        except BadLogitsError as error:  # the fault of a request, not of this rank
+            return error
 
     def traffic(self) -> dict[str, tuple[int, int]]:
         """What this rank has brought to each kind of call since the last question: calls, and bytes."""

@@ -85,8 +85,9 @@ class Answers:
         engine.core.runner.execute = lambda batch: self.steps.append(len(batch.token_ids)) or run(batch)
 
         def logits(hidden, rows):
-            self.scores.append(score(hidden, rows))
-            return self.scores[-1]
+            found = score(hidden, rows)
+            self.scores.append(found[:])  # brings them here, where they lie with a rank
+            return found
 
         engine.core.runner.logits = logits
         params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)

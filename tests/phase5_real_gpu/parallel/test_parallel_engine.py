@@ -13,10 +13,12 @@ import torch
 from labkit.paths import ROOT
 from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
 from phase2_attention_kvcache.model.config import read_config
-from phase4_scheduler.engine import EngineConfig, LLMEngine
+from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler
+from phase4_scheduler.engine import EngineConfig, LLMEngine, Request
 from phase4_scheduler.features.executor import EXECUTORS, ExecutorError, Executors
 from phase4_scheduler.simulator import step_traffic
 from phase5_real_gpu.parallel import MultiprocExecutor, Place
+from phase5_real_gpu.parallel.executor import RemoteLogits
 from phase5_real_gpu.parallel.placement import columns_of_rank, rows_of_rank
 from tests.phase5_real_gpu.parallel.conftest import (
     Answers,
@@ -108,6 +110,54 @@ def test_a_model_in_four_processes_answers_as_one_in_one(folders):
 
 def test_a_mixture_whose_experts_are_dealt_out_answers_as_one_whole(folders):
     check_equal(folders["qwen3_moe"], 2, 1, "float64", 14, expert_parallel=True, num_blocks=60)
+
+
+SAMPLED = [
+    dict(temperature=0),
+    dict(temperature=0.8),
+    dict(temperature=1.0, seed=7, logprobs=3),
+    dict(temperature=0, repetition_penalty=1.5, min_tokens=4),
+    dict(temperature=1.0, top_p=0.7, seed=7, bad_words=[], presence_penalty=0.5),
+    dict(temperature=0.8, top_k=20, logit_bias={5: 3.0}),
+]
+
+
+def test_tokens_are_sampled_where_the_logits_are(folders):
+    """Logits of 64 requests and 128k tokens are 33 MB: no step sends them, unless a feature looks at them."""
+    params = [SamplingParams(max_tokens=8, ignore_eos=True, **own) for own in SAMPLED]
+    asked = prompts(len(params))
+    wanted = whole_engine(folders["llama"], "float64").generate(asked, params)
+    engine = parallel_engine(folders["llama"], 2, 1, "float64")
+    call, calls = engine.core.executor.collective_rpc, []
+
+    def noted(method, *arguments):
+        calls.append(method)
+        return call(method, *arguments)
+
+    engine.core.executor.collective_rpc = noted
+    found = engine.generate(asked, params)
+    assert [o.outputs[0].token_ids for o in found] == [o.outputs[0].token_ids for o in wanted]
+    for mine, theirs in zip(found[2].outputs[0].logprobs, wanted[2].outputs[0].logprobs, strict=True):
+        assert mine == pytest.approx(theirs)
+    assert set(calls) == {"execute", "sample"}
+
+    calls.clear()
+    engine.generate(asked[:1], SamplingParams(max_tokens=2, prompt_logprobs=2))
+    assert [method for method in calls if method != "execute"] == ["logits", "sample", "sample"]
+    engine.core.executor.shutdown()
+
+
+def test_logits_that_allow_no_token_move_no_generator():
+    """The rank says so with its answer, and lives on; the other requests are sampled again from where they stood."""
+    refusal = BadLogitsError([0], "NaN")
+    ranks = SimpleNamespace(collective_rpc=lambda *asked: [None, refusal])
+    request = Request("a", [1, 2], SamplingParams(temperature=1.0, seed=3))
+    sampler = Sampler(generator=torch.Generator().manual_seed(5))
+    generators = (request.generator, sampler.generator)
+    before = [generator.get_state() for generator in generators]
+    with pytest.raises(BadLogitsError):
+        RemoteLogits(ranks, torch.arange(1)).sample(sampler, [request])
+    assert all(torch.equal(g.get_state(), state) for g, state in zip(generators, before))
 
 
 @pytest.mark.proof
