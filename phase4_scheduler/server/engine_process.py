@@ -181,17 +181,20 @@ def warm_up(core: EngineCore, tell: Callable[[str], None] = lambda _: None) -> N
     """A prefill, a decode step and one with both: kernels are compiled when they are first called, before a user waits for
     that. Then what the runner itself prepares: recordings of decode steps, on a GPU.
 
-    They write into the null block, so the engine is as new afterwards.
+    They write into blocks that are free and stay free, so the engine is as new afterwards.
     """
-    num_tokens = min(100, core.scheduler.max_model_len - 1)
+    manager = core.block_manager
+    most = (manager.num_blocks - 1) // 2 * manager.block_size
+    num_tokens = min(100, core.scheduler.max_model_len - 1, most)
     if num_tokens < 1:
         return
     tell("kernels for prompts and answers")
     for counts in ((num_tokens,), (1,), (1, num_tokens)):
         output = SchedulerOutput()
-        for count in counts:
-            request = Request(f"warm-up {count}", [0] * num_tokens, SamplingParams(temperature=0))
-            request.block_table.block_ids = [0] * core.block_manager.blocks_for(num_tokens)
+        for number, count in enumerate(counts):
+            request = Request(f"warm-up {number}", [0] * num_tokens, SamplingParams(temperature=0))
+            each = manager.blocks_for(num_tokens)
+            request.block_table.block_ids = list(range(1 + number * each, 1 + (number + 1) * each))
             core.scheduler.add_to_step(output, request, count, num_tokens - count)
         core.runner.run(output)
     for line in core.runner.prepare():

@@ -15,6 +15,7 @@ Steps with prompts in them are large enough to do without. They run as in Phase 
 Source: vLLM, vllm/v1/worker/gpu_model_runner.py and vllm/compilation/cuda_graph.py, for the idea and the buckets.
 """
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -89,9 +90,14 @@ def rounded_splits(splits: Splits) -> int:
 
 def partial_bytes(config: ModelConfig, dtype: torch.dtype, max_num_seqs: int, max_model_len: int) -> int:
     """Memory for the splits of the largest step; all steps share it, since they run one after the other."""
-    tiles = -(-max_model_len // tile_tokens(config.head_dim, dtype.itemsize))
-    splits = min(1 << (tiles - 1).bit_length(), MOST_SPLITS) if tiles > FEW_TILES else 0
-    return 4 * max_num_seqs * config.num_heads * splits * (config.head_dim + 1)
+    splits = most_splits(max_model_len, tile_tokens(config.head_dim, dtype.itemsize))
+    return 4 * max_num_seqs * config.num_heads * splits * (config.head_dim + 1) * (splits > 1)
+
+
+def most_splits(max_model_len: int, tile: int) -> int:
+    """Of the longest context, rounded up to a power of two: a split is a tile at least."""
+    tiles = -(-max_model_len // tile)
+    return min(1 << (tiles - 1).bit_length(), MOST_SPLITS) if tiles > FEW_TILES else 1
 
 
 class DecodeInputs:
@@ -171,6 +177,7 @@ class GPURunner(ModelRunner):
         super().__init__(model, kv_cache, seed)
         self._record = record
         self._buckets = bucket_sizes(max_num_seqs)
+        self._max_model_len = max_model_len
         self._max_blocks = -(-max_model_len // kv_cache.block_size)
         self._inputs: dict[int, DecodeInputs] = {}
         self.recordings: dict[tuple[int, int], Recording] = {}  # by bucket and number of splits
@@ -271,13 +278,10 @@ class GPURunner(ModelRunner):
                 return self._without_recordings(error)
 
     def shapes(self) -> list[tuple[int, int]]:
-        """Buckets and numbers of splits of the steps to come: contexts of one length, and one that is alone in being long."""
-        longest = self._max_blocks * self.kv_cache.block_size
-        lens = [longest >> i for i in range(longest.bit_length())]
-        pairs = [(n, other) for n in lens for other in {1, n}]
-        found = {(b, rounded_splits(self.kv_cache.splits([n] + [other] * (b - 1))))
-                 for b in self._buckets for n, other in pairs}  # fmt: skip
-        return sorted(found, reverse=True)
+        """Every bucket with every number of splits that can occur, as recordings are kept."""
+        most = 1 if self.kv_cache.slots_of_card <= 1 else most_splits(self._max_model_len, self.kv_cache.tile)
+        numbers = [1 << i for i in range(most.bit_length())]
+        return sorted(itertools.product(self._buckets, numbers), reverse=True)
 
     def _inputs_of(self, bucket: int) -> DecodeInputs:
         if bucket not in self._inputs:
