@@ -182,7 +182,7 @@ class GPURunner(ModelRunner):
         self._inputs: dict[int, DecodeInputs] = {}
         self.recordings: dict[tuple[int, int], Recording] = {}  # by bucket and number of splits
         num_bytes = partial_bytes(model.config, model.dtype, max_num_seqs, max_model_len)
-        kv_cache.partials = torch.empty(num_bytes // 4, device=kv_cache.storage.device)
+        kv_cache.partials = torch.empty(num_bytes // 4, dtype=torch.float32, device=kv_cache.storage.device)
         # A graph knows addresses only. What lies there must not be freed, so hold on to it.
         self._recorded: list[DeviceStep] = []
 
@@ -231,8 +231,8 @@ class GPURunner(ModelRunner):
         kv, bucket = self.kv_cache, next(size for size in self._buckets if size >= n)
         splits = kv.splits(batch.context_lens)
         num_splits = rounded_splits(splits)
-        self._inputs_of(bucket).fill(batch, splits.split_tokens)
         try:
+            self._inputs_of(bucket).fill(batch, splits.split_tokens)
             recording = self._recording(bucket, num_splits)
         except Exception as error:
             hidden = super().execute(batch)  # if this fails as well, recording is not to blame

@@ -40,7 +40,7 @@ from phase4_scheduler.engine.request import Request
 from phase4_scheduler.features.executor import ExecutorError
 from phase5_real_gpu.parallel.placement import Place, check_split
 from phase5_real_gpu.parallel.shard_loading import open_checkpoint
-from phase5_real_gpu.parallel.worker import Facts, Failed, WorkerSettings, run_worker
+from phase5_real_gpu.parallel.worker import Facts, Failed, Refused, WorkerSettings, run_worker
 
 START_SECONDS = 300  # to read a large checkpoint
 GRACE_SECONDS = 1.0  # in which other ranks may still say what went wrong with them
@@ -253,10 +253,10 @@ class RemoteLogits:
             r.output_token_ids if look else range(len(r.output_token_ids)) for r, look in zip(requests, looks)
         ]
         answer = self._ask("sample", sampler.eos_token_ids, params, prompts, outputs, points)
-        if isinstance(answer, BadLogitsError):
+        if isinstance(answer, Refused):
             for generator, state in zip(used, before):
                 generator.set_state(state)
-            raise answer
+            raise BadLogitsError(*answer)
         return answer
 
 

@@ -53,6 +53,13 @@ class Failed(NamedTuple):
     message: str
 
 
+class Refused(NamedTuple):
+    """Instead of tokens: the fields of a `BadLogitsError`."""
+
+    rows: list[int]
+    reason: str
+
+
 class Worker:
     """A rank's part of the model, and what the engine's process may ask of it."""
 
@@ -111,9 +118,7 @@ class Worker:
         return None if found is None else found.cpu()
 
     @torch.inference_mode()
-    def sample(
-        self, rows: Tensor, eos_token_ids: set[int], *asked: list
-    ) -> SampledTokens | BadLogitsError | None:
+    def sample(self, rows: Tensor, eos_token_ids: set[int], *asked: list) -> SampledTokens | Refused | None:
         """The next token of these rows, from the last stage's first rank; None from all others.
 
         Args:
@@ -125,7 +130,7 @@ class Worker:
         try:
             return None if logits is None else Sampler(eos_token_ids).sample(logits, *asked)
         except BadLogitsError as error:  # the fault of a request, not of this rank
-            return error
+            return Refused(error.rows, str(error).partition(": ")[2])
 
     def traffic(self) -> dict[str, tuple[int, int]]:
         """What this rank has brought to each kind of call since the last question: calls, and bytes."""

@@ -1,6 +1,7 @@
 """An engine whose model lies in several processes answers as one whose model lies in its own."""
 
 import os
+import pickle
 import pkgutil
 import signal
 import tomllib
@@ -20,6 +21,7 @@ from phase4_scheduler.simulator import step_traffic
 from phase5_real_gpu.parallel import MultiprocExecutor, Place
 from phase5_real_gpu.parallel.executor import RemoteLogits
 from phase5_real_gpu.parallel.placement import columns_of_rank, rows_of_rank
+from phase5_real_gpu.parallel.worker import Worker
 from tests.phase5_real_gpu.parallel.conftest import (
     Answers,
     parallel_engine,
@@ -149,13 +151,16 @@ def test_tokens_are_sampled_where_the_logits_are(folders):
 
 def test_logits_that_allow_no_token_move_no_generator():
     """The rank says so with its answer, and lives on; the other requests are sampled again from where they stood."""
-    refusal = BadLogitsError([0], "NaN")
-    ranks = SimpleNamespace(collective_rpc=lambda *asked: [None, refusal])
+    place = Place(0, 1, 1)
+    worker = SimpleNamespace(settings=SimpleNamespace(place=place), device="cpu", hidden=torch.zeros(1, 4))
+    worker.model = SimpleNamespace(logits=lambda hidden: torch.full((1, 9), torch.nan))
+    ask = lambda method, *asked: [None, pickle.loads(pickle.dumps(Worker.sample(worker, *asked)))]  # noqa: E731
+    ranks = SimpleNamespace(collective_rpc=ask)
     request = Request("a", [1, 2], SamplingParams(temperature=1.0, seed=3))
     sampler = Sampler(generator=torch.Generator().manual_seed(5))
     generators = (request.generator, sampler.generator)
     before = [generator.get_state() for generator in generators]
-    with pytest.raises(BadLogitsError):
+    with pytest.raises(BadLogitsError, match="row 0 of the logits: NaN, infinity"):
         RemoteLogits(ranks, torch.arange(1)).sample(sampler, [request])
     assert all(torch.equal(g.get_state(), state) for g, state in zip(generators, before))
 
