@@ -1,0 +1,38 @@
+"""Chapters and READMEs name their actors and use the field's terms: pronouns for persons and private words are rare."""
+
+import re
+
+import pytest
+
+from tests.docs.test_docs import READMES, words_of
+
+PERSONA = r"nobody|somebody|anybody|everybody|whoever|whomever|whom|those who|(?:one|anyone) who|who wants|we|us|ours?"
+PRIVATE = (
+    r"seats?|knees?|visitors?|strangers?|dice|dies? is thrown|obituary|bury|lay out anew|talks? between|own_work"
+    r"|drafts that (?:do not )?stand|what comes back|what came of it|where they lie"
+)
+PER_THOUSAND = 0.5
+PHASES = sorted({file.relative_to(READMES[0].parent).parts[0] for file in READMES if "phase" in str(file)})
+
+
+def marked(text: str) -> list[str]:
+    """The pronouns and private words in the prose of a page; code, addresses and quotations do not count."""
+    prose = re.sub(r"```.*?```", " ", text, flags=re.DOTALL)
+    prose = re.sub(r"`[^`]*`|^ {4}.*$|^>.*$|\]\([^)]*\)|\"[^\"\n]*\"", " ", prose, flags=re.MULTILINE)
+    return re.findall(rf"\b(?:{PERSONA}|{PRIVATE})\b", prose, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("folder", [*PHASES, "."])
+def test_actors_are_named_and_terms_are_the_fields(folder):
+    pages = [f for f in READMES if (folder in f.parts if folder != "." else "phase" not in str(f))]
+    texts = [page.read_text(encoding="utf-8") for page in pages]
+    found = [word for text in texts for word in marked(text)]
+    words = sum(map(words_of, texts))
+    assert 1000 * len(found) <= PER_THOUSAND * words, f"{found} in {words:,} words"
+
+
+def test_a_pronoun_or_a_private_word_is_found():
+    assert marked("Nobody waits. `nobody` is a name.") == ["Nobody"]
+    assert marked("The seats are taken, and those who wait see the knee.") == ["seats", "those who", "knee"]
+    assert marked("    code\n\nA page after code for whoever reads.") == ["whoever"]
+    assert marked("The scheduler preempts the request that was admitted last.") == []
