@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Compiled files are kept, whatever the environment says: each test process would compile all tests anew, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: course test proof fuzz setup lock wheels notebooks companions student online figures web clean
+.PHONY: course test proof fuzz variants setup lock wheels notebooks companions student online figures web clean
 .DEFAULT_GOAL := course
 
 # Run the core scripts of the course in their quick form; ends with many users streaming and the ledger of claims.
@@ -25,6 +25,10 @@ test: setup
 # The tests that take long, or a browser: pieces clicked in Chromium, every notebook run, long explorations.
 proof: setup
 	$(BIN)/python -m pytest -n auto --dist loadfile -m proof
+
+# After a change of a kernel: over 600 variants as machine code for six cards. None may spill registers.
+variants: setup
+	ALL_VARIANTS=1 $(BIN)/python -m pytest -n auto tests/phase5_real_gpu/test_kernel_variants.py
 
 # For developers: attackers with fresh seeds until time is up. Says how to repeat what they find.
 MINUTES ?= 5
