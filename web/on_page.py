@@ -25,6 +25,7 @@ from web.pieces.decoding import Decoding, decoding_piece
 from web.pieces.drawers import drawers_piece
 from web.pieces.embedding import embedding_piece
 from web.pieces.head import head_piece
+from web.pieces.journey import journey_piece
 from web.pieces.lens import lens_piece
 from web.pieces.load import load_piece
 from web.pieces.piece import Piece, piece_in
@@ -36,6 +37,7 @@ from web.pieces.speculation import speculation_piece
 from web.pieces.splits import splits_piece
 from web.pieces.tokens import tokenizer_piece
 from web.pieces.without import without_piece
+from web.texts import read_contents
 
 
 class OnPage(NamedTuple):
@@ -66,6 +68,14 @@ def attention() -> Piece:
 def head() -> Piece:
     config = tales()[0].config
     return head_piece("The king took off his crown", config.num_layers, config.num_heads)
+
+
+def journey() -> Piece:
+    prompt = (
+        "Once upon a time there was a king who had a daughter, and she was so beautiful that the sun itself, "
+        "which has seen so much, was astonished whenever it shone in her face"
+    )
+    return journey_piece(*tales(), prompt, {s.name: s.title for s in read_contents().sections})
 
 
 def cramped_run() -> Recording:
@@ -108,6 +118,7 @@ def of_notebook(phase: str, module: str) -> Piece:
 
 
 PIECES = {
+    "journey": OnPage("Follow a prompt to the next token", journey),
     "tokens": OnPage("Type into a tokenizer", lambda: tokenizer_piece(tales()[1])),
     "embedding": OnPage("A map of your words", lambda: embedding_piece(load_embeddings(find_model("tales")))),
     "rotary": OnPage("Turn a query and a key", rotary_piece),

@@ -84,7 +84,7 @@ def test_a_picture_that_arrives_late_scrolls_by_the_keyboard_too(open_page, addr
     page = open_page(None, viewport={"width": 375, "height": 800})
     waiting = []
     page.route("**/*.webp", lambda route: waiting.append(route))
-    page.goto(f"{address}index.html", wait_until="domcontentloaded")
+    page.goto(f"{address}sampling.html", wait_until="domcontentloaded")
     frame = page.locator(".wide:has(img)").first
     page.wait_for_function("document.querySelector('.wide:has(img)').tabIndex === -1")
     for request in waiting:

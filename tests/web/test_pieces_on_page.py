@@ -215,6 +215,115 @@ def test_decoding_on_a_prompt_of_the_readers(piece_on, tok, model):
     assert [float(x) for x in numbers] == pytest.approx(run.keys[2], abs=0.011)
 
 
+# ---------------------------------------------------------------------- the home page: one prompt through all stages
+
+
+def test_the_home_page_follows_a_prompt_as_python_does(piece_on, tok, model):
+    page, piece = piece_on("index", "journey")
+    ids = tok.encode(TEXT)
+    type_text(page, piece, TEXT, f"document.querySelectorAll('.jou .text button').length === {len(ids)}")
+    told = piece.locator(".text button small").all_text_contents()
+    assert [int(i) for i in told] == ids and int(shown(piece, "count")) == len(ids)
+    weights = weights_of(model, ids)
+    vectors = model.embed(torch.tensor(ids), torch.arange(len(ids)))
+    for layer, query in [(6, len(ids) - 1), (1, 4), (3, 2)]:
+        slide(piece, "layer", layer)
+        piece.locator(f'[data-do="token {query}"]').click()
+        numbers = [float(x) for x in shown(piece, "numbers of the vector").split(", ")]
+        assert numbers == pytest.approx(vectors[query, :4].tolist(), abs=6e-4)
+        row = weights[layer - 1].mean(0)[query]
+        for key in range(len(ids)):
+            title = piece.locator(f'.seen [data-key="{key}"]').get_attribute("title")
+            if key > query:
+                assert title == "not seen"
+            else:
+                assert float(title.rstrip("%")) == pytest.approx(100 * float(row[key]), abs=0.06)
+    c = model.config
+    assert number(shown(piece, "numbers")) == 2 * c.num_layers * c.num_kv_heads * c.head_dim * len(ids)
+    assert piece.locator(".block i:not(.empty)").count() == len(ids)
+    logits = logits_behind(model, ids)[0]
+    best = logits.topk(5)
+    for i, (value, probability) in enumerate(zip(best.values, logits.softmax(-1)[best.indices], strict=True)):
+        assert number(shown_at(piece, "score", i)) == pytest.approx(float(value), abs=6e-3)
+        assert float(shown_at(piece, "probability", i).rstrip("%")) == pytest.approx(
+            100 * float(probability), abs=0.06
+        )
+    written = generate_cached(model, ids, 2).token_ids
+    for token in written:
+        assert shown(piece, "next") == tok.decode([token]).replace(" ", "␣").replace("\n", "↵")
+        count = piece.locator(".text button").count()
+        piece.locator('[data-do="append"]').click()
+        page.wait_for_function(f"document.querySelectorAll('.jou .text button').length === {count + 1}")
+    assert piece.get_by_label("text").input_value() == TEXT + tok.decode(written)
+
+
+def shown_at(piece, name: str, place: int) -> str:
+    return piece.locator(f'[data-{name}="{place}"]').text_content()
+
+
+def test_the_home_page_fetches_no_weights_before_the_reader_acts(open_page, address):
+    page, asked = open_page(None), []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{address}index.html")
+    page.wait_for_selector('[data-piece="journey"][data-alive]')
+    page.locator('[data-piece="journey"] [data-do="token 3"]').click()
+    page.wait_for_load_state("networkidle")
+    assert any(url.endswith("journey.json") for url in asked)
+    assert not [url for url in asked if url.endswith(".safetensors")]
+    page.get_by_label("text").fill("A king")
+    page.wait_for_function("document.querySelectorAll('.jou .text button').length === 2")
+    assert [url for url in asked if url.endswith(".safetensors")]
+
+
+@pytest.mark.parametrize(
+    "section, piece, field",
+    [
+        ("tokens", "tokens", "text"),
+        ("embeddings", "embedding", "words"),
+        ("attention", "head", "text"),
+        ("kv-cache", "decoding", "text"),
+        ("stacking", "lens", "text"),
+        ("sampling", "sampling", "text"),
+    ],
+)
+def test_each_stage_leads_to_its_section_with_the_readers_prompt(piece_on, section, piece, field):
+    page, journey = piece_on("index", "journey")
+    prompt = "A king & a queen, 50% of 3+4 #1"
+    journey.get_by_label("text").fill(prompt)
+    page.wait_for_url("**/index.html#prompt=*")
+    page.reload()  # as someone who was sent the address
+    page.wait_for_selector('[data-piece="journey"][data-alive]')
+    assert page.get_by_label("text").input_value() == prompt
+    page.wait_for_function("document.querySelectorAll('.jou .text button').length < 30")
+    page.locator(f'[data-stage="{section}"] a').click()
+    page.wait_for_url(f"**/{section}.html#prompt=*")
+    place = page.locator(f'[data-piece="{piece}"]')
+    place.scroll_into_view_if_needed()
+    page.wait_for_selector(f'[data-piece="{piece}"][data-alive]')
+    assert place.get_by_label(field, exact=True).input_value() == prompt
+    page.locator("footer a.next").click()  # and on to the next section
+    page.wait_for_url("**#prompt=*")
+    assert f"/{section}.html" not in page.url
+
+
+def test_a_prompt_of_the_address_is_computed(open_page, address, tok, model):
+    page = open_page(None)
+    page.goto(f"{address}stacking.html#prompt=The+cat+looked+at")
+    answer = int(logits_behind(model, tok.encode("The cat looked at")).argmax())
+    page.locator('[data-piece="lens"]').scroll_into_view_if_needed()
+    wanted = tok.decode([answer]).replace(" ", "␣")
+    page.wait_for_function(
+        "(t) => document.querySelector('.len [data-name=answer]')?.textContent === t", arg=wanted
+    )
+    other = int(logits_behind(model, tok.encode("The king took off his")).argmax())
+    assert other != answer  # else what stood there before would do
+    page.evaluate("location.hash = '#prompt=Once+upon+a'")
+    wanted = tok.decode([int(logits_behind(model, tok.encode("Once upon a")).argmax())]).replace(" ", "␣")
+    page.wait_for_function(
+        "(t) => document.querySelector('.len [data-name=answer]').textContent === t", arg=wanted
+    )
+
+
 def test_drafts_stand_and_fall_as_in_python(piece_on, tok, model):
     page, piece = piece_on("speculation", "speculation")
     draft, ids = Transformer.from_pretrained("tales-draft"), tok.encode(TEXT)

@@ -9,7 +9,7 @@ from labkit.catalog import SCRIPTS, glossary_of
 from web import texts
 from web.glossary import Entry, Terms, pattern, read_glossary
 from web.on_page import PIECES
-from web.texts import Contents, Linker, Section, headings_of, read_contents, take, text_of
+from web.texts import WEB, Contents, Linker, Section, headings_of, read_contents, take, text_of
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +163,7 @@ def test_a_section_that_is_not_on_the_page_is_linked_to_its_file(linker):
 
 def test_pieces_are_named_in_texts_and_known(contents):
     texts_of = [take(contents, file, heading) for s in contents.sections for file, heading in s.texts]
+    texts_of += [page.read_text(encoding="utf-8") for page in (WEB / "pages").glob("*.md")]
     named = re.findall(r"<!-- piece: ([\w-]+) -->", "\n".join(texts_of))
     assert sorted(named) == sorted(PIECES)
 

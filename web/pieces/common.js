@@ -83,6 +83,25 @@ export function showCounts(place, pairs) {
   place.replaceChildren(...pairs.map(([name, value]) => element("span", {}, element("b", { "data-name": name }, String(value)), name)));
 }
 
+// The prompt of an address, `page.html#prompt=...`: a browser sends what stands behind # to no server.
+export function withPrompt(address, prompt) {
+  const url = new URL(address, location.href);
+  url.hash = prompt && new URLSearchParams({ prompt }).toString();
+  return url.href;
+}
+
+// Put the prompt of the page's address into a field, now and when the address changes.
+export function followAddress(input) {
+  const follow = () => {
+    const prompt = new URLSearchParams(location.hash.slice(1)).get("prompt");
+    if (prompt === null || prompt === input.value) return;
+    input.value = prompt;
+    input.dispatchEvent(new Event("input"));
+  };
+  addEventListener("hashchange", follow);
+  follow();
+}
+
 // A field for a text of the reader's own, on the page. ask(ids, tokenizer) computes what the piece shows of it; one text
 // after the other, and of those that came meanwhile only the last. A longer text is cut, and that is said.
 export function textField(text, most, lm, ask) {
@@ -99,6 +118,7 @@ export function textField(text, most, lm, ask) {
     const wanted = input.value;
     last = last.then(() => (wanted === input.value ? answer() : null)).catch((error) => { status.textContent = error.message; });
   });
+  followAddress(input);
   return element("div", {}, input, status);
 }
 

@@ -1,6 +1,6 @@
 // A map of the reader's words: their vectors, flattened to the two directions in which they differ most.
 
-import { box, element, showCounts } from "./common.js";
+import { box, element, followAddress, showCounts } from "./common.js";
 
 const STYLE = `
 .emb input { width: 100%; box-sizing: border-box; border: 1px solid var(--muted); border-radius: 5px; padding: 4px 8px }
@@ -67,6 +67,7 @@ function render({ data, el, lm }) {
     choose(words[0]);
   }
   draw(data.words, data.vectors, async (word) => data.nearest[word]);
+  if (lm) followAddress(input);
 }
 
 export default { render };

@@ -48,6 +48,7 @@ function render({ data, el, lm }) {
     let asked = false;
     const field = textField(data.text, MOST_WORDS, lm, ask);
     ofModel.append(field, heads);
+    if (field.querySelector("textarea").value !== data.text) [source.value, asked] = ["model", true];  // a prompt of the address
     source.addEventListener("change", () => { if (!asked && source.value === "model") { asked = true; field.querySelector("textarea").dispatchEvent(new Event("input")); } });
   }
   el.append(box("hea", STYLE, element("div", { class: "bar" }, source, element("label", {}, "who looks ", who)), inputs, ofModel, queries, scrolling("from scores to the mixture", table), says,

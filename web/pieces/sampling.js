@@ -1,6 +1,6 @@
 // The knobs of sampling on a real distribution: which tokens are left, how likely each is, and what is drawn.
 
-import { box, element, showCounts, thousands } from "./common.js";
+import { box, element, followAddress, showCounts, thousands } from "./common.js";
 import { draw, toProbs } from "../model/sampling.js";
 
 const STYLE = `
@@ -86,6 +86,7 @@ function render({ data, el, lm }) {
     }
   });
   show();
+  if (lm) followAddress(input);
 }
 
 const percent = (p) => (p ? `${(100 * p).toFixed(1)}%` : "out");

@@ -1,7 +1,7 @@
 // Type into a tokenizer: see the tokens, and how a word is put together, merge by merge.
 // Carries the merge table, so it needs no kernel.
 
-import { box, element, showCounts } from "./common.js";
+import { box, element, followAddress, showCounts } from "./common.js";
 import { Tokenizer, showBytes } from "../model/tokenizer.js";
 
 const STYLE = `
@@ -72,6 +72,7 @@ function render({ data, el }) {
   input.addEventListener("input", () => { chosen = null; draw(); });
   slider.addEventListener("input", draw);
   draw();
+  followAddress(input);
 }
 
 export default { render };

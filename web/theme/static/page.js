@@ -54,6 +54,13 @@ for (const term of document.querySelectorAll("a.term")) {
 }
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
 
+// ---- a prompt in the address goes along to the other pages
+function carryPrompt({ target }) {
+  const link = target.closest?.("a[href]");
+  if (link && location.hash.startsWith("#prompt=") && link.origin === location.origin && !link.hash) link.hash = location.hash;
+}
+for (const event of ["click", "auxclick"]) document.addEventListener(event, carryPrompt, true);
+
 // ---- what is wider than the window scrolls by the keyboard as well
 function reachable() {
   for (const wide of document.querySelectorAll("main pre, .wide")) {
