@@ -9,6 +9,7 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.util.logging import getLogger
 
@@ -82,6 +83,7 @@ def prose(text: nodes.Text) -> bool:
             | nodes.math
             | nodes.math_block
             | nodes.reference
+            | pending_xref
             | nodes.raw
             | nodes.thead,
         ):
