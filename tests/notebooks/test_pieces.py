@@ -308,7 +308,7 @@ def test_splits_are_those_of_the_rule(open_piece):
         assert number_of(page, "splits") == num_splits == page.locator(".context i").count()
         assert number_of(page, "tokens a split") == size
         assert number_of(page, "programs") == num_splits * users * 8
-        slots = 2 * CARDS[card]
+        slots = CARDS[card]
         assert number_of(page, "rounds") == -(-num_splits * users * 8 // slots)
         assert page.locator(".slots i").count() == slots
         busy = (num_splits * users * 8 - 1) % slots + 1
