@@ -135,7 +135,7 @@ def test_figures_of_the_worked_problems():
     text = prose("05-windows-and-hybrid-models.md")
     assert f"So {state // per_token} tokens" in text and -(-state // per_token // 16) * 16 == 528
     assert (
-        f"$24 \\cdot {state} = {24 * state}$ KiB" in text and f"Equal at {24 * state // 32:,} tokens" in text
+        f"$24 \\cdot {state} = {24 * state}$ KiB" in text and f"equal at {24 * state // 32:,} tokens" in text
     )
     moved = 32768 * 128 * 1024
     text = prose("06-fork-swap-offload.md")
