@@ -6,7 +6,6 @@ import sys
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 
-from labkit.fetching import RECORD, models_folder
 from labkit.machine import cpu_name, gpu_too_old, has_gpu, memory_bytes, version_of
 from labkit.measured import load_measured
 from labkit.models import embedded_models, has_gpt2_vocabulary
@@ -128,5 +127,4 @@ def _triton() -> Finding:
 def _has_gpt2_weights() -> bool:
     from huggingface_hub import try_to_load_from_cache
 
-    in_cache = isinstance(try_to_load_from_cache("gpt2", "model.safetensors"), str)
-    return in_cache or (models_folder() / "gpt2" / RECORD).is_file()
+    return isinstance(try_to_load_from_cache("gpt2", "model.safetensors"), str)

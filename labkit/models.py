@@ -4,16 +4,24 @@ import hashlib
 import os
 import tempfile
 from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.fetching import MODEL_FILES, fetched_model, hub_errors
 from labkit.foreign import read_json, visible
 from labkit.paths import EMBEDDED_MODELS
 
 WHISPER = "whisper"
+MODEL_FILES = [
+    "*.json",
+    "*.safetensors",
+    "*.txt",
+    "*.jinja",
+]  # what a model needs of its repository on the hub
+OTHER_FILES = ["*/*", "consolidated*"]  # subfolders; Mistral's second form of the same weights
 
 
 def embedded_models() -> list[str]:
@@ -50,7 +58,7 @@ def find_model(name: str | Path) -> Path:
     looks_like_path = text.startswith((".", "/", "~")) or text.count("/") > 1 or os.sep in text[:1]
     if looks_like_path or not text:
         raise LabError(f"no model folder at {text!r}: check the path, or use --model tales")
-    return fetched_model(text) or _from_hub(text)
+    return in_hub_cache(text) or from_hub(text)
 
 
 def in_hub_cache(name: str) -> Path | None:
@@ -79,13 +87,42 @@ def in_hub_cache(name: str) -> Path | None:
     return cached if is_whole else None
 
 
-def _from_hub(name: str) -> Path:
+def from_hub(name: str, **options: Any) -> Any:
+    """The folder of a model, downloaded by Hugging Face's client; `options` are those of `snapshot_download`.
+
+    Raises:
+        LabError: no such model, a licence that was not accepted, or no way to the hub.
+    """
     from huggingface_hub import snapshot_download
 
-    if (cached := in_hub_cache(name)) is not None:
-        return cached
+    options = {"allow_patterns": MODEL_FILES, "ignore_patterns": OTHER_FILES} | options
     with hub_errors(name):
-        return Path(snapshot_download(name, allow_patterns=MODEL_FILES))
+        found = snapshot_download(name, endpoint=os.environ.get("HF_ENDPOINT"), **options)
+    return Path(found) if isinstance(found, str) else found
+
+
+@contextmanager
+def hub_errors(name: str) -> Iterator[None]:
+    """Errors of the hub's client, as one line with the remedy.
+
+    Raises:
+        LabError: instead of each of them.
+    """
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
+    try:
+        yield
+    except GatedRepoError:
+        raise LabError(
+            f"{name!r} asks for a licence: accept it on huggingface.co, then `hf auth login`"
+        ) from None
+    except (HFValidationError, RepositoryNotFoundError):
+        raise LabError(f"unknown model {name!r}: `lab fetch` lists some that the hub has") from None
+    except Exception as error:  # every kind of network trouble, from DNS to a broken proxy
+        raise LabError(
+            f"model {name!r} is not on this machine and the hub cannot be reached ({type(error).__name__}): "
+            f"go online and run `lab fetch {name}` once, or use --model tales"
+        ) from None
 
 
 def load_reference(name: str | Path, **options: Any) -> Any:

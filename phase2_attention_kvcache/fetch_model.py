@@ -3,8 +3,8 @@
     lab fetch                        small open models, and which of them fit here
     lab fetch Qwen/Qwen3-0.6B
 
-What does not fit this machine is said before anything is loaded, and what this course cannot run once the small files are
-there: config.json and tokenizer.json tell. The weights come last.
+A model that does not fit this machine is refused before the download. A model that this course cannot run is refused once
+its small files, config.json and tokenizer.json, are here. The weights come last.
 """
 
 import argparse
@@ -17,13 +17,18 @@ import labkit  # noqa: F401 - first: it says so where the environment is missing
 # isort: split
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
 from labkit.errors import LabError
-from labkit.fetching import damaged_files, fetch_files, fetched_model, make_plan, models_folder
 from labkit.foreign import visible
-from labkit.models import embedded_models, has_gpt2_vocabulary, in_hub_cache
+from labkit.models import (
+    OTHER_FILES,
+    embedded_models,
+    from_hub,
+    has_gpt2_vocabulary,
+    hub_errors,
+    in_hub_cache,
+)
 from labkit.open_models import AS_OF, OPEN_MODELS, fits
 from labkit.options import Parser
 from labkit.terminal import Page, run
@@ -59,32 +64,36 @@ def fetch(console: Console, name: str, anyway: bool) -> int:
         return 0
     if name == "gpt2":
         fetch_gpt2_vocabulary()
-    try:
-        folder = fetched_model(name)
-    except LabError:  # a half
-        folder = None
-    if folder is not None:
-        if not (damaged := damaged_files(folder)):
-            say(f"{name} is in {folder}, and every byte is as it was fetched")
-            return 0
-        say(f"{len(damaged)} files have changed since, such as {visible(damaged[0])}")
-    elif (folder := in_hub_cache(name)) is not None:
+    if (folder := in_hub_cache(name)) is not None:
         say(f"{name} is in {folder}")
         return 0
-    plan = make_plan(name)
-    fit = fits(plan.weight_bytes, plan.folder, plan.missing_bytes)
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    with hub_errors(name):
+        card = api.model_info(name).card_data or {}
+        api.auth_check(name)
+    disable_progress_bars()  # the small files take no time
+    files = from_hub(name, dry_run=True)
+    names = [f.filename for f in files]
+    weights = [f for f in files if f.filename.endswith(".safetensors")]
+    if "config.json" not in names or not weights:
+        raise LabError(
+            f"{name} holds no config.json with .safetensors files: choose a model in that form (`lab fetch` lists some)"
+        )
+    to_load = sum(f.file_size for f in files if f.will_download)
+    fit = fits(sum(f.file_size for f in weights), Path(constants.HF_HUB_CACHE), to_load)
     say(
-        f"{name}, licence {visible(plan.licence)}: {len(plan.files)} files, {plan.missing_bytes / 1e9:.2f} GB to load. "
+        f"{name}, licence {visible(card.get('license') or 'unknown')}: {len(files)} files, {to_load / 1e9:.2f} GB to load. "
         f"This machine: {fit.why}."
     )
     if not fit.ok and not anyway:
         raise LabError(f"{name} is {fit.why}: choose a smaller one (`lab fetch` lists some), or add --anyway")
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(name, total=sum(f.size for f in plan.files))
-        look_at = (lambda folder: None) if anyway else check_small_files
-        folder = fetch_files(plan, lambda count: progress.advance(task, count), look_at)
-    say(f"{name} is in {folder}, all hashes agree")
+    if not anyway:
+        check_small_files(from_hub(name, ignore_patterns=[*OTHER_FILES, "*.safetensors"]))
+    enable_progress_bars()
+    say(f"{name} is in {from_hub(name)}")
     return 0
 
 
@@ -107,6 +116,8 @@ def check_small_files(folder: Path) -> None:
 
 def list_open_models(console: Console) -> int:
     """Small open models, and which of them this machine can hold."""
+    from huggingface_hub import constants
+
     table = Table(
         title=f"Small open models, as their cards said in {AS_OF}",
         title_justify="left",
@@ -117,8 +128,9 @@ def list_open_models(console: Console) -> int:
     table.add_column("lab fetch NAME", overflow="fold", min_width=36 if console.width > 80 else 18)
     for column in ("GB", "context", "licence", "here"):
         table.add_column(column, justify="right" if column in ("GB", "context") else "left")
+    cache = Path(constants.HF_HUB_CACHE)
     for m in OPEN_MODELS:
-        fit = fits(m.gigabytes * 1e9, models_folder() / m.name)
+        fit = fits(m.gigabytes * 1e9, cache)
         colour = "green" if fit.why == "fits" else "yellow"
         licence = m.licence + " *" * m.gated
         table.add_row(m.name, f"{m.gigabytes:g}", f"{m.context:,}", licence, f"[{colour}]{fit.why}[/]")
